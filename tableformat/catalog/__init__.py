@@ -1,0 +1,1 @@
+"""Catalogs: where a table's current metadata is looked up and swapped."""

@@ -1,0 +1,96 @@
+"""The catalog seam: load a table's metadata, and swap it in one atomic step.
+
+`commit` is the only way anything becomes visible. Its outcomes are three: it returns (committed),
+raises `CommitConflictError` (not landed, and never will), or raises `CommitUnknownError` (a
+response was lost; the caller looks for its own snapshot id).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.refs import SnapshotRef
+from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table.sorting import SortOrder
+from pyiceberg.table.update import TableUpdate
+
+Identifier = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TableState:
+    """One version of a table, as loaded. Immutable: a refresh gives a new one."""
+
+    identifier: Identifier
+    metadata: TableMetadata
+    metadata_location: str
+
+    @property
+    def name(self) -> str:
+        """Dotted identifier for people."""
+        return ".".join(self.identifier)
+
+    def ref(self, name: str) -> SnapshotRef | None:
+        """The branch or tag `name`."""
+        return self.metadata.refs.get(name)
+
+    def head(self, branch: str) -> Snapshot | None:
+        """The snapshot `branch` points at; None if the branch does not exist or is empty."""
+        ref = self.metadata.refs.get(branch)
+        return None if ref is None else self.metadata.snapshot_by_id(ref.snapshot_id)
+
+
+class Catalog(Protocol):
+    """Namespaces, tables and the swap."""
+
+    @property
+    def name(self) -> str:
+        """The catalog's name, for people."""
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        """How it was opened; may hold secrets, never print it."""
+
+    def create_namespace(self, namespace: Identifier) -> None:
+        """Create a namespace and its parents; nothing if they exist."""
+
+    def list_namespaces(self) -> list[Identifier]:
+        """All namespaces."""
+
+    def list_tables(self, namespace: Identifier | None = None) -> list[Identifier]:
+        """Tables of a namespace, or of all."""
+
+    def create_table(
+        self,
+        identifier: Identifier,
+        *,
+        schema: Schema,
+        partition_spec: PartitionSpec,
+        sort_order: SortOrder,
+        location: str | None,
+        properties: Mapping[str, str],
+    ) -> TableState:
+        """Create an empty v3 table; `AlreadyExistsError` if there is one."""
+
+    def load_table(self, identifier: Identifier) -> TableState:
+        """The current version; `NotFoundError` if there is none."""
+
+    def drop_table(self, identifier: Identifier) -> None:
+        """Forget the table; its files stay."""
+
+    def commit(self, base: TableState, updates: Sequence[TableUpdate]) -> TableState:
+        """Apply `updates` to `base` and swap, only if `base` is still the current version.
+
+        Where the backend cannot compare whole versions (REST) the updates' own requirements bind
+        the commit to `base`: table uuid, the heads of every touched ref, last column and
+        partition ids; sequence number and next row id are checked by the server.
+
+        Raises:
+            CommitConflictError: Another commit landed first; refresh and try again.
+            CommitUnknownError: The answer was lost.
+        """

@@ -1,0 +1,1 @@
+"""Change formats: events in, rows with a RowKind out."""

@@ -1,0 +1,1 @@
+"""The commit engine: change sets, conflict rules, the retry loop."""

@@ -1,0 +1,78 @@
+"""What a commit wants to change, and under which conditions it still may. Data only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from pyiceberg.expressions import AlwaysTrue, BooleanExpression
+from pyiceberg.table.snapshots import IsolationLevel, Operation
+
+from tableformat.spec.data_file import DataFile, ManifestEntry
+from tableformat.spec.names import MAIN_BRANCH
+
+
+class CommitKind(StrEnum):
+    """Rows and columns of the conflict matrix (commit/conflicts.py)."""
+
+    APPEND = "append"
+    ROW_DELTA = "row_delta"
+    OVERWRITE = "overwrite"
+    REWRITE = "rewrite"
+    DELETE = "delete"
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """A lock's fence token, carried in the summary; commits refuse one lower than already seen."""
+
+    name: str
+    token: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Validation:
+    """What must not have happened since the scan.
+
+    Attributes:
+        starting_snapshot_id: The snapshot the scan was planned on, never the head at commit time
+            (I13). None: validate against the whole history of the branch.
+        isolation: None switches the row-level checks off (append, a writer's row delta).
+        conflict_filter: Rows that the statement read.
+        referenced_data_files: Every data file whose positions the change set uses; all of them.
+        allow_new_deletes: MoR DELETE under snapshot isolation tolerates concurrent deletes.
+    """
+
+    starting_snapshot_id: int | None = None
+    isolation: IsolationLevel | None = None
+    conflict_filter: BooleanExpression = field(default_factory=AlwaysTrue)
+    referenced_data_files: frozenset[str] = frozenset()
+    allow_new_deletes: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changeset:
+    """One atomic change of one branch.
+
+    Attributes:
+        operation: The summary's `operation`; None derives it from the change (spec rules).
+        removed_entries: Live entries as the scan saw them (data files and delete files).
+        data_sequence_number: Explicit data sequence number of added data files (rewrites only).
+        expected_head: The head planned against. With `strict_head` the commit is refused when the
+            branch has moved (compare-and-swap); otherwise it is re-validated and rebased.
+        summary: Extra summary properties.
+    """
+
+    kind: CommitKind
+    branch: str = MAIN_BRANCH
+    operation: Operation | None = None
+    added_data_files: tuple[DataFile, ...] = ()
+    added_delete_files: tuple[DataFile, ...] = ()
+    removed_entries: tuple[ManifestEntry, ...] = ()
+    data_sequence_number: int | None = None
+    validation: Validation = field(default_factory=Validation)
+    expected_head: int | None = None
+    strict_head: bool = False
+    summary: Mapping[str, str] = field(default_factory=dict)
+    fence: Fence | None = None

@@ -1,0 +1,18 @@
+"""What every I/O function needs, as one value."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tableformat.catalog.base import Catalog
+from tableformat.runtime import Runtime
+from tableformat.store.base import ObjectStore
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """The seams: catalog, object store, and clock/ids/fail points."""
+
+    catalog: Catalog
+    store: ObjectStore
+    runtime: Runtime = field(default_factory=Runtime)

@@ -1,0 +1,1 @@
+"""Codecs: bytes of Puffin, deletion vectors, manifests, manifest lists and Parquet."""

@@ -1,0 +1,108 @@
+"""The one place that touches time, ids and randomness, and that holds the fail points.
+
+A `Runtime` is passed down as a value, so that the simulator replaces all of it and patches nothing.
+ruff's banned-api list keeps `time`, `uuid`, `random` and `secrets` out of every other module.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+SNAPSHOT_ID_MASK = (1 << 63) - 1
+
+
+class Clock(Protocol):
+    """Time as the code sees it. Wall time labels, monotonic time measures and decides."""
+
+    def now_ms(self) -> int:
+        """Wall-clock milliseconds since the epoch; may jump."""
+
+    def monotonic_ms(self) -> float:
+        """Milliseconds that never go back; only differences mean anything."""
+
+    def sleep_ms(self, duration_ms: float) -> None:
+        """Wait."""
+
+
+class IdSource(Protocol):
+    """Everything that must be unique or random."""
+
+    def uuid(self) -> uuid.UUID:
+        """A fresh random UUID."""
+
+    def snapshot_id(self) -> int:
+        """A random positive 63-bit id, never 0 (spec: unique within the table; callers check)."""
+
+    def uniform(self, low: float, high: float) -> float:
+        """A uniform random number in [low, high), for jitter."""
+
+
+class SystemClock:
+    """The machine's clock."""
+
+    def now_ms(self) -> int:
+        """See `Clock`."""
+        return time.time_ns() // 1_000_000
+
+    def monotonic_ms(self) -> float:
+        """See `Clock`."""
+        return time.monotonic_ns() / 1e6
+
+    def sleep_ms(self, duration_ms: float) -> None:
+        """See `Clock`."""
+        time.sleep(max(duration_ms, 0.0) / 1e3)
+
+
+class SystemIds:
+    """Ids from the operating system's randomness."""
+
+    def uuid(self) -> uuid.UUID:
+        """See `IdSource`."""
+        return uuid.uuid4()
+
+    def snapshot_id(self) -> int:
+        """See `IdSource`."""
+        return snapshot_id_of(uuid.uuid4())
+
+    def uniform(self, low: float, high: float) -> float:
+        """See `IdSource`."""
+        return random.uniform(low, high)  # noqa: S311 - jitter, not a secret
+
+
+def snapshot_id_of(value: uuid.UUID) -> int:
+    """Fold a UUID into a positive 63-bit id: its halves XORed, the sign bit cleared."""
+    return ((value.int >> 64) ^ value.int) & SNAPSHOT_ID_MASK or 1
+
+
+@dataclass(slots=True)
+class FailPoints:
+    """Named places where a test makes the code fail, stop or wait. Costs a dict look-up when off."""
+
+    armed: dict[str, Callable[[str], None]] = field(default_factory=dict)
+    observer: Callable[[str], None] | None = None
+
+    def hit(self, name: str) -> None:
+        """Run what is armed at `name`; nothing otherwise."""
+        if self.observer is not None:
+            self.observer(name)
+        action = self.armed.get(name)
+        if action is not None:
+            action(name)
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """Clock, ids and fail points of one process (or of one simulated actor)."""
+
+    clock: Clock = field(default_factory=SystemClock)
+    ids: IdSource = field(default_factory=SystemIds)
+    fail_points: FailPoints = field(default_factory=FailPoints)
+
+    def fail_point(self, name: str) -> None:
+        """Shorthand for `fail_points.hit`."""
+        self.fail_points.hit(name)

@@ -1,0 +1,1 @@
+"""Scan planning and reading."""

@@ -1,0 +1,1 @@
+"""Spark: session set-up, distributed readers and writers."""

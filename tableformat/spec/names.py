@@ -1,0 +1,30 @@
+"""Names that are stored in tables: summary keys, reserved fields, properties. Never change one."""
+
+from __future__ import annotations
+
+MAIN_BRANCH = "main"
+STAGING_BRANCH = "staging"
+
+# Reserved field ids (spec: Reserved Field IDs).
+POS_FIELD_ID = 2147483645
+FILE_PATH_FIELD_ID = 2147483646
+DELETE_FILE_PATH_FIELD_ID = 2147483546
+DELETE_POS_FIELD_ID = 2147483545
+ROW_ID_FIELD_ID = 2147483540
+LAST_UPDATED_SEQUENCE_NUMBER_FIELD_ID = 2147483539
+USER_FIELD_ID_MAX = 2147483447
+
+# Snapshot summary keys. The marker is the Flink converter's name, so either tool can take over.
+STAGING_MARKER = "equality-convert-staging-snapshot"
+FENCE_TOKEN = "icefold.fence-token"  # noqa: S105
+FENCE_NAME = "icefold.fence-name"
+QUERY_ID = "icefold.query-id"
+BATCH_ID = "icefold.batch-id"
+SOURCE_OFFSETS = "icefold.source-offsets"
+WRITER_PREFIXES = ("flink.", "icefold.query-id", "icefold.batch-id", "icefold.source-offsets")
+
+# Table properties of our own.
+DV_PLACEMENT = "icefold.dv-placement"  # packed | per-file
+IMMUTABLE_COLUMNS = "icefold.constraint.immutable.columns"
+IMMUTABLE_NAME = "icefold.constraint.immutable.name"
+IMMUTABLE_ENFORCED = "icefold.constraint.immutable.enforced"

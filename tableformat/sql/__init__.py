@@ -1,0 +1,1 @@
+"""Row-level DELETE, UPDATE, MERGE and their scan context."""

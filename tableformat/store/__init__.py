@@ -1,0 +1,1 @@
+"""Object stores: the seam all file I/O goes through."""

@@ -1,0 +1,49 @@
+"""The object-store seam: what icefold asks of local files, S3 or the simulator's memory.
+
+Locations are absolute URIs or paths as they stand in table metadata. Objects are immutable: `put`
+refuses to replace one. Every method raises `StoreUnavailableError` for transient trouble,
+`NotFoundError` for a missing object and `InvalidInputError` for a location outside the allowed
+prefixes, before any I/O.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectInfo:
+    """One listed object. `modified_ms` is the store's clock, milliseconds since the epoch."""
+
+    location: str
+    size_bytes: int
+    modified_ms: int
+
+
+class ObjectStore(Protocol):
+    """Reads, conditional writes, lists and deletes of whole objects."""
+
+    def get(self, location: str, *, offset: int = 0, length: int | None = None) -> bytes:
+        """Exactly the bytes `[offset, offset + length)`; a short object is `CorruptDataError`."""
+
+    def size_bytes(self, location: str) -> int:
+        """The object's size."""
+
+    def put(self, location: str, data: bytes | memoryview) -> None:
+        """Create the object, whole or not at all; `AlreadyExistsError` if there is one."""
+
+    def open_input(self, location: str) -> pa.NativeFile:
+        """Open for random access (Parquet)."""
+
+    def open_output(self, location: str) -> Any:
+        """A binary sink; the object appears whole when it is closed, never on an error before."""
+
+    def list_prefix(self, prefix: str) -> Iterator[ObjectInfo]:
+        """Everything below `prefix` (a folder; `/tbl` does not list `/tbl2`)."""
+
+    def delete(self, locations: Sequence[str]) -> None:
+        """Remove the objects; those that are already gone are no error."""
