@@ -1,0 +1,138 @@
+"""From dead positions to deletion vectors: old DV ∪ staged DV ∪ position deletes ∪ new positions.
+
+A data file has at most one live DV, so whatever already deletes rows of a touched file is merged
+into the new one and removed by the same commit (spec: Deletion Vectors; I6, R43).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+from pyroaring import BitMap64
+
+from tableformat.errors import CorruptDataError
+from tableformat.files.deletion_vector import build_positions
+from tableformat.files.dv_file import DeletionVector, read_deletion_vector
+from tableformat.spec.data_file import DataFile, ManifestEntry
+from tableformat.store.base import ObjectStore
+
+
+@dataclass(slots=True)
+class DeadPositions:
+    """Deleted positions by data file path, collected from every source of one cycle."""
+
+    by_path: dict[str, BitMap64] = field(default_factory=dict)
+
+    def add(self, path: str, positions: npt.NDArray[np.int64] | BitMap64) -> None:
+        """Add positions of one file; the union counts."""
+        bitmap = positions if isinstance(positions, BitMap64) else build_positions(positions)
+        if not bitmap:
+            return
+        known = self.by_path.get(path)
+        self.by_path[path] = bitmap if known is None else known | bitmap
+
+    def paths(self) -> Iterable[str]:
+        """Files with at least one dead position."""
+        return self.by_path.keys()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conversion:
+    """What a cycle publishes.
+
+    Attributes:
+        vectors: One deletion vector per touched data file that stays.
+        published: Staged data files with at least one live row, as entries to add.
+        dropped: Paths of staged data files whose rows all died inside the batch.
+        replaced: Live delete entries of the target that the vectors take over.
+        new_positions: Positions dead now that were alive before, over all files.
+    """
+
+    vectors: tuple[DeletionVector, ...]
+    published: tuple[DataFile, ...]
+    dropped: tuple[str, ...]
+    replaced: tuple[ManifestEntry, ...]
+    new_positions: int
+
+
+def convert(
+    store: ObjectStore,
+    *,
+    dead: DeadPositions,
+    staged_files: Iterable[DataFile],
+    target_files: Mapping[str, ManifestEntry],
+    target_dvs: Mapping[str, ManifestEntry],
+    file_scoped_deletes: Mapping[str, tuple[ManifestEntry, ...]],
+) -> Conversion:
+    """Merge dead positions with the deletes that are already there.
+
+    Args:
+        store: Old DVs of touched files are read from it; nothing is written.
+        dead: Dead positions by path; paths that are neither staged nor live on the target are
+            ignored (the file left the target, and its rows with it).
+        staged_files: Data files of the backlog.
+        target_files: Live data files of the planned target head, by path.
+        target_dvs: Live DVs of the planned target head, by referenced data file.
+        file_scoped_deletes: Live position delete files that reach one data file only, by its
+            path; their positions must already be in `dead`.
+
+    Raises:
+        CorruptDataError: A dead position lies outside its file, or an old DV is damaged.
+    """
+    vectors: list[DeletionVector] = []
+    published: list[DataFile] = []
+    dropped: list[str] = []
+    replaced: list[ManifestEntry] = []
+    new_positions = 0
+    staged = {file.file_path: file for file in staged_files}
+    for path, file in staged.items():
+        positions = dead.by_path.get(path)
+        if positions is None:
+            published.append(file)
+            continue
+        _check_range(file, positions)
+        new_positions += len(positions)
+        if len(positions) == file.record_count:
+            dropped.append(path)
+            continue
+        published.append(file)
+        vectors.append(DeletionVector(file, positions))
+    for path, positions in sorted(dead.by_path.items()):
+        entry = target_files.get(path)
+        if entry is None or path in staged:
+            continue
+        _check_range(entry.data_file, positions)
+        old = target_dvs.get(path)
+        merged = positions
+        before = 0
+        if old is not None:
+            known = read_deletion_vector(
+                store, old.data_file, record_count=entry.data_file.record_count
+            )
+            before = len(known)
+            merged = positions | known
+            if len(merged) == before:
+                continue
+            replaced.append(old)
+        replaced.extend(file_scoped_deletes.get(path, ()))
+        new_positions += len(merged) - before
+        vectors.append(DeletionVector(entry.data_file, merged))
+    return Conversion(
+        vectors=tuple(vectors),
+        published=tuple(published),
+        dropped=tuple(dropped),
+        replaced=tuple(replaced),
+        new_positions=new_positions,
+    )
+
+
+def _check_range(file: DataFile, positions: BitMap64) -> None:
+    if positions.max() >= file.record_count:
+        raise CorruptDataError(
+            f"a delete names row {positions.max()} of a file with {file.record_count} rows",
+            location=file.file_path,
+            action="check the position delete files and DVs of the staged snapshots",
+        )

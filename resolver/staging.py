@@ -1,0 +1,241 @@
+"""Which staged snapshots are waiting, and what each of them brought.
+
+The cursor is the marker in the target head's summary: the id of the last staged snapshot that was
+published. Walking back from the staging head, the backlog ends
+
+1. at the marker's snapshot: everything above it is new;
+2. at a snapshot of the target's own history that carries the same marker as the target head (after
+   a trim, or on the fork point of a new staging branch): nothing was published since;
+3. nowhere else. A walk that meets an older marker (staging was rolled back), that ends at a target
+   snapshot with another marker, or that runs out of history cannot prove its position, so the
+   cycle stops; it never converts twice and never skips (R18, P8).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Snapshot
+
+from tableformat.catalog.base import TableState
+from tableformat.environment import Environment
+from tableformat.errors import CorruptDataError, InvalidInputError, NotFoundError, UnsupportedError
+from tableformat.files.manifest_store import load_manifest, load_manifest_list
+from tableformat.spec.data_file import EntryStatus, FileContent, ManifestEntry
+from tableformat.spec.names import STAGING_MARKER
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagedSnapshot:
+    """What one staged snapshot added. `order` is 1-based within the cycle, oldest first."""
+
+    order: int
+    snapshot: Snapshot
+    data_files: tuple[ManifestEntry, ...]
+    equality_deletes: tuple[ManifestEntry, ...]
+    position_deletes: tuple[ManifestEntry, ...]
+    dvs: tuple[ManifestEntry, ...]
+
+
+def marker_of(snapshot: Snapshot | None) -> int | None:
+    """The staged snapshot id that `snapshot` says was published last."""
+    if snapshot is None or snapshot.summary is None:
+        return None
+    value = snapshot.summary.additional_properties.get(STAGING_MARKER)
+    if value is None:
+        return None
+    try:
+        return int(value)
+    except ValueError as error:
+        raise CorruptDataError(
+            "the resolver's cursor is not a snapshot id",
+            property=STAGING_MARKER,
+            value=value,
+            snapshot_id=snapshot.snapshot_id,
+        ) from error
+
+
+def ancestors(metadata: TableMetadata, snapshot_id: int | None) -> Iterator[Snapshot]:
+    """`snapshot_id` and its ancestors, newest first, as far as they are still in the metadata."""
+    seen: set[int] = set()
+    by_id = {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
+    while snapshot_id is not None and snapshot_id in by_id:
+        if snapshot_id in seen:
+            raise CorruptDataError("the snapshot history has a cycle", snapshot_id=snapshot_id)
+        seen.add(snapshot_id)
+        snapshot = by_id[snapshot_id]
+        yield snapshot
+        snapshot_id = snapshot.parent_snapshot_id
+
+
+def plan_backlog(
+    state: TableState,
+    *,
+    staging: str,
+    target: str,
+    limit: int | None = None,
+    from_snapshot: int | None = None,
+) -> list[Snapshot]:
+    """The staged snapshots to publish next, oldest first. Pure.
+
+    Args:
+        state: One version of the table; both branches are read from it.
+        staging: Branch with the staged changes.
+        target: Branch they are published to.
+        limit: At most so many, the oldest ones.
+        from_snapshot: Operator's override of the cursor: the last staged snapshot that counts as
+            published. Must be an ancestor of the staging head.
+
+    Raises:
+        NotFoundError: There is no staging branch.
+        InvalidInputError: The cursor cannot be reached from the staging head.
+    """
+    head = state.head(staging)
+    if head is None:
+        raise NotFoundError(
+            "there is no staging branch",
+            table=state.name,
+            branch=staging,
+            action="stage something first, or name the branch with --staging",
+        )
+    if limit is not None and limit < 1:
+        raise InvalidInputError("the limit of staged snapshots must be positive", limit=limit)
+    target_chain = list(ancestors(state.metadata, _head_id(state, target)))
+    target_ids = {snapshot.snapshot_id: snapshot for snapshot in target_chain}
+    cursor = marker_of(target_chain[0]) if target_chain else None
+    published = {marker_of(snapshot) for snapshot in target_chain} - {None}
+    backlog: list[Snapshot] = []
+    stop: Snapshot | None = None
+    for snapshot in ancestors(state.metadata, head.snapshot_id):
+        end = from_snapshot if from_snapshot is not None else cursor
+        if snapshot.snapshot_id == end:
+            return _oldest_first(backlog, limit)
+        if from_snapshot is None and (
+            snapshot.snapshot_id in target_ids or snapshot.snapshot_id in published
+        ):
+            stop = snapshot
+            break
+        backlog.append(snapshot)
+    if from_snapshot is not None:
+        raise InvalidInputError(
+            "the snapshot to start from is not in the staging branch's history",
+            snapshot_id=from_snapshot,
+            branch=staging,
+            table=state.name,
+        )
+    if _position_is_proven(stop, cursor, target_ids, backlog):
+        return _oldest_first(backlog, limit)
+    raise _lost_cursor(state, staging, target, cursor, stop)
+
+
+def _position_is_proven(
+    stop: Snapshot | None,
+    cursor: int | None,
+    target_ids: dict[int, Snapshot],
+    backlog: list[Snapshot],
+) -> bool:
+    if stop is None:
+        # The walk reached the root: right only for a branch that was never published from.
+        return cursor is None and (not backlog or backlog[-1].parent_snapshot_id is None)
+    return stop.snapshot_id in target_ids and marker_of(stop) == cursor
+
+
+def _oldest_first(backlog: list[Snapshot], limit: int | None) -> list[Snapshot]:
+    ordered = backlog[::-1]
+    return ordered if limit is None else ordered[:limit]
+
+
+def _head_id(state: TableState, branch: str) -> int | None:
+    head = state.head(branch)
+    return None if head is None else head.snapshot_id
+
+
+def _lost_cursor(
+    state: TableState, staging: str, target: str, cursor: int | None, stop: Snapshot | None
+) -> InvalidInputError:
+    if stop is None:
+        why = "staging's history ends before it (expired?)"
+    elif stop.snapshot_id in {s.snapshot_id for s in ancestors(state.metadata, cursor)}:
+        why = "staging was rolled back behind it"
+    else:
+        why = "staging was replaced, or the target was rolled back"
+    return InvalidInputError(
+        f"cannot tell which staged snapshots were published: the cursor is not reachable, {why}",
+        table=state.name,
+        staging=staging,
+        target=target,
+        cursor=cursor,
+        stopped_at=None if stop is None else stop.snapshot_id,
+        action="check both branches, then name the last published staged snapshot with "
+        "--from-snapshot ID",
+    )
+
+
+def load_staged(
+    environment: Environment, state: TableState, snapshots: list[Snapshot]
+) -> list[StagedSnapshot]:
+    """Read what each staged snapshot added, from its own manifests only.
+
+    Raises:
+        UnsupportedError: A staged snapshot removes data files or equality deletes: someone
+            rewrote staging, and which rows the change stands for is no longer known.
+    """
+    return [
+        _load_one(environment, state, order, snapshot)
+        for order, snapshot in enumerate(snapshots, start=1)
+    ]
+
+
+def _load_one(
+    environment: Environment, state: TableState, order: int, snapshot: Snapshot
+) -> StagedSnapshot:
+    added: list[ManifestEntry] = []
+    removed: list[ManifestEntry] = []
+    for manifest in load_manifest_list(environment.store, snapshot):
+        if manifest.added_snapshot_id != snapshot.snapshot_id:
+            continue
+        for entry in load_manifest(environment.store, manifest):
+            if entry.snapshot_id != snapshot.snapshot_id:
+                continue
+            if entry.status == EntryStatus.ADDED:
+                added.append(entry)
+            elif entry.status == EntryStatus.DELETED:
+                removed.append(entry)
+    _check_nothing_was_rewritten(state, snapshot, removed)
+    files = [entry.data_file for entry in added]
+    return StagedSnapshot(
+        order=order,
+        snapshot=snapshot,
+        data_files=_pick(added, [f.content == FileContent.DATA for f in files]),
+        equality_deletes=_pick(added, [f.content == FileContent.EQUALITY_DELETES for f in files]),
+        position_deletes=_pick(
+            added, [f.content == FileContent.POSITION_DELETES and not f.is_dv for f in files]
+        ),
+        dvs=_pick(added, [f.is_dv for f in files]),
+    )
+
+
+def _pick(entries: list[ManifestEntry], wanted: list[bool]) -> tuple[ManifestEntry, ...]:
+    return tuple(entry for entry, keep in zip(entries, wanted, strict=True) if keep)
+
+
+def _check_nothing_was_rewritten(
+    state: TableState, snapshot: Snapshot, removed: list[ManifestEntry]
+) -> None:
+    # A replaced DV is how one more position of a file is deleted; everything else is a rewrite.
+    rewritten = [
+        entry.data_file.file_path
+        for entry in removed
+        if entry.data_file.content != FileContent.POSITION_DELETES
+    ]
+    if rewritten:
+        raise UnsupportedError(
+            f"a staged snapshot removes {len(rewritten)} data or equality delete files; staged "
+            "changes can only be resolved as they were written",
+            table=state.name,
+            snapshot_id=snapshot.snapshot_id,
+            file=rewritten[0],
+            action="run compaction on the target branch instead, and restage these changes",
+        )
