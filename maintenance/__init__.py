@@ -1,0 +1,1 @@
+"""Everything that runs on a schedule, the status view and the command line."""

@@ -1,0 +1,1 @@
+"""The `icefold` command: one file per command group."""

@@ -1,0 +1,89 @@
+"""What every command shares: the catalog options, the output, and how errors end."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
+
+import click
+from rich.console import Console
+
+from tableformat import Table, TableCatalog, open_catalog
+from tableformat.errors import InvalidInputError, TableError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@dataclass(slots=True)
+class CliContext:
+    """The options before the command's name. The catalog is opened when it is first needed."""
+
+    catalog_name: str
+    properties: Mapping[str, str]
+    opened: TableCatalog | None = None
+    out: Console = field(default_factory=Console)
+    err: Console = field(default_factory=lambda: Console(stderr=True))
+
+    @property
+    def catalog(self) -> TableCatalog:
+        """The catalog named by `--catalog`, `--warehouse` and `--property`."""
+        if self.opened is None:
+            self.opened = open_catalog(self.catalog_name, **self.properties)
+        return self.opened
+
+    def table(self, name: str) -> Table:
+        """Load one table."""
+        return self.catalog.load_table(name)
+
+
+pass_context = click.make_pass_decorator(CliContext)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+
+
+def print_json(value: object) -> None:
+    """One JSON document on standard output."""
+    click.echo(json.dumps(value, default=str, indent=2))
+
+
+def parse_properties(_ctx: click.Context, _param: click.Parameter, value: Any) -> dict[str, str]:
+    """Click callback: repeated `KEY=VALUE` as a dict."""
+    pairs: dict[str, str] = {}
+    for item in value:
+        key, separator, text = item.partition("=")
+        if not separator or not key:
+            raise click.BadParameter(f"{item!r} is not KEY=VALUE")
+        if key in pairs:
+            raise click.BadParameter(f"{key!r} is given twice")
+        pairs[key] = text
+    return pairs
+
+
+def run_guarded(command: Callable[P, R]) -> Callable[P, R]:
+    """Turn the errors a user can cause into one line on standard error and exit code 1."""
+
+    @wraps(command)
+    def guarded(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return command(*args, **kwargs)
+        except TableError as error:
+            click.echo(f"icefold: {error.kind.value}: {error}", err=True)
+            sys.exit(1)
+        except BrokenPipeError:
+            sys.exit(0)
+
+    return guarded
+
+
+def parse_columns(text: str | None) -> list[str] | None:
+    """`a,b,c` as a list; None stays None."""
+    if text is None:
+        return None
+    names = [name.strip() for name in text.split(",")]
+    if not all(names):
+        raise InvalidInputError("an empty column name", columns=repr(text))
+    return names

@@ -1,0 +1,56 @@
+"""`icefold`: the command line."""
+
+from __future__ import annotations
+
+import click
+
+from maintenance.cli.context import CliContext, parse_properties, run_guarded
+from maintenance.cli.ingest import ingest
+from maintenance.cli.resolve import resolve_command
+from maintenance.cli.scan import scan
+from maintenance.cli.status import status
+from maintenance.cli.table import table
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--catalog",
+    "catalog_name",
+    default="local",
+    show_default=True,
+    envvar="ICEFOLD_CATALOG",
+    help="'local' (SQLite and local files), or a catalog of PyIceberg's configuration.",
+)
+@click.option(
+    "--warehouse",
+    envvar="ICEFOLD_WAREHOUSE",
+    help="Folder or URI of the warehouse.  [local: ./warehouse]",
+)
+@click.option(
+    "--property",
+    "-p",
+    "properties",
+    multiple=True,
+    metavar="KEY=VALUE",
+    callback=parse_properties,
+    help="A catalog property; may be repeated.",
+)
+@click.version_option(package_name="icefold", prog_name="icefold")
+@click.pass_context
+def cli(
+    ctx: click.Context, catalog_name: str, warehouse: str | None, properties: dict[str, str]
+) -> None:
+    """Keep primary-keyed Apache Iceberg v3 tables clean under a stream of changes."""
+    if warehouse is not None:
+        properties["warehouse"] = warehouse
+    ctx.obj = CliContext(catalog_name, properties)
+
+
+for command in (table, ingest, resolve_command, scan, status):
+    cli.add_command(command)
+
+
+@run_guarded
+def main() -> None:
+    """Entry point of the `icefold` script."""
+    cli()

@@ -1,0 +1,48 @@
+"""`icefold resolve`: publish what is staged."""
+
+from __future__ import annotations
+
+import click
+
+from maintenance.cli.context import CliContext, json_option, pass_context, print_json
+from resolver import resolve
+from tableformat.spec.names import MAIN_BRANCH, STAGING_BRANCH
+
+
+@click.command("resolve")
+@click.argument("table_name", metavar="TABLE")
+@click.option("--staging", default=STAGING_BRANCH, show_default=True, help="The staging branch.")
+@click.option("--target", default=MAIN_BRANCH, show_default=True, help="The published branch.")
+@click.option("--limit", type=click.IntRange(min=1), help="At most so many staged snapshots.")
+@click.option(
+    "--from-snapshot",
+    type=int,
+    help="Operator's override of a lost cursor: the last staged snapshot that was published.",
+)
+@click.option("--rebuild-index", is_flag=True, help="Build the index afresh from the target.")
+@json_option
+@pass_context
+def resolve_command(
+    context: CliContext,
+    table_name: str,
+    staging: str,
+    target: str,
+    limit: int | None,
+    from_snapshot: int | None,
+    rebuild_index: bool,
+    as_json: bool,
+) -> None:
+    """Turn TABLE's staged equality deletes into deletion vectors and publish them."""
+    loaded = context.table(table_name)
+    report = resolve(
+        loaded,
+        staging=staging,
+        target=target,
+        limit=limit,
+        from_snapshot=from_snapshot,
+        rebuild_index=rebuild_index,
+    )
+    if as_json:
+        print_json(report.to_dict())
+    else:
+        click.echo(report.describe())

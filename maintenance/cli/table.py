@@ -1,0 +1,149 @@
+"""`icefold table`: create, list, describe and drop tables."""
+
+from __future__ import annotations
+
+import click
+from pyiceberg.schema import Schema
+from pyiceberg.types import IcebergType, NestedField
+from pydantic import TypeAdapter, ValidationError
+from rich.table import Table as Grid
+
+from maintenance.cli.context import (
+    CliContext,
+    json_option,
+    parse_columns,
+    parse_properties,
+    pass_context,
+    print_json,
+)
+from tableformat import Table
+from tableformat.errors import InvalidInputError
+
+COLUMN_TYPE: TypeAdapter[IcebergType] = TypeAdapter(IcebergType)
+
+
+@click.group()
+def table() -> None:
+    """Create, list, describe and drop tables."""
+
+
+@table.command("create")
+@click.argument("name")
+@click.option(
+    "--column",
+    "columns",
+    multiple=True,
+    required=True,
+    metavar="NAME:TYPE[!]",
+    help="A column, e.g. id:long!, amount:decimal(10,2), at:timestamptz; '!' = required.",
+)
+@click.option("--primary-key", required=True, metavar="A,B", help="The columns that name a row.")
+@click.option(
+    "--partition-by",
+    multiple=True,
+    metavar="SPEC",
+    help="region, month(at), bucket(16,id), ...; may be repeated.",
+)
+@click.option(
+    "--table-property", multiple=True, metavar="KEY=VALUE", callback=parse_properties
+)
+@pass_context
+def create(
+    context: CliContext,
+    name: str,
+    columns: tuple[str, ...],
+    primary_key: str,
+    partition_by: tuple[str, ...],
+    table_property: dict[str, str],
+) -> None:
+    """Create the Iceberg v3 table NAME (namespace.table)."""
+    schema = Schema(*[_column(number, text) for number, text in enumerate(columns, start=1)])
+    created = context.catalog.create_table(
+        name,
+        schema,
+        primary_key=parse_columns(primary_key) or [],
+        partition_by=partition_by,
+        properties=table_property,
+    )
+    click.echo(f"created {created.name} at {created.state.metadata.location}")
+
+
+def _column(field_id: int, text: str) -> NestedField:
+    name, separator, type_text = text.partition(":")
+    if not separator or not name:
+        raise InvalidInputError("not a column", column=repr(text), action="write NAME:TYPE")
+    required = type_text.endswith("!")
+    try:
+        column_type = COLUMN_TYPE.validate_python(type_text.rstrip("!").strip().replace(", ", ","))
+    except (ValidationError, ValueError) as error:
+        raise InvalidInputError(
+            "not an Iceberg type",
+            column=name,
+            type=repr(type_text),
+            action="write boolean, int, long, float, double, decimal(P,S), date, time, timestamp, "
+            "timestamptz, string, uuid, fixed[N] or binary",
+        ) from error
+    return NestedField(field_id, name, column_type, required=required)
+
+
+@table.command("list")
+@click.argument("namespace", required=False)
+@json_option
+@pass_context
+def list_tables(context: CliContext, namespace: str | None, as_json: bool) -> None:
+    """List tables, of NAMESPACE or all."""
+    names = context.catalog.list_tables(namespace)
+    if as_json:
+        print_json(names)
+    elif not names:
+        click.echo("no tables", err=True)
+    for name in () if as_json else names:
+        click.echo(name)
+
+
+@table.command("describe")
+@click.argument("name")
+@json_option
+@pass_context
+def describe(context: CliContext, name: str, as_json: bool) -> None:
+    """Show schema, key, partitioning, branches and the metadata file other engines open."""
+    loaded = context.table(name)
+    facts = _facts(loaded)
+    if as_json:
+        print_json(facts)
+        return
+    grid = Grid(box=None, show_header=False)
+    for key, value in facts.items():
+        shown = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+        grid.add_row(f"[bold]{key}", shown)
+    context.out.print(grid, soft_wrap=True)
+
+
+def _facts(loaded: Table) -> dict[str, object]:
+    metadata = loaded.state.metadata
+    return {
+        "table": loaded.name,
+        "format-version": metadata.format_version,
+        "columns": [
+            f"{field.name} {field.field_type}{' required' if field.required else ''}"
+            for field in loaded.schema.fields
+        ],
+        "primary-key": list(loaded.primary_key),
+        "partition-by": [
+            f"{field.transform}({loaded.schema.find_column_name(field.source_id)})"
+            for field in loaded.partition_spec.fields
+        ],
+        "refs": [f"{name} -> {ref.snapshot_id}" for name, ref in sorted(metadata.refs.items())],
+        "snapshots": len(metadata.snapshots),
+        "metadata": loaded.metadata_location,
+    }
+
+
+@table.command("drop")
+@click.argument("name")
+@click.confirmation_option(prompt="Remove the table from the catalog? (its files stay)")
+@pass_context
+def drop(context: CliContext, name: str) -> None:
+    """Remove NAME from the catalog; its files stay."""
+    context.catalog.drop_table(name)
+    click.echo(f"dropped {name}; its files stay where they are")

@@ -1,0 +1,46 @@
+"""Apache Iceberg v3 tables with a primary key: write, stage, scan, commit."""
+
+from __future__ import annotations
+
+from tableformat.environment import Environment
+from tableformat.errors import (
+    AlreadyExistsError,
+    CommitConflictError,
+    CommitUnknownError,
+    CorruptDataError,
+    ErrorKind,
+    FencedError,
+    InternalError,
+    InvalidInputError,
+    NotFoundError,
+    Retry,
+    StoreUnavailableError,
+    TableError,
+    UnsupportedError,
+)
+from tableformat.runtime import Runtime
+from tableformat.table import Table
+from tableformat.table_catalog import TableCatalog, open_catalog
+from tableformat.table_scan import Scan
+
+__all__ = [
+    "AlreadyExistsError",
+    "CommitConflictError",
+    "CommitUnknownError",
+    "CorruptDataError",
+    "Environment",
+    "ErrorKind",
+    "FencedError",
+    "InternalError",
+    "InvalidInputError",
+    "NotFoundError",
+    "Retry",
+    "Runtime",
+    "Scan",
+    "StoreUnavailableError",
+    "Table",
+    "TableCatalog",
+    "TableError",
+    "UnsupportedError",
+    "open_catalog",
+]

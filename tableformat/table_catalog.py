@@ -1,0 +1,101 @@
+"""The noun a user starts from: a catalog of primary-keyed tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+from pyiceberg.schema import Schema
+from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
+
+from tableformat.catalog.base import Identifier
+from tableformat.catalog.open import open_backend
+from tableformat.environment import Environment
+from tableformat.errors import InvalidInputError
+from tableformat.table import Table
+from tableformat.table_definition import define_partition_spec, define_schema, parse_table_name
+
+
+class TableCatalog:
+    """Creates, loads and lists tables. Made by `open_catalog`."""
+
+    def __init__(self, environment: Environment) -> None:
+        self.environment = environment
+
+    @property
+    def name(self) -> str:
+        """The catalog's name."""
+        return self.environment.catalog.name
+
+    def create_table(
+        self,
+        name: str,
+        schema: Schema | pa.Schema,
+        *,
+        primary_key: Sequence[str],
+        partition_by: Sequence[str] = (),
+        properties: Mapping[str, str] | None = None,
+        location: str | None = None,
+    ) -> Table:
+        """Create an empty Iceberg v3 table.
+
+        Args:
+            name: `namespace.table`; the namespace is created if it does not exist.
+            schema: Columns, as an Arrow or an Iceberg schema.
+            primary_key: Columns that name a row. Stored as Iceberg identifier fields, required.
+            partition_by: Columns and transforms: `region`, `month(ts)`, `bucket(16, id)`.
+            properties: Iceberg table properties.
+            location: Folder of the table's files; None: below the warehouse.
+
+        Raises:
+            InvalidInputError: The definition cannot be right (see `table_definition`).
+            AlreadyExistsError: There is a table of that name.
+        """
+        identifier = parse_table_name(name)
+        if not primary_key:
+            raise InvalidInputError(
+                "a table needs a primary key",
+                table=name,
+                action="name the columns that tell rows apart with primary_key=[...]",
+            )
+        definition = define_schema(schema, primary_key)
+        spec = define_partition_spec(definition, partition_by)
+        self.environment.catalog.create_namespace(identifier[:-1])
+        state = self.environment.catalog.create_table(
+            identifier,
+            schema=definition,
+            partition_spec=spec,
+            sort_order=UNSORTED_SORT_ORDER,
+            location=location,
+            properties=dict(properties or {}),
+        )
+        return Table(self.environment, state)
+
+    def load_table(self, name: str) -> Table:
+        """The table `namespace.table`; `NotFoundError` if there is none."""
+        return Table(self.environment, self.environment.catalog.load_table(parse_table_name(name)))
+
+    def list_tables(self, namespace: str | None = None) -> list[str]:
+        """Names of all tables, or of one namespace's, sorted."""
+        wanted: Identifier | None = None if namespace is None else tuple(namespace.split("."))
+        return sorted(".".join(i) for i in self.environment.catalog.list_tables(wanted))
+
+    def drop_table(self, name: str) -> None:
+        """Remove the table from the catalog; its files stay."""
+        self.environment.catalog.drop_table(parse_table_name(name))
+
+
+def open_catalog(name: str = "local", **properties: str) -> TableCatalog:
+    """Open a catalog.
+
+    Args:
+        name: `local`: SQLite and local files below `warehouse`. Any other name: the catalog of
+            that name in PyIceberg's configuration (`.pyiceberg.yaml`, environment).
+        **properties: PyIceberg catalog properties; they win over the configuration. Names with
+            dots or dashes are passed as `**{"s3.endpoint": ...}`.
+
+    Raises:
+        InvalidInputError: The configuration names no such catalog, or a property is wrong.
+        UnsupportedError: A catalog type other than `sql` and `rest`.
+    """
+    return TableCatalog(open_backend(name, properties))

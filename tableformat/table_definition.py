@@ -1,0 +1,205 @@
+"""From what a user types to an Iceberg schema and partition spec. Pure, all checks up front."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import pyarrow as pa
+from pyiceberg.partitioning import PARTITION_FIELD_ID_START, PartitionField, PartitionSpec
+from pyiceberg.schema import Schema, assign_fresh_schema_ids
+from pyiceberg.transforms import (
+    BucketTransform,
+    DayTransform,
+    HourTransform,
+    IdentityTransform,
+    MonthTransform,
+    Transform,
+    TruncateTransform,
+    VoidTransform,
+    YearTransform,
+)
+from pyiceberg.types import (
+    DoubleType,
+    FloatType,
+    IcebergType,
+    ListType,
+    MapType,
+    NestedField,
+    StructType,
+)
+
+from tableformat.errors import InvalidInputError
+from tableformat.spec.names import USER_FIELD_ID_MAX
+from tableformat.spec.types import iceberg_schema
+
+TABLE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*(\.[A-Za-z0-9_][A-Za-z0-9_-]*)+")
+PARTITION_CALL = re.compile(r"(?P<transform>\w+)\(\s*((?P<width>\d+)\s*,\s*)?(?P<column>[^(),]+?)\s*\)")
+PLAIN_TRANSFORMS = {
+    "identity": IdentityTransform,
+    "year": YearTransform,
+    "month": MonthTransform,
+    "day": DayTransform,
+    "hour": HourTransform,
+    "void": VoidTransform,
+}
+WIDTH_TRANSFORMS = {"bucket": BucketTransform, "truncate": TruncateTransform}
+TRANSFORM_NAMES = "identity, year, month, day, hour, void, bucket(N, column), truncate(N, column)"
+
+
+def parse_table_name(name: str) -> tuple[str, ...]:
+    """Split `namespace.table`.
+
+    Raises:
+        InvalidInputError: The name has no namespace or holds anything but letters, digits, `_`, `-`.
+    """
+    if not TABLE_NAME.fullmatch(name):
+        raise InvalidInputError(
+            "not a table name",
+            table=repr(name),
+            action="write NAMESPACE.TABLE with letters, digits, _ and -",
+        )
+    return tuple(name.split("."))
+
+
+def define_schema(schema: Schema | pa.Schema, primary_key: Sequence[str]) -> Schema:
+    """The table's schema with its identifier fields.
+
+    Args:
+        schema: Column names and types; Iceberg's or Arrow's. Field ids are assigned afresh.
+        primary_key: Key columns, in any order; nested ones with dots. Made required, as the spec
+            demands of identifier fields.
+
+    Raises:
+        InvalidInputError: No key, an unknown or repeated key column, a float or nested-type key.
+    """
+    wanted = iceberg_schema(schema) if isinstance(schema, pa.Schema) else schema
+    _check_column_names(wanted)
+    fresh = assign_fresh_schema_ids(wanted)
+    if fresh.highest_field_id > USER_FIELD_ID_MAX:
+        raise InvalidInputError("the schema has too many fields", fields=fresh.highest_field_id)
+    if not primary_key:
+        return fresh
+    key_ids = [_key_field_id(fresh, column) for column in primary_key]
+    if len(set(key_ids)) != len(key_ids):
+        repeated = next(c for c in primary_key if list(primary_key).count(c) > 1)
+        raise InvalidInputError("a primary key column is named twice", column=repeated)
+    fields = [_with_required(field, frozenset(key_ids)) for field in fresh.fields]
+    return Schema(*fields, schema_id=0, identifier_field_ids=key_ids)
+
+
+def _check_column_names(schema: Schema) -> None:
+    names = [field.name for field in schema.fields]
+    if not names:
+        raise InvalidInputError("a table needs at least one column")
+    folded = [name.lower() for name in names]
+    for name in names:
+        if not name or folded.count(name.lower()) > 1:
+            raise InvalidInputError(
+                "column names must be distinct, also when case is ignored (Spark reads them so)",
+                column=repr(name),
+            )
+
+
+def _key_field_id(schema: Schema, column: str) -> int:
+    try:
+        field = schema.find_field(column)
+    except ValueError as error:
+        raise InvalidInputError(
+            "the primary key names an unknown column",
+            column=column,
+            columns=list(schema.column_names),
+        ) from error
+    if isinstance(field.field_type, FloatType | DoubleType):
+        raise InvalidInputError(
+            "a float or double column cannot be in a primary key: NaN and -0.0 have no one value",
+            column=column,
+            action="use a decimal, an integer or a string",
+        )
+    if not field.field_type.is_primitive:
+        raise InvalidInputError(
+            "a primary key column must have a primitive type",
+            column=column,
+            type=field.field_type,
+        )
+    parents = column.split(".")[:-1]
+    for depth in range(1, len(parents) + 1):
+        parent: IcebergType = schema.find_field(".".join(parents[:depth])).field_type
+        if isinstance(parent, ListType | MapType):
+            raise InvalidInputError(
+                "a primary key column cannot be inside a list or a map", column=column
+            )
+    return field.field_id
+
+
+def _with_required(field: NestedField, key_ids: frozenset[int]) -> NestedField:
+    inner = field.field_type
+    holds_key = field.field_id in key_ids
+    if isinstance(inner, StructType):
+        children = tuple(_with_required(child, key_ids) for child in inner.fields)
+        holds_key = holds_key or any(_holds(child, key_ids) for child in inner.fields)
+        inner = StructType(*children)
+    return field.model_copy(
+        update={"field_type": inner, "required": field.required or holds_key}
+    )
+
+
+def _holds(field: NestedField, key_ids: frozenset[int]) -> bool:
+    if field.field_id in key_ids:
+        return True
+    inner = field.field_type
+    return isinstance(inner, StructType) and any(_holds(child, key_ids) for child in inner.fields)
+
+
+def define_partition_spec(schema: Schema, partition_by: Sequence[str]) -> PartitionSpec:
+    """The partition spec of `partition_by`, e.g. `["month(ts)", "bucket(16, id)", "region"]`.
+
+    Raises:
+        InvalidInputError: An unknown transform or column, or a transform its type cannot take.
+    """
+    fields: list[PartitionField] = []
+    for position, text in enumerate(partition_by):
+        transform, name, column = _parse_partition(text)
+        try:
+            source = schema.find_field(column)
+        except ValueError as error:
+            raise InvalidInputError(
+                "the partition spec names an unknown column",
+                column=column,
+                columns=list(schema.column_names),
+            ) from error
+        if not transform.can_transform(source.field_type):
+            raise InvalidInputError(
+                "this partition transform cannot take a column of this type",
+                transform=text,
+                type=source.field_type,
+            )
+        if any(field.name == name for field in fields):
+            raise InvalidInputError("two partition fields have the same name", field=name)
+        fields.append(
+            PartitionField(source.field_id, PARTITION_FIELD_ID_START + position, transform, name)
+        )
+    return PartitionSpec(*fields, spec_id=0)
+
+
+def _parse_partition(text: str) -> tuple[Transform[object, object], str, str]:
+    call = PARTITION_CALL.fullmatch(text.strip())
+    if call is None:
+        if "(" in text or ")" in text or "," in text or not text.strip():
+            raise _unknown_transform(text)
+        return IdentityTransform(), text.strip(), text.strip()
+    name, column, width = call["transform"].lower(), call["column"], call["width"]
+    base = column.replace(".", "_")
+    if name in PLAIN_TRANSFORMS and width is None:
+        transform = PLAIN_TRANSFORMS[name]()
+        return transform, base if name == "identity" else f"{base}_{name}", column
+    if name in WIDTH_TRANSFORMS and width is not None and int(width) > 0:
+        suffix = "trunc" if name == "truncate" else name
+        return WIDTH_TRANSFORMS[name](int(width)), f"{base}_{suffix}", column
+    raise _unknown_transform(text)
+
+
+def _unknown_transform(text: str) -> InvalidInputError:
+    return InvalidInputError(
+        "not a partition transform", transform=repr(text), action=f"write one of {TRANSFORM_NAMES}"
+    )
