@@ -6,6 +6,10 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 
+# A count that a v1 manifest list leaves out. Never written.
+UNKNOWN_COUNT = -1
+
+
 class ManifestContent(IntEnum):
     """Field 517 `content`. On disk: never change."""
 
@@ -29,6 +33,7 @@ class ManifestFile:
 
     `sequence_number` is None only for a manifest written by a commit that has not got its number
     yet; the same for `first_row_id` of data manifests, and it stays None for delete manifests.
+    Counts are `UNKNOWN_COUNT` only when decoded from a v1 list that leaves them out.
     """
 
     manifest_path: str
@@ -50,5 +55,5 @@ class ManifestFile:
 
     @property
     def has_live_files(self) -> bool:
-        """Whether any entry is ADDED or EXISTING."""
-        return self.added_files_count + self.existing_files_count > 0
+        """Whether any entry is ADDED or EXISTING; True when that is unknown."""
+        return self.added_files_count != 0 or self.existing_files_count != 0

@@ -1,0 +1,137 @@
+"""One Parquet file: open, append row groups, close; then it is described for a manifest.
+
+The object appears whole when `close` returns and never before. After any error the file is
+aborted: nothing appears under its name.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyiceberg.schema import Schema
+
+from tableformat.errors import InternalError, StoreUnavailableError
+from tableformat.files.parquet_metrics import FileMetrics, count_nans, file_metrics, leaves_of
+from tableformat.files.parquet_options import ParquetOptions
+from tableformat.files.parquet_schema import stored_schema
+from tableformat.spec.data_file import PARQUET_FORMAT, DataFile, FileContent
+from tableformat.store.base import ObjectStore
+
+
+class ParquetFileWriter:
+    """Writes one file with field ids, page checksums and exact statistics.
+
+    Args:
+        store: Where the object goes.
+        location: Its absolute location; must be free.
+        schema: Table schema of the rows; columns of type unknown are not stored (spec).
+        options: Encoding settings.
+        properties: Table properties, for the metrics modes.
+
+    Effects: `close` creates the object. A crash before leaves at most what the store documents for
+    an unfinished output, never a readable part of a file.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        location: str,
+        *,
+        schema: Schema,
+        options: ParquetOptions,
+        properties: Mapping[str, str],
+    ) -> None:
+        self.location = location
+        self.record_count = 0
+        self._leaves = leaves_of(schema, properties)
+        self._nan_counts: Counter[int] = Counter()
+        self._arrow = stored_schema(schema)
+        self._names = self._arrow.names
+        self._sink: Any = store.open_output(location)
+        try:
+            self._writer = pq.ParquetWriter(self._sink, self._arrow, **options.writer_arguments())
+        except BaseException:
+            self._sink.abort()
+            raise
+
+    @property
+    def written_bytes(self) -> int:
+        """Bytes of the row groups so far; the footer is not in it."""
+        return int(self._sink.tell())
+
+    def write(self, rows: pa.Table) -> None:
+        """Append `rows` (columns as `arrow_schema` of the schema) as one row group."""
+        if rows.num_rows == 0:
+            return
+        stored = rows.select(self._names).cast(self._arrow)
+        self._guard(lambda: self._writer.write_table(stored, row_group_size=rows.num_rows))
+        for field_id, count in count_nans(stored, self._leaves).items():
+            self._nan_counts[field_id] += count
+        self.record_count += rows.num_rows
+
+    def close(self) -> tuple[int, FileMetrics]:
+        """Write the footer and make the object appear.
+
+        Returns:
+            File size in bytes, and the statistics.
+        """
+        self._guard(self._writer.close)
+        size_bytes = int(self._sink.tell())
+        self._guard(self._sink.close)
+        footer = self._writer.writer.metadata
+        if footer.num_rows != self.record_count:
+            raise InternalError("Parquet footer counts other rows", location=self.location)
+        return size_bytes, file_metrics(footer, self._leaves, self._nan_counts)
+
+    def abort(self) -> None:
+        """Give the file up. Nothing appears; never raises for a file that is closed already."""
+        self._writer.is_open = False  # its destructor would write a footer
+        self._sink.abort()
+
+    def _guard(self, step: Any) -> None:
+        try:
+            step()
+        except OSError as error:
+            self.abort()
+            raise StoreUnavailableError(
+                f"cannot write the file: {error}", location=self.location
+            ) from error
+        except BaseException:
+            self.abort()
+            raise
+
+
+def describe_file(
+    *,
+    location: str,
+    content: FileContent,
+    spec_id: int,
+    partition: tuple[Any, ...],
+    record_count: int,
+    size_bytes: int,
+    metrics: FileMetrics,
+    equality_ids: tuple[int, ...] | None = None,
+) -> DataFile:
+    """The manifest entry's data for a finished file. Rows are unsorted: sort order 0."""
+    return DataFile(
+        content=content,
+        file_path=location,
+        file_format=PARQUET_FORMAT,
+        spec_id=spec_id,
+        partition=partition,
+        record_count=record_count,
+        file_size_in_bytes=size_bytes,
+        column_sizes=metrics.column_sizes,
+        value_counts=metrics.value_counts,
+        null_value_counts=metrics.null_value_counts,
+        nan_value_counts=metrics.nan_value_counts,
+        lower_bounds=metrics.lower_bounds,
+        upper_bounds=metrics.upper_bounds,
+        split_offsets=metrics.split_offsets,
+        equality_ids=equality_ids,
+        sort_order_id=0,
+    )

@@ -1,0 +1,46 @@
+"""How much a file may ask for: bound, unit, and why.
+
+A file is judged by its own size before anything is allocated for it, so that a small file cannot
+cost much memory (reliability.md, "Bad inputs"). The bounds are far above what any writer produces.
+"""
+
+from __future__ import annotations
+
+# Avro ------------------------------------------------------------------------------------------
+
+# Decoded bytes of one Avro file: a floor that covers every small file, plus a multiple of the
+# stored size. Deflate reaches 1032:1 and zstd more; manifests with constant statistics 30:1.
+AVRO_DECODED_BYTES_FLOOR = 16 * 1024 * 1024
+AVRO_EXPANSION_MAX = 200
+# 8 MiB is the target size of a manifest (commit.manifest.target-size-bytes); 64 MiB decoded.
+AVRO_DECODED_BYTES_MAX = 1024 * 1024 * 1024
+
+# Entries per stored byte. Every entry names a different file, so it costs more than one byte even
+# when compressed; the floor covers tiny files with a good dictionary.
+AVRO_RECORDS_FLOOR = 10_000
+
+# The schema in an Avro header: nesting of types, and characters of JSON. A manifest needs 6 levels.
+AVRO_SCHEMA_DEPTH_MAX = 32
+AVRO_HEADER_BYTES_MAX = 64 * 1024 * 1024  # the table schema is in it; thousands of columns fit
+
+# Puffin and deletion vectors -------------------------------------------------------------------
+
+# Java: "Can't serialize index > 2GB", "Can't read DV larger than 2GB".
+DELETION_VECTOR_BYTES_MAX = 2**31 - 1
+
+# Highest 32-bit key and position of a 64-bit roaring bitmap, as in Java's RoaringPositionBitmap.
+ROARING_KEY_MAX = 2_147_483_646
+POSITION_MAX = (ROARING_KEY_MAX << 32) | 0x8000_0000
+
+# Keys a *written* vector may span. Java writes one empty bitmap (12 bytes) for every missing key;
+# 4096 keys are 1.8e13 rows in one data file, and at most 48 KiB of filler.
+WRITTEN_ROARING_KEYS_MAX = 4096
+
+# A Puffin footer describes blobs in a few hundred bytes each; this is 100 000 of them and more.
+PUFFIN_FOOTER_BYTES_MAX = 64 * 1024 * 1024
+PUFFIN_EXPANSION_MAX = 1000
+
+# Caches ----------------------------------------------------------------------------------------
+
+# Manifest entries kept decoded per store. One entry with five statistics columns takes ~3 KB.
+CACHED_MANIFEST_ENTRIES_MAX = 100_000
