@@ -1,0 +1,110 @@
+"""Column bounds and null counts of files, decoded for the type a column is read with.
+
+Statistics keep the bytes of the type they were written with. After a promotion the table's type is
+wider, and decoding the old bytes as the new type fails or prunes wrongly (R21), so bounds pass
+through here before anything compares them.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from pyiceberg.conversions import from_bytes
+from pyiceberg.types import (
+    DoubleType,
+    FloatType,
+    LongType,
+    NestedField,
+    PrimitiveType,
+    TimestampNanoType,
+    TimestampType,
+    UUIDType,
+)
+
+from tableformat.errors import CorruptDataError
+from tableformat.spec.data_file import DataFile
+
+MICROS_PER_DAY = timedelta(days=1) // timedelta(microseconds=1)
+NARROW_SIZE_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRange:
+    """What is known about one column of one file; None means not known.
+
+    `lower` and `upper` include every non-null value (they may be wider: truncated strings).
+    """
+
+    lower: Any | None
+    upper: Any | None
+    may_hold_nulls: bool
+    may_hold_values: bool
+
+
+def widen_bound(field_type: PrimitiveType, bound: bytes) -> bytes:
+    """A bound written before a promotion, as bytes of the type it was promoted to.
+
+    int to long, float to double and date to timestamp change the width; the other promotions
+    (decimal precision, string and binary) do not change the bytes.
+    """
+    if len(bound) != NARROW_SIZE_BYTES:
+        return bound
+    if isinstance(field_type, LongType):
+        return struct.pack("<q", *struct.unpack("<i", bound))
+    if isinstance(field_type, DoubleType):
+        return struct.pack("<d", *struct.unpack("<f", bound))
+    if isinstance(field_type, TimestampType | TimestampNanoType):
+        (days,) = struct.unpack("<i", bound)
+        scale = 1000 if isinstance(field_type, TimestampNanoType) else 1
+        return struct.pack("<q", days * MICROS_PER_DAY * scale)
+    return bound
+
+
+def decode_bound(field_type: PrimitiveType, bound: bytes, *, location: str) -> Any:
+    """A bound as a comparable value (UUIDs as bytes, whose order is the column's order).
+
+    Raises:
+        CorruptDataError: The bytes are not of this type.
+    """
+    if isinstance(field_type, UUIDType):
+        return bound
+    try:
+        return from_bytes(field_type, widen_bound(field_type, bound))
+    except (struct.error, ValueError, UnicodeDecodeError) as error:
+        raise CorruptDataError(
+            f"a column bound is no {field_type}: {bound.hex()}", location=location
+        ) from error
+
+
+def key_range(file: DataFile, key_field: NestedField) -> KeyRange:
+    """The statistics of `key_field` in `file`. Floats get no bounds: NaN is outside of them."""
+    field_id, field_type = key_field.field_id, key_field.field_type
+    null_count = (file.null_value_counts or {}).get(field_id)
+    value_count = (file.value_counts or {}).get(field_id)
+    lower = upper = None
+    if isinstance(field_type, PrimitiveType) and not isinstance(field_type, FloatType | DoubleType):
+        lower_bytes = (file.lower_bounds or {}).get(field_id)
+        upper_bytes = (file.upper_bounds or {}).get(field_id)
+        if lower_bytes is not None and upper_bytes is not None:
+            lower = decode_bound(field_type, lower_bytes, location=file.file_path)
+            upper = decode_bound(field_type, upper_bytes, location=file.file_path)
+    return KeyRange(
+        lower=lower,
+        upper=upper,
+        may_hold_nulls=null_count is None or null_count > 0,
+        may_hold_values=null_count is None or value_count is None or null_count < value_count,
+    )
+
+
+def ranges_overlap(left: KeyRange, right: KeyRange) -> bool:
+    """Whether some value, or NULL (which equals NULL here), may be in both."""
+    if left.may_hold_nulls and right.may_hold_nulls:
+        return True
+    if not (left.may_hold_values and right.may_hold_values):
+        return False
+    if left.lower is None or right.lower is None:
+        return True
+    return bool(left.lower <= right.upper and right.lower <= left.upper)

@@ -1,0 +1,147 @@
+"""Columns by id over the whole schema history, for deletes that outlive their columns (R22)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pyiceberg.exceptions import ResolveError
+from pyiceberg.schema import Schema, promote
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.types import DateType, NestedField, StructType, TimestampNanoType, TimestampType
+
+from tableformat.errors import CorruptDataError
+
+
+def key_fields(metadata: TableMetadata) -> dict[int, NestedField]:
+    """Every field that is not inside a list or map, by id, from all schemas of the table.
+
+    A field that occurs with several types has the one the others were promoted to.
+    """
+    return merged_fields([*metadata.schemas, metadata.schema()])
+
+
+def merged_fields(schemas: Iterable[Schema]) -> dict[int, NestedField]:
+    """See `key_fields`; among equal types a later schema's field (name, default) wins."""
+    merged: dict[int, NestedField] = {}
+    for schema in schemas:
+        for field in _leaves(schema.as_struct()):
+            known = merged.get(field.field_id)
+            if known is None or _is_promotion(known, field):
+                merged[field.field_id] = field
+    return merged
+
+
+def key_schema(schemas: Iterable[Schema], equality_ids: Iterable[int]) -> Schema:
+    """A schema that reads just the key columns, optional, nested ones inside their structs.
+
+    Columns keep their ids; names only have to be distinct, since files are read by id.
+
+    Raises:
+        CorruptDataError: No schema of the table knows an id.
+    """
+    ordered = tuple(schemas)
+    merged = merged_fields(ordered)
+    wanted = list(equality_ids)
+    for field_id in wanted:
+        if field_id not in merged:
+            raise CorruptDataError(f"Cannot find required field for ID {field_id}")
+    fields: dict[int, NestedField] = {}
+    for field_id in wanted:
+        for schema in reversed(ordered):
+            found = _enclosing(schema.as_struct(), merged[field_id])
+            if found is not None:
+                known = fields.get(found.field_id)
+                fields[found.field_id] = found if known is None else _merge(known, found)
+                break
+    return Schema(*(_renamed(field) for field in fields.values()))
+
+
+def key_path(schema: Schema, field_id: int) -> tuple[str, ...]:
+    """Names that lead to a field of a `key_schema`."""
+
+    def walk(struct: StructType) -> tuple[str, ...] | None:
+        for field in struct.fields:
+            if field.field_id == field_id:
+                return (field.name,)
+            if isinstance(field.field_type, StructType):
+                below = walk(field.field_type)
+                if below is not None:
+                    return (field.name, *below)
+        return None
+
+    path = walk(schema.as_struct())
+    assert path is not None, f"field {field_id} is not in the key schema"
+    return path
+
+
+def _leaves(struct: StructType) -> Iterable[NestedField]:
+    for field in struct.fields:
+        if isinstance(field.field_type, StructType):
+            yield from _leaves(field.field_type)
+        elif field.field_type.is_primitive:
+            yield field
+
+
+def _is_promotion(known: NestedField, field: NestedField) -> bool:
+    if known.field_type == field.field_type:
+        return True
+    if isinstance(known.field_type, DateType):
+        return isinstance(field.field_type, TimestampType | TimestampNanoType)
+    try:
+        promote(known.field_type, field.field_type)
+    except ResolveError:
+        return False
+    return True
+
+
+def _enclosing(struct: StructType, leaf: NestedField) -> NestedField | None:
+    """The top-level field that holds `leaf`, cut down to the way that leads to it."""
+    for field in struct.fields:
+        if field.field_id == leaf.field_id:
+            return _optional(leaf, field.name)
+        if isinstance(field.field_type, StructType):
+            inner = _enclosing(field.field_type, leaf)
+            if inner is not None:
+                return NestedField(
+                    field_id=field.field_id,
+                    name=field.name,
+                    field_type=StructType(inner),
+                    required=False,
+                )
+    return None
+
+
+def _optional(leaf: NestedField, name: str) -> NestedField:
+    return NestedField(
+        field_id=leaf.field_id,
+        name=name,
+        field_type=leaf.field_type,
+        required=False,
+        initial_default=leaf.initial_default,
+    )
+
+
+def _merge(left: NestedField, right: NestedField) -> NestedField:
+    if not isinstance(left.field_type, StructType) or not isinstance(right.field_type, StructType):
+        return left
+    fields = {field.field_id: field for field in left.field_type.fields}
+    for field in right.field_type.fields:
+        known = fields.get(field.field_id)
+        fields[field.field_id] = field if known is None else _merge(known, field)
+    return NestedField(
+        field_id=left.field_id,
+        name=left.name,
+        field_type=StructType(*fields.values()),
+        required=False,
+    )
+
+
+def _renamed(field: NestedField) -> NestedField:
+    """Two columns of one name can be keys when one of them was dropped: name them by id."""
+    return NestedField(
+        field_id=field.field_id,
+        name=f"k{field.field_id}",
+        field_type=field.field_type,
+        required=False,
+        initial_default=field.initial_default,
+    )

@@ -1,0 +1,184 @@
+"""Scan planning: from a snapshot and a filter to data files with the deletes that reach them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from pyiceberg.expressions import AlwaysFalse, AlwaysTrue, BooleanExpression
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.name_mapping import NameMapping
+from pyiceberg.table.snapshots import Snapshot
+
+from tableformat.catalog.base import TableState
+from tableformat.environment import Environment
+from tableformat.errors import CorruptDataError, NotFoundError
+from tableformat.files.manifest_store import load_manifest, load_manifest_list
+from tableformat.scan.delete_index import DeleteIndex, sequence_number
+from tableformat.scan.key_fields import key_fields
+from tableformat.scan.pruning import Pruner
+from tableformat.scan.row_filter import parse_filter
+from tableformat.spec.data_file import FileContent, ManifestEntry
+from tableformat.spec.manifest_file import ManifestContent, ManifestFile
+from tableformat.store.base import ObjectStore
+
+MANIFEST_READERS_MAX = 8
+
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileScanTask:
+    """One data file to read, and everything that decides which of its rows are returned.
+
+    Attributes:
+        entry: The live data file.
+        dv: Its deletion vector. A DV makes position deletes void.
+        position_deletes: Position delete files that may list it.
+        equality_deletes: Equality delete files that are newer and in scope.
+        residual: What of the filter the partition does not prove already; unbound.
+    """
+
+    entry: ManifestEntry
+    dv: ManifestEntry | None = None
+    position_deletes: tuple[ManifestEntry, ...] = ()
+    equality_deletes: tuple[ManifestEntry, ...] = ()
+    residual: BooleanExpression = field(default_factory=AlwaysTrue)
+
+    @property
+    def has_deletes(self) -> bool:
+        """Whether any delete may kill a row of the file."""
+        return bool(self.dv or self.position_deletes or self.equality_deletes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScanPlan:
+    """What to read. Immutable and picklable; nothing in it is opened yet.
+
+    Attributes:
+        snapshot: The snapshot; None for a table or branch without one.
+        schema: The schema rows are returned in.
+        row_filter: The whole filter; unbound. Tasks carry what is left of it per file.
+        tasks: Data files in manifest order.
+        specs: Partition specs by id.
+        schemas: Every schema of the table: equality deletes may use columns dropped since.
+        name_mapping: For files without field ids.
+    """
+
+    snapshot: Snapshot | None
+    schema: Schema
+    row_filter: BooleanExpression
+    tasks: tuple[FileScanTask, ...]
+    specs: Mapping[int, PartitionSpec]
+    schemas: tuple[Schema, ...]
+    name_mapping: NameMapping | None = None
+
+
+def plan_scan(
+    environment: Environment,
+    state: TableState,
+    *,
+    snapshot_id: int | None = None,
+    row_filter: str | BooleanExpression | None = None,
+    schema: Schema | None = None,
+) -> ScanPlan:
+    """Plan a read of one snapshot.
+
+    Args:
+        environment: Where manifests are read.
+        state: The loaded table.
+        snapshot_id: The snapshot; None: the head of `main`, if there is one.
+        row_filter: Rows wanted, as text or an expression over `schema`.
+        schema: The schema to read with; None: the table's current one.
+
+    Raises:
+        InvalidInputError: The filter cannot be read, or does not fit the schema.
+        NotFoundError: There is no such snapshot.
+        CorruptDataError: The snapshot's metadata break the format.
+    """
+    metadata = state.metadata
+    schema = schema or metadata.schema()
+    unbound = parse_filter(row_filter)
+    specs = metadata.specs()
+    pruner = Pruner(unbound, schema, specs)
+    snapshot = _snapshot(state, snapshot_id)
+    tasks: tuple[FileScanTask, ...] = ()
+    if snapshot is not None:
+        tasks = tuple(_plan_tasks(environment.store, metadata, snapshot, pruner))
+    return ScanPlan(
+        snapshot=snapshot,
+        schema=schema,
+        row_filter=unbound,
+        tasks=tasks,
+        specs=specs,
+        schemas=tuple(metadata.schemas),
+        name_mapping=metadata.name_mapping(),
+    )
+
+
+def _snapshot(state: TableState, snapshot_id: int | None) -> Snapshot | None:
+    if snapshot_id is None:
+        return state.metadata.current_snapshot()
+    snapshot = state.metadata.snapshot_by_id(snapshot_id)
+    if snapshot is None:
+        raise NotFoundError(f"there is no snapshot {snapshot_id}", table=state.name)
+    return snapshot
+
+
+def _plan_tasks(
+    store: ObjectStore, metadata: TableMetadata, snapshot: Snapshot, pruner: Pruner
+) -> Iterable[FileScanTask]:
+    manifests = [
+        manifest
+        for manifest in load_manifest_list(store, snapshot)
+        if manifest.has_live_files and pruner.manifest_may_match(manifest)
+    ]
+    data = [manifest for manifest in manifests if manifest.content == ManifestContent.DATA]
+    deletes = [manifest for manifest in manifests if manifest.content == ManifestContent.DELETES]
+    selected: list[tuple[ManifestEntry, BooleanExpression]] = []
+    for entry in _live_entries(store, data):
+        if entry.data_file.content != FileContent.DATA:
+            raise CorruptDataError(
+                "a data manifest lists a delete file", location=entry.data_file.file_path
+            )
+        residual = pruner.residual(entry.data_file)
+        if not isinstance(residual, AlwaysFalse):
+            selected.append((entry, residual))
+    if not selected:
+        return []
+    oldest = min(sequence_number(entry) for entry, _ in selected)
+    # A delete manifest older than every selected file reaches none of them.
+    reaching = [manifest for manifest in deletes if (manifest.sequence_number or 0) >= oldest]
+    index = DeleteIndex(
+        _live_entries(store, reaching), specs=metadata.specs(), key_fields=key_fields(metadata)
+    )
+    return [_task(entry, residual, index) for entry, residual in selected]
+
+
+def _task(entry: ManifestEntry, residual: BooleanExpression, index: DeleteIndex) -> FileScanTask:
+    found = index.for_data_file(entry)
+    return FileScanTask(
+        entry=entry,
+        dv=found.dv,
+        position_deletes=found.position_deletes,
+        equality_deletes=found.equality_deletes,
+        residual=residual,
+    )
+
+
+def _live_entries(store: ObjectStore, manifests: Sequence[ManifestFile]) -> Iterable[ManifestEntry]:
+    loaded = map_ordered(lambda manifest: load_manifest(store, manifest), manifests)
+    return [entry for entries in loaded for entry in entries if entry.is_live]
+
+
+def map_ordered(function: Callable[[_Item], _Result], items: Sequence[_Item]) -> list[_Result]:
+    """`[function(item) for item in items]`, with the waiting for storage overlapped."""
+    if len(items) < 2:
+        return [function(item) for item in items]
+    with ThreadPoolExecutor(min(len(items), MANIFEST_READERS_MAX)) as pool:
+        return list(pool.map(function, items))

@@ -1,0 +1,196 @@
+"""Row filters: parsing, binding, and exact evaluation on Arrow batches.
+
+Semantics are SQL's: a comparison with NULL is unknown, unknown rows are not returned. Floats are
+ordered as in Spark and DuckDB, NaN above every number, so that a filter keeps the same rows
+whoever evaluates it (`x > 5` keeps NaN; statistics leave NaN out, see pruning.py). NOT NaN is
+true for NULL, as in Iceberg.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg.expressions import (
+    AlwaysTrue,
+    And,
+    BooleanExpression,
+    BoundTerm,
+)
+from pyiceberg.expressions.literals import Literal
+from pyiceberg.expressions.parser import parse
+from pyiceberg.expressions.visitors import (
+    BoundBooleanExpressionVisitor,
+    bind,
+    extract_field_ids,
+    rewrite_not,
+    visit,
+)
+from pyiceberg.io.pyarrow import schema_to_pyarrow
+from pyiceberg.schema import Schema
+from pyiceberg.types import DoubleType, FloatType
+from pyparsing import ParseException
+
+from tableformat.errors import InvalidInputError
+
+
+def parse_filter(row_filter: str | BooleanExpression | None) -> BooleanExpression:
+    """A filter as an unbound expression; None and the empty string select every row.
+
+    Raises:
+        InvalidInputError: The text is no filter.
+    """
+    if row_filter is None:
+        return AlwaysTrue()
+    if isinstance(row_filter, BooleanExpression):
+        return row_filter
+    if not row_filter.strip():
+        return AlwaysTrue()
+    try:
+        return parse(row_filter)
+    except ParseException as error:
+        raise InvalidInputError(
+            f"cannot read the filter {row_filter!r}: at character {error.col}: {error.msg}"
+        ) from error
+    except (ValueError, TypeError) as error:
+        raise InvalidInputError(f"cannot read the filter {row_filter!r}: {error}") from error
+
+
+def bind_filter(row_filter: BooleanExpression, schema: Schema) -> BooleanExpression:
+    """The filter with columns and literals checked against `schema`, and no NOT inside.
+
+    Raises:
+        InvalidInputError: Unknown column, or a literal that cannot be of the column's type.
+    """
+    try:
+        return bind(schema, rewrite_not(row_filter), case_sensitive=True)
+    except (ValueError, TypeError) as error:
+        raise InvalidInputError(f"the filter does not fit the table: {error}") from error
+
+
+def filter_field_ids(bound: BooleanExpression) -> frozenset[int]:
+    """Ids of the fields a bound filter reads."""
+    return frozenset(extract_field_ids(bound))
+
+
+def split_conjunction(row_filter: BooleanExpression) -> list[BooleanExpression]:
+    """The parts that must all hold."""
+    if isinstance(row_filter, And):
+        return split_conjunction(row_filter.left) + split_conjunction(row_filter.right)
+    return [row_filter]
+
+
+def arrow_filter(bound: BooleanExpression, schema: Schema) -> pc.Expression:
+    """The filter as an Arrow expression over batches with the columns of `schema`.
+
+    Null where SQL says unknown; `RecordBatch.filter` drops those rows.
+    """
+    return visit(bound, _ArrowFilter(schema))
+
+
+class _ArrowFilter(BoundBooleanExpressionVisitor[pc.Expression]):
+    """Builds the Arrow expression; PyIceberg's keeps NULL rows for NOT IN and drops NaN."""
+
+    def __init__(self, schema: Schema) -> None:
+        self._paths = {field.field_id: path for field, path in _leaf_paths(schema)}
+
+    def visit_true(self) -> pc.Expression:
+        return pc.scalar(True)
+
+    def visit_false(self) -> pc.Expression:
+        return pc.scalar(False)
+
+    def visit_not(self, child_result: pc.Expression) -> pc.Expression:
+        return ~child_result
+
+    def visit_and(self, left_result: pc.Expression, right_result: pc.Expression) -> pc.Expression:
+        return left_result & right_result
+
+    def visit_or(self, left_result: pc.Expression, right_result: pc.Expression) -> pc.Expression:
+        return left_result | right_result
+
+    def visit_is_null(self, term: BoundTerm) -> pc.Expression:
+        return self._column(term).is_null(nan_is_null=False)
+
+    def visit_not_null(self, term: BoundTerm) -> pc.Expression:
+        return self._column(term).is_valid()
+
+    def visit_is_nan(self, term: BoundTerm) -> pc.Expression:
+        return pc.is_nan(self._column(term))
+
+    def visit_not_nan(self, term: BoundTerm) -> pc.Expression:
+        column = self._column(term)
+        return column.is_null(nan_is_null=False) | ~pc.is_nan(column)
+
+    def visit_equal(self, term: BoundTerm, literal: Literal[Any]) -> pc.Expression:
+        return self._column(term) == _scalar(term, literal)
+
+    def visit_not_equal(self, term: BoundTerm, literal: Literal[Any]) -> pc.Expression:
+        return self._column(term) != _scalar(term, literal)
+
+    def visit_less_than(self, term: BoundTerm, literal: Literal[Any]) -> pc.Expression:
+        return self._column(term) < _scalar(term, literal)
+
+    def visit_less_than_or_equal(self, term: BoundTerm, literal: Literal[Any]) -> pc.Expression:
+        return self._column(term) <= _scalar(term, literal)
+
+    def visit_greater_than(self, term: BoundTerm, literal: Literal[Any]) -> pc.Expression:
+        return self._or_nan(term, self._column(term) > _scalar(term, literal))
+
+    def visit_greater_than_or_equal(self, term: BoundTerm, literal: Literal[Any]) -> pc.Expression:
+        return self._or_nan(term, self._column(term) >= _scalar(term, literal))
+
+    def visit_in(self, term: BoundTerm, literals: set[Any]) -> pc.Expression:
+        return self._column(term).isin(_value_set(term, literals))
+
+    def visit_not_in(self, term: BoundTerm, literals: set[Any]) -> pc.Expression:
+        column = self._column(term)
+        return column.is_valid() & ~column.isin(_value_set(term, literals))
+
+    def visit_starts_with(self, term: BoundTerm, literal: Literal[Any]) -> pc.Expression:
+        return pc.starts_with(self._column(term), literal.value)
+
+    def visit_not_starts_with(self, term: BoundTerm, literal: Literal[Any]) -> pc.Expression:
+        return ~pc.starts_with(self._column(term), literal.value)
+
+    def _column(self, term: BoundTerm) -> pc.Expression:
+        field = term.ref().field
+        column = pc.field(*self._paths[field.field_id])
+        arrow_type = schema_to_pyarrow(field.field_type)
+        if isinstance(arrow_type, pa.BaseExtensionType):  # UUID: no kernels but its storage's
+            return column.cast(arrow_type.storage_type)
+        return column
+
+    def _or_nan(self, term: BoundTerm, compared: pc.Expression) -> pc.Expression:
+        if isinstance(term.ref().field.field_type, FloatType | DoubleType):
+            return compared | pc.is_nan(self._column(term))
+        return compared
+
+
+def _storage_type(term: BoundTerm) -> pa.DataType:
+    arrow_type = schema_to_pyarrow(term.ref().field.field_type)
+    return arrow_type.storage_type if isinstance(arrow_type, pa.BaseExtensionType) else arrow_type
+
+
+def _scalar(term: BoundTerm, literal: Literal[Any]) -> pa.Scalar:
+    return pa.scalar(literal.value, type=_storage_type(term))
+
+
+def _value_set(term: BoundTerm, literals: set[Any]) -> pa.Array:
+    return pa.array(list(literals), type=_storage_type(term))
+
+
+def _leaf_paths(schema: Schema) -> list[tuple[Any, tuple[str, ...]]]:
+    """Every field below structs only, with the names that lead to it (names may hold dots)."""
+    found: list[tuple[Any, tuple[str, ...]]] = []
+
+    def walk(fields: Any, prefix: tuple[str, ...]) -> None:
+        for field in fields:
+            path = (*prefix, field.name)
+            found.append((field, path))
+            if field.field_type.is_struct:
+                walk(field.field_type.fields, path)
+
+    walk(schema.fields, ())
+    return found
