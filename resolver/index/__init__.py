@@ -1,0 +1,1 @@
+"""The primary-key index: which rows of the target have a key."""

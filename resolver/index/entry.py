@@ -1,0 +1,213 @@
+"""How rows are stored under a key, and how a change of a key's rows is computed. Pure NumPy.
+
+A row is one 64-bit word: `file_id << 36 | position`. A key's value is its rows, little-endian, in
+ascending order; no rows is no entry. On disk: never change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from resolver.index.base import Entries
+from resolver.keys import EncodedKeys, concat_keys, factorize
+from tableformat.errors import CorruptDataError, UnsupportedError
+
+POSITION_BITS = 36
+POSITION_LIMIT = 1 << POSITION_BITS  # rows per data file
+FILE_ID_LIMIT = 1 << (64 - POSITION_BITS - 1)  # files over the life of an index; int32 holds them
+ROW_BYTES = 8
+
+Rows = npt.NDArray[np.uint64]
+Int64s = npt.NDArray[np.int64]
+Int32s = npt.NDArray[np.int32]
+_SHIFT = np.uint64(POSITION_BITS)
+_POSITION_MASK = np.uint64(POSITION_LIMIT - 1)
+
+
+def pack_rows(file_id: Int32s | int, position: Int64s) -> Rows:
+    """Rows as words.
+
+    Raises:
+        UnsupportedError: A data file with 2**36 rows or more.
+    """
+    if position.size and (position.max() >= POSITION_LIMIT or position.min() < 0):
+        raise UnsupportedError(
+            "row position is outside what the index can hold",
+            position=int(position.max()),
+            position_limit=POSITION_LIMIT,
+        )
+    return (np.asarray(file_id).astype(np.uint64) << _SHIFT) | position.astype(np.uint64)
+
+
+def file_id_of(rows: Rows) -> Int32s:
+    """The file of each row."""
+    return (rows >> _SHIFT).astype(np.int32)
+
+
+def position_of(rows: Rows) -> Int64s:
+    """The position of each row."""
+    return (rows & _POSITION_MASK).astype(np.int64)
+
+
+def decode_values(values: Sequence[bytes]) -> tuple[Int64s, Rows]:
+    """Unfold stored values.
+
+    Args:
+        values: One value per key; empty for an absent key.
+
+    Returns:
+        The ordinal of the key of each row, ascending, and the rows.
+
+    Raises:
+        CorruptDataError: A value is not a whole number of rows.
+    """
+    lengths = np.fromiter(map(len, values), dtype=np.int64, count=len(values))
+    counts, rest = np.divmod(lengths, ROW_BYTES)
+    if rest.any():
+        raise CorruptDataError(
+            "an index entry is not a whole number of rows", action="rebuild the index"
+        )
+    rows = np.frombuffer(b"".join(values), dtype="<u8").astype(np.uint64, copy=False)
+    return np.repeat(np.arange(len(values), dtype=np.int64), counts), rows
+
+
+def encode_values(key: Int64s, rows: Rows, key_count: int) -> list[bytes]:
+    """The inverse of `decode_values`.
+
+    Args:
+        key: Shape `(rows,)`: key ordinal of each row, ascending.
+        rows: Shape `(rows,)`, ascending within a key.
+        key_count: Values to return; keys without a row get an empty one.
+    """
+    words = np.ascontiguousarray(rows, dtype="<u8").view("V8").tolist()
+    counts = np.bincount(key, minlength=key_count)
+    if len(words) == key_count and (counts == 1).all():
+        return words  # type: ignore[no-any-return]
+    starts = np.zeros(key_count, dtype=np.int64)
+    np.cumsum(counts[:-1], out=starts[1:])
+    values = np.full(key_count, b"", dtype=object)
+    single = np.flatnonzero(counts == 1)
+    values[single] = np.array(words, dtype=object)[starts[single]] if words else b""
+    for ordinal in np.flatnonzero(counts > 1).tolist():  # duplicates of a key only
+        begin = int(starts[ordinal])
+        values[ordinal] = b"".join(words[begin : begin + int(counts[ordinal])])
+    return values.tolist()  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class KeyedRows:
+    """Rows with their keys."""
+
+    keys: EncodedKeys
+    rows: Rows
+
+    @staticmethod
+    def of(entries: Sequence[Entries], file_ids: Int32s | None = None) -> KeyedRows:
+        """Entries as keyed rows; `file_ids` maps ordinals to ids where they are ordinals."""
+        rows = [
+            pack_rows(entry.file_id if file_ids is None else file_ids[entry.file_id], entry.position)
+            for entry in entries
+        ]
+        return KeyedRows(
+            keys=concat_keys([entry.keys for entry in entries]),
+            rows=np.concatenate(rows) if rows else np.empty(0, dtype=np.uint64),
+        )
+
+    def take(self, selected: npt.NDArray[np.bool_] | Int64s) -> KeyedRows:
+        """Some of them."""
+        return KeyedRows(keys=self.keys.take(selected), rows=self.rows[selected])
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TouchedKeys:
+    """The distinct keys of one change, in bytewise order, and what the change says about them.
+
+    Attributes:
+        keys: Distinct, ascending.
+        is_cleared: Shape `(keys,)`: all present rows of the key go, so none need be read.
+        removed_key, removed_rows: Single rows that go, with the ordinal of their key.
+        put_key, put_rows: Rows that come, with the ordinal of their key.
+    """
+
+    keys: EncodedKeys
+    is_cleared: npt.NDArray[np.bool_]
+    removed_key: Int64s
+    removed_rows: Rows
+    put_key: Int64s
+    put_rows: Rows
+
+
+def touched_keys(cleared: EncodedKeys, removed: KeyedRows, put: KeyedRows) -> TouchedKeys:
+    """Bring the three parts of a change onto one list of distinct sorted keys."""
+    numbered = factorize(cleared, removed.keys, put.keys)
+    everything = concat_keys([cleared, removed.keys, put.keys])
+    number = np.concatenate(numbered.numbers)
+    representative = np.empty(numbered.count, dtype=np.int64)
+    representative[number] = np.arange(len(number))
+    distinct = everything.take(representative)
+    order = distinct.argsort()
+    ordinal = np.empty(numbered.count, dtype=np.int64)
+    ordinal[order] = np.arange(numbered.count)
+    is_cleared = np.zeros(numbered.count, dtype=np.bool_)
+    is_cleared[ordinal[numbered.numbers[0]]] = True
+    return TouchedKeys(
+        keys=distinct.take(order),
+        is_cleared=is_cleared,
+        removed_key=ordinal[numbered.numbers[1]],
+        removed_rows=removed.rows,
+        put_key=ordinal[numbered.numbers[2]],
+        put_rows=put.rows,
+    )
+
+
+def new_rows(touched: TouchedKeys, present_key: Int64s, present: Rows) -> tuple[Int64s, Rows]:
+    """The rows of the touched keys after the change.
+
+    Args:
+        touched: The change.
+        present_key: Key ordinals of the rows that are there now, without those of cleared keys.
+        present: Those rows, in live files only.
+
+    Returns:
+        Key ordinals, ascending, and rows, ascending within a key, without repeats.
+    """
+    if len(present) and len(touched.removed_rows):
+        gone = _pairs_in(present_key, present, touched.removed_key, touched.removed_rows)
+        present_key, present = present_key[~gone], present[~gone]
+    key = np.concatenate([present_key, touched.put_key])
+    rows = np.concatenate([present, touched.put_rows])
+    order = np.lexsort((rows, key)) if _has_ties(key) else np.argsort(key)
+    key, rows = key[order], rows[order]
+    repeated = np.zeros(len(key), dtype=np.bool_)
+    repeated[1:] = (key[1:] == key[:-1]) & (rows[1:] == rows[:-1])
+    if repeated.any():
+        key, rows = key[~repeated], rows[~repeated]
+    return key, rows
+
+
+def _has_ties(key: Int64s) -> bool:
+    return bool(key.size) and bool((np.bincount(key) > 1).any())
+
+
+def _pairs_in(
+    key: Int64s, rows: Rows, other_key: Int64s, other_rows: Rows
+) -> npt.NDArray[np.bool_]:
+    """Which of the pairs `(key, rows)` occur among the other pairs."""
+    all_rows = np.concatenate([rows, other_rows])
+    all_keys = np.concatenate([key, other_key])
+    is_other = np.concatenate([np.zeros(len(rows), np.int8), np.ones(len(other_rows), np.int8)])
+    order = np.lexsort((-is_other, all_rows, all_keys))  # within equal pairs the other one first
+    sorted_keys, sorted_rows = all_keys[order], all_rows[order]
+    starts = np.ones(len(order), dtype=np.bool_)
+    starts[1:] = (sorted_keys[1:] != sorted_keys[:-1]) | (sorted_rows[1:] != sorted_rows[:-1])
+    group = np.cumsum(starts) - 1
+    found = np.empty(len(order), dtype=np.bool_)
+    found[order] = (is_other[order][starts] == 1)[group]
+    return found[: len(rows)]
