@@ -8,6 +8,9 @@ STAGING_BRANCH = "staging"
 # Reserved field ids (spec: Reserved Field IDs).
 POS_FIELD_ID = 2147483645
 FILE_PATH_FIELD_ID = 2147483646
+IS_DELETED_FIELD_ID = 2147483644
+SPEC_ID_FIELD_ID = 2147483643
+PARTITION_FIELD_ID = 2147483642
 DELETE_FILE_PATH_FIELD_ID = 2147483546
 DELETE_POS_FIELD_ID = 2147483545
 ROW_ID_FIELD_ID = 2147483540
@@ -18,6 +21,7 @@ USER_FIELD_ID_MAX = 2147483447
 STAGING_MARKER = "equality-convert-staging-snapshot"
 FENCE_TOKEN = "icefold.fence-token"  # noqa: S105
 FENCE_NAME = "icefold.fence-name"
+CARRIED = "icefold.carried"  # this summary repeats all that older ones held (commit/carry.py)
 QUERY_ID = "icefold.query-id"
 BATCH_ID = "icefold.batch-id"
 SOURCE_OFFSETS = "icefold.source-offsets"
