@@ -1,0 +1,132 @@
+"""From a catalog's name and properties to an `Environment`.
+
+`local`, or `type=sql` without a `uri`, needs nothing but a folder: the catalog is the SQLite file
+`<warehouse>/icefold.db` and tables are at `file:///<warehouse>/<namespace>/<table>`, the spelling
+that Spark, DuckDB, DataFusion and PyIceberg all read. Any other name is looked up in PyIceberg's
+configuration (`.pyiceberg.yaml`, `PYICEBERG_CATALOG__<NAME>__<KEY>`); given properties win.
+
+| property            | meaning                                                              |
+|---------------------|----------------------------------------------------------------------|
+| `type`              | `sql` or `rest`; guessed from `uri` when absent                       |
+| `uri`               | SQLAlchemy URL (SQLite, PostgreSQL) or the REST server's address      |
+| `warehouse`         | location of new tables; for REST the name the server wants            |
+| `allowed-locations` | more prefixes that tables may use, comma separated                    |
+| `s3.*`              | S3 access, PyIceberg's names                                          |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pyiceberg.utils.config import Config
+
+from tableformat.catalog.sql import SqlCatalog
+from tableformat.environment import Environment
+from tableformat.errors import InvalidInputError, UnsupportedError
+from tableformat.runtime import Runtime
+from tableformat.store.arrow_store import ArrowObjectStore
+from tableformat.store.locations import AllowedLocations, canonical_location
+
+LOCAL_CATALOG = "local"
+LOCAL_WAREHOUSE = "warehouse"
+DATABASE_FILE = "icefold.db"
+ALLOWED_LOCATIONS = "allowed-locations"
+
+
+def open_backend(
+    name: str, properties: Mapping[str, Any], *, runtime: Runtime | None = None
+) -> Environment:
+    """Open a catalog with its object store.
+
+    Args:
+        name: `local`, or a catalog that PyIceberg's configuration or `properties` describe.
+        properties: Win over the configuration. Values may hold secrets.
+        runtime: Clock, ids and fail points; the real ones by default.
+
+    Raises:
+        InvalidInputError: The catalog is not configured, or a property is missing or wrong.
+        UnsupportedError: Another catalog type than sql and rest.
+
+    Effects: `local` creates the warehouse folder; connections are made when first needed.
+    """
+    merged = _configured(name) | {
+        key: str(value) for key, value in properties.items() if value is not None
+    }
+    kind = _catalog_type(name, merged)
+    if kind == "sql":
+        return _open_sql(name, merged, runtime or Runtime())
+    raise UnsupportedError(
+        "no such catalog type", action="use type sql or rest", catalog=name, type=kind
+    )
+
+
+def _configured(name: str) -> dict[str, str]:
+    if name == LOCAL_CATALOG:
+        return {}
+    try:
+        found = Config().get_catalog_config(name)
+    except Exception as error:
+        # The YAML reader raises its own classes; the text may quote a secret from the file.
+        raise InvalidInputError(
+            f"PyIceberg's configuration cannot be read: {type(error).__name__}", catalog=name
+        ) from None
+    return {key: str(value) for key, value in (found or {}).items()}
+
+
+def _catalog_type(name: str, properties: Mapping[str, str]) -> str:
+    if "type" in properties:
+        return properties["type"].lower()
+    uri = properties.get("uri", "")
+    if uri.startswith(("http://", "https://")):
+        return "rest"
+    if uri.startswith(("sqlite", "postgresql")) or name == LOCAL_CATALOG:
+        return "sql"
+    raise InvalidInputError(
+        "catalog is not configured",
+        action="give type= and uri=, or describe it in .pyiceberg.yaml",
+        catalog=name,
+    )
+
+
+def _open_sql(name: str, properties: dict[str, str], runtime: Runtime) -> Environment:
+    given = properties.get("warehouse")
+    if given is None and "uri" in properties:
+        raise InvalidInputError("a sql catalog needs a warehouse", catalog=name, key="warehouse")
+    warehouse = absolute_location(given or LOCAL_WAREHOUSE)
+    uri = properties.get("uri") or _local_uri(warehouse)
+    allowed = AllowedLocations([warehouse, *_extra_prefixes(properties)])
+    store = ArrowObjectStore(properties, allowed)
+    catalog = SqlCatalog(
+        name,
+        properties | {"type": "sql", "warehouse": warehouse},
+        uri=uri,
+        store=store,
+        runtime=runtime,
+        warehouse=warehouse,
+        allowed=allowed,
+    )
+    return Environment(catalog, store, runtime)
+
+
+def absolute_location(location: str) -> str:
+    """A warehouse as the operator typed it, relative folders included, as a canonical location."""
+    if "://" in location or location.lower().startswith("file:"):
+        return canonical_location(location)
+    return canonical_location(str(Path(location).expanduser().resolve()))
+
+
+def _local_uri(warehouse: str) -> str:
+    if not warehouse.startswith("file://"):
+        raise InvalidInputError(
+            "a catalog without uri needs a local warehouse",
+            action="give uri=postgresql://... or sqlite:///...",
+            warehouse=warehouse,
+        )
+    return f"sqlite:///{warehouse.removeprefix('file://')}/{DATABASE_FILE}"
+
+
+def _extra_prefixes(properties: Mapping[str, str]) -> list[str]:
+    given = properties.get(ALLOWED_LOCATIONS, "").split(",")
+    return [absolute_location(one.strip()) for one in given if one.strip()]

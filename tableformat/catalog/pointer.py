@@ -1,0 +1,398 @@
+"""A catalog whose whole state is one pointer per table: name -> metadata location.
+
+SQL databases and the simulator's memory are such catalogs; they differ in the pointers only
+(`MetadataPointers`). The commit is here, once:
+
+1. apply the updates to the version planned against (pure);
+2. put `<V+1>-<uuid>.metadata.json`, a new name;
+3. swap the pointer, if it still names the base: the commit point;
+4. where asked for, delete the metadata files that fell out of the log.
+
+A crash before 3 leaves one unreferenced metadata file; after 3 the commit is done. Because 3 compares
+with the base of 1, sequence numbers and row ids are unique by construction.
+
+An answer lost in 3 is settled by reading the pointer. Metadata locations are never used twice, so a
+pointer that has left the base proves the outcome: our location is its successor in the metadata log,
+or another one is. A pointer that is still at the base proves nothing: the swap may be under way.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.sorting import SortOrder
+from pyiceberg.table.update import AddSnapshotUpdate, TableUpdate
+
+from tableformat.catalog.base import Identifier, TableState
+from tableformat.catalog.new_table import new_metadata
+from tableformat.errors import (
+    AlreadyExistsError,
+    CommitConflictError,
+    CommitUnknownError,
+    InvalidInputError,
+    NotFoundError,
+    TableError,
+    error_context,
+)
+from tableformat.paths import metadata_directory
+from tableformat.runtime import Runtime
+from tableformat.spec.metadata_json import decode_metadata, encode_metadata
+from tableformat.spec.metadata_update import apply_updates
+from tableformat.store.base import ObjectStore
+from tableformat.store.locations import AllowedLocations
+
+DELETE_AFTER_COMMIT = "write.metadata.delete-after-commit.enabled"
+_VERSION = re.compile(r"^v?(\d+)[-.]")
+_LOAD_ATTEMPTS_MAX = 3
+_PATH_PROPERTIES = (
+    "write.data.path",
+    "write.metadata.path",
+    "write.object-storage.path",
+    "write.folder-storage.path",
+)
+
+
+class MetadataPointers(Protocol):
+    """Where the pointers live. Every method is one atomic step."""
+
+    def read(self, identifier: Identifier) -> str | None:
+        """The metadata location of a table; None if there is no such table."""
+
+    def insert(self, identifier: Identifier, metadata_location: str) -> bool:
+        """Add a table; False, and nothing done, if there is one."""
+
+    def swap(self, identifier: Identifier, *, expected: str, new: str) -> bool:
+        """Replace `expected` by `new`; False, and nothing done, if it is not `expected`."""
+
+    def remove(self, identifier: Identifier) -> bool:
+        """Drop a table; False if there is none."""
+
+    def tables(self) -> list[Identifier]:
+        """All tables."""
+
+    def add_namespace(self, namespace: Identifier) -> None:
+        """Add a namespace; nothing if it exists."""
+
+    def namespaces(self) -> list[Identifier]:
+        """All namespaces, also those that exist only through a table."""
+
+
+class PointerCatalog:
+    """`Catalog` over `MetadataPointers`.
+
+    Args:
+        name: For people, and part of the key in a shared database.
+        properties: How it was opened. May hold secrets.
+        pointers: The state.
+        store: Where metadata files are.
+        runtime: Clock, ids and fail points.
+        warehouse: Canonical location below which new tables go.
+        allowed: Where tables and their files may be.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        properties: Mapping[str, str],
+        *,
+        pointers: MetadataPointers,
+        store: ObjectStore,
+        runtime: Runtime,
+        warehouse: str,
+        allowed: AllowedLocations,
+    ) -> None:
+        self._name = name
+        self._properties = dict(properties)
+        self._pointers = pointers
+        self._store = store
+        self._runtime = runtime
+        self._warehouse = warehouse.rstrip("/")
+        self._allowed = allowed
+        self._cache = _MetadataCache()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._name!r})"
+
+    @property
+    def name(self) -> str:
+        """See `Catalog.name`."""
+        return self._name
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        """See `Catalog.properties`."""
+        return self._properties
+
+    def create_namespace(self, namespace: Identifier) -> None:
+        """See `Catalog.create_namespace`."""
+        _check_names(namespace)
+        for depth in range(1, len(namespace) + 1):
+            self._pointers.add_namespace(namespace[:depth])
+
+    def list_namespaces(self) -> list[Identifier]:
+        """See `Catalog.list_namespaces`."""
+        found = set(self._pointers.namespaces())
+        return sorted({one[:depth] for one in found for depth in range(1, len(one) + 1)})
+
+    def list_tables(self, namespace: Identifier | None = None) -> list[Identifier]:
+        """See `Catalog.list_tables`. A namespace's tables are those directly in it."""
+        found = sorted(self._pointers.tables())
+        return [one for one in found if namespace is None or one[:-1] == tuple(namespace)]
+
+    def create_table(
+        self,
+        identifier: Identifier,
+        *,
+        schema: Schema,
+        partition_spec: PartitionSpec,
+        sort_order: SortOrder,
+        location: str | None,
+        properties: Mapping[str, str],
+    ) -> TableState:
+        """See `Catalog.create_table`. The namespace must exist (`NotFoundError`)."""
+        _check_table_name(identifier)
+        if identifier[:-1] not in self.list_namespaces():
+            raise NotFoundError("namespace does not exist", namespace=".".join(identifier[:-1]))
+        if self._pointers.read(identifier) is not None:
+            raise _table_exists(identifier)
+        place = (location or "/".join((self._warehouse, *identifier))).rstrip("/")
+        metadata = new_metadata(
+            schema,
+            partition_spec,
+            sort_order,
+            location=place,
+            properties=properties,
+            table_uuid=self._runtime.ids.uuid(),
+            now_ms=self._runtime.clock.now_ms(),
+        )
+        self._check_locations(metadata)
+        new = f"{metadata_directory(metadata)}/00000-{self._runtime.ids.uuid()}.metadata.json"
+        self._store.put(new, encode_metadata(metadata))
+        if not self._pointers.insert(identifier, new):
+            self._forget_file(new)
+            raise _table_exists(identifier)
+        self._cache.put(new, metadata)
+        return TableState(identifier, metadata, new)
+
+    def load_table(self, identifier: Identifier) -> TableState:
+        """See `Catalog.load_table`. Metadata files are immutable, so a known one is not read."""
+        _check_table_name(identifier)
+        with error_context(table=".".join(identifier)):
+            for attempt in range(_LOAD_ATTEMPTS_MAX):
+                location = self._pointers.read(identifier)
+                if location is None:
+                    raise NotFoundError("table does not exist")
+                try:
+                    return TableState(identifier, self._load_metadata(location), location)
+                except NotFoundError:
+                    # Another commit may have replaced and deleted it (delete-after-commit).
+                    last = attempt == _LOAD_ATTEMPTS_MAX - 1
+                    if last or self._pointers.read(identifier) == location:
+                        raise
+        raise NotFoundError("table metadata moved away too often", table=".".join(identifier))
+
+    def drop_table(self, identifier: Identifier) -> None:
+        """See `Catalog.drop_table`."""
+        _check_table_name(identifier)
+        if not self._pointers.remove(identifier):
+            raise NotFoundError("table does not exist", table=".".join(identifier))
+
+    def commit(self, base: TableState, updates: Sequence[TableUpdate]) -> TableState:
+        """See `Catalog.commit`; the steps are in the module's text.
+
+        Fail points: `catalog.before_metadata_put`, `catalog.before_swap`, `catalog.after_swap`.
+        """
+        metadata = apply_updates(
+            base.metadata,
+            updates,
+            base_location=base.metadata_location,
+            now_ms=self._runtime.clock.now_ms(),
+        )
+        if metadata is base.metadata:
+            return base
+        with error_context(table=base.name):
+            if (
+                metadata.location != base.metadata.location
+                or metadata.properties != base.metadata.properties
+            ):
+                self._check_locations(metadata)
+            new = self._next_location(base, metadata)
+            self._put_metadata(new, metadata)
+            self._swap(base, new, metadata, updates)
+        self._cache.put(new, metadata)
+        self._delete_old_metadata(base.metadata, metadata)
+        return TableState(base.identifier, metadata, new)
+
+    def _next_location(self, base: TableState, metadata: TableMetadata) -> str:
+        match = _VERSION.match(base.metadata_location.rsplit("/", 1)[-1])
+        version = int(match.group(1)) + 1 if match else 1
+        name = f"{version:05d}-{self._runtime.ids.uuid()}.metadata.json"
+        return f"{metadata_directory(metadata)}/{name}"
+
+    def _put_metadata(self, new: str, metadata: TableMetadata) -> None:
+        try:
+            self._runtime.fail_point("catalog.before_metadata_put")
+            self._store.put(new, encode_metadata(metadata))
+            self._runtime.fail_point("catalog.before_swap")
+        except Exception:  # re-raised: the pointer was not touched, so this file is nobody's
+            self._forget_file(new)
+            raise
+
+    def _swap(
+        self, base: TableState, new: str, metadata: TableMetadata, updates: Sequence[TableUpdate]
+    ) -> None:
+        try:
+            swapped = self._pointers.swap(base.identifier, expected=base.metadata_location, new=new)
+            self._runtime.fail_point("catalog.after_swap")
+        except Exception as error:  # whatever it was, the swap may have landed
+            if not self._settle(base, new, updates, error):
+                self._lost(base, new)
+            return
+        if not swapped and not self._settle(base, new, updates, None):
+            self._lost(base, new)
+
+    def _lost(self, base: TableState, new: str) -> None:
+        self._forget_file(new)
+        raise CommitConflictError(
+            "another commit landed first",
+            action="refresh and try again",
+            base=base.metadata_location,
+        )
+
+    def _settle(
+        self,
+        base: TableState,
+        new: str,
+        updates: Sequence[TableUpdate],
+        cause: Exception | None,
+    ) -> bool:
+        """Whether the swap landed, by reading the pointer; an error if that cannot be told."""
+        try:
+            current = self._pointers.read(base.identifier)
+            landed = self._has_landed(base, new, updates, current, certain=cause is None)
+        except Exception as error:  # the question could not be answered, whatever the reason
+            raise _unknown(new, updates) from (cause or error)
+        if landed is None:
+            raise _unknown(new, updates) from cause
+        return landed
+
+    def _has_landed(
+        self,
+        base: TableState,
+        new: str,
+        updates: Sequence[TableUpdate],
+        current: str | None,
+        *,
+        certain: bool,
+    ) -> bool | None:
+        if current == new:
+            return True
+        if current is None or current == base.metadata_location:
+            # `certain`: the backend answered that it changed nothing.
+            return False if certain else None
+        metadata = self._load_metadata(current)
+        if metadata.table_uuid != base.metadata.table_uuid:
+            return False if certain else None
+        chain = [entry.metadata_file for entry in metadata.metadata_log] + [current]
+        if new in chain:
+            return True
+        if base.metadata_location in chain:
+            return False
+        added = {one.snapshot.snapshot_id for one in updates if isinstance(one, AddSnapshotUpdate)}
+        if any(metadata.snapshot_by_id(one) is not None for one in added):
+            return True
+        return False if certain else None
+
+    def _load_metadata(self, location: str) -> TableMetadata:
+        cached = self._cache.get(location)
+        if cached is not None:
+            return cached
+        metadata = decode_metadata(self._store.get(location), location=location)
+        self._cache.put(location, metadata)
+        return metadata
+
+    def _check_locations(self, metadata: TableMetadata) -> None:
+        """The effective locations, before anything is written there (CVE-2026-42812)."""
+        self._allowed.check(metadata.location)
+        for key in _PATH_PROPERTIES:
+            if place := metadata.properties.get(key):
+                with error_context(key=key):
+                    self._allowed.check(place)
+
+    def _delete_old_metadata(self, before: TableMetadata, after: TableMetadata) -> None:
+        if after.properties.get(DELETE_AFTER_COMMIT, "false").lower() != "true":
+            return
+        kept = {entry.metadata_file for entry in after.metadata_log}
+        for entry in before.metadata_log:
+            if entry.metadata_file not in kept:
+                self._forget_file(entry.metadata_file)
+
+    def _forget_file(self, location: str) -> None:
+        """Remove a file that nothing references; if that fails, orphan removal finds it."""
+        try:
+            self._store.delete([location])
+        except TableError:
+            return
+
+
+class _MetadataCache:
+    """Decoded metadata by location, least recently used out first."""
+
+    _ENTRIES_MAX = 8
+
+    def __init__(self) -> None:
+        self._entries: OrderedDict[str, TableMetadata] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, location: str) -> TableMetadata | None:
+        with self._lock:
+            found = self._entries.get(location)
+            if found is not None:
+                self._entries.move_to_end(location)
+            return found
+
+    def put(self, location: str, metadata: TableMetadata) -> None:
+        with self._lock:
+            self._entries[location] = metadata
+            self._entries.move_to_end(location)
+            while len(self._entries) > self._ENTRIES_MAX:
+                self._entries.popitem(last=False)
+
+
+def _check_table_name(identifier: Identifier) -> None:
+    if len(identifier) < 2:
+        raise InvalidInputError(
+            "a table name needs a namespace", action="write namespace.table", table=identifier
+        )
+    _check_names(identifier)
+
+
+def _check_names(identifier: Identifier) -> None:
+    """Names become folders and dotted keys, so they must not be able to mean something else."""
+    if not identifier:
+        raise InvalidInputError("a namespace needs a name")
+    for part in identifier:
+        bad = not part or part.strip() != part or len(part) > 255 or not part.isprintable()
+        if bad or any(char in part for char in './\\%"*?#:'):
+            raise InvalidInputError("not a usable name", name=repr(part[:80]))
+
+
+def _table_exists(identifier: Identifier) -> AlreadyExistsError:
+    return AlreadyExistsError("table exists already", table=".".join(identifier))
+
+
+def _unknown(new: str, updates: Sequence[TableUpdate]) -> CommitUnknownError:
+    ids = [one.snapshot.snapshot_id for one in updates if isinstance(one, AddSnapshotUpdate)]
+    return CommitUnknownError(
+        "the commit may or may not have landed",
+        action="look for the snapshot before trying again; delete nothing",
+        metadata_location=new,
+        snapshot_id=ids[-1] if ids else None,
+    )

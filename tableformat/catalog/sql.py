@@ -1,0 +1,277 @@
+"""The SQL catalog: SQLite and PostgreSQL, in PyIceberg's own tables.
+
+PyIceberg's `SqlCatalog` opened with the same name and uri sees the same tables, and the other way
+round; both swap by `UPDATE ... WHERE metadata_location = <base>`, so they may commit side by side.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from pyiceberg.catalog.sql import (
+    IcebergNamespaceProperties,
+    IcebergTables,
+    SqlCatalogBaseTable,
+)
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Engine,
+    Table,
+    create_engine,
+    delete,
+    event,
+    insert,
+    inspect,
+    select,
+    update,
+)
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, SQLAlchemyError
+
+from tableformat.catalog.base import Identifier
+from tableformat.catalog.pointer import PointerCatalog
+from tableformat.errors import InvalidInputError, StoreUnavailableError, UnsupportedError
+from tableformat.runtime import Runtime
+from tableformat.store.base import ObjectStore
+from tableformat.store.locations import AllowedLocations
+
+BUSY_TIMEOUT_MS = 60_000  # a writer holds SQLite's lock for one fsync; hundreds may queue
+_TABLE_TYPE = "TABLE"
+_TABLES: Table = IcebergTables.__table__  # type: ignore[assignment]
+_NAMESPACES: Table = IcebergNamespaceProperties.__table__  # type: ignore[assignment]
+
+
+class SqlPointers:
+    """`MetadataPointers` in `iceberg_tables` and `iceberg_namespace_properties`.
+
+    Args:
+        uri: SQLAlchemy URL. May hold a password: never shown.
+        catalog_name: Part of every key; catalogs of several names share one database.
+    """
+
+    def __init__(self, uri: str, catalog_name: str) -> None:
+        self._url = _parse_url(uri)
+        self._catalog_name = catalog_name
+        self._engine: Engine | None = None
+        self._engine_pid = 0
+        self._typed = True
+        self._lock = threading.Lock()
+
+    def read(self, identifier: Identifier) -> str | None:
+        """See `MetadataPointers.read`."""
+        statement = select(_TABLES.c.metadata_location).where(*self._row(identifier))
+        with self._begin() as connection:
+            found = connection.execute(statement).scalar_one_or_none()
+        return None if found is None else str(found)
+
+    def insert(self, identifier: Identifier, metadata_location: str) -> bool:
+        """See `MetadataPointers.insert`."""
+        row: dict[str, Any] = {
+            "catalog_name": self._catalog_name,
+            "table_namespace": ".".join(identifier[:-1]),
+            "table_name": identifier[-1],
+            "metadata_location": metadata_location,
+            "previous_metadata_location": None,
+        }
+        try:
+            with self._begin() as connection:
+                if self._typed:
+                    row["iceberg_type"] = _TABLE_TYPE
+                connection.execute(insert(_TABLES).values(row))
+        except IntegrityError:
+            return False
+        return True
+
+    def swap(self, identifier: Identifier, *, expected: str, new: str) -> bool:
+        """See `MetadataPointers.swap`."""
+        statement = (
+            update(_TABLES)
+            .where(*self._row(identifier), _TABLES.c.metadata_location == expected)
+            .values(metadata_location=new, previous_metadata_location=expected)
+        )
+        with self._begin() as connection:
+            return connection.execute(statement).rowcount == 1
+
+    def remove(self, identifier: Identifier) -> bool:
+        """See `MetadataPointers.remove`."""
+        with self._begin() as connection:
+            return connection.execute(delete(_TABLES).where(*self._row(identifier))).rowcount == 1
+
+    def tables(self) -> list[Identifier]:
+        """See `MetadataPointers.tables`."""
+        statement = select(_TABLES.c.table_namespace, _TABLES.c.table_name).where(*self._tables())
+        with self._begin() as connection:
+            rows = connection.execute(statement).all()
+        return [(*str(namespace).split("."), str(name)) for namespace, name in rows]
+
+    def add_namespace(self, namespace: Identifier) -> None:
+        """See `MetadataPointers.add_namespace`."""
+        row = {
+            "catalog_name": self._catalog_name,
+            "namespace": ".".join(namespace),
+            "property_key": "exists",
+            "property_value": "true",
+        }
+        try:
+            with self._begin() as connection:
+                connection.execute(insert(_NAMESPACES).values(row))
+        except IntegrityError:
+            return
+
+    def namespaces(self) -> list[Identifier]:
+        """See `MetadataPointers.namespaces`."""
+        own = select(_NAMESPACES.c.namespace).where(
+            _NAMESPACES.c.catalog_name == self._catalog_name
+        )
+        used = select(_TABLES.c.table_namespace).where(*self._tables())
+        with self._begin() as connection:
+            rows = connection.execute(own.union(used)).scalars().all()
+        return [tuple(str(one).split(".")) for one in rows]
+
+    def _tables(self) -> list[ColumnElement[bool]]:
+        clauses: list[ColumnElement[bool]] = [_TABLES.c.catalog_name == self._catalog_name]
+        if self._typed:  # other rows are views of other writers
+            kind = _TABLES.c.iceberg_type
+            clauses.append((kind == _TABLE_TYPE) | kind.is_(None))
+        return clauses
+
+    def _row(self, identifier: Identifier) -> list[ColumnElement[bool]]:
+        return [
+            *self._tables(),
+            _TABLES.c.table_namespace == ".".join(identifier[:-1]),
+            _TABLES.c.table_name == identifier[-1],
+        ]
+
+    @contextmanager
+    def _begin(self) -> Iterator[Connection]:
+        """One transaction; driver errors become ours, without the statement's parameters."""
+        try:
+            with self._connect().begin() as connection:
+                yield connection
+        except IntegrityError:
+            raise
+        except SQLAlchemyError as error:
+            raise _translate(error, self._url) from None
+
+    def _connect(self) -> Engine:
+        with self._lock:
+            if self._engine is None or self._engine_pid != os.getpid():
+                # A forked child must not talk over its parent's connections.
+                self._engine = _open_engine(self._url)
+                self._engine_pid = os.getpid()
+                self._typed = _prepare_tables(self._engine)
+            return self._engine
+
+
+class SqlCatalog(PointerCatalog):
+    """`Catalog` in a SQL database.
+
+    Raises:
+        InvalidInputError: The uri is not a SQLAlchemy URL.
+        UnsupportedError: Another database than SQLite and PostgreSQL, or its driver is missing.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        properties: Mapping[str, str],
+        *,
+        uri: str,
+        store: ObjectStore,
+        runtime: Runtime,
+        warehouse: str,
+        allowed: AllowedLocations,
+    ) -> None:
+        super().__init__(
+            name,
+            properties,
+            pointers=SqlPointers(uri, name),
+            store=store,
+            runtime=runtime,
+            warehouse=warehouse,
+            allowed=allowed,
+        )
+
+
+def _parse_url(uri: str) -> URL:
+    try:
+        url = make_url(uri)
+    except ArgumentError:
+        raise InvalidInputError("catalog uri is not a database URL", key="uri") from None
+    backend = url.get_backend_name()
+    if backend == "postgresql" and url.drivername == "postgresql":
+        url = url.set(drivername="postgresql+psycopg")
+    if backend not in ("sqlite", "postgresql"):
+        raise UnsupportedError(
+            "no such catalog database", action="use sqlite or postgresql", backend=backend
+        )
+    return url
+
+
+def _open_engine(url: URL) -> Engine:
+    try:
+        if url.get_backend_name() == "postgresql":
+            return create_engine(url, pool_pre_ping=True, hide_parameters=True)
+        if url.database and url.database != ":memory:":
+            Path(url.database).parent.mkdir(parents=True, exist_ok=True)
+        arguments = {"timeout": BUSY_TIMEOUT_MS / 1000}
+        engine = create_engine(url, connect_args=arguments, hide_parameters=True)
+    except ModuleNotFoundError as error:
+        raise UnsupportedError(
+            f"database driver is not installed: {error.name}",
+            action="pip install 'icefold[postgres]'",
+        ) from error
+    except OSError as error:
+        raise StoreUnavailableError(
+            f"catalog database cannot be created: {error.strerror}", location=url.database
+        ) from error
+    event.listen(engine, "connect", _set_up_sqlite)
+    return engine
+
+
+def _set_up_sqlite(connection: Any, _record: Any) -> None:
+    """Readers beside a writer (WAL), waiting instead of failing, and durable commits (FULL)."""
+    cursor = connection.cursor()
+    try:
+        cursor.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
+        cursor.execute("PRAGMA journal_mode")
+        if cursor.fetchone()[0] not in ("wal", "memory"):
+            cursor.execute("PRAGMA journal_mode = WAL")
+        cursor.execute("PRAGMA synchronous = FULL")
+    finally:
+        cursor.close()
+
+
+def _prepare_tables(engine: Engine) -> bool:
+    """Create missing tables; whether `iceberg_type` exists (not in old PyIceberg catalogs)."""
+    names = {_TABLES.name, _NAMESPACES.name}
+    present: Callable[[], bool] = lambda: names <= set(inspect(engine).get_table_names())  # noqa: E731
+    try:
+        if not present():
+            try:
+                SqlCatalogBaseTable.metadata.create_all(engine)
+            except DBAPIError:
+                if not present():  # otherwise another process was faster
+                    raise
+        columns = inspect(engine).get_columns(_TABLES.name)
+    except SQLAlchemyError as error:
+        raise _translate(error, engine.url) from None
+    return any(column["name"] == "iceberg_type" for column in columns)
+
+
+def _translate(error: SQLAlchemyError, url: URL) -> StoreUnavailableError:
+    # The original text may quote connection parameters; the class name says enough.
+    origin = getattr(error, "orig", None)
+    reason = type(origin or error).__name__
+    if origin is not None and url.get_backend_name() == "sqlite":
+        reason = f"{reason}: {origin}"
+    return StoreUnavailableError(
+        f"catalog database did not answer: {reason}",
+        database=url.render_as_string(hide_password=True).split("?")[0],
+    )

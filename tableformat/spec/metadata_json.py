@@ -1,0 +1,288 @@
+"""`metadata.json`: table metadata to bytes and back, format versions 1 to 3 (spec: Table Metadata).
+
+Nothing is lost on the way through: fields that PyIceberg does not know are kept, also inside
+snapshots, refs, schemas, specs, sort orders and statistics, as long as those parts are unchanged.
+
+The decoder trusts nothing. Limits and rules:
+
+| input                                              | answer                         |
+|----------------------------------------------------|--------------------------------|
+| larger than `METADATA_BYTES_MAX`, also unzipped     | `CorruptDataError`             |
+| gzip growing more than `GZIP_RATIO_MAX`-fold        | `CorruptDataError`             |
+| nested deeper than `JSON_DEPTH_MAX`                 | `CorruptDataError`             |
+| a key twice in one object, NaN, not JSON            | `CorruptDataError`             |
+| format version above 3, a type or default we cannot read | `UnsupportedError`        |
+| anything the rules in `metadata_rules` refuse       | `CorruptDataError`             |
+
+Every error names the file.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, cast
+
+from pydantic import ValidationError as PydanticError
+from pyiceberg.exceptions import ValidationError
+from pyiceberg.partitioning import PARTITION_FIELD_ID_START
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import MetadataLogEntry, Snapshot, SnapshotLogEntry
+from pyiceberg.table.statistics import StatisticsFile
+from pyiceberg.typedef import IcebergBaseModel
+
+from tableformat.errors import CorruptDataError, TableError, UnsupportedError
+from tableformat.spec.json_texts import remember_text, text_of
+from tableformat.spec.metadata_models import METADATA_MODELS, AnyStatisticsFile, KeyedSnapshot
+from tableformat.spec.metadata_rules import check_metadata, check_raw_metadata
+
+FORMAT_VERSION_MAX = 3
+METADATA_BYTES_MAX = 128 << 20  # about 100,000 snapshots with full summaries
+GZIP_RATIO_MAX = 64  # real metadata shrinks 10- to 25-fold
+_GZIP_FREE_BYTES = 8 << 20  # small files may be as repetitive as they like
+_GZIP_MAGIC = b"\x1f\x8b"
+JSON_DEPTH_MAX = 200  # a struct level costs three
+
+_SNAPSHOT_KEYS = frozenset(
+    ("snapshot-id", "parent-snapshot-id", "sequence-number", "timestamp-ms", "manifest-list")
+    + ("summary", "schema-id", "first-row-id", "added-rows")
+)
+_STATISTICS_KEYS = frozenset(
+    ("snapshot-id", "statistics-path", "file-size-in-bytes", "file-footer-size-in-bytes")
+    + ("key-metadata", "blob-metadata")
+)
+_KNOWN_BLOB_TYPES = frozenset(("apache-datasketches-theta-v1", "deletion-vector-v1"))
+_UNSUPPORTED_TEXTS = ("Type not recognized", "Unsupported field type", "Cannot deserialize bytes")
+
+
+def encode_metadata(metadata: TableMetadata) -> bytes:
+    """Serialize table metadata as UTF-8 JSON, without white space, keys in Java's order.
+
+    Snapshots, schemas and the like are taken as immutable: their text is made once per object.
+
+    Cost: O(bytes), a memory copy for all parts seen before.
+    """
+    version = metadata.format_version
+    parts: list[bytes] = []
+
+    def put(key: str, text: bytes) -> None:
+        parts.append(b"%s:%s" % (_dump(key), text))
+
+    put("format-version", b"%d" % version)
+    put("table-uuid", _dump(str(metadata.table_uuid)))
+    put("location", _dump(metadata.location))
+    if version > 1:
+        put("last-sequence-number", b"%d" % metadata.last_sequence_number)
+    put("last-updated-ms", b"%d" % metadata.last_updated_ms)
+    put("last-column-id", b"%d" % metadata.last_column_id)
+    if version == 1:
+        put("schema", text_of(metadata.schema()))
+        put("partition-spec", _array(text_of(field) for field in metadata.spec().fields))
+    put("current-schema-id", b"%d" % metadata.current_schema_id)
+    put("schemas", _array(map(text_of, metadata.schemas)))
+    put("default-spec-id", b"%d" % metadata.default_spec_id)
+    put("partition-specs", _array(map(text_of, metadata.partition_specs)))
+    put("last-partition-id", b"%d" % _last_partition_id(metadata))
+    put("default-sort-order-id", b"%d" % metadata.default_sort_order_id)
+    put("sort-orders", _array(map(text_of, metadata.sort_orders)))
+    put("properties", _dump(metadata.properties))
+    if metadata.current_snapshot_id is not None:
+        put("current-snapshot-id", b"%d" % metadata.current_snapshot_id)
+    if version > 2:
+        put("next-row-id", b"%d" % metadata.next_row_id)
+    refs = metadata.refs.items()
+    put("refs", b"{%s}" % b",".join(b"%s:%s" % (_dump(name), text_of(ref)) for name, ref in refs))
+    text_of_snapshot = _snapshot_text_v1 if version == 1 else text_of
+    put("snapshots", _array(map(text_of_snapshot, metadata.snapshots)))
+    put("statistics", _array(map(text_of, metadata.statistics)))
+    put("partition-statistics", _array(map(text_of, metadata.partition_statistics)))
+    put("snapshot-log", _array(map(_snapshot_log_text, metadata.snapshot_log)))
+    put("metadata-log", _array(map(_metadata_log_text, metadata.metadata_log)))
+    for key, value in (metadata.model_extra or {}).items():
+        put(key, _dump(value))
+    return b"{%s}" % b",".join(parts)
+
+
+def decode_metadata(data: bytes, *, location: str) -> TableMetadata:
+    """Parse and check table metadata, plain or gzip.
+
+    Args:
+        data: The whole file.
+        location: Where it came from, for errors.
+
+    Returns:
+        One of the models of `metadata_models`; `snapshot_by_id` takes constant time.
+
+    Raises:
+        CorruptDataError: The bytes break the format or one of the limits above.
+        UnsupportedError: A later format version, or a type that PyIceberg does not have.
+
+    Cost: bounded memory, about twenty times the JSON's size. No I/O.
+    """
+    try:
+        raw = _parse(_plain(data))
+        version = _format_version(raw)
+        check_raw_metadata(raw, version)
+        metadata = _build(raw, version)
+        check_metadata(metadata)
+    except TableError as error:
+        raise error.with_context(location=location) from error.__cause__
+    except RecursionError as error:
+        raise _corrupt("nested too deeply", location) from error
+    except (PydanticError, ValidationError, ValueError, TypeError, LookupError) as error:
+        raise _explained(error, location) from error
+    except AttributeError as error:  # models call methods on values of another type
+        raise _corrupt("a value has the wrong type", location) from error
+    return metadata
+
+
+def _plain(data: bytes) -> bytes:
+    if len(data) > METADATA_BYTES_MAX:
+        raise CorruptDataError("table metadata is too large", size_bytes=len(data))
+    if not data.startswith(_GZIP_MAGIC):
+        return data
+    limit = min(METADATA_BYTES_MAX, max(_GZIP_FREE_BYTES, GZIP_RATIO_MAX * len(data)))
+    inflater = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
+    try:
+        plain = inflater.decompress(data, limit + 1)
+    except zlib.error as error:
+        raise CorruptDataError("table metadata is not valid gzip") from error
+    if len(plain) > limit:
+        raise CorruptDataError("table metadata grows too much when unzipped", limit_bytes=limit)
+    if not inflater.eof or inflater.unused_data:
+        raise CorruptDataError("table metadata is cut short or followed by other bytes")
+    return plain
+
+
+def _parse(data: bytes) -> dict[str, Any]:
+    text = data.decode("utf-8")  # UnicodeDecodeError is a ValueError
+    raw = json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
+    if not isinstance(raw, dict):
+        raise CorruptDataError("table metadata is not a JSON object")
+    return raw
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        seen: set[str] = set()
+        twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+        raise CorruptDataError("a JSON object has one key twice", key=repr(twice[:80]))
+    return found
+
+
+def _no_constant(name: str) -> None:
+    raise CorruptDataError("not a JSON number", value=name)
+
+
+def _format_version(raw: Mapping[str, Any]) -> int:
+    version = raw.get("format-version")
+    if type(version) is not int or version < 1:
+        raise CorruptDataError("table metadata has no usable format-version")
+    if version > FORMAT_VERSION_MAX:
+        raise UnsupportedError(
+            "table has a later format version", action="use a newer icefold", format_version=version
+        )
+    return version
+
+
+def _build(raw: dict[str, Any], version: int) -> TableMetadata:
+    fields = dict(raw)
+    fields["snapshots"] = [_snapshot(one) for one in raw.get("snapshots") or ()]
+    fields["statistics"] = [_statistics(one) for one in raw.get("statistics") or ()]
+    for key in ("refs", "snapshot-log", "metadata-log", "partition-statistics", "properties"):
+        if fields.get(key) is None:
+            fields.pop(key, None)
+    metadata = cast("TableMetadata", METADATA_MODELS[version].model_validate(fields))
+    _remember(metadata.schemas, raw.get("schemas"))
+    _remember(metadata.partition_specs, raw.get("partition-specs"))
+    _remember(metadata.sort_orders, raw.get("sort-orders"))
+    _remember(metadata.partition_statistics, raw.get("partition-statistics"))
+    raw_refs = raw.get("refs") or {}
+    _remember([metadata.refs[name] for name in raw_refs], [raw_refs[name] for name in raw_refs])
+    return metadata
+
+
+def _snapshot(raw: dict[str, Any]) -> Snapshot:
+    summary = raw.get("summary")
+    if isinstance(summary, dict) and "operation" not in summary:
+        # Format version 1 allows it; PyIceberg warns and takes the same value.
+        raw = {**raw, "summary": {"operation": "overwrite", **summary}}
+    if raw.keys() <= _SNAPSHOT_KEYS:
+        return Snapshot.model_validate(raw)
+    return KeyedSnapshot.model_validate(raw)
+
+
+def _statistics(raw: dict[str, Any]) -> StatisticsFile:
+    blobs = raw.get("blob-metadata") or ()
+    known = raw.keys() <= _STATISTICS_KEYS and all(
+        blob.get("type") in _KNOWN_BLOB_TYPES for blob in blobs
+    )
+    model = StatisticsFile if known else AnyStatisticsFile
+    return model.model_validate(raw)
+
+
+def _remember(parts: Iterable[IcebergBaseModel], raws: Iterable[Any] | None) -> None:
+    """Keep the file's own text of parts whose models drop what they do not know."""
+    for part, raw in zip(parts, raws or (), strict=False):
+        remember_text(part, _dump(raw))
+
+
+def _last_partition_id(metadata: TableMetadata) -> int:
+    if metadata.last_partition_id is not None:
+        return metadata.last_partition_id
+    used = (field.field_id for spec in metadata.partition_specs for field in spec.fields)
+    return max(used, default=PARTITION_FIELD_ID_START - 1)
+
+
+def _snapshot_text_v1(snapshot: Snapshot) -> bytes:
+    return text_of(snapshot.model_copy(update={"sequence_number": None}))
+
+
+def _snapshot_log_text(entry: SnapshotLogEntry) -> bytes:
+    return b'{"timestamp-ms":%d,"snapshot-id":%d}' % (entry.timestamp_ms, entry.snapshot_id)
+
+
+def _metadata_log_text(entry: MetadataLogEntry) -> bytes:
+    return b'{"timestamp-ms":%d,"metadata-file":%s}' % (
+        entry.timestamp_ms,
+        _dump(entry.metadata_file),
+    )
+
+
+def _array(texts: Iterable[bytes]) -> bytes:
+    return b"[%s]" % b",".join(texts)
+
+
+_encoder: Callable[[Any], str] = json.JSONEncoder(
+    ensure_ascii=False, separators=(",", ":"), allow_nan=False
+).encode
+
+
+def _dump(value: Any) -> bytes:
+    # A lone surrogate is legal in JSON text as an escape, and cannot be UTF-8.
+    return _encoder(value).encode("utf-8", "surrogatepass")
+
+
+def _explained(error: Exception, location: str) -> TableError:
+    reason = _first_reason(error)
+    if any(text in reason for text in _UNSUPPORTED_TEXTS):
+        return UnsupportedError(f"table metadata cannot be read: {reason}", location=location)
+    return _corrupt(reason, location)
+
+
+def _first_reason(error: Exception) -> str:
+    if isinstance(error, PydanticError):
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        return f"{where}: {first['msg']}"[:300]
+    if isinstance(error, json.JSONDecodeError):
+        return f"not JSON: {error.msg} at character {error.pos}"
+    if isinstance(error, UnicodeDecodeError):
+        return "not UTF-8"
+    return (str(error) or type(error).__name__)[:300]
+
+
+def _corrupt(reason: str, location: str) -> CorruptDataError:
+    return CorruptDataError(f"table metadata cannot be read: {reason}", location=location)

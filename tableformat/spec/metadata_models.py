@@ -1,0 +1,100 @@
+"""PyIceberg's table metadata, made complete: unknown fields are kept, look-ups are by index.
+
+PyIceberg's models drop every field they do not know, and would write a table back without its
+`encryption-keys`. They also find a snapshot by walking all of them, which makes a walk along a
+history of thousands quadratic. These subclasses cure both and are otherwise the same.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import ConfigDict, Field
+from pyiceberg.table.metadata import (
+    TableMetadata,
+    TableMetadataV1,
+    TableMetadataV2,
+    TableMetadataV3,
+)
+from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table.statistics import BlobMetadata, StatisticsFile
+from pyiceberg.typedef import IcebergBaseModel
+
+_KEEP_UNKNOWN = ConfigDict(extra="allow", populate_by_name=True, frozen=True)
+
+
+class KeyedSnapshot(Snapshot):
+    """A snapshot with the v3 `key-id`, and with fields that nobody knows yet."""
+
+    model_config = _KEEP_UNKNOWN
+
+    key_id: str | None = Field(alias="key-id", default=None)
+
+
+class AnyBlobMetadata(BlobMetadata):
+    """A statistics blob of any type: PyIceberg refuses a table with one that it does not know."""
+
+    model_config = _KEEP_UNKNOWN
+
+    type: str  # type: ignore[assignment]
+
+
+class AnyStatisticsFile(StatisticsFile):
+    """A statistics file with blobs of any type."""
+
+    model_config = _KEEP_UNKNOWN
+
+    blob_metadata: list[AnyBlobMetadata] = Field(alias="blob-metadata")  # type: ignore[assignment]
+
+
+class _Indexed(IcebergBaseModel):
+    """Snapshot look-up by a dict that is rebuilt when the list is another one."""
+
+    model_config = _KEEP_UNKNOWN
+
+    snapshots: list[Snapshot]
+
+    def snapshot_by_id(self, snapshot_id: int) -> Snapshot | None:
+        """The snapshot of that id; constant time."""
+        # Kept beside the fields, where pydantic's equality does not look. `model_copy` takes it
+        # along: the identity of the list tells whether it still fits.
+        index = self.__dict__.get("_by_id")
+        if index is None or index[0] is not self.snapshots:
+            index = (self.snapshots, {one.snapshot_id: one for one in self.snapshots})
+            self.__dict__["_by_id"] = index
+        found: Snapshot | None = index[1].get(snapshot_id)
+        return found
+
+    def __getstate__(self) -> dict[Any, Any]:
+        state = super().__getstate__()
+        fields = {name: value for name, value in state["__dict__"].items() if name != "_by_id"}
+        return {**state, "__dict__": fields}
+
+
+class IndexedMetadataV1(_Indexed, TableMetadataV1):
+    """Format version 1."""
+
+    snapshots: list[Snapshot] = Field(default_factory=list)
+    statistics: list[StatisticsFile] = Field(default_factory=list)
+
+
+class IndexedMetadataV2(_Indexed, TableMetadataV2):
+    """Format version 2."""
+
+    snapshots: list[Snapshot] = Field(default_factory=list)
+    statistics: list[StatisticsFile] = Field(default_factory=list)
+
+
+class IndexedMetadataV3(_Indexed, TableMetadataV3):
+    """Format version 3; `next_row_id` is always a number."""
+
+    snapshots: list[Snapshot] = Field(default_factory=list)
+    statistics: list[StatisticsFile] = Field(default_factory=list)
+    next_row_id: int = Field(alias="next-row-id", default=0)
+
+
+METADATA_MODELS: dict[int, type[TableMetadata]] = {
+    1: IndexedMetadataV1,
+    2: IndexedMetadataV2,
+    3: IndexedMetadataV3,
+}
