@@ -8,7 +8,7 @@ or absent:
   column's bounds, unless it holds nothing but nulls and NaN. Arrow leaves them out for values
   above 4 KiB.
 - Float bounds are never NaN; a zero minimum is -0.0 and a zero maximum 0.0 (Arrow does this).
-- `truncate(n)` cuts text after n code points and bytes after n bytes, and rounds the upper bound up;
+- `truncate(n)` cuts text after n code points and bytes after n bytes and rounds the upper bound up;
   where rounding up is impossible there is no upper bound. All other types keep their exact width.
 - Row lineage columns get none: their null means "inherited".
 """

@@ -1,0 +1,270 @@
+"""Read one Parquet data or delete file as rows of a wanted schema.
+
+What is checked, because a wrong file must never become wrong rows: the object's size and the row
+count against the manifest entry, the checksum of every page, the stored types against the wanted
+ones, nulls in required columns. Whatever fails is a `CorruptDataError` that names the file.
+
+Row positions are ordinals in the whole file, also when row groups are skipped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pydantic import ValidationError
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table.name_mapping import NameMapping, parse_mapping_from_json
+from pyiceberg.transforms import IdentityTransform
+from pyiceberg.types import NestedField
+
+from tableformat.errors import (
+    CorruptDataError,
+    InvalidInputError,
+    NotFoundError,
+    UnsupportedError,
+    error_context,
+)
+from tableformat.files.parquet_columns import FileColumn, file_columns, select_columns
+from tableformat.files.parquet_projection import columns_by_id, missing_column, project_column
+from tableformat.spec.arrow_arrays import constant_array
+from tableformat.spec.data_file import PARQUET_FORMAT, DataFile
+from tableformat.spec.names import LAST_UPDATED_SEQUENCE_NUMBER_FIELD_ID, ROW_ID_FIELD_ID
+from tableformat.spec.types import POS_FIELD, arrow_field, arrow_schema
+from tableformat.store.base import ObjectStore
+
+NAME_MAPPING_PROPERTY = "schema.name-mapping.default"
+_BATCH_ROWS = 1 << 16
+_INT64 = pa.int64()
+
+
+def read_data_file(
+    store: ObjectStore,
+    data_file: DataFile,
+    *,
+    schema: Schema,
+    spec: PartitionSpec,
+    properties: Mapping[str, str] | None = None,
+    sequence_number: int | None = None,
+    batch_rows: int = _BATCH_ROWS,
+    positions: bool = False,
+    row_groups: Sequence[int] | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """Read the rows of a file.
+
+    Args:
+        store: Where the file is.
+        data_file: The manifest entry's file. Deletes are not applied here.
+        schema: The fields wanted, by id; a table schema or a projection of one. It may contain
+            `ROW_ID_FIELD` and `LAST_UPDATED_FIELD` of `spec.types`.
+        spec: The partition spec of the file's manifest.
+        properties: Table properties; only the name mapping is looked at.
+        sequence_number: The entry's data sequence number, for `_last_updated_sequence_number`.
+        batch_rows: Rows per batch at most.
+        positions: Add the int64 column `_pos` at the end: ordinals in the file from 0.
+        row_groups: Read these row groups only, ascending; all by default.
+
+    Yields:
+        Batches with columns as `arrow_schema(schema)`, in file order.
+
+    Raises:
+        CorruptDataError: See above.
+        NotFoundError: The file does not exist.
+        UnsupportedError: The file is not Parquet.
+
+    Source: spec, Column Projection and Row Lineage.
+    """
+    location = data_file.file_path
+    with error_context(location=location):
+        reader = _open(store, data_file)
+        mapping = _name_mapping((properties or {}).get(NAME_MAPPING_PROPERTY))
+        with _as_corrupt(location):
+            file_schema = reader.schema_arrow
+        columns = select_columns(file_columns(file_schema, mapping), schema.fields)
+        plan = _Plan(data_file, schema, spec, columns, sequence_number, positions=positions)
+        yield from _batches(reader, plan, batch_rows, row_groups)
+
+
+class _Plan:
+    """Where every wanted column comes from."""
+
+    def __init__(
+        self,
+        data_file: DataFile,
+        schema: Schema,
+        spec: PartitionSpec,
+        columns: tuple[FileColumn, ...],
+        sequence_number: int | None,
+        *,
+        positions: bool,
+    ) -> None:
+        self.data_file = data_file
+        self.location = data_file.file_path
+        self.leaves = [leaf for column in columns for leaf in column.leaves()]
+        self._columns = columns
+        self._index = columns_by_id(columns)
+        self._fields: tuple[NestedField, ...] = tuple(schema.fields)
+        self._sequence_number = sequence_number
+        self._constants = _identity_constants(data_file, spec)
+        self._positions = positions
+        self.target = arrow_schema(schema)
+        if positions:
+            self.target = self.target.append(arrow_field(POS_FIELD))
+
+    def project(self, stored: Sequence[pa.Array], start: int, count: int) -> pa.RecordBatch:
+        """Rows `[start, start + count)` of the file in the wanted form."""
+        arrays = [self._field(field, stored, start, count) for field in self._fields]
+        if self._positions:
+            arrays.append(_ordinals(start, count))
+        return pa.RecordBatch.from_arrays(arrays, schema=self.target)
+
+    def _field(
+        self, field: NestedField, stored: Sequence[pa.Array], start: int, count: int
+    ) -> pa.Array:
+        index = self._index.get(field.field_id)
+        found = None
+        if index is not None:
+            found = project_column(stored[index], self._columns[index], field, field.name)
+        if field.field_id == ROW_ID_FIELD_ID:
+            first = self.data_file.first_row_id
+            return _inherit(
+                found, None if first is None else _ordinals(first + start, count), count
+            )
+        if field.field_id == LAST_UPDATED_SEQUENCE_NUMBER_FIELD_ID:
+            known = self.data_file.first_row_id is not None and self._sequence_number is not None
+            inherited = pa.repeat(pa.scalar(self._sequence_number, _INT64), count)
+            return _inherit(found, inherited if known else None, count)
+        if found is not None:
+            return found
+        if field.field_id in self._constants:
+            value = self._constants[field.field_id]
+            if value is None and field.required:
+                raise CorruptDataError("required column holds nulls", column=field.name)
+            return constant_array(value, field.field_type, count)
+        return missing_column(field, count, field.name)
+
+
+def _batches(
+    reader: pq.ParquetFile, plan: _Plan, batch_rows: int, row_groups: Sequence[int] | None
+) -> Iterator[pa.RecordBatch]:
+    footer = reader.metadata
+    sizes = [footer.row_group(index).num_rows for index in range(footer.num_row_groups)]
+    starts = np.cumsum([0, *sizes]).tolist()
+    for first, last in _runs(range(len(sizes)) if row_groups is None else row_groups):
+        position, end = starts[first], starts[last + 1]
+        if not plan.leaves:
+            for start in range(position, end, batch_rows):
+                yield plan.project([], start, min(batch_rows, end - start))
+            continue
+        stream = reader.reader.iter_batches(
+            batch_rows,
+            row_groups=list(range(first, last + 1)),
+            column_indices=plan.leaves,
+            use_threads=True,
+        )
+        while (batch := _next(stream, plan.location)) is not None:
+            yield plan.project(batch.columns, position, batch.num_rows)
+            position += batch.num_rows
+        if position != end:
+            raise CorruptDataError(
+                "columns hold another number of rows than the footer says",
+                expected=end,
+                found=position,
+            )
+
+
+def _open(store: ObjectStore, data_file: DataFile) -> pq.ParquetFile:
+    """Open a file and hold its size and row count against the manifest entry."""
+    if data_file.file_format.upper() != PARQUET_FORMAT:
+        raise UnsupportedError(
+            f"cannot read {data_file.file_format} files", location=data_file.file_path
+        )
+    source = store.open_input(data_file.file_path)
+    with _as_corrupt(data_file.file_path):
+        size_bytes = source.size()
+        if size_bytes != data_file.file_size_in_bytes:
+            raise CorruptDataError(
+                "file size differs from the manifest entry",
+                expected=data_file.file_size_in_bytes,
+                found=size_bytes,
+            )
+        reader = pq.ParquetFile(
+            source,
+            page_checksum_verification=True,
+            coerce_int96_timestamp_unit="us",
+        )
+        if reader.metadata.num_rows != data_file.record_count:
+            raise CorruptDataError(
+                "row count differs from the manifest entry",
+                expected=data_file.record_count,
+                found=reader.metadata.num_rows,
+            )
+    return reader
+
+
+@contextmanager
+def _as_corrupt(location: str) -> Iterator[None]:
+    """Arrow's complaints about bytes as ours."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise NotFoundError("file does not exist", location=location) from error
+    except (OSError, pa.ArrowException) as error:
+        raise CorruptDataError(f"broken Parquet file: {error}", location=location) from error
+
+
+def _next(stream: Iterator[pa.RecordBatch], location: str) -> pa.RecordBatch | None:
+    with _as_corrupt(location):
+        return next(stream, None)
+
+
+def _runs(indices: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """First and last of every run of neighbours."""
+    run: tuple[int, int] | None = None
+    for index in indices:
+        if run is not None and index == run[1] + 1:
+            run = (run[0], index)
+            continue
+        if run is not None:
+            yield run
+        run = (index, index)
+    if run is not None:
+        yield run
+
+
+def _inherit(stored: pa.Array | None, inherited: pa.Array | None, count: int) -> pa.Array:
+    """Row lineage: the stored value, else the inherited one, null where nothing is inherited."""
+    if inherited is None:
+        return pa.nulls(count, _INT64)
+    return inherited if stored is None else pc.coalesce(stored, inherited)
+
+
+def _ordinals(start: int, count: int) -> pa.Array:
+    return pa.array(np.arange(start, start + count, dtype=np.int64))
+
+
+def _identity_constants(data_file: DataFile, spec: PartitionSpec) -> dict[int, object]:
+    """Values of columns that equal a partition value, by source field id (internal form)."""
+    return {
+        field.source_id: value
+        for field, value in zip(spec.fields, data_file.partition, strict=True)
+        if isinstance(field.transform, IdentityTransform)
+    }
+
+
+@lru_cache(maxsize=64)
+def _name_mapping(text: str | None) -> NameMapping | None:
+    if text is None:
+        return None
+    try:
+        return parse_mapping_from_json(text)
+    except ValidationError as error:
+        raise InvalidInputError(
+            "name mapping is not valid", property=NAME_MAPPING_PROPERTY
+        ) from error

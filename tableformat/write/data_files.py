@@ -1,0 +1,143 @@
+"""Write rows as data files: check, conform, split by partition, cut to size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain
+
+import pyarrow as pa
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema
+
+from tableformat.files.parquet_options import parquet_options
+from tableformat.spec.data_file import DataFile
+from tableformat.spec.types import LINEAGE_FIELDS, arrow_schema
+from tableformat.store.base import ObjectStore
+from tableformat.write.file_set import FileSet
+from tableformat.write.partitioning import Partitioner
+from tableformat.write.rows import check_columns, conform_batch
+
+# Rows are split by partition in pieces of about this size: large enough that a partition gets
+# long runs, small enough that 32-bit string offsets and memory are never a question.
+_SPLIT_BYTES = 64 << 20
+
+
+def write_data_files(
+    store: ObjectStore,
+    rows: pa.Table | Iterable[pa.RecordBatch],
+    *,
+    schema: Schema,
+    spec: PartitionSpec,
+    properties: Mapping[str, str],
+    location_for: Callable[[str], str],
+) -> list[DataFile]:
+    """Write rows into new Parquet data files.
+
+    Args:
+        store: Where the files go.
+        rows: Columns by name, in any order; missing optional ones get the write default or null.
+            `_row_id` and `_last_updated_sequence_number` (int64) may come along: they are stored
+            under their reserved ids, for rows that keep their identity.
+        schema: The table's schema.
+        spec: The partition spec to write with.
+        properties: Table properties (`write.*`).
+        location_for: Gives a fresh absolute location for a partition path (`""` without one).
+
+    Returns:
+        The files, in the order they were finished; none for no rows. Partition values are in
+        internal form. Nothing is committed.
+
+    Raises:
+        InvalidInputError: A column or a value does not fit; the message names the column. A table
+            is checked whole before anything is written, a stream batch by batch.
+        StoreUnavailableError: The store refused a write.
+
+    Effects: creates the files returned. If it raises, open files never appear and finished ones
+    are deleted; a crash leaves unreferenced files for orphan removal.
+    """
+    first, batches = conform_rows(rows, schema)
+    if first is None:
+        return []
+    full_schema = first
+    options = parquet_options(properties)
+    partitioner = Partitioner(spec, full_schema)
+    with FileSet(
+        store,
+        schema=full_schema,
+        partitioner=partitioner,
+        options=options,
+        properties=properties,
+        location_for=location_for,
+    ) as files:
+        for piece in pieces(batches):
+            for partition, part in partitioner.split(piece):
+                files.add(partition, part)
+        return files.finish()
+
+
+def conform_rows(
+    rows: pa.Table | Iterable[pa.RecordBatch], schema: Schema
+) -> tuple[Schema | None, Iterator[pa.RecordBatch]]:
+    """Rows in the schema's form, and the schema they then have.
+
+    Returns:
+        The schema with the row lineage fields that came along, None if there are no batches at
+        all; and the conformed batches. A table is conformed completely before this returns.
+    """
+    if isinstance(rows, pa.Table):
+        full_schema = _with_lineage(schema, rows.schema)
+        check_columns(rows.schema, full_schema)
+        target = arrow_schema(full_schema)
+        done = [conform_batch(batch, full_schema, target) for batch in rows.to_batches()]
+        return full_schema, iter(done)
+    iterator = iter(rows)
+    head = next(iterator, None)
+    if head is None:
+        return None, iter(())
+    return _with_lineage(schema, head.schema), _conform_stream(chain([head], iterator), schema)
+
+
+def pieces(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Batches joined and cut into tables of about `_SPLIT_BYTES`."""
+    waiting: list[pa.RecordBatch] = []
+    waiting_bytes = 0
+    for batch in batches:
+        for part in _cut(batch):
+            waiting.append(part)
+            waiting_bytes += part.nbytes
+            if waiting_bytes >= _SPLIT_BYTES:
+                yield pa.Table.from_batches(waiting)
+                waiting, waiting_bytes = [], 0
+    if waiting:
+        yield pa.Table.from_batches(waiting)
+
+
+def _cut(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    parts = min(-(-batch.nbytes // _SPLIT_BYTES), batch.num_rows)
+    if parts <= 1:
+        if batch.num_rows:
+            yield batch
+        return
+    rows = -(-batch.num_rows // parts)
+    for start in range(0, batch.num_rows, rows):
+        yield batch.slice(start, rows)
+
+
+def _conform_stream(batches: Iterable[pa.RecordBatch], schema: Schema) -> Iterator[pa.RecordBatch]:
+    checked: pa.Schema | None = None
+    full_schema, target = schema, pa.schema([])
+    for batch in batches:
+        if checked is None or not batch.schema.equals(checked):
+            if checked is None:
+                full_schema = _with_lineage(schema, batch.schema)
+                target = arrow_schema(full_schema)
+            check_columns(batch.schema, full_schema)
+            checked = batch.schema
+        yield conform_batch(batch, full_schema, target)
+
+
+def _with_lineage(schema: Schema, given: pa.Schema) -> Schema:
+    present = [field for field in LINEAGE_FIELDS if field.name in given.names]
+    known = set(schema.column_names)
+    extra = [field for field in present if field.name not in known]
+    return Schema(*schema.fields, *extra, schema_id=schema.schema_id) if extra else schema
