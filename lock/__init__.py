@@ -1,0 +1,34 @@
+"""Leases with fencing tokens, on SQLite, PostgreSQL and object stores."""
+
+from lock.errors import (
+    CorruptLockError,
+    InvalidLockError,
+    LeaseLostError,
+    LeaseUnavailableError,
+    LockError,
+    LockUnavailableError,
+    UnsafeStoreError,
+)
+from lock.lease import HeldLease, Lease, LockManager, LockState, Waiter
+from lock.manager import LeaseManager
+from lock.names import lock_name
+from lock.open import default_lock_url, open_lock
+
+__all__ = [
+    "CorruptLockError",
+    "HeldLease",
+    "InvalidLockError",
+    "Lease",
+    "LeaseLostError",
+    "LeaseManager",
+    "LeaseUnavailableError",
+    "LockError",
+    "LockManager",
+    "LockState",
+    "LockUnavailableError",
+    "UnsafeStoreError",
+    "Waiter",
+    "default_lock_url",
+    "lock_name",
+    "open_lock",
+]

@@ -1,0 +1,243 @@
+"""Lock records in a SQL database: one table, one row for each lock, swapped by version.
+
+Every access is one statement in its own transaction, so nothing is held between two calls: no
+session lock that a pooling proxy could hand to another client, and nothing that dies with a
+database connection. On PostgreSQL the server's clock comes with each read. SQLite has none of its
+own; its waiters watch (`lock.waiting`).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Engine,
+    MetaData,
+    Select,
+    String,
+    Table,
+    Text,
+    cast,
+    create_engine,
+    event,
+    func,
+    literal,
+    null,
+    select,
+    true,
+)
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError, IntegrityError, SQLAlchemyError
+
+from lock.errors import InvalidLockError, LockUnavailableError
+from lock.names import KEY_LENGTH_MAX
+from lock.register import Stored, SwapOutcome
+
+TABLE_NAME = "icefold_lock"  # in the user's database: never change
+
+_TABLE = Table(
+    TABLE_NAME,
+    MetaData(),
+    Column("lock_key", String(max(KEY_LENGTH_MAX, 128)), primary_key=True),
+    Column("version", BigInteger, nullable=False),
+    Column("record", Text, nullable=False),
+)
+_SQLITE_BUSY_S = 2.0
+_POSTGRESQL_ARGS: dict[str, Any] = {
+    # A server that is gone must be noticed within a few heartbeats, not after the kernel's hours.
+    "connect_timeout": 5,
+    "keepalives_idle": 5,
+    "keepalives_interval": 2,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 10_000,
+    # Transaction pools (pgbouncer) do not keep prepared statements with their client.
+    "prepare_threshold": None,
+}
+
+
+class SqlRecordStore:
+    """`RecordStore` on SQLite (a file) or PostgreSQL.
+
+    Args:
+        url: SQLAlchemy URL. Its credentials appear in no error, log or `repr`.
+
+    Raises:
+        InvalidLockError: Not a URL, another database, or SQLite without a file.
+    """
+
+    poll_min_ms = 10.0
+    poll_max_ms = 500.0
+
+    def __init__(self, url: str) -> None:
+        self._url = _parse(url)
+        self._is_postgresql = self._url.get_backend_name() == "postgresql"
+        self._mutex = threading.Lock()
+        self._engines: dict[int, Engine] = {}  # by process: connections do not survive a fork
+
+    def __repr__(self) -> str:
+        return f"SqlRecordStore({self.describe()!r})"
+
+    def load(self, key: str) -> Stored:
+        """See `RecordStore`. One round trip, with the server's clock if it has one."""
+        statement = _load_statement(key, with_clock=self._is_postgresql)
+        now_ms, version, record = self._read(statement)
+        data = None if record is None else str(record).encode()
+        return Stored(data, None if version is None else str(version), now_ms)
+
+    def swap(self, key: str, version: str | None, data: bytes) -> SwapOutcome:
+        """See `RecordStore`."""
+        record = data.decode()
+        try:
+            with self._engine().connect() as connection:
+                if version is None:
+                    values = {"lock_key": key, "version": 1, "record": record}
+                    connection.execute(_TABLE.insert().values(values))
+                    return SwapOutcome.DONE
+                statement = (
+                    _TABLE.update()
+                    .where(_TABLE.c.lock_key == key, _TABLE.c.version == int(version))
+                    .values(version=int(version) + 1, record=record)
+                )
+                changed = connection.execute(statement).rowcount
+                return SwapOutcome.DONE if changed == 1 else SwapOutcome.LOST
+        except IntegrityError:  # the row was inserted by someone, perhaps by our unanswered write
+            return SwapOutcome.LOST
+        except SQLAlchemyError as error:
+            raise self._unavailable(error) from error
+
+    def describe(self, key: str | None = None) -> str:
+        """See `RecordStore`: driver, host and database; no user, password or options."""
+        url = self._url
+        host = f"{url.host or ''}:{url.port}" if url.port else url.host or ""
+        where = f"{url.get_backend_name()}://{host}/{url.database or ''}"
+        return where if key is None else f"{where}#{TABLE_NAME}/{key}"
+
+    def prepare(self) -> None:
+        """See `RecordStore`: creates the table unless it is there."""
+        try:
+            _TABLE.metadata.create_all(self._engine())
+        except SQLAlchemyError as error:
+            # Two processes may create it at once, and one of them is told so in many ways.
+            try:
+                self.load("-")
+            except LockUnavailableError:
+                raise self._unavailable(error) from error
+
+    def close(self) -> None:
+        """See `RecordStore`."""
+        with self._mutex:
+            engine = self._engines.pop(os.getpid(), None)
+        if engine is not None:
+            engine.dispose()
+
+    def _read(self, statement: Select[tuple[Any, ...]]) -> Sequence[Any]:
+        try:
+            with self._engine().connect() as connection:
+                return tuple(connection.execute(statement).one())
+        except SQLAlchemyError as error:
+            raise self._unavailable(error) from error
+
+    def _engine(self) -> Engine:
+        with self._mutex:
+            engine = self._engines.get(os.getpid())
+            if engine is None:
+                for inherited in self._engines.values():
+                    inherited.dispose(close=False)  # the parent still uses those sockets
+                engine = _create_engine(self._url)
+                self._engines = {os.getpid(): engine}
+            return engine
+
+    def _unavailable(self, error: SQLAlchemyError) -> LockUnavailableError:
+        original = getattr(error, "orig", None) or error
+        reason = str(original).strip().splitlines()[:1] or [""]
+        return LockUnavailableError(
+            f"lock store failed: {type(original).__name__}: {self._redacted(reason[0])}",
+            store=self.describe(),
+            action="check the database; a lease that was held runs out by itself",
+        )
+
+    def _redacted(self, text: str) -> str:
+        for secret in (self._url.password, *_query_secrets(self._url)):
+            if secret:
+                text = text.replace(str(secret), "***")
+        return text[:300]
+
+
+def _load_statement(key: str, *, with_clock: bool) -> Select[tuple[Any, ...]]:
+    """One row, always: (server clock in ms or NULL, version or NULL, record or NULL)."""
+    # extract() of the epoch is the SQL spelling; func keeps it one expression for every dialect.
+    clock = cast(func.floor(func.date_part("epoch", func.clock_timestamp()) * 1000), BigInteger)
+    one = select((clock if with_clock else null()).label("now_ms"), literal(1)).subquery()
+    mine = select(_TABLE).where(_TABLE.c.lock_key == key).subquery()
+    return select(one.c.now_ms, mine.c.version, mine.c.record).select_from(
+        one.outerjoin(mine, true())
+    )
+
+
+def _parse(text: str) -> URL:
+    try:
+        url = make_url(text)
+    except (ArgumentError, ValueError):  # their text may quote the URL, password included
+        raise InvalidLockError(
+            "lock URL refused: not a database URL",
+            action="use sqlite:///file.db or postgresql+psycopg://host/database",
+        ) from None
+    if url.drivername in {"postgresql", "postgres"}:
+        url = url.set(drivername="postgresql+psycopg")
+    backend = url.drivername.partition("+")[0]
+    if backend not in {"sqlite", "postgresql"}:
+        raise InvalidLockError(
+            "lock URL refused: not a database that leases are tested on",
+            database=re.sub(r"[^a-z0-9]", "", backend)[:20],
+            action="use sqlite or postgresql",
+        )
+    if backend == "sqlite" and (url.database or "") in {"", ":memory:"}:
+        raise InvalidLockError(
+            "lock URL refused: SQLite in memory cannot be shared",
+            action="name a file, or use memory: within one process",
+        )
+    return url
+
+
+def _create_engine(url: URL) -> Engine:
+    args: dict[str, Any] = {"timeout": _SQLITE_BUSY_S, "check_same_thread": False}
+    if url.get_backend_name() == "postgresql":
+        args = _POSTGRESQL_ARGS if url.get_driver_name() == "psycopg" else {}
+    try:
+        engine = create_engine(
+            url,
+            isolation_level="AUTOCOMMIT",
+            connect_args=args,
+            pool_size=2,
+            max_overflow=8,
+            pool_timeout=5,
+            hide_parameters=True,
+        )
+    except ModuleNotFoundError as error:
+        raise InvalidLockError(
+            f"lock URL refused: driver {error.name} is not installed",
+            action="pip install 'icefold[postgres]'",
+        ) from error
+    if url.get_backend_name() == "sqlite":
+        event.listen(engine, "connect", _durable)
+    return engine
+
+
+def _durable(connection: Any, _record: object) -> None:
+    """A token that was handed out must survive a power cut, or it would be handed out again."""
+    cursor = connection.cursor()
+    cursor.execute("PRAGMA synchronous=FULL")
+    cursor.close()
+
+
+def _query_secrets(url: URL) -> list[str]:
+    values = (url.query.get(name) for name in url.query if "pass" in name.lower())
+    return [
+        part for value in values for part in ([value] if isinstance(value, str) else value or ())
+    ]
