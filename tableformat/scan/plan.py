@@ -11,7 +11,6 @@ from pyiceberg.expressions import AlwaysFalse, AlwaysTrue, BooleanExpression
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.name_mapping import NameMapping
 from pyiceberg.table.snapshots import Snapshot
 
 from tableformat.catalog.base import TableState
@@ -67,7 +66,7 @@ class ScanPlan:
         tasks: Data files in manifest order.
         specs: Partition specs by id.
         schemas: Every schema of the table: equality deletes may use columns dropped since.
-        name_mapping: For files without field ids.
+        properties: Table properties (the name mapping, for files without field ids).
     """
 
     snapshot: Snapshot | None
@@ -76,7 +75,7 @@ class ScanPlan:
     tasks: tuple[FileScanTask, ...]
     specs: Mapping[int, PartitionSpec]
     schemas: tuple[Schema, ...]
-    name_mapping: NameMapping | None = None
+    properties: Mapping[str, str] = field(default_factory=dict)
 
 
 def plan_scan(
@@ -117,7 +116,7 @@ def plan_scan(
         tasks=tasks,
         specs=specs,
         schemas=tuple(metadata.schemas),
-        name_mapping=metadata.name_mapping(),
+        properties=metadata.properties,
     )
 
 

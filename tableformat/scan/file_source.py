@@ -1,0 +1,46 @@
+"""Reads files of one scan: the one place that calls the Parquet reader."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema
+
+from tableformat.files.parquet_reader import read_data_file
+from tableformat.spec.data_file import ManifestEntry
+from tableformat.store.base import ObjectStore
+
+
+@dataclass(frozen=True, slots=True)
+class FileSource:
+    """What reading any file of a scan needs. Picklable if the store is."""
+
+    store: ObjectStore
+    specs: Mapping[int, PartitionSpec]
+    properties: Mapping[str, str]
+
+    def read(
+        self, entry: ManifestEntry, schema: Schema, *, batch_rows: int, positions: bool = False
+    ) -> Iterator[pa.RecordBatch]:
+        """Rows of a data or delete file, projected to `schema` by field id, lineage filled in.
+
+        With `positions` the last column is `_pos`, int64: the row's ordinal in the file.
+
+        Raises:
+            CorruptDataError: The file is damaged or is not what its manifest entry says.
+            NotFoundError: It is gone.
+        """
+        file = entry.data_file
+        return read_data_file(
+            self.store,
+            file,
+            schema=schema,
+            spec=self.specs[file.spec_id],
+            properties=self.properties,
+            sequence_number=entry.sequence_number,
+            batch_rows=batch_rows,
+            positions=positions,
+        )
