@@ -62,6 +62,9 @@ class Changeset:
         expected_head: The head planned against. With `strict_head` the commit is refused when the
             branch has moved (compare-and-swap); otherwise it is re-validated and rebased.
         summary: Extra summary properties.
+        fence: A lock's token, checked on every attempt.
+        carry_marker: Whether the commit repeats the staging marker of the branch's history. None:
+            on every branch but `staging`, whose snapshots must not have one (commit/carry.py).
     """
 
     kind: CommitKind
@@ -76,3 +79,4 @@ class Changeset:
     strict_head: bool = False
     summary: Mapping[str, str] = field(default_factory=dict)
     fence: Fence | None = None
+    carry_marker: bool | None = None

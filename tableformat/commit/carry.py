@@ -1,0 +1,107 @@
+"""Summary properties that outlive the snapshot that set them: the staging marker and fence tokens.
+
+Every own commit repeats them, so the newest own snapshot knows all of them and expiry cannot lose
+one (architecture.md, decision 4). Other writers do not repeat anything; so the walk back passes
+their snapshots, and ends at the first own one.
+
+A staging commit repeats fence tokens but not the marker: the marker says how far a target has got
+with its staging branch, and both the Flink converter and the resolver skip a staged snapshot that
+carries one. It therefore does not end the walk either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from pyiceberg.table.snapshots import Snapshot
+
+from tableformat.commit.changeset import Changeset, Fence
+from tableformat.commit.history import walk_back
+from tableformat.errors import FencedError
+from tableformat.spec.names import (
+    CARRIED,
+    FENCE_NAME,
+    FENCE_TOKEN,
+    STAGING_BRANCH,
+    STAGING_MARKER,
+)
+
+_TOKEN_OF = f"{FENCE_TOKEN}."  # + fence name: the highest token seen, whoever commits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Carried:
+    """What a branch's history holds: the newest marker, and the highest token of each fence."""
+
+    marker: str | None = None
+    tokens: Mapping[str, int] = field(default_factory=dict)
+
+
+def load_carried(by_id: Mapping[int, Snapshot], head_id: int | None) -> Carried:
+    """Read the summaries from `head_id` back to the newest own commit."""
+    marker: str | None = None
+    tokens: dict[str, int] = {}
+    for snapshot in walk_back(by_id, head_id):
+        summary = {} if snapshot.summary is None else snapshot.summary.additional_properties
+        marker = marker or summary.get(STAGING_MARKER)
+        for name, token in _tokens(summary).items():
+            tokens[name] = max(token, tokens.get(name, token))
+        if CARRIED in summary:
+            break
+    return Carried(marker=marker, tokens=tokens)
+
+
+def carries_marker(changeset: Changeset) -> bool:
+    """Whether a commit of `changeset` repeats the marker."""
+    if changeset.carry_marker is not None:
+        return changeset.carry_marker
+    return changeset.branch != STAGING_BRANCH
+
+
+def carried_properties(carried: Carried, changeset: Changeset) -> dict[str, str]:
+    """Summary properties that a commit of `changeset` adds."""
+    tokens = dict(carried.tokens)
+    properties: dict[str, str] = {}
+    if changeset.fence is not None:
+        tokens[changeset.fence.name] = changeset.fence.token
+        properties[FENCE_NAME] = changeset.fence.name
+        properties[FENCE_TOKEN] = str(changeset.fence.token)
+    properties.update({f"{_TOKEN_OF}{name}": str(token) for name, token in sorted(tokens.items())})
+    if carries_marker(changeset):
+        properties[CARRIED] = "true"
+        if carried.marker is not None:
+            properties[STAGING_MARKER] = carried.marker
+    return properties
+
+
+def check_fence(fence: Fence | None, carried: Carried, *, branch: str) -> None:
+    """Refuse a holder that has been overtaken (I17).
+
+    Raises:
+        FencedError: The branch has seen a higher token of the same name.
+    """
+    if fence is None:
+        return
+    seen = carried.tokens.get(fence.name)
+    if seen is not None and seen > fence.token:
+        raise FencedError(
+            "commit refused: a newer holder of the lock has committed",
+            action="stop this writer",
+            branch=branch,
+            fence=fence.name,
+            token=fence.token,
+            seen=seen,
+        )
+
+
+def _tokens(summary: Mapping[str, str]) -> dict[str, int]:
+    tokens = {
+        key.removeprefix(_TOKEN_OF): int(value)
+        for key, value in summary.items()
+        if key.startswith(_TOKEN_OF) and value.isdigit()
+    }
+    name, token = summary.get(FENCE_NAME), summary.get(FENCE_TOKEN)
+    if name is not None and token is not None and token.isdigit():
+        tokens[name] = max(int(token), tokens.get(name, 0))
+    return tokens

@@ -1,0 +1,216 @@
+"""The manifests of the next snapshot: what is new, what loses files, what merges, what goes.
+
+```
+parent's manifests ─> drop those without live files
+                   ─> rewrite those that hold a removed file   (DELETED + the others EXISTING)
+                   ─> + new manifests of the added files       (encoded once, over all attempts)
+                   ─> merge small ones                         (entries of this snapshot keep their status)
+                   ─> store what is in the list, and only that
+```
+
+A rewritten entry carries its sequence numbers and its `first_row_id` in full, because a new
+manifest would make it inherit others (spec: Manifest Entry Fields). Whatever is written is noted,
+so that a definite failure can remove exactly that (reliability.md rule 6).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from pyiceberg.table.metadata import TableMetadata
+
+from tableformat.commit.merging import MergePolicy, plan_merges
+from tableformat.environment import Environment
+from tableformat.files.manifest import describe_manifest, encode_manifest
+from tableformat.files.manifest_store import load_manifest
+from tableformat.files.partition_values import schema_for_spec
+from tableformat.spec.data_file import (
+    DataFile,
+    DeleteFileKey,
+    EntryStatus,
+    FileContent,
+    ManifestEntry,
+)
+from tableformat.spec.manifest_file import ManifestContent, ManifestFile
+
+# A new manifest is cut before it is encoded, so by count: entries with a handful of statistics
+# columns take 30-60 bytes compressed, wide ones several hundred.
+BYTES_PER_ENTRY_GUESS = 256
+
+
+@dataclass(slots=True)
+class _Draft:
+    """An encoded manifest that may not be stored yet."""
+
+    manifest: ManifestFile
+    entries: Sequence[ManifestEntry]
+    data: bytes
+    is_stored: bool = False
+
+
+@dataclass(slots=True)
+class ManifestWriter:
+    """Writes the manifests of one commit, over all its attempts.
+
+    `snapshot_id` is fixed for the commit, so a rewritten manifest of one attempt serves the next
+    when the parent still has the original.
+    """
+
+    environment: Environment
+    snapshot_id: int
+    location_for: Callable[[], str]
+    written: list[str] = field(default_factory=list)
+    _drafts: dict[str, _Draft] = field(default_factory=dict)
+    _rewritten: dict[tuple[str, frozenset[DeleteFileKey]], _Draft] = field(default_factory=dict)
+    _merged: dict[tuple[str, ...], _Draft] = field(default_factory=dict)
+
+    def add(
+        self, metadata: TableMetadata, entries: Sequence[ManifestEntry], policy: MergePolicy
+    ) -> list[ManifestFile]:
+        """Encode manifests for entries of any spec and content; nothing is stored yet."""
+        per_manifest = max(policy.target_size_bytes // BYTES_PER_ENTRY_GUESS, 1)
+        manifests = []
+        for (content, spec_id), of_kind in sorted(_by_kind(entries).items()):
+            for start in range(0, len(of_kind), per_manifest):
+                part = of_kind[start : start + per_manifest]
+                draft = self._encode(metadata, part, spec_id=spec_id, content=content)
+                manifests.append(draft.manifest)
+        return manifests
+
+    def without(
+        self, metadata: TableMetadata, manifest: ManifestFile, removed: frozenset[DeleteFileKey]
+    ) -> ManifestFile:
+        """`manifest` again, with the live files in `removed` (not empty) DELETED."""
+        key = (manifest.manifest_path, removed)
+        draft = self._rewritten.get(key)
+        if draft is None:
+            entries = [
+                self._deleted(entry) if entry.data_file.identity in removed else _existing(entry)
+                for entry in self.load(manifest)
+                if entry.is_live
+            ]
+            draft = self._encode(
+                metadata, entries, spec_id=manifest.partition_spec_id, content=manifest.content
+            )
+            self._rewritten[key] = draft
+        return draft.manifest
+
+    def merge(
+        self, metadata: TableMetadata, manifests: Sequence[ManifestFile], policy: MergePolicy
+    ) -> list[ManifestFile]:
+        """The same files in fewer manifests; a merged one stands where its first part stood."""
+        merged_at: dict[str, ManifestFile] = {}
+        for group in plan_merges(manifests, policy):
+            merged = self._merge_group(metadata, group)
+            merged_at.update(dict.fromkeys((each.manifest_path for each in group), merged))
+        result: dict[str, ManifestFile] = {}
+        for manifest in manifests:
+            final = merged_at.get(manifest.manifest_path, manifest)
+            result.setdefault(final.manifest_path, final)
+        return list(result.values())
+
+    def store(self, manifests: Iterable[ManifestFile]) -> None:
+        """Put those of `manifests` that are drafts; each is put once."""
+        for manifest in manifests:
+            draft = self._drafts.get(manifest.manifest_path)
+            if draft is not None and not draft.is_stored:
+                self.put("commit.before_manifest_put", manifest.manifest_path, draft.data)
+                draft.is_stored = True
+                draft.data = b""
+
+    def put(self, fail_point: str, location: str, data: bytes) -> None:
+        """Store an object of this commit, noted first: a put that fails may have landed."""
+        self.environment.runtime.fail_point(fail_point)
+        self.written.append(location)
+        self.environment.store.put(location, data)
+
+    def load(self, manifest: ManifestFile) -> Sequence[ManifestEntry]:
+        """Entries of a manifest, drafts of this commit included."""
+        draft = self._drafts.get(manifest.manifest_path)
+        if draft is not None:
+            return draft.entries
+        return load_manifest(self.environment.store, manifest)
+
+    def _merge_group(self, metadata: TableMetadata, group: Sequence[ManifestFile]) -> ManifestFile:
+        key = tuple(each.manifest_path for each in group)
+        draft = self._merged.get(key)
+        if draft is None:
+            entries = [
+                entry if self._is_new(manifest) else _existing(entry)
+                for manifest in group
+                for entry in self.load(manifest)
+                if entry.is_live or self._is_new(manifest)
+            ]
+            first = group[0]
+            draft = self._encode(
+                metadata, entries, spec_id=first.partition_spec_id, content=first.content
+            )
+            self._merged[key] = draft
+        return draft.manifest
+
+    def _is_new(self, manifest: ManifestFile) -> bool:
+        return manifest.manifest_path in self._drafts
+
+    def _deleted(self, entry: ManifestEntry) -> ManifestEntry:
+        return replace(entry, status=EntryStatus.DELETED, snapshot_id=self.snapshot_id)
+
+    def _encode(
+        self,
+        metadata: TableMetadata,
+        entries: Sequence[ManifestEntry],
+        *,
+        spec_id: int,
+        content: ManifestContent,
+    ) -> _Draft:
+        spec = metadata.specs()[spec_id]
+        schema = schema_for_spec(spec, metadata.schema(), metadata.schemas)
+        data = encode_manifest(entries, schema=schema, spec=spec, content=content)
+        location = self.location_for()
+        manifest = describe_manifest(
+            entries,
+            location=location,
+            length=len(data),
+            schema=schema,
+            spec=spec,
+            content=content,
+            snapshot_id=self.snapshot_id,
+        )
+        draft = _Draft(manifest=manifest, entries=entries, data=data)
+        self._drafts[location] = draft
+        return draft
+
+
+def added_entries(
+    files: Iterable[DataFile], *, data_sequence_number: int | None
+) -> list[ManifestEntry]:
+    """ADDED entries; the data sequence number is inherited unless a rewrite keeps an older one."""
+    return [
+        ManifestEntry(
+            status=EntryStatus.ADDED,
+            snapshot_id=None,
+            sequence_number=data_sequence_number if file.content == FileContent.DATA else None,
+            file_sequence_number=None,
+            data_file=file if file.first_row_id is None else file.with_(first_row_id=None),
+        )
+        for file in files
+    ]
+
+
+def _existing(entry: ManifestEntry) -> ManifestEntry:
+    if entry.status == EntryStatus.EXISTING:
+        return entry
+    return replace(entry, status=EntryStatus.EXISTING)
+
+
+def _by_kind(
+    entries: Iterable[ManifestEntry],
+) -> Mapping[tuple[ManifestContent, int], list[ManifestEntry]]:
+    kinds: dict[tuple[ManifestContent, int], list[ManifestEntry]] = {}
+    for entry in entries:
+        file = entry.data_file
+        content = (
+            ManifestContent.DATA if file.content == FileContent.DATA else ManifestContent.DELETES
+        )
+        kinds.setdefault((content, file.spec_id), []).append(entry)
+    return kinds

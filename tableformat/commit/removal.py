@@ -1,0 +1,261 @@
+"""Finding live files in a snapshot: those a commit removes, and the deletes that go with them.
+
+What holds after every commit of ours, whoever planned it (I6):
+
+* every removed file was live in the parent;
+* a data file leaves together with its deletion vector and its file-scoped position deletes (R45);
+* a data file has at most one live deletion vector, found by the file it references, whatever filter
+  the statement had (iceberg #15966, R43).
+
+Manifests are skipped by content, spec, partition summary and sequence number; of the rest every
+entry is looked at. They come from the manifest cache in a process that commits often.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pyiceberg.conversions import from_bytes
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.types import PrimitiveType
+
+from tableformat.errors import CommitConflictError
+from tableformat.files.partition_values import partition_type, schema_for_spec
+from tableformat.spec.data_file import DataFile, DeleteFileKey, FileContent, ManifestEntry
+from tableformat.spec.manifest_file import ManifestContent, ManifestFile, PartitionFieldSummary
+
+PARTITIONS_COMPARED_MAX = 64  # beyond, a manifest is rarely skipped and comparing costs more
+
+LoadManifest = Callable[[ManifestFile], Sequence[ManifestEntry]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Removal:
+    """What leaves the table in one attempt.
+
+    Attributes:
+        by_manifest: Manifest path to the identities of its files that go.
+        files: All of them; more than was asked for when deletes go with their data files.
+    """
+
+    by_manifest: Mapping[str, frozenset[DeleteFileKey]]
+    files: tuple[DataFile, ...]
+
+
+@dataclass(slots=True)
+class _Search:
+    """What to look for among delete files or among data files, and what was found."""
+
+    identities: set[DeleteFileKey]
+    data_files: frozenset[str]
+    new_vectors: Mapping[str, DataFile]
+    found: dict[str, set[DeleteFileKey]] = field(default_factory=dict)
+    files: list[DataFile] = field(default_factory=list)
+    clashes: list[ManifestEntry] = field(default_factory=list)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all is found: a file is live once, but anything may refer to a data file."""
+        return not (self.identities or self.data_files or self.new_vectors)
+
+    def look_at(self, manifest: ManifestFile, entry: ManifestEntry) -> None:
+        file = entry.data_file
+        if file.identity in self.identities:
+            self.identities.discard(file.identity)
+        elif file.content == FileContent.POSITION_DELETES and (
+            file.referenced_data_file in self.data_files
+        ):
+            pass  # goes with its data file
+        else:
+            if file.is_dv and file.referenced_data_file in self.new_vectors:
+                self.clashes.append(entry)
+            return
+        self.found.setdefault(manifest.manifest_path, set()).add(file.identity)
+        self.files.append(file)
+
+
+def plan_removal(
+    metadata: TableMetadata,
+    manifests: Sequence[ManifestFile],
+    *,
+    removed: Sequence[ManifestEntry],
+    added_deletes: Sequence[DataFile],
+    load: LoadManifest,
+) -> Removal:
+    """Find everything that has to go when `removed` goes and `added_deletes` come.
+
+    Args:
+        metadata: The table, for partition types.
+        manifests: The parent snapshot's.
+        removed: Entries as the scan saw them.
+        added_deletes: Delete files that the commit adds.
+        load: Reads one manifest.
+
+    Raises:
+        CommitConflictError: A file is not live any more, or a data file would have two vectors.
+    """
+    data = [e for e in removed if e.data_file.content == FileContent.DATA]
+    deletes = [e for e in removed if e.data_file.content != FileContent.DATA]
+    vectors = [file for file in added_deletes if file.is_dv]
+    data_search = _Search({e.data_file.identity for e in data}, frozenset(), {})
+    if data:
+        reach = _Reach(metadata, [e.data_file for e in data], data)
+        _search(manifests, ManifestContent.DATA, data_search, reach, load)
+        _check_found(data_search.identities, "data files")
+    delete_search = _Search(
+        {e.data_file.identity for e in deletes},
+        frozenset(e.data_file.file_path for e in data),
+        {str(file.referenced_data_file): file for file in vectors},
+    )
+    if data or deletes or vectors:
+        files = [e.data_file for e in (*data, *deletes)] + vectors
+        reach = _Reach(metadata, files, deletes if not data and not vectors else None)
+        _search(manifests, ManifestContent.DELETES, delete_search, reach, load)
+        _check_found(delete_search.identities, "delete files")
+        _check_vectors(delete_search.clashes)
+    found = {**data_search.found, **delete_search.found}
+    return Removal(
+        by_manifest={path: frozenset(identities) for path, identities in found.items()},
+        files=(*data_search.files, *delete_search.files),
+    )
+
+
+def missing_data_files(
+    metadata: TableMetadata,
+    manifests: Sequence[ManifestFile],
+    *,
+    paths: frozenset[str],
+    load: LoadManifest,
+) -> set[str]:
+    """Those of `paths` that are no live data file. Reads data manifests until all are found."""
+    search = _Search({(path, None, None) for path in paths}, frozenset(), {})
+    _search(manifests, ManifestContent.DATA, search, _Reach(metadata, None, None), load)
+    return {path for path, _, _ in search.identities}
+
+
+def _search(
+    manifests: Iterable[ManifestFile],
+    content: ManifestContent,
+    search: _Search,
+    reach: _Reach,
+    load: LoadManifest,
+) -> None:
+    """Look through the manifests, newest first, until nothing more can be found."""
+    for manifest in manifests:
+        if manifest.content != content or not manifest.has_live_files:
+            continue
+        if search.is_over:
+            return
+        if not reach.may_hold(manifest):
+            continue
+        for entry in load(manifest):
+            if entry.is_live:
+                search.look_at(manifest, entry)
+
+
+class _Reach:
+    """Which manifests can hold the files that are looked for."""
+
+    def __init__(
+        self,
+        metadata: TableMetadata,
+        files: Sequence[DataFile] | None,
+        entries: Sequence[ManifestEntry] | None,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            metadata: The table.
+            files: Give the partitions; None: all.
+            entries: Give the sequence numbers, when nothing but these entries is looked for.
+        """
+        self._metadata = metadata
+        self._partitions: dict[int, set[tuple[Any, ...]]] | None = None
+        if files is not None:
+            self._partitions = {}
+            for file in files:
+                self._partitions.setdefault(file.spec_id, set()).add(file.partition)
+        numbers = [e.sequence_number for e in entries or ()]
+        self._newest_number = max((n for n in numbers if n is not None), default=None)
+        if None in numbers:
+            self._newest_number = None
+        self._types: dict[int, list[Any]] = {}
+
+    def may_hold(self, manifest: ManifestFile) -> bool:
+        """Whether to read the manifest."""
+        oldest = manifest.min_sequence_number
+        if self._newest_number is not None and oldest is not None and oldest > self._newest_number:
+            return False
+        if self._partitions is None:
+            return True
+        partitions = self._partitions.get(manifest.partition_spec_id)
+        if partitions is None:
+            return False
+        if manifest.partitions is None or len(partitions) > PARTITIONS_COMPARED_MAX:
+            return True
+        types = self._types_of(manifest.partition_spec_id)
+        return any(_within(values, manifest.partitions, types) for values in partitions)
+
+    def _types_of(self, spec_id: int) -> list[Any]:
+        types = self._types.get(spec_id)
+        if types is None:
+            metadata = self._metadata
+            spec = metadata.specs()[spec_id]
+            schema = schema_for_spec(spec, metadata.schema(), metadata.schemas)
+            types = [each.field_type for each in partition_type(spec, schema).fields]
+            self._types[spec_id] = types
+        return types
+
+
+def _within(
+    values: Sequence[Any], summaries: Sequence[PartitionFieldSummary], types: Sequence[Any]
+) -> bool:
+    """Whether the tuple may be among those that the summaries span; any doubt says yes."""
+    if not len(values) == len(summaries) == len(types):
+        return True
+    return all(map(_field_within, values, summaries, types))
+
+
+def _field_within(value: Any, summary: PartitionFieldSummary, field_type: Any) -> bool:
+    if value is None:
+        return summary.contains_null
+    low, high = summary.lower_bound, summary.upper_bound
+    if value != value:  # NaN
+        return summary.contains_nan is not False
+    if low is None or high is None or not isinstance(field_type, PrimitiveType):
+        return low is not None or high is not None or summary.contains_nan is None
+    try:
+        return bool(from_bytes(field_type, low) <= value <= from_bytes(field_type, high))
+    except (ValueError, TypeError, ArithmeticError):
+        return True
+
+
+def _check_found(missing: set[DeleteFileKey], kind: str) -> None:
+    if missing:
+        paths = sorted({path for path, _, _ in missing})
+        raise CommitConflictError(
+            f"missing {kind}: files to remove are not live in the branch's head",
+            conflicts=paths,
+            action="plan again on the current head",
+            count=len(missing),
+            location=paths[0],
+        )
+
+
+def _check_vectors(clashes: Sequence[ManifestEntry]) -> None:
+    if clashes:
+        first = clashes[0]
+        raise CommitConflictError(
+            "data files would have two deletion vectors",
+            conflicts=[
+                f"snapshot {entry.snapshot_id}: {entry.data_file.referenced_data_file}"
+                for entry in clashes
+            ],
+            action="plan again on the current head, merge the vector and remove the old one",
+            count=len(clashes),
+            data_file=first.data_file.referenced_data_file,
+            location=first.data_file.file_path,
+            snapshot_id=first.snapshot_id,
+        )

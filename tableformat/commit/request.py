@@ -1,0 +1,189 @@
+"""Checks of a changeset that need no history: what cannot be right on any version of the table."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Operation
+
+from tableformat.commit.changeset import Changeset, CommitKind
+from tableformat.errors import InvalidInputError, UnsupportedError
+from tableformat.spec.data_file import DataFile, FileContent
+
+FORMAT_VERSION = 3
+
+
+def check_writable(metadata: TableMetadata, *, table: str) -> None:
+    """Commits write v3 only (deletion vectors, row ids).
+
+    Raises:
+        UnsupportedError: The table is v1 or v2.
+    """
+    if metadata.format_version != FORMAT_VERSION:
+        raise UnsupportedError(
+            f"cannot commit to a v{metadata.format_version} table: v3 is needed",
+            action="upgrade it with tableformat.commit.evolution.upgrade_format_version",
+            table=table,
+        )
+
+
+def check_changeset(changeset: Changeset) -> None:
+    """Whether the parts of a changeset fit each other.
+
+    Raises:
+        InvalidInputError: They do not, whatever the table looks like.
+    """
+    removed = [entry.data_file for entry in changeset.removed_entries]
+    _check_contents(changeset)
+    _check_unique(changeset, removed)
+    _check_kind(changeset, removed)
+    removed_data = {file.file_path for file in removed if file.content == FileContent.DATA}
+    for file in changeset.added_delete_files:
+        if file.is_dv and file.referenced_data_file in removed_data:
+            raise InvalidInputError(
+                "cannot remove a data file and give it a deletion vector in one commit",
+                location=file.referenced_data_file,
+            )
+
+
+def check_files(changeset: Changeset, metadata: TableMetadata) -> None:
+    """Whether added files fit the table: known specs, partition tuples of the right length.
+
+    Raises:
+        InvalidInputError: They do not.
+    """
+    specs: Mapping[int, PartitionSpec] = metadata.specs()
+    for file in (*changeset.added_data_files, *changeset.added_delete_files):
+        spec = specs.get(file.spec_id)
+        if spec is None:
+            raise InvalidInputError(
+                "added file has a partition spec that the table does not have",
+                location=file.file_path,
+                spec_id=file.spec_id,
+            )
+        if len(file.partition) != len(spec.fields):
+            raise InvalidInputError(
+                "added file's partition does not fit its spec",
+                location=file.file_path,
+                spec_id=file.spec_id,
+                expected=len(spec.fields),
+                found=len(file.partition),
+            )
+
+
+def operation_of_change(changeset: Changeset) -> Operation:
+    """The summary's operation, by the spec's rules as Java's producers apply them."""
+    if changeset.operation is not None:
+        return changeset.operation
+    adds_data = bool(changeset.added_data_files)
+    adds_deletes = bool(changeset.added_delete_files)
+    removes = [entry.data_file for entry in changeset.removed_entries]
+    removes_data = any(file.content == FileContent.DATA for file in removes)
+    match changeset.kind:
+        case CommitKind.APPEND:
+            return Operation.APPEND
+        case CommitKind.REWRITE:
+            return Operation.REPLACE
+        case CommitKind.DELETE:
+            return Operation.DELETE
+        case CommitKind.OVERWRITE if removes_data and not adds_data:
+            return Operation.DELETE
+        case CommitKind.OVERWRITE if adds_data and not removes_data and not adds_deletes:
+            return Operation.APPEND
+        case CommitKind.ROW_DELTA if not removes and not adds_deletes:
+            return Operation.APPEND
+        case CommitKind.ROW_DELTA if not adds_data and (adds_deletes or removes_data):
+            return Operation.DELETE
+    return Operation.OVERWRITE
+
+
+def _check_contents(changeset: Changeset) -> None:
+    for file in changeset.added_data_files:
+        if file.content != FileContent.DATA:
+            raise InvalidInputError(
+                "a delete file is among the added data files", location=file.file_path
+            )
+    for file in changeset.added_delete_files:
+        if file.content == FileContent.DATA:
+            raise InvalidInputError(
+                "a data file is among the added delete files", location=file.file_path
+            )
+        if file.content == FileContent.EQUALITY_DELETES and not file.equality_ids:
+            raise InvalidInputError(
+                "equality delete file has no equality ids", location=file.file_path
+            )
+        if file.content == FileContent.POSITION_DELETES:
+            _check_vector(file)
+
+
+def _check_vector(file: DataFile) -> None:
+    if not file.is_dv:
+        raise InvalidInputError(
+            "a v3 table takes deletion vectors, not new position delete files (spec: Deletion "
+            "Vectors)",
+            location=file.file_path,
+        )
+    if (
+        file.referenced_data_file is None
+        or file.content_offset is None
+        or file.content_size_in_bytes is None
+    ):
+        raise InvalidInputError(
+            "deletion vector lacks its data file, offset or size", location=file.file_path
+        )
+
+
+def _check_unique(changeset: Changeset, removed: Iterable[DataFile]) -> None:
+    added = (*changeset.added_data_files, *changeset.added_delete_files)
+    named = Counter(file.identity for file in (*added, *removed))
+    _refuse_repeated(named, "a file is named twice in one change")
+    referenced = Counter(
+        (str(file.referenced_data_file), None, None)
+        for file in changeset.added_delete_files
+        if file.is_dv
+    )
+    _refuse_repeated(referenced, "a data file is given two deletion vectors in one change")
+
+
+def _refuse_repeated(counts: Mapping[tuple[str, object, object], int], message: str) -> None:
+    for (path, _, _), count in counts.items():
+        if count > 1:
+            raise InvalidInputError(message, location=path)
+
+
+def _check_kind(changeset: Changeset, removed: list[DataFile]) -> None:
+    kind = changeset.kind
+    if kind == CommitKind.APPEND and (removed or changeset.added_delete_files):
+        raise InvalidInputError("an append only adds data files", kind=kind.value)
+    if kind == CommitKind.DELETE and (changeset.added_data_files or changeset.added_delete_files):
+        raise InvalidInputError("a delete by metadata only removes files", kind=kind.value)
+    if changeset.data_sequence_number is not None and kind != CommitKind.REWRITE:
+        raise InvalidInputError("only a rewrite keeps data sequence numbers", kind=kind.value)
+    removes_data = any(file.content == FileContent.DATA for file in removed)
+    if (
+        removes_data
+        and kind != CommitKind.DELETE
+        and not changeset.strict_head
+        and changeset.validation.starting_snapshot_id is None
+    ):
+        raise InvalidInputError(
+            "a change that replaces data files must say which snapshot its scan read",
+            action="set validation.starting_snapshot_id, or strict_head",
+            kind=kind.value,
+        )
+    if kind == CommitKind.REWRITE:
+        _check_rewrite(changeset, removed)
+
+
+def _check_rewrite(changeset: Changeset, removed: list[DataFile]) -> None:
+    if not removed:
+        raise InvalidInputError("a rewrite must remove files")
+    added = sum(file.record_count for file in changeset.added_data_files)
+    replaced = sum(file.record_count for file in removed if file.content == FileContent.DATA)
+    if added > replaced:
+        raise InvalidInputError(
+            "a rewrite cannot add rows", added_records=added, replaced_records=replaced
+        )

@@ -1,0 +1,87 @@
+"""When to try again: Iceberg's retry properties, with their names and defaults."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tableformat.errors import InvalidInputError
+from tableformat.runtime import Runtime
+
+BACKOFF_FACTOR = 2.0
+JITTER_MAX = 0.1  # of the wait: losers of one race must not meet again at the same instant
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryPolicy:
+    """How often, and after which waits. Times are milliseconds."""
+
+    retries_max: int
+    min_wait_ms: int
+    max_wait_ms: int
+    total_timeout_ms: int
+
+    def wait_ms(self, retry: int, runtime: Runtime) -> float:
+        """The wait before retry number `retry` (from 1): doubling, capped, then up to 10 % more."""
+        base = min(self.min_wait_ms * BACKOFF_FACTOR ** (retry - 1), float(self.max_wait_ms))
+        return base * (1.0 + runtime.ids.uniform(0.0, JITTER_MAX))
+
+    def allows(self, retry: int, *, elapsed_ms: float) -> bool:
+        """Whether retry number `retry` (from 1) may still start."""
+        return retry <= self.retries_max and elapsed_ms < self.total_timeout_ms
+
+
+def commit_retry_policy(properties: Mapping[str, str]) -> RetryPolicy:
+    """`commit.retry.*`: what happens after a lost swap."""
+    return RetryPolicy(
+        retries_max=property_int(properties, "commit.retry.num-retries", 4),
+        min_wait_ms=property_int(properties, "commit.retry.min-wait-ms", 100),
+        max_wait_ms=property_int(properties, "commit.retry.max-wait-ms", 60_000),
+        total_timeout_ms=property_int(properties, "commit.retry.total-timeout-ms", 1_800_000),
+    )
+
+
+def status_check_policy(properties: Mapping[str, str]) -> RetryPolicy:
+    """`commit.status-check.*`: how long to look for a commit whose answer was lost."""
+    prefix = "commit.status-check"
+    return RetryPolicy(
+        retries_max=property_int(properties, f"{prefix}.num-retries", 3),
+        min_wait_ms=property_int(properties, f"{prefix}.min-wait-ms", 1_000),
+        max_wait_ms=property_int(properties, f"{prefix}.max-wait-ms", 60_000),
+        total_timeout_ms=property_int(properties, f"{prefix}.total-timeout-ms", 1_800_000),
+    )
+
+
+def property_int(properties: Mapping[str, str], name: str, default: int) -> int:
+    """A table property that is a count or a duration.
+
+    Raises:
+        InvalidInputError: It is not an integer of at least 0.
+    """
+    text = properties.get(name)
+    if text is None:
+        return default
+    try:
+        value = int(text)
+    except ValueError:
+        value = -1
+    if value < 0:
+        raise InvalidInputError(
+            "table property is not an integer of at least 0", property=name, value=text
+        )
+    return value
+
+
+def property_bool(properties: Mapping[str, str], name: str, *, default: bool) -> bool:
+    """A table property that is `true` or `false`, in any case.
+
+    Raises:
+        InvalidInputError: It is something else.
+    """
+    text = properties.get(name)
+    if text is None:
+        return default
+    lowered = text.strip().lower()
+    if lowered not in {"true", "false"}:
+        raise InvalidInputError("table property is not true or false", property=name, value=text)
+    return lowered == "true"
