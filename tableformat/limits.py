@@ -38,7 +38,20 @@ WRITTEN_ROARING_KEYS_MAX = 4096
 
 # A Puffin footer describes blobs in a few hundred bytes each; this is 100 000 of them and more.
 PUFFIN_FOOTER_BYTES_MAX = 64 * 1024 * 1024
-PUFFIN_EXPANSION_MAX = 1000
+
+# Decoded bytes of a compressed Puffin blob or footer: a floor, plus a multiple of the stored bytes.
+PUFFIN_DECODED_BYTES_FLOOR = 1024 * 1024
+PUFFIN_EXPANSION_MAX = 200
+
+# Bytes of deletion vectors in one packed Puffin file; then another one is begun. They are held in
+# memory until the file is stored; 64 MiB are the deletes of billions of rows.
+PUFFIN_TARGET_BYTES = 64 * 1024 * 1024
+
+# A Puffin file up to this size is read whole: one request instead of three or four.
+PUFFIN_WHOLE_READ_BYTES_MAX = 1024 * 1024
+
+# Read from the end of a larger file in the hope that the footer fits.
+PUFFIN_FOOTER_GUESS_BYTES = 64 * 1024
 
 # Caches ----------------------------------------------------------------------------------------
 

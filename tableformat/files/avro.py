@@ -14,20 +14,15 @@ Source: Apache Avro specification 1.11, "Object Container Files".
 
 from __future__ import annotations
 
-import bz2
 import hashlib
-import io
 import json
-import zlib
-from binascii import crc32
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import pyarrow as pa
-
 from tableformat.errors import CorruptDataError, InvalidInputError, UnsupportedError
 from tableformat.files.avro_records import MalformedAvroError, read_bytes, read_long, write_long
+from tableformat.files.compression import compress, decompress
 from tableformat.limits import (
     AVRO_DECODED_BYTES_FLOOR,
     AVRO_DECODED_BYTES_MAX,
@@ -48,8 +43,15 @@ CODEC_NAMES: Mapping[str, str] = {
     "uncompressed": "null",
     "none": "null",
 }
+# Avro's names to those of `compression`.
+READ_CODECS: Mapping[str, str] = {
+    "null": "null",
+    "deflate": "deflate",
+    "zstandard": "zstd",
+    "bzip2": "bzip2",
+    "snappy": "snappy",
+}
 WRITE_CODECS = frozenset({"null", "deflate", "zstandard", "bzip2"})
-READ_CODECS = WRITE_CODECS | {"snappy"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +102,7 @@ def encode_container(
     sync = hashlib.blake2b(payload, digest_size=SYNC_SIZE, key=hashlib.md5(out).digest()).digest()  # noqa: S324 - a marker, no secret
     out += sync
     if record_count:
-        stored = _compress(payload, avro_codec)
+        stored = compress(payload, READ_CODECS[avro_codec])
         write_long(out, record_count)
         write_long(out, len(stored))
         out += stored
@@ -120,7 +122,7 @@ def decode_container(data: bytes, *, location: str) -> AvroContainer:
         return _decode_container(data)
     except UnsupportedError as error:
         raise error.with_context(location=location) from error
-    except (MalformedAvroError, IndexError, ValueError, RecursionError) as error:
+    except (IndexError, ValueError, RecursionError) as error:
         raise CorruptDataError(f"not a readable Avro file: {error}", location=location) from error
 
 
@@ -151,7 +153,7 @@ def _decode_container(data: bytes) -> AvroContainer:
         records_left -= record_count
         if record_count < 0 or records_left < 0:
             raise MalformedAvroError(f"a block claims {record_count} records")
-        decoded = _decompress(stored, codec, budget)
+        decoded = decompress(stored, READ_CODECS[codec], bytes_max=budget)
         budget -= len(decoded)
         blocks.append(AvroBlock(record_count, decoded))
     return AvroContainer(schema, metadata, tuple(blocks))
@@ -175,82 +177,3 @@ def _read_metadata(data: bytes, position: int) -> tuple[dict[str, str], int]:
             raise MalformedAvroError("the header is too large")
         count, position = read_long(data, position)
     return metadata, position
-
-
-def _compress(payload: bytes, codec: str) -> bytes:
-    if codec == "deflate":
-        compressor = zlib.compressobj(wbits=-15)  # raw deflate, no zlib frame
-        return compressor.compress(payload) + compressor.flush()
-    if codec == "zstandard":
-        return bytes(pa.compress(payload, codec="zstd", asbytes=True))
-    if codec == "bzip2":
-        return bz2.compress(payload)
-    return payload
-
-
-def _decompress(stored: bytes, codec: str, budget: int) -> bytes:
-    """Decompress one block into at most `budget` bytes."""
-    if codec == "null":
-        decoded = stored
-    elif codec == "deflate":
-        inflater = zlib.decompressobj(wbits=-15)
-        try:
-            decoded = inflater.decompress(stored, budget + 1)
-        except zlib.error as error:
-            raise MalformedAvroError(f"a block does not inflate ({error})") from error
-        if len(decoded) <= budget and (not inflater.eof or inflater.unused_data):
-            raise MalformedAvroError("a block does not inflate to its end")
-    elif codec == "bzip2":
-        bunzipper = bz2.BZ2Decompressor()
-        try:
-            decoded = bunzipper.decompress(stored, budget + 1)
-        except OSError as error:
-            raise MalformedAvroError(f"a block does not decompress ({error})") from error
-        if len(decoded) <= budget and (not bunzipper.eof or bunzipper.unused_data):
-            raise MalformedAvroError("a block does not decompress to its end")
-    elif codec == "zstandard":
-        decoded = decompress_stream(stored, "zstd", budget)
-    else:
-        decoded = _decompress_snappy(stored, budget)
-    if len(decoded) > budget:
-        raise MalformedAvroError("it decodes to far more bytes than its size allows")
-    return decoded
-
-
-def decompress_stream(stored: bytes, codec: str, bytes_max: int) -> bytes:
-    """Decompress a frame with Arrow's `zstd` or `lz4`; at most `bytes_max` + 1 bytes are produced.
-
-    Raises:
-        MalformedAvroError: The frame is damaged or cut.
-    """
-    try:
-        with pa.CompressedInputStream(pa.BufferReader(stored), codec) as stream:
-            out = io.BytesIO()
-            while out.tell() <= bytes_max:
-                chunk = stream.read(min(1 << 20, bytes_max + 1 - out.tell()))
-                if not chunk:
-                    break
-                out.write(chunk)
-            return out.getvalue()
-    except (OSError, pa.ArrowException) as error:
-        raise MalformedAvroError(f"{codec} data is damaged ({error})") from error
-
-
-def _decompress_snappy(stored: bytes, budget: int) -> bytes:
-    """Raw snappy plus a big-endian CRC-32 of the decoded bytes (Avro's own framing)."""
-    body, checksum = stored[:-4], stored[-4:]
-    size = shift = 0
-    for byte in body[:5]:  # snappy opens with the decoded size as a varint
-        size |= (byte & 0x7F) << shift
-        shift += 7
-        if not byte & 0x80:
-            break
-    if size > budget:
-        raise MalformedAvroError("it decodes to far more bytes than its size allows")
-    try:
-        decoded = bytes(pa.decompress(body, decompressed_size=size, codec="snappy", asbytes=True))
-    except (OSError, pa.ArrowException) as error:
-        raise MalformedAvroError(f"snappy data is damaged ({error})") from error
-    if crc32(decoded).to_bytes(4, "big") != checksum:
-        raise MalformedAvroError("snappy checksum does not match")
-    return decoded

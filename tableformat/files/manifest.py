@@ -9,7 +9,7 @@ What is inherited on reading (spec: Sequence Number Inheritance, First Row ID In
 |---|---|---|
 | snapshot id | always | the manifest's `added_snapshot_id` |
 | both sequence numbers | ADDED, or the manifest's is 0 (v1) | the manifest's `sequence_number` |
-| first row id | live entry, data manifest | the manifest's, plus the records of such entries before |
+| first row id | live data entry | the manifest's, plus the records of such entries before it |
 """
 
 from __future__ import annotations

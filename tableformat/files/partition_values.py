@@ -75,18 +75,25 @@ def partition_type(spec: PartitionSpec, schema: Schema) -> StructType:
 
     A field whose source column `schema` does not have is of unknown type and can only be null.
     """
-    fields = []
-    for each in spec.partition_type(schema).fields:
-        unknown = isinstance(each.field_type, UnknownType)
-        fields.append(NestedField(each.field_id, each.name, each.field_type, required=unknown))
-    for each in spec.fields:
-        if isinstance(each.transform, UnknownTransform):
+    for field in spec.fields:
+        if isinstance(field.transform, UnknownTransform):
             raise UnsupportedError(
                 "cannot write a manifest: the spec has a transform this version does not know",
-                transform=each.transform,
+                transform=field.transform,
                 spec_id=spec.spec_id,
             )
-    return StructType(*fields)
+    return StructType(
+        *(
+            # Avro has no union of null and null, so an unknown type is `null` and not optional.
+            NestedField(
+                each.field_id,
+                each.name,
+                each.field_type,
+                required=isinstance(each.field_type, UnknownType),
+            )
+            for each in spec.partition_type(schema).fields
+        )
+    )
 
 
 def partition_normalizer(partition: StructType) -> Callable[[PartitionTuple], PartitionTuple]:
@@ -106,7 +113,7 @@ def partition_normalizer(partition: StructType) -> Callable[[PartitionTuple], Pa
                 expected=len(checks),
                 found=len(values),
             )
-        result = []
+        result: list[Any] = []
         for value, (name, field_type, check) in zip(values, checks, strict=True):
             if value is None:
                 result.append(None)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
-
 # A count that a v1 manifest list leaves out. Never written.
 UNKNOWN_COUNT = -1
 
