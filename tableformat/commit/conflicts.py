@@ -1,12 +1,12 @@
-"""What may have landed between the scan and the commit: the conflict matrix.
+r"""What may have landed between the scan and the commit: the conflict matrix.
 
-| ours \\ landed | append | row_delta | overwrite | rewrite | delete |
-|----------------|--------|-----------|-----------|---------|--------|
-| append         | ok     | ok        | ok        | ok      | ok     |
-| row_delta      | P      | F E D P   | F D P     | F       | F D    |
-| overwrite      | P      | F E P     | F P       | F       | F      |
-| rewrite        | ok     | F E       | F         | F       | F      |
-| delete         | P      | R P       | R P       | R       | R      |
+| ours \ landed | append | row_delta | overwrite | rewrite | delete |
+|---------------|--------|-----------|-----------|---------|--------|
+| append        | ok     | ok        | ok        | ok      | ok     |
+| row_delta     | P      | F E D P   | F D P     | F       | F D    |
+| overwrite     | P      | F E P     | F P       | F       | F      |
+| rewrite       | ok     | F E       | F         | F       | F      |
+| delete        | P      | R P       | R P       | R       | R      |
 
 ok: rebase without a check.
 R: conflict if it removed a file that we remove.
@@ -18,14 +18,14 @@ E: conflict if it added equality deletes that may apply to a data file that we r
 D: conflict under serializable isolation if it deleted rows that may match our filter.
 P: conflict under serializable isolation if rows it added may match our filter.
 
-F, R and the first half of E hold at every isolation level, also without one: they protect the table,
-not the statement. `allow_new_deletes` (a DELETE does not mind what others delete) switches D and the
-second half of E off. Everything is validated from the snapshot that the scan read (I13), on every
-attempt (I12).
+F, R and the first half of E hold at every isolation level, also without one: they protect the
+table, not the statement. `allow_new_deletes` (a DELETE does not mind what others delete) switches
+D and the second half of E off. Everything is validated from the snapshot that the scan read (I13),
+on every attempt (I12).
 
 The checks look at the files a landed snapshot added and removed, whatever operation its summary
-claims; only E, D and P pass over `replace`, which by the spec changes no rows. They are the reference
-implementation's (iceberg-core: validateAddedDataFiles, validateNoNewDeleteFiles,
+claims; only E, D and P pass over `replace`, which by the spec changes no rows. They are those of
+the reference implementation (iceberg-core: validateAddedDataFiles, validateNoNewDeleteFiles,
 validateNoNewDeletesForDataFiles, validateDataFilesExist, validateAddedDVs), with three differences:
 vectors are matched by the referenced data file and never pruned by the filter (iceberg #15966), a
 data file that vanished in a `delete` is a conflict for a vector on it (it would dangle), and D.

@@ -153,7 +153,7 @@ class _SnapshotChange:
         snapshot = Snapshot(
             snapshot_id=writer.snapshot_id,
             parent_snapshot_id=parent_id,
-            sequence_number=metadata.last_sequence_number + 1,
+            sequence_number=_next_sequence_number(metadata),
             timestamp_ms=max(clock.now_ms(), metadata.last_updated_ms),
             manifest_list=list_location,
             summary=build_summary(
@@ -296,7 +296,7 @@ class _SnapshotChange:
             manifests,
             snapshot_id=writer.snapshot_id,
             parent_snapshot_id=parent_id,
-            sequence_number=metadata.last_sequence_number + 1,
+            sequence_number=_next_sequence_number(metadata),
             first_row_id=_next_row_id(metadata),
         )
         name = f"snap-{writer.snapshot_id}-{len(self._lists) + 1}"
@@ -353,5 +353,9 @@ def _set_branch(branch: str, snapshot_id: int, ref: SnapshotRef | None) -> SetSn
     )
 
 
+def _next_sequence_number(metadata: TableMetadata) -> int:
+    return int(getattr(metadata, "last_sequence_number", 0)) + 1
+
+
 def _next_row_id(metadata: TableMetadata) -> int:
-    return getattr(metadata, "next_row_id", None) or 0
+    return int(getattr(metadata, "next_row_id", None) or 0)

@@ -4,7 +4,7 @@
 parent's manifests ─> drop those without live files
                    ─> rewrite those that hold a removed file   (DELETED + the others EXISTING)
                    ─> + new manifests of the added files       (encoded once, over all attempts)
-                   ─> merge small ones                         (entries of this snapshot keep their status)
+                   ─> merge small ones                   (this snapshot's entries keep their status)
                    ─> store what is in the list, and only that
 ```
 

@@ -259,8 +259,8 @@ def _create(
     retention: Retention | None,
 ) -> TableState:
     def target(state: TableState) -> int:
-        head = state.head(MAIN_BRANCH)
-        goal = snapshot_id if snapshot_id is not None else (head and head.snapshot_id)
+        main = state.ref(MAIN_BRANCH)
+        goal = main.snapshot_id if snapshot_id is None and main is not None else snapshot_id
         if goal is None:
             raise InvalidInputError(
                 f"cannot create a {ref_type.value}: the table has no snapshot",

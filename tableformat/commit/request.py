@@ -11,7 +11,7 @@ from pyiceberg.table.snapshots import Operation
 
 from tableformat.commit.changeset import Changeset, CommitKind
 from tableformat.errors import InvalidInputError, UnsupportedError
-from tableformat.spec.data_file import DataFile, FileContent
+from tableformat.spec.data_file import DataFile, DeleteFileKey, FileContent
 
 FORMAT_VERSION = 3
 
@@ -140,7 +140,7 @@ def _check_unique(changeset: Changeset, removed: Iterable[DataFile]) -> None:
     added = (*changeset.added_data_files, *changeset.added_delete_files)
     named = Counter(file.identity for file in (*added, *removed))
     _refuse_repeated(named, "a file is named twice in one change")
-    referenced = Counter(
+    referenced: Counter[DeleteFileKey] = Counter(
         (str(file.referenced_data_file), None, None)
         for file in changeset.added_delete_files
         if file.is_dv
@@ -148,7 +148,7 @@ def _check_unique(changeset: Changeset, removed: Iterable[DataFile]) -> None:
     _refuse_repeated(referenced, "a data file is given two deletion vectors in one change")
 
 
-def _refuse_repeated(counts: Mapping[tuple[str, object, object], int], message: str) -> None:
+def _refuse_repeated(counts: Mapping[DeleteFileKey, int], message: str) -> None:
     for (path, _, _), count in counts.items():
         if count > 1:
             raise InvalidInputError(message, location=path)

@@ -9,10 +9,10 @@ load ─> landed already? ─> prepare (validate, write) ─> swap ─┬─ ret
                                                                      not found ─────────> unknown
 ```
 
-Only a lost swap is tried again, and every try prepares again (I12). `landed` is asked first in every
-round, because a client library may have repeated a request on its own (R69). Whatever else breaks
-at or after the swap is an unknown outcome: the table is searched for the change, and nothing is
-deleted (I10, R56, R58, R60).
+Only a lost swap is tried again, and every try prepares again (I12). `landed` is asked first in
+every round, because a client library may have repeated a request on its own (R69). Whatever else
+breaks at or after the swap is an unknown outcome: the table is searched for the change, and nothing
+is deleted (I10, R56, R58, R60).
 """
 
 from __future__ import annotations
