@@ -67,8 +67,8 @@ def _configured(name: str) -> dict[str, str]:
         return {}
     try:
         found = Config().get_catalog_config(name)
-    except Exception as error:
-        # The YAML reader raises its own classes; the text may quote a secret from the file.
+    except Exception as error:  # noqa: BLE001 - the YAML reader's own classes
+        # Its text is left out: it may quote a secret from the file.
         raise InvalidInputError(
             f"PyIceberg's configuration cannot be read: {type(error).__name__}", catalog=name
         ) from None

@@ -8,12 +8,12 @@ SQL databases and the simulator's memory are such catalogs; they differ in the p
 3. swap the pointer, if it still names the base: the commit point;
 4. where asked for, delete the metadata files that fell out of the log.
 
-A crash before 3 leaves one unreferenced metadata file; after 3 the commit is done. Because 3 compares
-with the base of 1, sequence numbers and row ids are unique by construction.
+A crash before 3 leaves one unreferenced metadata file; after 3 the commit is done. Because 3
+compares with the base of 1, sequence numbers and row ids are unique by construction.
 
-An answer lost in 3 is settled by reading the pointer. Metadata locations are never used twice, so a
-pointer that has left the base proves the outcome: our location is its successor in the metadata log,
-or another one is. A pointer that is still at the base proves nothing: the swap may be under way.
+An answer lost in 3 is settled by reading the pointer. Metadata locations are never used twice, so
+a pointer that has left the base proves the outcome: our location is its successor in the metadata
+log, or another one is. A pointer still at the base proves nothing: the swap may be under way.
 """
 
 from __future__ import annotations
@@ -225,7 +225,7 @@ class PointerCatalog:
                 self._check_locations(metadata)
             new = self._next_location(base, metadata)
             self._put_metadata(new, metadata)
-            self._swap(base, new, metadata, updates)
+            self._swap(base, new, updates)
         self._cache.put(new, metadata)
         self._delete_old_metadata(base.metadata, metadata)
         return TableState(base.identifier, metadata, new)
@@ -245,13 +245,11 @@ class PointerCatalog:
             self._forget_file(new)
             raise
 
-    def _swap(
-        self, base: TableState, new: str, metadata: TableMetadata, updates: Sequence[TableUpdate]
-    ) -> None:
+    def _swap(self, base: TableState, new: str, updates: Sequence[TableUpdate]) -> None:
         try:
             swapped = self._pointers.swap(base.identifier, expected=base.metadata_location, new=new)
             self._runtime.fail_point("catalog.after_swap")
-        except Exception as error:  # whatever it was, the swap may have landed
+        except Exception as error:  # noqa: BLE001 - whatever it was, the swap may have landed
             if not self._settle(base, new, updates, error):
                 self._lost(base, new)
             return
@@ -277,7 +275,7 @@ class PointerCatalog:
         try:
             current = self._pointers.read(base.identifier)
             landed = self._has_landed(base, new, updates, current, certain=cause is None)
-        except Exception as error:  # the question could not be answered, whatever the reason
+        except Exception as error:  # noqa: BLE001 - whatever it was, there is no answer
             raise _unknown(new, updates) from (cause or error)
         if landed is None:
             raise _unknown(new, updates) from cause

@@ -11,12 +11,21 @@ PyIceberg drops, as long as the object itself is passed along.
 
 from __future__ import annotations
 
+import threading
 import weakref
+from collections import OrderedDict
+from collections.abc import Sequence
+from operator import is_
 from typing import Any
 
 from pyiceberg.typedef import IcebergBaseModel
 
 _texts: dict[int, tuple[weakref.ref[Any], bytes]] = {}
+
+_LISTS_MAX = 16
+_LIST_BYTES_MAX = 4 << 20  # 64 MiB in all; 4 MiB are about 6,000 snapshots
+_lists: OrderedDict[int, tuple[Sequence[IcebergBaseModel], bytes]] = OrderedDict()
+_lists_lock = threading.Lock()
 
 
 def remember_text(part: IcebergBaseModel, text: bytes) -> None:
@@ -41,3 +50,35 @@ def text_of(part: IcebergBaseModel) -> bytes:
     text = part.model_dump_json().encode()
     remember_text(part, text)
     return text
+
+
+def texts_of(parts: Sequence[IcebergBaseModel]) -> bytes:
+    """The JSON of immutable parts with commas between; one more than last time costs one part.
+
+    Keeps the text of the last few lists, by their last part. A list that grew otherwise, or shrank,
+    is joined anew from the texts of its parts.
+    """
+    if not parts:
+        return b""
+    joined = _joined(parts)
+    if joined is None and len(parts) > 1:
+        before = _joined(parts[:-1])
+        joined = None if before is None else b"%s,%s" % (before, text_of(parts[-1]))
+    if joined is None:
+        joined = b",".join(map(text_of, parts))
+    if len(joined) <= _LIST_BYTES_MAX:
+        with _lists_lock:
+            _lists[id(parts[-1])] = (parts, joined)
+            _lists.move_to_end(id(parts[-1]))
+            while len(_lists) > _LISTS_MAX:
+                _lists.popitem(last=False)
+    return joined
+
+
+def _joined(parts: Sequence[IcebergBaseModel]) -> bytes | None:
+    with _lists_lock:
+        entry = _lists.get(id(parts[-1]))
+    if entry is None or len(entry[0]) != len(parts):
+        return None
+    same = all(map(is_, entry[0], parts))
+    return entry[1] if same else None

@@ -22,36 +22,33 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, cast
+from typing import Any
 
 from pydantic import ValidationError as PydanticError
 from pyiceberg.exceptions import ValidationError
 from pyiceberg.partitioning import PARTITION_FIELD_ID_START
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.snapshots import MetadataLogEntry, Snapshot, SnapshotLogEntry
 from pyiceberg.table.statistics import StatisticsFile
 from pyiceberg.typedef import IcebergBaseModel
 
 from tableformat.errors import CorruptDataError, TableError, UnsupportedError
-from tableformat.spec.json_texts import remember_text, text_of
-from tableformat.spec.metadata_models import METADATA_MODELS, AnyStatisticsFile, KeyedSnapshot
+from tableformat.spec.json_texts import remember_text, text_of, texts_of
+from tableformat.spec.metadata_models import (
+    METADATA_MODELS,
+    AnyStatisticsFile,
+    last_sequence_number,
+    next_row_id,
+)
 from tableformat.spec.metadata_rules import check_metadata, check_raw_metadata
+from tableformat.spec.snapshot_json import decode_snapshot
 
 FORMAT_VERSION_MAX = 3
 METADATA_BYTES_MAX = 128 << 20  # about 100,000 snapshots with full summaries
 GZIP_RATIO_MAX = 64  # real metadata shrinks 10- to 25-fold
 _GZIP_FREE_BYTES = 8 << 20  # small files may be as repetitive as they like
 _GZIP_MAGIC = b"\x1f\x8b"
-JSON_DEPTH_MAX = 200  # a struct level costs three
 
-_SNAPSHOT_KEYS = frozenset(
-    ("snapshot-id", "parent-snapshot-id", "sequence-number", "timestamp-ms", "manifest-list")
-    + ("summary", "schema-id", "first-row-id", "added-rows")
-)
-_STATISTICS_KEYS = frozenset(
-    ("snapshot-id", "statistics-path", "file-size-in-bytes", "file-footer-size-in-bytes")
-    + ("key-metadata", "blob-metadata")
-)
+_STATISTICS_KEYS = frozenset(field.alias for field in StatisticsFile.model_fields.values())
 _KNOWN_BLOB_TYPES = frozenset(("apache-datasketches-theta-v1", "deletion-vector-v1"))
 _UNSUPPORTED_TEXTS = ("Type not recognized", "Unsupported field type", "Cannot deserialize bytes")
 
@@ -66,42 +63,46 @@ def encode_metadata(metadata: TableMetadata) -> bytes:
     version = metadata.format_version
     parts: list[bytes] = []
 
-    def put(key: str, text: bytes) -> None:
-        parts.append(b"%s:%s" % (_dump(key), text))
+    def put(key: str, text: bytes, before: bytes = b"", after: bytes = b"") -> None:
+        # Long texts are copied once, by the join at the end.
+        parts.extend((b"," if parts else b"{", _dump(key), b":", before, text, after))
+
+    def put_list(key: str, text: bytes) -> None:
+        put(key, text, b"[", b"]")
 
     put("format-version", b"%d" % version)
     put("table-uuid", _dump(str(metadata.table_uuid)))
     put("location", _dump(metadata.location))
     if version > 1:
-        put("last-sequence-number", b"%d" % metadata.last_sequence_number)
+        put("last-sequence-number", b"%d" % last_sequence_number(metadata))
     put("last-updated-ms", b"%d" % metadata.last_updated_ms)
     put("last-column-id", b"%d" % metadata.last_column_id)
     if version == 1:
         put("schema", text_of(metadata.schema()))
-        put("partition-spec", _array(text_of(field) for field in metadata.spec().fields))
+        put_list("partition-spec", b",".join(map(text_of, metadata.spec().fields)))
     put("current-schema-id", b"%d" % metadata.current_schema_id)
-    put("schemas", _array(map(text_of, metadata.schemas)))
+    put_list("schemas", b",".join(map(text_of, metadata.schemas)))
     put("default-spec-id", b"%d" % metadata.default_spec_id)
-    put("partition-specs", _array(map(text_of, metadata.partition_specs)))
+    put_list("partition-specs", b",".join(map(text_of, metadata.partition_specs)))
     put("last-partition-id", b"%d" % _last_partition_id(metadata))
     put("default-sort-order-id", b"%d" % metadata.default_sort_order_id)
-    put("sort-orders", _array(map(text_of, metadata.sort_orders)))
+    put_list("sort-orders", b",".join(map(text_of, metadata.sort_orders)))
     put("properties", _dump(metadata.properties))
     if metadata.current_snapshot_id is not None:
         put("current-snapshot-id", b"%d" % metadata.current_snapshot_id)
     if version > 2:
-        put("next-row-id", b"%d" % metadata.next_row_id)
-    refs = metadata.refs.items()
-    put("refs", b"{%s}" % b",".join(b"%s:%s" % (_dump(name), text_of(ref)) for name, ref in refs))
-    text_of_snapshot = _snapshot_text_v1 if version == 1 else text_of
-    put("snapshots", _array(map(text_of_snapshot, metadata.snapshots)))
-    put("statistics", _array(map(text_of, metadata.statistics)))
-    put("partition-statistics", _array(map(text_of, metadata.partition_statistics)))
-    put("snapshot-log", _array(map(_snapshot_log_text, metadata.snapshot_log)))
-    put("metadata-log", _array(map(_metadata_log_text, metadata.metadata_log)))
+        put("next-row-id", b"%d" % next_row_id(metadata))
+    refs = (b"%s:%s" % (_dump(name), text_of(ref)) for name, ref in metadata.refs.items())
+    put("refs", b",".join(refs), b"{", b"}")
+    put_list("snapshots", _snapshot_texts(metadata))
+    put_list("statistics", b",".join(map(text_of, metadata.statistics)))
+    put_list("partition-statistics", b",".join(map(text_of, metadata.partition_statistics)))
+    put_list("snapshot-log", texts_of(metadata.snapshot_log))
+    put_list("metadata-log", b",".join(map(text_of, metadata.metadata_log)))
     for key, value in (metadata.model_extra or {}).items():
         put(key, _dump(value))
-    return b"{%s}" % b",".join(parts)
+    parts.append(b"}")
+    return b"".join(parts)
 
 
 def decode_metadata(data: bytes, *, location: str) -> TableMetadata:
@@ -189,12 +190,12 @@ def _format_version(raw: Mapping[str, Any]) -> int:
 
 def _build(raw: dict[str, Any], version: int) -> TableMetadata:
     fields = dict(raw)
-    fields["snapshots"] = [_snapshot(one) for one in raw.get("snapshots") or ()]
+    fields["snapshots"] = [decode_snapshot(one, version) for one in raw.get("snapshots") or ()]
     fields["statistics"] = [_statistics(one) for one in raw.get("statistics") or ()]
     for key in ("refs", "snapshot-log", "metadata-log", "partition-statistics", "properties"):
         if fields.get(key) is None:
             fields.pop(key, None)
-    metadata = cast("TableMetadata", METADATA_MODELS[version].model_validate(fields))
+    metadata = METADATA_MODELS[version].model_validate(fields)
     _remember(metadata.schemas, raw.get("schemas"))
     _remember(metadata.partition_specs, raw.get("partition-specs"))
     _remember(metadata.sort_orders, raw.get("sort-orders"))
@@ -202,16 +203,6 @@ def _build(raw: dict[str, Any], version: int) -> TableMetadata:
     raw_refs = raw.get("refs") or {}
     _remember([metadata.refs[name] for name in raw_refs], [raw_refs[name] for name in raw_refs])
     return metadata
-
-
-def _snapshot(raw: dict[str, Any]) -> Snapshot:
-    summary = raw.get("summary")
-    if isinstance(summary, dict) and "operation" not in summary:
-        # Format version 1 allows it; PyIceberg warns and takes the same value.
-        raw = {**raw, "summary": {"operation": "overwrite", **summary}}
-    if raw.keys() <= _SNAPSHOT_KEYS:
-        return Snapshot.model_validate(raw)
-    return KeyedSnapshot.model_validate(raw)
 
 
 def _statistics(raw: dict[str, Any]) -> StatisticsFile:
@@ -236,23 +227,12 @@ def _last_partition_id(metadata: TableMetadata) -> int:
     return max(used, default=PARTITION_FIELD_ID_START - 1)
 
 
-def _snapshot_text_v1(snapshot: Snapshot) -> bytes:
-    return text_of(snapshot.model_copy(update={"sequence_number": None}))
-
-
-def _snapshot_log_text(entry: SnapshotLogEntry) -> bytes:
-    return b'{"timestamp-ms":%d,"snapshot-id":%d}' % (entry.timestamp_ms, entry.snapshot_id)
-
-
-def _metadata_log_text(entry: MetadataLogEntry) -> bytes:
-    return b'{"timestamp-ms":%d,"metadata-file":%s}' % (
-        entry.timestamp_ms,
-        _dump(entry.metadata_file),
-    )
-
-
-def _array(texts: Iterable[bytes]) -> bytes:
-    return b"[%s]" % b",".join(texts)
+def _snapshot_texts(metadata: TableMetadata) -> bytes:
+    if metadata.format_version > 1:
+        return texts_of(metadata.snapshots)
+    # Version 1 has no sequence numbers; PyIceberg's model fills them in.
+    plain = (one.model_copy(update={"sequence_number": None}) for one in metadata.snapshots)
+    return b",".join(map(text_of, plain))
 
 
 _encoder: Callable[[Any], str] = json.JSONEncoder(

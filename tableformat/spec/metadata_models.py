@@ -93,6 +93,16 @@ class IndexedMetadataV3(_Indexed, TableMetadataV3):
     next_row_id: int = Field(alias="next-row-id", default=0)
 
 
+def last_sequence_number(metadata: TableMetadata) -> int:
+    """The highest sequence number in use; 0 for version 1, which has none."""
+    return 0 if isinstance(metadata, TableMetadataV1) else metadata.last_sequence_number
+
+
+def next_row_id(metadata: TableMetadata) -> int:
+    """The first free row id; 0 before version 3, which has none."""
+    return metadata.next_row_id or 0 if isinstance(metadata, TableMetadataV3) else 0
+
+
 METADATA_MODELS: dict[int, type[TableMetadata]] = {
     1: IndexedMetadataV1,
     2: IndexedMetadataV2,

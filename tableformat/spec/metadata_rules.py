@@ -14,13 +14,18 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import MAIN_BRANCH
 
 from tableformat.errors import CorruptDataError
+from tableformat.spec.metadata_models import last_sequence_number, next_row_id
 
 LONG_MAX = (1 << 63) - 1
 CLOCK_SKEW_MS_MAX = 60_000  # how far back Java lets log entries go (R78)
-_DEPTH_MAX = 200
+JSON_DEPTH_MAX = 200  # a level of structs costs three
 
 _REQUIRED = ("location", "last-updated-ms", "last-column-id")
-_REQUIRED_V2 = ("table-uuid", "last-sequence-number", "schemas", "current-schema-id") + (
+_REQUIRED_V2 = (
+    "table-uuid",
+    "last-sequence-number",
+    "schemas",
+    "current-schema-id",
     "partition-specs",
     "default-spec-id",
     "last-partition-id",
@@ -29,7 +34,12 @@ _REQUIRED_V2 = ("table-uuid", "last-sequence-number", "schemas", "current-schema
 )
 _LONGS = ("last-sequence-number", "last-updated-ms", "last-column-id", "next-row-id")
 _SNAPSHOT_LONGS = ("sequence-number", "timestamp-ms", "first-row-id", "added-rows")
-_LISTS = ("schemas", "partition-specs", "sort-orders", "snapshots", "statistics") + (
+_LISTS = (
+    "schemas",
+    "partition-specs",
+    "sort-orders",
+    "snapshots",
+    "statistics",
     "partition-statistics",
     "snapshot-log",
     "metadata-log",
@@ -47,9 +57,6 @@ def check_raw_metadata(raw: Mapping[str, Any], version: int) -> None:
     for key in _LISTS:
         if not isinstance(raw.get(key) or [], list):
             raise CorruptDataError("table metadata has a value of the wrong type", key=key)
-    snapshots = raw.get("snapshots") or []
-    for snapshot in snapshots:
-        _check_raw_snapshot(snapshot, version)
     _check_depth([value for key, value in raw.items() if key != "snapshots"])
 
 
@@ -68,9 +75,8 @@ def check_metadata(metadata: TableMetadata) -> None:
     _check_times(metadata)
 
 
-def _check_raw_snapshot(raw: Any, version: int) -> None:
-    if not isinstance(raw, dict):
-        raise CorruptDataError("a snapshot is not an object")
+def check_raw_snapshot(raw: Mapping[str, Any], version: int) -> None:
+    """Ids, numbers and the summary of one snapshot."""
     snapshot_id = raw.get("snapshot-id")
     if type(snapshot_id) is not int or not 0 <= snapshot_id <= LONG_MAX:
         raise CorruptDataError("a snapshot has no usable id", value=repr(snapshot_id)[:80])
@@ -78,8 +84,8 @@ def _check_raw_snapshot(raw: Any, version: int) -> None:
         _check_long(raw, key, snapshot_id=snapshot_id)
     if raw.get("timestamp-ms") is None:
         raise CorruptDataError("a snapshot has no timestamp-ms", snapshot_id=snapshot_id)
-    if version > 1 and raw.get("sequence-number") is None and version > 2:
-        raise CorruptDataError("a snapshot has no sequence-number", snapshot_id=snapshot_id)
+    if version > 1 and not isinstance(raw.get("manifest-list"), str):
+        raise CorruptDataError("a snapshot has no manifest-list", snapshot_id=snapshot_id)
     summary = raw.get("summary")
     if summary is not None and not (
         isinstance(summary, dict) and all(isinstance(value, str) for value in summary.values())
@@ -89,19 +95,20 @@ def _check_raw_snapshot(raw: Any, version: int) -> None:
         _check_depth([raw])
 
 
-def _check_long(raw: Mapping[str, Any], key: str, **context: object) -> None:
+def _check_long(raw: Mapping[str, Any], key: str, snapshot_id: int | None = None) -> None:
     value = raw.get(key)
     if value is None:
         return
     if type(value) is not int or not 0 <= value <= LONG_MAX:
-        raise CorruptDataError(
-            "table metadata has a number out of range", key=key, value=repr(value)[:80], **context
+        error = CorruptDataError(
+            "table metadata has a number out of range", key=key, value=repr(value)[:80]
         )
+        raise error if snapshot_id is None else error.with_context(snapshot_id=snapshot_id)
 
 
 def _check_depth(value: list[Any]) -> None:
     level: list[Any] = [value]
-    for _ in range(_DEPTH_MAX):
+    for _ in range(JSON_DEPTH_MAX):
         below: list[Any] = []
         for one in level:
             children: Iterable[Any] = one.values() if isinstance(one, dict) else one
@@ -109,7 +116,7 @@ def _check_depth(value: list[Any]) -> None:
         if not below:
             return
         level = below
-    raise CorruptDataError("table metadata is nested too deeply", depth_max=_DEPTH_MAX)
+    raise CorruptDataError("table metadata is nested too deeply", depth_max=JSON_DEPTH_MAX)
 
 
 def _check_unique(key: str, ids: Iterable[int]) -> None:
@@ -166,7 +173,7 @@ def _check_parents(metadata: TableMetadata) -> None:
 def _check_sequence_numbers(metadata: TableMetadata) -> None:
     if metadata.format_version == 1:
         return
-    last = metadata.last_sequence_number
+    last = last_sequence_number(metadata)
     numbers = {one.snapshot_id: one.sequence_number or 0 for one in metadata.snapshots}
     for snapshot in metadata.snapshots:
         number = numbers[snapshot.snapshot_id]
@@ -190,15 +197,16 @@ def _check_sequence_numbers(metadata: TableMetadata) -> None:
 def _check_row_ids(metadata: TableMetadata) -> None:
     if metadata.format_version < 3:
         return
+    free = next_row_id(metadata)
     for snapshot in metadata.snapshots:
         first = snapshot.first_row_id
         if first is None:  # written before the upgrade to version 3
             continue
-        if first + (snapshot.added_rows or 0) > metadata.next_row_id:
+        if first + (snapshot.added_rows or 0) > free:
             raise CorruptDataError(
                 "a snapshot's row ids reach beyond next-row-id",
                 snapshot_id=snapshot.snapshot_id,
-                next_row_id=metadata.next_row_id,
+                next_row_id=free,
             )
 
 

@@ -96,9 +96,11 @@ class LocalOutput(io.RawIOBase):
             raise translate(error, path) from error
 
     def writable(self) -> bool:
+        """Always."""
         return True
 
     def tell(self) -> int:
+        """Bytes written so far."""
         return self._position
 
     def write(self, data: bytes | memoryview) -> int:  # type: ignore[override]

@@ -1,0 +1,65 @@
+"""Snapshots from JSON, each one built once.
+
+Every version of a table repeats nearly all snapshots of the version before. Building them again is
+most of the cost of reading a long table, so a snapshot equal in every field to one that is still in
+use is that one. The memory is weak: it keeps nothing alive.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping
+from typing import Any
+
+from pyiceberg.table.snapshots import Snapshot
+
+from tableformat.errors import CorruptDataError
+from tableformat.spec.metadata_models import KeyedSnapshot
+from tableformat.spec.metadata_rules import check_raw_snapshot
+
+_KNOWN_KEYS = frozenset(field.alias for field in Snapshot.model_fields.values()) | {"summary"}
+_in_use: weakref.WeakValueDictionary[int, Snapshot] = weakref.WeakValueDictionary()
+
+
+def decode_snapshot(raw: Any, version: int) -> Snapshot:
+    """Check and build one snapshot.
+
+    Raises:
+        CorruptDataError: A rule of `check_raw_snapshot` is broken.
+    """
+    if not isinstance(raw, dict):
+        raise CorruptDataError("a snapshot is not an object")
+    known = _in_use.get(raw.get("snapshot-id", 0))
+    if known is not None and _is_same(known, raw):
+        return known
+    check_raw_snapshot(raw, version)
+    summary = raw.get("summary")
+    if summary is not None and "operation" not in summary:
+        # Format version 1 allows it; PyIceberg warns and takes the same value.
+        raw = {**raw, "summary": {"operation": "overwrite", **summary}}
+    if not raw.keys() <= _KNOWN_KEYS:
+        return KeyedSnapshot.model_validate(raw)
+    snapshot = Snapshot.model_validate(raw)
+    _in_use[snapshot.snapshot_id] = snapshot
+    return snapshot
+
+
+def _is_same(known: Snapshot, raw: Mapping[str, Any]) -> bool:
+    summary = known.summary
+    expected = {
+        "snapshot-id": known.snapshot_id,
+        "parent-snapshot-id": known.parent_snapshot_id,
+        "sequence-number": known.sequence_number,
+        "timestamp-ms": known.timestamp_ms,
+        "manifest-list": known.manifest_list,
+        "schema-id": known.schema_id,
+        "first-row-id": known.first_row_id,
+        "added-rows": known.added_rows,
+    }
+    given = dict(raw)
+    given_summary = given.pop("summary", None)
+    if given != {key: value for key, value in expected.items() if value is not None}:
+        return False
+    if summary is None or not isinstance(given_summary, dict):
+        return summary is None and given_summary is None
+    return given_summary == {"operation": summary.operation.value, **summary.additional_properties}
