@@ -32,6 +32,13 @@ class FileColumn:
     children: tuple[FileColumn, ...] = ()
     leaf_index: int = -1
 
+    def ids(self) -> Iterator[int]:
+        """Field ids here and below."""
+        if self.field_id is not None:
+            yield self.field_id
+        for child in self.children:
+            yield from child.ids()
+
     def leaves(self) -> Iterator[int]:
         """Parquet column indices below, in file order."""
         if self.leaf_index >= 0:
@@ -40,20 +47,25 @@ class FileColumn:
             yield from child.leaves()
 
 
-def file_columns(schema: pa.Schema, mapping: NameMapping | None) -> tuple[FileColumn, ...]:
-    """The column tree of a file.
+def file_columns(schema: pa.Schema) -> tuple[FileColumn, ...]:
+    """The column tree of a file, from the Arrow schema that Arrow's Parquet reader derives."""
+    counter = iter(range(1 << 31))
+    return tuple(_column(field, counter) for field in schema)
 
-    Args:
-        schema: The file's Arrow schema as Arrow's Parquet reader derives it.
-        mapping: The table's name mapping, for files that carry no field ids.
+
+def has_field_ids(columns: Sequence[FileColumn]) -> bool:
+    """Whether any column of the file carries a field id."""
+    return any(True for column in columns for _ in column.ids())
+
+
+def map_columns(
+    columns: Sequence[FileColumn], mapping: NameMapping | None
+) -> tuple[FileColumn, ...]:
+    """Give the columns of a file without field ids the ids of the table's name mapping.
 
     Raises:
-        CorruptDataError: The file has no field ids and the table has no name mapping.
+        CorruptDataError: The table has no name mapping.
     """
-    counter = iter(range(1 << 31))
-    columns = tuple(_column(field, counter) for field in schema)
-    if any(_has_ids(column) for column in columns):
-        return columns
     if mapping is None:
         raise CorruptDataError(
             "the file has no field ids and the table has no name mapping",
@@ -99,10 +111,6 @@ def _column(field: pa.Field, counter: Iterator[int]) -> FileColumn:
         kind=kind,
         children=tuple(_column(part, counter) for part in parts),
     )
-
-
-def _has_ids(column: FileColumn) -> bool:
-    return column.field_id is not None or any(_has_ids(child) for child in column.children)
 
 
 def _mapped(column: FileColumn, names: Sequence[MappedField]) -> FileColumn:

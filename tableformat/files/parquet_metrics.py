@@ -178,20 +178,40 @@ def file_metrics(
     metrics = FileMetrics(split_offsets=_split_offsets(footer), nan_value_counts=dict(nan_counts))
     groups = [footer.row_group(index) for index in range(footer.num_row_groups)]
     for index, leaf in enumerate(leaves):
-        if leaf.field_id > USER_FIELD_ID_MAX:
-            continue
-        chunks = [group.column(index) for group in groups]
-        metrics.column_sizes[leaf.field_id] = sum(chunk.total_compressed_size for chunk in chunks)
-        if not leaf.has_counts:
-            continue
-        metrics.value_counts[leaf.field_id] = sum(chunk.num_values for chunk in chunks)
-        statistics = [chunk.statistics for chunk in chunks]
-        if any(each is None or not each.has_null_count for each in statistics):
-            continue
-        metrics.null_value_counts[leaf.field_id] = sum(each.null_count for each in statistics)
-        if leaf.mode.bounds:
-            _add_bounds(metrics, leaf, chunks)
+        _add_leaf(metrics, leaf, [group.column(index) for group in groups])
     return metrics
+
+
+def row_group_metrics(
+    footer: pq.FileMetaData, row_group: int, leaves: Sequence[tuple[int, Leaf]]
+) -> FileMetrics:
+    """The statistics of one row group, for skipping it; NaN counts are not known.
+
+    Args:
+        footer: The file's footer.
+        row_group: Its index.
+        leaves: Parquet column index and column; stored types must equal the `kind`s.
+    """
+    metrics = FileMetrics()
+    group = footer.row_group(row_group)
+    for index, leaf in leaves:
+        _add_leaf(metrics, leaf, [group.column(index)])
+    return metrics
+
+
+def _add_leaf(metrics: FileMetrics, leaf: Leaf, chunks: Sequence[Any]) -> None:
+    if leaf.field_id > USER_FIELD_ID_MAX:
+        return
+    metrics.column_sizes[leaf.field_id] = sum(chunk.total_compressed_size for chunk in chunks)
+    if not leaf.has_counts:
+        return
+    metrics.value_counts[leaf.field_id] = sum(chunk.num_values for chunk in chunks)
+    statistics = [chunk.statistics for chunk in chunks]
+    if any(each is None or not each.has_null_count for each in statistics):
+        return
+    metrics.null_value_counts[leaf.field_id] = sum(each.null_count for each in statistics)
+    if leaf.mode.bounds:
+        _add_bounds(metrics, leaf, chunks)
 
 
 def _add_bounds(metrics: FileMetrics, leaf: Leaf, chunks: Sequence[Any]) -> None:
@@ -203,7 +223,7 @@ def _add_bounds(metrics: FileMetrics, leaf: Leaf, chunks: Sequence[Any]) -> None
             highs.append(statistics.max_raw)
         elif statistics.null_count < chunk.num_values and not _is_float(leaf.kind):
             return
-    if not lows:
+    if not lows or any(value != value for value in (*lows, *highs)):  # foreign writers: NaN
         return
     decode = _decimal_order if isinstance(leaf.kind, DecimalType) else _same
     low, high = min(map(decode, lows)), max(map(decode, highs))

@@ -28,11 +28,19 @@ from tableformat.errors import (
     CorruptDataError,
     InvalidInputError,
     NotFoundError,
+    StoreUnavailableError,
     UnsupportedError,
     error_context,
 )
-from tableformat.files.parquet_columns import FileColumn, file_columns, select_columns
+from tableformat.files.parquet_columns import (
+    FileColumn,
+    file_columns,
+    has_field_ids,
+    map_columns,
+    select_columns,
+)
 from tableformat.files.parquet_projection import columns_by_id, missing_column, project_column
+from tableformat.files.parquet_row_groups import RowGroupFilter, matching_row_groups
 from tableformat.spec.arrow_arrays import constant_array
 from tableformat.spec.data_file import PARQUET_FORMAT, DataFile
 from tableformat.spec.names import LAST_UPDATED_SEQUENCE_NUMBER_FIELD_ID, ROW_ID_FIELD_ID
@@ -54,7 +62,7 @@ def read_data_file(
     sequence_number: int | None = None,
     batch_rows: int = _BATCH_ROWS,
     positions: bool = False,
-    row_groups: Sequence[int] | None = None,
+    row_group_filter: RowGroupFilter | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Read the rows of a file.
 
@@ -68,7 +76,8 @@ def read_data_file(
         sequence_number: The entry's data sequence number, for `_last_updated_sequence_number`.
         batch_rows: Rows per batch at most.
         positions: Add the int64 column `_pos` at the end: ordinals in the file from 0.
-        row_groups: Read these row groups only, ascending; all by default.
+        row_group_filter: Told the statistics of one row group (as a `DataFile`), says False if it
+            can be skipped. Positions and lineage of the other rows stay what they are.
 
     Yields:
         Batches with columns as `arrow_schema(schema)`, in file order.
@@ -83,12 +92,21 @@ def read_data_file(
     location = data_file.file_path
     with error_context(location=location):
         reader = _open(store, data_file)
-        mapping = _name_mapping((properties or {}).get(NAME_MAPPING_PROPERTY))
         with _as_corrupt(location):
-            file_schema = reader.schema_arrow
-        columns = select_columns(file_columns(file_schema, mapping), schema.fields)
+            tree = file_columns(reader.schema_arrow)
+        if has_field_ids(tree):
+            _check_stored_ids(data_file, tree, schema)
+        else:
+            mapping = _name_mapping((properties or {}).get(NAME_MAPPING_PROPERTY))
+            tree = map_columns(tree, mapping)
+        columns = select_columns(tree, schema.fields)
         plan = _Plan(data_file, schema, spec, columns, sequence_number, positions=positions)
-        yield from _batches(reader, plan, batch_rows, row_groups)
+        groups: Sequence[int] = range(reader.metadata.num_row_groups)
+        if row_group_filter is not None:
+            groups = matching_row_groups(
+                reader.metadata, data_file, columns, schema.fields, row_group_filter
+            )
+        yield from _batches(reader, plan, batch_rows, groups)
 
 
 class _Plan:
@@ -151,12 +169,12 @@ class _Plan:
 
 
 def _batches(
-    reader: pq.ParquetFile, plan: _Plan, batch_rows: int, row_groups: Sequence[int] | None
+    reader: pq.ParquetFile, plan: _Plan, batch_rows: int, row_groups: Sequence[int]
 ) -> Iterator[pa.RecordBatch]:
     footer = reader.metadata
     sizes = [footer.row_group(index).num_rows for index in range(footer.num_row_groups)]
     starts = np.cumsum([0, *sizes]).tolist()
-    for first, last in _runs(range(len(sizes)) if row_groups is None else row_groups):
+    for first, last in _runs(row_groups):
         position, end = starts[first], starts[last + 1]
         if not plan.leaves:
             for start in range(position, end, batch_rows):
@@ -208,6 +226,22 @@ def _open(store: ObjectStore, data_file: DataFile) -> pq.ParquetFile:
     return reader
 
 
+def _check_stored_ids(data_file: DataFile, tree: Sequence[FileColumn], schema: Schema) -> None:
+    """A column that the manifest entry has statistics of must be in the file, under its id.
+
+    Without this a file with wrong ids would read as nulls. Not for files without ids: the mapping
+    that the statistics were made with may have been another one.
+    """
+    stored = {field_id for column in tree for field_id in column.ids()}
+    for field_id in data_file.column_sizes or ():
+        if field_id not in stored and field_id in schema.field_ids:
+            raise CorruptDataError(
+                "the manifest entry describes a column that the file does not have",
+                column=schema.find_column_name(field_id),
+                field_id=field_id,
+            )
+
+
 @contextmanager
 def _as_corrupt(location: str) -> Iterator[None]:
     """Arrow's complaints about bytes as ours."""
@@ -215,7 +249,11 @@ def _as_corrupt(location: str) -> Iterator[None]:
         yield
     except FileNotFoundError as error:
         raise NotFoundError("file does not exist", location=location) from error
-    except (OSError, pa.ArrowException) as error:
+    except OSError as error:
+        if error.errno is not None:  # the system's complaint, not about the bytes
+            raise StoreUnavailableError(f"cannot read: {error}", location=location) from error
+        raise CorruptDataError(f"broken Parquet file: {error}", location=location) from error
+    except pa.ArrowException as error:
         raise CorruptDataError(f"broken Parquet file: {error}", location=location) from error
 
 

@@ -1,12 +1,25 @@
-"""What of a table schema is stored in a Parquet file: everything but columns of type unknown."""
+"""What of a table's rows is stored in a Parquet file: everything but columns of type unknown.
+
+Unknown is always null and stored nowhere (spec: Parquet appendix), so it is cut out of structs too;
+readers put it back as a missing column. What would leave nothing to store cannot be written:
+Parquet has no empty groups.
+"""
 
 from __future__ import annotations
 
 import pyarrow as pa
 from pyiceberg.schema import Schema
-from pyiceberg.types import ListType, MapType, NestedField, StructType, UnknownType
+from pyiceberg.types import (
+    IcebergType,
+    ListType,
+    MapType,
+    NestedField,
+    StructType,
+    UnknownType,
+)
 
 from tableformat.errors import UnsupportedError
+from tableformat.spec.arrow_arrays import rebased_offsets
 from tableformat.spec.types import arrow_field
 
 
@@ -14,34 +27,79 @@ def stored_schema(schema: Schema) -> pa.Schema:
     """The Arrow schema of a file's stored columns, with field ids.
 
     Raises:
-        UnsupportedError: Nothing would be left of the table, a struct, a list or a map.
+        UnsupportedError: Nothing would be left of the row, a struct, a list or a map.
     """
-    kept = [
-        arrow_field(field)
-        for field in schema.fields
-        if not isinstance(field.field_type, UnknownType)
-    ]
-    for field in schema.fields:
-        _check_stored(field, field.name)
+    kept = _stored_fields(tuple(schema.fields), "")
     if not kept:
         raise UnsupportedError("cannot write a file without a stored column")
-    return pa.schema(kept)
+    return pa.schema([arrow_field(field) for field in kept])
 
 
-def _check_stored(field: NestedField, path: str) -> None:
-    """Unknown is stored nowhere, so only a top-level column of that type can be left out."""
-    kind = field.field_type
-    children: tuple[NestedField, ...] = ()
+def stored_rows(rows: pa.Table, stored: pa.Schema) -> pa.Table:
+    """Rows cut to the stored columns and struct fields, found by name.
+
+    Args:
+        rows: Columns as `arrow_schema` of a schema that contains the stored one.
+        stored: `stored_schema` of the file.
+
+    Returns:
+        Same rows with schema `stored`; no copy of flat columns.
+    """
+    columns = []
+    for field in stored:
+        column = rows.column(field.name)
+        if column.type != field.type:
+            chunks = [_narrowed(chunk, field.type) for chunk in column.chunks]
+            column = pa.chunked_array(chunks, type=field.type)
+        columns.append(column)
+    return pa.Table.from_arrays(columns, schema=stored)
+
+
+def _stored_fields(fields: tuple[NestedField, ...], path: str) -> tuple[NestedField, ...]:
+    return tuple(
+        field.model_copy(update={"field_type": _stored_type(field.field_type, path + field.name)})
+        for field in fields
+        if not isinstance(field.field_type, UnknownType)
+    )
+
+
+def _stored_type(kind: IcebergType, path: str) -> IcebergType:
     if isinstance(kind, StructType):
-        children = kind.fields
-    elif isinstance(kind, ListType):
-        children = (kind.element_field,)
-    elif isinstance(kind, MapType):
-        children = (kind.key_field, kind.value_field)
-    for child in children:
-        here = f"{path}.{child.name}"
-        if isinstance(child.field_type, UnknownType):
-            raise UnsupportedError("cannot store type unknown inside another type", column=here)
-        _check_stored(child, here)
-    if isinstance(kind, StructType) and not children:
-        raise UnsupportedError("cannot store a struct without fields", column=path)
+        fields = _stored_fields(kind.fields, f"{path}.")
+        if not fields:
+            raise UnsupportedError("cannot store a struct without a stored field", column=path)
+        return StructType(*fields)
+    if isinstance(kind, ListType):
+        element = _stored_child(kind.element_field, path)
+        return ListType(kind.element_id, element, kind.element_required)
+    if isinstance(kind, MapType):
+        key = _stored_child(kind.key_field, path)
+        value = _stored_child(kind.value_field, path)
+        return MapType(kind.key_id, key, kind.value_id, value, kind.value_required)
+    return kind
+
+
+def _stored_child(field: NestedField, path: str) -> IcebergType:
+    here = f"{path}.{field.name}"
+    if isinstance(field.field_type, UnknownType):
+        raise UnsupportedError("cannot store type unknown in a list or map", column=here)
+    return _stored_type(field.field_type, here)
+
+
+def _narrowed(values: pa.Array, target: pa.DataType) -> pa.Array:
+    if values.type == target:
+        return values
+    mask = values.is_null() if values.null_count else None
+    if pa.types.is_struct(target):
+        children = [
+            _narrowed(values.field(values.type.get_field_index(field.name)), field.type)
+            for field in target
+        ]
+        return pa.StructArray.from_arrays(children, fields=list(target), mask=mask)
+    offsets, first, count = rebased_offsets(values)
+    if pa.types.is_list(target):
+        elements = _narrowed(values.values.slice(first, count), target.value_type)
+        return pa.ListArray.from_arrays(offsets, elements, type=target, mask=mask)
+    keys = _narrowed(values.keys.slice(first, count), target.key_type)
+    items = _narrowed(values.items.slice(first, count), target.item_type)
+    return pa.MapArray.from_arrays(offsets, keys, items, type=target, mask=mask)

@@ -17,7 +17,7 @@ from pyiceberg.schema import Schema
 from tableformat.errors import InternalError, StoreUnavailableError
 from tableformat.files.parquet_metrics import FileMetrics, count_nans, file_metrics, leaves_of
 from tableformat.files.parquet_options import ParquetOptions
-from tableformat.files.parquet_schema import stored_schema
+from tableformat.files.parquet_schema import stored_rows, stored_schema
 from tableformat.spec.data_file import PARQUET_FORMAT, DataFile, FileContent
 from tableformat.store.base import ObjectStore
 
@@ -28,7 +28,7 @@ class ParquetFileWriter:
     Args:
         store: Where the object goes.
         location: Its absolute location; must be free.
-        schema: Table schema of the rows; columns of type unknown are not stored (spec).
+        schema: What is stored, without what is of type unknown.
         options: Encoding settings.
         properties: Table properties, for the metrics modes.
 
@@ -50,7 +50,6 @@ class ParquetFileWriter:
         self._leaves = leaves_of(schema, properties)
         self._nan_counts: Counter[int] = Counter()
         self._arrow = stored_schema(schema)
-        self._names = self._arrow.names
         self._sink: Any = store.open_output(location)
         try:
             self._writer = pq.ParquetWriter(self._sink, self._arrow, **options.writer_arguments())
@@ -64,10 +63,10 @@ class ParquetFileWriter:
         return int(self._sink.tell())
 
     def write(self, rows: pa.Table) -> None:
-        """Append `rows` (columns as `arrow_schema` of the schema) as one row group."""
+        """Append rows as one row group; they have at least the schema's columns."""
         if rows.num_rows == 0:
             return
-        stored = rows.select(self._names).cast(self._arrow)
+        stored = stored_rows(rows, self._arrow)
         self._guard(lambda: self._writer.write_table(stored, row_group_size=rows.num_rows))
         for field_id, count in count_nans(stored, self._leaves).items():
             self._nan_counts[field_id] += count

@@ -258,9 +258,9 @@ def is_varying_binary(kind: pa.DataType) -> bool:
 
 
 def _is_small_integer(kind: pa.DataType) -> bool:
-    return pa.types.is_integer(kind) and (
-        kind.bit_width < 32 or (kind.bit_width == 32 and pa.types.is_signed_integer(kind))
-    )
+    if not pa.types.is_integer(kind):
+        return False
+    return bool(kind.bit_width < 32 or (kind.bit_width == 32 and pa.types.is_signed_integer(kind)))
 
 
 def _timestamp_of(kind: pa.TimestampType) -> PrimitiveType:
