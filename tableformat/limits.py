@@ -19,8 +19,11 @@ AVRO_DECODED_BYTES_MAX = 1024 * 1024 * 1024
 # when compressed; the floor covers tiny files with a good dictionary.
 AVRO_RECORDS_FLOOR = 10_000
 
-# The schema in an Avro header: nesting of types, and characters of JSON. A manifest needs 6 levels.
+# The schema in an Avro header: nesting of types (a manifest needs 6 levels), and values that one
+# record consists of, nulls too (60, and one per partition field). Named types can be used many
+# times, so a short schema could ask for 2**60 values that take no bytes.
 AVRO_SCHEMA_DEPTH_MAX = 32
+AVRO_SCHEMA_VALUES_MAX = 2000
 AVRO_HEADER_BYTES_MAX = 64 * 1024 * 1024  # the table schema is in it; thousands of columns fit
 
 # Puffin and deletion vectors -------------------------------------------------------------------
@@ -49,6 +52,9 @@ PUFFIN_TARGET_BYTES = 64 * 1024 * 1024
 
 # A Puffin file up to this size is read whole: one request instead of three or four.
 PUFFIN_WHOLE_READ_BYTES_MAX = 1024 * 1024
+
+# Bytes between two wanted blobs that are read along rather than asked for around.
+PUFFIN_READ_GAP_BYTES_MAX = 64 * 1024
 
 # Read from the end of a larger file in the hope that the footer fits.
 PUFFIN_FOOTER_GUESS_BYTES = 64 * 1024

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tableformat.errors import CorruptDataError, InvalidInputError, UnsupportedError
-from tableformat.files.avro_records import MalformedAvroError, read_bytes, read_long, write_long
+from tableformat.files.avro_values import MalformedAvroError, read_bytes, read_long, write_long
 from tableformat.files.compression import compress, decompress
 from tableformat.limits import (
     AVRO_DECODED_BYTES_FLOOR,
@@ -99,7 +99,9 @@ def encode_container(
             write_long(out, len(part))
             out += part
     write_long(out, 0)
-    sync = hashlib.blake2b(payload, digest_size=SYNC_SIZE, key=hashlib.md5(out).digest()).digest()  # noqa: S324 - a marker, no secret
+    digest = hashlib.blake2b(out, digest_size=SYNC_SIZE)
+    digest.update(payload)
+    sync = digest.digest()
     out += sync
     if record_count:
         stored = compress(payload, READ_CODECS[avro_codec])

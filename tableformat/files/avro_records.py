@@ -1,37 +1,43 @@
-"""Avro values: bounds-checked decoding of records, projected by field id.
+"""Avro records, decoded by the writer's schema and projected by Iceberg field id.
 
-A decoder takes `(buffer, position)` and returns `(value, next position)`. Decoders are compiled
-once per file from the writer's schema, which always decides the layout; the wanted fields are
-picked by Iceberg field id, others are read and dropped.
+A decoder is compiled once per file from the writer's schema, which always decides the layout; the
+wanted fields are picked by field id, others are read and dropped.
 
 PyIceberg's compiled decoder is not used, because it trusts the counts in the data: a wrong one
-makes it read past its buffer. Every count and length is checked against the bytes left here, so
-the cost of a value is bounded by the bytes it occupies.
+makes it read past its buffer, and the process dies. The decoders in `avro_values` do not.
 
-Source: Apache Avro specification 1.11, "Binary Encoding"; Iceberg spec, appendix A "Avro".
+Source: Apache Avro specification 1.11, "Schema Declaration"; Iceberg spec, appendix A "Avro".
 """
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
-from tableformat.limits import AVRO_SCHEMA_DEPTH_MAX
-
-Decoder = Callable[[bytes, int], tuple[Any, int]]
-
-LONG_MIN, LONG_MAX = -(2**63), 2**63 - 1
-INT_MIN, INT_MAX = -(2**31), 2**31 - 1
-_FLOAT = struct.Struct("<f")
-_DOUBLE = struct.Struct("<d")
-
-
-class MalformedAvroError(ValueError):
-    """Bytes that are not what the schema says. Callers turn it into `CorruptDataError`."""
+from tableformat.files.avro_values import (
+    Decoder,
+    MalformedAvroError,
+    fixed_decoder,
+    list_decoder,
+    map_decoder,
+    pairs_decoder,
+    read_boolean,
+    read_bytes,
+    read_double,
+    read_float,
+    read_int,
+    read_int_bytes_map,
+    read_int_int_map,
+    read_long,
+    read_null,
+    read_str,
+    tuple_decoder,
+    union_decoder,
+)
+from tableformat.limits import AVRO_SCHEMA_DEPTH_MAX, AVRO_SCHEMA_VALUES_MAX
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +45,15 @@ class AvroType:
     """A compiled Avro type.
 
     `kind` is what the value is in Python: `bool`, `int` (32 bits), `long`, `float`, `bytes`, `str`,
-    `uuid`, `decimal`, `list<...>`, `map<...>`, `record` or `null`.
+    `uuid`, `decimal`, `list<...>`, `map<...>`, `record` or `null`. `size_bytes_min` is what a value
+    occupies at least; `value_count` how many values it consists of, items of lists counted once.
     """
 
     kind: str
     decode: Decoder
     nullable: bool = False
     size_bytes_min: int = 1
+    value_count: int = 1
     fields: tuple[AvroField, ...] = field(default=(), repr=False)
 
 
@@ -56,51 +64,6 @@ class AvroField:
     name: str
     field_id: int | None
     type: AvroType
-
-
-def write_long(out: bytearray, value: int) -> None:
-    """Append a zigzag varint."""
-    encoded = (value << 1) ^ (value >> 63)
-    while encoded > 0x7F:
-        out.append((encoded & 0x7F) | 0x80)
-        encoded >>= 7
-    out.append(encoded)
-
-
-def read_long(buffer: bytes, position: int) -> tuple[int, int]:
-    """Read a zigzag varint of at most 64 bits.
-
-    Raises:
-        MalformedAvroError: It is longer than 10 bytes or has more than 64 bits.
-        IndexError: The buffer ends inside it.
-    """
-    byte = buffer[position]
-    position += 1
-    if byte < 0x80:
-        return (byte >> 1) ^ -(byte & 1), position
-    encoded = byte & 0x7F
-    shift = 7
-    while True:
-        byte = buffer[position]
-        position += 1
-        encoded |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            break
-        shift += 7
-        if shift > 63:
-            raise MalformedAvroError("an integer is longer than 10 bytes")
-    if encoded > 0xFFFF_FFFF_FFFF_FFFF:
-        raise MalformedAvroError("an integer has more than 64 bits")
-    return (encoded >> 1) ^ -(encoded & 1), position
-
-
-def read_bytes(buffer: bytes, position: int) -> tuple[bytes, int]:
-    """Read a length and that many bytes; the bytes must be there."""
-    length, position = read_long(buffer, position)
-    end = position + length
-    if length < 0 or end > len(buffer):
-        raise MalformedAvroError(f"a value of {length} bytes does not fit into the bytes left")
-    return buffer[position:end], end
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +172,7 @@ class _Compiler:
             return self._array(schema, depth)
         if kind == "map":
             values = self.compile(schema.get("values"), depth + 1, None)
-            return AvroType(f"map<str,{values.kind}>", _map_decoder(_read_str, values.decode))
+            return AvroType(f"map<str,{values.kind}>", map_decoder(read_str, values.decode))
         if kind == "fixed":
             return self._fixed(schema)
         return _logical(schema, self.compile(kind, depth + 1, None))
@@ -222,8 +185,9 @@ class _Compiler:
         value = values[0] if values else compiled[0]
         return AvroType(
             value.kind,
-            _union_decoder(tuple(each.decode for each in compiled)),
+            union_decoder(tuple(each.decode for each in compiled)),
             nullable=len(values) < len(compiled),
+            value_count=value.value_count,
             fields=value.fields,
         )
 
@@ -243,12 +207,16 @@ class _Compiler:
         ids = [each.field_id for each in fields if each.field_id is not None]
         if len(set(ids)) < len(ids):
             raise MalformedAvroError("a record has the same field id twice")
+        value_count = 1 + sum(each.type.value_count for each in fields)
+        if value_count > AVRO_SCHEMA_VALUES_MAX:
+            raise MalformedAvroError("the schema has too many values per record")
         wanted = None if owner is None else self._projections.get(owner)
         decoders = tuple(each.type.decode for each in fields)
         result = AvroType(
             "record",
-            _tuple_decoder(decoders) if wanted is None else _project(fields, wanted),
+            tuple_decoder(decoders) if wanted is None else _project(fields, wanted),
             size_bytes_min=sum(each.type.size_bytes_min for each in fields),
+            value_count=value_count,
             fields=tuple(fields),
         )
         return self._name(schema, result)
@@ -264,18 +232,18 @@ class _Compiler:
             integral = {"int", "long"}
             if plain and key.type.kind in integral and items.fields[0] is key:
                 if value.type.kind in integral:
-                    return AvroType(kind, _read_int_int_map)
+                    return AvroType(kind, read_int_int_map)
                 if value.type.kind == "bytes":
-                    return AvroType(kind, _read_int_bytes_map)
+                    return AvroType(kind, read_int_bytes_map)
             first = items.fields.index(key)
-            return AvroType(kind, _pairs_decoder(items.decode, first))
-        return AvroType(f"list<{items.kind}>", _list_decoder(items.decode))
+            return AvroType(kind, pairs_decoder(items.decode, first))
+        return AvroType(f"list<{items.kind}>", list_decoder(items.decode))
 
     def _fixed(self, schema: dict[str, Any]) -> AvroType:
         size = schema.get("size")
         if not isinstance(size, int) or size < 0:
             raise MalformedAvroError("a fixed type without a size in the schema")
-        plain = AvroType("bytes", _fixed_decoder(size), size_bytes_min=size)
+        plain = AvroType("bytes", fixed_decoder(size), size_bytes_min=size)
         return self._name(schema, _logical(schema, plain))
 
     def _name(self, schema: dict[str, Any], compiled: AvroType) -> AvroType:
@@ -323,153 +291,13 @@ def _key_value(items: AvroType) -> tuple[AvroField, AvroField]:
     return by_name["key"], by_name["value"]
 
 
-def _read_null(_: bytes, position: int) -> tuple[None, int]:
-    return None, position
-
-
-def _read_boolean(buffer: bytes, position: int) -> tuple[bool, int]:
-    byte = buffer[position]
-    if byte > 1:
-        raise MalformedAvroError("a boolean is neither 0 nor 1")
-    return byte == 1, position + 1
-
-
-def _read_int(buffer: bytes, position: int) -> tuple[int, int]:
-    value, position = read_long(buffer, position)
-    if not INT_MIN <= value <= INT_MAX:
-        raise MalformedAvroError("an int has more than 32 bits")
-    return value, position
-
-
-def _read_str(buffer: bytes, position: int) -> tuple[str, int]:
-    raw, position = read_bytes(buffer, position)
-    return raw.decode("utf-8"), position
-
-
-def _read_float(buffer: bytes, position: int) -> tuple[float, int]:
-    return float(_FLOAT.unpack(_exactly(buffer, position, 4))[0]), position + 4
-
-
-def _read_double(buffer: bytes, position: int) -> tuple[float, int]:
-    return float(_DOUBLE.unpack(_exactly(buffer, position, 8))[0]), position + 8
-
-
-def _exactly(buffer: bytes, position: int, size: int) -> bytes:
-    raw = buffer[position : position + size]
-    if len(raw) != size:
-        raise MalformedAvroError("the data ends inside a value")
-    return raw
-
-
-def _fixed_decoder(size: int) -> Decoder:
-    def decode(buffer: bytes, position: int) -> tuple[bytes, int]:
-        return _exactly(buffer, position, size), position + size
-
-    return decode
-
-
-def _tuple_decoder(decoders: tuple[Decoder, ...]) -> Decoder:
-    def decode(buffer: bytes, position: int) -> tuple[tuple[Any, ...], int]:
-        values = []
-        for each in decoders:
-            value, position = each(buffer, position)
-            values.append(value)
-        return tuple(values), position
-
-    return decode
-
-
-def _union_decoder(branches: tuple[Decoder, ...]) -> Decoder:
-    def decode(buffer: bytes, position: int) -> tuple[Any, int]:
-        index, position = read_long(buffer, position)
-        if not 0 <= index < len(branches):
-            raise MalformedAvroError("a union has no such branch")
-        return branches[index](buffer, position)
-
-    return decode
-
-
-def _read_count(buffer: bytes, position: int) -> tuple[int, int]:
-    """Items in the next block of an array or map; each takes at least one byte."""
-    count, position = read_long(buffer, position)
-    if count < 0:
-        count = -count
-        size, position = read_long(buffer, position)
-        if not 0 <= size <= len(buffer) - position:
-            raise MalformedAvroError("an array block does not fit into the bytes left")
-    if count > len(buffer) - position:
-        raise MalformedAvroError(f"an array claims {count} items, more than bytes are left")
-    return count, position
-
-
-def _list_decoder(decode_item: Decoder) -> Decoder:
-    def decode(buffer: bytes, position: int) -> tuple[list[Any], int]:
-        items: list[Any] = []
-        count, position = _read_count(buffer, position)
-        while count:
-            for _ in range(count):
-                item, position = decode_item(buffer, position)
-                items.append(item)
-            count, position = _read_count(buffer, position)
-        return items, position
-
-    return decode
-
-
-def _pairs_decoder(decode_pair: Decoder, key_index: int) -> Decoder:
-    decode_list = _list_decoder(decode_pair)
-
-    def decode(buffer: bytes, position: int) -> tuple[dict[Any, Any], int]:
-        pairs, position = decode_list(buffer, position)
-        return {pair[key_index]: pair[1 - key_index] for pair in pairs}, position
-
-    return decode
-
-
-def _map_decoder(decode_key: Decoder, decode_value: Decoder) -> Decoder:
-    return _pairs_decoder(_tuple_decoder((decode_key, decode_value)), 0)
-
-
-def _read_int_int_map(buffer: bytes, position: int) -> tuple[dict[int, int], int]:
-    result: dict[int, int] = {}
-    count, position = _read_count(buffer, position)
-    while count:
-        for _ in range(count):
-            # One-byte varints, most of all, without the cost of a call.
-            key = buffer[position]
-            if key < 0x80:
-                key = (key >> 1) ^ -(key & 1)
-                position += 1
-            else:
-                key, position = read_long(buffer, position)
-            value = buffer[position]
-            if value < 0x80:
-                result[key] = (value >> 1) ^ -(value & 1)
-                position += 1
-            else:
-                result[key], position = read_long(buffer, position)
-        count, position = _read_count(buffer, position)
-    return result, position
-
-
-def _read_int_bytes_map(buffer: bytes, position: int) -> tuple[dict[int, bytes], int]:
-    result: dict[int, bytes] = {}
-    count, position = _read_count(buffer, position)
-    while count:
-        for _ in range(count):
-            key, position = read_long(buffer, position)
-            result[key], position = read_bytes(buffer, position)
-        count, position = _read_count(buffer, position)
-    return result, position
-
-
 _PRIMITIVES: Mapping[str, AvroType] = {
-    "null": AvroType("null", _read_null, nullable=True, size_bytes_min=0),
-    "boolean": AvroType("bool", _read_boolean),
-    "int": AvroType("int", _read_int),
+    "null": AvroType("null", read_null, nullable=True, size_bytes_min=0),
+    "boolean": AvroType("bool", read_boolean),
+    "int": AvroType("int", read_int),
     "long": AvroType("long", read_long),
-    "float": AvroType("float", _read_float, size_bytes_min=4),
-    "double": AvroType("float", _read_double, size_bytes_min=8),
+    "float": AvroType("float", read_float, size_bytes_min=4),
+    "double": AvroType("float", read_double, size_bytes_min=8),
     "bytes": AvroType("bytes", read_bytes),
-    "string": AvroType("str", _read_str),
+    "string": AvroType("str", read_str),
 }

@@ -32,6 +32,7 @@ from tableformat.files.puffin import (
 from tableformat.limits import (
     DELETION_VECTOR_BYTES_MAX,
     PUFFIN_FOOTER_GUESS_BYTES,
+    PUFFIN_READ_GAP_BYTES_MAX,
     PUFFIN_TARGET_BYTES,
     PUFFIN_WHOLE_READ_BYTES_MAX,
 )
@@ -114,7 +115,7 @@ def read_deletion_vector(
             its footer has no such vector, or the vector is damaged.
         NotFoundError: The Puffin file is gone.
 
-    Effects: one read for a small Puffin file, three or four for a large one.
+    Effects: one read for a Puffin file up to 1 MiB, three or four for a larger one.
     """
     return read_deletion_vectors(store, [(dv, record_count)])[0]
 
@@ -135,15 +136,17 @@ def read_deletion_vectors(
     for ordinal, (dv, _) in enumerate(dvs):
         _check_entry(dv)
         by_file.setdefault((dv.file_path, dv.file_size_in_bytes), []).append(ordinal)
+    for ordinals in by_file.values():
+        ordinals.sort(key=lambda ordinal: dvs[ordinal][0].content_offset or 0)
     results: dict[int, Positions] = {}
     for (location, size_bytes), ordinals in by_file.items():
         puffin = _PuffinFile(store, location, size_bytes)
-        for ordinal in ordinals:
+        blobs = [_find_blob(puffin.footer, dvs[ordinal][0]) for ordinal in ordinals]
+        for ordinal, stored in zip(ordinals, puffin.read(blobs), strict=True):
             dv, record_count = dvs[ordinal]
             with error_context(data_file=dv.referenced_data_file):
-                blob = _find_blob(puffin.footer, dv)
                 results[ordinal] = decode_deletion_vector(
-                    puffin.read(blob),
+                    stored,
                     location=location,
                     cardinality=dv.record_count,
                     record_count=record_count,
@@ -171,11 +174,16 @@ class _PuffinFile:
         else:
             self.footer = self._load_footer(size_bytes)
 
-    def read(self, blob: BlobMetadata) -> bytes:
-        """The stored bytes of a blob."""
-        if self._whole is not None:
-            return self._whole[blob.offset : blob.offset + blob.length]
-        return self._store.get(self._location, offset=blob.offset, length=blob.length)
+    def read(self, blobs: Sequence[BlobMetadata]) -> Iterator[bytes]:
+        """The stored bytes of blobs, in their order; neighbours come in one read."""
+        start, data = 0, self._whole or b""
+        for ordinal, blob in enumerate(blobs):
+            end = blob.offset + blob.length
+            if not start <= blob.offset <= end <= start + len(data):
+                start = blob.offset
+                length = _run_length(blobs, ordinal)
+                data = self._store.get(self._location, offset=start, length=length)
+            yield data[blob.offset - start : end - start]
 
     def _load_footer(self, size_bytes: int) -> PuffinFooter:
         location = self._location
@@ -188,6 +196,20 @@ class _PuffinFile:
         if needed > guess:
             tail = self._store.get(location, offset=size_bytes - needed, length=needed)
         return decode_puffin_footer(tail, file_size_bytes=size_bytes, location=location)
+
+
+def _run_length(blobs: Sequence[BlobMetadata], first: int) -> int:
+    """Bytes from blob `first` through those that follow it closely, in order and within bounds."""
+    start = blobs[first].offset
+    end = start + blobs[first].length
+    for blob in blobs[first + 1 :]:
+        blob_end = blob.offset + blob.length
+        if not end <= blob.offset <= end + PUFFIN_READ_GAP_BYTES_MAX:
+            break
+        if blob_end - start > PUFFIN_WHOLE_READ_BYTES_MAX:
+            break
+        end = blob_end
+    return end - start
 
 
 def _check_vectors(vectors: Sequence[DeletionVector]) -> None:

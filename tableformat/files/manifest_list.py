@@ -17,14 +17,9 @@ from pyiceberg.manifest import MANIFEST_LIST_FILE_SCHEMAS
 
 from tableformat.errors import CorruptDataError, InternalError, UnsupportedError
 from tableformat.files.avro import decode_container, encode_container
-from tableformat.files.avro_records import (
-    ROOT,
-    MalformedAvroError,
-    Projection,
-    WantedField,
-    compile_record,
-)
+from tableformat.files.avro_records import ROOT, Projection, WantedField, compile_record
 from tableformat.files.avro_schema import avro_schema_json
+from tableformat.files.avro_values import MalformedAvroError
 from tableformat.spec.manifest_file import (
     UNKNOWN_COUNT,
     ManifestContent,

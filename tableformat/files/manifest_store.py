@@ -17,7 +17,7 @@ from dataclasses import replace
 from pyiceberg.table.snapshots import Snapshot
 
 from tableformat.errors import CorruptDataError, UnsupportedError
-from tableformat.files.manifest import decode_manifest
+from tableformat.files.manifest_entries import decode_manifest
 from tableformat.files.manifest_list import decode_manifest_list
 from tableformat.limits import CACHED_MANIFEST_ENTRIES_MAX
 from tableformat.spec.data_file import EntryStatus, ManifestEntry

@@ -6,6 +6,7 @@ Values are PyIceberg's internal ones (days and microseconds as int, `Decimal`, `
 from __future__ import annotations
 
 import math
+import struct
 from collections.abc import Callable, Iterable, Sequence
 from decimal import Decimal, InvalidOperation
 from typing import Any
@@ -43,6 +44,8 @@ from tableformat.errors import InvalidInputError, UnsupportedError
 from tableformat.spec.manifest_file import PartitionFieldSummary
 
 PartitionTuple = tuple[Any, ...]
+
+_FLOAT = struct.Struct("<f")
 
 _INT32 = (IntegerType, DateType)
 _INT64 = (
@@ -247,6 +250,13 @@ def _floating(value: Any) -> float:
     return float(value)
 
 
+def _single(value: Any) -> float:
+    try:
+        return float(_FLOAT.unpack(_FLOAT.pack(_floating(value)))[0])
+    except OverflowError as error:
+        raise ValueError("more than 32 bits") from error
+
+
 def _uuid(value: Any) -> UUID:
     if isinstance(value, UUID):
         return value
@@ -264,5 +274,6 @@ _SIMPLE_CHECKS: tuple[
     (BinaryType, _binary),
     (UUIDType, _uuid),
     (BooleanType, _boolean),
-    ((FloatType, DoubleType), _floating),
+    (FloatType, _single),
+    (DoubleType, _floating),
 )

@@ -16,6 +16,10 @@ class ManifestContent(IntEnum):
     DELETES = 1
 
 
+# The `content` key of a manifest's header. On disk: never change.
+MANIFEST_CONTENT_NAMES = {ManifestContent.DATA: "data", ManifestContent.DELETES: "deletes"}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionFieldSummary:
     """Field 508: what the partition values of one field span in a manifest."""
