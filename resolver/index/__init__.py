@@ -1,1 +1,34 @@
 """The primary-key index: which rows of the target have a key."""
+
+from resolver.index.base import (
+    Entries,
+    IndexBinding,
+    IndexChanges,
+    IndexedFile,
+    Matches,
+    Prepared,
+    PrimaryKeyIndex,
+)
+from resolver.index.build import BuildOptions, BuildProgress, SourceFile, build_index
+from resolver.index.memory import MemoryIndex
+from resolver.index.open import OpenedIndex, Refusal, open_index
+from resolver.index.rocks import RocksIndex
+
+__all__ = [
+    "BuildOptions",
+    "BuildProgress",
+    "Entries",
+    "IndexBinding",
+    "IndexChanges",
+    "IndexedFile",
+    "Matches",
+    "MemoryIndex",
+    "OpenedIndex",
+    "Prepared",
+    "PrimaryKeyIndex",
+    "Refusal",
+    "RocksIndex",
+    "SourceFile",
+    "build_index",
+    "open_index",
+]

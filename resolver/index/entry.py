@@ -6,13 +6,14 @@ ascending order; no rows is no entry. On disk: never change.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from resolver.index.base import Entries
+from resolver.index.shard import SST_CHUNK_KEYS, SstChunk
 from resolver.keys import EncodedKeys, concat_keys, factorize
 from tableformat.errors import CorruptDataError, UnsupportedError
 
@@ -26,6 +27,7 @@ Int64s = npt.NDArray[np.int64]
 Int32s = npt.NDArray[np.int32]
 _SHIFT = np.uint64(POSITION_BITS)
 _POSITION_MASK = np.uint64(POSITION_LIMIT - 1)
+_NO_ROWS: Rows = np.empty(0, dtype=np.uint64)
 
 
 def pack_rows(file_id: Int32s | int, position: Int64s) -> Rows:
@@ -98,6 +100,33 @@ def encode_values(key: Int64s, rows: Rows, key_count: int) -> list[bytes]:
     return values.tolist()  # type: ignore[no-any-return]
 
 
+def sst_chunks(keys: EncodedKeys, key: Int64s, rows: Rows) -> Iterator[SstChunk]:
+    """Keys and values for `write_sst`, converted to Python objects a chunk at a time.
+
+    Args:
+        keys: Distinct, in bytewise order.
+        key: Shape `(rows,)`: key ordinal of each row, ascending.
+        rows: Shape `(rows,)`, ascending within a key. Keys without a row are deleted.
+    """
+    for start in range(0, len(keys), SST_CHUNK_KEYS):
+        stop = min(start + SST_CHUNK_KEYS, len(keys))
+        begin, end = np.searchsorted(key, [start, stop])
+        values = encode_values(key[begin:end] - start, rows[begin:end], stop - start)
+        yield keys.slice(start, stop).to_list(), values
+
+
+def group_by_key(keys: EncodedKeys, rows: Rows) -> tuple[EncodedKeys, Int64s, Rows]:
+    """Sort keyed rows for `sst_chunks`: distinct keys, key ordinals and rows."""
+    order = keys.argsort()
+    keys, rows = keys.take(order), rows[order]
+    starts = keys.differs_from_previous()
+    ordinal = np.cumsum(starts) - 1
+    if starts.all():
+        return keys, ordinal, rows
+    within = np.lexsort((rows, ordinal))
+    return keys.take(np.flatnonzero(starts)), ordinal, rows[within]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class KeyedRows:
     """Rows with their keys."""
@@ -109,20 +138,43 @@ class KeyedRows:
     def of(entries: Sequence[Entries], file_ids: Int32s | None = None) -> KeyedRows:
         """Entries as keyed rows; `file_ids` maps ordinals to ids where they are ordinals."""
         rows = [
-            pack_rows(entry.file_id if file_ids is None else file_ids[entry.file_id], entry.position)
+            pack_rows(
+                entry.file_id if file_ids is None else file_ids[entry.file_id], entry.position
+            )
             for entry in entries
         ]
         return KeyedRows(
             keys=concat_keys([entry.keys for entry in entries]),
-            rows=np.concatenate(rows) if rows else np.empty(0, dtype=np.uint64),
+            rows=np.concatenate([_NO_ROWS, *rows]),
         )
 
     def take(self, selected: npt.NDArray[np.bool_] | Int64s) -> KeyedRows:
         """Some of them."""
         return KeyedRows(keys=self.keys.take(selected), rows=self.rows[selected])
 
+    def of_files(self, file_ids: Int32s) -> KeyedRows:
+        """Those in one of the files."""
+        selected = np.isin(file_id_of(self.rows), file_ids)
+        return self if selected.all() else self.take(selected)
+
+    def in_key_range(self, low: bytes | None, high: bytes | None) -> KeyedRows:
+        """Those with `low <= key < high`; None is no bound."""
+        if low is None and high is None:
+            return self
+        return self.take(self.keys.in_range(low, high))
+
     def __len__(self) -> int:
         return len(self.rows)
+
+
+def concat_rows(parts: Sequence[KeyedRows]) -> KeyedRows:
+    """All of them, in order."""
+    if len(parts) == 1:
+        return parts[0]
+    return KeyedRows(
+        keys=concat_keys([part.keys for part in parts]),
+        rows=np.concatenate([_NO_ROWS, *(part.rows for part in parts)]),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -9,8 +9,8 @@
 | several columns | per column, in field-id order: `01` + value, or `00` + a zero value |
 
 In a key of several columns a string or binary value is a 4-byte big-endian length and the bytes;
-all others have their fixed width, so no two different tuples have equal bytes. No data key is the
-single byte `ff`: the index keeps its header there.
+all others have their fixed width, so no two different tuples have equal bytes. No data key is
+empty: the index keeps its header there.
 
 Integers are never narrowed, decimals are compared by unscaled value at the scale that the
 fingerprint names, timestamps are counts since the epoch in the type's own unit, strings are their

@@ -117,10 +117,34 @@ class EncodedKeys:
             return pc.sort_indices(self.binary).to_numpy().astype(np.int64)
         return _argsort_words(_big_endian_words(self.fixed))
 
+    def in_range(self, low: bytes | None, high: bytes | None) -> npt.NDArray[np.bool_]:
+        """Shape `(n,)`: whether `low <= key < high`, bytewise; None is no bound."""
+        keys = self.to_binary().binary
+        inside = np.ones(len(self), dtype=np.bool_)
+        if low is not None:
+            above = pc.greater_equal(keys, pa.scalar(low, pa.large_binary()))
+            inside &= above.to_numpy(zero_copy_only=False)
+        if high is not None:
+            below = pc.less(keys, pa.scalar(high, pa.large_binary()))
+            inside &= below.to_numpy(zero_copy_only=False)
+        return inside
+
+    def differs_from_previous(self) -> npt.NDArray[np.bool_]:
+        """Shape `(n,)`: where a run of equal neighbours begins; the first row always does."""
+        differs = np.ones(len(self), dtype=np.bool_)
+        if self.fixed is not None:
+            differs[1:] = (self.fixed[1:] != self.fixed[:-1]).any(axis=1)
+        elif len(self) > 1:
+            unequal = pc.not_equal(self.binary[1:], self.binary[:-1])
+            differs[1:] = unequal.to_numpy(zero_copy_only=False)
+        return differs
+
     def hash64(self) -> npt.NDArray[np.uint64]:
         """Shape `(n,)`: a 64-bit hash of each key's bytes, the same for both forms. On disk."""
         if self.fixed is not None:
             return _hash_matrix(self.fixed)
+        if len(self) == 0:
+            return np.empty(0, dtype=np.uint64)
         starts, ends, data = self._ragged()
         lengths = ends - starts
         hashes = np.empty(len(self), dtype=np.uint64)

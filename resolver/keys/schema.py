@@ -128,9 +128,7 @@ class KeySchema:
                     schema_id=schema.schema_id,
                 )
             path = tuple(field.name for field in chain)
-            fields.append(
-                KeyField(field_id=field_id, path=path, field_type=chain[-1].field_type)
-            )
+            fields.append(KeyField(field_id=field_id, path=path, field_type=chain[-1].field_type))
         return KeySchema(tuple(fields))
 
     @property

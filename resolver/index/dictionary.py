@@ -1,0 +1,153 @@
+"""The file dictionary: every data file path once, under a small number.
+
+| key | value |
+|---|---|
+| `` (empty) | the index header, JSON |
+| `i` + file id, int32 big-endian | JSON `[path, spec id, partition values]` |
+| `p` + path, UTF-8 | file id, int32 big-endian |
+
+An id is given once and never again, so that entries of a file that has left the table are
+recognized as dead. Partition values are JSON; those that JSON lacks are tagged objects.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+from resolver.index.base import IndexedFile
+from resolver.index.shard import Shard
+from tableformat.errors import CorruptDataError, InvalidInputError
+
+_ID = struct.Struct(">i")
+_BY_ID = b"i"
+_BY_PATH = b"p"
+_CACHED_FILES_MAX = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class FileChanges:
+    """What a change does to the dictionary: pairs to write (an empty value deletes), sorted."""
+
+    keys: tuple[bytes, ...]
+    values: tuple[bytes, ...]
+
+
+class FileDictionary:
+    """Reads the dictionary, with a bounded cache; only what a cycle touches is read."""
+
+    __slots__ = ("_cache", "_shard")
+
+    def __init__(self, shard: Shard) -> None:
+        self._shard = shard
+        self._cache: dict[int, IndexedFile | None] = {}
+
+    def by_ids(self, ids: Iterable[int]) -> dict[int, IndexedFile]:
+        """Files that are in the table; ids of files that left are not in the result."""
+        wanted = list(ids)
+        missing = [file_id for file_id in wanted if file_id not in self._cache]
+        if missing:
+            if len(self._cache) + len(missing) > _CACHED_FILES_MAX:
+                self._cache.clear()
+                missing = wanted
+            values = self._shard.get([_BY_ID + _ID.pack(file_id) for file_id in missing])
+            for file_id, value in zip(missing, values, strict=True):
+                self._cache[file_id] = decode_file(value) if value else None
+        found = ((file_id, self._cache[file_id]) for file_id in wanted)
+        return {file_id: file for file_id, file in found if file is not None}
+
+    def by_paths(self, paths: Iterable[str]) -> dict[str, int]:
+        """Ids of those paths that are known."""
+        wanted = list(paths)
+        if not wanted:
+            return {}
+        values = self._shard.get([_BY_PATH + path.encode() for path in wanted])
+        return {
+            path: _ID.unpack(value)[0] for path, value in zip(wanted, values, strict=True) if value
+        }
+
+    def all(self) -> dict[int, IndexedFile]:
+        """Every file."""
+        return {
+            _ID.unpack(key[len(_BY_ID) :])[0]: decode_file(value)
+            for key, value in self._shard.scan(prefix=_BY_ID)
+        }
+
+    def forget_cached(self) -> None:
+        """Read everything anew: the dictionary has changed."""
+        self._cache.clear()
+
+
+def file_changes(
+    dropped: Iterable[tuple[str, int]], added: Iterable[tuple[int, IndexedFile]]
+) -> FileChanges:
+    """Dictionary pairs for files that leave (path, id) and files that come or are renewed."""
+    pairs: dict[bytes, bytes] = {}
+    for path, file_id in dropped:
+        pairs[_BY_ID + _ID.pack(file_id)] = b""
+        pairs[_BY_PATH + path.encode()] = b""
+    for file_id, file in added:
+        pairs[_BY_ID + _ID.pack(file_id)] = encode_file(file)
+        pairs[_BY_PATH + file.file_path.encode()] = _ID.pack(file_id)
+    keys = tuple(sorted(pairs))
+    return FileChanges(keys, tuple(pairs[key] for key in keys))
+
+
+def encode_file(file: IndexedFile) -> bytes:
+    """The stored form of one file."""
+    partition = [_to_json(value) for value in file.partition]
+    return json.dumps([file.file_path, file.spec_id, partition]).encode()
+
+
+def decode_file(data: bytes) -> IndexedFile:
+    """The inverse of `encode_file`.
+
+    Raises:
+        CorruptDataError: Not what `encode_file` writes.
+    """
+    try:
+        path, spec_id, partition = json.loads(data)
+        return IndexedFile(
+            file_path=path,
+            spec_id=spec_id,
+            partition=tuple(_from_json(value) for value in partition),
+        )
+    except (ValueError, TypeError, KeyError, ArithmeticError) as error:
+        raise CorruptDataError(
+            "a file of the index dictionary cannot be read", action="rebuild the index"
+        ) from error
+
+
+def _to_json(value: Any) -> Any:
+    match value:
+        case None | bool() | int() | str():
+            return value
+        case float():
+            return {"float": value.hex()}
+        case bytes():
+            return {"bytes": value.hex()}
+        case Decimal():
+            return {"decimal": str(value)}
+        case UUID():
+            return {"uuid": str(value)}
+    raise InvalidInputError("not a partition value", value_type=type(value).__name__)
+
+
+def _from_json(value: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    ((kind, text),) = value.items()
+    return _TAGGED[kind](text)
+
+
+_TAGGED: dict[str, Any] = {
+    "float": float.fromhex,
+    "bytes": bytes.fromhex,
+    "decimal": Decimal,
+    "uuid": UUID,
+}

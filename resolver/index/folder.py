@@ -1,0 +1,215 @@
+"""The folder an index lives in: who may use it, and which generation is current.
+
+```
+<folder>/LOCK                     held by flock while an index or a build is open; dies with the process
+<folder>/CURRENT                  JSON: format, generation, shard count; replaced atomically
+<folder>/<generation>/files/      RocksDB: file dictionary, and the header that binds everything
+<folder>/<generation>/shard-0000/ RocksDB: key -> rows
+<folder>/<generation>/pending/    prepared changes
+<folder>/build/                   a build in progress; becomes a generation when it is complete
+```
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tableformat.errors import CorruptDataError, InvalidInputError, StoreUnavailableError
+
+# On disk: never change the value for the same layout.
+FOLDER_FORMAT = 1
+
+_CURRENT = "CURRENT"
+_LOCK = "LOCK"
+_BUILD = "build"
+_GENERATION_PREFIX = "gen-"
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """One complete index inside a folder."""
+
+    path: Path
+    shard_count: int
+
+    @property
+    def name(self) -> str:
+        """The generation's unique name."""
+        return self.path.name
+
+    @property
+    def files_path(self) -> Path:
+        """RocksDB of the file dictionary."""
+        return self.path / "files"
+
+    def shard_path(self, shard: int) -> Path:
+        """RocksDB of one shard."""
+        return self.path / f"shard-{shard:04d}"
+
+    @property
+    def pending_path(self) -> Path:
+        """Where prepared changes wait."""
+        return self.path / "pending"
+
+
+@contextmanager
+def disk_errors(location: Path) -> Iterator[None]:
+    """Operating-system errors as `StoreUnavailableError`: full, read-only, not permitted."""
+    try:
+        yield
+    except OSError as error:
+        raise StoreUnavailableError(
+            f"the index folder cannot be used: {error.strerror or error}", location=location
+        ) from error
+
+
+class FolderLock:
+    """Exclusive use of an index folder, between processes and within one.
+
+    flock belongs to the open file: it ends with the process, however that ends, so a crash leaves
+    no stale lock (R84).
+    """
+
+    __slots__ = ("_descriptor", "folder")
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        with disk_errors(folder):
+            self._descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(self._descriptor)
+            raise StoreUnavailableError(
+                "the index is in use",
+                location=folder,
+                action="wait for the other process, or give this one another index folder",
+            ) from error
+
+    def release(self) -> None:
+        """Give the folder free; twice is no error."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+def current_generation(folder: Path) -> Generation | None:
+    """The generation that CURRENT names; None when the folder has never held a complete index.
+
+    Raises:
+        CorruptDataError: CURRENT is unreadable or of another format.
+    """
+    try:
+        data = (folder / _CURRENT).read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise StoreUnavailableError(
+            f"the index folder cannot be read: {error.strerror}", location=folder
+        ) from error
+    try:
+        current = json.loads(data)
+        if current["format"] != FOLDER_FORMAT:
+            raise CorruptDataError(
+                "the index folder has another format",
+                location=folder,
+                found=current["format"],
+                expected=FOLDER_FORMAT,
+                action="rebuild the index",
+            )
+        name, shard_count = str(current["generation"]), int(current["shards"])
+    except (ValueError, TypeError, KeyError) as error:
+        raise CorruptDataError(
+            "CURRENT of the index folder is unreadable", location=folder, action="rebuild the index"
+        ) from error
+    if not _is_generation_name(name) or shard_count < 1:
+        raise CorruptDataError("CURRENT of the index folder is damaged", location=folder)
+    return Generation(folder / name, shard_count)
+
+
+def make_current(folder: Path, generation: Generation) -> None:
+    """Name `generation` as the index of the folder, and remove all others.
+
+    Effects: *1. replaces CURRENT; 2. removes old generations.* A crash after 1 leaves an old
+    generation, which the next call or `remove_leftovers` removes.
+    """
+    content = {
+        "format": FOLDER_FORMAT,
+        "generation": generation.name,
+        "shards": generation.shard_count,
+    }
+    write_atomically(folder / _CURRENT, content)
+    remove_leftovers(folder, generation)
+
+
+def remove_leftovers(folder: Path, generation: Generation) -> None:
+    """Remove generations other than the current one. Only folders that an index made."""
+    for path in folder.iterdir():
+        if _is_generation_name(path.name) and path != generation.path and path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def build_path(folder: Path) -> Path:
+    """Where a build works."""
+    return folder / _BUILD
+
+
+def generation_path(folder: Path, name: str) -> Path:
+    """Where the generation called `name` lives."""
+    return folder / f"{_GENERATION_PREFIX}{name}"
+
+
+def check_usable_for_build(folder: Path) -> None:
+    """Refuse a folder that holds something other than an index; nothing foreign is touched.
+
+    Raises:
+        InvalidInputError: The folder has foreign content.
+    """
+    known = {_CURRENT, _LOCK, _BUILD}
+    foreign = [
+        path.name
+        for path in folder.iterdir()
+        if path.name not in known
+        and not _is_generation_name(path.name)
+        and not path.name.startswith(f"{_CURRENT}.")
+    ]
+    if foreign:
+        raise InvalidInputError(
+            "the index folder holds other things",
+            location=folder,
+            found=sorted(foreign)[0],
+            action="give the index a folder of its own",
+        )
+
+
+def write_atomically(path: Path, content: dict[str, Any]) -> None:
+    """Write a small JSON file whole or not at all, durable when this returns."""
+    temporary = path.with_name(f"{path.name}.new")
+    with disk_errors(path):
+        with temporary.open("wb") as file:
+            file.write(json.dumps(content, sort_keys=True).encode())
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+        sync_folder(path.parent)
+
+
+def sync_folder(path: Path) -> None:
+    """Make created, renamed and removed names of a folder durable."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _is_generation_name(name: str) -> bool:
+    return name.startswith(_GENERATION_PREFIX) and "/" not in name

@@ -1,0 +1,216 @@
+"""One RocksDB with raw byte keys, written by ingestion of sorted SST files only.
+
+Nothing ever goes through the memtable or the write-ahead log, so a shard is its set of immutable
+SST files and a manifest; each ingestion replaces keys and header in one atomic step. Universal
+compaction keeps the cost of many small ingestions low: a change of ten thousand keys must not
+rewrite a shard of millions.
+
+Block checksums are verified on every read, file sizes and footers when the shard is opened, so
+damage is an error and never a missing row.
+"""
+
+from __future__ import annotations
+
+import collections
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rocksdict import (
+    BlockBasedOptions,
+    Cache,
+    DBCompactionStyle,
+    DBCompressionType,
+    IngestExternalFileOptions,
+    Options,
+    Rdict,
+    SstFileWriter,
+    UniversalCompactOptions,
+)
+
+from tableformat.errors import CorruptDataError, StoreUnavailableError, TableError
+
+# On disk: never change. No data key is empty (resolver.keys.encode).
+HEADER_KEY = b""
+
+BLOCK_SIZE_BYTES = 4096  # a lookup of 10 k among 10 M keys reads one block per key
+BLOOM_BITS_PER_KEY = 10  # 1 % false positives
+RUNS_MAX = 10  # ingestions that may wait before runs of similar size are merged
+# Chunk of `write_sst`: the interpreter lock is held for one chunk, and a lease heartbeat must not
+# wait long.
+SST_CHUNK_KEYS = 32_768
+INFO_LOGS_KEPT = 2
+
+_DISK_TROUBLE = ("No space left", "Read-only file system", "Permission denied", "lock", "quota")
+
+
+SstChunk = tuple[Sequence[bytes], Sequence[bytes]]
+
+
+def open_cache(size_bytes: int) -> Any:
+    """A block cache that several shards share; it bounds the memory of all of them."""
+    return Cache(size_bytes)
+
+
+@contextmanager
+def rocksdb_errors(location: Path) -> Iterator[None]:
+    """Turn RocksDB's errors, which are bare `Exception`s, into ours.
+
+    Raises:
+        StoreUnavailableError: Full or read-only disk, or another process has the shard.
+        CorruptDataError: Everything else: missing, cut or flipped files.
+    """
+    try:
+        yield
+    except TableError:
+        raise
+    except Exception as error:  # noqa: BLE001 - rocksdict has no narrower class
+        if type(error) is not Exception and not isinstance(error, OSError):
+            raise
+        text = str(error)
+        if any(sign in text for sign in _DISK_TROUBLE):
+            raise StoreUnavailableError(
+                f"the index cannot be used now: {text}", location=location
+            ) from error
+        raise CorruptDataError(
+            f"the index is damaged: {text}", location=location, action="rebuild the index"
+        ) from error
+
+
+class Shard:
+    """An open shard. Reads may come from several threads."""
+
+    __slots__ = ("_db", "path")
+
+    def __init__(self, path: Path, db: Any) -> None:
+        self.path = path
+        self._db = db
+
+    @staticmethod
+    def create(path: Path, cache: Any) -> Shard:
+        """A new, empty shard; the folder must not exist."""
+        path.mkdir(parents=True)
+        with rocksdb_errors(path):
+            return Shard(path, Rdict(str(path), _options(cache, create=True)))
+
+    @staticmethod
+    def open(path: Path, cache: Any) -> Shard:
+        """An existing shard.
+
+        Raises:
+            CorruptDataError: It is missing or damaged.
+            StoreUnavailableError: Another process has it open.
+        """
+        if not (path / "CURRENT").is_file():  # RocksDB would leave an empty database behind
+            raise CorruptDataError(
+                "a shard of the index is missing", location=path, action="rebuild the index"
+            )
+        with rocksdb_errors(path):
+            return Shard(path, Rdict(str(path), _options(cache, create=False)))
+
+    def header(self) -> dict[str, Any]:
+        """What the last ingestion said about the shard."""
+        with rocksdb_errors(self.path):
+            data = self._db.get(HEADER_KEY)
+        try:
+            header = json.loads(data)
+        except (TypeError, ValueError) as error:
+            raise CorruptDataError(
+                "a shard of the index has no readable header",
+                location=self.path,
+                action="rebuild the index",
+            ) from error
+        if not isinstance(header, dict):
+            raise CorruptDataError("the header of a shard is no object", location=self.path)
+        return header
+
+    def get(self, keys: Sequence[bytes]) -> list[bytes]:
+        """The value of each key, empty for an absent one. Sorted keys are twice as fast."""
+        with rocksdb_errors(self.path):
+            return self._db.get(keys, b"")  # type: ignore[no-any-return]
+
+    def ingest(self, sst: Path) -> None:
+        """Take over an SST file; atomic, and on disk when it returns. The file is moved away."""
+        options = IngestExternalFileOptions()
+        options.set_move_files(True)
+        with rocksdb_errors(self.path):
+            self._db.ingest_external_file([str(sst)], options)
+
+    def scan(self, *, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+        """All keys that begin with `prefix`, in order, without the header."""
+        with rocksdb_errors(self.path):
+            items = self._db.items(from_key=prefix or None)
+            for key, value in items:
+                if not key.startswith(prefix):
+                    return
+                if key != HEADER_KEY:
+                    yield key, value
+
+    def close(self) -> None:
+        """Release the shard."""
+        self._db.close()
+
+
+def write_sst(path: Path, pairs: Iterable[SstChunk], header: dict[str, Any]) -> None:
+    """Write one SST file with a header.
+
+    Args:
+        path: Must not exist.
+        pairs: Keys and values in chunks; over all chunks the keys are distinct, bytewise
+            ascending and not empty; an empty value deletes the key.
+        header: What `Shard.header` gives once the file is ingested.
+
+    Effects: the file is complete and synced when this returns; a crash leaves a part of it.
+    """
+    with rocksdb_errors(path):
+        writer = SstFileWriter(_options(None, create=False))
+        writer.open(str(path))
+        writer[HEADER_KEY] = json.dumps(header, sort_keys=True).encode()
+        for keys, values in pairs:
+            _put_chunk(writer, keys, values)
+        writer.finish()
+
+
+def _put_chunk(writer: Any, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
+    if all(values):
+        collections.deque(map(writer.__setitem__, keys, values), maxlen=0)
+        return
+    if not any(values):
+        collections.deque(map(writer.__delitem__, keys), maxlen=0)
+        return
+    for key, value in zip(keys, values, strict=True):
+        if value:
+            writer[key] = value
+        else:
+            del writer[key]
+
+
+def _options(cache: Any, *, create: bool) -> Any:
+    table = BlockBasedOptions()
+    table.set_block_size(BLOCK_SIZE_BYTES)
+    table.set_bloom_filter(BLOOM_BITS_PER_KEY, False)
+    table.set_format_version(5)
+    if cache is None:
+        table.disable_cache()
+    else:
+        table.set_block_cache(cache)
+        table.set_cache_index_and_filter_blocks(True)
+        table.set_pin_l0_filter_and_index_blocks_in_cache(True)
+    universal = UniversalCompactOptions()
+    universal.size_ratio = 25
+    universal.max_size_amplification_percent = 100
+    options = Options(raw_mode=True)
+    options.create_if_missing(create)
+    options.set_error_if_exists(create)
+    options.set_paranoid_checks(True)
+    options.set_block_based_table_factory(table)
+    options.set_compression_type(DBCompressionType.lz4())
+    options.set_compaction_style(DBCompactionStyle.universal())
+    options.set_universal_compaction_options(universal)
+    options.set_level_zero_file_num_compaction_trigger(RUNS_MAX)
+    options.set_write_buffer_size(64 << 10)  # unused: everything is ingested
+    options.set_max_background_jobs(1)
+    options.set_keep_log_file_num(INFO_LOGS_KEPT)
+    return options

@@ -1,0 +1,91 @@
+"""Keys and rows of one shard on their way to its SST: Arrow streams in a scratch folder.
+
+Every attempt of a build appends to stream files of its own, so a stream that was cut by a crash is
+never written to again. Fixed-width and any-length keys go to separate streams.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from resolver.index.entry import KeyedRows, Rows
+from resolver.keys import EncodedKeys
+
+_SUFFIX = ".arrows"
+
+
+class ShardSpill:
+    """Append-only store of the keyed rows of one shard. Callers serialize `append`."""
+
+    __slots__ = ("_files", "_folder", "_prefix", "_writers")
+
+    def __init__(self, folder: Path, shard: int, attempt: str) -> None:
+        self._folder = folder
+        self._prefix = f"shard-{shard:04d}.{attempt}"
+        self._writers: dict[pa.DataType, Any] = {}
+        self._files: list[Any] = []
+
+    def append(self, keys: EncodedKeys, rows: Rows) -> None:
+        """Add keyed rows."""
+        column = keys.to_arrow()
+        batch = pa.record_batch([column, pa.array(rows)], names=["key", "row"])
+        writer = self._writers.get(column.type)
+        if writer is None:
+            name = f"{self._prefix}.{len(self._writers)}{_SUFFIX}"
+            sink = pa.OSFile(str(self._folder / name), "wb")
+            writer = self._writers[column.type] = pa.ipc.new_stream(sink, batch.schema)
+            self._files.append(sink)
+        writer.write_batch(batch)
+
+    def flush(self) -> None:
+        """Hand everything to the operating system."""
+        for sink in self._files:
+            sink.flush()
+
+    def close(self) -> None:
+        """End the streams."""
+        for writer in self._writers.values():
+            writer.close()
+        for sink in self._files:
+            sink.close()
+
+
+def spill_size_bytes(folder: Path, shard: int) -> int:
+    """Bytes that all attempts have spilled for a shard."""
+    return sum(path.stat().st_size for path in _streams(folder, shard))
+
+
+def read_spill(folder: Path, shard: int) -> Iterator[KeyedRows]:
+    """What all attempts have spilled for a shard. A stream that a crash has cut ends early."""
+    for path in _streams(folder, shard):
+        with pa.OSFile(str(path), "rb") as source:
+            yield from _read_stream(source)
+
+
+def _read_stream(source: Any) -> Iterator[KeyedRows]:
+    try:
+        reader = pa.ipc.open_stream(source)
+    except pa.ArrowInvalid:
+        return
+    while True:
+        try:
+            batch = reader.read_next_batch()
+        except (StopIteration, pa.ArrowInvalid, OSError):
+            return
+        rows = batch.column(1).to_numpy().astype(np.uint64, copy=False)
+        yield KeyedRows(keys=EncodedKeys.from_arrow(batch.column(0)), rows=rows)
+
+
+def remove_spill(folder: Path, shard: int) -> None:
+    """Remove what was spilled for a shard."""
+    for path in _streams(folder, shard):
+        path.unlink()
+
+
+def _streams(folder: Path, shard: int) -> list[Path]:
+    return sorted(folder.glob(f"shard-{shard:04d}.*{_SUFFIX}"))
