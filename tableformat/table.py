@@ -90,9 +90,7 @@ class Table:
             properties=metadata.properties,
             location_for=data_file_locations(metadata, self.environment.runtime.ids),
         )
-        changeset = Changeset(
-            kind=CommitKind.APPEND, branch=branch, added_data_files=tuple(files)
-        )
+        changeset = Changeset(kind=CommitKind.APPEND, branch=branch, added_data_files=tuple(files))
         return self._moved_on(commit(self.environment, self.identifier, changeset))
 
     def stage(

@@ -29,6 +29,7 @@ WRITER_PREFIXES = ("flink.", "icefold.query-id", "icefold.batch-id", "icefold.so
 
 # Table properties of our own.
 DV_PLACEMENT = "icefold.dv-placement"  # packed | per-file
+DV_PLACEMENT_DEFAULT = "packed"
 IMMUTABLE_COLUMNS = "icefold.constraint.immutable.columns"
 IMMUTABLE_NAME = "icefold.constraint.immutable.name"
 IMMUTABLE_ENFORCED = "icefold.constraint.immutable.enforced"

@@ -1,0 +1,171 @@
+"""What one cycle has to resolve, read from the staged files: keys, orders, scopes.
+
+The same shape serves both modes. On a separate staging branch the order of a commit is its staged
+ordinal and the target's rows have `TARGET_ORDER`; where staging is the target, orders are data
+sequence numbers and every row is already in the index.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from pyiceberg.table.metadata import TableMetadata
+
+from resolver.convert import DeadPositions
+from resolver.key_reader import FileKeys, KeyReader
+from resolver.keys import EncodedKeys, KeySchema
+from resolver.match import Int64s
+from resolver.position_files import read_position_file
+from resolver.scopes import Scopes
+from resolver.staging import StagedSnapshot
+from tableformat.environment import Environment
+from tableformat.files.dv_file import read_deletion_vector
+from tableformat.spec.data_file import DataFile
+
+
+@dataclass(frozen=True, slots=True)
+class OrderedFile:
+    """A file and the order of the commit it came with."""
+
+    file: DataFile
+    order: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyedDeletes:
+    """Equality deletes of one set of columns.
+
+    Attributes:
+        key: The columns.
+        keys: n keys.
+        order: Shape `(n,)`: order of the commit each came with.
+        scope: Shape `(n,)`: where each reaches (`Scopes`).
+    """
+
+    key: KeySchema
+    keys: EncodedKeys
+    order: Int64s
+    scope: Int64s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CycleInput:
+    """Everything a cycle resolves.
+
+    Attributes:
+        deletes: Equality deletes on the indexed key.
+        other_deletes: Equality deletes on other columns, one per set of columns.
+        rows: Keys of the staged data files' rows.
+        files: The staged data files, by `rows.file`.
+        scopes: Numbers of the partitions that deletes are scoped to.
+        positions: Positions deleted by staged DVs and position delete files.
+        equality_delete_files: How many files the equality deletes came in.
+    """
+
+    deletes: KeyedDeletes
+    other_deletes: tuple[KeyedDeletes, ...]
+    rows: FileKeys
+    files: tuple[OrderedFile, ...]
+    scopes: Scopes
+    positions: DeadPositions
+    equality_delete_files: int
+
+    @property
+    def file_order(self) -> Int64s:
+        """Order per staged file."""
+        return np.array([each.order for each in self.files], dtype=np.int64)
+
+    @property
+    def file_scope(self) -> Int64s:
+        """Row scope per staged file."""
+        return self.scopes.of_files(each.file for each in self.files)
+
+
+def read_cycle_input(
+    environment: Environment,
+    metadata: TableMetadata,
+    key_ids: Sequence[int],
+    *,
+    equality_deletes: Iterable[OrderedFile],
+    data_files: Iterable[OrderedFile],
+    position_deletes: Iterable[DataFile],
+    dvs: Iterable[DataFile],
+) -> CycleInput:
+    """Read the files of a backlog.
+
+    Args:
+        environment: Where files are read.
+        metadata: Schemas and specs.
+        key_ids: Field ids of the indexed key.
+        equality_deletes: To resolve.
+        data_files: Staged data files; none in place, where all rows are in the index.
+        position_deletes: v2 position delete files to resolve.
+        dvs: Staged deletion vectors to resolve.
+
+    Raises:
+        CorruptDataError: A file is damaged.
+    """
+    scopes = Scopes(metadata.specs())
+    groups: dict[tuple[int, ...], list[OrderedFile]] = defaultdict(list)
+    equality_deletes = list(equality_deletes)
+    for each in equality_deletes:
+        groups[tuple(sorted(each.file.equality_ids or ()))].append(each)
+    primary = tuple(sorted(key_ids))
+    reader = KeyReader(environment.store, metadata, primary)
+    files = tuple(data_files)
+    return CycleInput(
+        deletes=_read_deletes(environment, metadata, scopes, primary, groups.pop(primary, [])),
+        other_deletes=tuple(
+            _read_deletes(environment, metadata, scopes, ids, group)
+            for ids, group in sorted(groups.items())
+        ),
+        rows=reader.read_files(each.file for each in files),
+        files=files,
+        scopes=scopes,
+        positions=_read_positions(environment, metadata, position_deletes, dvs),
+        equality_delete_files=len(equality_deletes),
+    )
+
+
+def staged_files(staged: Iterable[StagedSnapshot], kind: str) -> list[OrderedFile]:
+    """The `data_files` or `equality_deletes` of staged snapshots with their orders."""
+    return [
+        OrderedFile(entry.data_file, each.order) for each in staged for entry in getattr(each, kind)
+    ]
+
+
+def _read_deletes(
+    environment: Environment,
+    metadata: TableMetadata,
+    scopes: Scopes,
+    ids: tuple[int, ...],
+    files: list[OrderedFile],
+) -> KeyedDeletes:
+    reader = KeyReader(environment.store, metadata, ids)
+    found = reader.read_files(each.file for each in files)
+    order = np.array([each.order for each in files], dtype=np.int64)
+    scope = np.array([scopes.of_delete(each.file) for each in files], dtype=np.int64)
+    return KeyedDeletes(
+        key=reader.key, keys=found.keys, order=order[found.file], scope=scope[found.file]
+    )
+
+
+def _read_positions(
+    environment: Environment,
+    metadata: TableMetadata,
+    position_deletes: Iterable[DataFile],
+    dvs: Iterable[DataFile],
+) -> DeadPositions:
+    dead = DeadPositions()
+    for dv in dvs:
+        assert dv.referenced_data_file is not None
+        dead.add(
+            dv.referenced_data_file, read_deletion_vector(environment.store, dv, record_count=None)
+        )
+    for file in position_deletes:
+        for path, positions in read_position_file(environment.store, metadata, file).items():
+            dead.add(path, positions)
+    return dead

@@ -1,0 +1,63 @@
+"""What a resolve cycle did."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResolveReport:
+    """One cycle.
+
+    Attributes:
+        table: `namespace.table`.
+        target_snapshot_id: The published snapshot; the unchanged head when nothing was waiting.
+        staging_snapshot_id: The last staged snapshot that is covered; None when nothing was staged.
+        staged_snapshots: Staged snapshots published by this cycle; 0: nothing to do.
+        equality_delete_files, equality_deletes: Resolved files, and keys in them.
+        staged_rows: Rows in the staged data files.
+        deleted_rows: Rows that died: on the target and inside the batch.
+        data_files, dropped_data_files: Staged files published; not published as all rows died.
+        dvs: Deletion vectors written.
+        attempts: Publish attempts; more than 1 means that others committed meanwhile.
+        index: How the index got to the planned head: `current`, `followed` or `built`.
+        trimmed: Whether staging was moved to the published snapshot.
+        phases_ms: Milliseconds per phase, in order.
+    """
+
+    table: str
+    target_snapshot_id: int | None
+    staging_snapshot_id: int | None
+    staged_snapshots: int = 0
+    equality_delete_files: int = 0
+    equality_deletes: int = 0
+    staged_rows: int = 0
+    deleted_rows: int = 0
+    data_files: int = 0
+    dropped_data_files: int = 0
+    dvs: int = 0
+    attempts: int = 0
+    index: str = "unused"
+    trimmed: bool = False
+    phases_ms: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def seconds(self) -> float:
+        """Seconds over all phases."""
+        return sum(self.phases_ms.values()) / 1e3
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return asdict(self)
+
+    def describe(self) -> str:
+        """One line for people."""
+        if not self.staged_snapshots:
+            return f"{self.table}: nothing to resolve"
+        return (
+            f"{self.table}: published {self.staged_snapshots} staged snapshots as "
+            f"{self.target_snapshot_id}: {self.staged_rows:,} rows in {self.data_files} files, "
+            f"{self.equality_deletes:,} equality deletes -> {self.deleted_rows:,} rows deleted by "
+            f"{self.dvs} deletion vectors, in {self.seconds:.2f} s"
+        )

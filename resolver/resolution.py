@@ -1,0 +1,200 @@
+"""The dead rows of a cycle, and what they change in the index. No I/O but index look-ups."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from resolver.convert import DeadPositions
+from resolver.cycle_input import CycleInput
+from resolver.index.base import Entries, IndexChanges, IndexedFile, Matches, PrimaryKeyIndex
+from resolver.keys import EncodedKeys, factorize
+from resolver.match import (
+    GLOBAL_SCOPE,
+    TARGET_ORDER,
+    Bools,
+    Int64s,
+    NewestDeletes,
+    dead_rows,
+    group_by_file,
+    newest_deletes,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NumberedKeys:
+    """The keys of a cycle as dense numbers, and D(k) over them.
+
+    Attributes:
+        newest: D(k).
+        lookup: The distinct delete keys.
+        lookup_number: Shape `(len(lookup),)`: their numbers.
+        row_number: Shape `(staged rows,)`: the number of each staged row's key.
+    """
+
+    newest: NewestDeletes
+    lookup: EncodedKeys
+    lookup_number: Int64s
+    row_number: Int64s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resolution:
+    """Dead rows of the target and of the batch.
+
+    Attributes:
+        dead: Positions by data file.
+        matches: What the index knows of the delete keys.
+        dead_matches: Which of them die.
+        live_rows: Which staged rows live.
+    """
+
+    dead: DeadPositions
+    matches: Matches
+    dead_matches: Bools
+    live_rows: Bools
+
+
+def number_keys(batch: CycleInput) -> NumberedKeys:
+    """Number the keys of a cycle and fold its deletes into D(k)."""
+    numbers = factorize(batch.deletes.keys, batch.rows.keys)
+    delete_number, row_number = numbers.numbers
+    lookup_number, first = np.unique(delete_number, return_index=True)
+    return NumberedKeys(
+        newest=newest_deletes(
+            key=delete_number,
+            order=batch.deletes.order,
+            scope=batch.deletes.scope,
+            key_count=numbers.count,
+            scope_count=len(batch.scopes),
+        ),
+        lookup=batch.deletes.keys.take(first),
+        lookup_number=lookup_number,
+        row_number=row_number,
+    )
+
+
+def resolve_batch(
+    batch: CycleInput,
+    numbered: NumberedKeys,
+    index: PrimaryKeyIndex,
+    *,
+    order_of_path: Callable[[str], int] | None = None,
+) -> Resolution:
+    """Which rows die.
+
+    Args:
+        batch: The cycle's input.
+        numbered: Its keys.
+        index: Bound to the planned head of the target.
+        order_of_path: In place: the data sequence number of a data file; None: every row of the
+            target is older than the batch.
+    """
+    dead = DeadPositions(dict(batch.positions.by_path))
+    matches = index.lookup(numbered.lookup)
+    dead_matches = _dead_matches(batch, numbered, matches, order_of_path)
+    for group in group_by_file(
+        matches.file_id[dead_matches].astype(np.int64), matches.position[dead_matches]
+    ):
+        dead.add(matches.files[group.file].file_path, group.positions)
+    dead_in_batch = dead_rows(
+        numbered.newest,
+        key=numbered.row_number,
+        order=batch.file_order[batch.rows.file],
+        scope=batch.file_scope[batch.rows.file],
+    )
+    rows = batch.rows
+    for group in group_by_file(rows.file[dead_in_batch], rows.position[dead_in_batch]):
+        dead.add(batch.files[group.file].file.file_path, group.positions)
+    return Resolution(
+        dead=dead, matches=matches, dead_matches=dead_matches, live_rows=~dead_in_batch
+    )
+
+
+def _dead_matches(
+    batch: CycleInput,
+    numbered: NumberedKeys,
+    matches: Matches,
+    order_of_path: Callable[[str], int] | None,
+) -> Bools:
+    ids = np.array(sorted(matches.files), dtype=np.int64)
+    files = [matches.files[int(file_id)] for file_id in ids]
+    slot = np.searchsorted(ids, matches.file_id)
+    scope = np.array([batch.scopes.of_rows(f.spec_id, f.partition) for f in files], np.int64)
+    order = np.array(
+        [TARGET_ORDER if order_of_path is None else order_of_path(f.file_path) for f in files],
+        dtype=np.int64,
+    )
+    return dead_rows(
+        numbered.newest,
+        key=numbered.lookup_number[matches.key_ordinal],
+        order=order[slot],
+        scope=scope[slot],
+    )
+
+
+def index_changes(
+    batch: CycleInput, numbered: NumberedKeys, resolution: Resolution, published: set[str]
+) -> IndexChanges:
+    """What the publish changes in the index: dead rows go, live staged rows come.
+
+    Args:
+        batch: The cycle's input.
+        numbered: Its keys.
+        resolution: Its dead rows.
+        published: Paths of the staged data files that are published.
+    """
+    added = [i for i, each in enumerate(batch.files) if each.file.file_path in published]
+    ordinal = np.full(len(batch.files), -1, dtype=np.int32)
+    ordinal[added] = np.arange(len(added), dtype=np.int32)
+    live = resolution.live_rows & (ordinal[batch.rows.file] >= 0) & ~_dead_by_position(batch)
+    put = Entries(
+        keys=batch.rows.keys.take(live),
+        file_id=ordinal[batch.rows.file[live]],
+        position=batch.rows.position[live],
+    )
+    removed_keys, removed = _removed(batch, numbered, resolution)
+    return IndexChanges(
+        added_files=tuple(
+            IndexedFile(
+                file_path=batch.files[i].file.file_path,
+                spec_id=batch.files[i].file.spec_id,
+                partition=batch.files[i].file.partition,
+            )
+            for i in added
+        ),
+        removed_keys=removed_keys,
+        removed=removed,
+        put=(put,) if len(put) else (),
+    )
+
+
+def _removed(
+    batch: CycleInput, numbered: NumberedKeys, resolution: Resolution
+) -> tuple[tuple[EncodedKeys, ...], tuple[Entries, ...]]:
+    matches, gone = resolution.matches, resolution.dead_matches
+    if not gone.any():
+        return (), ()
+    if gone.all() and bool((batch.deletes.scope == GLOBAL_SCOPE).all()):
+        present = np.unique(matches.key_ordinal)
+        return (numbered.lookup.take(present),), ()
+    return (), (
+        Entries(
+            keys=numbered.lookup.take(matches.key_ordinal[gone]),
+            file_id=matches.file_id[gone],
+            position=matches.position[gone],
+        ),
+    )
+
+
+def _dead_by_position(batch: CycleInput) -> Bools:
+    """Staged rows that staged DVs or position deletes kill."""
+    dead = np.zeros(len(batch.rows.file), dtype=np.bool_)
+    for ordinal, each in enumerate(batch.files):
+        positions = batch.positions.by_path.get(each.file.file_path)
+        if positions is not None:
+            rows = np.flatnonzero(batch.rows.file == ordinal)
+            dead[rows[np.fromiter(positions, dtype=np.int64, count=len(positions))]] = True
+    return dead

@@ -1,0 +1,50 @@
+"""Where an equality delete reaches (spec: Scan Planning; architecture.md, decision 8)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.transforms import VoidTransform
+
+from resolver.match import GLOBAL_SCOPE, Int64s
+from tableformat.spec.data_file import DataFile, PartitionKey, canonical_partition
+
+NO_SCOPE = -1
+
+
+def is_global(spec: PartitionSpec) -> bool:
+    """Whether deletes written under `spec` reach the rows of every spec and partition."""
+    return all(isinstance(field.transform, VoidTransform) for field in spec.fields)
+
+
+@dataclass(slots=True)
+class Scopes:
+    """Numbers for the (spec, partition) pairs that deletes of one cycle are scoped to."""
+
+    specs: Mapping[int, PartitionSpec]
+    numbers: dict[PartitionKey, int] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def of_delete(self, file: DataFile) -> int:
+        """The scope of a delete file; a new number for a new partition."""
+        if is_global(self.specs[file.spec_id]):
+            return GLOBAL_SCOPE
+        return self.numbers.setdefault(file.partition_key, len(self.numbers))
+
+    def of_rows(self, spec_id: int, partition: tuple[Any, ...]) -> int:
+        """The scope that scoped deletes must have to reach rows of a data file."""
+        if not self.numbers:
+            return NO_SCOPE
+        return self.numbers.get((spec_id, canonical_partition(partition)), NO_SCOPE)
+
+    def of_files(self, files: Iterable[DataFile]) -> Int64s:
+        """`of_rows` for several files, int64."""
+        return np.array(
+            [self.of_rows(file.spec_id, file.partition) for file in files], dtype=np.int64
+        )

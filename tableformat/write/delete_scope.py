@@ -1,0 +1,82 @@
+"""Under which partition spec equality deletes are written, so that they reach every older row.
+
+A delete written under a partitioned spec reaches rows of the same spec and partition only. That is
+enough, and cheaper to read, when the key alone decides the partition and no file was ever written
+under another spec. Otherwise an update may move a row between partitions, and the old copy must
+not survive (R09): such deletes are written under an unpartitioned spec, which makes them global.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.update import AddPartitionSpecUpdate, TableUpdate
+from pyiceberg.transforms import VoidTransform
+
+from tableformat.catalog.base import TableState
+from tableformat.commit.swap import swap_until_settled
+from tableformat.environment import Environment
+from tableformat.spec.names import IMMUTABLE_COLUMNS
+
+
+def delete_spec(environment: Environment, state: TableState) -> tuple[PartitionSpec, TableState]:
+    """The spec to write equality deletes under, and the table that has it.
+
+    Effects: adds an unpartitioned spec to the table (not as its default) where one is needed and
+    missing; that is a metadata commit of its own, harmless if the caller stops after it.
+    """
+    found = find_delete_spec(state.metadata)
+    if found is not None:
+        return found, state
+    outcome = swap_until_settled(
+        environment, state.identifier, _AddUnpartitionedSpec(), state=state
+    )
+    added = find_delete_spec(outcome.state.metadata)
+    assert added is not None
+    return added, outcome.state
+
+
+def find_delete_spec(metadata: TableMetadata) -> PartitionSpec | None:
+    """The spec to write equality deletes under; None if the table has no fitting one."""
+    spec = metadata.spec()
+    if key_decides_partition(metadata):
+        return spec
+    for candidate in metadata.partition_specs:
+        if all(isinstance(field.transform, VoidTransform) for field in candidate.fields):
+            return candidate
+    return None
+
+
+def key_decides_partition(metadata: TableMetadata) -> bool:
+    """Whether all rows a key ever had lie in one partition of one spec."""
+    if len(metadata.partition_specs) > 1:
+        return False
+    fixed = set(metadata.schema().identifier_field_ids) | immutable_field_ids(metadata)
+    return {field.source_id for field in metadata.spec().fields} <= fixed
+
+
+def immutable_field_ids(metadata: TableMetadata) -> set[int]:
+    """Columns that never change for one key, by the table's IMMUTABLE constraint."""
+    names = metadata.properties.get(IMMUTABLE_COLUMNS, "")
+    schema = metadata.schema()
+    return {schema.find_field(name.strip()).field_id for name in names.split(",") if name.strip()}
+
+
+@dataclass(frozen=True, slots=True)
+class _AddUnpartitionedSpec:
+    """`TableChange`: one more partition spec, without fields."""
+
+    def prepare(self, state: TableState) -> Sequence[TableUpdate]:
+        if find_delete_spec(state.metadata) is not None:
+            return ()
+        next_id = max(spec.spec_id for spec in state.metadata.partition_specs) + 1
+        return (AddPartitionSpecUpdate(spec=PartitionSpec(spec_id=next_id)),)
+
+    def has_landed(self, state: TableState) -> bool:
+        return find_delete_spec(state.metadata) is not None
+
+    def context(self) -> dict[str, object]:
+        return {"change": "add an unpartitioned spec for equality deletes"}

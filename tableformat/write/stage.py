@@ -1,0 +1,171 @@
+"""Changed rows and deleted keys as one staged commit: data files and equality deletes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg.schema import Schema
+
+from tableformat.catalog.base import Identifier, TableState
+from tableformat.commit.changeset import Changeset, CommitKind
+from tableformat.commit.engine import CommitResult, commit
+from tableformat.environment import Environment
+from tableformat.errors import InvalidInputError, UnsupportedError
+from tableformat.paths import data_file_locations, equality_delete_locations
+from tableformat.spec.data_file import DataFile
+from tableformat.spec.names import MAIN_BRANCH, STAGING_BRANCH
+from tableformat.write.data_files import write_data_files
+from tableformat.write.delete_scope import delete_spec, key_decides_partition
+from tableformat.write.equality_deletes import write_equality_deletes
+
+
+def stage_rows(
+    environment: Environment,
+    identifier: Identifier,
+    *,
+    upserts: pa.Table | None = None,
+    deletes: pa.Table | None = None,
+    branch: str = STAGING_BRANCH,
+    summary: Mapping[str, str] | None = None,
+) -> CommitResult:
+    """Commit whole rows that replace older rows of their keys, and keys whose rows go.
+
+    Every key given is deleted by an equality delete, which reaches strictly older commits only, so
+    the rows of the same call stay (spec: Scan Planning).
+
+    Args:
+        environment: Catalog, store, clock.
+        identifier: The table.
+        upserts: Whole rows, one per key.
+        deletes: The key columns; others are ignored. A key that is upserted too is upserted.
+        branch: The staging branch.
+        summary: Summary properties, e.g. the writer's own marker.
+
+    Raises:
+        InvalidInputError: No key, nothing to stage, a key twice in `upserts`, a wrong column, or
+            the published branch.
+        UnsupportedError: The table is not v3.
+
+    Effects: data files, then delete files, then one commit. A crash before the commit leaves
+    unreferenced files for orphan removal.
+    """
+    state = environment.catalog.load_table(identifier)
+    _check(state, branch)
+    schema = state.metadata.schema()
+    keys = _keys(state, schema, upserts, deletes)
+    spec, state = delete_spec(environment, state)
+    data_files = _write_rows(environment, state, upserts)
+    delete_files = write_equality_deletes(
+        environment.store,
+        keys,
+        schema=schema,
+        equality_ids=sorted(schema.identifier_field_ids),
+        spec=spec,
+        properties=state.metadata.properties,
+        location_for=equality_delete_locations(state.metadata, environment.runtime.ids),
+    )
+    environment.runtime.fail_point("stage.before_commit")
+    changeset = Changeset(
+        kind=CommitKind.ROW_DELTA,
+        branch=branch,
+        added_data_files=tuple(data_files),
+        added_delete_files=tuple(delete_files),
+        summary=dict(summary or {}),
+    )
+    return commit(environment, identifier, changeset, state=state)
+
+
+def _check(state: TableState, branch: str) -> None:
+    if branch == MAIN_BRANCH:
+        raise InvalidInputError(
+            "cannot stage on the published branch: its readers never see equality deletes",
+            table=state.name,
+            branch=branch,
+            action="stage on 'staging' and run resolve",
+        )
+    if state.metadata.format_version < 3:
+        raise UnsupportedError(
+            f"cannot stage on a v{state.metadata.format_version} table: deletion vectors need v3",
+            table=state.name,
+            action="upgrade the table to format version 3",
+        )
+    if not state.metadata.schema().identifier_field_ids:
+        raise InvalidInputError(
+            "cannot stage on a table without a primary key",
+            table=state.name,
+            action="declare identifier fields",
+        )
+
+
+def _keys(
+    state: TableState, schema: Schema, upserts: pa.Table | None, deletes: pa.Table | None
+) -> pa.Table:
+    """The columns that name and place the deleted rows, of upserts and deletes together."""
+    wanted = sorted({name.split(".")[0] for name in _delete_columns(state, schema)})
+    parts = []
+    for rows in (upserts, deletes):
+        if rows is None or rows.num_rows == 0:
+            continue
+        missing = [name for name in wanted if name not in rows.column_names]
+        if missing:
+            raise InvalidInputError(
+                "a key column is missing", table=state.name, column=missing[0], needed=wanted
+            )
+        parts.append(rows.select(wanted))
+    if not parts:
+        raise InvalidInputError("nothing to stage", table=state.name)
+    if upserts is not None and upserts.num_rows:
+        _check_unique(state, schema, upserts)
+    try:
+        return pa.concat_tables(parts, promote_options="permissive")
+    except pa.ArrowInvalid as error:
+        raise InvalidInputError(
+            f"the key columns of upserts and deletes differ in type: {error}", table=state.name
+        ) from error
+
+
+def _delete_columns(state: TableState, schema: Schema) -> set[str]:
+    ids = set(schema.identifier_field_ids)
+    if key_decides_partition(state.metadata):
+        ids |= {field.source_id for field in state.metadata.spec().fields}
+    return {schema.find_column_name(field_id) or "" for field_id in ids}
+
+
+def _check_unique(state: TableState, schema: Schema, upserts: pa.Table) -> None:
+    names = [schema.find_column_name(i) or "" for i in sorted(schema.identifier_field_ids)]
+    columns = [_leaf(upserts, name) for name in names]
+    keys = pa.table(columns, names=names)
+    counts = keys.group_by(names).aggregate([([], "count_all")])
+    repeated = counts.filter(pc.greater(counts["count_all"], 1))
+    if repeated.num_rows:
+        raise InvalidInputError(
+            f"{repeated.num_rows} keys are upserted more than once in one call",
+            table=state.name,
+            key=repeated.slice(0, 1).select(names).to_pylist()[0],
+            action="keep the last row of each key",
+        )
+
+
+def _leaf(rows: pa.Table, name: str) -> pa.ChunkedArray:
+    top, *rest = name.split(".")
+    column = rows[top]
+    for part in rest:
+        column = pc.struct_field(column, part)
+    return column
+
+
+def _write_rows(
+    environment: Environment, state: TableState, upserts: pa.Table | None
+) -> list[DataFile]:
+    if upserts is None or upserts.num_rows == 0:
+        return []
+    return write_data_files(
+        environment.store,
+        upserts,
+        schema=state.metadata.schema(),
+        spec=state.metadata.spec(),
+        properties=state.metadata.properties,
+        location_for=data_file_locations(state.metadata, environment.runtime.ids),
+    )
