@@ -100,7 +100,7 @@ def _open_sql(name: str, properties: dict[str, str], runtime: Runtime) -> Enviro
     store = ArrowObjectStore(properties, allowed)
     catalog = SqlCatalog(
         name,
-        properties | {"type": "sql", "warehouse": warehouse},
+        properties | {"type": "sql", "uri": uri, "warehouse": warehouse},
         uri=uri,
         store=store,
         runtime=runtime,

@@ -13,7 +13,8 @@ compares with the base of 1, sequence numbers and row ids are unique by construc
 
 An answer lost in 3 is settled by reading the pointer. Metadata locations are never used twice, so
 a pointer that has left the base proves the outcome: our location is its successor in the metadata
-log, or another one is. A pointer still at the base proves nothing: the swap may be under way.
+log, or another one is. A pointer still at the base proves nothing by itself: the swap may be under
+way. Backends that can wait for it (SQL) do so inside `MetadataPointers.swap`.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from tableformat.errors import (
     CommitUnknownError,
     InvalidInputError,
     NotFoundError,
+    StoreUnavailableError,
     TableError,
     error_context,
 )
@@ -69,7 +71,12 @@ class MetadataPointers(Protocol):
         """Add a table; False, and nothing done, if there is one."""
 
     def swap(self, identifier: Identifier, *, expected: str, new: str) -> bool:
-        """Replace `expected` by `new`; False, and nothing done, if it is not `expected`."""
+        """Replace `expected` by `new`; False, and nothing done, if it is not `expected`.
+
+        Raises:
+            StoreUnavailableError: Nothing was changed, and nothing will be.
+            Exception: Anything else: it may have been.
+        """
 
     def remove(self, identifier: Identifier) -> bool:
         """Drop a table; False if there is none."""
@@ -132,7 +139,7 @@ class PointerCatalog:
 
     def create_namespace(self, namespace: Identifier) -> None:
         """See `Catalog.create_namespace`."""
-        _check_names(namespace)
+        _check_new_names(namespace)
         for depth in range(1, len(namespace) + 1):
             self._pointers.add_namespace(namespace[:depth])
 
@@ -158,6 +165,7 @@ class PointerCatalog:
     ) -> TableState:
         """See `Catalog.create_table`. The namespace must exist (`NotFoundError`)."""
         _check_table_name(identifier)
+        _check_new_names(identifier)
         if identifier[:-1] not in self.list_namespaces():
             raise NotFoundError("namespace does not exist", namespace=".".join(identifier[:-1]))
         if self._pointers.read(identifier) is not None:
@@ -248,15 +256,17 @@ class PointerCatalog:
     def _swap(self, base: TableState, new: str, updates: Sequence[TableUpdate]) -> None:
         try:
             swapped = self._pointers.swap(base.identifier, expected=base.metadata_location, new=new)
+        except StoreUnavailableError:
+            self._forget_file(new)
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever it was, the swap may have landed
+            swapped = self._settle(base, new, updates, error)
+        try:
             self._runtime.fail_point("catalog.after_swap")
         except Exception as error:  # noqa: BLE001 - whatever it was, the swap may have landed
-            if not self._settle(base, new, updates, error):
-                self._lost(base, new)
+            swapped = self._settle(base, new, updates, error)
+        if swapped or self._settle(base, new, updates, None):
             return
-        if not swapped and not self._settle(base, new, updates, None):
-            self._lost(base, new)
-
-    def _lost(self, base: TableState, new: str) -> None:
         self._forget_file(new)
         raise CommitConflictError(
             "another commit landed first",
@@ -367,13 +377,16 @@ class _MetadataCache:
 def _check_table_name(identifier: Identifier) -> None:
     if len(identifier) < 2:
         raise InvalidInputError(
-            "a table name needs a namespace", action="write namespace.table", table=identifier
+            "a table name needs a namespace",
+            action="write namespace.table",
+            table=".".join(identifier),
         )
-    _check_names(identifier)
+    if any(not part or "." in part for part in identifier):
+        raise InvalidInputError("not a usable table name", table=repr(".".join(identifier)[:200]))
 
 
-def _check_names(identifier: Identifier) -> None:
-    """Names become folders and dotted keys, so they must not be able to mean something else."""
+def _check_new_names(identifier: Identifier) -> None:
+    """New names become folders, so they must not be able to mean something else."""
     if not identifier:
         raise InvalidInputError("a namespace needs a name")
     for part in identifier:

@@ -29,6 +29,7 @@ from sqlalchemy import (
     insert,
     inspect,
     select,
+    text,
     update,
 )
 from sqlalchemy.engine import URL, make_url
@@ -36,12 +37,18 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, SQLAlchemy
 
 from tableformat.catalog.base import Identifier
 from tableformat.catalog.pointer import PointerCatalog
-from tableformat.errors import InvalidInputError, StoreUnavailableError, UnsupportedError
+from tableformat.errors import (
+    CommitUnknownError,
+    InvalidInputError,
+    StoreUnavailableError,
+    UnsupportedError,
+)
 from tableformat.runtime import Runtime
 from tableformat.store.base import ObjectStore
 from tableformat.store.locations import AllowedLocations
 
 BUSY_TIMEOUT_MS = 60_000  # a writer holds SQLite's lock for one fsync; hundreds may queue
+_SETTLE_TIMEOUT_MS = 30_000
 _TABLE_TYPE = "TABLE"
 _TABLES: Table = IcebergTables.__table__  # type: ignore[assignment]
 _NAMESPACES: Table = IcebergNamespaceProperties.__table__  # type: ignore[assignment]
@@ -95,8 +102,38 @@ class SqlPointers:
             .where(*self._row(identifier), _TABLES.c.metadata_location == expected)
             .values(metadata_location=new, previous_metadata_location=expected)
         )
-        with self._begin() as connection:
-            return connection.execute(statement).rowcount == 1
+        commit_sent = False
+        try:
+            with self._connect().connect() as connection:
+                swapped = connection.execute(statement).rowcount == 1
+                commit_sent = True
+                connection.commit()
+        except SQLAlchemyError as error:
+            if not commit_sent:  # without its COMMIT the statement never takes effect
+                raise _translate(error, self._url) from None
+            return self._settle(identifier, expected=expected, new=new)
+        return swapped
+
+    def _settle(self, identifier: Identifier, *, expected: str, new: str) -> bool:
+        """What became of a swap whose COMMIT failed or got no answer.
+
+        Its row lock is held until the database has decided, so the row is read under a lock of
+        one's own: PostgreSQL waits for the other transaction to end. SQLite's transaction died with
+        its connection.
+        """
+        statement = select(_TABLES.c.metadata_location).where(*self._row(identifier))
+        if self._url.get_backend_name() != "sqlite":
+            statement = statement.with_for_update()
+        with self._connect().begin() as connection:
+            if self._url.get_backend_name() != "sqlite":
+                connection.execute(text(f"SET LOCAL lock_timeout = {_SETTLE_TIMEOUT_MS}"))
+            current = connection.execute(statement).scalar_one_or_none()
+        if current == expected:
+            raise StoreUnavailableError("catalog database did not commit", table=identifier[-1])
+        if current != new:
+            # It may have landed and been replaced; the metadata log knows.
+            raise CommitUnknownError("another commit followed", table=identifier[-1])
+        return True
 
     def remove(self, identifier: Identifier) -> bool:
         """See `MetadataPointers.remove`."""
