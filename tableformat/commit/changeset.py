@@ -9,7 +9,7 @@ from enum import StrEnum
 from pyiceberg.expressions import AlwaysTrue, BooleanExpression
 from pyiceberg.table.snapshots import IsolationLevel, Operation
 
-from tableformat.spec.data_file import DataFile, ManifestEntry
+from tableformat.spec.data_file import DataFile, ManifestEntry, PartitionKey
 from tableformat.spec.names import MAIN_BRANCH
 
 
@@ -40,6 +40,7 @@ class Validation:
             (I13). None: validate against the whole history of the branch.
         isolation: None switches the row-level checks off (append, a writer's row delta).
         conflict_filter: Rows that the statement read.
+        conflict_partitions: Narrows them to these partitions (dynamic overwrite); None: all.
         referenced_data_files: Every data file whose positions the change set uses; all of them.
         allow_new_deletes: MoR DELETE under snapshot isolation tolerates concurrent deletes.
     """
@@ -47,6 +48,7 @@ class Validation:
     starting_snapshot_id: int | None = None
     isolation: IsolationLevel | None = None
     conflict_filter: BooleanExpression = field(default_factory=AlwaysTrue)
+    conflict_partitions: frozenset[PartitionKey] | None = None
     referenced_data_files: frozenset[str] = frozenset()
     allow_new_deletes: bool = False
 

@@ -158,7 +158,10 @@ def _matcher(
     by_rows = checks & {Check.PHANTOMS, Check.DELETED_ROWS, Check.EQUALITY_DELETES}
     if not by_rows or changeset.validation.isolation is None:
         return FileMatcher(metadata, AlwaysFalse())
-    return FileMatcher(metadata, changeset.validation.conflict_filter)
+    validation = changeset.validation
+    return FileMatcher(
+        metadata, validation.conflict_filter, partitions=validation.conflict_partitions
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,87 +1,88 @@
 """Which files a filter may, or must, match: partition values first, then column statistics.
 
-PyIceberg's projections and metrics evaluators do the work. What this module adds is caution: a
-bound that does not decode under the current type (R21), or a statistic that is missing, never
-excludes a file and never proves one.
+"May" is the scan's own pruning, so a statement's conflicts are looked for exactly where its scan
+would have read. "Must" proves that every row matches, so that a file can be dropped unread. A bound
+that does not decode, or a statistic that is missing, never excludes a file and never proves one.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable
-from typing import Any
-from uuid import UUID
+from collections.abc import Callable
+from typing import cast
 
 from pyiceberg.expressions import (
     AlwaysFalse,
     AlwaysTrue,
     BooleanExpression,
+    BoundNotEqualTo,
+    BoundNotIn,
+    BoundNotStartsWith,
     BoundPredicate,
-    NotEqualTo,
-    NotIn,
-    NotStartsWith,
     UnboundPredicate,
 )
 from pyiceberg.expressions.visitors import (
     BooleanExpressionVisitor,
-    _InclusiveMetricsEvaluator,
     _StrictMetricsEvaluator,
-    bind,
-    expression_evaluator,
-    extract_field_ids,
-    inclusive_projection,
     rewrite_not,
-    strict_projection,
     visit,
 )
+from pyiceberg.manifest import DataFile as PyIcebergDataFile
 from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.typedef import Record
 from pyiceberg.types import DoubleType, FloatType
 
 from tableformat.errors import InvalidInputError
-from tableformat.files.partition_values import partition_type, schema_for_spec
-from tableformat.spec.data_file import DataFile
+from tableformat.scan.pruning import Pruner
+from tableformat.scan.row_filter import bind_filter
+from tableformat.spec.data_file import DataFile, PartitionKey
+from tableformat.spec.manifest_file import ManifestFile
 
 _UNDECODABLE = (ValueError, TypeError, ArithmeticError, LookupError, struct.error)
 
-_PartitionTest = Callable[[tuple[Any, ...]], bool]
-
 
 class FileMatcher:
-    """One filter against the files of one table version."""
+    """One filter, or one set of partitions, against the files of one table version."""
 
-    def __init__(self, metadata: TableMetadata, row_filter: BooleanExpression) -> None:
-        """Bind `row_filter`.
+    def __init__(
+        self,
+        metadata: TableMetadata,
+        row_filter: BooleanExpression,
+        *,
+        partitions: frozenset[PartitionKey] | None = None,
+    ) -> None:
+        """Bind.
+
+        Args:
+            metadata: The table.
+            row_filter: Rows of interest.
+            partitions: Narrows the filter to whole partitions; files of a spec that none of them
+                has may hold their rows too.
 
         Raises:
-            InvalidInputError: It names a column that no schema of the table has.
+            InvalidInputError: The filter names a column that no schema of the table has.
         """
-        self._metadata = metadata
         self._filter = rewrite_not(row_filter)
         self._schema = _schema_for(metadata, self._filter)
-        self._inclusive = _InclusiveMetricsEvaluator(self._schema, self._filter)
+        self._pruner = Pruner(self._filter, self._schema, metadata.specs())
         self._strict = _StrictMetricsEvaluator(self._schema, self._filter)
-        self._field_ids = _bound_field_ids(self._schema, self._filter)
-        self._negative_ids = visit(self._filter, _NegativeColumns(self._schema))
-        self._float_ids = {
-            field_id
-            for field_id in self._field_ids
-            if isinstance(self._schema.find_type(field_id), FloatType | DoubleType)
-        }
-        self._inclusive_by_spec: dict[int, _PartitionTest] = {}
-        self._strict_by_spec: dict[int, _PartitionTest] = {}
+        columns = visit(bind_filter(self._filter, self._schema), _Columns())
+        self._must_not_be_null = {field_id for field_id, needs_value in columns if needs_value}
+        self._field_ids = {field_id for field_id, _ in columns}
+        self._partitions = partitions
+        self._partition_specs = {spec_id for spec_id, _ in partitions or ()}
+
+    def manifest_may_match(self, manifest: ManifestFile) -> bool:
+        """Whether a file in the manifest may hold a row that matches; False is a proof."""
+        return self._safely(lambda: self._pruner.manifest_may_match(manifest), otherwise=True)
 
     def may_match(self, file: DataFile) -> bool:
         """Whether the data file may hold a row that matches; False is a proof."""
-        if isinstance(self._filter, AlwaysTrue):
-            return True
-        if isinstance(self._filter, AlwaysFalse) or not self.partition_may_match(file):
+        if isinstance(self._filter, AlwaysFalse) or not self._in_partitions(file):
             return False
-        try:
-            return self._inclusive.eval(file)  # type: ignore[arg-type] # same field names
-        except _UNDECODABLE:
-            return True
+        return self._safely(
+            lambda: not isinstance(self._pruner.residual(file), AlwaysFalse), otherwise=True
+        )
 
     def partition_may_match(self, file: DataFile) -> bool:
         """Whether rows of the file's partition may match; statistics are not looked at.
@@ -89,119 +90,96 @@ class FileMatcher:
         This is the test for delete files: their statistics describe deletes, not rows, and an
         equality delete prunes wrongly on columns that it merely carries along (R14).
         """
-        if isinstance(self._filter, AlwaysTrue):
-            return True
-        test = self._inclusive_by_spec.get(file.spec_id)
-        if test is None:
-            test = self._partition_test(file.spec_id, inclusive_projection)
-            self._inclusive_by_spec[file.spec_id] = test
-        try:
-            return test(file.partition)
-        except _UNDECODABLE:
-            return True
+        return self.may_match(_without_statistics(file))
 
     def must_match(self, file: DataFile) -> bool:
         """Whether all rows of the data file match, proven by its partition or its statistics.
 
-        A row with a null in a column compared by `!=`, `NOT IN` or `NOT LIKE` does not match (SQL),
-        so such a column must be proven free of nulls.
+        SQL's meaning: a row with a null in a compared column does not match.
         """
-        if isinstance(self._filter, AlwaysTrue):
+        proven = self._safely(
+            lambda: isinstance(self._pruner.residual(file), AlwaysTrue), otherwise=False
+        )
+        return proven or self._statistics_prove(file)
+
+    def _in_partitions(self, file: DataFile) -> bool:
+        if self._partitions is None or file.partition_key in self._partitions:
             return True
-        if any((file.null_value_counts or {}).get(each) != 0 for each in self._negative_ids):
-            return False
-        return self._partition_must_match(file) or self._metrics_must_match(file)
+        return file.spec_id not in self._partition_specs or not file.partition
 
-    def _partition_must_match(self, file: DataFile) -> bool:
-        test = self._strict_by_spec.get(file.spec_id)
-        if test is None:
-            test = self._partition_test(file.spec_id, strict_projection)
-            self._strict_by_spec[file.spec_id] = test
-        try:
-            return test(file.partition)
-        except _UNDECODABLE:
-            return False
-
-    def _metrics_must_match(self, file: DataFile) -> bool:
+    def _statistics_prove(self, file: DataFile) -> bool:
         nulls, nans = file.null_value_counts or {}, file.nan_value_counts or {}
-        if any(each not in nulls for each in self._field_ids):
-            return False  # PyIceberg takes a missing null count for "no nulls"
-        if any(each not in nans for each in self._float_ids):
+        for field_id in self._field_ids:
+            if field_id not in nulls:  # PyIceberg takes a missing count for "no nulls"
+                return False
+            is_float = isinstance(self._schema.find_type(field_id), FloatType | DoubleType)
+            if is_float and field_id not in nans:
+                return False
+        if any(nulls[field_id] != 0 for field_id in self._must_not_be_null):
             return False
+        view = cast("PyIcebergDataFile", file)  # the statistics have the same names
+        return self._safely(lambda: self._strict.eval(view), otherwise=False)
+
+    @staticmethod
+    def _safely(test: Callable[[], bool], *, otherwise: bool) -> bool:
         try:
-            return self._strict.eval(file)  # type: ignore[arg-type] # same field names
+            return test()
         except _UNDECODABLE:
-            return False
-
-    def _partition_test(self, spec_id: int, projection: Callable[..., Any]) -> _PartitionTest:
-        spec = self._metadata.specs()[spec_id]
-        typed_by = schema_for_spec(spec, self._schema, self._metadata.schemas)
-        projected = projection(self._schema, spec)(self._filter)
-        fields = partition_type(spec, typed_by).fields
-        evaluate = expression_evaluator(Schema(*fields), projected, case_sensitive=True)
-        return lambda values: evaluate(Record(*(_literal_form(value) for value in values)))
+            return otherwise
 
 
-def _literal_form(value: Any) -> Any:
-    """PyIceberg's UUID literals are bytes, its UUID partition values are not."""
-    return value.bytes if isinstance(value, UUID) else value
+def _without_statistics(file: DataFile) -> DataFile:
+    return file.with_(
+        value_counts=None,
+        null_value_counts=None,
+        nan_value_counts=None,
+        lower_bounds=None,
+        upper_bounds=None,
+    )
 
 
 def _schema_for(metadata: TableMetadata, row_filter: BooleanExpression) -> Schema:
     """The newest schema in which the filter's columns exist; the current one goes first."""
     candidates = sorted(metadata.schemas, key=lambda each: each.schema_id, reverse=True)
-    failure: Exception | None = None
+    failure: InvalidInputError | None = None
     for schema in (metadata.schema(), *candidates):
         try:
-            bind(schema, row_filter, case_sensitive=True)
-        except (ValueError, TypeError) as error:
+            bind_filter(row_filter, schema)
+        except InvalidInputError as error:
             failure = failure or error
         else:
             return schema
-    raise InvalidInputError(f"filter does not fit the table: {failure}", filter=row_filter)
+    assert failure is not None
+    raise failure
 
 
-def _bound_field_ids(schema: Schema, row_filter: BooleanExpression) -> set[int]:
-    bound = bind(schema, row_filter, case_sensitive=True)
-    if isinstance(bound, AlwaysTrue | AlwaysFalse):
-        return set()
-    return extract_field_ids(bound)
+_ColumnUse = frozenset[tuple[int, bool]]
 
 
-class _NegativeColumns(BooleanExpressionVisitor[frozenset[int]]):
-    """Field ids of the columns that a negative comparison looks at."""
+class _Columns(BooleanExpressionVisitor[_ColumnUse]):
+    """Ids of the columns a bound filter compares, and whether the comparison needs a value.
 
-    def __init__(self, schema: Schema) -> None:
-        self._schema = schema
+    Iceberg's `!=`, NOT IN and NOT LIKE hold for null, SQL's do not.
+    """
 
-    def visit_true(self) -> frozenset[int]:
+    def visit_true(self) -> _ColumnUse:
         return frozenset()
 
-    def visit_false(self) -> frozenset[int]:
+    def visit_false(self) -> _ColumnUse:
         return frozenset()
 
-    def visit_not(self, child_result: frozenset[int]) -> frozenset[int]:
+    def visit_not(self, child_result: _ColumnUse) -> _ColumnUse:
         return child_result
 
-    def visit_and(
-        self, left_result: frozenset[int], right_result: frozenset[int]
-    ) -> frozenset[int]:
+    def visit_and(self, left_result: _ColumnUse, right_result: _ColumnUse) -> _ColumnUse:
         return left_result | right_result
 
-    def visit_or(self, left_result: frozenset[int], right_result: frozenset[int]) -> frozenset[int]:
+    def visit_or(self, left_result: _ColumnUse, right_result: _ColumnUse) -> _ColumnUse:
         return left_result | right_result
 
-    def visit_unbound_predicate(self, predicate: UnboundPredicate) -> frozenset[int]:
-        if not isinstance(predicate, NotEqualTo | NotIn | NotStartsWith):
-            return frozenset()
-        bound = predicate.bind(self._schema)
-        return frozenset(_ids_of([bound]))
+    def visit_unbound_predicate(self, predicate: UnboundPredicate) -> _ColumnUse:
+        raise InvalidInputError("filter is not bound", filter=predicate)
 
-    def visit_bound_predicate(self, predicate: BoundPredicate) -> frozenset[int]:
-        return frozenset(_ids_of([predicate]))
-
-
-def _ids_of(predicates: Iterable[BooleanExpression]) -> set[int]:
-    return {
-        each.term.ref().field.field_id for each in predicates if isinstance(each, BoundPredicate)
-    }
+    def visit_bound_predicate(self, predicate: BoundPredicate) -> _ColumnUse:
+        negative = isinstance(predicate, BoundNotEqualTo | BoundNotIn | BoundNotStartsWith)
+        return frozenset({(predicate.term.ref().field.field_id, negative)})

@@ -1,0 +1,274 @@
+"""Schema, partition spec, sort order, properties and format version: changes of metadata alone.
+
+PyIceberg's update builders say what a change of schema or spec means (ids, promotions, identifier
+rules); the swap is ours. A builder's edit is a function, run again on the fresh version when the
+swap is lost to a data commit. When somebody else has changed the same structure meanwhile, the edit
+may mean something else now, so that is a conflict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from pyiceberg.exceptions import ValidationError
+from pyiceberg.table import Transaction
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.update import (
+    AddPartitionSpecUpdate,
+    AddSchemaUpdate,
+    AddSortOrderUpdate,
+    RemovePropertiesUpdate,
+    SetCurrentSchemaUpdate,
+    SetDefaultSortOrderUpdate,
+    SetDefaultSpecUpdate,
+    SetPropertiesUpdate,
+    TableUpdate,
+    UpgradeFormatVersionUpdate,
+)
+from pyiceberg.table.update.schema import UpdateSchema
+from pyiceberg.table.update.sorting import UpdateSortOrder
+from pyiceberg.table.update.spec import UpdateSpec
+
+from tableformat.catalog.base import Identifier, TableState
+from tableformat.commit.swap import swap_until_settled
+from tableformat.environment import Environment
+from tableformat.errors import CommitConflictError, InvalidInputError, UnsupportedError
+
+_EDIT_ERRORS = (ValueError, TypeError, KeyError, ValidationError)
+
+
+def update_schema(
+    environment: Environment,
+    identifier: Identifier,
+    edit: Callable[[UpdateSchema], object],
+    *,
+    allow_incompatible_changes: bool = False,
+) -> TableState:
+    """Evolve the schema: `update_schema(env, id, lambda s: s.add_column("x", LongType()))`.
+
+    Args:
+        environment: Catalog and clock.
+        identifier: The table.
+        edit: Calls the builder: add (with default), delete, rename, move, promote and document
+            columns, `set_identifier_fields`, `union_by_name`. May be called again on a newer
+            version.
+        allow_incompatible_changes: Let PyIceberg accept changes that break older readers.
+
+    Raises:
+        CommitConflictError: The schema was changed by somebody else meanwhile.
+        InvalidInputError: The edit is not possible on this schema.
+        UnsupportedError: A column default on a table older than v3.
+    """
+
+    def plan(metadata: TableMetadata) -> Sequence[TableUpdate]:
+        builder = UpdateSchema(
+            _planning_on(metadata),
+            allow_incompatible_changes=allow_incompatible_changes,
+            name_mapping=metadata.name_mapping(),
+        )
+        updates = _built(edit, builder)
+        _check_defaults(builder, metadata)
+        return updates
+
+    return _evolve(environment, identifier, plan, structure=lambda m: m.current_schema_id)
+
+
+def update_spec(
+    environment: Environment, identifier: Identifier, edit: Callable[[UpdateSpec], object]
+) -> TableState:
+    """Evolve the partition spec: `update_spec(env, id, lambda s: s.add_field("ts", "day"))`.
+
+    Only new files follow the new spec; old files keep theirs. A field that comes back gets its old
+    field id (spec: Partition Evolution).
+
+    Raises:
+        CommitConflictError: The spec or the schema was changed by somebody else meanwhile.
+        InvalidInputError: The edit is not possible.
+    """
+
+    def plan(metadata: TableMetadata) -> Sequence[TableUpdate]:
+        # PyIceberg reuses field ids for v2 only; the rule holds for v3 too.
+        as_v2 = metadata.model_copy(update={"format_version": 2})
+        return _built(edit, UpdateSpec(_planning_on(as_v2)))
+
+    return _evolve(
+        environment,
+        identifier,
+        plan,
+        structure=lambda m: (m.default_spec_id, m.current_schema_id),
+    )
+
+
+def update_sort_order(
+    environment: Environment, identifier: Identifier, edit: Callable[[UpdateSortOrder], object]
+) -> TableState:
+    """Replace the sort order: `lambda s: s.asc("id", IdentityTransform())`. Errors as above."""
+
+    def plan(metadata: TableMetadata) -> Sequence[TableUpdate]:
+        return _built(edit, UpdateSortOrder(_planning_on(metadata)))
+
+    return _evolve(
+        environment,
+        identifier,
+        plan,
+        structure=lambda m: (m.default_sort_order_id, m.current_schema_id),
+    )
+
+
+def update_properties(
+    environment: Environment,
+    identifier: Identifier,
+    *,
+    updates: Mapping[str, str] | None = None,
+    removals: Sequence[str] = (),
+) -> TableState:
+    """Set and remove table properties. The last writer of a property wins.
+
+    Raises:
+        InvalidInputError: A property is both set and removed, or is not a string.
+    """
+    wanted = dict(updates or {})
+    if set(wanted) & set(removals):
+        raise InvalidInputError(
+            "a property is both set and removed", property=sorted(set(wanted) & set(removals))[0]
+        )
+    for name, value in wanted.items():
+        if not isinstance(value, str):
+            raise InvalidInputError("a property value must be a string", property=name)
+
+    def plan(metadata: TableMetadata) -> Sequence[TableUpdate]:
+        changed = {k: v for k, v in wanted.items() if metadata.properties.get(k) != v}
+        gone = [name for name in removals if name in metadata.properties]
+        result: list[TableUpdate] = []
+        if changed:
+            result.append(SetPropertiesUpdate(updates=changed))
+        if gone:
+            result.append(RemovePropertiesUpdate(removals=gone))
+        return result
+
+    return _evolve(environment, identifier, plan, structure=lambda _: None)
+
+
+def upgrade_format_version(
+    environment: Environment, identifier: Identifier, version: int = 3
+) -> TableState:
+    """Upgrade the table to v3. Old snapshots stay readable and without row ids.
+
+    `next-row-id` starts at 0; the first commit afterwards gives every data manifest its
+    `first_row_id`, and so every existing row an id (spec: Row Lineage for Upgraded Tables).
+
+    Raises:
+        InvalidInputError: The table has a higher version.
+        UnsupportedError: Not to v3.
+    """
+    if version != 3:
+        raise UnsupportedError("only v3 can be written", format_version=version)
+
+    def plan(metadata: TableMetadata) -> Sequence[TableUpdate]:
+        if metadata.format_version == version:
+            return []
+        return [UpgradeFormatVersionUpdate(format_version=version)]
+
+    return _evolve(environment, identifier, plan, structure=lambda _: None)
+
+
+@dataclass(slots=True)
+class _MetadataChange:
+    """`TableChange` of metadata alone."""
+
+    plan: Callable[[TableMetadata], Sequence[TableUpdate]]
+    structure: Callable[[TableMetadata], object]
+    _planned_on: list[object] = field(default_factory=list)
+    _updates: Sequence[TableUpdate] = ()
+
+    def prepare(self, state: TableState) -> Sequence[TableUpdate]:
+        """Plan on `state`; a conflict if the structure is not the one first planned on."""
+        current = self.structure(state.metadata)
+        if not self._planned_on:
+            self._planned_on.append(current)
+        elif self._planned_on[0] != current:
+            raise CommitConflictError(
+                "the table's structure was changed by another commit",
+                action="look at the new structure, then evolve again",
+                table=state.name,
+            )
+        self._updates = self.plan(state.metadata)
+        return self._updates
+
+    def has_landed(self, state: TableState) -> bool:
+        """Whether the table shows every update; who made it so makes no difference."""
+        return bool(self._updates) and all(_shows(state.metadata, each) for each in self._updates)
+
+    def context(self) -> dict[str, object]:
+        """Nothing that names it."""
+        return {}
+
+
+def _evolve(
+    environment: Environment,
+    identifier: Identifier,
+    plan: Callable[[TableMetadata], Sequence[TableUpdate]],
+    *,
+    structure: Callable[[TableMetadata], object],
+) -> TableState:
+    change = _MetadataChange(plan, structure)
+    return swap_until_settled(environment, identifier, change).state
+
+
+def _shows(metadata: TableMetadata, update: TableUpdate) -> bool:
+    """Whether the metadata is as after `update`. -1 stands for what the same commit added."""
+    match update:
+        case AddSchemaUpdate():
+            return metadata.schema() == update.schema_
+        case SetCurrentSchemaUpdate():
+            return update.schema_id in (-1, metadata.current_schema_id)
+        case AddPartitionSpecUpdate():
+            return metadata.spec() == update.spec
+        case SetDefaultSpecUpdate():
+            return update.spec_id in (-1, metadata.default_spec_id)
+        case AddSortOrderUpdate():
+            return metadata.sort_order() == update.sort_order
+        case SetDefaultSortOrderUpdate():
+            return update.sort_order_id in (-1, metadata.default_sort_order_id)
+        case SetPropertiesUpdate():
+            return update.updates.items() <= metadata.properties.items()
+        case RemovePropertiesUpdate():
+            return not set(update.removals) & metadata.properties.keys()
+        case UpgradeFormatVersionUpdate():
+            return metadata.format_version >= update.format_version
+    return False
+
+
+def _planning_on(metadata: TableMetadata) -> Transaction:
+    """What PyIceberg's builders need of a transaction: the metadata to plan on."""
+    return cast("Transaction", _Planned(metadata))
+
+
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    table_metadata: TableMetadata
+
+
+def _built(edit: Callable[[Any], object], builder: Any) -> Sequence[TableUpdate]:
+    try:
+        edit(builder)
+        updates, _ = builder._commit()  # noqa: SLF001 - builds updates, commits nothing
+    except _EDIT_ERRORS as error:
+        raise InvalidInputError(f"cannot evolve the table: {error}") from error
+    return tuple(updates)
+
+
+def _check_defaults(builder: UpdateSchema, metadata: TableMetadata) -> None:
+    if metadata.format_version >= 3:
+        return
+    schema = builder._apply()  # noqa: SLF001 - pure
+    for each in schema.fields:
+        if each.initial_default is not None or each.write_default is not None:
+            raise UnsupportedError(
+                "column defaults need v3",
+                action="upgrade the table first",
+                column=each.name,
+                format_version=metadata.format_version,
+            )

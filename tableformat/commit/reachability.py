@@ -1,0 +1,79 @@
+"""Which objects a table needs: everything that any of its snapshots can lead a reader to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Snapshot
+
+from tableformat.catalog.base import TableState
+from tableformat.files.manifest_store import load_manifest, load_manifest_list
+from tableformat.spec.manifest_file import ManifestFile
+from tableformat.store.base import ObjectStore
+
+
+@dataclass(slots=True)
+class Reachable:
+    """Grows as versions of a table are shown to it; it never forgets a location.
+
+    Live entries count, DELETED ones do not: a removed file is needed only by snapshots in which it
+    was live, and those are shown too while they are in the metadata. A Puffin file is needed while
+    one of its vectors is.
+    """
+
+    store: ObjectStore
+    snapshot_ids: set[int] = field(default_factory=set)
+    manifests: dict[str, ManifestFile] = field(default_factory=dict)
+    manifest_lists: set[str] = field(default_factory=set)
+    content_files: set[str] = field(default_factory=set)
+
+    def add_snapshots(self, snapshots: Iterable[Snapshot]) -> list[ManifestFile]:
+        """Load manifest lists of snapshots not seen before; gives the manifests new in them."""
+        new: list[ManifestFile] = []
+        for snapshot in snapshots:
+            if snapshot.snapshot_id in self.snapshot_ids:
+                continue
+            for manifest in load_manifest_list(self.store, snapshot):
+                if manifest.manifest_path not in self.manifests:
+                    self.manifests[manifest.manifest_path] = manifest
+                    new.append(manifest)
+            self.snapshot_ids.add(snapshot.snapshot_id)
+            self.manifest_lists.add(snapshot.manifest_list)
+        return new
+
+    def add_content_files(self, manifests: Iterable[ManifestFile]) -> None:
+        """Read manifests and note the live files in them."""
+        for manifest in manifests:
+            if manifest.has_live_files:
+                self.content_files.update(live_locations(self.store, manifest))
+
+
+def live_locations(store: ObjectStore, manifest: ManifestFile) -> set[str]:
+    """Locations of the live data and delete files of a manifest."""
+    return {entry.data_file.file_path for entry in load_manifest(store, manifest) if entry.is_live}
+
+
+def statistics_locations(metadata: TableMetadata) -> set[str]:
+    """Locations of table and partition statistics files."""
+    files = [*metadata.statistics, *metadata.partition_statistics]
+    return {each.statistics_path for each in files}
+
+
+def reachable_locations(store: ObjectStore, state: TableState) -> set[str]:
+    """Every location that the table needs, its metadata file and log included.
+
+    Reads every manifest list and every manifest: for orphan removal, not for the commit path.
+    """
+    metadata = state.metadata
+    reachable = Reachable(store)
+    reachable.add_content_files(reachable.add_snapshots(metadata.snapshots))
+    return {
+        state.metadata_location,
+        *(entry.metadata_file for entry in metadata.metadata_log),
+        *statistics_locations(metadata),
+        *reachable.manifest_lists,
+        *reachable.manifests,
+        *reachable.content_files,
+    }
