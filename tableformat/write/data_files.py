@@ -88,7 +88,11 @@ def conform_rows(
         full_schema = _with_lineage(schema, rows.schema)
         check_columns(rows.schema, full_schema)
         target = arrow_schema(full_schema)
-        done = [conform_batch(batch, full_schema, target) for batch in rows.to_batches()]
+        done = [
+            conform_batch(part, full_schema, target)
+            for batch in rows.to_batches()
+            for part in _cut(batch)
+        ]
         return full_schema, iter(done)
     iterator = iter(rows)
     head = next(iterator, None)
@@ -98,21 +102,21 @@ def conform_rows(
 
 
 def pieces(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Batches joined and cut into tables of about `_SPLIT_BYTES`."""
+    """Batches joined into tables of about `_SPLIT_BYTES`."""
     waiting: list[pa.RecordBatch] = []
     waiting_bytes = 0
     for batch in batches:
-        for part in _cut(batch):
-            waiting.append(part)
-            waiting_bytes += part.nbytes
-            if waiting_bytes >= _SPLIT_BYTES:
-                yield pa.Table.from_batches(waiting)
-                waiting, waiting_bytes = [], 0
+        waiting.append(batch)
+        waiting_bytes += batch.nbytes
+        if waiting_bytes >= _SPLIT_BYTES:
+            yield pa.Table.from_batches(waiting)
+            waiting, waiting_bytes = [], 0
     if waiting:
         yield pa.Table.from_batches(waiting)
 
 
 def _cut(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """A batch in pieces of at most `_SPLIT_BYTES` on average; none without rows."""
     parts = min(-(-batch.nbytes // _SPLIT_BYTES), batch.num_rows)
     if parts <= 1:
         if batch.num_rows:
@@ -133,7 +137,8 @@ def _conform_stream(batches: Iterable[pa.RecordBatch], schema: Schema) -> Iterat
                 target = arrow_schema(full_schema)
             check_columns(batch.schema, full_schema)
             checked = batch.schema
-        yield conform_batch(batch, full_schema, target)
+        for part in _cut(batch):
+            yield conform_batch(part, full_schema, target)
 
 
 def _with_lineage(schema: Schema, given: pa.Schema) -> Schema:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.schema import Schema
@@ -177,7 +178,7 @@ def _column(values: pa.Array, field: NestedField, path: str) -> pa.Array:
         )
     kind = field.field_type
     if pa.types.is_dictionary(values.type):
-        values = values.dictionary_decode()
+        values = _decoded(values)
         if field.required and values.null_count:
             raise InvalidInputError("required column holds nulls", column=path)
     elif pa.types.is_run_end_encoded(values.type):
@@ -193,6 +194,14 @@ def _column(values: pa.Array, field: NestedField, path: str) -> pa.Array:
     if isinstance(kind, MapType):
         return _map(values, kind, path)
     return _primitive(values, kind, path)
+
+
+def _decoded(values: pa.DictionaryArray) -> pa.Array:
+    dictionary = values.dictionary
+    if pa.types.is_string_view(dictionary.type) or pa.types.is_binary_view(dictionary.type):
+        plain = pa.string() if is_string(dictionary.type) else pa.binary()
+        values = pa.DictionaryArray.from_arrays(values.indices, dictionary.cast(plain))
+    return values.dictionary_decode()
 
 
 def _primitive(values: pa.Array, kind: IcebergType, path: str) -> pa.Array:
@@ -257,21 +266,20 @@ def _struct(values: pa.StructArray, kind: StructType, path: str) -> pa.Array:
 
 
 def _list(values: pa.Array, kind: ListType, path: str) -> pa.Array:
-    target = arrow_type(kind, path=path)
-    if not (pa.types.is_list(values.type) or pa.types.is_large_list(values.type)):
-        values = values.cast(pa.list_(values.type.value_field))
-    offsets, first, count = rebased_offsets(values)
-    elements = values.values.slice(first, count)
-    field = kind.element_field
-    if field.required and values.null_count and not values.flatten().null_count:
-        field = field.model_copy(update={"required": False})
-    elements = _column(elements, field, f"{path}.element")
+    # Lengths and `flatten` mean the same in all layouts, skip what hides under null lists, and
+    # hold for slices; Arrow's cast of a sliced list view makes an invalid array.
+    lengths = pc.fill_null(pc.list_value_length(values), 0).to_numpy(zero_copy_only=False)
+    offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int32())
+    elements = _column(values.flatten(), kind.element_field, f"{path}.element")
     mask = values.is_null() if values.null_count else None
+    target = arrow_type(kind, path=path)
     return pa.ListArray.from_arrays(offsets, elements, type=target, mask=mask)
 
 
 def _map(values: pa.MapArray, kind: MapType, path: str) -> pa.Array:
     target = arrow_type(kind, path=path)
+    if values.null_count:  # drop what hides under null maps
+        values = values.take(pa.array(np.arange(len(values))))
     offsets, first, count = rebased_offsets(values)
     keys = _column(values.keys.slice(first, count), kind.key_field, f"{path}.key")
     items = _column(values.items.slice(first, count), kind.value_field, f"{path}.value")

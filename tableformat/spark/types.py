@@ -1,0 +1,237 @@
+"""Iceberg types as Spark types, and Arrow batches on their way to Spark and back.
+
+Nothing is lost in either direction. Where Spark has no such type, the value travels as one that
+holds it exactly: uuid as text, fixed as binary, nanosecond timestamps as long (nanoseconds since
+the epoch). `docs/types.md` has the table.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+from pyiceberg.schema import Schema
+from pyiceberg.types import (
+    FixedType,
+    IcebergType,
+    ListType,
+    MapType,
+    NestedField,
+    PrimitiveType,
+    StructType,
+    TimestampNanoType,
+    TimestamptzNanoType,
+    TimeType,
+    UnknownType,
+    UUIDType,
+)
+from pyspark.sql import types as spark
+
+from tableformat.errors import InvalidInputError, UnsupportedError
+from tableformat.spec.arrow_arrays import rebased_offsets
+from tableformat.spec.types import arrow_schema, arrow_type
+from tableformat.spec.uuid_text import format_uuids
+from tableformat.write.rows import check_columns, conform_batch
+
+_TIME_PRECISION = 6  # microseconds, Iceberg's
+
+_SPARK_OF: dict[str, spark.DataType] = {
+    "boolean": spark.BooleanType(),
+    "int": spark.IntegerType(),
+    "long": spark.LongType(),
+    "float": spark.FloatType(),
+    "double": spark.DoubleType(),
+    "date": spark.DateType(),
+    "timestamp": spark.TimestampNTZType(),
+    "timestamptz": spark.TimestampType(),
+    "timestamp_ns": spark.LongType(),
+    "timestamptz_ns": spark.LongType(),
+    "string": spark.StringType(),
+    "uuid": spark.StringType(),
+    "binary": spark.BinaryType(),
+    "unknown": spark.NullType(),
+}
+
+
+def spark_schema(schema: Schema) -> spark.StructType:
+    """The Spark schema of a table's rows; columns in order, required means not nullable.
+
+    Raises:
+        UnsupportedError: A column is variant, geometry or geography, or time before Spark 4.1;
+            the message names it.
+    """
+    return spark.StructType([_spark_field(field, field.name) for field in schema.fields])
+
+
+def to_spark_schema(schema: Schema) -> pa.Schema:
+    """The Arrow schema that `to_spark_batch` produces, without field ids."""
+    return pa.schema([_travel_field(field) for field in schema.fields])
+
+
+def to_spark_batch(batch: pa.RecordBatch, schema: Schema) -> pa.RecordBatch:
+    """A batch as Spark's JVM takes it.
+
+    Args:
+        batch: Columns as `arrow_schema(schema)`.
+        schema: What was read.
+
+    Returns:
+        Same rows, columns as `to_spark_schema(schema)`.
+    """
+    target = to_spark_schema(schema)
+    columns = [
+        _to_travel(column, field.field_type)
+        for column, field in zip(batch.columns, schema.fields, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=target)
+
+
+def from_spark_batch(batch: pa.RecordBatch, schema: Schema) -> pa.RecordBatch:
+    """A batch that Spark produced, as rows of the schema.
+
+    Args:
+        batch: Columns by name, in any order; nanosecond timestamps as long, uuid as text.
+        schema: The table's schema.
+
+    Returns:
+        Same rows, columns as `arrow_schema(schema)`; missing optional ones hold the write default.
+
+    Raises:
+        InvalidInputError: A column or value does not fit; the message names it.
+    """
+    known = {field.name: field for field in schema.fields}
+    columns = []
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        field = known.get(name)
+        columns.append(column if field is None else _from_travel(column, field.field_type, name))
+    restored = pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
+    check_columns(restored.schema, schema)
+    return conform_batch(restored, schema, arrow_schema(schema))
+
+
+def _spark_field(field: NestedField, path: str) -> spark.StructField:
+    kind = spark_type(field.field_type, path=path)
+    return spark.StructField(field.name, kind, nullable=not field.required)
+
+
+def spark_type(kind: IcebergType, *, path: str = "") -> spark.DataType:
+    """The Spark type for an Iceberg type; see `spark_schema`."""
+    arrow_type(kind, path=path)  # refuses what cannot be stored at all, and names it
+    if isinstance(kind, StructType):
+        fields = [_spark_field(field, f"{path}.{field.name}") for field in kind.fields]
+        return spark.StructType(fields)
+    if isinstance(kind, ListType):
+        element = spark_type(kind.element_type, path=f"{path}.element")
+        return spark.ArrayType(element, containsNull=not kind.element_required)
+    if isinstance(kind, MapType):
+        return spark.MapType(
+            spark_type(kind.key_type, path=f"{path}.key"),
+            spark_type(kind.value_type, path=f"{path}.value"),
+            valueContainsNull=not kind.value_required,
+        )
+    if isinstance(kind, FixedType):
+        return spark.BinaryType()
+    if isinstance(kind, TimeType):
+        return _time_type(path)
+    name = str(kind)
+    if name.startswith("decimal"):
+        travel = arrow_type(kind)
+        return spark.DecimalType(travel.precision, travel.scale)
+    return _SPARK_OF[name]
+
+
+def _time_type(path: str) -> spark.DataType:
+    make = getattr(spark, "TimeType", None)
+    if make is None:
+        raise UnsupportedError(
+            "this Spark has no type for time", column=path, action="use Spark 4.1 or newer"
+        )
+    made: spark.DataType = make(_TIME_PRECISION)
+    return made
+
+
+def _travel_field(field: NestedField) -> pa.Field:
+    return pa.field(field.name, _travel_type(field.field_type), nullable=not field.required)
+
+
+def _travel_type(kind: IcebergType) -> pa.DataType:
+    """The Arrow type that holds the column between Python and the JVM."""
+    if isinstance(kind, StructType):
+        return pa.struct([_travel_field(field) for field in kind.fields])
+    if isinstance(kind, ListType):
+        return pa.list_(_travel_field(kind.element_field))
+    if isinstance(kind, MapType):
+        return pa.map_(_travel_field(kind.key_field), _travel_field(kind.value_field))
+    if isinstance(kind, UUIDType):
+        return pa.string()
+    if isinstance(kind, FixedType):
+        return pa.binary()
+    if isinstance(kind, TimeType):
+        return pa.time64("ns")
+    if isinstance(kind, TimestampNanoType | TimestamptzNanoType):
+        return pa.int64()
+    return arrow_type(kind)
+
+
+def _to_travel(values: pa.Array, kind: IcebergType) -> pa.Array:
+    target = _travel_type(kind)
+    if values.type == target:
+        return values
+    if isinstance(kind, PrimitiveType):
+        return format_uuids(values) if isinstance(kind, UUIDType) else values.cast(target)
+    mask = values.is_null() if values.null_count else None
+    if isinstance(kind, StructType):
+        children = [
+            _to_travel(values.field(index), field.field_type)
+            for index, field in enumerate(kind.fields)
+        ]
+        return pa.StructArray.from_arrays(children, fields=list(target), mask=mask)
+    offsets, first, count = rebased_offsets(values)
+    if isinstance(kind, ListType):
+        elements = _to_travel(values.values.slice(first, count), kind.element_type)
+        return pa.ListArray.from_arrays(offsets, elements, type=target, mask=mask)
+    assert isinstance(kind, MapType)
+    keys = _to_travel(values.keys.slice(first, count), kind.key_type)
+    items = _to_travel(values.items.slice(first, count), kind.value_type)
+    return pa.MapArray.from_arrays(offsets, keys, items, type=target, mask=mask)
+
+
+def _from_travel(values: pa.Array, kind: IcebergType, path: str) -> pa.Array:
+    """Undo what `conform_batch` cannot guess: long to timestamp; the rest it does itself."""
+    if not _holds_nanoseconds(kind) or pa.types.is_null(values.type):
+        return values
+    if isinstance(kind, TimestampNanoType | TimestamptzNanoType):
+        if not pa.types.is_int64(values.type):
+            raise InvalidInputError(
+                f"{kind} travels through Spark as long, found {values.type}", column=path
+            )
+        return values.cast(arrow_type(kind))
+    mask = values.is_null() if values.null_count else None
+    if isinstance(kind, StructType) and pa.types.is_struct(values.type):
+        known = {field.name: field.field_type for field in kind.fields}
+        names = [field.name for field in values.type]
+        children = [
+            _from_travel(values.field(index), known.get(name, UnknownType()), f"{path}.{name}")
+            for index, name in enumerate(names)
+        ]
+        return pa.StructArray.from_arrays(children, names=names, mask=mask)
+    if isinstance(kind, ListType) and pa.types.is_list(values.type):
+        offsets, first, count = rebased_offsets(values)
+        stored = values.values.slice(first, count)
+        elements = _from_travel(stored, kind.element_type, f"{path}.element")
+        return pa.ListArray.from_arrays(offsets, elements, mask=mask)
+    if isinstance(kind, MapType) and pa.types.is_map(values.type):
+        offsets, first, count = rebased_offsets(values)
+        keys = _from_travel(values.keys.slice(first, count), kind.key_type, f"{path}.key")
+        items = values.items.slice(first, count)
+        items = _from_travel(items, kind.value_type, f"{path}.value")
+        return pa.MapArray.from_arrays(offsets, keys, items, mask=mask)
+    return values  # the type check of `conform_batch` names what is wrong
+
+
+def _holds_nanoseconds(kind: IcebergType) -> bool:
+    if isinstance(kind, StructType):
+        return any(_holds_nanoseconds(field.field_type) for field in kind.fields)
+    if isinstance(kind, ListType):
+        return _holds_nanoseconds(kind.element_type)
+    if isinstance(kind, MapType):
+        return _holds_nanoseconds(kind.key_type) or _holds_nanoseconds(kind.value_type)
+    return isinstance(kind, TimestampNanoType | TimestamptzNanoType)
