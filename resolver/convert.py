@@ -15,7 +15,7 @@ from pyroaring import BitMap64
 
 from tableformat.errors import CorruptDataError
 from tableformat.files.deletion_vector import build_positions
-from tableformat.files.dv_file import DeletionVector, read_deletion_vector
+from tableformat.files.dv_file import DeletionVector, read_deletion_vectors
 from tableformat.spec.data_file import DataFile, ManifestEntry
 from tableformat.store.base import ObjectStore
 
@@ -65,7 +65,6 @@ def convert(
     staged_files: Iterable[DataFile],
     target_files: Mapping[str, ManifestEntry],
     target_dvs: Mapping[str, ManifestEntry],
-    file_scoped_deletes: Mapping[str, tuple[ManifestEntry, ...]],
 ) -> Conversion:
     """Merge dead positions with the deletes that are already there.
 
@@ -76,8 +75,6 @@ def convert(
         staged_files: Data files of the backlog.
         target_files: Live data files of the planned target head, by path.
         target_dvs: Live DVs of the planned target head, by referenced data file.
-        file_scoped_deletes: Live position delete files that reach one data file only, by its
-            path; their positions must already be in `dead`.
 
     Raises:
         CorruptDataError: A dead position lies outside its file, or an old DV is damaged.
@@ -100,24 +97,21 @@ def convert(
             continue
         published.append(file)
         vectors.append(DeletionVector(file, positions))
-    for path, positions in sorted(dead.by_path.items()):
-        entry = target_files.get(path)
-        if entry is None or path in staged:
-            continue
+    touched = [path for path in sorted(dead.by_path) if path in target_files and path not in staged]
+    known_positions = _read_known(store, touched, target_files, target_dvs)
+    for path in touched:
+        entry, positions = target_files[path], dead.by_path[path]
         _check_range(entry.data_file, positions)
         old = target_dvs.get(path)
         merged = positions
         before = 0
         if old is not None:
-            known = read_deletion_vector(
-                store, old.data_file, record_count=entry.data_file.record_count
-            )
+            known = known_positions[path]
             before = len(known)
             merged = positions | known
             if len(merged) == before:
                 continue
             replaced.append(old)
-        replaced.extend(file_scoped_deletes.get(path, ()))
         new_positions += len(merged) - before
         vectors.append(DeletionVector(entry.data_file, merged))
     return Conversion(
@@ -127,6 +121,20 @@ def convert(
         replaced=tuple(replaced),
         new_positions=new_positions,
     )
+
+
+def _read_known(
+    store: ObjectStore,
+    touched: Iterable[str],
+    target_files: Mapping[str, ManifestEntry],
+    target_dvs: Mapping[str, ManifestEntry],
+) -> dict[str, BitMap64]:
+    """Positions that the DVs of touched files delete already; each Puffin file is opened once."""
+    paths = [path for path in touched if path in target_dvs]
+    pairs = [
+        (target_dvs[path].data_file, target_files[path].data_file.record_count) for path in paths
+    ]
+    return dict(zip(paths, read_deletion_vectors(store, pairs), strict=True))
 
 
 def _check_range(file: DataFile, positions: BitMap64) -> None:

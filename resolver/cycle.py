@@ -23,14 +23,15 @@ from typing import Protocol
 
 from pyiceberg.table.snapshots import Snapshot
 
-from resolver.convert import Conversion, convert
+from resolver.convert import Conversion, DeadPositions, convert
 from resolver.cycle_input import CycleInput, OrderedFile, read_cycle_input, staged_files
 from resolver.index.base import IndexChanges, Prepared, PrimaryKeyIndex
+from resolver.position_files import read_position_file
 from resolver.publish import hides_a_writer, publish, publish_summary
 from resolver.report import ResolveReport
 from resolver.resolution import NumberedKeys, index_changes, number_keys, resolve_batch
 from resolver.scan_join import add_joined_positions
-from resolver.staging import StagedSnapshot, load_staged, marker_of, plan_backlog
+from resolver.staging import StagedSnapshot, cursor_of, load_staged, plan_backlog
 from resolver.target import LiveFiles, live_files
 from resolver.trim import trim_staging
 from tableformat.catalog.base import Identifier, TableState
@@ -217,8 +218,7 @@ class Cycle:
     def _cursor_moved(self, planned: TableState) -> bool:
         """Whether somebody else published (part of) our backlog: then the plan is void."""
         fresh = self._environment.catalog.load_table(self._identifier)
-        target = self._options.target
-        return marker_of(fresh.head(target)) != marker_of(planned.head(target))
+        return cursor_of(fresh, self._options.target) != cursor_of(planned, self._options.target)
 
     def _attempt(
         self, state: TableState, work: _Work, live: LiveFiles, index: PrimaryKeyIndex
@@ -235,6 +235,7 @@ class Cycle:
                 self._environment, state.metadata, work.batch, live, resolution.dead,
                 in_place=self._options.is_in_place,
             )
+            self._fold_position_deletes(state, live, resolution.dead)
             runtime.fail_point("resolve.after_match")
             conversion = convert(
                 self._environment.store,
@@ -242,7 +243,6 @@ class Cycle:
                 staged_files=[each.file for each in work.batch.files],
                 target_files=live.data,
                 target_dvs=live.dvs,
-                file_scoped_deletes=live.file_scoped_deletes(),
             )
         with self._phases.timed("write"):
             dv_files = self._write_dvs(state, conversion)
@@ -252,7 +252,8 @@ class Cycle:
             )
         try:
             with self._phases.timed("publish"):
-                result = self._publish(state, work, conversion, dv_files)
+                removed = (*work.equality_deletes, *live.position_deletes)
+                result = self._publish(state, work, conversion, dv_files, removed)
         except BaseException as error:
             index.discard(prepared)
             if isinstance(error, TableError) and error.files_safe_to_delete:
@@ -263,6 +264,17 @@ class Cycle:
             runtime.fail_point("resolve.before_apply")
             self._apply(index, prepared, result)
         return result, conversion
+
+    def _fold_position_deletes(
+        self, state: TableState, live: LiveFiles, dead: DeadPositions
+    ) -> None:
+        """v2 position deletes of the target become part of the DVs, and go (I3, P7)."""
+        for entry in live.position_deletes:
+            found = read_position_file(
+                self._environment.store, state.metadata, entry.data_file
+            )
+            for path, positions in found.items():
+                dead.add(path, positions)
 
     def _order_of_path(self, live: LiveFiles) -> Callable[[str], int] | None:
         if not self._options.is_in_place:
@@ -287,7 +299,12 @@ class Cycle:
         return prepared
 
     def _publish(
-        self, state: TableState, work: _Work, conversion: Conversion, dv_files: list[DataFile]
+        self,
+        state: TableState,
+        work: _Work,
+        conversion: Conversion,
+        dv_files: list[DataFile],
+        removed: tuple[ManifestEntry, ...],
     ) -> CommitResult:
         fence = None if self._options.fence is None else self._options.fence()
         result = publish(
@@ -296,7 +313,7 @@ class Cycle:
             target=self._options.target,
             conversion=conversion,
             dv_files=dv_files,
-            removed=work.equality_deletes,
+            removed=removed,
             summary=publish_summary(state.head(self._options.target), work.covered),
             fence=fence,
         )

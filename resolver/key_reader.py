@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -52,6 +52,17 @@ class KeyReader:
         self._specs = metadata.specs()
         self._properties = metadata.properties
         self.key = KeySchema.of(self._schema, field_ids)
+
+    def read_rows(self, file: DataFile) -> Iterator[pa.RecordBatch]:
+        """The key columns and `_pos` (int64) of every row of one file, in row order."""
+        return read_data_file(
+            self._store,
+            file,
+            schema=self._schema,
+            spec=self._specs[file.spec_id],
+            properties=self._properties,
+            positions=True,
+        )
 
     def read_file(self, file: DataFile) -> EncodedKeys:
         """The keys of every row of one file, in row order.

@@ -1,11 +1,11 @@
 """Which staged snapshots are waiting, and what each of them brought.
 
-The cursor is the marker in the target head's summary: the id of the last staged snapshot that was
-published. Walking back from the staging head, the backlog ends
+The cursor is the newest marker in the target's history: the id of the last staged snapshot that
+was published. Walking back from the staging head, the backlog ends
 
 1. at the marker's snapshot: everything above it is new;
-2. at a snapshot of the target's own history that carries the same marker as the target head (after
-   a trim, or on the fork point of a new staging branch): nothing was published since;
+2. at a snapshot of the target's own history where the cursor was what it is now (after a trim, or
+   on the fork point of a new staging branch): nothing was published since;
 3. nowhere else. A walk that meets an older marker (staging was rolled back), that ends at a target
    snapshot with another marker, or that runs out of history cannot prove its position, so the
    cycle stops; it never converts twice and never skips (R18, P8).
@@ -13,8 +13,9 @@ published. Walking back from the staging head, the backlog ends
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import dropwhile
 
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
@@ -55,6 +56,20 @@ def marker_of(snapshot: Snapshot | None) -> int | None:
             value=value,
             snapshot_id=snapshot.snapshot_id,
         ) from error
+
+
+def newest_marker(chain: Iterable[Snapshot]) -> int | None:
+    """The cursor: the marker nearest to the head. Foreign commits on the target carry none."""
+    for snapshot in chain:
+        marker = marker_of(snapshot)
+        if marker is not None:
+            return marker
+    return None
+
+
+def cursor_of(state: TableState, target: str) -> int | None:
+    """The last published staged snapshot, as `target` has it."""
+    return newest_marker(ancestors(state.metadata, _head_id(state, target)))
 
 
 def ancestors(metadata: TableMetadata, snapshot_id: int | None) -> Iterator[Snapshot]:
@@ -103,8 +118,8 @@ def plan_backlog(
     if limit is not None and limit < 1:
         raise InvalidInputError("the limit of staged snapshots must be positive", limit=limit)
     target_chain = list(ancestors(state.metadata, _head_id(state, target)))
-    target_ids = {snapshot.snapshot_id: snapshot for snapshot in target_chain}
-    cursor = marker_of(target_chain[0]) if target_chain else None
+    target_ids = {snapshot.snapshot_id for snapshot in target_chain}
+    cursor = newest_marker(target_chain)
     published = {marker_of(snapshot) for snapshot in target_chain} - {None}
     backlog: list[Snapshot] = []
     stop: Snapshot | None = None
@@ -125,7 +140,7 @@ def plan_backlog(
             branch=staging,
             table=state.name,
         )
-    if _position_is_proven(stop, cursor, target_ids, backlog):
+    if _position_is_proven(stop, cursor, target_chain, backlog):
         return _oldest_first(backlog, limit)
     raise _lost_cursor(state, staging, target, cursor, stop)
 
@@ -133,13 +148,15 @@ def plan_backlog(
 def _position_is_proven(
     stop: Snapshot | None,
     cursor: int | None,
-    target_ids: dict[int, Snapshot],
+    target_chain: list[Snapshot],
     backlog: list[Snapshot],
 ) -> bool:
     if stop is None:
         # The walk reached the root: right only for a branch that was never published from.
         return cursor is None and (not backlog or backlog[-1].parent_snapshot_id is None)
-    return stop.snapshot_id in target_ids and marker_of(stop) == cursor
+    below = dropwhile(lambda each: each.snapshot_id != stop.snapshot_id, target_chain)
+    ids = {snapshot.snapshot_id for snapshot in target_chain}
+    return stop.snapshot_id in ids and newest_marker(below) == cursor
 
 
 def _oldest_first(backlog: list[Snapshot], limit: int | None) -> list[Snapshot]:

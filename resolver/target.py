@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from pyiceberg.table.snapshots import Snapshot
@@ -12,6 +11,8 @@ from tableformat.environment import Environment
 from tableformat.errors import CorruptDataError
 from tableformat.files.manifest_store import load_manifest, load_manifest_list
 from tableformat.spec.data_file import FileContent, ManifestEntry
+from tableformat.spec.manifest_file import ManifestFile
+from tableformat.store.base import ObjectStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,14 +31,6 @@ class LiveFiles:
     position_deletes: tuple[ManifestEntry, ...]
     equality_deletes: tuple[ManifestEntry, ...]
 
-    def file_scoped_deletes(self) -> dict[str, tuple[ManifestEntry, ...]]:
-        """Position delete files that reach one data file only, by its path."""
-        found: dict[str, list[ManifestEntry]] = defaultdict(list)
-        for entry in self.position_deletes:
-            if entry.data_file.referenced_data_file is not None:
-                found[entry.data_file.referenced_data_file].append(entry)
-        return {path: tuple(entries) for path, entries in found.items()}
-
 
 def live_files(environment: Environment, snapshot: Snapshot | None) -> LiveFiles:
     """Read the live entries of `snapshot`; decoded manifests are cached, so only new ones cost.
@@ -50,27 +43,31 @@ def live_files(environment: Environment, snapshot: Snapshot | None) -> LiveFiles
     position_deletes: list[ManifestEntry] = []
     equality_deletes: list[ManifestEntry] = []
     manifests = [] if snapshot is None else load_manifest_list(environment.store, snapshot)
-    for manifest in manifests:
-        if not manifest.has_live_files:
-            continue
-        for entry in load_manifest(environment.store, manifest):
-            if not entry.is_live:
-                continue
-            file = entry.data_file
-            if file.content == FileContent.DATA:
-                data[file.file_path] = entry
-            elif file.content == FileContent.EQUALITY_DELETES:
-                equality_deletes.append(entry)
-            elif not file.is_dv:
-                position_deletes.append(entry)
-            else:
-                _add_dv(dvs, entry)
+    for entry in live_entries(environment.store, manifests):
+        file = entry.data_file
+        if file.content == FileContent.DATA:
+            data[file.file_path] = entry
+        elif file.content == FileContent.EQUALITY_DELETES:
+            equality_deletes.append(entry)
+        elif not file.is_dv:
+            position_deletes.append(entry)
+        else:
+            _add_dv(dvs, entry)
     return LiveFiles(
         data=data,
         dvs=dvs,
         position_deletes=tuple(position_deletes),
         equality_deletes=tuple(equality_deletes),
     )
+
+
+def live_entries(
+    store: ObjectStore, manifests: Iterable[ManifestFile]
+) -> Iterator[ManifestEntry]:
+    """The live entries of some manifests, in their order."""
+    for manifest in manifests:
+        if manifest.has_live_files:
+            yield from (entry for entry in load_manifest(store, manifest) if entry.is_live)
 
 
 def _add_dv(dvs: dict[str, ManifestEntry], entry: ManifestEntry) -> None:

@@ -77,7 +77,9 @@ def _print_csv(names: list[str], batches: Iterator[pa.RecordBatch]) -> None:
     writer.writerows(_rows(batches))
 
 
-def _print_preview(context: CliContext, names: list[str], batches: Iterator[pa.RecordBatch]) -> None:
+def _print_preview(
+    context: CliContext, names: list[str], batches: Iterator[pa.RecordBatch]
+) -> None:
     grid = Grid(*names)
     shown = 0
     for row in _rows(batches):

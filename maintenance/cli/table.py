@@ -44,9 +44,7 @@ def table() -> None:
     metavar="SPEC",
     help="region, month(at), bucket(16,id), ...; may be repeated.",
 )
-@click.option(
-    "--table-property", multiple=True, metavar="KEY=VALUE", callback=parse_properties
-)
+@click.option("--table-property", multiple=True, metavar="KEY=VALUE", callback=parse_properties)
 @pass_context
 def create(
     context: CliContext,

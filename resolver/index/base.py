@@ -122,14 +122,15 @@ class IndexChanges:
         removed_keys: Keys whose rows all go. The cheapest way to remove: nothing is read.
         removed: Single rows that go, by the ids of `Matches` or `file_ids`.
         put: Rows that come; `file_id` is the ordinal in `added_files`. Putting an entry that is
-            there already changes nothing.
+            there already changes nothing. Iterated once, by `prepare`, which spills to disk what
+            it cannot hold: it may be lazy and large.
     """
 
     dropped_files: tuple[str, ...] = ()
     added_files: tuple[IndexedFile, ...] = ()
     removed_keys: tuple[EncodedKeys, ...] = ()
     removed: tuple[Entries, ...] = ()
-    put: tuple[Entries, ...] = ()
+    put: Iterable[Entries] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

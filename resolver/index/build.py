@@ -6,9 +6,9 @@
 3. The file dictionary is written with the binding, the folder becomes a generation, CURRENT is
    replaced.
 
-A build that was interrupted goes on when it is started again for the same binding: logged files and
-finished shards are not done again. Before step 3 nothing of it is visible; an older generation stays
-in place until then.
+A build that was interrupted goes on when it is started again for the same binding: logged files
+and finished shards are not done again. Before step 3 nothing of it is visible; an older generation
+stays in place until then.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from resolver.index.base import IndexBinding, IndexedFile
+from resolver.index.change import split_by_shard
 from resolver.index.dictionary import file_changes
 from resolver.index.entry import KeyedRows, concat_rows, group_by_key, pack_rows, sst_chunks
 from resolver.index.folder import (
@@ -268,14 +269,13 @@ class _Build:
     def _spill_file(self, source: SourceFile, file_id: int, spills: list[ShardSpill]) -> None:
         rows = 0
         for keyed in self._encoded(source, file_id):
-            shard_of = keyed.keys.shard_of(self.shard_count)
-            order = np.argsort(shard_of.astype(np.uint16), kind="stable")
-            bounds = np.cumsum(np.bincount(shard_of, minlength=self.shard_count))[:-1]
-            parts = [keyed.take(part) for part in np.split(order, bounds)]
+            parts = [
+                (shard, keyed.take(part))
+                for shard, part in split_by_shard(keyed.keys, self.shard_count)
+            ]
             with self.mutex:
-                for spill, part in zip(spills, parts, strict=True):
-                    if len(part):
-                        spill.append(part.keys, part.rows)
+                for shard, part in parts:
+                    spills[shard].append(part.keys, part.rows)
             rows += len(keyed)
         self.runtime.fail_point("index.build.file")
         with self.mutex:

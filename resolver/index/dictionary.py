@@ -75,7 +75,8 @@ class FileDictionary:
         """Every file."""
         return {
             _ID.unpack(key[len(_BY_ID) :])[0]: decode_file(value)
-            for key, value in self._shard.scan(prefix=_BY_ID)
+            for batch in self._shard.scan(prefix=_BY_ID)
+            for key, value in batch
         }
 
     def forget_cached(self) -> None:

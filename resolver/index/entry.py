@@ -97,7 +97,7 @@ def encode_values(key: Int64s, rows: Rows, key_count: int) -> list[bytes]:
     for ordinal in np.flatnonzero(counts > 1).tolist():  # duplicates of a key only
         begin = int(starts[ordinal])
         values[ordinal] = b"".join(words[begin : begin + int(counts[ordinal])])
-    return values.tolist()  # type: ignore[no-any-return]
+    return values.tolist()
 
 
 def sst_chunks(keys: EncodedKeys, key: Int64s, rows: Rows) -> Iterator[SstChunk]:
@@ -135,18 +135,10 @@ class KeyedRows:
     rows: Rows
 
     @staticmethod
-    def of(entries: Sequence[Entries], file_ids: Int32s | None = None) -> KeyedRows:
+    def of(entries: Entries, file_ids: Int32s | None = None) -> KeyedRows:
         """Entries as keyed rows; `file_ids` maps ordinals to ids where they are ordinals."""
-        rows = [
-            pack_rows(
-                entry.file_id if file_ids is None else file_ids[entry.file_id], entry.position
-            )
-            for entry in entries
-        ]
-        return KeyedRows(
-            keys=concat_keys([entry.keys for entry in entries]),
-            rows=np.concatenate([_NO_ROWS, *rows]),
-        )
+        ids = entries.file_id if file_ids is None else file_ids[entries.file_id]
+        return KeyedRows(keys=entries.keys, rows=pack_rows(ids, entries.position))
 
     def take(self, selected: npt.NDArray[np.bool_] | Int64s) -> KeyedRows:
         """Some of them."""

@@ -1,7 +1,7 @@
 """The folder an index lives in: who may use it, and which generation is current.
 
 ```
-<folder>/LOCK                     held by flock while an index or a build is open; dies with the process
+<folder>/LOCK                     flock while an index or a build is open; ends with the process
 <folder>/CURRENT                  JSON: format, generation, shard count; replaced atomically
 <folder>/<generation>/files/      RocksDB: file dictionary, and the header that binds everything
 <folder>/<generation>/shard-0000/ RocksDB: key -> rows

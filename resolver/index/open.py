@@ -1,4 +1,4 @@
-"""Open an index if it can be trusted; otherwise say why not. Rebuilding is the caller's decision."""
+"""Open an index if it can be trusted; otherwise say why not. The caller decides on a rebuild."""
 
 from __future__ import annotations
 

@@ -26,25 +26,24 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from resolver.index.base import Entries, IndexBinding, IndexChanges, IndexedFile, Matches, Prepared
+from resolver.index.change import ChangeParts, split_by_shard
 from resolver.index.dictionary import FileChanges, FileDictionary, file_changes
 from resolver.index.entry import (
     FILE_ID_LIMIT,
-    KeyedRows,
+    TouchedKeys,
     decode_values,
     file_id_of,
     new_rows,
     position_of,
     sst_chunks,
-    touched_keys,
 )
 from resolver.index.folder import (
     FolderLock,
@@ -55,7 +54,7 @@ from resolver.index.folder import (
 )
 from resolver.index.header import FilesHeader, ShardHeader
 from resolver.index.shard import Shard, open_cache, write_sst
-from resolver.keys import EncodedKeys, concat_keys
+from resolver.keys import EncodedKeys
 from tableformat.errors import CorruptDataError, InvalidInputError, StoreUnavailableError
 from tableformat.runtime import Runtime
 
@@ -63,11 +62,11 @@ DEFAULT_CACHE_BYTES = 128 << 20
 THREADS_MAX = 8
 # Bounds the Python objects alive at once in a lookup, per thread.
 LOOKUP_CHUNK_KEYS = 131_072
-ENTRIES_BATCH_KEYS = 65_536
 
 _FILES_SST = "files.sst"
 _APPLY = "APPLY"
 
+S = TypeVar("S")
 T = TypeVar("T")
 
 
@@ -116,7 +115,7 @@ class RocksIndex:
         self._lock = lock
         self._runtime = runtime
         self._pending: dict[str, _Pending] = {}
-        self._interrupted = False
+        self._interrupted: str | None = None
         self._shards: list[Shard] = []
         self._pool = ThreadPoolExecutor(
             max_workers=min(generation.shard_count, THREADS_MAX), thread_name_prefix="index"
@@ -156,7 +155,10 @@ class RocksIndex:
         Cost: about 1 µs per key and core; absent keys mostly stop at the bloom filters.
         """
         self._check_usable()
-        parts = self._each_with_rows(keys, self._lookup_shard)
+        parts = self._each(
+            split_by_shard(keys, self.shard_count),
+            lambda part: self._lookup_shard(part[0], keys.take(part[1]), part[1]),
+        )
         ordinal = np.concatenate([part[0] for part in parts]) if parts else _NO_INT64
         rows = np.concatenate([part[1] for part in parts]) if parts else _NO_ROWS
         if len(parts) > 1 or not _is_sorted(ordinal):
@@ -182,8 +184,7 @@ class RocksIndex:
         """See `PrimaryKeyIndex`."""
         self._check_usable()
         for shard in self._shards:
-            pairs = shard.scan()
-            while batch := list(islice(pairs, ENTRIES_BATCH_KEYS)):
+            for batch in shard.scan():
                 keys = pa.array([key for key, _ in batch], type=pa.large_binary())
                 ordinal, rows = decode_values([value for _, value in batch])
                 file_id = file_id_of(rows)
@@ -198,24 +199,29 @@ class RocksIndex:
         self._check_usable()
         dropped = self._dictionary.by_paths(changes.dropped_files)
         file_ids, next_file_id = self._assign_ids(changes.added_files, dropped)
+        files = file_changes(
+            dropped.items(), zip(file_ids.tolist(), changes.added_files, strict=True)
+        )
         name = self._runtime.ids.uuid().hex
         path = self.generation.pending_path / name
         with disk_errors(path):
             path.mkdir(parents=True)
-        pending = _Pending(
+            try:
+                touched = self._write_shard_changes(
+                    name, path, changes, file_ids, frozenset(dropped.values())
+                )
+            except BaseException:
+                shutil.rmtree(path, ignore_errors=True)
+                raise
+        self._pending[name] = _Pending(
             base=self._header.state,
             path=path,
-            touched=self._write_shard_changes(
-                name, path, changes, file_ids, frozenset(dropped.values())
-            ),
-            files=file_changes(
-                dropped.items(), zip(file_ids.tolist(), changes.added_files, strict=True)
-            ),
+            touched=touched,
+            files=files,
             next_file_id=next_file_id,
         )
         self._runtime.fail_point("index.prepare.written")
-        self._pending[name] = pending
-        return Prepared(id=name, base=pending.base)
+        return Prepared(id=name, base=self._header.state)
 
     def apply(self, prepared: Prepared, binding: IndexBinding) -> None:
         """See `PrimaryKeyIndex`.
@@ -227,42 +233,55 @@ class RocksIndex:
         pending = self._pending.get(prepared.id)
         if pending is None:
             raise InvalidInputError("this change was applied or discarded", prepared=prepared.id)
-        if not self._interrupted:
-            self._check_applicable(prepared, binding)
-            shards = list(self._header.shards)
-            for shard in pending.touched:
-                shards[shard] = prepared.id
-            header = FilesHeader(
-                generation=self.generation.name,
-                state=prepared.id,
-                previous=prepared.base,
-                shards=tuple(shards),
-                next_file_id=pending.next_file_id,
-                binding=binding,
-            )
-            sst = pending.path / _FILES_SST
-            sst.unlink(missing_ok=True)
-            write_sst(sst, [(pending.files.keys, pending.files.values)], header.to_json())
-            self._runtime.fail_point("index.apply.before")
-            write_atomically(pending.path / _APPLY, header.to_json())
-            self._interrupted = True
-        self._roll_forward(pending.path)
-        self._interrupted = False
+        self._check_applicable(prepared, binding)
+        self._interrupted = prepared.id
+        with disk_errors(pending.path):
+            if not (pending.path / _APPLY).exists():
+                self._decide(prepared.id, pending, binding)
+            self._roll_forward(pending.path)
+        self._interrupted = None
         self._pending.clear()  # changes prepared on the older state can no longer be applied
         self._remove_pending()
 
+    def _decide(self, name: str, pending: _Pending, binding: IndexBinding) -> None:
+        """Make the change one that opening the index completes."""
+        header = FilesHeader(
+            generation=self.generation.name,
+            state=name,
+            previous=pending.base,
+            shards=tuple(
+                name if shard in pending.touched else state
+                for shard, state in enumerate(self._header.shards)
+            ),
+            next_file_id=pending.next_file_id,
+            binding=binding,
+        )
+        sst = pending.path / _FILES_SST
+        sst.unlink(missing_ok=True)
+        write_sst(sst, [(pending.files.keys, pending.files.values)], header.to_json())
+        self._runtime.fail_point("index.apply.before")
+        write_atomically(pending.path / _APPLY, header.to_json())
+
     def discard(self, prepared: Prepared) -> None:
         """See `PrimaryKeyIndex`."""
-        pending = self._pending.pop(prepared.id, None)
-        if pending is not None:
-            shutil.rmtree(pending.path, ignore_errors=True)
+        pending = self._pending.get(prepared.id)
+        if pending is None:
+            return
+        if (pending.path / _APPLY).exists():
+            raise InvalidInputError(
+                "a change that is being applied cannot be discarded", prepared=prepared.id
+            )
+        del self._pending[prepared.id]
+        if self._interrupted == prepared.id:
+            self._interrupted = None
+        shutil.rmtree(pending.path, ignore_errors=True)
 
     def close(self) -> None:
         """See `PrimaryKeyIndex`."""
         self._close_shards()
         self._lock.release()
 
-    def __enter__(self) -> RocksIndex:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -326,49 +345,44 @@ class RocksIndex:
         dropped_ids: frozenset[int],
     ) -> frozenset[int]:
         """Write one SST per touched shard; returns which."""
-        cleared = concat_keys(changes.removed_keys)
-        removed = KeyedRows.of(changes.removed)
-        put = KeyedRows.of(changes.put, file_ids)
-        parts = [part.shard_of(self.shard_count) for part in (cleared, removed.keys, put.keys)]
-        touched = np.unique(np.concatenate(parts)).tolist()
+        scratch = path / "scratch"
+        parts = ChangeParts(self.shard_count, scratch)
+        parts.fill(changes, file_ids)
 
         def write(shard: int) -> None:
-            in_shard = [part == shard for part in parts]
-            change = touched_keys(
-                cleared.take(in_shard[0]), removed.take(in_shard[1]), put.take(in_shard[2])
-            )
-            header = ShardHeader(self.generation.name, shard, self.shard_count, name)
-            present_key, present = self._present_rows(
-                shard, change.keys, ~change.is_cleared, dropped_ids
-            )
+            change = parts.load(shard)
+            present_key, present = self._present_rows(shard, change, dropped_ids)
             key, rows = new_rows(change, present_key, present)
+            header = ShardHeader(self.generation.name, shard, self.shard_count, name)
             write_sst(path / f"{shard}.sst", sst_chunks(change.keys, key, rows), header.to_json())
 
+        touched = parts.touched()
         self._each(touched, write)
-        with disk_errors(path):
-            sync_folder(path)
+        shutil.rmtree(scratch, ignore_errors=True)
+        sync_folder(path)
         return frozenset(touched)
 
     def _present_rows(
-        self,
-        shard: int,
-        keys: EncodedKeys,
-        wanted: npt.NDArray[np.bool_],
-        dropped_ids: frozenset[int],
+        self, shard: int, change: TouchedKeys, dropped_ids: frozenset[int]
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint64]]:
-        """Rows that the wanted ones of sorted `keys` have now, in files that stay."""
-        ordinals = np.flatnonzero(wanted)
-        if not len(ordinals):
-            return _NO_INT64, _NO_ROWS
-        ordinal, rows = decode_values(self._shards[shard].get(keys.take(ordinals).to_list()))
+        """Rows that the touched, not cleared keys have now, in files that stay."""
+        wanted = np.flatnonzero(~change.is_cleared)
+        ordinals, parts = [_NO_INT64], [_NO_ROWS]
+        for start in range(0, len(wanted), LOOKUP_CHUNK_KEYS):
+            chunk = wanted[start : start + LOOKUP_CHUNK_KEYS]
+            values = self._shards[shard].get(change.keys.take(chunk).to_list())
+            ordinal, rows = decode_values(values)
+            ordinals.append(chunk[ordinal])
+            parts.append(rows)
+        ordinal, rows = np.concatenate(ordinals), np.concatenate(parts)
         file_id = file_id_of(rows)
         stays, _ = self._live(file_id)
         if dropped_ids:
             stays &= ~np.isin(file_id, np.fromiter(dropped_ids, dtype=np.int32))
-        return ordinals[ordinal[stays]], rows[stays]
+        return ordinal[stays], rows[stays]
 
     def _check_applicable(self, prepared: Prepared, binding: IndexBinding) -> None:
-        if prepared.base != self._header.state:
+        if prepared.base != self._header.state or self._interrupted not in (None, prepared.id):
             raise InvalidInputError(
                 "the index has changed since this change was prepared", prepared=prepared.id
             )
@@ -453,32 +467,13 @@ class RocksIndex:
 
     # -- shards in parallel ----------------------------------------------------------------------
 
-    def _each(self, items: Iterable[int], work: Callable[[int], T]) -> list[T]:
+    def _each(self, items: Iterable[S], work: Callable[[S], T]) -> list[T]:
         """Run `work` for every item, all to the end, then raise the first error."""
         futures = [self._pool.submit(work, item) for item in items]
         errors = [error for future in futures if (error := future.exception()) is not None]
         if errors:
             raise errors[0]
         return [future.result() for future in futures]
-
-    def _each_with_rows(
-        self,
-        keys: EncodedKeys,
-        work: Callable[[int, EncodedKeys, npt.NDArray[np.int64]], T],
-    ) -> list[T]:
-        """Run `work` for every shard that has keys, with its keys and their ordinals."""
-        if not len(keys):
-            return []
-        shard_of = keys.shard_of(self.shard_count)
-        by_shard = np.argsort(shard_of.astype(np.uint16), kind="stable")
-        counts = np.bincount(shard_of, minlength=self.shard_count)
-        bounds = np.concatenate([[0], np.cumsum(counts)])
-
-        def run(shard: int) -> T:
-            rows = by_shard[bounds[shard] : bounds[shard + 1]]
-            return work(shard, keys.take(rows), rows)
-
-        return self._each(np.flatnonzero(counts).tolist(), run)
 
 
 def _read_json(path: Path) -> Any:

@@ -15,6 +15,7 @@ import collections
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,7 @@ RUNS_MAX = 10  # ingestions that may wait before runs of similar size are merged
 # Chunk of `write_sst`: the interpreter lock is held for one chunk, and a lease heartbeat must not
 # wait long.
 SST_CHUNK_KEYS = 32_768
+SCAN_BATCH_KEYS = 65_536
 INFO_LOGS_KEPT = 2
 
 _DISK_TROUBLE = ("No space left", "Read-only file system", "Permission denied", "lock", "quota")
@@ -66,7 +68,8 @@ def rocksdb_errors(location: Path) -> Iterator[None]:
         yield
     except TableError:
         raise
-    except Exception as error:  # noqa: BLE001 - rocksdict has no narrower class
+    except Exception as error:
+        # rocksdict has no narrower class
         if type(error) is not Exception and not isinstance(error, OSError):
             raise
         text = str(error)
@@ -138,15 +141,19 @@ class Shard:
         with rocksdb_errors(self.path):
             self._db.ingest_external_file([str(sst)], options)
 
-    def scan(self, *, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
-        """All keys that begin with `prefix`, in order, without the header."""
+    def scan(
+        self, *, prefix: bytes = b"", batch_keys: int = SCAN_BATCH_KEYS
+    ) -> Iterator[list[tuple[bytes, bytes]]]:
+        """All keys that begin with `prefix`, in order, without the header, in batches."""
         with rocksdb_errors(self.path):
             items = self._db.items(from_key=prefix or None)
-            for key, value in items:
-                if not key.startswith(prefix):
+            if not prefix:
+                next(items, None)  # the header sorts first
+            while batch := list(islice(items, batch_keys)):
+                if not batch[-1][0].startswith(prefix):
+                    yield [pair for pair in batch if pair[0].startswith(prefix)]
                     return
-                if key != HEADER_KEY:
-                    yield key, value
+                yield batch
 
     def close(self) -> None:
         """Release the shard."""

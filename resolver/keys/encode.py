@@ -20,6 +20,7 @@ UTF-8 bytes as they are (no normalization, no trimming).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -54,7 +55,7 @@ _SIGN_BIT = np.uint64(1 << 63)
 _LENGTH_BYTES = 4
 
 Bytes2d = npt.NDArray[np.uint8]
-Column = pa.Array | pa.ChunkedArray
+Column: TypeAlias = pa.Array | pa.ChunkedArray
 
 
 def key_columns(batch: pa.RecordBatch | pa.Table, key: KeySchema) -> list[pa.Array]:
@@ -169,16 +170,20 @@ def _tags(array: pa.Array) -> npt.NDArray[np.uint8]:
 def _fixed_values(array: pa.Array, field: KeyField) -> Bytes2d:
     """Shape `(n, field.width_bytes)`: value bytes; undefined under a null."""
     if isinstance(field.field_type, UUIDType | FixedType):
-        width = field.width_bytes
-        data = np.frombuffer(array.buffers()[1], dtype=np.uint8) if len(array) else _NO_BYTES
-        start = array.offset * width
-        return data[start : start + len(array) * width].reshape(-1, width)  # type: ignore[return-value]
+        return _raw_values(array)
     if isinstance(field.field_type, DecimalType):
         return _decimal_values(array)
     integers = pc.fill_null(array, 0) if array.null_count else array
     values = integers.to_numpy(zero_copy_only=False).astype(np.int64, copy=False)
     words = values.view(np.uint64) ^ _SIGN_BIT
     return words.astype(">u8").view(np.uint8).reshape(-1, 8)  # type: ignore[no-any-return]
+
+
+def _raw_values(array: pa.Array) -> Bytes2d:
+    width = array.type.byte_width
+    data = np.frombuffer(array.buffers()[1], dtype=np.uint8) if len(array) else _NO_BYTES
+    start = array.offset * width
+    return data[start : start + len(array) * width].reshape(-1, width)
 
 
 def _decimal_values(array: pa.Array) -> Bytes2d:

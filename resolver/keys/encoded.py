@@ -34,11 +34,11 @@ class EncodedKeys:
 
     Attributes:
         fixed: Shape `(n, width)`, uint8, C order: every key has `width` bytes.
-        binary: Length n, `large_binary`, no nulls (a NULL key has bytes of its own).
+        binary: `pa.LargeBinaryArray` of length n, no nulls (a NULL key has bytes of its own).
     """
 
     fixed: Bytes2d | None = None
-    binary: pa.LargeBinaryArray | None = None
+    binary: Any = None
 
     def __post_init__(self) -> None:
         assert (self.fixed is None) != (self.binary is None)
@@ -114,7 +114,8 @@ class EncodedKeys:
     def argsort(self) -> Int64s:
         """Rows in bytewise ascending key order, the order of an SST; equal keys in any order."""
         if self.fixed is None:
-            return pc.sort_indices(self.binary).to_numpy().astype(np.int64)
+            order: Int64s = pc.sort_indices(self.binary).to_numpy().astype(np.int64)
+            return order
         return _argsort_words(_big_endian_words(self.fixed))
 
     def in_range(self, low: bytes | None, high: bytes | None) -> npt.NDArray[np.bool_]:

@@ -1,0 +1,96 @@
+"""A change on its way to the shards: split by shard, and on disk when it is large.
+
+Following a compaction of a whole table puts every row again. So puts are held in memory only up to
+a bound, and then one shard at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from resolver.index.base import IndexChanges
+from resolver.index.entry import KeyedRows, TouchedKeys, concat_rows, touched_keys
+from resolver.index.spill import ShardSpill, read_spill
+from resolver.keys import EncodedKeys, concat_keys
+
+HELD_ROWS_MAX = 4_000_000
+
+Int64s = npt.NDArray[np.int64]
+
+
+def split_by_shard(keys: EncodedKeys, shard_count: int) -> Iterator[tuple[int, Int64s]]:
+    """The shards that have some of the keys, ascending, each with the rows of its keys."""
+    if not len(keys):
+        return
+    shard_of = keys.shard_of(shard_count)
+    rows = np.argsort(shard_of.astype(np.uint16), kind="stable")
+    counts = np.bincount(shard_of, minlength=shard_count)
+    for shard, part in enumerate(np.split(rows, np.cumsum(counts)[:-1])):
+        if len(part):
+            yield shard, part
+
+
+class ChangeParts:
+    """One change, split by shard. Filled by one thread, then loaded by any."""
+
+    __slots__ = ("_cleared", "_folder", "_held_rows", "_put", "_removed", "_shard_count", "_spills")
+
+    def __init__(self, shard_count: int, folder: Path) -> None:
+        """`folder` is scratch space; it is created when needed, and removed with the change."""
+        self._shard_count = shard_count
+        self._folder = folder
+        self._cleared: dict[int, list[EncodedKeys]] = {}
+        self._removed: dict[int, list[KeyedRows]] = {}
+        self._put: dict[int, list[KeyedRows]] = {}
+        self._held_rows = 0
+        self._spills: dict[int, ShardSpill] = {}
+
+    def fill(self, changes: IndexChanges, file_ids: npt.NDArray[np.int32]) -> None:
+        """Take in a change; `file_ids` are the ids of its added files."""
+        for keys in changes.removed_keys:
+            for shard, rows in split_by_shard(keys, self._shard_count):
+                self._cleared.setdefault(shard, []).append(keys.take(rows))
+        for entries in changes.removed:
+            self._add(self._removed, KeyedRows.of(entries))
+        try:
+            for entries in changes.put:
+                self._add(self._put, KeyedRows.of(entries, file_ids))
+                self._held_rows += len(entries)
+                if self._held_rows > HELD_ROWS_MAX:
+                    self._spill()
+        finally:
+            for spill in self._spills.values():
+                spill.close()
+
+    def touched(self) -> list[int]:
+        """The shards that the change touches."""
+        return sorted({*self._cleared, *self._removed, *self._put, *self._spills})
+
+    def load(self, shard: int) -> TouchedKeys:
+        """The change of one shard."""
+        put = list(self._put.get(shard, ()))
+        if shard in self._spills:
+            put += read_spill(self._folder, shard)
+        return touched_keys(
+            concat_keys(self._cleared.get(shard, ())),
+            concat_rows(self._removed.get(shard, ())),
+            concat_rows(put),
+        )
+
+    def _add(self, parts: dict[int, list[KeyedRows]], keyed: KeyedRows) -> None:
+        for shard, rows in split_by_shard(keyed.keys, self._shard_count):
+            parts.setdefault(shard, []).append(keyed.take(rows))
+
+    def _spill(self) -> None:
+        self._folder.mkdir(exist_ok=True)
+        for shard, parts in self._put.items():
+            if shard not in self._spills:
+                self._spills[shard] = ShardSpill(self._folder, shard, "put")
+            for part in parts:
+                self._spills[shard].append(part.keys, part.rows)
+        self._put.clear()
+        self._held_rows = 0

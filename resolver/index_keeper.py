@@ -1,0 +1,279 @@
+"""Keeps a local RocksDB index of a target branch in step with its head.
+
+Bound to the head: used as it is. Bound to another snapshot that can still be read: it follows the
+difference of the two, whoever committed in between, also over a rollback. Missing, damaged, for
+another key, or bound to a snapshot that is gone: built afresh from the head. A lost index costs
+time, never rows.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from urllib.parse import quote
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyiceberg.table.snapshots import Snapshot
+from pyroaring import BitMap64
+
+from resolver.index.base import IndexBinding, IndexedFile, PrimaryKeyIndex
+from resolver.index.build import (
+    POSITION_COLUMN,
+    BuildOptions,
+    BuildProgress,
+    SourceFile,
+    build_index,
+)
+from resolver.index.follow import (
+    ChangedVector,
+    RowsToPut,
+    TableDifference,
+    changes_to_follow,
+    manifest_difference,
+    table_difference,
+)
+from resolver.index.open import open_index
+from resolver.index.rocks import RocksIndex
+from resolver.key_reader import KeyReader
+from resolver.staging import ancestors
+from resolver.target import LiveFiles, live_entries
+from tableformat.catalog.base import TableState
+from tableformat.environment import Environment
+from tableformat.errors import CorruptDataError, NotFoundError
+from tableformat.files.dv_file import read_deletion_vector
+from tableformat.files.manifest_store import load_manifest_list
+from tableformat.spec.data_file import DataFile, ManifestEntry
+from tableformat.store.base import ObjectStore
+
+logger = logging.getLogger("icefold.resolver")
+
+INDEX_DIRECTORY = "index-directory"
+WAREHOUSE_FOLDER = ".icefold/index"
+
+Progress = Callable[[BuildProgress], None]
+
+
+def index_folder(environment: Environment, state: TableState, target: str) -> Path:
+    """Where the index of one branch of one table lives.
+
+    The catalog property `index-directory`, else `.icefold/index` in a local warehouse, else the
+    user's cache folder. By table uuid, so a table of the same name made later has its own.
+    """
+    properties = environment.catalog.properties
+    root = properties.get(INDEX_DIRECTORY)
+    warehouse = properties.get("warehouse", "")
+    if root is None and warehouse.startswith("file:"):
+        root = os.path.join(warehouse.removeprefix("file://"), WAREHOUSE_FOLDER)
+    if root is None:
+        cache = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
+        root = str(Path(cache) / "icefold" / "index")
+    return Path(root) / str(state.metadata.table_uuid) / quote(target, safe="")
+
+
+@dataclass(slots=True)
+class LocalIndexKeeper:
+    """`IndexKeeper` over a folder. Use it as a context manager: it holds the folder's lock.
+
+    Attributes:
+        environment: Where data files are read.
+        folder: The index folder.
+        rebuild: Build afresh once, whatever is there.
+        progress: Told how far a build is.
+    """
+
+    environment: Environment
+    folder: Path
+    rebuild: bool = False
+    progress: Progress | None = None
+    _index: RocksIndex | None = field(default=None, init=False)
+
+    def __enter__(self) -> LocalIndexKeeper:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the index and release the folder."""
+        if self._index is not None:
+            self._index.close()
+            self._index = None
+
+    def at_head(
+        self, state: TableState, target: str, live: LiveFiles
+    ) -> tuple[PrimaryKeyIndex, str]:
+        """See `IndexKeeper`."""
+        reader = KeyReader(
+            self.environment.store,
+            state.metadata,
+            sorted(state.metadata.schema().identifier_field_ids),
+        )
+        head = state.head(target)
+        wanted = head_binding(state, target, reader.key.fingerprint, head)
+        index = self._opened(wanted)
+        if index is None:
+            return self._build(wanted, reader, live), "built"
+        if index.binding.snapshot_id == wanted.snapshot_id:
+            return index, "current"
+        why_not = self._follow(index, state, head, wanted, reader, live)
+        if why_not is None:
+            return index, "followed"
+        logger.warning("index %s: built afresh: %s", self.folder, why_not)
+        return self._build(wanted, reader, live), "built"
+
+    def _opened(self, wanted: IndexBinding) -> RocksIndex | None:
+        if self.rebuild:
+            return None
+        if self._index is None:
+            opened = open_index(self.folder, wanted, runtime=self.environment.runtime)
+            if opened.index is None and opened.detail:
+                logger.info("index %s: %s (%s)", self.folder, opened.refusal, opened.detail)
+            self._index = opened.index
+        return self._index
+
+    def _follow(
+        self,
+        index: RocksIndex,
+        state: TableState,
+        head: Snapshot | None,
+        wanted: IndexBinding,
+        reader: KeyReader,
+        live: LiveFiles,
+    ) -> str | None:
+        """Bring the index to `head`; returns why that cannot be done, None when it is."""
+        bound = index.binding.snapshot_id
+        old = None if bound is None else state.metadata.snapshot_by_id(bound)
+        if bound is not None and old is None:
+            return f"snapshot {bound}, which it reflects, has expired"
+        try:
+            difference = self._difference(state, old, head)
+        except NotFoundError as error:
+            return f"snapshot {bound}, which it reflects, cannot be read ({error})"
+        if difference.rebuild is not None:
+            return difference.rebuild
+        try:
+            prepared = index.prepare(
+                changes_to_follow(
+                    difference.dropped,
+                    _rows_to_put(self.environment.store, reader, difference, live),
+                    reader.key,
+                )
+            )
+            index.apply(prepared, wanted)
+        except CorruptDataError as error:
+            if "location" in error.context:  # a data file, which no rebuild repairs
+                raise
+            return f"it is damaged ({error})"
+        return None
+
+    def _difference(
+        self, state: TableState, old: Snapshot | None, new: Snapshot | None
+    ) -> TableDifference:
+        store = self.environment.store
+        manifests = manifest_difference(
+            [] if old is None else load_manifest_list(store, old),
+            [] if new is None else load_manifest_list(store, new),
+        )
+        newer = ancestors(state.metadata, None if new is None else new.snapshot_id)
+        is_forward = old is None or any(s.snapshot_id == old.snapshot_id for s in newer)
+        return table_difference(
+            live_entries(store, manifests.only_old),
+            live_entries(store, manifests.only_new),
+            is_forward=is_forward,
+        )
+
+    def _build(
+        self, wanted: IndexBinding, reader: KeyReader, live: LiveFiles
+    ) -> RocksIndex:
+        self.close()
+        sources = [
+            SourceFile(
+                file=indexed_file(entry.data_file),
+                record_count=entry.data_file.record_count,
+                read=partial(
+                    _live_rows, self.environment.store, reader, entry.data_file, live.dvs.get(path)
+                ),
+            )
+            for path, entry in live.data.items()
+        ]
+        self._index = build_index(
+            self.folder,
+            wanted,
+            reader.key,
+            sources,
+            runtime=self.environment.runtime,
+            options=BuildOptions(threads=max(os.cpu_count() or 1, 2)),
+            progress=self.progress,
+        )
+        self.rebuild = False
+        return self._index
+
+
+def head_binding(
+    state: TableState, target: str, key_fingerprint: str, head: Snapshot | None
+) -> IndexBinding:
+    """What an index of `target`'s head is bound to."""
+    return IndexBinding(
+        table_uuid=str(state.metadata.table_uuid),
+        branch=target,
+        key_fingerprint=key_fingerprint,
+        snapshot_id=None if head is None else head.snapshot_id,
+        sequence_number=0 if head is None else head.sequence_number or 0,
+    )
+
+
+def indexed_file(file: DataFile) -> IndexedFile:
+    """A data file as the index keeps it."""
+    return IndexedFile(file_path=file.file_path, spec_id=file.spec_id, partition=file.partition)
+
+
+def _rows_to_put(
+    store: ObjectStore, reader: KeyReader, difference: TableDifference, live: LiveFiles
+) -> list[RowsToPut]:
+    rows = [
+        RowsToPut(indexed_file(entry.data_file), partial(reader.read_rows, entry.data_file))
+        for entry in difference.added
+    ]
+    for vector in difference.vectors:
+        file = live.data[vector.data_file_path].data_file
+        read = partial(_undeleted_rows, store, reader, file, vector)
+        rows.append(RowsToPut(indexed_file(file), read))
+    return rows
+
+
+def _live_rows(
+    store: ObjectStore, reader: KeyReader, file: DataFile, dv: ManifestEntry | None
+) -> Iterator[pa.RecordBatch]:
+    deleted = _positions(store, None if dv is None else dv.data_file, file)
+    for batch in reader.read_rows(file):
+        yield batch.filter(pa.array(~_is_in(batch, deleted))) if deleted else batch
+
+
+def _undeleted_rows(
+    store: ObjectStore, reader: KeyReader, file: DataFile, vector: ChangedVector
+) -> Iterator[pa.RecordBatch]:
+    alive_again = _positions(store, vector.old, file) - _positions(store, vector.new, file)
+    for batch in reader.read_rows(file) if alive_again else ():
+        yield batch.filter(pa.array(_is_in(batch, alive_again)))
+
+
+def _positions(store: ObjectStore, dv: DataFile | None, file: DataFile) -> BitMap64:
+    if dv is None:
+        return BitMap64()
+    return read_deletion_vector(store, dv, record_count=file.record_count)
+
+
+def _is_in(batch: pa.RecordBatch, positions: BitMap64) -> npt.NDArray[np.bool_]:
+    """Which rows of a batch of consecutive positions are in `positions`."""
+    found = np.zeros(batch.num_rows, dtype=np.bool_)
+    if batch.num_rows:
+        start = batch.column(POSITION_COLUMN)[0].as_py()
+        inside = positions & BitMap64(range(start, start + batch.num_rows))
+        found[np.array(inside.to_array(), dtype=np.int64) - start] = True
+    return found

@@ -1,0 +1,88 @@
+"""The lock that resolver and maintenance of one table share. It saves work; commits stay safe without.
+
+The URL is the catalog property `lock-url`; without one the catalog's own database serves (SQLite,
+PostgreSQL), see `lock.default_lock_url`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from lock import HeldLease, LockManager, default_lock_url, lock_name, open_lock
+from tableformat.catalog.base import TableState
+from tableformat.commit.carry import load_carried
+from tableformat.commit.changeset import Fence
+from tableformat.commit.history import snapshots_by_id
+from tableformat.environment import Environment
+from tableformat.errors import InvalidInputError
+
+LOCK_URL = "lock-url"
+MAINTENANCE = "maintenance"
+
+
+def maintenance_lock(environment: Environment) -> LockManager:
+    """The lock manager of a catalog.
+
+    Raises:
+        InvalidInputError: The catalog has no database of its own and no `lock-url`.
+    """
+    properties = environment.catalog.properties
+    url = properties.get(LOCK_URL) or default_lock_url(properties.get("uri", "memory:"))
+    if url is None:
+        raise InvalidInputError(
+            "this catalog has no database for locks",
+            catalog=environment.catalog.name,
+            action=f"set the catalog property {LOCK_URL} to a database or s3:// URL",
+        )
+    runtime = environment.runtime
+    return open_lock(
+        url,
+        clock=runtime.clock,
+        ids=runtime.ids,
+        properties=properties,
+        fail_point=runtime.fail_point,
+    )
+
+
+def maintenance_lock_name(state: TableState) -> str:
+    """The name of a table's lock; by table uuid, so that a rename keeps it."""
+    return lock_name(str(state.metadata.table_uuid), MAINTENANCE)
+
+
+@contextmanager
+def hold_maintenance(
+    state: TableState,
+    manager: LockManager,
+    *,
+    task: str,
+    branch: str,
+    timeout_ms: int,
+) -> Iterator[HeldLease]:
+    """Hold the table's maintenance lock with a token above any the branch has seen.
+
+    Raises:
+        LeaseUnavailableError: Someone else has had it for the whole of `timeout_ms`.
+    """
+    name = maintenance_lock_name(state)
+    with manager.hold(
+        name, task=task, timeout_ms=timeout_ms, token_floor=_highest_token(state, branch)
+    ) as lease:
+        yield lease
+
+
+def fence_of(lease: HeldLease) -> Fence:
+    """The fence for a commit, after proving that the lease is still ours.
+
+    Raises:
+        LeaseLostError: Someone else has taken over.
+    """
+    lease.confirm()
+    return Fence(MAINTENANCE, lease.token)
+
+
+def _highest_token(state: TableState, branch: str) -> int:
+    head = state.head(branch)
+    by_id = snapshots_by_id(state.metadata)
+    carried = load_carried(by_id, None if head is None else head.snapshot_id)
+    return carried.tokens.get(MAINTENANCE, 0)
