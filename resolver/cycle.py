@@ -42,7 +42,7 @@ from tableformat.errors import CommitConflictError, TableError
 from tableformat.files.dv_file import write_deletion_vectors
 from tableformat.paths import puffin_locations
 from tableformat.spec.data_file import DataFile, ManifestEntry
-from tableformat.spec.names import DV_PLACEMENT, DV_PLACEMENT_DEFAULT
+from tableformat.spec.properties import dv_placement
 
 
 class IndexKeeper(Protocol):
@@ -232,7 +232,11 @@ class Cycle:
                 order_of_path=self._order_of_path(live),
             )
             add_joined_positions(
-                self._environment, state.metadata, work.batch, live, resolution.dead,
+                self._environment,
+                state.metadata,
+                work.batch,
+                live,
+                resolution.dead,
                 in_place=self._options.is_in_place,
             )
             self._fold_position_deletes(state, live, resolution.dead)
@@ -270,9 +274,7 @@ class Cycle:
     ) -> None:
         """v2 position deletes of the target become part of the DVs, and go (I3, P7)."""
         for entry in live.position_deletes:
-            found = read_position_file(
-                self._environment.store, state.metadata, entry.data_file
-            )
+            found = read_position_file(self._environment.store, state.metadata, entry.data_file)
             for path, positions in found.items():
                 dead.add(path, positions)
 
@@ -288,7 +290,7 @@ class Cycle:
             self._environment.store,
             conversion.vectors,
             location_for=puffin_locations(state.metadata, runtime.ids),
-            placement=state.metadata.properties.get(DV_PLACEMENT, DV_PLACEMENT_DEFAULT),
+            placement=dv_placement(state.metadata.properties),
         )
         runtime.fail_point("resolve.after_dv_write")
         return files

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Self
 from urllib.parse import quote
 
 import numpy as np
@@ -69,7 +70,7 @@ def index_folder(environment: Environment, state: TableState, target: str) -> Pa
     root = properties.get(INDEX_DIRECTORY)
     warehouse = properties.get("warehouse", "")
     if root is None and warehouse.startswith("file:"):
-        root = os.path.join(warehouse.removeprefix("file://"), WAREHOUSE_FOLDER)
+        root = str(Path(warehouse.removeprefix("file://")) / WAREHOUSE_FOLDER)
     if root is None:
         cache = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
         root = str(Path(cache) / "icefold" / "index")
@@ -93,7 +94,7 @@ class LocalIndexKeeper:
     progress: Progress | None = None
     _index: RocksIndex | None = field(default=None, init=False)
 
-    def __enter__(self) -> LocalIndexKeeper:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -188,9 +189,7 @@ class LocalIndexKeeper:
             is_forward=is_forward,
         )
 
-    def _build(
-        self, wanted: IndexBinding, reader: KeyReader, live: LiveFiles
-    ) -> RocksIndex:
+    def _build(self, wanted: IndexBinding, reader: KeyReader, live: LiveFiles) -> RocksIndex:
         self.close()
         sources = [
             SourceFile(

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, nullcontext
 from pathlib import Path
 
 from lock import HeldLease, LockManager
@@ -65,10 +64,11 @@ def resolve(
     """
     state = table.refresh().state
     _check(state, staging, target)
-    manager = lock or maintenance_lock(table.environment)
     task = f"resolve {state.name}"
     with (
-        _closing(manager, own=lock is None),
+        closing(maintenance_lock(table.environment))
+        if lock is None
+        else nullcontext(lock) as manager,
         hold_maintenance(
             state, manager, task=task, branch=target, timeout_ms=lock_timeout_ms
         ) as lease,
@@ -133,12 +133,3 @@ def _check(state: TableState, staging: str, target: str) -> None:
             branch=staging,
             action="stage something first, or name another branch with --staging",
         )
-
-
-@contextmanager
-def _closing(manager: LockManager, *, own: bool) -> Iterator[None]:
-    try:
-        yield
-    finally:
-        if own:
-            manager.close()

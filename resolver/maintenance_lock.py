@@ -1,4 +1,4 @@
-"""The lock that resolver and maintenance of one table share. It saves work; commits stay safe without.
+"""The lock that resolver and maintenance of one table share. It saves work, never provides safety.
 
 The URL is the catalog property `lock-url`; without one the catalog's own database serves (SQLite,
 PostgreSQL), see `lock.default_lock_url`.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from lock import HeldLease, LockManager, default_lock_url, lock_name, open_lock
+from lock import HeldLease, LeaseManager, LockManager, default_lock_url, lock_name, open_lock
 from tableformat.catalog.base import TableState
 from tableformat.commit.carry import load_carried
 from tableformat.commit.changeset import Fence
@@ -21,8 +21,8 @@ LOCK_URL = "lock-url"
 MAINTENANCE = "maintenance"
 
 
-def maintenance_lock(environment: Environment) -> LockManager:
-    """The lock manager of a catalog.
+def maintenance_lock(environment: Environment) -> LeaseManager:
+    """The lock manager of a catalog; close it.
 
     Raises:
         InvalidInputError: The catalog has no database of its own and no `lock-url`.

@@ -1,4 +1,4 @@
-"""One commit on the target: data files, deletion vectors, and the cursor that says what they cover."""
+"""One commit on the target: data files, deletion vectors, and the cursor of what they cover."""
 
 from __future__ import annotations
 

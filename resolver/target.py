@@ -61,9 +61,7 @@ def live_files(environment: Environment, snapshot: Snapshot | None) -> LiveFiles
     )
 
 
-def live_entries(
-    store: ObjectStore, manifests: Iterable[ManifestFile]
-) -> Iterator[ManifestEntry]:
+def live_entries(store: ObjectStore, manifests: Iterable[ManifestFile]) -> Iterator[ManifestEntry]:
     """The live entries of some manifests, in their order."""
     for manifest in manifests:
         if manifest.has_live_files:

@@ -29,9 +29,7 @@ def trim_staging(
     """
     environment.runtime.fail_point("resolve.before_trim")
     try:
-        replace_branch(
-            environment, identifier, staging, to=published, expected_head=covered_head
-        )
+        replace_branch(environment, identifier, staging, to=published, expected_head=covered_head)
     except (CommitConflictError, CommitUnknownError):
         return False
     environment.runtime.fail_point("resolve.after_trim")

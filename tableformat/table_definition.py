@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import pyarrow as pa
 from pyiceberg.partitioning import PARTITION_FIELD_ID_START, PartitionField, PartitionSpec
@@ -34,8 +35,10 @@ from tableformat.spec.names import USER_FIELD_ID_MAX
 from tableformat.spec.types import iceberg_schema
 
 TABLE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*(\.[A-Za-z0-9_][A-Za-z0-9_-]*)+")
-PARTITION_CALL = re.compile(r"(?P<transform>\w+)\(\s*((?P<width>\d+)\s*,\s*)?(?P<column>[^(),]+?)\s*\)")
-PLAIN_TRANSFORMS = {
+PARTITION_CALL = re.compile(
+    r"(?P<transform>\w+)\(\s*((?P<width>\d+)\s*,\s*)?(?P<column>[^(),]+?)\s*\)"
+)
+PLAIN_TRANSFORMS: dict[str, Callable[[], Transform[Any, Any]]] = {
     "identity": IdentityTransform,
     "year": YearTransform,
     "month": MonthTransform,
@@ -43,7 +46,10 @@ PLAIN_TRANSFORMS = {
     "hour": HourTransform,
     "void": VoidTransform,
 }
-WIDTH_TRANSFORMS = {"bucket": BucketTransform, "truncate": TruncateTransform}
+WIDTH_TRANSFORMS: dict[str, Callable[[int], Transform[Any, Any]]] = {
+    "bucket": BucketTransform,
+    "truncate": TruncateTransform,
+}
 TRANSFORM_NAMES = "identity, year, month, day, hour, void, bucket(N, column), truncate(N, column)"
 
 
@@ -51,7 +57,7 @@ def parse_table_name(name: str) -> tuple[str, ...]:
     """Split `namespace.table`.
 
     Raises:
-        InvalidInputError: The name has no namespace or holds anything but letters, digits, `_`, `-`.
+        InvalidInputError: The name has no namespace or holds other than letters, digits, `_`, `-`.
     """
     if not TABLE_NAME.fullmatch(name):
         raise InvalidInputError(
@@ -139,9 +145,7 @@ def _with_required(field: NestedField, key_ids: frozenset[int]) -> NestedField:
         children = tuple(_with_required(child, key_ids) for child in inner.fields)
         holds_key = holds_key or any(_holds(child, key_ids) for child in inner.fields)
         inner = StructType(*children)
-    return field.model_copy(
-        update={"field_type": inner, "required": field.required or holds_key}
-    )
+    return field.model_copy(update={"field_type": inner, "required": field.required or holds_key})
 
 
 def _holds(field: NestedField, key_ids: frozenset[int]) -> bool:
@@ -182,7 +186,7 @@ def define_partition_spec(schema: Schema, partition_by: Sequence[str]) -> Partit
     return PartitionSpec(*fields, spec_id=0)
 
 
-def _parse_partition(text: str) -> tuple[Transform[object, object], str, str]:
+def _parse_partition(text: str) -> tuple[Transform[Any, Any], str, str]:
     call = PARTITION_CALL.fullmatch(text.strip())
     if call is None:
         if "(" in text or ")" in text or "," in text or not text.strip():

@@ -1,4 +1,4 @@
-"""One planned read: the snapshot is fixed when the scan is made, files are planned when it is used."""
+"""One planned read: its snapshot is fixed when it is made, its files when it is used."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # Spark is an optional dependency
 
 @dataclass(frozen=True, kw_only=True)
 class Scan:
-    """Rows of one snapshot. Reading it twice gives the same rows, whatever is committed meanwhile."""
+    """Rows of one snapshot: reading it twice gives the same, whatever is committed meanwhile."""
 
     environment: Environment
     state: TableState
@@ -69,7 +69,7 @@ class Scan:
 
     def to_spark(self, spark: SparkSession) -> DataFrame:
         """The rows as a Spark DataFrame: Spark's own Parquet scan with the deletes applied."""
-        from tableformat.spark.reader import scan_to_spark  # noqa: PLC0415 - optional dependency
+        from tableformat.spark.reader import scan_to_spark
 
         frame = scan_to_spark(self.environment, self.plan, spark, columns=self.columns)
         return frame if self.limit is None else frame.limit(self.limit)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import click
+from pydantic import TypeAdapter, ValidationError
 from pyiceberg.schema import Schema
 from pyiceberg.types import IcebergType, NestedField
-from pydantic import TypeAdapter, ValidationError
 from rich.table import Table as Grid
 
 from maintenance.cli.context import (
