@@ -47,6 +47,8 @@ from tableformat.spec.names import USER_FIELD_ID_MAX
 
 _DEFAULT_MODE = "truncate(16)"
 _TRUNCATE = re.compile(r"truncate\((\d+)\)")
+_DEFAULT_MODE_PROPERTY = "write.metadata.metrics.default"
+_INFERRED_MAX_PROPERTY = "write.metadata.metrics.max-inferred-column-defaults"
 _MODE_PREFIX = "write.metadata.metrics.column."
 _SURROGATES = range(0xD800, 0xE000)
 _CODE_POINT_MAX = 0x10FFFF
@@ -99,26 +101,35 @@ def leaves_of(schema: Schema, properties: Mapping[str, str]) -> tuple[Leaf, ...]
     Raises:
         InvalidInputError: A `write.metadata.metrics.*` property has an unknown mode.
     """
-    found = list(_walk(schema.fields, (), repeated=False))
-    default = properties.get("write.metadata.metrics.default")
-    limit = len(found)
-    if default is None:
-        limit = int(properties.get("write.metadata.metrics.max-inferred-column-defaults", "100"))
-    result = []
-    for index, (kind_field, path, repeated) in enumerate(found):
-        name = _MODE_PREFIX + ".".join(path)
-        text = properties.get(name) or default or (_DEFAULT_MODE if index < limit else "none")
-        assert isinstance(kind_field.field_type, PrimitiveType)
-        result.append(
-            Leaf(
-                field_id=kind_field.field_id,
-                path=path,
-                kind=kind_field.field_type,
-                repeated=repeated,
-                mode=parse_mode(text, name),
-            )
+    return tuple(
+        Leaf(
+            field_id=field.field_id,
+            path=path,
+            kind=_primitive(field),
+            repeated=repeated,
+            mode=_mode_of(path, index, properties),
         )
-    return tuple(result)
+        for index, (field, path, repeated) in enumerate(_walk(schema.fields, (), repeated=False))
+    )
+
+
+def _mode_of(path: tuple[str, ...], index: int, properties: Mapping[str, str]) -> MetricsMode:
+    """The column's own mode, else the table's, else truncated bounds for the first columns."""
+    for name in (_MODE_PREFIX + ".".join(path), _DEFAULT_MODE_PROPERTY):
+        if name in properties:
+            return parse_mode(properties[name], name)
+    text = properties.get(_INFERRED_MAX_PROPERTY, "100")
+    if not text.isdecimal():
+        raise InvalidInputError(
+            "property must be a number", property=_INFERRED_MAX_PROPERTY, value=text
+        )
+    return parse_mode(_DEFAULT_MODE if index < int(text) else "none", _DEFAULT_MODE_PROPERTY)
+
+
+def _primitive(field: NestedField) -> PrimitiveType:
+    kind = field.field_type
+    assert isinstance(kind, PrimitiveType)
+    return kind
 
 
 def _walk(

@@ -7,12 +7,13 @@ aborted: nothing appears under its name.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.schema import Schema
+from pyiceberg.types import BooleanType
 
 from tableformat.errors import InternalError, StoreUnavailableError
 from tableformat.files.parquet_metrics import FileMetrics, count_nans, file_metrics, leaves_of
@@ -50,12 +51,24 @@ class ParquetFileWriter:
         self._leaves = leaves_of(schema, properties)
         self._nan_counts: Counter[int] = Counter()
         self._arrow = stored_schema(schema)
+        self._writer: pq.ParquetWriter | None = None
         self._sink: Any = store.open_output(location)
-        try:
-            self._writer = pq.ParquetWriter(self._sink, self._arrow, **options.writer_arguments())
-        except BaseException:
-            self._sink.abort()
-            raise
+        self._guard(lambda: self._start(options))
+
+    def _start(self, options: ParquetOptions) -> None:
+        arguments = options.writer_arguments()
+        # Columns that cannot have a Bloom filter are left out: the property names them by mistake.
+        wanted = set(options.bloom_filter_columns)
+        filtered = {
+            ".".join(leaf.path): True
+            for leaf in self._leaves
+            if not leaf.repeated
+            and not isinstance(leaf.kind, BooleanType)
+            and ".".join(leaf.path) in wanted
+        }
+        self._writer = pq.ParquetWriter(
+            self._sink, self._arrow, bloom_filter_options=filtered or None, **arguments
+        )
 
     @property
     def written_bytes(self) -> int:
@@ -67,7 +80,8 @@ class ParquetFileWriter:
         if rows.num_rows == 0:
             return
         stored = stored_rows(rows, self._arrow)
-        self._guard(lambda: self._writer.write_table(stored, row_group_size=rows.num_rows))
+        writer = self._open_writer
+        self._guard(lambda: writer.write_table(stored, row_group_size=rows.num_rows))
         for field_id, count in count_nans(stored, self._leaves).items():
             self._nan_counts[field_id] += count
         self.record_count += rows.num_rows
@@ -78,20 +92,28 @@ class ParquetFileWriter:
         Returns:
             File size in bytes, and the statistics.
         """
-        self._guard(self._writer.close)
+        writer = self._open_writer
+        self._guard(writer.close)
         size_bytes = int(self._sink.tell())
         self._guard(self._sink.close)
-        footer = self._writer.writer.metadata
+        footer = writer.writer.metadata
         if footer.num_rows != self.record_count:
             raise InternalError("Parquet footer counts other rows", location=self.location)
         return size_bytes, file_metrics(footer, self._leaves, self._nan_counts)
 
     def abort(self) -> None:
         """Give the file up. Nothing appears; never raises for a file that is closed already."""
-        self._writer.is_open = False  # its destructor would write a footer
+        if self._writer is not None:
+            self._writer.is_open = False  # its destructor would write a footer
         self._sink.abort()
 
-    def _guard(self, step: Any) -> None:
+    @property
+    def _open_writer(self) -> pq.ParquetWriter:
+        if self._writer is None or not self._writer.is_open:
+            raise InternalError("the Parquet file is closed", location=self.location)
+        return self._writer
+
+    def _guard(self, step: Callable[[], object]) -> None:
         try:
             step()
         except OSError as error:

@@ -1,1 +1,1 @@
-"""Writers of data files, delete files and deletion vectors; they return files, they never commit."""
+"""Writers of data and delete files; they return files, they never commit."""

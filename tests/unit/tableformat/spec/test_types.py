@@ -1,6 +1,6 @@
 """`docs/types.md` is held to the code, and every row of it goes through a Parquet file."""
 
-import datetime
+import datetime as dt
 import re
 import struct
 import uuid
@@ -22,13 +22,13 @@ from pyiceberg.types import (
     StringType,
     StructType,
 )
-from tests.support.data_files import DataFiles
 
 from tableformat.errors import InvalidInputError, UnsupportedError
 from tableformat.spec.types import arrow_schema, iceberg_schema
 from tableformat.write.rows import check_columns, conform_batch
+from tests.support.data_files import DataFiles
 
-UTC = datetime.UTC
+UTC = dt.UTC
 DOC = Path(__file__).parents[4] / "docs" / "types.md"
 
 
@@ -72,10 +72,10 @@ VALUES: dict[str, list[Any]] = {
     "decimal(9, 2)": [Decimal("9999999.99"), Decimal("-9999999.99"), Decimal("0.00")],
     "decimal(18, 4)": [Decimal("99999999999999.9999"), Decimal("-0.0001")],
     "decimal(38, 10)": [Decimal("9" * 28 + "." + "9" * 10), Decimal("-0.0000000001")],
-    "date": [datetime.date(1, 1, 1), datetime.date(9999, 12, 31)],
-    "time": [datetime.time(0), datetime.time(23, 59, 59, 999999)],
-    "timestamp": [datetime.datetime(1900, 1, 1, 0, 0, 0, 1), datetime.datetime(2262, 1, 1)],
-    "timestamptz": [datetime.datetime(1900, 1, 1, tzinfo=UTC)],
+    "date": [dt.date(1, 1, 1), dt.date(9999, 12, 31)],
+    "time": [dt.time(0), dt.time(23, 59, 59, 999999)],
+    "timestamp": [dt.datetime(1900, 1, 1, 0, 0, 0, 1), dt.datetime(2262, 1, 1)],
+    "timestamptz": [dt.datetime(1900, 1, 1, tzinfo=UTC)],
     "timestamp_ns": [MIN64 + 1, MAX64, 1],
     "timestamptz_ns": [MIN64 + 1, MAX64, 1],
     "string": ["", "é\U0001f600", "x" * 5000],
@@ -182,12 +182,12 @@ SAMPLE: dict[str, Any] = {
     "decimal(9, 2)": Decimal("12.30"),
     "decimal(18, 4)": Decimal("12.3000"),
     "decimal(38, 10)": Decimal("12.3"),
-    "date": datetime.date(2024, 2, 29),
-    "time": datetime.time(1, 2, 3),
-    "timestamp": datetime.datetime(2024, 2, 29, 1, 2, 3),
-    "timestamp_ns": datetime.datetime(2024, 2, 29, 1, 2, 3),
-    "timestamptz": datetime.datetime(2024, 2, 29, 1, 2, 3, tzinfo=UTC),
-    "timestamptz_ns": datetime.datetime(2024, 2, 29, 1, 2, 3, tzinfo=UTC),
+    "date": dt.date(2024, 2, 29),
+    "time": dt.time(1, 2, 3),
+    "timestamp": dt.datetime(2024, 2, 29, 1, 2, 3),
+    "timestamp_ns": dt.datetime(2024, 2, 29, 1, 2, 3),
+    "timestamptz": dt.datetime(2024, 2, 29, 1, 2, 3, tzinfo=UTC),
+    "timestamptz_ns": dt.datetime(2024, 2, 29, 1, 2, 3, tzinfo=UTC),
     "string": "é",
     "uuid": b"0123456789abcdef",
     "fixed[7]": b"1234567",

@@ -1,6 +1,6 @@
 """Splitting by partition: against PyIceberg's own per-value transforms, row by row."""
 
-import datetime
+import datetime as dt
 import math
 import struct
 import uuid
@@ -104,7 +104,7 @@ def test_every_row_lands_in_the_partition_of_its_value(
     expected: dict[Any, list[int]] = defaultdict(list)
     for row, value in enumerate(drawn):
         found = None if value is None else one_by_one(value)
-        found = datetime.date.toordinal(found) if isinstance(found, datetime.date) else found
+        found = dt.date.toordinal(found) if isinstance(found, dt.date) else found
         expected[canonical_partition((found,))].append(row)
     split = list(partitioner.split(table))
     normalize = partition_normalizer(partition_type(spec, schema))
@@ -229,4 +229,4 @@ def test_encoded_values_are_internal_ones() -> None:
     storage = pa.array([value.bytes, None], pa.binary(16))
     assert encode_values(pa.ExtensionArray.from_storage(pa.uuid(), storage))[1] == [value, None]
     assert encode_values(pa.array([Decimal("1.20")]))[1] == [Decimal("1.20")]
-    assert encode_values(pa.array([datetime.date(1970, 1, 3)]))[1] == [2]
+    assert encode_values(pa.array([dt.date(1970, 1, 3)]))[1] == [2]
