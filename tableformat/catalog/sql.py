@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -202,6 +203,7 @@ class SqlPointers:
                 # A forked child must not talk over its parent's connections.
                 self._engine = _open_engine(self._url)
                 self._engine_pid = os.getpid()
+                weakref.finalize(self, _close, self._engine, self._engine_pid)
                 self._typed = _prepare_tables(self._engine)
             return self._engine
 
@@ -270,6 +272,11 @@ def _open_engine(url: URL) -> Engine:
         ) from error
     event.listen(engine, "connect", _set_up_sqlite)
     return engine
+
+
+def _close(engine: Engine, pid: int) -> None:
+    if pid == os.getpid():  # a forked child must not hang up for its parent
+        engine.dispose()
 
 
 def _set_up_sqlite(connection: Any, _record: Any) -> None:

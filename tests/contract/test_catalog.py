@@ -1,0 +1,417 @@
+"""What every catalog promises (catalog/base.py), run on each of them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
+from pyiceberg.table.update import (
+    RemovePropertiesUpdate,
+    RemoveSnapshotRefUpdate,
+    RemoveSnapshotsUpdate,
+    SetPropertiesUpdate,
+    SetSnapshotRefUpdate,
+)
+from pyiceberg.transforms import BucketTransform
+
+from tableformat.catalog.base import Catalog, TableState
+from tableformat.catalog.memory import MemoryCatalog, MemoryPointers
+from tableformat.catalog.open import open_backend
+from tableformat.environment import Environment
+from tableformat.errors import (
+    AlreadyExistsError,
+    CommitConflictError,
+    InvalidInputError,
+    NotFoundError,
+)
+from tableformat.runtime import FailPoints, Runtime
+from tableformat.store.memory import MemoryObjectStore
+from tests.support.table_metadata import SCHEMA, append_updates, create, set_ref
+
+TABLE = ("shop", "orders")
+
+
+class Backend:
+    """One place with tables; each `open` is another client of it."""
+
+    def __init__(self, kind: str, opener: Callable[[Runtime], Environment], outside: str) -> None:
+        self.kind = kind
+        self.opener = opener
+        self.outside = outside
+
+    def open(self, **armed: Callable[[str], None]) -> Environment:
+        points = {f"catalog.{name}": action for name, action in armed.items()}
+        return self.opener(Runtime(fail_points=FailPoints(armed=points)))
+
+    def catalog(self) -> Catalog:
+        return self.open().catalog
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgres", "rest"])
+def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Backend]:
+    warehouse = f"file://{tmp_path}/wh"
+    outside = f"file://{tmp_path}/elsewhere"
+    if request.param == "memory":
+        pointers, store = MemoryPointers(), MemoryObjectStore()
+
+        def shared(runtime: Runtime) -> Environment:
+            catalog = MemoryCatalog(store, runtime=runtime, pointers=pointers)
+            return Environment(catalog, store, runtime)
+
+        yield Backend("memory", shared, "memory://elsewhere")
+        return
+    if request.param == "sqlite":
+        name, properties = "local", {"warehouse": warehouse}
+    elif request.param == "postgres":
+        from tests.support.postgres import postgres_server
+
+        # The catalog's name is part of every key: each test has its own.
+        name = tmp_path.name
+        properties = {"uri": postgres_server().url(), "warehouse": warehouse}
+    else:
+        from tests.support.rest_catalog import rest_server
+
+        server = rest_server(tmp_path)
+        name = "rest"
+        properties = {"type": "rest", "uri": server.uri, "warehouse": server.warehouse}
+        outside = f"{server.warehouse}-elsewhere"
+    yield Backend(
+        request.param, lambda runtime: open_backend(name, properties, runtime=runtime), outside
+    )
+
+
+# -- namespaces and tables
+
+
+def test_new_namespace_brings_its_parents_and_may_exist(backend: Backend) -> None:
+    catalog = backend.catalog()
+    catalog.create_namespace(("a", "b"))
+    catalog.create_namespace(("a", "b"))
+    catalog.create_namespace(("c",))
+    assert sorted(catalog.list_namespaces()) == [("a",), ("a", "b"), ("c",)]
+    assert catalog.list_tables() == []
+
+
+def test_created_table_is_an_empty_v3_table(backend: Backend) -> None:
+    made = create(backend.catalog(), TABLE, owner="me")
+    loaded = backend.catalog().load_table(TABLE)
+    for state in (made, loaded):
+        assert state.identifier == TABLE
+        assert state.metadata.format_version == 3
+        assert state.metadata.next_row_id == 0
+        assert state.metadata.current_snapshot_id is None
+        assert state.metadata.properties["owner"] == "me"
+        assert state.metadata.schema().identifier_field_ids == [1]
+        assert [field.name for field in state.metadata.schema().fields] == ["id", "name"]
+    assert made.metadata_location == loaded.metadata_location
+    assert made.metadata.table_uuid == loaded.metadata.table_uuid
+
+
+def test_partition_spec_of_a_new_table_is_kept(backend: Backend) -> None:
+    catalog = backend.catalog()
+    catalog.create_namespace(("shop",))
+    field = PartitionField(source_id=1, field_id=1000, transform=BucketTransform(4), name="b")
+    state = catalog.create_table(
+        TABLE,
+        schema=SCHEMA,
+        partition_spec=PartitionSpec(field),
+        sort_order=UNSORTED_SORT_ORDER,
+        location=None,
+        properties={},
+    )
+    assert [one.name for one in state.metadata.spec().fields] == ["b"]
+
+
+def test_second_table_of_a_name_is_refused(backend: Backend) -> None:
+    first = create(backend.catalog(), TABLE)
+    with pytest.raises(AlreadyExistsError):
+        create(backend.catalog(), TABLE)
+    assert backend.catalog().load_table(TABLE).metadata.table_uuid == first.metadata.table_uuid
+
+
+def test_table_in_missing_namespace_is_not_found(backend: Backend) -> None:
+    with pytest.raises(NotFoundError, match="namespace"):
+        backend.catalog().create_table(
+            TABLE,
+            schema=SCHEMA,
+            partition_spec=PartitionSpec(),
+            sort_order=UNSORTED_SORT_ORDER,
+            location=None,
+            properties={},
+        )
+
+
+def test_table_outside_the_allowed_locations_is_refused(backend: Backend) -> None:
+    catalog = backend.catalog()
+    catalog.create_namespace(("shop",))
+    with pytest.raises(InvalidInputError, match="outside"):
+        catalog.create_table(
+            TABLE,
+            schema=SCHEMA,
+            partition_spec=PartitionSpec(),
+            sort_order=UNSORTED_SORT_ORDER,
+            location=f"{backend.outside}/orders",
+            properties={},
+        )
+    assert catalog.list_tables() == []
+
+
+def test_missing_table_is_not_found(backend: Backend) -> None:
+    catalog = backend.catalog()
+    catalog.create_namespace(("shop",))
+    with pytest.raises(NotFoundError):
+        catalog.load_table(TABLE)
+    with pytest.raises(NotFoundError):
+        catalog.drop_table(TABLE)
+
+
+@pytest.mark.parametrize("identifier", [("orders",), ("", "orders"), ("shop", "")])
+def test_unusable_table_name_is_refused(backend: Backend, identifier: tuple[str, ...]) -> None:
+    with pytest.raises(InvalidInputError):
+        backend.catalog().load_table(identifier)
+
+
+@pytest.mark.parametrize("name", ["../orders", "a/b", "a.b", " x", "x\n", "*", "%2e%2e"])
+def test_new_name_that_could_mean_another_place_is_refused(backend: Backend, name: str) -> None:
+    with pytest.raises(InvalidInputError):
+        create(backend.catalog(), ("shop", name))
+
+
+def test_tables_are_listed_by_namespace(backend: Backend) -> None:
+    catalog = backend.catalog()
+    for identifier in (("a", "t1"), ("a", "t2"), ("a", "b", "t3"), ("c", "t4")):
+        create(catalog, identifier)
+    assert sorted(catalog.list_tables(("a",))) == [("a", "t1"), ("a", "t2")]
+    assert sorted(catalog.list_tables()) == [
+        ("a", "b", "t3"),
+        ("a", "t1"),
+        ("a", "t2"),
+        ("c", "t4"),
+    ]
+
+
+def test_dropped_table_is_gone_but_its_files_stay(backend: Backend) -> None:
+    environment = backend.open()
+    state = create(environment.catalog, TABLE)
+    environment.catalog.drop_table(TABLE)
+    assert environment.catalog.list_tables() == []
+    assert environment.store.size_bytes(state.metadata_location) > 0
+    again = create(environment.catalog, TABLE)
+    assert again.metadata.table_uuid != state.metadata.table_uuid
+
+
+# -- commits
+
+
+def test_commit_is_seen_by_everyone(backend: Backend) -> None:
+    catalog, other = backend.catalog(), backend.catalog()
+    base = create(catalog, TABLE)
+    other.load_table(TABLE)
+    landed = catalog.commit(base, append_updates(base.metadata))
+    seen = other.load_table(TABLE)
+    assert seen.metadata.snapshots == landed.metadata.snapshots
+    assert seen.metadata_location == landed.metadata_location != base.metadata_location
+    assert (seen.metadata.last_sequence_number, seen.metadata.next_row_id) == (1, 10)
+    assert [entry.metadata_file for entry in seen.metadata.metadata_log] == [base.metadata_location]
+
+
+def test_returned_state_is_what_a_fresh_load_gives(backend: Backend) -> None:
+    catalog = backend.catalog()
+    state = create(catalog, TABLE)
+    for _ in range(3):
+        state = catalog.commit(state, append_updates(state.metadata))
+    loaded = backend.catalog().load_table(TABLE)
+    assert loaded.metadata == state.metadata
+
+
+def test_commit_on_a_stale_base_is_a_conflict_that_changes_nothing(backend: Backend) -> None:
+    environment = backend.open()
+    catalog = environment.catalog
+    base = create(catalog, TABLE)
+    landed = catalog.commit(base, append_updates(base.metadata))
+    files = {one.location for one in environment.store.list_prefix(base.metadata.location)}
+    with pytest.raises(CommitConflictError) as caught:
+        catalog.commit(base, append_updates(base.metadata))
+    assert caught.value.files_safe_to_delete
+    assert catalog.load_table(TABLE).metadata_location == landed.metadata_location
+    assert {one.location for one in environment.store.list_prefix(base.metadata.location)} == files
+
+
+def test_stale_commit_to_another_branch_is_a_conflict_too(backend: Backend) -> None:
+    catalog = backend.catalog()
+    base = create(catalog, TABLE)
+    base = catalog.commit(base, append_updates(base.metadata))
+    catalog.commit(base, append_updates(base.metadata))
+    with pytest.raises(CommitConflictError):
+        catalog.commit(base, append_updates(base.metadata, "staging"))
+
+
+def test_commit_to_a_dropped_table_does_not_bring_it_back(backend: Backend) -> None:
+    catalog = backend.catalog()
+    base = create(catalog, TABLE)
+    backend.catalog().drop_table(TABLE)
+    with pytest.raises((CommitConflictError, NotFoundError)):
+        catalog.commit(base, append_updates(base.metadata))
+    assert catalog.list_tables() == []
+
+
+def test_commit_to_a_table_dropped_and_made_again_is_a_conflict(backend: Backend) -> None:
+    catalog = backend.catalog()
+    base = create(catalog, TABLE)
+    catalog.drop_table(TABLE)
+    again = create(catalog, TABLE)
+    with pytest.raises(CommitConflictError):
+        catalog.commit(base, append_updates(base.metadata))
+    assert catalog.load_table(TABLE).metadata_location == again.metadata_location
+
+
+def test_branches_tags_properties_and_expiry_go_through_commits(backend: Backend) -> None:
+    catalog = backend.catalog()
+    state = create(catalog, TABLE, keep="1", drop="2")
+    for _ in range(3):
+        state = catalog.commit(state, append_updates(state.metadata))
+    first, second, third = (one.snapshot_id for one in state.metadata.snapshots)
+    state = catalog.commit(state, [set_ref(second, "audit"), set_ref(third, "v3", "tag")])
+    state = catalog.commit(state, append_updates(state.metadata, "audit"))
+    state = catalog.commit(
+        state,
+        [SetPropertiesUpdate(updates={"new": "3"}), RemovePropertiesUpdate(removals=["drop"])],
+    )
+    state = catalog.commit(state, [RemoveSnapshotsUpdate(snapshot_ids=[first])])
+    state = catalog.commit(state, [RemoveSnapshotRefUpdate(ref_name="v3")])
+    seen = backend.catalog().load_table(TABLE).metadata
+    assert sorted(seen.refs) == ["audit", "main"]
+    assert seen.refs["main"].snapshot_id == third
+    assert first not in {one.snapshot_id for one in seen.snapshots}
+    assert (seen.properties.get("keep"), seen.properties.get("new")) == ("1", "3")
+    assert "drop" not in seen.properties
+    assert seen.last_sequence_number == 4
+
+
+def test_moving_main_back_is_a_commit(backend: Backend) -> None:
+    catalog = backend.catalog()
+    state = create(catalog, TABLE)
+    for _ in range(2):
+        state = catalog.commit(state, append_updates(state.metadata))
+    first = state.metadata.snapshots[0].snapshot_id
+    catalog.commit(state, [set_ref(first)])
+    assert backend.catalog().load_table(TABLE).metadata.current_snapshot_id == first
+
+
+def test_ref_retention_is_kept(backend: Backend) -> None:
+    catalog = backend.catalog()
+    state = create(catalog, TABLE)
+    state = catalog.commit(state, append_updates(state.metadata))
+    head = state.metadata.snapshots[0].snapshot_id
+    ref = SetSnapshotRefUpdate(
+        ref_name="kept",
+        type="branch",
+        snapshot_id=head,
+        max_ref_age_ms=11,
+        max_snapshot_age_ms=12,
+        min_snapshots_to_keep=13,
+    )
+    catalog.commit(state, [ref])
+    seen = backend.catalog().load_table(TABLE).metadata.refs["kept"]
+    assert (seen.max_ref_age_ms, seen.max_snapshot_age_ms, seen.min_snapshots_to_keep) == (
+        11,
+        12,
+        13,
+    )
+
+
+def test_racing_writers_each_land_exactly_once(backend: Backend) -> None:
+    catalogs = [backend.catalog() for _ in range(4)]
+    create(catalogs[0], TABLE)
+    acknowledged: list[int] = []
+    failures: list[BaseException] = []
+
+    def write(number: int) -> None:
+        try:
+            for _ in range(5):
+                acknowledged.append(_append_until_landed(catalogs[number], f"b{number % 2}"))
+        except BaseException as error:
+            failures.append(error)
+
+    first = catalogs[0].load_table(TABLE)
+    first = catalogs[0].commit(first, append_updates(first.metadata))
+    head = first.metadata.current_snapshot_id
+    catalogs[0].commit(first, [set_ref(head, "b0"), set_ref(head, "b1")])
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    snapshots = backend.catalog().load_table(TABLE).metadata.snapshots
+    assert sorted(one.snapshot_id for one in snapshots) == sorted([head, *acknowledged])
+    assert sorted(one.sequence_number for one in snapshots) == list(range(1, 22))
+    assert sorted(one.first_row_id for one in snapshots) == list(range(0, 210, 10))
+
+
+def _append_until_landed(catalog: Catalog, branch: str) -> int:
+    while True:
+        base = catalog.load_table(TABLE)
+        updates = append_updates(base.metadata, branch)
+        try:
+            catalog.commit(base, updates)
+        except CommitConflictError:
+            continue
+        return updates[0].snapshot.snapshot_id
+
+
+# -- answers that get lost
+
+
+class Lost(Exception):
+    """What a broken connection raises, as no one expects it."""
+
+
+def _lose(_: str) -> None:
+    raise Lost
+
+
+def test_answer_lost_after_the_swap_is_settled_as_landed(backend: Backend) -> None:
+    base = create(backend.catalog(), TABLE)
+    updates = append_updates(base.metadata)
+    landed = backend.open(after_swap=_lose).catalog.commit(base, updates)
+    assert landed.metadata.current_snapshot_id == updates[0].snapshot.snapshot_id
+    assert backend.catalog().load_table(TABLE).metadata_location == landed.metadata_location
+
+
+def test_answer_lost_and_another_commit_on_top_is_settled_as_landed(backend: Backend) -> None:
+    base = create(backend.catalog(), TABLE)
+    updates = append_updates(base.metadata)
+
+    def follow_and_lose(_: str) -> None:
+        other = backend.catalog()
+        state = other.load_table(TABLE)
+        other.commit(state, append_updates(state.metadata))
+        raise Lost
+
+    backend.open(after_swap=follow_and_lose).catalog.commit(base, updates)
+    snapshots = backend.catalog().load_table(TABLE).metadata.snapshots
+    assert snapshots[0].snapshot_id == updates[0].snapshot.snapshot_id
+    assert len(snapshots) == 2
+
+
+def test_failure_before_the_swap_changes_nothing(backend: Backend) -> None:
+    if backend.kind == "rest":
+        pytest.skip("the server writes the metadata")
+    environment = backend.open(before_swap=_lose)
+    base = create(environment.catalog, TABLE)
+    with pytest.raises(Lost):
+        environment.catalog.commit(base, append_updates(base.metadata))
+    assert backend.catalog().load_table(TABLE).metadata_location == base.metadata_location
+    left = [one.location for one in environment.store.list_prefix(base.metadata.location)]
+    assert left == [base.metadata_location]
+
+
+def test_state_names_its_table(backend: Backend) -> None:
+    state = create(backend.catalog(), TABLE)
+    assert isinstance(state, TableState)
+    assert state.name == "shop.orders"

@@ -1,0 +1,81 @@
+"""A PostgreSQL server for tests: started on loopback at first use, stopped at exit."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+PASSWORD = "s3cret-of-the-test"
+_USER = "icefold"
+
+
+@dataclass(frozen=True)
+class PostgresServer:
+    """Where it listens. It holds a fresh, empty cluster."""
+
+    port: int
+
+    def url(self, database: str = "postgres") -> str:
+        return f"postgresql+psycopg://{_USER}:{PASSWORD}@127.0.0.1:{self.port}/{database}"
+
+
+@functools.cache
+def postgres_server() -> PostgresServer:
+    """The server of this test run; skips the test where its programs or driver are missing."""
+    pytest.importorskip("psycopg", reason="the PostgreSQL driver is not installed")
+    binaries = _binaries()
+    folder = Path(tempfile.mkdtemp(prefix="icefold-pg-"))
+    # The server refuses to run as root; Debian's package brings this user.
+    as_user = ["runuser", "-u", "postgres", "--"] if os.geteuid() == 0 else []
+    if as_user:
+        if shutil.which("runuser") is None:
+            pytest.skip("PostgreSQL does not run as root, and runuser is missing")
+        shutil.chown(folder, "postgres", "postgres")
+    secret = folder / "password"
+    secret.write_text(PASSWORD)
+    secret.chmod(0o644)
+    data = str(folder / "data")
+    server = PostgresServer(_free_port())
+    options = f"-h 127.0.0.1 -p {server.port} -k {folder} -c fsync=off -c max_connections=100"
+    setup = [f"{binaries}/initdb", "-D", data, "-U", _USER, "-A", "scram-sha-256", "--no-sync"]
+    setup += ["--pwfile", str(secret), "-E", "UTF8", "--locale=C.UTF-8"]
+    control = [f"{binaries}/pg_ctl", "-D", data]
+    _run(as_user + setup, folder)
+    _run([*as_user, *control, "-o", options, "-l", f"{folder}/log", "-w", "start"], folder)
+
+    def stop() -> None:
+        _run([*as_user, *control, "-m", "immediate", "-w", "stop"], folder, check=False)
+        shutil.rmtree(folder, ignore_errors=True)
+
+    atexit.register(stop)
+    return server
+
+
+def _binaries() -> Path:
+    packaged = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
+    found = shutil.which("initdb") or (str(packaged[-1]) if packaged else None)
+    if found is None:
+        pytest.skip("PostgreSQL's server programs are not installed")
+    return Path(found).resolve().parent
+
+
+def _run(command: list[str], folder: Path, *, check: bool = True) -> None:
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    if check and done.returncode:
+        raise RuntimeError(f"{' '.join(command)} failed: {done.stderr[-2000:]}")
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
