@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import pyarrow as pa
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema, prune_columns
-from pyiceberg.types import DoubleType, FloatType, PrimitiveType
+from pyiceberg.transforms import VoidTransform
+from pyiceberg.types import DoubleType, FloatType, NestedField, PrimitiveType, StructType
 
 from tableformat.errors import InvalidInputError
 from tableformat.files.parquet_options import parquet_options
@@ -33,7 +34,8 @@ def write_equality_deletes(
     Args:
         store: Where the files go.
         keys: The key columns by name (nested ones inside their structs), and the columns that the
-            partition is computed from. Only the key columns are stored. Nulls match nulls.
+            partition is computed from; other columns of the table may be there. Only the key
+            columns are stored. Nulls match nulls.
         schema: The table's schema.
         equality_ids: Field ids of the key columns.
         spec: Unpartitioned: the deletes reach every partition. Else they reach the rows of the
@@ -46,17 +48,18 @@ def write_equality_deletes(
 
     Raises:
         InvalidInputError: A key column is unknown, float or double, not flat, or inside a list or
-            map; a column the partition needs is missing; a value does not fit.
+            map; it or a column the partition needs is missing in `keys` (filling it with nulls
+            would make a delete that reaches other rows than was meant); a value does not fit.
 
     Effects: as `write_data_files`.
     """
     ids = check_equality_ids(schema, equality_ids)
-    sources = {field.source_id for field in spec.fields}
+    sources = {
+        field.source_id for field in spec.fields if not isinstance(field.transform, VoidTransform)
+    }
     given_schema = prune_columns(schema, set(ids) | sources, select_full_types=False)
     stored = prune_columns(schema, set(ids), select_full_types=False)
-    full_schema, batches = conform_rows(keys, given_schema)
-    if full_schema is None or keys.num_rows == 0:
-        return []
+    _, batches = conform_rows(_key_columns(keys, given_schema, schema), given_schema)
     partitioner = Partitioner(spec, given_schema)
     with FileSet(
         store,
@@ -97,3 +100,54 @@ def check_equality_ids(schema: Schema, equality_ids: Sequence[int]) -> tuple[int
         if not isinstance(field.field_type, PrimitiveType):
             raise InvalidInputError(f"type {field.field_type} cannot be a key", column=name)
     return tuple(equality_ids)
+
+
+def _key_columns(keys: pa.Table, wanted: Schema, schema: Schema) -> pa.Table:
+    """The wanted columns and struct fields of `keys`; all must be there, none may be unknown."""
+    fields = _checked(keys.schema, wanted.fields, schema.fields, "")
+    columns = []
+    for field in fields:
+        column = keys.column(field.name)
+        if isinstance(field.field_type, StructType):
+            chunks = [_cut_struct(chunk, field.field_type) for chunk in column.chunks]
+            column = pa.chunked_array(chunks) if chunks else column
+        columns.append(column)
+    return pa.Table.from_arrays(columns, names=[field.name for field in fields])
+
+
+def _checked(
+    given: Iterable[pa.Field],
+    wanted: Sequence[NestedField],
+    known: Sequence[NestedField],
+    path: str,
+) -> Sequence[NestedField]:
+    types = {field.name: field.type for field in given}
+    known_types = {field.name: field.field_type for field in known}
+    for name in types:
+        if name not in known_types:
+            raise InvalidInputError("unknown column", column=path + name)
+    for field in wanted:
+        here = path + field.name
+        if field.name not in types:
+            raise InvalidInputError("column of the key or its partition is missing", column=here)
+        kind, full = field.field_type, known_types[field.name]
+        if isinstance(kind, StructType) and isinstance(full, StructType):
+            if not pa.types.is_struct(types[field.name]):
+                raise InvalidInputError(
+                    f"Arrow type {types[field.name]} is not a struct", column=here
+                )
+            _checked(types[field.name], kind.fields, full.fields, f"{here}.")
+    return wanted
+
+
+def _cut_struct(values: pa.StructArray, kind: StructType) -> pa.StructArray:
+    children = []
+    for field in kind.fields:
+        child = values.field(values.type.get_field_index(field.name))
+        if isinstance(field.field_type, StructType):
+            child = _cut_struct(child, field.field_type)
+        children.append(child)
+    mask = values.is_null() if values.null_count else None
+    return pa.StructArray.from_arrays(
+        children, names=[field.name for field in kind.fields], mask=mask
+    )
