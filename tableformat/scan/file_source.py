@@ -10,6 +10,7 @@ from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 
 from tableformat.files.parquet_reader import read_data_file
+from tableformat.files.parquet_row_groups import RowGroupFilter
 from tableformat.spec.data_file import ManifestEntry
 from tableformat.store.base import ObjectStore
 
@@ -23,11 +24,18 @@ class FileSource:
     properties: Mapping[str, str]
 
     def read(
-        self, entry: ManifestEntry, schema: Schema, *, batch_rows: int, positions: bool = False
+        self,
+        entry: ManifestEntry,
+        schema: Schema,
+        *,
+        batch_rows: int,
+        positions: bool = False,
+        row_group_filter: RowGroupFilter | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """Rows of a data or delete file, projected to `schema` by field id, lineage filled in.
 
-        With `positions` the last column is `_pos`, int64: the row's ordinal in the file.
+        With `positions` the last column is `_pos`, int64: the row's ordinal in the file, also when
+        `row_group_filter` (told the statistics of one row group) leaves row groups out.
 
         Raises:
             CorruptDataError: The file is damaged or is not what its manifest entry says.
@@ -43,4 +51,5 @@ class FileSource:
             sequence_number=entry.sequence_number,
             batch_rows=batch_rows,
             positions=positions,
+            row_group_filter=row_group_filter,
         )

@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyiceberg.expressions import AlwaysTrue, BooleanExpression
 from pyiceberg.schema import Schema
 from pyiceberg.types import NestedField
 
 from tableformat.errors import InvalidInputError
+from tableformat.files.parquet_row_groups import RowGroupFilter
 from tableformat.scan.metadata_columns import (
     METADATA_COLUMNS,
     STORED_FIELDS,
@@ -18,6 +20,7 @@ from tableformat.scan.metadata_columns import (
     metadata_field,
 )
 from tableformat.scan.plan import ScanPlan
+from tableformat.scan.pruning import StatisticsFilter
 from tableformat.scan.row_filter import arrow_filter, bind_filter, filter_field_ids
 from tableformat.spec.data_file import ManifestEntry
 from tableformat.spec.types import arrow_schema
@@ -77,7 +80,8 @@ class FileProjection:
 
     projection: Projection
     read_schema: Schema
-    row_filter: pa.compute.Expression | None
+    row_filter: pc.Expression | None
+    row_group_filter: RowGroupFilter | None
 
     def finish(self, batch: pa.RecordBatch, entry: ManifestEntry, plan: ScanPlan) -> pa.RecordBatch:
         """Filter the batch, compute metadata columns, and put columns into result order."""
@@ -100,7 +104,7 @@ def project_file(
         field for field in projection.schema.fields if field.name not in projection.metadata_names
     ]
     fields += [STORED_FIELDS[name] for name in STORED_FIELDS if name in projection.metadata_names]
-    row_filter = None
+    row_filter = row_group_filter = None
     if not isinstance(residual, AlwaysTrue):
         bound = bind_filter(residual, plan.schema)
         wanted = filter_field_ids(bound)
@@ -109,7 +113,8 @@ def project_file(
             if field.field_id not in known and wanted & _ids_below(field):
                 fields.append(field)
         row_filter = arrow_filter(bound, plan.schema)
-    return FileProjection(projection, Schema(*fields), row_filter)
+        row_group_filter = StatisticsFilter(residual, plan.schema).may_match
+    return FileProjection(projection, Schema(*fields), row_filter, row_group_filter)
 
 
 def _ids_below(field: NestedField) -> frozenset[int]:

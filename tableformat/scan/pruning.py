@@ -87,10 +87,7 @@ class Pruner:
         self._everything = isinstance(self._filter, AlwaysTrue)
         bound = bind_filter(self._filter, schema)
         self._nothing = isinstance(bound, AlwaysFalse)
-        self._field_types = {
-            field_id: schema.find_type(field_id) for field_id in filter_field_ids(bound)
-        }
-        self._metrics = _InclusiveMetricsEvaluator(schema, self._filter)
+        self._statistics = StatisticsFilter(self._filter, schema)
 
     def manifest_may_match(self, manifest: ManifestFile) -> bool:
         """Whether a file in `manifest` may hold a matching row."""
@@ -114,7 +111,7 @@ class Pruner:
         if key not in self._residuals:
             self._residuals[key] = self._partition_residual(data_file)
         residual = self._residuals[key]
-        if isinstance(residual, AlwaysFalse) or not self._statistics_may_match(data_file):
+        if isinstance(residual, AlwaysFalse) or not self._statistics.may_match(data_file):
             return AlwaysFalse()
         return residual
 
@@ -150,7 +147,19 @@ class Pruner:
         left = [part for part, is_proven in spec.proofs if not is_proven(record)]
         return reduce(And, left) if left else AlwaysTrue()
 
-    def _statistics_may_match(self, data_file: DataFile) -> bool:
+
+class StatisticsFilter:
+    """Judges files, or single row groups described as files, by column statistics alone."""
+
+    def __init__(self, row_filter: BooleanExpression, schema: Schema) -> None:
+        self._field_types = {
+            field_id: schema.find_type(field_id)
+            for field_id in filter_field_ids(bind_filter(row_filter, schema))
+        }
+        self._metrics = _InclusiveMetricsEvaluator(schema, row_filter)
+
+    def may_match(self, data_file: DataFile) -> bool:
+        """Whether a row may pass the filter."""
         lower, upper = data_file.lower_bounds or {}, data_file.upper_bounds or {}
         nan_counts = data_file.nan_value_counts or {}
         lowers: dict[int, bytes] = {}

@@ -167,6 +167,7 @@ class TaskReader:
             file_projection.read_schema,
             batch_rows=self._batch_rows,
             positions=bool(deleted) or self._projection.needs_positions,
+            row_group_filter=file_projection.row_group_filter,
         )
         mask = _Mask(deleted) if deleted else None
         for batch in batches:

@@ -101,7 +101,9 @@ class HandMadeTable:
         )
         return [self.register(file) for file in files]
 
-    def register(self, file: DataFile, rows: Sequence[Mapping[int, Any]] | None = None) -> ManifestEntry:
+    def register(
+        self, file: DataFile, rows: Sequence[Mapping[int, Any]] | None = None
+    ) -> ManifestEntry:
         """Add a written file; its rows are read back naively unless given by field id."""
         entry = self._entry(file.with_(first_row_id=self.next_row_id))
         self.next_row_id += file.record_count

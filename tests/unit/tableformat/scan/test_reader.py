@@ -116,7 +116,10 @@ def test_random_deletes_leave_the_rows_the_rules_leave(seed: int) -> None:
         ("region = 'a' and amount < 3", lambda v: v[2] == "a" and v[3] is not None and v[3] < 3),
         ("region is null", lambda v: v[2] is None),
         ("region != 'a'", lambda v: v[2] is not None and v[2] != "a"),
-        ("not (id < 10 or region = 'b')", lambda v: None not in (v[1], v[2]) and not (v[1] < 10 or v[2] == "b")),
+        (
+            "not (id < 10 or region = 'b')",
+            lambda v: None not in (v[1], v[2]) and not (v[1] < 10 or v[2] == "b"),
+        ),
         ("id in (1, 2, 3) or amount = 4", lambda v: v[1] in (1, 2, 3) or v[3] == 4),
         ("region not in ('a', 'b')", lambda v: v[2] is not None and v[2] not in ("a", "b")),
     ],
