@@ -25,6 +25,8 @@ CARRIED = "icefold.carried"  # this summary repeats all that older ones held (co
 QUERY_ID = "icefold.query-id"
 BATCH_ID = "icefold.batch-id"
 SOURCE_OFFSETS = "icefold.source-offsets"
+# + query id: the last batch of a query whose place in QUERY_ID another one has taken.
+OTHER_QUERY_BATCH = "icefold.committed-batch."
 WRITER_PREFIXES = ("flink.", "icefold.query-id", "icefold.batch-id", "icefold.source-offsets")
 
 # Table properties of our own.

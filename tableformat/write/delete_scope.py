@@ -22,27 +22,37 @@ from tableformat.environment import Environment
 from tableformat.spec.names import IMMUTABLE_COLUMNS
 
 
-def delete_spec(environment: Environment, state: TableState) -> tuple[PartitionSpec, TableState]:
+def delete_spec(
+    environment: Environment, state: TableState, *, values_of_deletes_known: bool = True
+) -> tuple[PartitionSpec, TableState]:
     """The spec to write equality deletes under, and the table that has it.
+
+    Args:
+        environment: Catalog, store, clock.
+        state: The table.
+        values_of_deletes_known: Deleted keys come with the row's other columns, so IMMUTABLE ones
+            can place the delete. Without them the delete would go to the null partition (R10).
 
     Effects: adds an unpartitioned spec to the table (not as its default) where one is needed and
     missing; that is a metadata commit of its own, harmless if the caller stops after it.
     """
-    found = find_delete_spec(state.metadata)
+    known = values_of_deletes_known
+    found = find_delete_spec(state.metadata, values_of_deletes_known=known)
     if found is not None:
         return found, state
-    outcome = swap_until_settled(
-        environment, state.identifier, _AddUnpartitionedSpec(), state=state
-    )
-    added = find_delete_spec(outcome.state.metadata)
+    change = _AddUnpartitionedSpec(values_of_deletes_known=known)
+    outcome = swap_until_settled(environment, state.identifier, change, state=state)
+    added = find_delete_spec(outcome.state.metadata, values_of_deletes_known=known)
     assert added is not None
     return added, outcome.state
 
 
-def find_delete_spec(metadata: TableMetadata) -> PartitionSpec | None:
+def find_delete_spec(
+    metadata: TableMetadata, *, values_of_deletes_known: bool = True
+) -> PartitionSpec | None:
     """The spec to write equality deletes under; None if the table has no fitting one."""
     spec = metadata.spec()
-    if key_decides_partition(metadata):
+    if key_decides_partition(metadata, values_of_deletes_known=values_of_deletes_known):
         return spec
     for candidate in metadata.partition_specs:
         if all(isinstance(field.transform, VoidTransform) for field in candidate.fields):
@@ -50,11 +60,13 @@ def find_delete_spec(metadata: TableMetadata) -> PartitionSpec | None:
     return None
 
 
-def key_decides_partition(metadata: TableMetadata) -> bool:
-    """Whether all rows a key ever had lie in one partition of one spec."""
+def key_decides_partition(metadata: TableMetadata, *, values_of_deletes_known: bool = True) -> bool:
+    """Whether all rows a key ever had lie in one partition of one spec that a delete can name."""
     if len(metadata.partition_specs) > 1:
         return False
-    fixed = set(metadata.schema().identifier_field_ids) | immutable_field_ids(metadata)
+    fixed = set(metadata.schema().identifier_field_ids)
+    if values_of_deletes_known:
+        fixed |= immutable_field_ids(metadata)
     return {field.source_id for field in metadata.spec().fields} <= fixed
 
 
@@ -69,14 +81,17 @@ def immutable_field_ids(metadata: TableMetadata) -> set[int]:
 class _AddUnpartitionedSpec:
     """`TableChange`: one more partition spec, without fields."""
 
+    values_of_deletes_known: bool
+
     def prepare(self, state: TableState) -> Sequence[TableUpdate]:
-        if find_delete_spec(state.metadata) is not None:
+        if self.has_landed(state):
             return ()
         next_id = max(spec.spec_id for spec in state.metadata.partition_specs) + 1
         return (AddPartitionSpecUpdate(spec=PartitionSpec(spec_id=next_id)),)
 
     def has_landed(self, state: TableState) -> bool:
-        return find_delete_spec(state.metadata) is not None
+        known = self.values_of_deletes_known
+        return find_delete_spec(state.metadata, values_of_deletes_known=known) is not None
 
     def context(self) -> dict[str, object]:
         return {"change": "add an unpartitioned spec for equality deletes"}

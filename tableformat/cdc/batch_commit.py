@@ -1,0 +1,148 @@
+"""Exactly once: a batch is in the table when its query id and batch id are in a branch's history.
+
+1. Walk back from the branch's head to the newest commit of the same query. Staged commits say it
+   themselves; a publish repeats it for the staged commits it covers, so a trim hides nothing.
+2. If that batch is ours or a later one, there is nothing to do.
+3. Commit on exactly the head that was walked (compare-and-swap). If the head has moved, or the
+   answer was lost, walk again: a late landing of the lost request makes the head move too.
+
+So neither a restart, nor a lost answer, nor a second driver that believes it is the only one can
+apply a batch twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from pyiceberg.table.snapshots import Snapshot
+
+from tableformat.catalog.base import Identifier, TableState
+from tableformat.commit.changeset import Changeset, CommitKind
+from tableformat.commit.engine import CommitResult, commit
+from tableformat.commit.history import snapshots_by_id, walk_back
+from tableformat.commit.retry import RetryPolicy
+from tableformat.environment import Environment
+from tableformat.errors import CommitConflictError, CommitUnknownError, CorruptDataError
+from tableformat.spec.data_file import DataFile
+from tableformat.spec.names import BATCH_ID, MAIN_BRANCH, OTHER_QUERY_BATCH, QUERY_ID
+
+# A head moves when somebody commits; each loss means that someone else has got ahead. Forty losses
+# in a row take minutes of another writer committing without a pause.
+HEAD_LOSSES = RetryPolicy(
+    retries_max=40, min_wait_ms=50, max_wait_ms=5_000, total_timeout_ms=1_800_000
+)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchId:
+    """Which batch of which query. The query id is as unique as the checkpoint it belongs to."""
+
+    query_id: str
+    number: int
+
+    @property
+    def summary(self) -> dict[str, str]:
+        """Its summary properties."""
+        return {QUERY_ID: self.query_id, BATCH_ID: str(self.number)}
+
+
+def committed_batch(state: TableState, branch: str, query_id: str) -> int | None:
+    """The newest batch of a query in the history of a branch; None if it has none there.
+
+    Raises:
+        CorruptDataError: A summary holds a batch id that is no number.
+    """
+    for snapshot in _history(state, branch):
+        found = _batch_in(snapshot, query_id)
+        if found is not None:
+            return found
+    return None
+
+
+def commit_batch(
+    environment: Environment,
+    identifier: Identifier,
+    *,
+    branch: str,
+    kind: CommitKind,
+    batch: BatchId,
+    data_files: Sequence[DataFile],
+    delete_files: Sequence[DataFile] = (),
+    summary: Mapping[str, str] | None = None,
+) -> CommitResult | None:
+    """Commit the files of a batch, unless the batch is in the branch already.
+
+    Args:
+        environment: Catalog, store, clock.
+        identifier: The table.
+        branch: Where to; forked from `main` if it does not exist.
+        kind: `APPEND` or `ROW_DELTA`.
+        batch: Whose files these are.
+        data_files: New data files.
+        delete_files: New equality delete files.
+        summary: More summary properties.
+
+    Returns:
+        The commit; None if this batch or a later one of the query had been committed. Its files
+        are then not in the table and are left to orphan removal.
+
+    Raises:
+        CommitConflictError: The head kept moving.
+        CommitUnknownError: The last attempt may have landed. Calling again settles it.
+
+    Effects: one commit, at most once, whatever is retried.
+    """
+    runtime = environment.runtime
+    started_ms = runtime.clock.monotonic_ms()
+    attempt = 0
+    while True:
+        attempt += 1
+        state = environment.catalog.load_table(identifier)
+        done = committed_batch(state, branch, batch.query_id)
+        if done is not None and done >= batch.number:
+            return None
+        head = head_of(state, branch)
+        changeset = Changeset(
+            kind=kind,
+            branch=branch,
+            added_data_files=tuple(data_files),
+            added_delete_files=tuple(delete_files),
+            expected_head=None if head is None else head.snapshot_id,
+            strict_head=True,
+            summary={**(summary or {}), **batch.summary},
+            carry_marker=branch == MAIN_BRANCH,
+        )
+        try:
+            return commit(environment, identifier, changeset, state=state)
+        except (CommitConflictError, CommitUnknownError):
+            elapsed_ms = runtime.clock.monotonic_ms() - started_ms
+            if not HEAD_LOSSES.allows(attempt, elapsed_ms=elapsed_ms):
+                raise
+        runtime.clock.sleep_ms(HEAD_LOSSES.wait_ms(attempt, runtime))
+
+
+def head_of(state: TableState, branch: str) -> Snapshot | None:
+    """What a commit on the branch would be based on: its head, or `main`'s while it is missing."""
+    return state.head(branch if state.ref(branch) is not None else MAIN_BRANCH)
+
+
+def _history(state: TableState, branch: str) -> Iterator[Snapshot]:
+    head = head_of(state, branch)
+    return walk_back(snapshots_by_id(state.metadata), None if head is None else head.snapshot_id)
+
+
+def _batch_in(snapshot: Snapshot, query_id: str) -> int | None:
+    if snapshot.summary is None:
+        return None
+    properties = snapshot.summary.additional_properties
+    text = properties.get(OTHER_QUERY_BATCH + query_id)
+    if properties.get(QUERY_ID) == query_id:
+        text = properties.get(BATCH_ID, text)
+    if text is None:
+        return None
+    if not text.isdigit():
+        raise CorruptDataError(
+            "a batch id is not a number", snapshot_id=snapshot.snapshot_id, value=text
+        )
+    return int(text)

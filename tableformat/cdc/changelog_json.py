@@ -1,0 +1,168 @@
+"""`changelog-json`: JSON rows with a row kind, as Flink's format of this name writes them.
+
+Default `{"data": {<row>}, "op": "+I"}`; with `layout=flat` the row's columns stand beside the kind.
+Retractions need the key only: -U and -D.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg.schema import Schema
+
+from tableformat.cdc.deletes import DELETES_OPTION
+from tableformat.cdc.encodings import Encoding, EncodingDefaults, Hint
+from tableformat.cdc.events import VALUE, ChangeCollector, EventBatch, ParsedEvents
+from tableformat.cdc.events import change_schema as change_schema_of
+from tableformat.cdc.json_objects import JsonLayout, parse_json_objects, utf8_rows
+from tableformat.cdc.options import Option, OptionKind, OptionTable, OptionValues
+from tableformat.cdc.row_codec import RowCodec, struct_columns
+from tableformat.cdc.rowkind import ALL_KINDS, KIND_NAMES, RowKind
+from tableformat.cdc.sequence import SEQUENCE_OPTION, SequenceFields, check_sequenced
+from tableformat.errors import InvalidInputError
+
+RowNumbers = npt.NDArray[np.int64]
+
+MODE = ALL_KINDS
+NESTED, FLAT = "nested", "flat"
+
+OPTIONS = OptionTable(
+    "format 'changelog-json'",
+    (
+        Option(
+            name="layout",
+            kind=OptionKind.CHOICE,
+            choices=(NESTED, FLAT),
+            default=NESTED,
+            help="nested: the row is an object in the field `data`; flat: beside the kind",
+        ),
+        Option(name="kind-field", default="op", help="the field with +I, -U, +U or -D"),
+        SEQUENCE_OPTION,
+        DELETES_OPTION,
+        Option(
+            name="encodings",
+            kind=OptionKind.MAP,
+            choices=tuple(encoding.value for encoding in Encoding),
+            help="encoding of single columns; default: us, text, base64",
+        ),
+        Option(
+            name="unknown-columns",
+            kind=OptionKind.CHOICE,
+            choices=("fail", "ignore"),
+            default="fail",
+            help="columns that the table does not have; fail: the batch fails",
+        ),
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangelogJsonFormat:
+    """The format for one table; see the module's text."""
+
+    codec: RowCodec
+    sequence: SequenceFields
+    order: tuple[pa.Field, ...]
+    change_schema: pa.Schema
+    layout: JsonLayout
+    kind_field: str
+    is_flat: bool
+
+    @classmethod
+    def build(cls, schema: Schema, values: OptionValues) -> Self:
+        """The format for a table of this schema; see `FormatChoice.build`."""
+        hints = {name: Hint(Encoding(text)) for name, text in values.mapping("encodings").items()}
+        codec = RowCodec.of(schema, hints, EncodingDefaults(decimals=Encoding.TEXT))
+        sequence = SequenceFields.of(values.names("sequence"))
+        kind_field, is_flat = values.text("kind-field"), values.text("layout") == FLAT
+        path = () if is_flat else ("data",)
+        fields = {c.name: c.type for c in codec.struct()} if is_flat else {"data": codec.struct()}
+        if kind_field in fields:
+            raise InvalidInputError("the kind field has the name of a column", field=kind_field)
+        fields[kind_field] = pa.string()
+        sequence.add_to(fields)
+        return cls(
+            codec=codec,
+            sequence=sequence,
+            order=tuple(sequence.order),
+            change_schema=change_schema_of(schema, sequence.order),
+            layout=JsonLayout(
+                schema=pa.schema(list(fields.items())),
+                alternatives=codec.alternatives(path),
+                closed=(path,) if values.text("unknown-columns") == "fail" else (),
+            ),
+            kind_field=kind_field,
+            is_flat=is_flat,
+        )
+
+    def parse(self, events: EventBatch) -> ParsedEvents:
+        """Change rows of a batch of events.
+
+        Raises:
+            InvalidInputError: There is no column `value`, or an event has a column that the table
+                does not have.
+        """
+        collector = ChangeCollector(batch=events, schema=self.change_schema)
+        values = events.required(VALUE)
+        texts = utf8_rows(values, collector.bad)
+        collector.skip("tombstone", values.null_count)
+        present = np.flatnonzero(texts.is_valid().to_numpy(zero_copy_only=False))
+        parsed = parse_json_objects(texts.take(pa.array(present)), self.layout)
+        if parsed.undeclared:
+            names = sorted(path[-1] for path in parsed.undeclared)
+            raise InvalidInputError(
+                f"the events have a column '{names[0]}' that the table does not have",
+                action="add it to the table, or set unknown-columns=ignore",
+                columns=names,
+            )
+        for row, reason in parsed.bad.items():
+            collector.bad.setdefault(int(present[row]), reason)
+        for rows, table in parsed.pieces:
+            self._changes(table, present[rows], collector)
+        return collector.finish()
+
+    def _changes(
+        self,
+        table: pa.Table,
+        rows: np.ndarray[tuple[int], np.dtype[np.int64]],
+        out: ChangeCollector,
+    ) -> None:
+        kinds = kinds_of(table.column(self.kind_field).combine_chunks())
+        adds = _adds(kinds)
+        for row in rows[kinds.is_null().to_numpy(zero_copy_only=False)].tolist():
+            out.bad.setdefault(row, f"no row kind in the field '{self.kind_field}'")
+        names = list(self.codec.decoders)
+        if self.is_flat:
+            wires = {name: table.column(name).combine_chunks() for name in names}
+        else:
+            wires = struct_columns(table.column("data").combine_chunks(), names, None)
+        sequence = self.sequence.columns(table)
+        check_sequenced(sequence, rows, out.bad)
+        for mask, needed in ((adds, self.codec.required), (~adds, frozenset(self.codec.key))):
+            if not mask.any():
+                continue
+            picked = pa.array(mask)
+            columns = {name: array.filter(picked) for name, array in wires.items()}
+            decoded = self.codec.decode(
+                columns, rows=rows[mask], bad=out.bad, check_required=needed
+            )
+            decoded |= {name: array.filter(picked) for name, array in sequence.items()}
+            out.add(decoded, kinds.filter(picked), rows[mask])
+
+
+def kinds_of(texts: pa.Array) -> pa.Array:
+    """Row kinds (int8) of their names in any letter case; null for anything else."""
+    names, kinds = list(KIND_NAMES), [kind.value for kind in KIND_NAMES.values()]
+    lowered = pc.utf8_lower(pc.utf8_trim_whitespace(texts.cast(pa.string())))
+    return pa.array(kinds, pa.int8()).take(pc.index_in(lowered, pa.array(names)))
+
+
+def _adds(kinds: pa.Array) -> npt.NDArray[np.bool_]:
+    adding = pa.array([kind.value for kind in RowKind if kind.adds], pa.int8())
+    mask: npt.NDArray[np.bool_] = pc.is_in(kinds, adding).to_numpy(zero_copy_only=False)
+    return mask

@@ -1,0 +1,90 @@
+"""The dead-letter table: bad records, kept with their position, reason and raw bytes.
+
+It is written before the batch they came with, under the same query and batch id. A failure between
+the two commits finds its half done when the batch is run again, so nothing is lost or doubled.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
+from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
+
+from tableformat.catalog.base import Identifier, TableState
+from tableformat.cdc.batch_commit import BatchId, commit_batch
+from tableformat.cdc.events import BAD_RECORD_SCHEMA
+from tableformat.commit.changeset import Changeset, CommitKind
+from tableformat.commit.engine import commit
+from tableformat.environment import Environment
+from tableformat.errors import AlreadyExistsError, NotFoundError
+from tableformat.paths import data_file_locations
+from tableformat.spec.data_file import DataFile
+from tableformat.spec.names import MAIN_BRANCH
+from tableformat.spec.types import iceberg_schema
+from tableformat.write.data_files import write_data_files
+
+FROM_FIELD = pa.field("from_table", pa.string(), nullable=False)
+DEAD_LETTER_SCHEMA = pa.schema([FROM_FIELD, *BAD_RECORD_SCHEMA])
+
+
+def write_dead_letters(
+    environment: Environment,
+    identifier: Identifier,
+    bad: pa.Table,
+    *,
+    from_table: Identifier,
+    batch: BatchId | None,
+) -> None:
+    """Commit the bad records of a batch, once.
+
+    Args:
+        environment: Catalog, store, clock.
+        identifier: The dead-letter table; created if it does not exist.
+        bad: `BAD_RECORD_SCHEMA`; nothing happens if it is empty.
+        from_table: The table they were meant for.
+        batch: The batch they came in; None: commit without the exactly-once check.
+    """
+    if bad.num_rows == 0:
+        return
+    state = _load_or_create(environment, identifier)
+    origin = pa.array([".".join(from_table)] * bad.num_rows, pa.string())
+    rows = bad.add_column(0, FROM_FIELD, origin)
+    files: list[DataFile] = write_data_files(
+        environment.store,
+        rows,
+        schema=state.metadata.schema(),
+        spec=state.metadata.spec(),
+        properties=state.metadata.properties,
+        location_for=data_file_locations(state.metadata, environment.runtime.ids),
+    )
+    if batch is None:
+        changeset = Changeset(kind=CommitKind.APPEND, added_data_files=tuple(files))
+        commit(environment, identifier, changeset, state=state)
+        return
+    commit_batch(
+        environment,
+        identifier,
+        branch=MAIN_BRANCH,
+        kind=CommitKind.APPEND,
+        batch=batch,
+        data_files=files,
+    )
+
+
+def _load_or_create(environment: Environment, identifier: Identifier) -> TableState:
+    catalog = environment.catalog
+    try:
+        return catalog.load_table(identifier)
+    except NotFoundError:
+        catalog.create_namespace(identifier[:-1])
+    try:
+        return catalog.create_table(
+            identifier,
+            schema=iceberg_schema(DEAD_LETTER_SCHEMA),
+            partition_spec=UNPARTITIONED_PARTITION_SPEC,
+            sort_order=UNSORTED_SORT_ORDER,
+            location=None,
+            properties={},
+        )
+    except AlreadyExistsError:
+        return catalog.load_table(identifier)

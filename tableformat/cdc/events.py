@@ -1,0 +1,192 @@
+"""What goes into a format and what comes out: events, change rows, bad records.
+
+Events in (`EventBatch`): one row per event with the columns
+
+| column | type | |
+|---|---|---|
+| `value` | string or binary | the event; of the JSON formats |
+| `key` | string or binary | optional, the message key |
+| `_ordinal` | int64 | optional, arrival order; default: the row's number |
+| `_file` | string | optional, orders before `_ordinal`: the file the event stands in |
+| `_position` | string | optional, where the event is, for people: `topic-3@1042` |
+
+Changes out (`ParsedEvents.changes`): the table's columns, then the order columns, then
+
+| column | type | |
+|---|---|---|
+| `_ordinal` | int64 | arrival order; ties the order columns |
+| `_kind` | int8 | `RowKind` |
+| `_file` | string | if the events have it; orders before `_ordinal` |
+
+Every event is a change (or two, when it changes the key), a bad record, or counted in `skipped`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg.schema import Schema
+
+from tableformat.errors import InternalError, InvalidInputError
+from tableformat.spec.types import arrow_schema
+
+VALUE = "value"
+KEY = "key"
+ORDINAL = "_ordinal"
+FILE = "_file"
+POSITION = "_position"
+KIND = "_kind"
+SEQUENCE_PREFIX = "_sequence_"
+ORDER_FIELD = pa.field(ORDINAL, pa.int64())
+KIND_FIELD = pa.field(KIND, pa.int8())
+FILE_FIELD = pa.field(FILE, pa.string())
+
+BAD_RECORD_SCHEMA = pa.schema(
+    [
+        pa.field("position", pa.string(), nullable=False),
+        pa.field("reason", pa.string(), nullable=False),
+        pa.field("value", pa.binary()),
+        pa.field("key", pa.binary()),
+    ]
+)
+RowNumbers = npt.NDArray[np.int64]
+
+
+def change_schema(schema: Schema, order: Sequence[pa.Field]) -> pa.Schema:
+    """The columns of change rows: everything nullable, since a delete may know its key only."""
+    table = arrow_schema(schema, with_field_ids=False)
+    columns = [column.with_nullable(True).remove_metadata() for column in table]
+    return pa.schema([*columns, *order, ORDER_FIELD, KIND_FIELD])
+
+
+@dataclass(frozen=True, slots=True)
+class EventBatch:
+    """Events, one per row; see the module's table. `order_by_file`: files order before ordinals."""
+
+    rows: pa.RecordBatch
+
+    @classmethod
+    def of(cls, rows: pa.Table | pa.RecordBatch) -> EventBatch:
+        """The events of a table, as one batch."""
+        if isinstance(rows, pa.RecordBatch):
+            return cls(rows)
+        batches = rows.combine_chunks().to_batches()
+        empty = pa.RecordBatch.from_pylist([], schema=rows.schema)
+        return cls(batches[0] if batches else empty)
+
+    def __len__(self) -> int:
+        return int(self.rows.num_rows)
+
+    def required(self, name: str) -> pa.Array:
+        """A column that must be there.
+
+        Raises:
+            InvalidInputError: It is not.
+        """
+        found = self.optional(name)
+        if found is None:
+            raise InvalidInputError(
+                f"the events have no column '{name}'", columns=self.rows.schema.names
+            )
+        return found
+
+    def optional(self, name: str) -> pa.Array | None:
+        """A column, or None without it."""
+        index = self.rows.schema.get_field_index(name)
+        return None if index < 0 else self.rows.column(index)
+
+    def ordinals(self) -> pa.Array:
+        """Arrival order, int64."""
+        given = self.optional(ORDINAL)
+        return pa.array(np.arange(len(self), dtype=np.int64)) if given is None else given
+
+    def bad_records(self, reasons: Mapping[int, str]) -> pa.Table:
+        """The events of some rows as `BAD_RECORD_SCHEMA`, in row order."""
+        rows = sorted(reasons)
+        indices = pa.array(rows, pa.int64())
+        position = self.optional(POSITION)
+        if position is None:
+            position = pc.binary_join_element_wise("event ", self.ordinals().cast(pa.string()), "")
+            file = self.optional(FILE)
+            if file is not None:
+                position = pc.binary_join_element_wise(file, position, ":")
+        columns = [
+            pc.fill_null(position.take(indices), "unknown"),
+            pa.array([reasons[row] for row in rows], pa.string()),
+            *(self._raw(name).take(indices) for name in (VALUE, KEY)),
+        ]
+        return pa.Table.from_arrays(columns, schema=BAD_RECORD_SCHEMA)
+
+    def _raw(self, name: str) -> pa.Array:
+        column = self.optional(name)
+        if column is None and name == VALUE:
+            return pa.array([str(row).encode() for row in self.rows.to_pylist()], pa.binary())
+        return pa.nulls(len(self), pa.binary()) if column is None else column.cast(pa.binary())
+
+
+@dataclass(slots=True)
+class ParsedEvents:
+    """Change rows, bad records, and how many events of which kind are neither."""
+
+    changes: pa.Table
+    bad: pa.Table
+    skipped: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass(slots=True)
+class ChangeCollector:
+    """Gathers the change rows of one batch, with the event each came from.
+
+    Bad rows may become known late (the message key differs): changes of such events are left out.
+    """
+
+    batch: EventBatch
+    schema: pa.Schema
+    bad: dict[int, str] = field(default_factory=dict)
+    skipped: Counter[str] = field(default_factory=Counter)
+    tables: list[pa.Table] = field(default_factory=list)
+    rows: list[RowNumbers] = field(default_factory=list)
+    skipped_rows: int = 0
+
+    def skip(self, what: str, count: int) -> None:
+        """Count events that are no changes."""
+        if count:
+            self.skipped[what] += count
+            self.skipped_rows += count
+
+    def add(self, columns: Mapping[str, pa.Array], kinds: pa.Array, rows: RowNumbers) -> None:
+        """Change rows of the events `rows`; columns not given are null."""
+        full = {
+            name: columns[name] if name in columns else pa.nulls(len(rows), kind)
+            for name, kind in zip(self.schema.names, self.schema.types, strict=True)
+            if name not in (ORDINAL, KIND)
+        }
+        full[ORDINAL] = self.batch.ordinals().take(pa.array(rows))
+        full[KIND] = kinds
+        self.tables.append(pa.table(full, schema=self.schema))
+        self.rows.append(rows)
+
+    def finish(self) -> ParsedEvents:
+        """Everything gathered, after checking that no event was lost on the way."""
+        rows = np.concatenate([np.empty(0, np.int64), *self.rows])
+        changes = pa.concat_tables([self.schema.empty_table(), *self.tables])
+        if self.bad:
+            good = ~np.isin(rows, np.fromiter(self.bad, np.int64, len(self.bad)))
+            changes, rows = changes.filter(pa.array(good)), rows[good]
+        file = self.batch.optional(FILE)
+        if file is not None:
+            changes = changes.append_column(FILE_FIELD, file.take(pa.array(rows)))
+        accounted = len(np.unique(rows)) + len(self.bad) + self.skipped_rows
+        if accounted != len(self.batch):
+            raise InternalError(
+                "events were lost while parsing", events=len(self.batch), accounted=accounted
+            )
+        return ParsedEvents(
+            changes=changes, bad=self.batch.bad_records(self.bad), skipped=self.skipped
+        )

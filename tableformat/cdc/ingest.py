@@ -1,0 +1,245 @@
+"""Change events into a table without Spark: the same steps as the stream writer, in one process."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from itertools import count
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from tableformat.catalog.base import Identifier
+from tableformat.cdc.batch_commit import BatchId, commit_batch, committed_batch
+from tableformat.cdc.dead_letter import write_dead_letters
+from tableformat.cdc.events import ORDINAL, POSITION, VALUE, EventBatch
+from tableformat.cdc.options import GivenOptions
+from tableformat.cdc.sink import SinkPlan, WrittenFiles, parse_or_fail, plan_sink
+from tableformat.commit.changeset import Changeset
+from tableformat.commit.engine import CommitResult, commit
+from tableformat.environment import Environment
+from tableformat.errors import InvalidInputError
+from tableformat.spec.names import MAIN_BRANCH, STAGING_BRANCH
+
+# Rows that one thread parses at once: enough for Arrow's per-call costs to vanish, small enough
+# for all threads to have work and for a failing block to be halved cheaply.
+PARSE_ROWS = 20_000
+BATCH_EVENTS = 100_000
+PARQUET_SUFFIX = ".parquet"
+
+
+@dataclass(frozen=True, slots=True)
+class IngestResult:
+    """What became of a batch of events.
+
+    Attributes:
+        commit: The commit; None if there was nothing to commit, or it had been committed before.
+        events: Events given.
+        changes: Change rows in them.
+        bad_records: Events that were put into the dead-letter table.
+        skipped: Events that are no changes, by what they are.
+        files: Data files, and equality delete files.
+        repeated: The batch had been committed before; nothing was written.
+    """
+
+    commit: CommitResult | None = None
+    events: int = 0
+    changes: int = 0
+    bad_records: int = 0
+    skipped: Mapping[str, int] = field(default_factory=dict)
+    files: tuple[int, int] = (0, 0)
+    repeated: bool = False
+
+
+def write_changes(
+    environment: Environment,
+    identifier: Identifier,
+    events: pa.Table,
+    *,
+    format_name: str = "debezium-json",
+    options: GivenOptions | None = None,
+    branch: str = STAGING_BRANCH,
+    batch: BatchId | None = None,
+) -> IngestResult:
+    """Commit one batch of change events: data files and equality deletes on a staging branch.
+
+    Args:
+        environment: Catalog, store, clock.
+        identifier: The table.
+        events: See `events.EventBatch`: `value` (and `key`) of JSON formats, or typed columns.
+        format_name: The change format.
+        options: Options of the format and of the sink.
+        branch: The staging branch.
+        batch: Makes the call idempotent: a batch that is in the branch is not written again.
+
+    Raises:
+        InvalidInputError: An option is wrong, an event is bad (without a dead-letter table), or
+            the events have a column that the table does not have. Nothing was committed.
+
+    Effects: data files, delete files, the dead-letter commit if needed, then one commit. A crash
+    before it leaves unreferenced files for orphan removal.
+    """
+    plan = plan_sink(
+        environment, identifier, format_name=format_name, options=options or {}, branch=branch
+    )
+    return write_batch(plan, events, batch)
+
+
+def write_batch(plan: SinkPlan, events: pa.Table, batch: BatchId | None) -> IngestResult:
+    """One batch of a sink that is planned already; see `write_changes`."""
+    environment = plan.environment
+    if batch is not None:
+        state = environment.catalog.load_table(plan.identifier)
+        done = committed_batch(state, plan.branch, batch.query_id)
+        if done is not None and done >= batch.number:
+            return IngestResult(events=events.num_rows, repeated=True)
+    change_format = plan.writer.build_format()
+    keep_bad = plan.dead_letter is not None
+    slices = [EventBatch.of(part) for part in _slices(with_ordinals(events))]
+    with ThreadPoolExecutor(max_workers=pa.cpu_count()) as threads:
+        parsed = list(
+            threads.map(lambda part: parse_or_fail(change_format, part, keep_bad=keep_bad), slices)
+        )
+    skipped: Counter[str] = Counter()
+    for part in parsed:
+        skipped.update(part.skipped)
+    bad = pa.concat_tables([part.bad for part in parsed])
+    changes = pa.concat_tables([part.changes for part in parsed])
+    written = plan.writer.write(changes, change_format, environment.runtime.ids)
+    if plan.dead_letter is not None:
+        write_dead_letters(
+            environment, plan.dead_letter, bad, from_table=plan.identifier, batch=batch
+        )
+    result = IngestResult(
+        events=events.num_rows,
+        changes=changes.num_rows,
+        bad_records=bad.num_rows,
+        skipped=dict(skipped),
+        files=(len(written.data_files), len(written.delete_files)),
+    )
+    return replace(result, commit=commit_written(plan, written, batch))
+
+
+def commit_written(
+    plan: SinkPlan,
+    written: WrittenFiles,
+    batch: BatchId | None,
+    summary: Mapping[str, str] | None = None,
+) -> CommitResult | None:
+    """Commit what the tasks of a batch wrote; None if there is nothing, or it is in already."""
+    if not (written.data_files or written.delete_files):
+        return None
+    environment = plan.environment
+    environment.runtime.fail_point("ingest.before_commit")
+    if batch is not None:
+        result = commit_batch(
+            environment,
+            plan.identifier,
+            branch=plan.branch,
+            kind=plan.kind,
+            batch=batch,
+            data_files=written.data_files,
+            delete_files=written.delete_files,
+            summary=summary,
+        )
+    else:
+        changeset = Changeset(
+            kind=plan.kind,
+            branch=plan.branch,
+            added_data_files=written.data_files,
+            added_delete_files=written.delete_files,
+            summary=summary or {},
+            carry_marker=plan.branch == MAIN_BRANCH,
+        )
+        result = commit(environment, plan.identifier, changeset)
+    environment.runtime.fail_point("ingest.after_commit")
+    return result
+
+
+def ingest_files(
+    plan: SinkPlan,
+    paths: Sequence[Path],
+    *,
+    query_id: str | None = None,
+    batch_events: int = BATCH_EVENTS,
+    progress: Callable[[IngestResult], None] | None = None,
+) -> list[IngestResult]:
+    """Write the events of local files, in file order, in batches.
+
+    Args:
+        plan: The sink.
+        paths: JSON-lines files (one event per line), or Parquet files whose columns are the
+            format's.
+        query_id: A name for this ingestion. Running it again over the same files with the same
+            batch size goes on where it stopped.
+        batch_events: Events per commit, at most; a batch never spans two files.
+        progress: Called after every batch.
+
+    Raises:
+        InvalidInputError: A file cannot be read, or see `write_changes`.
+    """
+    results = []
+    numbers = count()
+    for path in paths:
+        for events in read_events(path, batch_events):
+            batch = None if query_id is None else BatchId(query_id, next(numbers))
+            result = write_batch(plan.refreshed(), events, batch)
+            results.append(result)
+            if progress is not None:
+                progress(result)
+    return results
+
+
+def read_events(path: Path, batch_events: int) -> Iterator[pa.Table]:
+    """The events of one file in batches, with file and line as their position.
+
+    Raises:
+        InvalidInputError: The file does not exist or cannot be read.
+    """
+    if batch_events < 1:
+        raise InvalidInputError("a batch needs at least one event", batch_events=batch_events)
+    try:
+        if path.suffix == PARQUET_SUFFIX:
+            with pq.ParquetFile(path) as source:
+                for batch in source.iter_batches(batch_size=batch_events):
+                    yield pa.Table.from_batches([batch])
+            return
+        with path.open("rb") as lines:
+            number = 0
+            while values := _next_lines(lines, batch_events):
+                yield _json_events(values, path, number)
+                number += len(values)
+    except (OSError, pa.ArrowInvalid) as error:
+        raise InvalidInputError(f"cannot read events: {error}", file=path) from error
+
+
+def _next_lines(lines: Iterator[bytes], most: int) -> list[bytes]:
+    return [line.rstrip(b"\r\n") for line, _ in zip(lines, range(most), strict=False)]
+
+
+def _json_events(values: Sequence[bytes], path: Path, first: int) -> pa.Table:
+    numbers = np.arange(first, first + len(values), dtype=np.int64)
+    texts = pa.array(numbers + 1).cast(pa.string())
+    columns = {
+        VALUE: pa.array([value or None for value in values], pa.binary()),
+        ORDINAL: pa.array(numbers),
+        POSITION: pc.binary_join_element_wise(path.name, texts, ":"),
+    }
+    return pa.table(columns)
+
+
+def with_ordinals(events: pa.Table) -> pa.Table:
+    """The events with an arrival order over the whole batch, not per piece of it."""
+    if ORDINAL in events.column_names:
+        return events
+    return events.append_column(ORDINAL, pa.array(np.arange(events.num_rows, dtype=np.int64)))
+
+
+def _slices(events: pa.Table) -> list[pa.Table]:
+    starts = range(0, max(events.num_rows, 1), PARSE_ROWS)
+    return [events.slice(start, PARSE_ROWS) for start in starts]

@@ -1,0 +1,347 @@
+"""JSON objects, one per event, to Arrow columns: as fast as Arrow's reader, wrong rows one by one.
+
+Arrow's reader parses a block of lines or fails as a whole, and some inputs crash it. So:
+
+1. screen: whatever is not plainly one JSON object on one line is looked at singly (not UTF-8, not
+   an object, several objects, line breaks, deep nesting) and is repaired or rejected;
+2. read a block of lines with the declared types. If that fails, look at a few objects to find out
+   which of its declared alternatives a field uses (a timestamp may be a number or a text), and
+   read again;
+3. if it still fails, halve the block. What is left is a bad row with Arrow's reason.
+
+Fields that are not declared are found by letting Arrow infer them; only their names are used.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json as pj
+
+Path = tuple[str, ...]
+Rows = npt.NDArray[np.int64]
+
+BLOCK_BYTES_MAX = 32 * 1024 * 1024  # lines read at once: memory is a small multiple of it
+READER_BLOCK_BYTES = 4 * 1024 * 1024  # what one thread of Arrow's reader parses at once
+SNIFFED_OBJECTS_MAX = 64
+# Arrow's inferred types nest as deep as the data; 20,000 levels overflow its stack. A value shorter
+# than SHALLOW_BYTES cannot reach a dangerous depth.
+DEPTH_MAX = 64
+SHALLOW_BYTES = 2000
+NEXT_VALUE = r"\}\s*[^\s,\]}]"  # after `}` only `,`, `]` and `}` can follow inside one object
+TOKENS = re.compile(r'"(?:[^"\\]|\\.)*"|[\[{]|[\]}]', re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class JsonLayout:
+    """What the objects look like.
+
+    Attributes:
+        schema: Declared fields with their first wire types. Structs may be nested.
+        alternatives: For the path of a field, the other wire types it may have.
+        closed: Paths of structs (`()` is the object itself) whose undeclared fields are reported.
+    """
+
+    schema: pa.Schema
+    alternatives: Mapping[Path, tuple[pa.DataType, ...]] = field(default_factory=dict)
+    closed: tuple[Path, ...] = ()
+
+    def with_types(self, types: Mapping[Path, pa.DataType]) -> pa.Schema:
+        """The schema with other wire types at some paths."""
+        return pa.schema([_retype(f, (f.name,), types) for f in self.schema])
+
+
+@dataclass(slots=True)
+class JsonObjects:
+    """Parsed objects.
+
+    Attributes:
+        pieces: (row numbers, columns) of the readable ones. Pieces differ in wire types only.
+        bad: Row number to reason.
+        undeclared: Names of undeclared fields of the closed structs, with the first row seen.
+    """
+
+    pieces: list[tuple[Rows, pa.Table]] = field(default_factory=list)
+    bad: dict[int, str] = field(default_factory=dict)
+    undeclared: dict[Path, int] = field(default_factory=dict)
+
+
+def parse_json_objects(
+    texts: pa.Array, layout: JsonLayout, *, use_threads: bool = False
+) -> JsonObjects:
+    """Parse one JSON object per row.
+
+    Args:
+        texts: string or binary, shape (n,), without nulls.
+        layout: The declared fields.
+        use_threads: Let Arrow parse with all its threads; off inside a Spark task.
+
+    Returns:
+        Every row is either in exactly one piece or bad. A declared field that an object lacks is
+        null.
+    """
+    result = JsonObjects()
+    lines, rows = _screen(texts, result.bad)
+    reader = _Reader(layout=layout, use_threads=use_threads, result=result)
+    for start, stop in _blocks(lines):
+        reader.read(lines.slice(start, stop - start), rows[start:stop])
+    return result
+
+
+def utf8_rows(values: pa.Array, bad: dict[int, str]) -> pa.StringArray:
+    """The values as text; those that are not UTF-8 become null and are put into `bad`."""
+    try:
+        return values.cast(pa.string())
+    except pa.ArrowInvalid:
+        texts: list[str | None] = []
+        for row, value in enumerate(values.to_pylist()):
+            try:
+                texts.append(None if value is None else value.decode())
+            except UnicodeDecodeError as error:
+                texts.append(None)
+                bad[row] = f"not UTF-8: {error.reason} at byte {error.start}"
+        return pa.array(texts, pa.string())
+
+
+def _screen(texts: pa.Array, bad: dict[int, str]) -> tuple[pa.StringArray, Rows]:
+    """Lines that hold exactly one JSON object, if they hold JSON at all, and their row numbers."""
+    lines = utf8_rows(texts, bad)
+    framed = _is_framed(lines)
+    if not pc.all(framed, min_count=0).as_py():
+        lines = pc.utf8_trim_whitespace(lines)
+        framed = pc.fill_null(_is_framed(lines), False)
+        for row in np.flatnonzero(~_mask(framed)).tolist():
+            bad.setdefault(row, "not a JSON object")
+    doubtful = _mask(pc.fill_null(_is_doubtful(lines), False)) & _mask(framed)
+    if doubtful.any():
+        repaired = lines.to_pylist()
+        for row in np.flatnonzero(doubtful).tolist():
+            reason = _why_not_one_object(repaired[row])
+            if reason is not None:
+                bad[row] = reason
+            # Between tokens a line break is white space; inside a text JSON does not allow it.
+            repaired[row] = repaired[row].replace("\n", " ").replace("\r", " ")
+        lines = pa.array(repaired, pa.string())
+    rows = np.arange(len(lines), dtype=np.int64)
+    if bad:
+        rows = np.delete(rows, sorted(bad))
+        lines = lines.take(pa.array(rows))
+    return lines, rows
+
+
+def _is_framed(lines: pa.StringArray) -> pa.BooleanArray:
+    return pc.and_(pc.starts_with(lines, "{"), pc.ends_with(lines, "}"))
+
+
+def _is_doubtful(lines: pa.StringArray) -> pa.BooleanArray:
+    doubtful = pc.match_substring_regex(lines, NEXT_VALUE)
+    for line_break in ("\n", "\r"):  # two literal searches are faster than one character class
+        doubtful = pc.or_(doubtful, pc.match_substring_regex(lines, line_break))
+    long = pc.greater(pc.binary_length(lines), SHALLOW_BYTES)
+    if pc.any(long, min_count=0).as_py():
+        openers = pc.add(pc.count_substring(lines, "{"), pc.count_substring(lines, "["))
+        doubtful = pc.or_(doubtful, pc.and_(long, pc.greater(openers, DEPTH_MAX)))
+    return doubtful
+
+
+def _why_not_one_object(text: str) -> str | None:
+    depth = 0
+    for token in TOKENS.finditer(text):
+        if token[0] in "[{":
+            depth += 1
+        elif token[0] in "]}":
+            depth -= 1
+        if depth > DEPTH_MAX:
+            return f"nested deeper than {DEPTH_MAX} levels"
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        return f"not JSON: {error}"
+    return None if isinstance(value, dict) else "not a JSON object"
+
+
+def _blocks(lines: pa.StringArray) -> Iterator[tuple[int, int]]:
+    if not len(lines):
+        return
+    ends = np.cumsum(pc.binary_length(lines).to_numpy(zero_copy_only=False), dtype=np.int64)
+    start = 0
+    while start < len(lines):
+        before = ends[start - 1] if start else 0
+        stop = int(np.searchsorted(ends, before + BLOCK_BYTES_MAX, side="right"))
+        stop = max(stop, start + 1)
+        yield start, stop
+        start = stop
+
+
+@dataclass(slots=True, kw_only=True)
+class _Reader:
+    """Reads blocks; remembers the wire types that the last block had."""
+
+    layout: JsonLayout
+    use_threads: bool
+    result: JsonObjects
+    types: dict[Path, pa.DataType] = field(default_factory=dict)
+
+    def read(self, lines: pa.StringArray, rows: Rows) -> None:
+        """Read some lines; halves them until only the unreadable ones are left."""
+        pending = [(0, len(lines))]
+        while pending:
+            start, stop = pending.pop()
+            chunk = lines.slice(start, stop - start)
+            try:
+                table = self._read_chunk(chunk, rows[start:stop])
+            except pa.ArrowInvalid as error:
+                if stop - start == 1:
+                    self.result.bad[int(rows[start])] = _reason(error)
+                else:
+                    middle = (start + stop) // 2
+                    pending += [(middle, stop), (start, middle)]
+            else:
+                self.result.pieces.append((rows[start:stop], table))
+
+    def _read_chunk(self, lines: pa.StringArray, rows: Rows) -> pa.Table:
+        infer = bool(self.layout.closed)
+        try:
+            return self._known(self._parse(lines, infer=infer), int(rows[0]))
+        except pa.ArrowInvalid:
+            types = self.types | _types_used(_sniffed(lines), self.layout)
+            if types == self.types and not infer:
+                raise
+        if types != self.types:
+            self.types = types
+            try:
+                return self._known(self._parse(lines, infer=infer), int(rows[0]))
+            except pa.ArrowInvalid:
+                if not infer:
+                    raise
+        # An undeclared field of changing type cannot be inferred: look for such fields singly.
+        table = self._parse(lines, infer=False)
+        for row, text in zip(rows.tolist(), lines.to_pylist(), strict=True):
+            self._note_undeclared(json.loads(text), row)
+        return table
+
+    def _parse(self, lines: pa.StringArray, *, infer: bool) -> pa.Table:
+        joined = pc.binary_join_element_wise(lines, "\n", "")
+        longest = pc.max(pc.binary_length(joined)).as_py()
+        table = pj.read_json(
+            pa.BufferReader(_text_buffer(joined)),
+            read_options=pj.ReadOptions(
+                use_threads=self.use_threads, block_size=max(READER_BLOCK_BYTES, 2 * longest)
+            ),
+            parse_options=pj.ParseOptions(
+                explicit_schema=self.layout.with_types(self.types),
+                unexpected_field_behavior="infer" if infer else "ignore",
+            ),
+        )
+        if table.num_rows != len(lines):
+            raise pa.ArrowInvalid("not exactly one JSON object")
+        return table
+
+    def _known(self, table: pa.Table, row: int) -> pa.Table:
+        """Drop what was inferred, after noting the names in the closed structs."""
+        for path in self.layout.closed:
+            declared = _names_at(self.layout.schema, path)
+            for name in _names_at(table.schema, path) - declared:
+                self.result.undeclared.setdefault((*path, name), row)
+        return table.select(self.layout.schema.names)
+
+    def _note_undeclared(self, value: Any, row: int) -> None:
+        for path in self.layout.closed:
+            struct = _value_at(value, path)
+            if isinstance(struct, dict):
+                for name in struct.keys() - _names_at(self.layout.schema, path):
+                    self.result.undeclared.setdefault((*path, name), row)
+
+
+def _text_buffer(joined: pa.StringArray) -> pa.Buffer:
+    """The lines' bytes, one after the other: the array's own data buffer."""
+    _, offsets, data = joined.buffers()
+    first, last = np.frombuffer(offsets, np.int32)[[joined.offset, joined.offset + len(joined)]]
+    return data.slice(int(first), int(last - first))
+
+
+def _sniffed(lines: pa.StringArray) -> list[Any]:
+    objects = []
+    for text in lines.slice(0, SNIFFED_OBJECTS_MAX).to_pylist():
+        try:
+            objects.append(json.loads(text))
+        except ValueError:
+            continue  # the block is halved until this line stands alone, and is then reported
+    return objects
+
+
+def _types_used(objects: Sequence[Any], layout: JsonLayout) -> dict[Path, pa.DataType]:
+    """For every field with alternatives: the first wire type that takes a value seen here."""
+    found: dict[Path, pa.DataType] = {}
+    for path, alternatives in layout.alternatives.items():
+        for value in (_value_at(item, path) for item in objects):
+            fitting = [kind for kind in alternatives if _takes(kind, value)]
+            if value is not None and fitting:
+                found[path] = fitting[0]
+                break
+    return found
+
+
+def _value_at(value: Any, path: Path) -> Any:
+    for name in path:
+        if not isinstance(value, dict):
+            return None
+        value = value.get(name)
+    return value
+
+
+def _takes(kind: pa.DataType, value: Any) -> bool:
+    """Whether Arrow's reader accepts a JSON value for a wire type."""
+    if isinstance(value, bool):
+        return bool(pa.types.is_boolean(kind))
+    if isinstance(value, int):
+        return bool(pa.types.is_integer(kind) or _takes_fractions(kind))
+    if isinstance(value, float):
+        return _takes_fractions(kind)
+    if isinstance(value, str):
+        return bool(pa.types.is_string(kind) or pa.types.is_decimal(kind))
+    if isinstance(value, dict):
+        return bool(pa.types.is_struct(kind))
+    return isinstance(value, list) and bool(pa.types.is_list(kind))
+
+
+def _takes_fractions(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_floating(kind) or pa.types.is_decimal(kind))
+
+
+def _retype(field_: pa.Field, path: Path, types: Mapping[Path, pa.DataType]) -> pa.Field:
+    kind = types.get(path)
+    if kind is not None:
+        return field_.with_type(kind)
+    if pa.types.is_struct(field_.type):
+        children = [_retype(child, (*path, child.name), types) for child in field_.type]
+        return field_.with_type(pa.struct(children))
+    return field_
+
+
+def _names_at(schema: pa.Schema, path: Path) -> set[str]:
+    fields: Any = schema
+    for name in path:
+        kind = fields.field(name).type
+        if not pa.types.is_struct(kind):
+            return set()  # null in all rows, so that nothing was inferred
+        fields = kind
+    return {child.name for child in fields}
+
+
+def _mask(array: pa.BooleanArray) -> npt.NDArray[np.bool_]:
+    mask: npt.NDArray[np.bool_] = array.to_numpy(zero_copy_only=False).astype(np.bool_)
+    return mask
+
+
+def _reason(error: pa.ArrowInvalid) -> str:
+    text = str(error).split("\n", 1)[0]
+    return re.sub(r" in row \d+$", "", text).removeprefix("JSON parse error: ")

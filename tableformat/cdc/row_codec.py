@@ -1,0 +1,128 @@
+"""Table rows inside JSON objects: their wire layout, and from wire columns to table columns."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg.schema import Schema
+
+from tableformat.cdc.encodings import (
+    ColumnDecoder,
+    EncodingDefaults,
+    Hint,
+    column_decoder,
+    decode_rows,
+)
+from tableformat.cdc.json_objects import Path
+from tableformat.errors import InvalidInputError, UnsupportedError
+
+RowNumbers = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class RowCodec:
+    """The decoders of a table's columns, in schema order, and what rows must have."""
+
+    decoders: Mapping[str, ColumnDecoder]
+    key: tuple[str, ...]
+    required: frozenset[str]
+
+    @classmethod
+    def of(cls, schema: Schema, hints: Mapping[str, Hint], defaults: EncodingDefaults) -> RowCodec:
+        """The codec of a table's rows.
+
+        Raises:
+            InvalidInputError: A hint names an unknown column or does not fit its type.
+            UnsupportedError: A column cannot be read from JSON, or a key column is nested.
+        """
+        names = [column.name for column in schema.fields]
+        for name in hints:
+            if name not in names:
+                raise InvalidInputError(
+                    "an encoding is given for an unknown column", column=name, columns=names
+                )
+        decoders = {
+            column.name: column_decoder(column, hints.get(column.name), defaults)
+            for column in schema.fields
+        }
+        return cls(
+            decoders=decoders,
+            key=key_columns(schema),
+            required=frozenset(column.name for column in schema.fields if column.required),
+        )
+
+    def struct(self, names: Collection[str] | None = None) -> pa.DataType:
+        """The struct of some columns (None: all) with their first wire types."""
+        return pa.struct(
+            [
+                (name, decoder.wires[0])
+                for name, decoder in self.decoders.items()
+                if names is None or name in names
+            ]
+        )
+
+    def alternatives(self, path: Path) -> dict[Path, tuple[pa.DataType, ...]]:
+        """The wire types of the columns of a struct at `path`, where there are several."""
+        return {
+            (*path, name): decoder.wires
+            for name, decoder in self.decoders.items()
+            if len(decoder.wires) > 1
+        }
+
+    def decode(
+        self,
+        columns: Mapping[str, pa.Array],
+        *,
+        rows: RowNumbers,
+        bad: dict[int, str],
+        check_required: Collection[str],
+    ) -> dict[str, pa.Array]:
+        """Decode wire columns of the events `rows`; wrong values go to `bad`, by event.
+
+        Args:
+            columns: Wire columns by name, each of shape `(len(rows),)`.
+            rows: The event each value belongs to.
+            bad: Receives event number and reason; an event that is in it already keeps its reason.
+            check_required: Columns in which a null is wrong.
+        """
+        decoded: dict[str, pa.Array] = {}
+        for name, wire in columns.items():
+            decoded[name], wrong = decode_rows(wire, self.decoders[name])
+            for place, reason in wrong.items():
+                bad.setdefault(int(rows[place]), reason)
+            if name in check_required and decoded[name].null_count:
+                nulls = np.flatnonzero(pc.is_null(decoded[name]).to_numpy(zero_copy_only=False))
+                what = "key column" if name in self.key else "required column"
+                for place in nulls.tolist():
+                    bad.setdefault(int(rows[place]), f"{what} '{name}' has no value")
+        return decoded
+
+
+def key_columns(schema: Schema) -> tuple[str, ...]:
+    """Names of the primary key's columns in field-id order; empty without a key.
+
+    Raises:
+        UnsupportedError: A key column is nested in a struct.
+    """
+    names = []
+    for field_id in sorted(schema.identifier_field_ids):
+        name = schema.find_column_name(field_id) or str(field_id)
+        if all(column.field_id != field_id for column in schema.fields):
+            raise UnsupportedError(
+                "change streams need key columns at top level, this one is nested", column=name
+            )
+        names.append(name)
+    return tuple(names)
+
+
+def struct_columns(
+    structs: pa.StructArray, names: Sequence[str], mask: npt.NDArray[np.bool_] | None
+) -> dict[str, pa.Array]:
+    """Children of the structs where `mask` is set (None: everywhere)."""
+    picked = structs if mask is None else structs.filter(pa.array(mask))
+    return {name: pc.struct_field(picked, name) for name in names}

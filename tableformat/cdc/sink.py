@@ -1,0 +1,335 @@
+"""Where changes go: the checked plan of a sink, and the step that turns changes into files.
+
+A `SinkPlan` is made on the driver. Its `ChangeWriter` is shipped to the tasks: it parses events and
+writes reduced changes, and returns `WrittenFiles`. Only the driver commits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import pyarrow as pa
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table.metadata import TableMetadata
+
+from tableformat.catalog.base import Identifier, TableState
+from tableformat.cdc.events import FILE, EventBatch, ParsedEvents
+from tableformat.cdc.formats import ChangeFormat, FormatChoice, choose_format
+from tableformat.cdc.options import GivenOptions, Option, OptionKind, OptionTable
+from tableformat.cdc.reduce import ReducedChanges, reduce_changes
+from tableformat.cdc.row_codec import key_columns
+from tableformat.cdc.rowkind import check_sink_takes
+from tableformat.commit.changeset import CommitKind
+from tableformat.environment import Environment
+from tableformat.errors import InvalidInputError, UnsupportedError
+from tableformat.paths import data_file_locations, equality_delete_locations
+from tableformat.runtime import IdSource
+from tableformat.spec.data_file import DataFile
+from tableformat.spec.names import MAIN_BRANCH
+from tableformat.store.base import ObjectStore
+from tableformat.table_definition import parse_table_name
+from tableformat.write.data_files import write_data_files
+from tableformat.write.delete_scope import delete_spec
+from tableformat.write.equality_deletes import write_equality_deletes
+
+FAIL, DEAD_LETTER = "fail", "dead-letter"
+
+SINK_OPTIONS = OptionTable(
+    "the sink",
+    (
+        Option(
+            name="on-bad-record",
+            kind=OptionKind.CHOICE,
+            choices=(FAIL, DEAD_LETTER),
+            default=FAIL,
+            help="fail the batch, or put the record into the dead-letter table and go on",
+        ),
+        Option(
+            name="dead-letter-table",
+            help="NAMESPACE.TABLE for bad records; created when needed. "
+            "Default: the table's name with `_dead_letter`",
+        ),
+        Option(
+            name="assume-new-keys",
+            kind=OptionKind.BOOLEAN,
+            default=False,
+            help="inserts (+I) have keys that the table does not have: write no delete for them",
+        ),
+        Option(
+            name="shards",
+            kind=OptionKind.INTEGER,
+            minimum=1,
+            help="tasks that write a batch on Spark, and so files per partition and batch. "
+            "Default: Spark's default parallelism",
+        ),
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenFiles:
+    """What one task wrote for a batch, and how many rows of what."""
+
+    data_files: tuple[DataFile, ...] = ()
+    delete_files: tuple[DataFile, ...] = ()
+    changes: int = 0
+
+    @classmethod
+    def together(cls, parts: Sequence[WrittenFiles]) -> Self:
+        """All files of several tasks."""
+        return cls(
+            data_files=tuple(file for part in parts for file in part.data_files),
+            delete_files=tuple(file for part in parts for file in part.delete_files),
+            changes=sum(part.changes for part in parts),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeWriter:
+    """From events to files, for one version of one table. Pickles when its store does."""
+
+    store: ObjectStore
+    metadata: TableMetadata  # without history: what tasks need to know of the table
+    delete_spec: PartitionSpec | None  # None: nothing is ever deleted (format `append`)
+    choice: FormatChoice
+    assume_new_keys: bool
+
+    @property
+    def schema(self) -> Schema:
+        """The table's schema."""
+        return self.metadata.schema()
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """Key columns; empty for a table without a key."""
+        return key_columns(self.schema)
+
+    def build_format(self) -> ChangeFormat:
+        """The change format for the table."""
+        return self.choice.build(self.schema)
+
+    def reduce(self, changes: pa.Table, change_format: ChangeFormat) -> ReducedChanges:
+        """One row per key; see `reduce_changes`."""
+        order = [column.name for column in change_format.order]
+        if FILE in changes.column_names:
+            order.append(FILE)
+        return reduce_changes(
+            changes,
+            key=self.key,
+            order=order,
+            assume_new_keys=self.assume_new_keys,
+        )
+
+    def write(self, changes: pa.Table, change_format: ChangeFormat, ids: IdSource) -> WrittenFiles:
+        """Write all changes of some keys: data files and equality deletes. Nothing is committed.
+
+        Args:
+            changes: Every change of the batch for each of its keys, in any order.
+            change_format: The format they came from.
+            ids: For file names.
+
+        Effects: see `write_data_files`. Files of a task that fails later are left to orphan
+            removal.
+        """
+        columns = [column.name for column in self.schema.fields]
+        if changes.num_rows == 0:
+            return WrittenFiles()
+        if self.delete_spec is None:
+            data_files = self._data_files(changes.select(columns), ids)
+            return WrittenFiles(tuple(data_files), changes=changes.num_rows)
+        reduced = self.reduce(changes, change_format)
+        sources = {field.source_id for field in self.delete_spec.fields}
+        placing = [c.name for c in self.schema.fields if c.field_id in sources]
+        delete_files = write_equality_deletes(
+            self.store,
+            reduced.keys(list(dict.fromkeys([*self.key, *placing]))),
+            schema=self.schema,
+            equality_ids=sorted(self.schema.identifier_field_ids),
+            spec=self.delete_spec,
+            properties=self.metadata.properties,
+            location_for=equality_delete_locations(self.metadata, ids),
+        )
+        data_files = self._data_files(reduced.rows(columns), ids)
+        return WrittenFiles(tuple(data_files), tuple(delete_files), changes.num_rows)
+
+    def _data_files(self, rows: pa.Table, ids: IdSource) -> list[DataFile]:
+        if rows.num_rows == 0:
+            return []
+        return write_data_files(
+            self.store,
+            rows,
+            schema=self.schema,
+            spec=self.metadata.spec(),
+            properties=self.metadata.properties,
+            location_for=data_file_locations(self.metadata, ids),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkPlan:
+    """A sink whose options, format and table fit together."""
+
+    environment: Environment
+    identifier: Identifier
+    branch: str
+    writer: ChangeWriter
+    dead_letter: Identifier | None  # None: a bad record fails the batch
+    shards: int | None
+
+    @property
+    def kind(self) -> CommitKind:
+        """How batches are committed."""
+        appends = self.writer.delete_spec is None
+        return CommitKind.APPEND if appends else CommitKind.ROW_DELTA
+
+    def refreshed(self) -> SinkPlan:
+        """The same sink for the table's current version."""
+        state = self.environment.catalog.load_table(self.identifier)
+        before = self.writer.metadata
+        unchanged = (
+            state.metadata.current_schema_id == before.current_schema_id
+            and state.metadata.default_spec_id == before.default_spec_id
+            and len(state.metadata.partition_specs) == len(before.partition_specs)
+            and state.metadata.properties == before.properties
+        )
+        if unchanged:
+            return self
+        choice = self.writer.choice
+        writer = _writer(self.environment, state, choice, self.writer.assume_new_keys)
+        return SinkPlan(
+            environment=self.environment,
+            identifier=self.identifier,
+            branch=self.branch,
+            writer=writer,
+            dead_letter=self.dead_letter,
+            shards=self.shards,
+        )
+
+
+def plan_sink(
+    environment: Environment,
+    identifier: Identifier,
+    *,
+    format_name: str,
+    options: GivenOptions,
+    branch: str,
+) -> SinkPlan:
+    """Check everything that can be checked before a stream starts.
+
+    Args:
+        environment: Catalog, store, clock.
+        identifier: The table.
+        format_name: The change format.
+        options: Options of the format and of the sink together.
+        branch: Where changes go.
+
+    Raises:
+        InvalidInputError: An option, the format or the branch cannot be right for this table.
+        NotFoundError: There is no such table.
+        UnsupportedError: The table is not v3, or has columns that the format cannot read.
+
+    Effects: may add an unpartitioned partition spec to the table (see `delete_scope`).
+    """
+    choice, (values,) = choose_format(format_name, options, SINK_OPTIONS)
+    state = environment.catalog.load_table(identifier)
+    _check_table(state, choice, branch)
+    writer = _writer(environment, state, choice, values.flag("assume-new-keys"))
+    writer.build_format()
+    dead_letter = None
+    if values.text("on-bad-record") == DEAD_LETTER:
+        default = f"{state.name}_dead_letter"
+        dead_letter = parse_table_name(values.optional_text("dead-letter-table") or default)
+    elif values.optional_text("dead-letter-table") is not None:
+        raise InvalidInputError("dead-letter-table has no effect without on-bad-record=dead-letter")
+    return SinkPlan(
+        environment=environment,
+        identifier=identifier,
+        branch=branch,
+        writer=writer,
+        dead_letter=dead_letter,
+        shards=values.optional_integer("shards"),
+    )
+
+
+def _check_table(state: TableState, choice: FormatChoice, branch: str) -> None:
+    if state.metadata.format_version < 3:
+        raise UnsupportedError(
+            f"cannot stage on a v{state.metadata.format_version} table: deletion vectors need v3",
+            table=state.name,
+            action="upgrade the table to format version 3",
+        )
+    check_sink_takes(
+        choice.factory.mode,
+        format_name=choice.identifier,
+        has_primary_key=bool(state.metadata.schema().identifier_field_ids),
+    )
+    if branch == MAIN_BRANCH and _deletes(choice):
+        raise InvalidInputError(
+            "cannot stage on the published branch: its readers never see equality deletes",
+            table=state.name,
+            branch=branch,
+            action="write to 'staging' and run resolve",
+        )
+
+
+def _writer(
+    environment: Environment, state: TableState, choice: FormatChoice, assume_new_keys: bool
+) -> ChangeWriter:
+    spec = None
+    if _deletes(choice):
+        spec, state = delete_spec(
+            environment, state, values_of_deletes_known=choice.deletes_carry_rows
+        )
+    return ChangeWriter(
+        store=environment.store,
+        metadata=without_history(state.metadata),
+        delete_spec=spec,
+        choice=choice,
+        assume_new_keys=assume_new_keys,
+    )
+
+
+def _deletes(choice: FormatChoice) -> bool:
+    return choice.identifier != "append"
+
+
+def without_history(metadata: TableMetadata) -> TableMetadata:
+    """The metadata without snapshots and logs: small enough for every task."""
+    dropped: dict[str, Any] = {
+        "snapshots": [],
+        "snapshot_log": [],
+        "metadata_log": [],
+        "refs": {},
+        "current_snapshot_id": None,
+        "statistics": [],
+        "partition_statistics": [],
+    }
+    return metadata.model_copy(update=dropped)
+
+
+def parse_or_fail(
+    change_format: ChangeFormat, events: EventBatch, *, keep_bad: bool
+) -> ParsedEvents:
+    """Parse; without a dead-letter table a bad record is an error.
+
+    Raises:
+        InvalidInputError: There is a bad record and `keep_bad` is off. Names the first one.
+    """
+    parsed = change_format.parse(events)
+    if parsed.bad.num_rows and not keep_bad:
+        raise bad_record_error(parsed.bad)
+    return parsed
+
+
+def bad_record_error(bad: pa.Table) -> InvalidInputError:
+    """The error for a batch with bad records."""
+    first = bad.slice(0, 1).to_pylist()[0]
+    return InvalidInputError(
+        f"bad record: {first['reason']}",
+        action="repair the source, or set on-bad-record=dead-letter",
+        position=first["position"],
+        bad_records=bad.num_rows,
+    )
