@@ -21,7 +21,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from tableformat.errors import CorruptDataError, InvalidInputError, UnsupportedError
-from tableformat.files.avro_values import MalformedAvroError, read_bytes, read_long, write_long
+from tableformat.files.avro_values import (
+    MalformedAvroError,
+    describe_malformed,
+    read_bytes,
+    read_long,
+    write_long,
+)
 from tableformat.files.compression import compress, decompress
 from tableformat.limits import (
     AVRO_DECODED_BYTES_FLOOR,
@@ -125,7 +131,9 @@ def decode_container(data: bytes, *, location: str) -> AvroContainer:
     except UnsupportedError as error:
         raise error.with_context(location=location) from error
     except (IndexError, ValueError, RecursionError) as error:
-        raise CorruptDataError(f"not a readable Avro file: {error}", location=location) from error
+        raise CorruptDataError(
+            f"not a readable Avro file: {describe_malformed(error)}", location=location
+        ) from error
 
 
 def _decode_container(data: bytes) -> AvroContainer:

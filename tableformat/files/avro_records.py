@@ -123,7 +123,7 @@ def _not_null(name: str, decode_field: Decoder) -> Decoder:
     return decode
 
 
-def compile_record(schema: Any, projections: Mapping[int, Projection]) -> Decoder:
+def compile_record(schema: Any, projections: Mapping[int, Projection]) -> AvroType:
     """Compile the writer's schema of a file, a record, into a decoder of the wanted fields.
 
     Args:
@@ -140,7 +140,7 @@ def compile_record(schema: Any, projections: Mapping[int, Projection]) -> Decode
     compiled = _Compiler(projections).compile(schema, 0, ROOT)
     if compiled.kind != "record" or compiled.nullable:
         raise MalformedAvroError("the schema is not a record")
-    return compiled.decode
+    return compiled
 
 
 class _Compiler:
@@ -281,7 +281,10 @@ def _converted(kind: str, plain: AvroType, convert: Callable[[Any], Any]) -> Avr
 def _decimal(raw: bytes, scale: int) -> Decimal:
     if len(raw) > 16:  # Iceberg's largest precision, 38 digits
         raise MalformedAvroError("a decimal is longer than 16 bytes")
-    return Decimal(int.from_bytes(raw, "big", signed=True)).scaleb(-scale)
+    unscaled = int.from_bytes(raw, "big", signed=True)
+    # By its parts: arithmetic on Decimals rounds to the 28 digits of the default context.
+    digits = tuple(map(int, str(abs(unscaled))))
+    return Decimal((int(unscaled < 0), digits, -scale))
 
 
 def _key_value(items: AvroType) -> tuple[AvroField, AvroField]:

@@ -23,6 +23,15 @@ class MalformedAvroError(ValueError):
     """Bytes that are not what the schema says. Callers turn it into `CorruptDataError`."""
 
 
+def describe_malformed(error: Exception) -> str:
+    """What is wrong with the bytes, for the one line of a `CorruptDataError`."""
+    if isinstance(error, IndexError):
+        return "the data ends inside a value"
+    if isinstance(error, RecursionError):
+        return "JSON in its header is nested too deeply"
+    return str(error)
+
+
 def write_long(out: bytearray, value: int) -> None:
     """Append a zigzag varint."""
     encoded = (value << 1) ^ (value >> 63)

@@ -17,6 +17,7 @@ CODECS = frozenset({"null", "deflate", "bzip2", "zstd", "lz4", "snappy"})
 
 _CHUNK_BYTES = 1 << 20
 _SNAPPY_CHECKSUM_BYTES = 4
+_ZLIB_CHECKSUM_BYTES = 4
 
 
 class MalformedDataError(ValueError):
@@ -63,7 +64,9 @@ def _decompress(stored: bytes, codec: str, bytes_max: int) -> bytes:
     if codec == "deflate":
         inflater = zlib.decompressobj(wbits=-15)
         decoded = inflater.decompress(stored, bytes_max + 1)
-        return _complete(decoded, inflater.eof, inflater.unused_data, bytes_max)
+        # PyIceberg and others leave bytes of the zlib checksum behind the stream.
+        rest = inflater.unused_data[_ZLIB_CHECKSUM_BYTES:]
+        return _complete(decoded, inflater.eof, rest, bytes_max)
     if codec == "bzip2":
         bunzipper = bz2.BZ2Decompressor()
         decoded = bunzipper.decompress(stored, bytes_max + 1)

@@ -16,6 +16,7 @@ from tableformat.files.deletion_vector import (
     decode_deletion_vector,
     encode_deletion_vector,
 )
+from tableformat.files.manifest_entries import data_file_problem
 from tableformat.files.puffin import (
     DELETION_VECTOR_TYPE,
     MAGIC,
@@ -286,18 +287,11 @@ def _entry(
 def _check_entry(dv: DataFile) -> None:
     if not dv.is_dv:
         raise InternalError("not a deletion vector", location=dv.file_path)
-    offset, size = dv.content_offset, dv.content_size_in_bytes
-    problem = None
-    if not dv.referenced_data_file:
-        problem = "it refers to no data file"
-    elif offset is None or size is None:
-        problem = "it has no offset or no size"
-    elif offset < 0 or size < 0 or offset + size > dv.file_size_in_bytes:
-        problem = f"{size} bytes at {offset} are outside the file"
-    elif size > DELETION_VECTOR_BYTES_MAX:
-        problem = "it is larger than 2 GB"
+    problem = data_file_problem(dv)
+    if problem is None and (dv.content_size_in_bytes or 0) > DELETION_VECTOR_BYTES_MAX:
+        problem = "a deletion vector larger than 2 GB"
     if problem is not None:
-        raise CorruptDataError(f"not a valid deletion vector: {problem}", location=dv.file_path)
+        raise CorruptDataError(f"not a valid manifest entry: {problem}", location=dv.file_path)
 
 
 def _find_blob(footer: PuffinFooter, dv: DataFile) -> BlobMetadata:

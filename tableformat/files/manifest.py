@@ -20,7 +20,7 @@ from pyiceberg.types import IntegerType, ListType, NestedField, StructType
 from tableformat.errors import InternalError
 from tableformat.files.avro import encode_container
 from tableformat.files.avro_schema import avro_schema_json
-from tableformat.files.manifest_entries import decode_manifest
+from tableformat.files.manifest_entries import data_file_problem, decode_manifest
 from tableformat.files.partition_values import (
     partition_normalizer,
     partition_type,
@@ -181,12 +181,8 @@ def _check_writable(entry: ManifestEntry, spec_id: int, content: ManifestContent
         problem = f"{entry.status.name} entry without a snapshot id"
     elif entry.status == EntryStatus.ADDED and entry.file_sequence_number is not None:
         problem = "ADDED entry with a file sequence number"
-    elif file.is_dv and None in (
-        file.referenced_data_file,
-        file.content_offset,
-        file.content_size_in_bytes,
-    ):
-        problem = "deletion vector without referenced_data_file, offset or size"
+    else:
+        problem = data_file_problem(file)
     if problem is not None:
         raise InternalError(f"cannot write a manifest: {problem}", file_path=file.file_path)
 

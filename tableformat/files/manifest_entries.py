@@ -20,8 +20,14 @@ from typing import Any
 
 from tableformat.errors import CorruptDataError, UnsupportedError
 from tableformat.files.avro import AvroContainer, decode_container
-from tableformat.files.avro_records import ROOT, Projection, WantedField, compile_record
-from tableformat.files.avro_values import MalformedAvroError
+from tableformat.files.avro_records import (
+    ROOT,
+    AvroType,
+    Projection,
+    WantedField,
+    compile_record,
+)
+from tableformat.files.avro_values import MalformedAvroError, describe_malformed
 from tableformat.spec.data_file import DataFile, EntryStatus, FileContent, ManifestEntry
 from tableformat.spec.manifest_file import (
     MANIFEST_CONTENT_NAMES,
@@ -91,8 +97,30 @@ def decode_manifest(data: bytes, manifest: ManifestFile) -> list[ManifestEntry]:
         entries = list(_decode_entries(container, manifest))
         _check_counts(entries, manifest)
     except (IndexError, ValueError, RecursionError) as error:
-        raise CorruptDataError(f"not a valid manifest: {error}", location=location) from error
+        raise CorruptDataError(
+            f"not a valid manifest: {describe_malformed(error)}", location=location
+        ) from error
     return entries
+
+
+def data_file_problem(file: DataFile) -> str | None:
+    """What makes a file's record invalid by itself; None if nothing does."""
+    if not file.file_path:
+        return "a file without a path"
+    if file.record_count < 0 or file.file_size_in_bytes < 0:
+        return "a negative count or size"
+    if file.first_row_id is not None and file.first_row_id < 0:
+        return "a negative first_row_id"
+    if file.content == FileContent.EQUALITY_DELETES and not file.equality_ids:
+        return "an equality delete file without equality_ids"
+    if not file.is_dv:
+        return None
+    offset, size = file.content_offset, file.content_size_in_bytes
+    if not file.referenced_data_file or offset is None or size is None:
+        return "a deletion vector without referenced_data_file, offset or size"
+    if offset < 0 or size < 0 or offset + size > file.file_size_in_bytes:
+        return "a deletion vector outside its Puffin file"
+    return None
 
 
 def _check_header(metadata: Mapping[str, str], manifest: ManifestFile) -> None:
@@ -119,26 +147,38 @@ def _check_header(metadata: Mapping[str, str], manifest: ManifestFile) -> None:
 
 def _decode_entries(container: AvroContainer, manifest: ManifestFile) -> Iterator[ManifestEntry]:
     projections = {ROOT: _ENTRY_FIELDS, _DATA_FILE_ID: _DATA_FILE_FIELDS}
-    spec_order = _spec_field_ids(container.metadata)
-    if spec_order is not None:
-        # Values in the order of the manifest's own spec, by the types they were written with. The
-        # table's schema is not asked: it may have lost the source column since.
-        projections[_PARTITION_ID] = {
-            field_id: WantedField(f"partition field {field_id}") for field_id in spec_order
-        }
-    decode = compile_record(container.schema, projections)
+    record = compile_record(container.schema, projections)
+    order = _partition_order(record, container.metadata)
+    decode = record.decode
     row_id = manifest.first_row_id
     for block in container.blocks:
         buffer = block.data
         position = 0
         for _ in range(block.record_count):
             values, position = decode(buffer, position)
-            entry = _inherit(values, manifest, row_id)
+            entry = _inherit(values, manifest, order, row_id)
             if row_id is not None and entry.is_live and values[4][16] is None:
                 row_id += entry.data_file.record_count
             yield entry
         if position != len(buffer):
             raise MalformedAvroError("a block has bytes after its last record")
+
+
+def _partition_order(record: AvroType, metadata: Mapping[str, str]) -> Sequence[int]:
+    """Where the values of the manifest's own spec stand in its partition records.
+
+    The values are of the types they were written with. The table's schema is not asked: it may
+    have lost the source column since.
+    """
+    data_file = next(each.type for each in record.fields if each.field_id == _DATA_FILE_ID)
+    partition = next(each.type for each in data_file.fields if each.field_id == _PARTITION_ID)
+    present = [each.field_id for each in partition.fields]
+    wanted = _spec_field_ids(metadata)
+    if wanted is None or wanted == present:
+        return range(len(present))
+    if len(wanted) != len(present) or set(wanted) != set(present):
+        raise MalformedAvroError("the partition fields are not those of the partition-spec header")
+    return [present.index(field_id) for field_id in wanted]
 
 
 def _spec_field_ids(metadata: Mapping[str, str]) -> list[int] | None:
@@ -161,7 +201,9 @@ def _spec_field_ids(metadata: Mapping[str, str]) -> list[int] | None:
     return ids
 
 
-def _inherit(values: list[Any], manifest: ManifestFile, row_id: int | None) -> ManifestEntry:
+def _inherit(
+    values: list[Any], manifest: ManifestFile, order: Sequence[int], row_id: int | None
+) -> ManifestEntry:
     """Build an entry from the fields of `_ENTRY_FIELDS`; fill in what is inherited."""
     raw_status, snapshot_id, sequence_number, file_sequence_number, file_values = values
     if not 0 <= raw_status <= 2:
@@ -175,7 +217,9 @@ def _inherit(values: list[Any], manifest: ManifestFile, row_id: int | None) -> M
         sequence_number = manifest.sequence_number
     if file_sequence_number is None and inherits:
         file_sequence_number = manifest.sequence_number
-    file = _data_file(file_values, manifest, row_id if status != EntryStatus.DELETED else None)
+    file = _data_file(
+        file_values, manifest, order, row_id if status != EntryStatus.DELETED else None
+    )
     return ManifestEntry(
         status=status,
         snapshot_id=manifest.added_snapshot_id if snapshot_id is None else snapshot_id,
@@ -185,7 +229,9 @@ def _inherit(values: list[Any], manifest: ManifestFile, row_id: int | None) -> M
     )
 
 
-def _data_file(values: list[Any], manifest: ManifestFile, row_id: int | None) -> DataFile:
+def _data_file(
+    values: list[Any], manifest: ManifestFile, order: Sequence[int], row_id: int | None
+) -> DataFile:
     raw_content = values[0] or 0
     if not 0 <= raw_content <= 2:
         raise MalformedAvroError(f"a file has content {raw_content}")
@@ -202,7 +248,7 @@ def _data_file(values: list[Any], manifest: ManifestFile, row_id: int | None) ->
         file_path=values[1],
         file_format=values[2].upper(),
         spec_id=manifest.partition_spec_id,
-        partition=tuple(values[3]),
+        partition=tuple([values[3][index] for index in order]),
         record_count=values[4],
         file_size_in_bytes=values[5],
         column_sizes=values[6],
@@ -220,28 +266,10 @@ def _data_file(values: list[Any], manifest: ManifestFile, row_id: int | None) ->
         content_offset=values[18],
         content_size_in_bytes=values[19],
     )
-    _check_data_file(file)
+    problem = data_file_problem(file)
+    if problem is not None:
+        raise MalformedAvroError(f"{problem}: {file.file_path!r}")
     return file
-
-
-def _check_data_file(file: DataFile) -> None:
-    if not file.file_path:
-        raise MalformedAvroError("a file has no path")
-    if file.record_count < 0 or file.file_size_in_bytes < 0:
-        raise MalformedAvroError(f"a negative count or size of {file.file_path}")
-    if file.first_row_id is not None and file.first_row_id < 0:
-        raise MalformedAvroError(f"a negative first_row_id of {file.file_path}")
-    if file.content == FileContent.EQUALITY_DELETES and not file.equality_ids:
-        raise MalformedAvroError(f"equality delete file without equality_ids: {file.file_path}")
-    if not file.is_dv:
-        return
-    offset, size = file.content_offset, file.content_size_in_bytes
-    if not file.referenced_data_file or offset is None or size is None:
-        raise MalformedAvroError(
-            f"deletion vector without referenced_data_file, offset or size: {file.file_path}"
-        )
-    if offset < 0 or size < 0 or offset + size > file.file_size_in_bytes:
-        raise MalformedAvroError(f"deletion vector outside its file: {file.file_path}")
 
 
 def _check_counts(entries: Sequence[ManifestEntry], manifest: ManifestFile) -> None:

@@ -19,7 +19,7 @@ from tableformat.errors import CorruptDataError, InternalError, UnsupportedError
 from tableformat.files.avro import decode_container, encode_container
 from tableformat.files.avro_records import ROOT, Projection, WantedField, compile_record
 from tableformat.files.avro_schema import avro_schema_json
-from tableformat.files.avro_values import MalformedAvroError
+from tableformat.files.avro_values import MalformedAvroError, describe_malformed
 from tableformat.spec.manifest_file import (
     UNKNOWN_COUNT,
     ManifestContent,
@@ -153,7 +153,8 @@ def decode_manifest_list(data: bytes, *, location: str) -> list[ManifestFile]:
                 location=location,
                 format_version=version[:20],
             )
-        decode = compile_record(container.schema, {ROOT: _FIELDS, _SUMMARY_ID: _SUMMARY_FIELDS})
+        projections = {ROOT: _FIELDS, _SUMMARY_ID: _SUMMARY_FIELDS}
+        decode = compile_record(container.schema, projections).decode
         manifests = []
         for block in container.blocks:
             position = 0
@@ -164,7 +165,9 @@ def decode_manifest_list(data: bytes, *, location: str) -> list[ManifestFile]:
                 raise MalformedAvroError("a block has bytes after its last record")
         _check_unique(manifests)
     except (IndexError, ValueError, RecursionError) as error:
-        raise CorruptDataError(f"not a valid manifest list: {error}", location=location) from error
+        raise CorruptDataError(
+            f"not a valid manifest list: {describe_malformed(error)}", location=location
+        ) from error
     return manifests
 
 
@@ -228,6 +231,8 @@ def _manifest(values: list[Any]) -> ManifestFile:
             raise MalformedAvroError(f"a manifest has a negative count: {values[0]}")
     if not values[0] or values[1] < 0:
         raise MalformedAvroError("a manifest has no path or a negative length")
+    if (values[4] or 0) < 0:
+        raise MalformedAvroError(f"a manifest has a negative sequence number: {values[0]}")
     if values[15] is not None and values[15] < 0:
         raise MalformedAvroError(f"a manifest has a negative first_row_id: {values[0]}")
     partitions = values[13]

@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 
 from pyiceberg.table.snapshots import Snapshot
@@ -39,6 +39,7 @@ def load_manifest_list(store: ObjectStore, snapshot: Snapshot) -> list[ManifestF
         )
     data = store.get(snapshot.manifest_list)
     manifests = decode_manifest_list(data, location=snapshot.manifest_list)
+    _check_not_emptied(snapshot, manifests)
     return [
         _with_counts(store, each) if UNKNOWN_COUNT in _counts(each) else each for each in manifests
     ]
@@ -137,6 +138,17 @@ def _forget(store_id: int, reference: weakref.ref[ObjectStore]) -> None:
     found = _caches.get(store_id)
     if found is not None and found[0] is reference:
         _caches.pop(store_id, None)
+
+
+def _check_not_emptied(snapshot: Snapshot, manifests: Sequence[ManifestFile]) -> None:
+    """A list that was cut behind its header is a valid, empty one; its size is recorded nowhere."""
+    total = None if snapshot.summary is None else snapshot.summary["total-data-files"]
+    if not manifests and str(total or "0").strip("0"):
+        raise CorruptDataError(
+            "manifest list is empty, but its snapshot has data files",
+            location=snapshot.manifest_list,
+            data_files=total,
+        )
 
 
 def _cache_key(manifest: ManifestFile) -> Hashable:
