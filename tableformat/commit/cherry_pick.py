@@ -4,12 +4,12 @@
 snapshot's parent == head          the branch is moved: same snapshot, ids kept      (fast-forward)
 append                             its data files are added again; new row ids
 overwrite, delete, row delta       its removals too, validated from its own parent
-replace                            its removals too; what it rewrote must still be live
+replace                            the same; what it rewrote must still be live
 ```
 
 The new snapshot names its source in `source-snapshot-id`; picking one snapshot twice is refused,
-also when the branch has it already (write-audit-publish). A snapshot with a `wap.id` publishes it as
-`published-wap-id`, and the same id is published once.
+also when the branch has it already (write-audit-publish). A snapshot with a `wap.id` publishes it
+as `published-wap-id`, and the same id is published once.
 """
 
 from __future__ import annotations

@@ -21,7 +21,8 @@ P: conflict under serializable isolation if rows it added may match our filter.
 F, R and the first half of E hold at every isolation level, also without one: they protect the
 table, not the statement. `allow_new_deletes` (a DELETE does not mind what others delete) switches
 D and the second half of E off. Everything is validated from the snapshot that the scan read (I13),
-on every attempt (I12).
+on every attempt (I12). A change without such a snapshot is held against the head instead of F and
+R: what it removes or references must be live there.
 
 The checks look at the files a landed snapshot added and removed, whatever operation its summary
 claims; only E, D and P pass over `replace`, which by the spec changes no rows. They are those of
@@ -130,6 +131,13 @@ def check_conflicts(
         )
 
 
+def referenced_data_files(changeset: Changeset) -> frozenset[str]:
+    """Existing data files whose positions the change uses, those of its vectors always included."""
+    vectors = {str(f.referenced_data_file) for f in changeset.added_delete_files if f.is_dv}
+    own = {file.file_path for file in changeset.added_data_files}
+    return frozenset((changeset.validation.referenced_data_files | vectors) - own)
+
+
 def _start(changeset: Changeset) -> int | None:
     return changeset.validation.starting_snapshot_id
 
@@ -143,8 +151,9 @@ def _checks_that_apply(changeset: Changeset) -> frozenset[Check]:
         checks.discard(Check.DELETED_ROWS)
     if changeset.kind == CommitKind.REWRITE and changeset.data_sequence_number is not None:
         checks.discard(Check.EQUALITY_DELETES)
-    touched = _Touched.of(changeset)
-    if touched.is_empty:
+    if _Touched.of(changeset).is_empty or validation.starting_snapshot_id is None:
+        # Without a scan's snapshot no history says what the caller knew; the head does, and the
+        # engine looks there anyway (removal.py).
         checks -= {Check.FILES, Check.REMOVED}
         if validation.isolation is None:
             checks.discard(Check.EQUALITY_DELETES)
@@ -183,7 +192,7 @@ class _Touched:
         return cls(
             removed=frozenset(file.identity for file in removed),
             removed_data={f.file_path: f for f in removed if f.content == FileContent.DATA},
-            referenced=frozenset((validation.referenced_data_files | vectors) - own),
+            referenced=referenced_data_files(changeset),
             given_vectors=frozenset(vectors - own),
             rows_by_filter=changeset.kind == CommitKind.ROW_DELTA
             and not validation.allow_new_deletes,

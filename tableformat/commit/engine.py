@@ -27,7 +27,7 @@ from pyiceberg.table.update import AddSnapshotUpdate, SetSnapshotRefUpdate, Tabl
 from tableformat.catalog.base import Identifier, TableState
 from tableformat.commit.carry import carried_properties, check_fence, load_carried
 from tableformat.commit.changeset import Changeset
-from tableformat.commit.conflicts import check_conflicts
+from tableformat.commit.conflicts import check_conflicts, referenced_data_files
 from tableformat.commit.history import History, name_snapshot, snapshots_by_id, walk_back
 from tableformat.commit.manifests import ManifestWriter, added_entries
 from tableformat.commit.merging import merge_policy
@@ -242,13 +242,9 @@ class _SnapshotChange:
         self, metadata: TableMetadata, before: Sequence[ManifestFile], writer: ManifestWriter
     ) -> Removal:
         changeset = self.changeset
-        validation = changeset.validation
-        if validation.referenced_data_files and (
-            validation.starting_snapshot_id is None and not changeset.strict_head
-        ):
-            # The scan saw an unknown version, so history cannot tell; the head itself can.
-            own = {file.file_path for file in changeset.added_data_files}
-            paths = frozenset(validation.referenced_data_files - own)
+        paths = referenced_data_files(changeset)
+        unknown_scan = changeset.validation.starting_snapshot_id is None
+        if paths and unknown_scan and not changeset.strict_head:
             missing = missing_data_files(metadata, before, paths=paths, load=writer.load)
             if missing:
                 raise CommitConflictError(
@@ -256,6 +252,7 @@ class _SnapshotChange:
                     conflicts=sorted(missing),
                     action="plan again on the current head",
                     branch=changeset.branch,
+                    location=min(missing),
                 )
         return plan_removal(
             metadata,
