@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from rocksdict import (
+    BlockBasedIndexType,
     BlockBasedOptions,
     Cache,
     DBCompactionStyle,
@@ -42,6 +43,8 @@ RUNS_MAX = 10  # ingestions that may wait before runs of similar size are merged
 # Chunk of `write_sst`: the interpreter lock is held for one chunk, and a lease heartbeat must not
 # wait long.
 SST_CHUNK_KEYS = 32_768
+# One call into RocksDB; larger ones are a quarter slower.
+GET_CHUNK_KEYS = 2048
 SCAN_BATCH_KEYS = 65_536
 INFO_LOGS_KEPT = 2
 
@@ -131,8 +134,11 @@ class Shard:
 
     def get(self, keys: Sequence[bytes]) -> list[bytes]:
         """The value of each key, empty for an absent one. Sorted keys are twice as fast."""
+        values: list[bytes] = []
         with rocksdb_errors(self.path):
-            return self._db.get(keys, b"")  # type: ignore[no-any-return]
+            for start in range(0, len(keys), GET_CHUNK_KEYS):
+                values += self._db.get(keys[start : start + GET_CHUNK_KEYS], b"")
+        return values
 
     def ingest(self, sst: Path) -> None:
         """Take over an SST file; atomic, and on disk when it returns. The file is moved away."""
@@ -199,12 +205,16 @@ def _options(cache: Any, *, create: bool) -> Any:
     table.set_block_size(BLOCK_SIZE_BYTES)
     table.set_bloom_filter(BLOOM_BITS_PER_KEY, False)
     table.set_format_version(5)
+    # Index and filter are cut into pages of the block cache, so its size bounds all memory. Whole
+    # filters in the cache would cost 0.6 us per lookup, filters outside it 1.5 bytes per key.
+    table.set_index_type(BlockBasedIndexType.two_level_index_search())
+    table.set_partition_filters(True)
+    table.set_pin_top_level_index_and_filter(True)
     if cache is None:
         table.disable_cache()
     else:
         table.set_block_cache(cache)
         table.set_cache_index_and_filter_blocks(True)
-        table.set_pin_l0_filter_and_index_blocks_in_cache(True)
     universal = UniversalCompactOptions()
     universal.size_ratio = 25
     universal.max_size_amplification_percent = 100
