@@ -8,6 +8,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Self
 
 from lock.errors import InvalidLockError, LeaseLostError, LeaseUnavailableError
 from lock.heartbeat import HeartbeatLease
@@ -67,6 +68,12 @@ class LeaseManager:
 
     def __repr__(self) -> str:
         return f"LeaseManager({self._register.store.describe()!r})"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     @property
     def clock(self) -> Clock:

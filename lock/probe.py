@@ -66,9 +66,10 @@ def check_conditional_writes(
         for _ in range(rounds):
             key = f"probe-{ids.uuid().hex}"
             try:
-                _race(store, key, pool, racers, partial(store.put_if_absent, key))
+                _race(store, key, pool, racers, partial(store.put_if_absent, key), "create")
                 tag = _read(store, key)[1]
-                _race(store, key, pool, racers, partial(store.put_if_match, key, etag=tag))
+                replace = partial(store.put_if_match, key, etag=tag)
+                _race(store, key, pool, racers, replace, "replace")
             finally:
                 _remove(store, key)
 
@@ -120,8 +121,9 @@ def _race(
     pool: ThreadPoolExecutor,
     racers: int,
     write: Callable[[bytes], SwapOutcome],
+    verb: str,
 ) -> None:
-    for _ in range(_BUSY_ATTEMPTS_MAX):
+    for attempt in range(_BUSY_ATTEMPTS_MAX):
         start = Barrier(racers)
 
         def run(data: bytes, start: Barrier = start) -> SwapOutcome:
@@ -131,7 +133,8 @@ def _race(
             except LockUnavailableError:
                 return SwapOutcome.BUSY
 
-        entries = [f"racer {number}".encode() for number in range(racers)]
+        # Never the same bytes twice: where a tag is a digest, an old one would become true again.
+        entries = [f"{verb} {attempt} {number}".encode() for number in range(racers)]
         outcomes = list(pool.map(run, entries))
         winners = [e for e, o in zip(entries, outcomes, strict=True) if o is SwapOutcome.DONE]
         if len(winners) > 1:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import re
 import threading
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -71,7 +72,7 @@ class SqlRecordStore:
         InvalidLockError: Not a URL, another database, or SQLite without a file.
     """
 
-    poll_min_ms = 10.0
+    poll_min_ms = 5.0
     poll_max_ms = 500.0
 
     def __init__(self, url: str) -> None:
@@ -151,6 +152,7 @@ class SqlRecordStore:
                     inherited.dispose(close=False)  # the parent still uses those sockets
                 engine = _create_engine(self._url)
                 self._engines = {os.getpid(): engine}
+                weakref.finalize(self, _dispose, engine, os.getpid())
             return engine
 
     def _unavailable(self, error: SQLAlchemyError) -> LockUnavailableError:
@@ -227,6 +229,12 @@ def _create_engine(url: URL) -> Engine:
     if url.get_backend_name() == "sqlite":
         event.listen(engine, "connect", _durable)
     return engine
+
+
+def _dispose(engine: Engine, pid: int) -> None:
+    """Close the connections of a store nobody has any more; a forked child must not."""
+    if os.getpid() == pid:
+        engine.dispose()
 
 
 def _durable(connection: Any, _record: object) -> None:

@@ -112,7 +112,8 @@ class Acquisition:
                     logger.warning("lock %s: %s; trying again", self._claim.name, error)
                 else:
                     if isinstance(applied.outcome, Granted):
-                        return self._lease(applied, waited_ms=clock.monotonic_ms() - started_ms)
+                        pace.report_end(applied.outcome)
+                        return self._lease(applied)
                     if clock.monotonic_ms() >= deadline_ms:
                         raise self._unavailable(applied.outcome, timeout_ms)
                     pause_ms = pace.next_ms(applied.outcome)
@@ -129,7 +130,7 @@ class Acquisition:
         except BaseException:
             self.withdraw()
             raise
-        return self._lease(applied, waited_ms=0.0) if isinstance(applied.outcome, Granted) else None
+        return self._lease(applied) if isinstance(applied.outcome, Granted) else None
 
     def look(self, *, budget_ms: float) -> Applied[Granted | Blocked]:
         """Read the lock once and do what follows: take it, queue, refresh the ticket, nothing."""
@@ -196,7 +197,7 @@ class Acquisition:
             return None
         return queued(record, claim, self._ticket, seen.now_ms)
 
-    def _lease(self, applied: Applied[Granted | Blocked], *, waited_ms: float) -> Lease:
+    def _lease(self, applied: Applied[Granted | Blocked]) -> Lease:
         got, claim = applied.outcome, self._claim
         assert isinstance(got, Granted)
         if got.taken_from is not None:
@@ -204,11 +205,6 @@ class Acquisition:
                 "lock %s: taken over by %s from %s, silent for %d ms; token=%d",
                 claim.name, claim.holder, got.taken_from, got.silent_ms, got.record.token,
             )  # fmt: skip
-        logger.log(
-            logging.INFO if waited_ms >= 1.0 else logging.DEBUG,
-            "lock %s: acquired by %s after %d ms; token=%d",
-            claim.name, claim.holder, waited_ms, got.record.token,
-        )  # fmt: skip
         return Lease(
             name=claim.name,
             owner_id=claim.owner_id,
@@ -255,6 +251,15 @@ class _Pace:
             # Look right when the lease ends, if its holder is dead.
             pause_ms = min(pause_ms, max(blocked.expires_in_ms, 0.0) + 1.0)
         return pause_ms
+
+    def report_end(self, got: Granted) -> None:
+        """Say that the waiting is over, if anybody was told of it."""
+        if self._reported_ms is not None:
+            logger.info(
+                "lock %s: acquired by %s after waiting %d ms; token=%d",
+                got.record.name, got.record.holder,
+                self._register.clock.monotonic_ms() - self._started_ms, got.record.token,
+            )  # fmt: skip
 
     def _report(self, blocked: Blocked, now_ms: float) -> None:
         if self._reported_ms is not None and now_ms - self._reported_ms < _REPORT_EVERY_MS:

@@ -1,0 +1,251 @@
+"""Locks under processes that are killed, stopped and disconnected. Servers are real."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from uuid import uuid4
+
+import psycopg
+import pytest
+
+from lock import LeaseLostError, LeaseManager, open_lock
+from tests.support.fenced_log import FencedLog
+from tests.support.lock_seams import RandomIds, RealClock
+from tests.support.lock_servers import postgres_url, s3_server
+from tests.support.lock_stores import SHARED_BACKENDS, lock_url
+
+ROOT = Path(__file__).resolve().parents[2]
+LEASE_MS = 1_000
+
+
+class Setting:
+    """One lock, shared by processes, and the fenced log they write to."""
+
+    def __init__(self, backend: str, folder: Path) -> None:
+        self.url = lock_url(backend, folder)
+        self.properties = s3_server().properties if backend == "s3" else {}
+        self.name = f"shop.orders/{uuid4().hex}"
+        self.log = FencedLog(folder / "fenced.log")
+        self.log_path = folder / "fenced.log"
+
+    def manager(self) -> LeaseManager:
+        return open_lock(
+            self.url,
+            clock=RealClock(),
+            ids=RandomIds(),
+            properties=self.properties,
+            lease_ms=LEASE_MS,
+        )
+
+    @contextmanager
+    def worker(
+        self, mode: str, *counts: int, lease_ms: int = LEASE_MS
+    ) -> Iterator[subprocess.Popen[str]]:
+        command = [sys.executable, "-m", "tests.support.lock_worker", mode, self.url, self.name]
+        command += [str(self.log_path), str(lease_ms), *map(str, counts)]
+        process = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+            env={**os.environ, "LOCK_PROPERTIES": json.dumps(self.properties)},
+        )
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.communicate()
+
+
+@pytest.fixture(params=SHARED_BACKENDS)
+def setting(request: pytest.FixtureRequest, tmp_path: Path) -> Setting:
+    return Setting(request.param, tmp_path)
+
+
+def line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+def test_killed_holder_is_replaced_within_lease_and_one_second(setting: Setting) -> None:
+    manager = setting.manager()
+    with setting.worker("hold") as holder:
+        assert line(holder) == "held 1"
+        got: list[tuple[int, float]] = []
+
+        def wait() -> None:
+            lease = manager.acquire(setting.name, task="wait", timeout_ms=30_000)
+            got.append((lease.token, time.monotonic()))
+
+        waiter = threading.Thread(target=wait)
+        waiter.start()
+        time.sleep(2.5 * LEASE_MS / 1e3)  # renewals keep the waiter out
+        assert not got
+        holder.send_signal(signal.SIGKILL)
+        killed = time.monotonic()
+        waiter.join()
+    token, taken = got[0]
+    assert token == 2
+    assert taken - killed <= LEASE_MS / 1e3 + 1.0
+    setting.log.check()
+
+
+def test_stopped_holder_does_nothing_after_it_was_replaced(setting: Setting) -> None:
+    manager = setting.manager()
+    with setting.worker("hold") as zombie:
+        assert line(zombie) == "held 1"
+        time.sleep(0.1)
+        zombie.send_signal(signal.SIGSTOP)
+        with manager.hold(setting.name, task="take over", timeout_ms=30_000) as lease:
+            assert lease.token == 2
+            assert setting.log.step(lease.token, "successor")
+            zombie.send_signal(signal.SIGCONT)
+            assert line(zombie) == "lost"
+            assert zombie.wait(timeout=10) == 0
+            lease.confirm()
+    tokens = [token for token, _ in setting.log.steps()]
+    assert tokens.count(1) >= 1
+    assert tokens[-1] == 2
+    setting.log.check()
+
+
+@pytest.mark.parametrize("backend", ["sqlite", "postgresql"])
+def test_32_processes_get_each_token_once_and_in_order(backend: str, tmp_path: Path) -> None:
+    setting = Setting(backend, tmp_path)
+    with setting.worker("contend", 32, 50, lease_ms=30_000) as workers:
+        output, errors = workers.communicate(timeout=400)
+    assert (workers.returncode, output, errors) == (0, "", "")
+    assert [token for token, _ in setting.log.steps()] == list(range(1, 1601))
+    rounds: dict[str, int] = {}
+    for _, owner in setting.log.steps():
+        rounds[owner] = rounds.get(owner, 0) + 1
+    assert sorted(rounds.values()) == [50] * 32
+
+
+@pytest.mark.parametrize("backend", ["file", "s3"])
+def test_processes_share_object_store_lock(backend: str, tmp_path: Path) -> None:
+    setting = Setting(backend, tmp_path)
+    with setting.worker("contend", 4, 5, lease_ms=30_000) as workers:
+        output, errors = workers.communicate(timeout=400)
+    assert (workers.returncode, output, errors) == (0, "", "")
+    assert [token for token, _ in setting.log.steps()] == list(range(1, 21))
+
+
+def test_terminated_database_backends_never_make_two_holders(tmp_path: Path) -> None:
+    """A connection that dies under the holder is no loss: the lease is a row, not a session."""
+    setting = Setting("postgresql", tmp_path)
+    with (
+        terminating_backends(every_ms=40) as terminated,
+        setting.worker("contend", 6, 10, lease_ms=20_000) as workers,
+    ):
+        output, errors = workers.communicate(timeout=300)
+    assert (workers.returncode, output) == (0, ""), errors
+    assert terminated[0] >= 10
+    setting.log.check()
+    assert [token for token, _ in setting.log.steps()] == list(range(1, 61))
+
+
+def test_holder_whose_backends_are_terminated_keeps_its_lease(tmp_path: Path) -> None:
+    setting = Setting("postgresql", tmp_path)
+    manager = setting.manager()
+    with manager.hold(setting.name, task="resolve") as lease, terminating_backends(every_ms=100):
+        for _ in range(30):
+            time.sleep(0.1)
+            lease.check()
+        lease.confirm()
+        assert lease.token == 1
+
+
+def test_lease_in_unreachable_database_is_lost_locally(tmp_path: Path) -> None:
+    """Nobody can renew: the holder must stop by its own clock before anyone else may start."""
+    setting = Setting("postgresql", tmp_path)
+    manager = setting.manager()
+    with manager.hold(setting.name, task="resolve") as lease:
+        with psycopg.connect(postgres_url().replace("+psycopg", ""), autocommit=True) as connection:
+            connection.execute("ALTER TABLE icefold_lock RENAME TO icefold_lock_away")
+            try:
+                deadline = time.monotonic() + 2 * LEASE_MS / 1e3
+                while lease.still_held():
+                    assert time.monotonic() < deadline
+                    time.sleep(0.01)
+            finally:
+                connection.execute("ALTER TABLE icefold_lock_away RENAME TO icefold_lock")
+        with pytest.raises(LeaseLostError, match="not confirmed for"):
+            lease.confirm()
+
+
+@pytest.mark.parametrize("fault", ["error_before", "error_after", "conflict", "resent"])
+def test_s3_faults_never_make_two_holders(fault: str, tmp_path: Path) -> None:
+    """R71, R72, R74: 503, a reply lost after the effect, 409, and 412 to one's own resent write."""
+    setting = Setting("s3", tmp_path)
+    setting.manager().close()
+    faults = s3_server().faults
+    faults.hits.clear()
+    faults.rates[fault] = 0.25
+    try:
+        threads = [threading.Thread(target=_contend, args=(setting, 4)) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        faults.rates.clear()
+    assert faults.hits[fault] >= 3
+    setting.log.check()
+    assert [token for token, _ in setting.log.steps()] == list(range(1, 13))
+
+
+def _contend(setting: Setting, rounds: int) -> None:
+    owner = uuid4().hex
+    manager = _unprobed(setting)
+    for _ in range(rounds):
+        with manager.hold(setting.name, task="work", timeout_ms=60_000, lease_ms=20_000) as lease:
+            lease.check()
+            assert setting.log.step(lease.token, owner)
+
+
+def _unprobed(setting: Setting) -> LeaseManager:
+    """As `open_lock`, without the probe that would run into the injected faults."""
+    from lock.object_store import ObjectRecordStore
+    from lock.s3 import S3ConditionalStore, create_client
+
+    prefix = setting.url.removeprefix("s3://locks/")
+    store = S3ConditionalStore("locks", prefix, client=create_client(setting.properties))
+    return LeaseManager(
+        ObjectRecordStore(store, ids=RandomIds()), clock=RealClock(), ids=RandomIds()
+    )
+
+
+@contextmanager
+def terminating_backends(*, every_ms: int) -> Iterator[list[int]]:
+    """Kills every other session of the database, again and again; yields the count."""
+    stop = threading.Event()
+    count = [0]
+
+    def run() -> None:
+        with psycopg.connect(postgres_url().replace("+psycopg", ""), autocommit=True) as connection:
+            while not stop.wait(every_ms / 1e3):
+                killed = connection.execute(
+                    "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
+                    "WHERE pid <> pg_backend_pid() AND datname = current_database()"
+                ).fetchone()
+                assert killed is not None
+                count[0] += killed[0]
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield count
+    finally:
+        stop.set()
+        thread.join()

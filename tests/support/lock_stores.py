@@ -1,0 +1,57 @@
+"""One place that opens a lock backend for a test, by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from uuid import uuid4
+
+from lock.lease import DEFAULT_LEASE_MS
+from lock.manager import LeaseManager
+from lock.open import _open_store
+from lock.register import RecordStore
+from lock.seams import Clock, IdSource
+from tests.support.lock_seams import FaultyRecordStore, RandomIds, RealClock
+from tests.support.lock_servers import postgres_url, s3_server
+
+BACKENDS = ("memory", "sqlite", "postgresql", "file", "s3", "faulty")
+SHARED_BACKENDS = ("sqlite", "postgresql", "file", "s3")
+"""Those that several processes can share."""
+
+
+def lock_url(backend: str, folder: Path) -> str:
+    """A URL for `backend`, fresh wherever a folder or prefix makes it so."""
+    if backend == "sqlite":
+        return f"sqlite:///{folder}/locks.db"
+    if backend == "postgresql":
+        return postgres_url()
+    if backend == "file":
+        return f"file://{folder}/locks"
+    if backend == "s3":
+        return f"s3://locks/{uuid4().hex}"
+    return f"memory:{uuid4().hex}"
+
+
+def open_store(backend: str, folder: Path) -> RecordStore:
+    """A prepared store; `faulty` is the wrapper around memory, with all faults at zero."""
+    properties = s3_server().properties if backend == "s3" else {}
+    store = _open_store(lock_url(backend, folder), RandomIds(), properties)
+    store.prepare()
+    return FaultyRecordStore(store) if backend == "faulty" else store
+
+
+def manager_on(
+    store: RecordStore,
+    *,
+    clock: Clock | None = None,
+    ids: IdSource | None = None,
+    lease_ms: int = DEFAULT_LEASE_MS,
+    process: str | None = None,
+) -> LeaseManager:
+    """A manager as one process would have it."""
+    return LeaseManager(
+        store,
+        clock=clock or RealClock(),
+        ids=ids or RandomIds(),
+        lease_ms=lease_ms,
+        process=process,
+    )
