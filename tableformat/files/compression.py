@@ -83,6 +83,8 @@ def _complete(decoded: bytes, ended: bool, rest: bytes, bytes_max: int) -> bytes
 
 
 def _decompress_stream(stored: bytes, codec: str, bytes_max: int) -> bytes:
+    if not stored:
+        raise MalformedDataError(f"{codec} data is empty")  # Arrow takes it for an empty frame
     with pa.CompressedInputStream(pa.BufferReader(stored), codec) as stream:
         out = io.BytesIO()
         while out.tell() <= bytes_max:
