@@ -1,7 +1,8 @@
 """From dead positions to deletion vectors: one per touched data file, merged with what is there.
 
-A data file has at most one live DV, so whatever already deletes rows of a touched file (an
-old DV, a staged DV, position deletes) is merged into the new one and removed by the same commit (spec: Deletion Vectors; I6, R43).
+A data file has at most one live DV, so whatever already deletes rows of a touched file (an old DV,
+a staged DV, position deletes) is merged into the new one and removed by the same commit (spec:
+Deletion Vectors; I6, R43).
 """
 
 from __future__ import annotations

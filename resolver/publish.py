@@ -12,9 +12,14 @@ from tableformat.commit.changeset import Changeset, CommitKind, Fence, Validatio
 from tableformat.commit.engine import CommitResult, commit
 from tableformat.environment import Environment
 from tableformat.spec.data_file import DataFile, ManifestEntry
-from tableformat.spec.names import BATCH_ID, QUERY_ID, STAGING_MARKER, WRITER_PREFIXES
+from tableformat.spec.names import (
+    BATCH_ID,
+    OTHER_QUERY_BATCH,
+    QUERY_ID,
+    STAGING_MARKER,
+    WRITER_PREFIXES,
+)
 
-OTHER_QUERY_PREFIX = "icefold.committed-batch."
 FLINK_WRITER = ("flink.job-id", "flink.operator-id")
 
 
@@ -89,7 +94,7 @@ def publish_summary(head: Snapshot | None, covered: Iterable[Snapshot]) -> dict[
             {
                 key: value
                 for key, value in properties.items()
-                if key.startswith((*WRITER_PREFIXES, OTHER_QUERY_PREFIX))
+                if key.startswith((*WRITER_PREFIXES, OTHER_QUERY_BATCH))
             }
         )
     if covered:
@@ -101,9 +106,9 @@ def _keep_replaced_query(summary: dict[str, str], properties: Mapping[str, str])
     """A summary holds one query id; the batch of a query that loses the place moves aside."""
     old, new = summary.get(QUERY_ID), properties.get(QUERY_ID)
     if new is not None:
-        summary.pop(OTHER_QUERY_PREFIX + new, None)
+        summary.pop(OTHER_QUERY_BATCH + new, None)
     if old is not None and new is not None and old != new and BATCH_ID in summary:
-        summary[OTHER_QUERY_PREFIX + old] = summary[BATCH_ID]
+        summary[OTHER_QUERY_BATCH + old] = summary[BATCH_ID]
 
 
 def hides_a_writer(covered: Iterable[Snapshot]) -> bool:

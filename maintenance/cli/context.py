@@ -12,6 +12,7 @@ from typing import Any, ParamSpec, TypeVar
 import click
 from rich.console import Console
 
+from lock import LockError
 from tableformat import Table, TableCatalog, open_catalog
 from tableformat.errors import InvalidInputError, TableError
 
@@ -72,6 +73,9 @@ def run_guarded(command: Callable[P, R]) -> Callable[P, R]:
             return command(*args, **kwargs)
         except TableError as error:
             click.echo(f"icefold: {error.kind.value}: {error}", err=True)
+            sys.exit(1)
+        except LockError as error:
+            click.echo(f"icefold: lock: {error}", err=True)
             sys.exit(1)
         except BrokenPipeError:
             sys.exit(0)

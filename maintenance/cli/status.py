@@ -33,6 +33,8 @@ def status(
 
 def _print(context: CliContext, one: TableStatus) -> None:
     grid = Grid(title=one.table, title_justify="left", box=None, show_header=False)
+    grid.add_column(no_wrap=True)
+    grid.add_column(overflow="fold")
     for label, value in one.describe():
         grid.add_row(f"[bold]{label}", value)
     context.out.print(grid, soft_wrap=True)

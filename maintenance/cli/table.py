@@ -111,6 +111,8 @@ def describe(context: CliContext, name: str, as_json: bool) -> None:
         print_json(facts)
         return
     grid = Grid(box=None, show_header=False)
+    grid.add_column(no_wrap=True)
+    grid.add_column(overflow="fold")
     for key, value in facts.items():
         shown = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
         grid.add_row(f"[bold]{key}", shown)
