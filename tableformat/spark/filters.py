@@ -1,0 +1,134 @@
+"""Row filters as Spark columns, with the semantics of `scan.row_filter`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from functools import reduce
+from typing import Any
+
+from pyiceberg.expressions import BooleanExpression, BoundTerm
+from pyiceberg.expressions.literals import Literal
+from pyiceberg.expressions.visitors import BoundBooleanExpressionVisitor, visit
+from pyiceberg.types import (
+    DateType,
+    IcebergType,
+    TimestampType,
+    TimestamptzType,
+)
+from pyspark.sql import Column
+from pyspark.sql import functions as sf
+
+from tableformat.errors import UnsupportedError
+from tableformat.spark.types import spark_type
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+EPOCH_DATE = date(1970, 1, 1)
+
+ColumnOf = Callable[[int], Column]
+
+
+def spark_filter(bound: BooleanExpression, column_of: ColumnOf) -> Column:
+    """The filter as a Spark column; null where SQL says unknown.
+
+    Args:
+        bound: From `bind_filter`.
+        column_of: The Spark column of a field id.
+    """
+    return visit(bound, _SparkFilter(column_of))
+
+
+def spark_literal(value: Any, kind: IcebergType) -> Column:
+    """A value in PyIceberg's internal form (days, microseconds, ...) as a typed Spark literal."""
+    if value is None:
+        return sf.lit(None).cast(spark_type(kind))
+    try:
+        if isinstance(kind, DateType):
+            return sf.lit(EPOCH_DATE + timedelta(days=value))
+        if isinstance(kind, TimestamptzType):
+            return sf.timestamp_micros(sf.lit(value).cast("long"))
+        if isinstance(kind, TimestampType):
+            moment = (EPOCH + timedelta(microseconds=value)).replace(tzinfo=None)
+            return sf.to_timestamp_ntz(sf.lit(moment.isoformat(sep=" ", timespec="microseconds")))
+    except OverflowError as error:
+        raise UnsupportedError(f"{kind} literal outside the years 1 to 9999: {value}") from error
+    if isinstance(value, Decimal):
+        return sf.lit(str(value)).cast(spark_type(kind))
+    if isinstance(value, bytes):
+        return sf.lit(bytearray(value))
+    return sf.lit(value).cast(spark_type(kind))
+
+
+class _SparkFilter(BoundBooleanExpressionVisitor[Column]):
+    def __init__(self, column_of: ColumnOf) -> None:
+        self._column_of = column_of
+
+    def visit_true(self) -> Column:
+        return sf.lit(True)
+
+    def visit_false(self) -> Column:
+        return sf.lit(False)
+
+    def visit_not(self, child_result: Column) -> Column:
+        return ~child_result
+
+    def visit_and(self, left_result: Column, right_result: Column) -> Column:
+        return left_result & right_result
+
+    def visit_or(self, left_result: Column, right_result: Column) -> Column:
+        return left_result | right_result
+
+    def visit_is_null(self, term: BoundTerm) -> Column:
+        return self._column(term).isNull()
+
+    def visit_not_null(self, term: BoundTerm) -> Column:
+        return self._column(term).isNotNull()
+
+    def visit_is_nan(self, term: BoundTerm) -> Column:
+        return sf.isnan(self._column(term))
+
+    def visit_not_nan(self, term: BoundTerm) -> Column:
+        return ~sf.isnan(self._column(term))
+
+    def visit_equal(self, term: BoundTerm, literal: Literal[Any]) -> Column:
+        return self._column(term) == _literal(term, literal.value)
+
+    def visit_not_equal(self, term: BoundTerm, literal: Literal[Any]) -> Column:
+        return self._column(term) != _literal(term, literal.value)
+
+    def visit_less_than(self, term: BoundTerm, literal: Literal[Any]) -> Column:
+        return self._column(term) < _literal(term, literal.value)
+
+    def visit_less_than_or_equal(self, term: BoundTerm, literal: Literal[Any]) -> Column:
+        return self._column(term) <= _literal(term, literal.value)
+
+    def visit_greater_than(self, term: BoundTerm, literal: Literal[Any]) -> Column:
+        return self._column(term) > _literal(term, literal.value)
+
+    def visit_greater_than_or_equal(self, term: BoundTerm, literal: Literal[Any]) -> Column:
+        return self._column(term) >= _literal(term, literal.value)
+
+    def visit_in(self, term: BoundTerm, literals: set[Any]) -> Column:
+        return self._column(term).isin([_literal(term, value) for value in literals])
+
+    def visit_not_in(self, term: BoundTerm, literals: set[Any]) -> Column:
+        return ~self.visit_in(term, literals)
+
+    def visit_starts_with(self, term: BoundTerm, literal: Literal[Any]) -> Column:
+        return sf.startswith(self._column(term), _literal(term, literal.value))
+
+    def visit_not_starts_with(self, term: BoundTerm, literal: Literal[Any]) -> Column:
+        return ~self.visit_starts_with(term, literal)
+
+    def _column(self, term: BoundTerm) -> Column:
+        return self._column_of(term.ref().field.field_id)
+
+
+def _literal(term: BoundTerm, value: Any) -> Column:
+    return spark_literal(value, term.ref().field.field_type)
+
+
+def all_of(conditions: list[Column]) -> Column:
+    """Their conjunction; true for none."""
+    return reduce(lambda left, right: left & right, conditions, sf.lit(True))
