@@ -6,6 +6,8 @@ the two commits finds its half done when the batch is run again, so nothing is l
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pyarrow as pa
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
@@ -17,61 +19,16 @@ from tableformat.commit.changeset import Changeset, CommitKind
 from tableformat.commit.engine import commit
 from tableformat.environment import Environment
 from tableformat.errors import AlreadyExistsError, NotFoundError
-from tableformat.paths import data_file_locations
 from tableformat.spec.data_file import DataFile
 from tableformat.spec.names import MAIN_BRANCH
 from tableformat.spec.types import iceberg_schema
-from tableformat.write.data_files import write_data_files
 
 FROM_FIELD = pa.field("from_table", pa.string(), nullable=False)
 DEAD_LETTER_SCHEMA = pa.schema([FROM_FIELD, *BAD_RECORD_SCHEMA])
 
 
-def write_dead_letters(
-    environment: Environment,
-    identifier: Identifier,
-    bad: pa.Table,
-    *,
-    from_table: Identifier,
-    batch: BatchId | None,
-) -> None:
-    """Commit the bad records of a batch, once.
-
-    Args:
-        environment: Catalog, store, clock.
-        identifier: The dead-letter table; created if it does not exist.
-        bad: `BAD_RECORD_SCHEMA`; nothing happens if it is empty.
-        from_table: The table they were meant for.
-        batch: The batch they came in; None: commit without the exactly-once check.
-    """
-    if bad.num_rows == 0:
-        return
-    state = _load_or_create(environment, identifier)
-    origin = pa.array([".".join(from_table)] * bad.num_rows, pa.string())
-    rows = bad.add_column(0, FROM_FIELD, origin)
-    files: list[DataFile] = write_data_files(
-        environment.store,
-        rows,
-        schema=state.metadata.schema(),
-        spec=state.metadata.spec(),
-        properties=state.metadata.properties,
-        location_for=data_file_locations(state.metadata, environment.runtime.ids),
-    )
-    if batch is None:
-        changeset = Changeset(kind=CommitKind.APPEND, added_data_files=tuple(files))
-        commit(environment, identifier, changeset, state=state)
-        return
-    commit_batch(
-        environment,
-        identifier,
-        branch=MAIN_BRANCH,
-        kind=CommitKind.APPEND,
-        batch=batch,
-        data_files=files,
-    )
-
-
-def _load_or_create(environment: Environment, identifier: Identifier) -> TableState:
+def load_dead_letter_table(environment: Environment, identifier: Identifier) -> TableState:
+    """The dead-letter table, created if it does not exist."""
     catalog = environment.catalog
     try:
         return catalog.load_table(identifier)
@@ -88,3 +45,33 @@ def _load_or_create(environment: Environment, identifier: Identifier) -> TableSt
         )
     except AlreadyExistsError:
         return catalog.load_table(identifier)
+
+
+def commit_dead_letters(
+    environment: Environment,
+    identifier: Identifier,
+    files: Sequence[DataFile],
+    batch: BatchId | None,
+) -> None:
+    """Commit the bad records of a batch, once.
+
+    Args:
+        environment: Catalog, store, clock.
+        identifier: The dead-letter table.
+        files: Its new data files; nothing happens without any.
+        batch: The batch they came in; None: commit without the exactly-once check.
+    """
+    if not files:
+        return
+    if batch is None:
+        changeset = Changeset(kind=CommitKind.APPEND, added_data_files=tuple(files))
+        commit(environment, identifier, changeset)
+        return
+    commit_batch(
+        environment,
+        identifier,
+        branch=MAIN_BRANCH,
+        kind=CommitKind.APPEND,
+        batch=batch,
+        data_files=files,
+    )

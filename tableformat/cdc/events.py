@@ -42,6 +42,7 @@ ORDINAL = "_ordinal"
 FILE = "_file"
 POSITION = "_position"
 KIND = "_kind"
+EVENT_COLUMNS = (VALUE, KEY, ORDINAL, FILE, POSITION)
 SEQUENCE_PREFIX = "_sequence_"
 ORDER_FIELD = pa.field(ORDINAL, pa.int64())
 KIND_FIELD = pa.field(KIND, pa.int8())

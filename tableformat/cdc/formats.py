@@ -39,12 +39,13 @@ class ChangeFormat(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormatFactory:
-    """How a format is named, configured and built."""
+    """How a format is named, configured and built. `is_typed`: events are rows, not JSON."""
 
     identifier: str
     help: str
     mode: ChangelogMode
     options: OptionTable
+    is_typed: bool
     build: Callable[[Schema, OptionValues], ChangeFormat]
 
 
@@ -56,6 +57,7 @@ FACTORIES: Mapping[str, FormatFactory] = {
             help="JSON of Debezium's connectors: envelope or flattened, with or without schema",
             mode=debezium.MODE,
             options=debezium.OPTIONS,
+            is_typed=False,
             build=debezium.DebeziumFormat.build,
         ),
         FormatFactory(
@@ -63,6 +65,7 @@ FACTORIES: Mapping[str, FormatFactory] = {
             help="JSON rows with a row kind: +I, -U, +U, -D",
             mode=changelog_json.MODE,
             options=changelog_json.OPTIONS,
+            is_typed=False,
             build=changelog_json.ChangelogJsonFormat.build,
         ),
         FormatFactory(
@@ -70,6 +73,7 @@ FACTORIES: Mapping[str, FormatFactory] = {
             help="typed columns; a column may say which rows are deletes",
             mode=typed_rows.UPSERT_MODE,
             options=typed_rows.UPSERT_OPTIONS,
+            is_typed=True,
             build=typed_rows.TypedRowsFormat.build_upsert,
         ),
         FormatFactory(
@@ -77,6 +81,7 @@ FACTORIES: Mapping[str, FormatFactory] = {
             help="typed columns, every row a new one",
             mode=typed_rows.APPEND_MODE,
             options=typed_rows.APPEND_OPTIONS,
+            is_typed=True,
             build=typed_rows.TypedRowsFormat.build_append,
         ),
     )

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from tableformat.catalog.base import Identifier
 from tableformat.cdc.batch_commit import BatchId, commit_batch, committed_batch
-from tableformat.cdc.dead_letter import write_dead_letters
+from tableformat.cdc.dead_letter import commit_dead_letters
 from tableformat.cdc.events import ORDINAL, POSITION, VALUE, EventBatch
 from tableformat.cdc.options import GivenOptions
 from tableformat.cdc.sink import SinkPlan, WrittenFiles, parse_or_fail, plan_sink
@@ -99,7 +99,7 @@ def write_batch(plan: SinkPlan, events: pa.Table, batch: BatchId | None) -> Inge
         if done is not None and done >= batch.number:
             return IngestResult(events=events.num_rows, repeated=True)
     change_format = plan.writer.build_format()
-    keep_bad = plan.dead_letter is not None
+    keep_bad = plan.writer.dead_letter is not None
     slices = [EventBatch.of(part) for part in _slices(with_ordinals(events))]
     with ThreadPoolExecutor(max_workers=pa.cpu_count()) as threads:
         parsed = list(
@@ -110,19 +110,17 @@ def write_batch(plan: SinkPlan, events: pa.Table, batch: BatchId | None) -> Inge
         skipped.update(part.skipped)
     bad = pa.concat_tables([part.bad for part in parsed])
     changes = pa.concat_tables([part.changes for part in parsed])
-    written = plan.writer.write(changes, change_format, environment.runtime.ids)
-    if plan.dead_letter is not None:
-        write_dead_letters(
-            environment, plan.dead_letter, bad, from_table=plan.identifier, batch=batch
-        )
-    result = IngestResult(
+    ids = environment.runtime.ids
+    written = plan.writer.write(changes, change_format, ids)
+    written = replace(written, dead_letter_files=tuple(plan.writer.write_dead_letters([bad], ids)))
+    return IngestResult(
+        commit=commit_written(plan, written, batch),
         events=events.num_rows,
         changes=changes.num_rows,
         bad_records=bad.num_rows,
         skipped=dict(skipped),
         files=(len(written.data_files), len(written.delete_files)),
     )
-    return replace(result, commit=commit_written(plan, written, batch))
 
 
 def commit_written(
@@ -131,10 +129,17 @@ def commit_written(
     batch: BatchId | None,
     summary: Mapping[str, str] | None = None,
 ) -> CommitResult | None:
-    """Commit what the tasks of a batch wrote; None if there is nothing, or it is in already."""
+    """Commit what the tasks of a batch wrote: dead letters first, then the changes.
+
+    Returns:
+        The commit of the changes; None if there are none, or the batch is in the branch already.
+    """
+    environment = plan.environment
+    if plan.dead_letter is not None:
+        files = written.dead_letter_files
+        commit_dead_letters(environment, plan.dead_letter, files, batch)
     if not (written.data_files or written.delete_files):
         return None
-    environment = plan.environment
     environment.runtime.fail_point("ingest.before_commit")
     if batch is not None:
         result = commit_batch(

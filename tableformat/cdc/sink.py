@@ -7,7 +7,7 @@ writes reduced changes, and returns `WrittenFiles`. Only the driver commits.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import pyarrow as pa
@@ -16,6 +16,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
 
 from tableformat.catalog.base import Identifier, TableState
+from tableformat.cdc.dead_letter import FROM_FIELD, load_dead_letter_table
 from tableformat.cdc.events import FILE, EventBatch, ParsedEvents
 from tableformat.cdc.formats import ChangeFormat, FormatChoice, choose_format
 from tableformat.cdc.options import GivenOptions, Option, OptionKind, OptionTable
@@ -75,6 +76,7 @@ class WrittenFiles:
 
     data_files: tuple[DataFile, ...] = ()
     delete_files: tuple[DataFile, ...] = ()
+    dead_letter_files: tuple[DataFile, ...] = ()
     changes: int = 0
 
     @classmethod
@@ -83,6 +85,7 @@ class WrittenFiles:
         return cls(
             data_files=tuple(file for part in parts for file in part.data_files),
             delete_files=tuple(file for part in parts for file in part.delete_files),
+            dead_letter_files=tuple(file for part in parts for file in part.dead_letter_files),
             changes=sum(part.changes for part in parts),
         )
 
@@ -96,6 +99,8 @@ class ChangeWriter:
     delete_spec: PartitionSpec | None  # None: nothing is ever deleted (format `append`)
     choice: FormatChoice
     assume_new_keys: bool
+    table: str  # its name, for dead letters
+    dead_letter: TableMetadata | None  # None: a bad record fails the batch
 
     @property
     def schema(self) -> Schema:
@@ -153,7 +158,23 @@ class ChangeWriter:
             location_for=equality_delete_locations(self.metadata, ids),
         )
         data_files = self._data_files(reduced.rows(columns), ids)
-        return WrittenFiles(tuple(data_files), tuple(delete_files), changes.num_rows)
+        return WrittenFiles(tuple(data_files), tuple(delete_files), changes=changes.num_rows)
+
+    def write_dead_letters(self, bad: Sequence[pa.Table], ids: IdSource) -> list[DataFile]:
+        """Write bad records into files of the dead-letter table; none without bad records."""
+        rows = [table for table in bad if table.num_rows]
+        if self.dead_letter is None or not rows:
+            return []
+        records = pa.concat_tables(rows)
+        origin = pa.array([self.table] * records.num_rows, pa.string())
+        return write_data_files(
+            self.store,
+            records.add_column(0, FROM_FIELD, origin),
+            schema=self.dead_letter.schema(),
+            spec=self.dead_letter.spec(),
+            properties=self.dead_letter.properties,
+            location_for=data_file_locations(self.dead_letter, ids),
+        )
 
     def _data_files(self, rows: pa.Table, ids: IdSource) -> list[DataFile]:
         if rows.num_rows == 0:
@@ -197,16 +218,9 @@ class SinkPlan:
         )
         if unchanged:
             return self
-        choice = self.writer.choice
-        writer = _writer(self.environment, state, choice, self.writer.assume_new_keys)
-        return SinkPlan(
-            environment=self.environment,
-            identifier=self.identifier,
-            branch=self.branch,
-            writer=writer,
-            dead_letter=self.dead_letter,
-            shards=self.shards,
-        )
+        spec, state = _delete_spec(self.environment, state, self.writer.choice)
+        metadata = without_history(state.metadata)
+        return replace(self, writer=replace(self.writer, metadata=metadata, delete_spec=spec))
 
 
 def plan_sink(
@@ -231,19 +245,30 @@ def plan_sink(
         NotFoundError: There is no such table.
         UnsupportedError: The table is not v3, or has columns that the format cannot read.
 
-    Effects: may add an unpartitioned partition spec to the table (see `delete_scope`).
+    Effects: may add an unpartitioned partition spec to the table (see `delete_scope`), and create
+    the dead-letter table.
     """
     choice, (values,) = choose_format(format_name, options, SINK_OPTIONS)
     state = environment.catalog.load_table(identifier)
     _check_table(state, choice, branch)
-    writer = _writer(environment, state, choice, values.flag("assume-new-keys"))
-    writer.build_format()
+    choice.build(state.metadata.schema())
     dead_letter = None
     if values.text("on-bad-record") == DEAD_LETTER:
         default = f"{state.name}_dead_letter"
         dead_letter = parse_table_name(values.optional_text("dead-letter-table") or default)
     elif values.optional_text("dead-letter-table") is not None:
         raise InvalidInputError("dead-letter-table has no effect without on-bad-record=dead-letter")
+    spec, state = _delete_spec(environment, state, choice)
+    letters = None if dead_letter is None else load_dead_letter_table(environment, dead_letter)
+    writer = ChangeWriter(
+        store=environment.store,
+        metadata=without_history(state.metadata),
+        delete_spec=spec,
+        choice=choice,
+        assume_new_keys=values.flag("assume-new-keys"),
+        table=state.name,
+        dead_letter=None if letters is None else without_history(letters.metadata),
+    )
     return SinkPlan(
         environment=environment,
         identifier=identifier,
@@ -275,21 +300,13 @@ def _check_table(state: TableState, choice: FormatChoice, branch: str) -> None:
         )
 
 
-def _writer(
-    environment: Environment, state: TableState, choice: FormatChoice, assume_new_keys: bool
-) -> ChangeWriter:
-    spec = None
-    if _deletes(choice):
-        spec, state = delete_spec(
-            environment, state, values_of_deletes_known=choice.deletes_carry_rows
-        )
-    return ChangeWriter(
-        store=environment.store,
-        metadata=without_history(state.metadata),
-        delete_spec=spec,
-        choice=choice,
-        assume_new_keys=assume_new_keys,
-    )
+def _delete_spec(
+    environment: Environment, state: TableState, choice: FormatChoice
+) -> tuple[PartitionSpec | None, TableState]:
+    if not _deletes(choice):
+        return None, state
+    known = choice.deletes_carry_rows
+    return delete_spec(environment, state, values_of_deletes_known=known)
 
 
 def _deletes(choice: FormatChoice) -> bool:

@@ -1,0 +1,260 @@
+"""Change streams into a staging branch through Spark Structured Streaming, exactly once.
+
+Each micro-batch is one commit of data files and equality deletes:
+
+1. the batch's id is looked up in the branch: a batch that is there already is skipped;
+2. tasks parse the events, bring each key to one task, reduce, and write files (`change_frame`);
+3. the driver commits what they wrote, with query id, batch id and source offsets in the summary.
+
+Durable: after 2, files that nothing names (orphan removal collects them if the driver dies); after
+3, the batch. Spark runs a batch again that it has not noted as done; 1 and 3 make that harmless.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+from pyspark.sql.streaming.query import StreamingQuery
+
+from tableformat.catalog.base import Identifier
+from tableformat.cdc.batch_commit import BatchId, committed_batch
+from tableformat.cdc.events import EVENT_COLUMNS, FILE, ORDINAL, POSITION
+from tableformat.cdc.ingest import IngestResult, commit_written
+from tableformat.cdc.options import GivenOptions
+from tableformat.cdc.sink import SinkPlan, plan_sink
+from tableformat.environment import Environment
+from tableformat.errors import FencedError, InternalError
+from tableformat.spark.change_frame import CHANGES, EVENTS, shard_labels, write_frame_files
+from tableformat.spec.names import SOURCE_OFFSETS, STAGING_BRANCH
+
+KAFKA_COLUMNS = ("topic", "partition", "offset")
+KAFKA_METADATA = ("timestamp", "timestampType", "headers")
+# Offsets of a source with thousands of partitions do not belong into every snapshot.
+OFFSETS_CHARS_MAX = 4096
+QUERY_START_SECONDS = 60.0
+
+BatchListener = Callable[[int, IngestResult], None]
+
+
+def write_stream(
+    environment: Environment,
+    identifier: Identifier,
+    events: DataFrame,
+    *,
+    checkpoint: str,
+    format_name: str = "debezium-json",
+    options: GivenOptions | None = None,
+    branch: str = STAGING_BRANCH,
+    query_id: str | None = None,
+    query_name: str | None = None,
+    trigger: Mapping[str, object] | None = None,
+    on_batch: BatchListener | None = None,
+) -> StreamingQuery:
+    """Start a query that writes a stream of change events to a staging branch.
+
+    Args:
+        environment: Catalog, store, clock. The store must pickle: tasks write through it.
+        identifier: The table.
+        events: A streaming frame: `value` (and `key`) of JSON formats, or typed columns. Kafka's
+            columns are understood; for files use `file_events`. Without any order of its own and
+            without the option `sequence`, rows are ordered as Spark reads them.
+        checkpoint: Spark's checkpoint location; it belongs to this query alone.
+        format_name: The change format.
+        options: Options of the format and of the sink.
+        branch: The staging branch.
+        query_id: Identity in the branch's history. Default: Spark's own id of the checkpoint,
+            which is new with a new checkpoint. Never reuse one with another checkpoint.
+        query_name: Spark's name of the query.
+        trigger: Arguments of `DataStreamWriter.trigger`, e.g. `{"availableNow": True}`; default:
+            one batch after the other.
+        on_batch: Called with the batch id and its result after every batch.
+
+    Raises:
+        InvalidInputError: See `plan_sink`. Nothing was started.
+
+    Effects: see the module's text. A bad record without a dead-letter table, an unknown column, or
+    a checkpoint older than the table ends the query with a `StreamingQueryException`.
+    """
+    plan = plan_sink(
+        environment, identifier, format_name=format_name, options=options or {}, branch=branch
+    )
+    sink = _BatchSink(plan=plan, checkpoint=checkpoint, on_batch=on_batch, query_id=query_id)
+    writer = (
+        with_order(events)
+        .writeStream.foreachBatch(sink.write)
+        .option("checkpointLocation", checkpoint)
+    )
+    if query_name is not None:
+        writer = writer.queryName(query_name)
+    if trigger is not None:
+        writer = writer.trigger(**trigger)  # type: ignore[arg-type]
+    query = writer.start()
+    if query_id is None:
+        sink.query_id = query.id
+    sink.started.set()
+    return query
+
+
+def write_frame(
+    environment: Environment,
+    identifier: Identifier,
+    events: DataFrame,
+    *,
+    format_name: str = "debezium-json",
+    options: GivenOptions | None = None,
+    branch: str = STAGING_BRANCH,
+    batch: BatchId | None = None,
+) -> IngestResult:
+    """Write a bounded frame of change events as one commit.
+
+    The arguments are those of `write_stream`. `batch` makes the call idempotent: a batch that is
+    in the branch is not written again.
+    """
+    plan = plan_sink(
+        environment, identifier, format_name=format_name, options=options or {}, branch=branch
+    )
+    if batch is not None:
+        state = environment.catalog.load_table(identifier)
+        done = committed_batch(state, branch, batch.query_id)
+        if done is not None and done >= batch.number:
+            return IngestResult(repeated=True)
+    return _write(plan, with_order(events), _labels(plan, events.sparkSession), batch, {})
+
+
+def file_events(
+    spark: SparkSession, folder: str, *, files_per_batch: int = 1, pattern: str = "*"
+) -> DataFrame:
+    """A stream of the lines of text files in a folder, ordered by file name and line.
+
+    Args:
+        spark: The session.
+        folder: Where files appear, whole, in the order of their names.
+        files_per_batch: How many make a micro-batch at most.
+        pattern: Which file names count.
+    """
+    lines = (
+        spark.readStream.format("text")
+        .option("maxFilesPerTrigger", files_per_batch)
+        .option("pathGlobFilter", pattern)
+        .load(folder)
+    )
+    return with_order(lines)
+
+
+def with_order(events: DataFrame) -> DataFrame:
+    """Add what orders events and says where they are, from Kafka's or a file source's columns.
+
+    `_ordinal` is added later where it is still missing: the number of the row in its micro-batch.
+    """
+    names = set(events.columns)
+    if ORDINAL in names or FILE in names:
+        return events
+    if names.issuperset(KAFKA_COLUMNS):
+        place = sf.concat_ws("@", sf.concat_ws("-", "topic", "partition"), "offset")
+        ordered = events.withColumns({ORDINAL: sf.col("offset").cast("long"), POSITION: place})
+        return ordered.drop(*KAFKA_COLUMNS, *KAFKA_METADATA)
+    try:
+        # Parts of a file are read by different tasks: the part's offset orders them.
+        start = sf.lpad(sf.col("_metadata.file_block_start").cast("string"), 20, "0")
+        return events.withColumn(FILE, sf.concat_ws("@", sf.col("_metadata.file_path"), start))
+    except AnalysisException:
+        return events  # neither Kafka nor files, or transformed: the order Spark reads in
+
+
+@dataclass(slots=True, kw_only=True)
+class _BatchSink:
+    """What `foreachBatch` calls. Batches of one query come one after the other."""
+
+    plan: SinkPlan
+    checkpoint: str
+    on_batch: BatchListener | None
+    query_id: str | None
+    started: threading.Event = field(default_factory=threading.Event)
+    labels: list[int] = field(default_factory=list)
+
+    def write(self, events: DataFrame, batch_id: int) -> None:
+        """One micro-batch."""
+        if not self.started.wait(QUERY_START_SECONDS) or self.query_id is None:
+            raise InternalError("the stream's query did not start")
+        batch = BatchId(self.query_id, batch_id)
+        result = self._already_committed(batch)
+        if result is None:
+            if not self.labels:
+                self.labels = _labels(self.plan, events.sparkSession)
+            self.plan = self.plan.refreshed()
+            summary = source_offsets(self.checkpoint, batch_id)
+            result = _write(self.plan, events, self.labels, batch, summary)
+        if self.on_batch is not None:
+            self.on_batch(batch_id, result)
+
+    def _already_committed(self, batch: BatchId) -> IngestResult | None:
+        plan = self.plan
+        state = plan.environment.catalog.load_table(plan.identifier)
+        done = committed_batch(state, plan.branch, batch.query_id)
+        if done is None or done < batch.number:
+            return None
+        if done == batch.number:
+            return IngestResult(repeated=True)
+        raise FencedError(
+            "a later batch of this query has been committed: another driver runs it, or its "
+            "checkpoint is older than the table",
+            action="stop the other driver, or start with a new checkpoint and query id",
+            table=state.name,
+            query_id=batch.query_id,
+            batch_id=batch.number,
+            committed=done,
+        )
+
+
+def source_offsets(checkpoint: str, batch_id: int) -> dict[str, str]:
+    """The source offsets of a batch as a summary property, if the checkpoint is on local disk.
+
+    Spark writes them to `<checkpoint>/offsets/<batch id>` before it runs the batch: a version line,
+    a line of its own settings, then one line of JSON per source.
+    """
+    parts = urlsplit(checkpoint)
+    if parts.scheme not in ("", "file"):
+        return {}
+    log = Path(unquote(parts.path)) / "offsets" / str(batch_id)
+    try:
+        lines = log.read_text(encoding="utf-8").splitlines()[2:]
+        text = json.dumps([json.loads(line) for line in lines], separators=(",", ":"))
+    except (OSError, ValueError):
+        return {}
+    return {SOURCE_OFFSETS: text} if lines and len(text) <= OFFSETS_CHARS_MAX else {}
+
+
+def _write(
+    plan: SinkPlan,
+    events: DataFrame,
+    labels: list[int],
+    batch: BatchId | None,
+    summary: Mapping[str, str],
+) -> IngestResult:
+    if ORDINAL not in events.columns:
+        events = events.withColumn(ORDINAL, sf.monotonically_increasing_id())
+    if not plan.writer.choice.factory.is_typed:
+        events = events.select([name for name in events.columns if name in EVENT_COLUMNS])
+    answer = write_frame_files(events, plan.writer, labels)
+    written = answer.written
+    return IngestResult(
+        commit=commit_written(plan, written, batch, summary),
+        events=answer.counts[EVENTS],
+        changes=answer.counts[CHANGES],
+        bad_records=answer.bad_records,
+        skipped=answer.skipped,
+        files=(len(written.data_files), len(written.delete_files)),
+    )
+
+
+def _labels(plan: SinkPlan, spark: SparkSession) -> list[int]:
+    count = plan.shards or spark.sparkContext.defaultParallelism
+    return shard_labels(spark, count)
