@@ -27,9 +27,17 @@ import numpy as np
 import numpy.typing as npt
 
 from resolver.keys import ENCODING_VERSION, EncodedKeys
+from tableformat.errors import CorruptDataError
 
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
+
+
+class IndexDamagedError(CorruptDataError):
+    """The index cannot be trusted any more: close it and rebuild it. No table file is at fault.
+
+    An index on disk remembers it, so opening it again answers that it is damaged.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,7 +166,7 @@ class PrimaryKeyIndex(Protocol):
         """All rows of each key, in files that are in the table.
 
         Raises:
-            CorruptDataError: The index is damaged; rebuild it.
+            IndexDamagedError: Rebuild it.
         """
 
     def file_ids(self, paths: Iterable[str]) -> dict[str, int]:
@@ -174,7 +182,7 @@ class PrimaryKeyIndex(Protocol):
         """Compute a change. Several may be prepared, but only one of them can be applied.
 
         Raises:
-            CorruptDataError: The index is damaged; rebuild it.
+            IndexDamagedError: Rebuild it.
             StoreUnavailableError: The disk is full or read-only. Nothing has changed.
         """
 
@@ -186,7 +194,7 @@ class PrimaryKeyIndex(Protocol):
 
         Raises:
             InvalidInputError: The index has changed since `prepare`; nothing is applied.
-            CorruptDataError, StoreUnavailableError: As for `prepare`; open the index again.
+            IndexDamagedError, StoreUnavailableError: As for `prepare`; open the index again.
         """
 
     def discard(self, prepared: Prepared) -> None:

@@ -13,36 +13,34 @@ stays in place until then.
 
 from __future__ import annotations
 
-import json
 import shutil
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from resolver.index.base import IndexBinding, IndexedFile
+from resolver.index.build_state import BuildState, SpilledFile
 from resolver.index.change import split_by_shard
 from resolver.index.dictionary import file_changes
 from resolver.index.entry import KeyedRows, concat_rows, group_by_key, pack_rows, sst_chunks
 from resolver.index.folder import (
     FolderLock,
     Generation,
-    build_path,
     check_usable_for_build,
     disk_errors,
-    generation_path,
     make_current,
-    write_atomically,
 )
 from resolver.index.header import FilesHeader, ShardHeader
 from resolver.index.rocks import DEFAULT_CACHE_BYTES, RocksIndex
-from resolver.index.shard import Shard, open_cache, write_sst
+from resolver.index.shard import Shard, SstChunk, open_cache, write_sst
 from resolver.index.spill import ShardSpill, read_spill, spill_size_bytes
 from resolver.keys import KeySchema, encode_batch
 from tableformat.errors import CorruptDataError, InvalidInputError
@@ -55,9 +53,11 @@ DEFAULT_MEMORY_BYTES = 256 << 20
 DEFAULT_THREADS = 2
 SPILL_BATCH_ROWS = 262_144
 ROWS_PER_SHARD = 2_000_000
-SHARDS_MAX = 1024
+SHARDS_MAX = 64  # each has a handful of open files; more rows make larger shards
 # Sorting holds the keys, their order and a sorted copy.
 _SORT_COPIES = 4
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,10 +147,18 @@ def build_index(
     try:
         with disk_errors(folder):
             check_usable_for_build(folder)
-            build = _Build(folder, binding, key, sources, runtime, options, progress)
-            build.spill_files()
-            build.write_shards()
-            generation = build.finish()
+            state = BuildState.load_or_start(
+                folder,
+                binding,
+                [source.file.file_path for source in sources],
+                shard_count=options.shard_count
+                or default_shard_count(sum(source.record_count for source in sources)),
+                runtime=runtime,
+            )
+        build = _Build(state, key, sources, runtime, options, progress)
+        build.spill_files()
+        build.write_shards()
+        generation = build.finish()
         return RocksIndex(generation, lock, runtime=runtime, cache_bytes=options.cache_bytes)
     except BaseException:
         lock.release()
@@ -161,106 +169,37 @@ def build_index(
 class _Build:
     """One attempt."""
 
-    folder: Path
-    binding: IndexBinding
+    state: BuildState
     key: KeySchema
     sources: Sequence[SourceFile]
     runtime: Runtime
     options: BuildOptions
     progress: Callable[[BuildProgress], None] | None
-    plan: dict[str, Any] = field(init=False)
-    done: dict[str, _Logged] = field(init=False)
-    mutex: threading.Lock = field(init=False, default_factory=threading.Lock)
-    rows_done: int = field(init=False, default=0)
-    shards_done: int = field(init=False, default=0)
-
-    def __post_init__(self) -> None:
-        self.plan = self._load_plan() or self._new_plan()
-        self.done = self._load_log()
-        self.rows_done = sum(
-            source.record_count for source in self.sources if source.file.file_path in self.done
-        )
-
-    @property
-    def path(self) -> Path:
-        """Scratch folder of the build."""
-        return build_path(self.folder)
-
-    @property
-    def shard_count(self) -> int:
-        """Shards of the new generation."""
-        return int(self.plan["shards"])
-
-    # -- plan and log ----------------------------------------------------------------------------
-
-    def _load_plan(self) -> dict[str, Any] | None:
-        """The plan of an interrupted build for the same binding; anything else is wiped."""
-        try:
-            plan = json.loads((self.path / "PLAN").read_bytes())
-            if plan["binding"] == asdict(self.binding) and plan["shards"] >= 1:
-                return dict(plan)
-        except (OSError, ValueError, TypeError, KeyError):
-            pass  # no build, or one that broke before it began
-        if self.path.exists():
-            shutil.rmtree(self.path)
-        return None
-
-    def _new_plan(self) -> dict[str, Any]:
-        rows = sum(source.record_count for source in self.sources)
-        plan = {
-            "binding": asdict(self.binding),
-            "generation": self.runtime.ids.uuid().hex,
-            "shards": self.options.shard_count or default_shard_count(rows),
-        }
-        (self.path / "spill").mkdir(parents=True)
-        (self.path / "index").mkdir()
-        write_atomically(self.path / "PLAN", plan)
-        return plan
-
-    def _load_log(self) -> dict[str, _Logged]:
-        """Files that an earlier attempt has spilled completely, by path."""
-        wanted = {source.file.file_path for source in self.sources}
-        done: dict[str, _Logged] = {}
-        try:
-            lines = (self.path / "LOG").read_text().splitlines()
-        except FileNotFoundError:
-            return done
-        for line in lines:
-            try:
-                path, file_id, rows = json.loads(line)
-            except ValueError:
-                break  # the last line, cut by a crash
-            if path in wanted:
-                done[path] = _Logged(file_id, rows)
-        return done
-
-    def _log(self, path: str, logged: _Logged) -> None:
-        with (self.path / "LOG").open("a") as file:
-            file.write(json.dumps([path, logged.file_id, logged.rows]) + "\n")
-        self.done[path] = logged
+    mutex: threading.Lock = field(default_factory=threading.Lock)
+    rows_done: int = 0
+    shards_done: int = 0
 
     # -- step 1: files to spills -----------------------------------------------------------------
 
     def spill_files(self) -> None:
-        """Read the files that are not logged yet."""
+        """Read the files that are not spilled yet."""
+        spilled = self.state.spilled
+        waiting = [source for source in self.sources if source.file.file_path not in spilled]
+        self.rows_done = sum(source.record_count for source in self.sources) - sum(
+            source.record_count for source in waiting
+        )
+        self._report("read")
+        with disk_errors(self.state.path):
+            first_id = self.state.take_file_ids(len(waiting))
         attempt = self.runtime.ids.uuid().hex
         spills = [
-            ShardSpill(self.path / "spill", shard, attempt) for shard in range(self.shard_count)
+            ShardSpill(self.state.spill_path, shard, attempt)
+            for shard in range(self.state.shard_count)
         ]
-        # Ids of an earlier attempt's unfinished files are not used again: their rows are dropped.
-        first_id = int(self.plan.get("next_file_id", 0))
-        missing = [source for source in self.sources if source.file.file_path not in self.done]
-        self.plan["next_file_id"] = first_id + len(missing)
-        write_atomically(self.path / "PLAN", self.plan)
-        self._report("read")
         try:
             self._parallel(
-                [
-                    lambda source=source, file_id=first_id + i: self._spill_file(  # type: ignore[misc]
-                        source, file_id, spills
-                    )
-                    for i, source in enumerate(missing)
-                ]
+                partial(self._spill_file, source, file_id, spills)
+                for file_id, source in enumerate(waiting, start=first_id)
             )
         finally:
             for spill in spills:
@@ -271,17 +210,15 @@ class _Build:
         for keyed in self._encoded(source, file_id):
             parts = [
                 (shard, keyed.take(part))
-                for shard, part in split_by_shard(keyed.keys, self.shard_count)
+                for shard, part in split_by_shard(keyed.keys, self.state.shard_count)
             ]
-            with self.mutex:
+            with self.mutex, disk_errors(self.state.path):
                 for shard, part in parts:
                     spills[shard].append(part.keys, part.rows)
             rows += len(keyed)
         self.runtime.fail_point("index.build.file")
-        with self.mutex:
-            for spill in spills:
-                spill.flush()
-            self._log(source.file.file_path, _Logged(file_id, rows))
+        with self.mutex, disk_errors(self.state.path):
+            self.state.log(source.file.file_path, SpilledFile(file_id, rows))
             self.rows_done += source.record_count
             self._report("read")
 
@@ -303,70 +240,69 @@ class _Build:
     def write_shards(self) -> None:
         """Write the shards that are not finished yet."""
         self._report("write")
-        done_ids = np.array([logged.file_id for logged in self.done.values()], dtype=np.int32)
-        expected = sum(logged.rows for logged in self.done.values())
-        counts = self._parallel(
-            [
-                lambda shard=shard: self._write_shard(shard, done_ids)  # type: ignore[misc]
-                for shard in range(self.shard_count)
-            ]
+        file_ids = np.array([file.file_id for file in self.state.spilled.values()], dtype=np.int32)
+        expected = sum(file.rows for file in self.state.spilled.values())
+        found = sum(
+            self._parallel(
+                partial(self._write_shard, shard, file_ids)
+                for shard in range(self.state.shard_count)
+            )
         )
-        if sum(counts) != expected:
-            shutil.rmtree(self.path)
+        if found != expected:
+            self.state.remove()
             raise CorruptDataError(
                 "scratch files of the index build have lost rows",
-                location=self.path,
-                found=sum(counts),
+                index=self.state.path,
+                found=found,
                 expected=expected,
                 action="run the build again",
             )
 
-    def _write_shard(self, shard: int, done_ids: npt.NDArray[np.int32]) -> int:
-        """Write one shard; returns its rows."""
-        target = self._generation().shard_path(shard)
+    def _write_shard(self, shard: int, file_ids: npt.NDArray[np.int32]) -> int:
+        """Write one shard, if that is not done; returns its rows."""
+        target = self.state.unfinished.shard_path(shard)
         counter = target.with_suffix(".rows")
-        if target.exists():
-            rows = int(counter.read_text())
-        else:
-            rows = self._create_shard(shard, done_ids, target, counter)
+        with disk_errors(target):
+            if target.exists():
+                rows = int(counter.read_text())
+            else:
+                rows = self._create_shard(shard, file_ids)
+                counter.write_text(str(rows))
+                target.with_suffix(".new").rename(target)
         self.runtime.fail_point("index.build.shard")
         with self.mutex:
             self.shards_done += 1
             self._report("write")
         return rows
 
-    def _create_shard(
-        self, shard: int, done_ids: npt.NDArray[np.int32], target: Path, counter: Path
-    ) -> int:
-        sst = self.path / "spill" / f"{shard}.sst"
+    def _create_shard(self, shard: int, file_ids: npt.NDArray[np.int32]) -> int:
+        """Write one shard as `.new`; returns its rows."""
+        sst = self.state.spill_path / f"{shard}.sst"
         sst.unlink(missing_ok=True)
         rows = 0
 
-        def chunks() -> Iterator[tuple[Sequence[bytes], Sequence[bytes]]]:
+        def chunks() -> Iterator[SstChunk]:
             nonlocal rows
-            for keyed in self._sorted_ranges(shard, done_ids):
+            for keyed in self._sorted_ranges(shard, file_ids):
                 rows += len(keyed)
                 yield from sst_chunks(*group_by_key(keyed.keys, keyed.rows))
 
-        header = ShardHeader(self._generation_name(), shard, self.shard_count, BUILT)
-        write_sst(sst, chunks(), header.to_json())
-        unfinished = target.with_suffix(".new")
+        name, count = self.state.finished.name, self.state.shard_count
+        write_sst(sst, chunks(), ShardHeader(name, shard, count, BUILT).to_json())
+        unfinished = self.state.unfinished.shard_path(shard).with_suffix(".new")
         shutil.rmtree(unfinished, ignore_errors=True)
         _create_database(unfinished, sst)
-        counter.write_text(str(rows))
-        unfinished.rename(target)
         return rows
 
-    def _sorted_ranges(self, shard: int, done_ids: npt.NDArray[np.int32]) -> Iterator[KeyedRows]:
+    def _sorted_ranges(self, shard: int, file_ids: npt.NDArray[np.int32]) -> Iterator[KeyedRows]:
         """The shard's keyed rows in key ranges that fit into memory, ranges ascending."""
-        folder = self.path / "spill"
+        spill = self.state.spill_path
         budget = self.options.memory_bytes // self.options.threads // _SORT_COPIES
-        passes = -(-spill_size_bytes(folder, shard) // budget)
-        bounds = _splitters(folder, shard, passes)
+        passes = -(-spill_size_bytes(spill, shard) // max(budget, 1))
+        bounds = _splitters(spill, shard, passes)
         for low, high in zip([None, *bounds], [*bounds, None], strict=True):
             parts = [
-                part.of_files(done_ids).in_key_range(low, high)
-                for part in read_spill(folder, shard)
+                part.of_files(file_ids).in_key_range(low, high) for part in read_spill(spill, shard)
             ]
             if any(map(len, parts)):
                 yield concat_rows(parts)
@@ -375,52 +311,47 @@ class _Build:
 
     def finish(self) -> Generation:
         """Write the dictionary and make the generation current."""
+        state = self.state
         files = {source.file.file_path: source.file for source in self.sources}
         changes = file_changes(
-            (), ((logged.file_id, files[path]) for path, logged in self.done.items())
+            (), ((spilled.file_id, files[path]) for path, spilled in state.spilled.items())
         )
         header = FilesHeader(
-            generation=self._generation_name(),
+            generation=state.finished.name,
             state=BUILT,
             previous="",
-            shards=(BUILT,) * self.shard_count,
-            next_file_id=int(self.plan["next_file_id"]),
-            binding=self.binding,
+            shards=(BUILT,) * state.shard_count,
+            next_file_id=state.next_file_id,
+            binding=state.binding,
         )
-        generation = self._generation()
-        shutil.rmtree(generation.files_path, ignore_errors=True)
-        sst = self.path / "files.sst"
-        sst.unlink(missing_ok=True)
-        write_sst(sst, [(changes.keys, changes.values)], header.to_json())
-        _create_database(generation.files_path, sst)
-        self.runtime.fail_point("index.build.before_current")
-        target = generation_path(self.folder, str(self.plan["generation"]))
-        generation.path.rename(target)
-        complete = Generation(target, self.shard_count)
-        make_current(self.folder, complete)
-        shutil.rmtree(self.path)
-        return complete
+        sst = state.path / "files.sst"
+        with disk_errors(state.path):
+            sst.unlink(missing_ok=True)
+            shutil.rmtree(state.unfinished.files_path, ignore_errors=True)
+            write_sst(sst, [(changes.keys, changes.values)], header.to_json())
+            _create_database(state.unfinished.files_path, sst)
+            self.runtime.fail_point("index.build.before_current")
+            state.unfinished.path.rename(state.finished.path)
+            make_current(state.folder, state.finished)
+            self.runtime.fail_point("index.build.after_current")
+            state.remove()
+        return state.finished
 
     # -- help ------------------------------------------------------------------------------------
-
-    def _generation_name(self) -> str:
-        return generation_path(self.folder, str(self.plan["generation"])).name
-
-    def _generation(self) -> Generation:
-        """The generation while it is still in the scratch folder."""
-        return Generation(self.path / "index", self.shard_count)
 
     def _report(self, phase: str) -> None:
         if self.progress is not None:
             rows_total = sum(source.record_count for source in self.sources)
             self.progress(
-                BuildProgress(phase, self.rows_done, rows_total, self.shards_done, self.shard_count)
+                BuildProgress(
+                    phase, self.rows_done, rows_total, self.shards_done, self.state.shard_count
+                )
             )
 
-    def _parallel(self, tasks: Sequence[Callable[[], Any]]) -> list[Any]:
+    def _parallel(self, tasks: Iterator[Callable[[], T]]) -> list[T]:
         """Run tasks in threads; after the first failure no further one is started."""
         with ThreadPoolExecutor(self.options.threads, thread_name_prefix="index-build") as pool:
-            futures: list[Future[Any]] = [pool.submit(task) for task in tasks]
+            futures: list[Future[T]] = [pool.submit(task) for task in tasks]
             wait(futures, return_when=FIRST_EXCEPTION)
             for future in futures:
                 future.cancel()
@@ -428,14 +359,6 @@ class _Build:
             if not future.cancelled():
                 future.result()
         return [future.result() for future in futures]
-
-
-@dataclass(frozen=True, slots=True)
-class _Logged:
-    """A file that is spilled completely."""
-
-    file_id: int
-    rows: int
 
 
 def _create_database(path: Path, sst: Path) -> None:

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from resolver.index.base import IndexChanges
 from resolver.index.entry import KeyedRows, TouchedKeys, concat_rows, touched_keys
+from resolver.index.folder import disk_errors
 from resolver.index.spill import ShardSpill, read_spill
 from resolver.keys import EncodedKeys, concat_keys
 
@@ -86,11 +87,12 @@ class ChangeParts:
             parts.setdefault(shard, []).append(keyed.take(rows))
 
     def _spill(self) -> None:
-        self._folder.mkdir(exist_ok=True)
-        for shard, parts in self._put.items():
-            if shard not in self._spills:
-                self._spills[shard] = ShardSpill(self._folder, shard, "put")
-            for part in parts:
-                self._spills[shard].append(part.keys, part.rows)
+        with disk_errors(self._folder):
+            self._folder.mkdir(exist_ok=True)
+            for shard, parts in self._put.items():
+                if shard not in self._spills:
+                    self._spills[shard] = ShardSpill(self._folder, shard, "put")
+                for part in parts:
+                    self._spills[shard].append(part.keys, part.rows)
         self._put.clear()
         self._held_rows = 0

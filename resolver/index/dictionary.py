@@ -14,15 +14,16 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
 from resolver.index.base import IndexedFile
+from resolver.index.damage import damaged
 from resolver.index.shard import Shard
-from tableformat.errors import CorruptDataError, InvalidInputError
+from tableformat.errors import InvalidInputError
 
 _ID = struct.Struct(">i")
 _BY_ID = b"i"
@@ -47,19 +48,18 @@ class FileDictionary:
         self._shard = shard
         self._cache: dict[int, IndexedFile | None] = {}
 
-    def by_ids(self, ids: Iterable[int]) -> dict[int, IndexedFile]:
+    def by_ids(self, ids: Sequence[int]) -> dict[int, IndexedFile]:
         """Files that are in the table; ids of files that left are not in the result."""
-        wanted = list(ids)
-        missing = [file_id for file_id in wanted if file_id not in self._cache]
+        cache = self._cache
+        found = {file_id: cache[file_id] for file_id in ids if file_id in cache}
+        missing = [file_id for file_id in ids if file_id not in found]
+        values = self._shard.get([_BY_ID + _ID.pack(file_id) for file_id in missing])
+        for file_id, value in zip(missing, values, strict=True):
+            found[file_id] = decode_file(value) if value else None
         if missing:
-            if len(self._cache) + len(missing) > _CACHED_FILES_MAX:
-                self._cache.clear()
-                missing = wanted
-            values = self._shard.get([_BY_ID + _ID.pack(file_id) for file_id in missing])
-            for file_id, value in zip(missing, values, strict=True):
-                self._cache[file_id] = decode_file(value) if value else None
-        found = ((file_id, self._cache[file_id]) for file_id in wanted)
-        return {file_id: file for file_id, file in found if file is not None}
+            # A new dict, not a changed one: other threads may be reading the old one.
+            self._cache = cache | found if len(cache) < _CACHED_FILES_MAX else found
+        return {file_id: file for file_id, file in found.items() if file is not None}
 
     def by_paths(self, paths: Iterable[str]) -> dict[str, int]:
         """Ids of those paths that are known."""
@@ -81,7 +81,7 @@ class FileDictionary:
 
     def forget_cached(self) -> None:
         """Read everything anew: the dictionary has changed."""
-        self._cache.clear()
+        self._cache = {}
 
 
 def file_changes(
@@ -109,7 +109,7 @@ def decode_file(data: bytes) -> IndexedFile:
     """The inverse of `encode_file`.
 
     Raises:
-        CorruptDataError: Not what `encode_file` writes.
+        IndexDamagedError: Not what `encode_file` writes.
     """
     try:
         path, spec_id, partition = json.loads(data)
@@ -119,9 +119,7 @@ def decode_file(data: bytes) -> IndexedFile:
             partition=tuple(_from_json(value) for value in partition),
         )
     except (ValueError, TypeError, KeyError, ArithmeticError) as error:
-        raise CorruptDataError(
-            "a file of the index dictionary cannot be read", action="rebuild the index"
-        ) from error
+        raise damaged("a file of the index dictionary cannot be read", "files") from error
 
 
 def _to_json(value: Any) -> Any:

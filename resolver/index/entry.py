@@ -13,9 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from resolver.index.base import Entries
+from resolver.index.damage import damaged
 from resolver.index.shard import SST_CHUNK_KEYS, SstChunk
 from resolver.keys import EncodedKeys, concat_keys, factorize
-from tableformat.errors import CorruptDataError, UnsupportedError
+from tableformat.errors import UnsupportedError
 
 POSITION_BITS = 36
 POSITION_LIMIT = 1 << POSITION_BITS  # rows per data file
@@ -65,14 +66,12 @@ def decode_values(values: Sequence[bytes]) -> tuple[Int64s, Rows]:
         The ordinal of the key of each row, ascending, and the rows.
 
     Raises:
-        CorruptDataError: A value is not a whole number of rows.
+        IndexDamagedError: A value is not a whole number of rows.
     """
     lengths = np.fromiter(map(len, values), dtype=np.int64, count=len(values))
     counts, rest = np.divmod(lengths, ROW_BYTES)
     if rest.any():
-        raise CorruptDataError(
-            "an index entry is not a whole number of rows", action="rebuild the index"
-        )
+        raise damaged("an index entry is not a whole number of rows", "shard")
     rows = np.frombuffer(b"".join(values), dtype="<u8").astype(np.uint64, copy=False)
     return np.repeat(np.arange(len(values), dtype=np.int64), counts), rows
 

@@ -22,7 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tableformat.errors import CorruptDataError, InvalidInputError, StoreUnavailableError
+from resolver.index.damage import damaged
+from tableformat.errors import InvalidInputError, StoreUnavailableError
 
 # On disk: never change the value for the same layout.
 FOLDER_FORMAT = 1
@@ -67,7 +68,7 @@ def disk_errors(location: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise StoreUnavailableError(
-            f"the index folder cannot be used: {error.strerror or error}", location=location
+            f"the index folder cannot be used: {error.strerror or error}", index=location
         ) from error
 
 
@@ -90,7 +91,7 @@ class FolderLock:
             os.close(self._descriptor)
             raise StoreUnavailableError(
                 "the index is in use",
-                location=folder,
+                index=folder,
                 action="wait for the other process, or give this one another index folder",
             ) from error
 
@@ -105,7 +106,7 @@ def current_generation(folder: Path) -> Generation | None:
     """The generation that CURRENT names; None when the folder has never held a complete index.
 
     Raises:
-        CorruptDataError: CURRENT is unreadable or of another format.
+        IndexDamagedError: CURRENT is unreadable or of another format.
     """
     try:
         data = (folder / _CURRENT).read_bytes()
@@ -113,25 +114,22 @@ def current_generation(folder: Path) -> Generation | None:
         return None
     except OSError as error:
         raise StoreUnavailableError(
-            f"the index folder cannot be read: {error.strerror}", location=folder
+            f"the index folder cannot be read: {error.strerror}", index=folder
         ) from error
     try:
         current = json.loads(data)
         if current["format"] != FOLDER_FORMAT:
-            raise CorruptDataError(
+            raise damaged(
                 "the index folder has another format",
-                location=folder,
+                folder,
                 found=current["format"],
                 expected=FOLDER_FORMAT,
-                action="rebuild the index",
             )
         name, shard_count = str(current["generation"]), int(current["shards"])
     except (ValueError, TypeError, KeyError) as error:
-        raise CorruptDataError(
-            "CURRENT of the index folder is unreadable", location=folder, action="rebuild the index"
-        ) from error
+        raise damaged("CURRENT of the index folder is unreadable", folder) from error
     if not _is_generation_name(name) or shard_count < 1:
-        raise CorruptDataError("CURRENT of the index folder is damaged", location=folder)
+        raise damaged("CURRENT of the index folder names no index", folder)
     return Generation(folder / name, shard_count)
 
 
@@ -184,7 +182,7 @@ def check_usable_for_build(folder: Path) -> None:
     if foreign:
         raise InvalidInputError(
             "the index folder holds other things",
-            location=folder,
+            index=folder,
             found=sorted(foreign)[0],
             action="give the index a folder of its own",
         )

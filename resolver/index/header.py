@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from resolver.index.base import IndexBinding
-from tableformat.errors import CorruptDataError
+from resolver.index.base import IndexBinding, IndexDamagedError
+from resolver.index.damage import damaged
 
 # On disk: never change the value for the same meaning of headers, keys and values.
 HEADER_FORMAT = 1
@@ -31,7 +31,7 @@ class ShardHeader:
         """The inverse of `to_json`.
 
         Raises:
-            CorruptDataError: Another format, or not a header.
+            IndexDamagedError: Another format, or not a header.
         """
         fields = _fields(content, location)
         try:
@@ -69,7 +69,7 @@ class FilesHeader:
         """The inverse of `to_json`.
 
         Raises:
-            CorruptDataError: Another format, or not a header.
+            IndexDamagedError: Another format, or not a header.
         """
         fields = _fields(content, location)
         try:
@@ -84,17 +84,14 @@ def _fields(content: Any, location: Path) -> dict[str, Any]:
     if not isinstance(content, dict) or "format" not in content:
         raise _unreadable(location)
     if content["format"] != HEADER_FORMAT:
-        raise CorruptDataError(
+        raise damaged(
             "the index has another format",
-            location=location,
+            location,
             found=content["format"],
             expected=HEADER_FORMAT,
-            action="rebuild the index",
         )
     return {name: value for name, value in content.items() if name != "format"}
 
 
-def _unreadable(location: Path) -> CorruptDataError:
-    return CorruptDataError(
-        "the header of an index shard is unreadable", location=location, action="rebuild the index"
-    )
+def _unreadable(location: Path) -> IndexDamagedError:
+    return damaged("the header of an index shard is unreadable", location)

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from resolver.index.base import IndexBinding
+from resolver.index.base import IndexBinding, IndexDamagedError
 from resolver.index.folder import FolderLock, current_generation, disk_errors, remove_leftovers
 from resolver.index.rocks import DEFAULT_CACHE_BYTES, RocksIndex
-from tableformat.errors import CorruptDataError
 from tableformat.runtime import Runtime
 
 
@@ -83,7 +82,7 @@ def _open_locked(
         with disk_errors(folder):
             remove_leftovers(folder, generation)
         index = RocksIndex(generation, lock, runtime=runtime, cache_bytes=cache_bytes)
-    except CorruptDataError as error:
+    except IndexDamagedError as error:
         return OpenedIndex(None, Refusal.DAMAGED, str(error))
     refused = _compare(index.binding, expected)
     if refused is not None:

@@ -21,13 +21,11 @@ without a pending `APPLY` mean damage, and the index is rebuilt; it is never par
 
 from __future__ import annotations
 
-import json
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -35,9 +33,11 @@ import pyarrow as pa
 
 from resolver.index.base import Entries, IndexBinding, IndexChanges, IndexedFile, Matches, Prepared
 from resolver.index.change import ChangeParts, split_by_shard
-from resolver.index.dictionary import FileChanges, FileDictionary, file_changes
+from resolver.index.damage import check_unmarked, damaged, remembering_damage
+from resolver.index.dictionary import FileDictionary, file_changes
 from resolver.index.entry import (
     FILE_ID_LIMIT,
+    Rows,
     TouchedKeys,
     decode_values,
     file_id_of,
@@ -45,40 +45,20 @@ from resolver.index.entry import (
     position_of,
     sst_chunks,
 )
-from resolver.index.folder import (
-    FolderLock,
-    Generation,
-    disk_errors,
-    sync_folder,
-    write_atomically,
-)
-from resolver.index.header import FilesHeader, ShardHeader
-from resolver.index.shard import Shard, open_cache, write_sst
+from resolver.index.folder import FolderLock, Generation, disk_errors, sync_folder
+from resolver.index.header import ShardHeader
+from resolver.index.pending import PendingChange, roll_forward, settle, shard_sst
+from resolver.index.shard import write_sst
+from resolver.index.shards import Shards
 from resolver.keys import EncodedKeys
-from tableformat.errors import CorruptDataError, InvalidInputError, StoreUnavailableError
+from tableformat.errors import InvalidInputError, StoreUnavailableError
 from tableformat.runtime import Runtime
 
 DEFAULT_CACHE_BYTES = 128 << 20
-THREADS_MAX = 8
-# Bounds the Python objects alive at once in a lookup, per thread.
-LOOKUP_CHUNK_KEYS = 131_072
 
-_FILES_SST = "files.sst"
-_APPLY = "APPLY"
-
-S = TypeVar("S")
-T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class _Pending:
-    """A prepared change of this process."""
-
-    base: str
-    path: Path
-    touched: frozenset[int]
-    files: FileChanges
-    next_file_id: int
+Int32s = npt.NDArray[np.int32]
+Int64s = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 
 
 class RocksIndex:
@@ -86,12 +66,10 @@ class RocksIndex:
 
     __slots__ = (
         "_dictionary",
-        "_files",
         "_header",
         "_interrupted",
         "_lock",
         "_pending",
-        "_pool",
         "_runtime",
         "_shards",
         "generation",
@@ -108,36 +86,27 @@ class RocksIndex:
         """Open a generation under a lock that the index releases when it is closed.
 
         Raises:
-            CorruptDataError: Shards are missing, damaged or do not belong together.
+            IndexDamagedError: Shards are missing, damaged or do not belong together.
             StoreUnavailableError: Disk trouble, or another process has it open.
+
+        Effects: completes a decided change, and throws undecided ones away.
         """
         self.generation = generation
         self._lock = lock
         self._runtime = runtime
-        self._pending: dict[str, _Pending] = {}
+        self._pending: dict[str, PendingChange] = {}
         self._interrupted: str | None = None
-        self._shards: list[Shard] = []
-        self._pool = ThreadPoolExecutor(
-            max_workers=min(generation.shard_count, THREADS_MAX), thread_name_prefix="index"
-        )
-        cache = open_cache(cache_bytes)
-        try:
-            self._files = Shard.open(generation.files_path, cache)
-        except BaseException:
-            self._pool.shutdown()
-            raise
-        try:
-            self._dictionary = FileDictionary(self._files)
-            self._header = self._read_header()
-            shard_numbers = range(generation.shard_count)
-            self._shards = self._each(
-                shard_numbers, lambda i: Shard.open(generation.shard_path(i), cache)
-            )
-            self._settle_pending()
-            self._check_shards()
-        except BaseException:
-            self._close_shards()
-            raise
+        with remembering_damage(generation.path):
+            check_unmarked(generation.path)
+            self._shards = Shards(generation, cache_bytes)
+            try:
+                settle(generation.pending_path, self._shards, runtime)
+                self._header = self._shards.files_header()
+                self._shards.check_states(self._header)
+            except BaseException:
+                self._shards.close()
+                raise
+        self._dictionary = FileDictionary(self._shards.files)
 
     @property
     def binding(self) -> IndexBinding:
@@ -154,70 +123,59 @@ class RocksIndex:
 
         Cost: about 1 µs per key and core; absent keys mostly stop at the bloom filters.
         """
-        self._check_usable()
-        parts = self._each(
-            split_by_shard(keys, self.shard_count),
-            lambda part: self._lookup_shard(part[0], keys.take(part[1]), part[1]),
-        )
-        ordinal = np.concatenate([part[0] for part in parts]) if parts else _NO_INT64
-        rows = np.concatenate([part[1] for part in parts]) if parts else _NO_ROWS
-        if len(parts) > 1 or not _is_sorted(ordinal):
+        with self._in_use():
+            parts = self._shards.each(
+                split_by_shard(keys, self.shard_count), lambda part: self._lookup(keys, *part)
+            )
+            ordinal = np.concatenate([_NO_INT64, *(part[0] for part in parts)])
+            rows = np.concatenate([_NO_ROWS, *(part[1] for part in parts)])
             order = np.argsort(ordinal, kind="stable")
             ordinal, rows = ordinal[order], rows[order]
-        file_id = file_id_of(rows)
-        live, files = self._live(file_id)
+            file_id = file_id_of(rows)
+            live, files = self._live(file_id)
         if not live.all():
             ordinal, rows, file_id = ordinal[live], rows[live], file_id[live]
         return Matches(ordinal, file_id, position_of(rows), files)
 
     def file_ids(self, paths: Iterable[str]) -> dict[str, int]:
         """See `PrimaryKeyIndex`."""
-        self._check_usable()
-        return self._dictionary.by_paths(paths)
+        with self._in_use():
+            return self._dictionary.by_paths(paths)
 
     def files(self) -> dict[int, IndexedFile]:
         """See `PrimaryKeyIndex`."""
-        self._check_usable()
-        return self._dictionary.all()
+        with self._in_use():
+            return self._dictionary.all()
 
     def entries(self) -> Iterator[Entries]:
         """See `PrimaryKeyIndex`."""
-        self._check_usable()
-        for shard in self._shards:
-            for batch in shard.scan():
-                keys = pa.array([key for key, _ in batch], type=pa.large_binary())
-                ordinal, rows = decode_values([value for _, value in batch])
-                file_id = file_id_of(rows)
-                live, _ = self._live(file_id)
-                ordinal, rows = ordinal[live], rows[live]
-                yield Entries(
-                    EncodedKeys(binary=keys).take(ordinal), file_id[live], position_of(rows)
-                )
+        with self._in_use():
+            for shard in range(self.shard_count):
+                for batch in self._shards[shard].scan():
+                    yield self._entries_of(batch)
 
     def prepare(self, changes: IndexChanges) -> Prepared:
         """See `PrimaryKeyIndex`."""
-        self._check_usable()
-        dropped = self._dictionary.by_paths(changes.dropped_files)
-        file_ids, next_file_id = self._assign_ids(changes.added_files, dropped)
-        files = file_changes(
-            dropped.items(), zip(file_ids.tolist(), changes.added_files, strict=True)
-        )
-        name = self._runtime.ids.uuid().hex
-        path = self.generation.pending_path / name
-        with disk_errors(path):
-            path.mkdir(parents=True)
+        with self._in_use():
+            dropped = self._dictionary.by_paths(changes.dropped_files)
+            file_ids, next_file_id = self._assign_ids(changes.added_files, dropped)
+            name = self._runtime.ids.uuid().hex
+            path = self.generation.pending_path / name
             try:
-                touched = self._write_shard_changes(
-                    name, path, changes, file_ids, frozenset(dropped.values())
-                )
+                with disk_errors(path):
+                    path.mkdir(parents=True)
+                touched = self._write_shards(path, changes, file_ids, frozenset(dropped.values()))
             except BaseException:
                 shutil.rmtree(path, ignore_errors=True)
                 raise
-        self._pending[name] = _Pending(
+        self._pending[name] = PendingChange(
+            name=name,
             base=self._header.state,
             path=path,
             touched=touched,
-            files=files,
+            files=file_changes(
+                dropped.items(), zip(file_ids.tolist(), changes.added_files, strict=True)
+            ),
             next_file_id=next_file_id,
         )
         self._runtime.fail_point("index.prepare.written")
@@ -226,59 +184,42 @@ class RocksIndex:
     def apply(self, prepared: Prepared, binding: IndexBinding) -> None:
         """See `PrimaryKeyIndex`.
 
-        Effects: *1. `files.sst`; 2. `APPLY`; 3. each shard; 4. the dictionary and the binding;
-        5. removes the pending folder.* A crash before 2 leaves the index at its older snapshot,
-        one after 2 is completed when the index is opened.
+        Effects: *1. decides the change; 2. ingests it into each shard; 3. into the dictionary,
+        with the binding; 4. removes it from `pending`.* A crash before 1 leaves the index at its
+        older snapshot, one after it is completed when the index is opened.
         """
-        pending = self._pending.get(prepared.id)
-        if pending is None:
+        change = self._pending.get(prepared.id)
+        if change is None:
             raise InvalidInputError("this change was applied or discarded", prepared=prepared.id)
-        self._check_applicable(prepared, binding)
-        self._interrupted = prepared.id
-        with disk_errors(pending.path):
-            if not (pending.path / _APPLY).exists():
-                self._decide(prepared.id, pending, binding)
-            self._roll_forward(pending.path)
+        self._check_applicable(change, binding)
+        self._interrupted = change.name
+        with remembering_damage(self.generation.path):
+            if not change.is_decided:
+                change.decide(self._header, binding, self._runtime)
+            roll_forward(change.path, self._shards, self._runtime)
+            self._header = self._shards.files_header()
+        self._dictionary.forget_cached()
         self._interrupted = None
         self._pending.clear()  # changes prepared on the older state can no longer be applied
-        self._remove_pending()
-
-    def _decide(self, name: str, pending: _Pending, binding: IndexBinding) -> None:
-        """Make the change one that opening the index completes."""
-        header = FilesHeader(
-            generation=self.generation.name,
-            state=name,
-            previous=pending.base,
-            shards=tuple(
-                name if shard in pending.touched else state
-                for shard, state in enumerate(self._header.shards)
-            ),
-            next_file_id=pending.next_file_id,
-            binding=binding,
-        )
-        sst = pending.path / _FILES_SST
-        sst.unlink(missing_ok=True)
-        write_sst(sst, [(pending.files.keys, pending.files.values)], header.to_json())
-        self._runtime.fail_point("index.apply.before")
-        write_atomically(pending.path / _APPLY, header.to_json())
+        shutil.rmtree(self.generation.pending_path, ignore_errors=True)
 
     def discard(self, prepared: Prepared) -> None:
         """See `PrimaryKeyIndex`."""
-        pending = self._pending.get(prepared.id)
-        if pending is None:
+        change = self._pending.get(prepared.id)
+        if change is None:
             return
-        if (pending.path / _APPLY).exists():
+        if change.is_decided:
             raise InvalidInputError(
                 "a change that is being applied cannot be discarded", prepared=prepared.id
             )
         del self._pending[prepared.id]
         if self._interrupted == prepared.id:
             self._interrupted = None
-        shutil.rmtree(pending.path, ignore_errors=True)
+        shutil.rmtree(change.path, ignore_errors=True)
 
     def close(self) -> None:
         """See `PrimaryKeyIndex`."""
-        self._close_shards()
+        self._shards.close()
         self._lock.release()
 
     def __enter__(self) -> Self:
@@ -289,23 +230,14 @@ class RocksIndex:
 
     # -- reading ---------------------------------------------------------------------------------
 
-    def _lookup_shard(
-        self, shard: int, keys: EncodedKeys, key_rows: npt.NDArray[np.int64]
-    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint64]]:
-        """Key ordinals and rows of one shard's share of a lookup."""
-        order = keys.argsort()
-        ordinals, rows = [], []
-        for start in range(0, len(order), LOOKUP_CHUNK_KEYS):
-            chunk = order[start : start + LOOKUP_CHUNK_KEYS]
-            values = self._shards[shard].get(keys.take(chunk).to_list())
-            ordinal, found = decode_values(values)
-            ordinals.append(key_rows[chunk[ordinal]])
-            rows.append(found)
-        return np.concatenate(ordinals), np.concatenate(rows)
+    def _lookup(self, keys: EncodedKeys, shard: int, ordinals: Int64s) -> tuple[Int64s, Rows]:
+        """Rows of one shard's share of the keys, with the ordinals of the whole lookup."""
+        in_shard = keys.take(ordinals)
+        order = in_shard.argsort()
+        ordinal, rows = self._shards.rows_of(shard, in_shard.take(order))
+        return ordinals[order[ordinal]], rows
 
-    def _live(
-        self, file_id: npt.NDArray[np.int32]
-    ) -> tuple[npt.NDArray[np.bool_], dict[int, IndexedFile]]:
+    def _live(self, file_id: Int32s) -> tuple[Bools, dict[int, IndexedFile]]:
         """Which rows are in files of the table, and those files."""
         distinct = np.unique(file_id)
         files = self._dictionary.by_ids(distinct.tolist())
@@ -313,36 +245,34 @@ class RocksIndex:
             return np.ones(len(file_id), dtype=np.bool_), files
         return np.isin(file_id, np.fromiter(files, dtype=np.int32, count=len(files))), files
 
+    def _entries_of(self, pairs: Sequence[tuple[bytes, bytes]]) -> Entries:
+        keys = pa.array([key for key, _ in pairs], type=pa.large_binary())
+        ordinal, rows = decode_values([value for _, value in pairs])
+        file_id = file_id_of(rows)
+        live, _ = self._live(file_id)
+        selected = EncodedKeys(binary=keys).take(ordinal[live])
+        return Entries(selected, file_id[live], position_of(rows[live]))
+
     # -- writing ---------------------------------------------------------------------------------
 
     def _assign_ids(
         self, added: Sequence[IndexedFile], dropped: dict[str, int]
-    ) -> tuple[npt.NDArray[np.int32], int]:
+    ) -> tuple[Int32s, int]:
         """An id per added file: its own when it stays, a new one otherwise."""
         known = self._dictionary.by_paths(file.file_path for file in added)
+        known = {path: file_id for path, file_id in known.items() if path not in dropped}
         next_file_id = self._header.next_file_id
         ids = []
         for file in added:
-            file_id = known.get(file.file_path)
-            if file_id is None or file.file_path in dropped:
-                file_id, next_file_id = next_file_id, next_file_id + 1
-                known[file.file_path] = file_id
-            ids.append(file_id)
+            if file.file_path not in known:
+                known[file.file_path], next_file_id = next_file_id, next_file_id + 1
+            ids.append(known[file.file_path])
         if next_file_id > FILE_ID_LIMIT:
-            raise CorruptDataError(
-                "the index has used up its file ids",
-                location=self.generation.path,
-                action="rebuild the index",
-            )
+            raise damaged("the index has used up its file ids", self.generation.path)
         return np.array(ids, dtype=np.int32), next_file_id
 
-    def _write_shard_changes(
-        self,
-        name: str,
-        path: Path,
-        changes: IndexChanges,
-        file_ids: npt.NDArray[np.int32],
-        dropped_ids: frozenset[int],
+    def _write_shards(
+        self, path: Path, changes: IndexChanges, file_ids: Int32s, dropped_ids: frozenset[int]
     ) -> frozenset[int]:
         """Write one SST per touched shard; returns which."""
         scratch = path / "scratch"
@@ -353,141 +283,50 @@ class RocksIndex:
             change = parts.load(shard)
             present_key, present = self._present_rows(shard, change, dropped_ids)
             key, rows = new_rows(change, present_key, present)
-            header = ShardHeader(self.generation.name, shard, self.shard_count, name)
-            write_sst(path / f"{shard}.sst", sst_chunks(change.keys, key, rows), header.to_json())
+            header = ShardHeader(self.generation.name, shard, self.shard_count, path.name)
+            pairs = sst_chunks(change.keys, key, rows)
+            write_sst(shard_sst(path, shard), pairs, header.to_json())
 
         touched = parts.touched()
-        self._each(touched, write)
+        self._shards.each(touched, write)
         shutil.rmtree(scratch, ignore_errors=True)
-        sync_folder(path)
+        with disk_errors(path):
+            sync_folder(path)
         return frozenset(touched)
 
     def _present_rows(
         self, shard: int, change: TouchedKeys, dropped_ids: frozenset[int]
-    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint64]]:
+    ) -> tuple[Int64s, Rows]:
         """Rows that the touched, not cleared keys have now, in files that stay."""
         wanted = np.flatnonzero(~change.is_cleared)
-        ordinals, parts = [_NO_INT64], [_NO_ROWS]
-        for start in range(0, len(wanted), LOOKUP_CHUNK_KEYS):
-            chunk = wanted[start : start + LOOKUP_CHUNK_KEYS]
-            values = self._shards[shard].get(change.keys.take(chunk).to_list())
-            ordinal, rows = decode_values(values)
-            ordinals.append(chunk[ordinal])
-            parts.append(rows)
-        ordinal, rows = np.concatenate(ordinals), np.concatenate(parts)
+        ordinal, rows = self._shards.rows_of(shard, change.keys.take(wanted))
         file_id = file_id_of(rows)
         stays, _ = self._live(file_id)
         if dropped_ids:
             stays &= ~np.isin(file_id, np.fromiter(dropped_ids, dtype=np.int32))
-        return ordinal[stays], rows[stays]
+        return wanted[ordinal[stays]], rows[stays]
 
-    def _check_applicable(self, prepared: Prepared, binding: IndexBinding) -> None:
-        if prepared.base != self._header.state or self._interrupted not in (None, prepared.id):
+    def _check_applicable(self, change: PendingChange, binding: IndexBinding) -> None:
+        if change.base != self._header.state or self._interrupted not in (None, change.name):
             raise InvalidInputError(
-                "the index has changed since this change was prepared", prepared=prepared.id
+                "the index has changed since this change was prepared", prepared=change.name
             )
         mine = self.binding.at(snapshot_id=None, sequence_number=0)
         if binding.at(snapshot_id=None, sequence_number=0) != mine:
             raise InvalidInputError("an index keeps its table, branch and key", binding=binding)
 
-    def _roll_forward(self, path: Path) -> None:
-        """Complete a decided change. Idempotent; one that is no longer the newest is left alone."""
-        header = FilesHeader.parse(_read_json(path / _APPLY), path)
-        if self._header.state not in (header.state, header.previous):
-            return
-
-        def ingest(shard: int) -> None:
-            if header.shards[shard] == path.name:
-                current = ShardHeader.parse(self._shards[shard].header(), path)
-                if current.state != header.state:
-                    self._shards[shard].ingest(path / f"{shard}.sst")
-            self._runtime.fail_point("index.apply.shard")
-
-        self._each(range(self.shard_count), ingest)
-        if self._read_header().state != header.state:
-            self._files.ingest(path / _FILES_SST)
-        self._runtime.fail_point("index.apply.after")
-        self._dictionary.forget_cached()
-        self._header = self._read_header()
-
-    def _settle_pending(self) -> None:
-        """After a crash: complete what was decided, throw away the rest."""
-        folder = self.generation.pending_path
-        if not folder.is_dir():
-            return
-        for path in sorted(folder.iterdir()):
-            if (path / _APPLY).exists():
-                self._roll_forward(path)
-        self._remove_pending()
-
-    def _remove_pending(self) -> None:
-        shutil.rmtree(self.generation.pending_path, ignore_errors=True)
-
-    # -- state -----------------------------------------------------------------------------------
-
-    def _read_header(self) -> FilesHeader:
-        header = FilesHeader.parse(self._files.header(), self._files.path)
-        if (header.generation, len(header.shards)) != (
-            self.generation.name,
-            self.generation.shard_count,
-        ):
-            raise CorruptDataError(
-                "the file dictionary belongs to another index",
-                location=self._files.path,
-                action="rebuild the index",
-            )
-        return header
-
-    def _check_shards(self) -> None:
-        for number, shard in enumerate(self._shards):
-            found = ShardHeader.parse(shard.header(), shard.path)
-            expected = ShardHeader(
-                self.generation.name, number, self.shard_count, self._header.shards[number]
-            )
-            if found != expected:
-                raise CorruptDataError(
-                    "a shard of the index does not belong to its file dictionary",
-                    location=shard.path,
-                    action="rebuild the index",
-                )
-
-    def _check_usable(self) -> None:
-        if self._interrupted:
+    @contextmanager
+    def _in_use(self) -> Iterator[None]:
+        """Around everything that reads: not in mid-change, and damage is remembered."""
+        if self._interrupted is not None:
             raise StoreUnavailableError(
                 "a change of the index was interrupted",
-                location=self.generation.path,
+                index=self.generation.path,
                 action="apply it again, or open the index again",
             )
-
-    def _close_shards(self) -> None:
-        self._pool.shutdown()
-        for shard in self._shards:
-            shard.close()
-        self._files.close()
-
-    # -- shards in parallel ----------------------------------------------------------------------
-
-    def _each(self, items: Iterable[S], work: Callable[[S], T]) -> list[T]:
-        """Run `work` for every item, all to the end, then raise the first error."""
-        futures = [self._pool.submit(work, item) for item in items]
-        errors = [error for future in futures if (error := future.exception()) is not None]
-        if errors:
-            raise errors[0]
-        return [future.result() for future in futures]
+        with remembering_damage(self.generation.path):
+            yield
 
 
-def _read_json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise CorruptDataError(
-            "a decided change of the index is unreadable", location=path, action="rebuild the index"
-        ) from error
-
-
-def _is_sorted(values: npt.NDArray[np.int64]) -> bool:
-    return bool((values[1:] >= values[:-1]).all())
-
-
-_NO_INT64: npt.NDArray[np.int64] = np.empty(0, dtype=np.int64)
-_NO_ROWS: npt.NDArray[np.uint64] = np.empty(0, dtype=np.uint64)
+_NO_INT64: Int64s = np.empty(0, dtype=np.int64)
+_NO_ROWS: Rows = np.empty(0, dtype=np.uint64)

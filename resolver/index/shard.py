@@ -32,7 +32,8 @@ from rocksdict import (
     UniversalCompactOptions,
 )
 
-from tableformat.errors import CorruptDataError, StoreUnavailableError, TableError
+from resolver.index.damage import damaged
+from tableformat.errors import StoreUnavailableError, TableError
 
 # On disk: never change. No data key is empty (resolver.keys.encode).
 HEADER_KEY = b""
@@ -48,8 +49,19 @@ GET_CHUNK_KEYS = 2048
 SCAN_BATCH_KEYS = 65_536
 INFO_LOGS_KEPT = 2
 
-_DISK_TROUBLE = ("No space left", "Read-only file system", "Permission denied", "lock", "quota")
-
+# Marks of an operating-system error that a rebuild would not cure.
+_DISK_TROUBLE = (
+    "No space left",
+    "File too large",
+    "Disk quota exceeded",
+    "Read-only file system",
+    "Permission denied",
+    "Operation not permitted",
+    "Too many open files",
+    "Cannot allocate memory",
+    "lock hold by current process",
+    "While lock file",
+)
 
 SstChunk = tuple[Sequence[bytes], Sequence[bytes]]
 
@@ -65,7 +77,7 @@ def rocksdb_errors(location: Path) -> Iterator[None]:
 
     Raises:
         StoreUnavailableError: Full or read-only disk, or another process has the shard.
-        CorruptDataError: Everything else: missing, cut or flipped files.
+        IndexDamagedError: Everything else: missing, cut or flipped files.
     """
     try:
         yield
@@ -78,11 +90,9 @@ def rocksdb_errors(location: Path) -> Iterator[None]:
         text = str(error)
         if any(sign in text for sign in _DISK_TROUBLE):
             raise StoreUnavailableError(
-                f"the index cannot be used now: {text}", location=location
+                f"the index cannot be used now: {text}", index=location
             ) from error
-        raise CorruptDataError(
-            f"the index is damaged: {text}", location=location, action="rebuild the index"
-        ) from error
+        raise damaged(f"the index is damaged: {text}", location) from error
 
 
 class Shard:
@@ -106,13 +116,11 @@ class Shard:
         """An existing shard.
 
         Raises:
-            CorruptDataError: It is missing or damaged.
+            IndexDamagedError: It is missing or damaged.
             StoreUnavailableError: Another process has it open.
         """
         if not (path / "CURRENT").is_file():  # RocksDB would leave an empty database behind
-            raise CorruptDataError(
-                "a shard of the index is missing", location=path, action="rebuild the index"
-            )
+            raise damaged("a shard of the index is missing", path)
         with rocksdb_errors(path):
             return Shard(path, Rdict(str(path), _options(cache, create=False)))
 
@@ -123,13 +131,9 @@ class Shard:
         try:
             header = json.loads(data)
         except (TypeError, ValueError) as error:
-            raise CorruptDataError(
-                "a shard of the index has no readable header",
-                location=self.path,
-                action="rebuild the index",
-            ) from error
+            raise damaged("a shard of the index has no readable header", self.path) from error
         if not isinstance(header, dict):
-            raise CorruptDataError("the header of a shard is no object", location=self.path)
+            raise damaged("the header of a shard is no object", self.path)
         return header
 
     def get(self, keys: Sequence[bytes]) -> list[bytes]:

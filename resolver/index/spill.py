@@ -42,11 +42,6 @@ class ShardSpill:
             self._files.append(sink)
         writer.write_batch(batch)
 
-    def flush(self) -> None:
-        """Hand everything to the operating system."""
-        for sink in self._files:
-            sink.flush()
-
     def close(self) -> None:
         """End the streams."""
         for writer in self._writers.values():
