@@ -6,16 +6,17 @@ made again on the other side.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
-from pyarrow.fs import LocalFileSystem
 
-from tableformat.errors import UnsupportedError
+from tableformat.errors import InvalidInputError, UnsupportedError
 from tableformat.store import local
 from tableformat.store.base import ObjectInfo
 from tableformat.store.locations import AllowedLocations, ParsedLocation
+from tableformat.store.s3 import S3Objects, S3Output
 
 
 class ArrowObjectStore:
@@ -30,6 +31,8 @@ class ArrowObjectStore:
     def __init__(self, properties: Mapping[str, str], allowed: AllowedLocations) -> None:
         self._properties = dict(properties)
         self._allowed = allowed
+        self._objects: S3Objects | None = None
+        self._lock = threading.Lock()
 
     def __repr__(self) -> str:
         return f"ArrowObjectStore(allowed={list(self._allowed.prefixes)})"
@@ -44,48 +47,68 @@ class ArrowObjectStore:
 
     def get(self, location: str, *, offset: int = 0, length: int | None = None) -> bytes:
         """See `ObjectStore.get`."""
-        return local.read_range(self._local(location), offset, length)
+        at = self._allowed.check(location)
+        if offset < 0 or (length is not None and length < 0):
+            raise InvalidInputError(
+                "a range cannot be negative", location=location, offset=offset, length=length
+            )
+        if at.scheme == "file":
+            return local.read_range(at.path, offset, length)
+        return self._s3(at).get(at, offset, length)
 
     def size_bytes(self, location: str) -> int:
         """See `ObjectStore.size_bytes`."""
-        return local.size_bytes(self._local(location))
+        at = self._allowed.check(location)
+        if at.scheme == "file":
+            return local.size_bytes(at.path)
+        return self._s3(at).size_bytes(at)
 
     def put(self, location: str, data: bytes | memoryview) -> None:
         """See `ObjectStore.put`."""
-        local.write_new(self._local(location), data)
+        at = self._allowed.check(location)
+        if at.scheme == "file":
+            local.write_new(at.path, data)
+        else:
+            self._s3(at).put(at, data, memoryview(data).nbytes)
 
     def open_input(self, location: str) -> pa.NativeFile:
         """See `ObjectStore.open_input`."""
-        path = self._local(location)
-        local.size_bytes(path)
-        return LocalFileSystem().open_input_file(path)
+        at = self._allowed.check(location)
+        if at.scheme == "file":
+            return local.open_input(at.path)
+        return self._s3(at).open_input(at)
 
-    def open_output(self, location: str) -> Any:
+    def open_output(self, location: str) -> local.LocalOutput | S3Output:
         """See `ObjectStore.open_output`."""
-        return local.LocalOutput(self._local(location))
+        at = self._allowed.check(location)
+        if at.scheme == "file":
+            return local.LocalOutput(at.path)
+        return S3Output(self._s3(at), at)
 
     def list_prefix(self, prefix: str) -> Iterator[ObjectInfo]:
         """See `ObjectStore.list_prefix`."""
-        for path, status in local.list_files(self._local(prefix)):
-            yield local.object_info(f"file://{path}", status)
+        at = self._allowed.check(prefix)
+        return local.list_files(at.path) if at.scheme == "file" else self._s3(at).list(at)
 
     def delete(self, locations: Sequence[str]) -> None:
-        """See `ObjectStore.delete`."""
-        local.remove_files([self._local(location) for location in locations])
+        """See `ObjectStore.delete`. Every location is checked before the first is removed."""
+        places = [self._allowed.check(location) for location in locations]
+        remote = [at for at in places if at.scheme != "file"]
+        local.remove_files([at.path for at in places if at.scheme == "file"])
+        if remote:
+            self._s3(remote[0]).delete(remote)
 
-    def _local(self, location: str) -> str:
-        parsed = self._allowed.check(location)
-        if parsed.scheme != "file":
-            raise _unsupported(parsed)
-        return parsed.path
-
-
-def _unsupported(parsed: ParsedLocation) -> UnsupportedError:
-    return UnsupportedError(
-        f"no object store for the scheme {parsed.scheme!r}",
-        action="use file or s3 locations",
-        location=str(parsed),
-    )
+    def _s3(self, at: ParsedLocation) -> S3Objects:
+        if at.scheme != "s3":
+            raise UnsupportedError(
+                f"no object store for the scheme {at.scheme!r}",
+                action="use file or s3 locations",
+                location=str(at),
+            )
+        with self._lock:
+            if self._objects is None:
+                self._objects = S3Objects(self._properties)
+            return self._objects
 
 
 def _rebuild(properties: dict[str, str], prefixes: tuple[str, ...]) -> ArrowObjectStore:

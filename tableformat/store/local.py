@@ -16,6 +16,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 
+import pyarrow as pa
+from pyarrow.fs import LocalFileSystem
+
 from tableformat.errors import (
     AlreadyExistsError,
     CorruptDataError,
@@ -158,8 +161,17 @@ class LocalOutput(io.RawIOBase):
         self.abort()
 
 
-def list_files(folder: str) -> Iterator[tuple[str, os.stat_result]]:
-    """Every regular file below `folder` with its status, in no order; links are not followed."""
+def open_input(path: str) -> pa.NativeFile:
+    """Open for random access."""
+    size_bytes(path)
+    try:
+        return LocalFileSystem().open_input_file(path)
+    except OSError as error:
+        raise translate(error, path) from error
+
+
+def list_files(folder: str) -> Iterator[ObjectInfo]:
+    """Every file below `folder`, in no order, links listed but not followed."""
     pending = [folder]
     while pending:
         current = pending.pop()
@@ -170,16 +182,12 @@ def list_files(folder: str) -> Iterator[tuple[str, os.stat_result]]:
                         pending.append(entry.path)
                         continue
                     if (found := _status(entry)) is not None:
-                        yield entry.path, found
+                        modified_ms = found.st_mtime_ns // 1_000_000
+                        yield ObjectInfo(f"file://{entry.path}", found.st_size, modified_ms)
         except FileNotFoundError:
             continue
         except OSError as error:
             raise translate(error, current) from error
-
-
-def object_info(location: str, found: os.stat_result) -> ObjectInfo:
-    """A listed file as an object."""
-    return ObjectInfo(location, found.st_size, found.st_mtime_ns // 1_000_000)
 
 
 def remove_files(paths: Sequence[str]) -> None:
