@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Literal
 
 from pyiceberg.avro.encoder import BinaryEncoder
 from pyiceberg.avro.resolver import construct_writer
+from pyiceberg.avro.writer import Writer
 from pyiceberg.manifest import DATA_FILE_TYPE, manifest_entry_schema_with_data_file
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
@@ -26,7 +29,9 @@ from tableformat.files.partition_values import (
     partition_type,
     summarize_partitions,
 )
+from tableformat.files.remembered import RememberedBytes
 from tableformat.spec.data_file import EntryStatus, FileContent, ManifestEntry
+from tableformat.spec.json_texts import text_of
 from tableformat.spec.manifest_file import MANIFEST_CONTENT_NAMES, ManifestContent, ManifestFile
 
 __all__ = ["decode_manifest", "describe_manifest", "encode_manifest"]
@@ -63,32 +68,17 @@ def encode_manifest(
         InvalidInputError: A partition value does not fit its type.
         InternalError: Entries that do not belong together, or without what they must carry.
     """
-    partition = partition_type(spec, schema)
-    normalize = partition_normalizer(partition)
-    entry_schema = _entry_schema(partition)
-    writer = construct_writer(entry_schema)
-    buffer = io.BytesIO()
-    encoder = BinaryEncoder(buffer)
+    layout = _layout(partition_type(spec, schema))
+    records = []
     for entry in entries:
         _check_writable(entry, spec.spec_id, content)
-        file = entry.data_file
-        row = _data_file_row(entry, normalize(file.partition), content)
-        writer.write(
-            encoder,
-            (
-                int(entry.status),
-                entry.snapshot_id,
-                entry.sequence_number,
-                entry.file_sequence_number,
-                row,
-            ),
-        )
+        records.append(_record(entry, layout))
     return encode_container(
-        buffer.getvalue(),
+        b"".join(records),
         record_count=len(entries),
-        schema=avro_schema_json(entry_schema, "manifest_entry"),
+        schema=layout.avro_schema,
         metadata={
-            "schema": schema.model_dump_json(),
+            "schema": text_of(schema).decode(),
             "schema-id": str(schema.schema_id),
             "partition-spec": json.dumps([each.model_dump() for each in spec.fields]),
             "partition-spec-id": str(spec.spec_id),
@@ -146,6 +136,53 @@ def describe_manifest(
     )
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Layout:
+    """What is the same for all manifests with one partition type."""
+
+    writer: Writer
+    avro_schema: Any
+    normalize: Callable[[tuple[Any, ...]], tuple[Any, ...]]
+
+
+@lru_cache(maxsize=64)
+def _layout(partition: StructType) -> _Layout:
+    entry_schema = _entry_schema(partition)
+    return _Layout(
+        writer=construct_writer(entry_schema),
+        avro_schema=avro_schema_json(entry_schema, "manifest_entry"),
+        normalize=partition_normalizer(partition),
+    )
+
+
+# EXISTING entries are what is written over and over: by every rewrite of their manifest.
+_existing_records: RememberedBytes[ManifestEntry] = RememberedBytes()
+
+
+def _record(entry: ManifestEntry, layout: _Layout) -> bytes:
+    """The Avro record of an entry."""
+    if entry.status != EntryStatus.EXISTING:
+        return _encode_record(entry, layout)
+    record = _existing_records.get(entry, layout)
+    if record is None:
+        record = _encode_record(entry, layout)
+        _existing_records.put(entry, layout, record)
+    return record
+
+
+def _encode_record(entry: ManifestEntry, layout: _Layout) -> bytes:
+    buffer = io.BytesIO()
+    row = (
+        int(entry.status),
+        entry.snapshot_id,
+        entry.sequence_number,
+        entry.file_sequence_number,
+        _data_file_row(entry, layout.normalize(entry.data_file.partition)),
+    )
+    layout.writer.write(BinaryEncoder(buffer), row)
+    return buffer.getvalue()
+
+
 def _entry_schema(partition: StructType) -> Schema:
     """PyIceberg's v3 schema with our partition type, and `equality_ids` as the spec has it.
 
@@ -187,11 +224,9 @@ def _check_writable(entry: ManifestEntry, spec_id: int, content: ManifestContent
         raise InternalError(f"cannot write a manifest: {problem}", file_path=file.file_path)
 
 
-def _data_file_row(
-    entry: ManifestEntry, partition: tuple[Any, ...], content: ManifestContent
-) -> tuple[Any, ...]:
+def _data_file_row(entry: ManifestEntry, partition: tuple[Any, ...]) -> tuple[Any, ...]:
     file = entry.data_file
-    keeps_row_id = content == ManifestContent.DATA and entry.status != EntryStatus.ADDED
+    keeps_row_id = file.content == FileContent.DATA and entry.status != EntryStatus.ADDED
     return (
         int(file.content),
         file.file_path,

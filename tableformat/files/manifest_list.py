@@ -9,10 +9,12 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 from pyiceberg.avro.encoder import BinaryEncoder
 from pyiceberg.avro.resolver import construct_writer
+from pyiceberg.avro.writer import Writer
 from pyiceberg.manifest import MANIFEST_LIST_FILE_SCHEMAS
 
 from tableformat.errors import CorruptDataError, InternalError, UnsupportedError
@@ -20,6 +22,7 @@ from tableformat.files.avro import decode_container, encode_container
 from tableformat.files.avro_records import ROOT, Projection, WantedField, compile_record
 from tableformat.files.avro_schema import avro_schema_json
 from tableformat.files.avro_values import MalformedAvroError, describe_malformed
+from tableformat.files.remembered import RememberedBytes
 from tableformat.spec.manifest_file import (
     UNKNOWN_COUNT,
     ManifestContent,
@@ -112,16 +115,10 @@ def encode_manifest_list(
             next_row_id += checked.added_rows_count + checked.existing_rows_count
         assigned.append(checked)
     parent = "null" if parent_snapshot_id is None else str(parent_snapshot_id)
-    schema = MANIFEST_LIST_FILE_SCHEMAS[FORMAT_VERSION]
-    writer = construct_writer(schema)
-    buffer = io.BytesIO()
-    encoder = BinaryEncoder(buffer)
-    for manifest in assigned:
-        writer.write(encoder, _row(manifest))
     data = encode_container(
-        buffer.getvalue(),
+        b"".join(map(_record, assigned)),
         record_count=len(assigned),
-        schema=avro_schema_json(schema, "manifest_file"),
+        schema=_avro_schema(),
         metadata={
             "snapshot-id": str(snapshot_id),
             "parent-snapshot-id": parent,
@@ -191,6 +188,31 @@ def _with_sequence_number(
         sequence_number=sequence_number,
         min_sequence_number=sequence_number if lowest is None else lowest,
     )
+
+
+@cache
+def _writer() -> Writer:
+    return construct_writer(MANIFEST_LIST_FILE_SCHEMAS[FORMAT_VERSION])
+
+
+@cache
+def _avro_schema() -> Any:
+    return avro_schema_json(MANIFEST_LIST_FILE_SCHEMAS[FORMAT_VERSION], "manifest_file")
+
+
+# Most manifests of a list stood in the one before.
+_records: RememberedBytes[ManifestFile] = RememberedBytes()
+
+
+def _record(manifest: ManifestFile) -> bytes:
+    """The Avro record of a manifest whose numbers are assigned."""
+    record = _records.get(manifest, None)
+    if record is None:
+        buffer = io.BytesIO()
+        _writer().write(BinaryEncoder(buffer), _row(manifest))
+        record = buffer.getvalue()
+        _records.put(manifest, None, record)
+    return record
 
 
 def _row(manifest: ManifestFile) -> tuple[Any, ...]:

@@ -98,7 +98,7 @@ class DataFile:
         return replace(self, **changes)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True)
 class ManifestEntry:
     """One file in one manifest.
 

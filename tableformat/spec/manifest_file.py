@@ -30,7 +30,7 @@ class PartitionFieldSummary:
     upper_bound: bytes | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True)
 class ManifestFile:
     """One manifest as its manifest list describes it. Field names are the spec's.
 
