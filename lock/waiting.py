@@ -245,7 +245,7 @@ class _Pace:
             self._holding, self._since_ms = holding, now_ms
         self._report(blocked, now_ms)
         pause_ms = max((now_ms - self._since_ms) * _QUIET_SHARE, store.poll_min_ms)
-        pause_ms += (blocked.place - 1) * store.poll_min_ms
+        pause_ms += (blocked.place - 1) * 2 * store.poll_min_ms
         pause_ms = min(pause_ms, store.poll_max_ms) * self._register.ids.uniform(0.8, 1.2)
         if blocked.is_held and blocked.place == 1:
             # Look right when the lease ends, if its holder is dead.
