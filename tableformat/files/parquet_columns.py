@@ -115,7 +115,8 @@ def _column(field: pa.Field, counter: Iterator[int]) -> FileColumn:
 
 def _mapped(column: FileColumn, names: Sequence[MappedField]) -> FileColumn:
     found = next((each for each in names if column.name in each.names), None)
-    below: Sequence[MappedField] = found.fields if found else ()
+    # `is None`, not truth: a mapped field without children has length 0.
+    below: Sequence[MappedField] = () if found is None else found.fields
     if is_list(column.kind):
         children = tuple(
             _mapped(replace(child, name="element"), below) for child in column.children
@@ -127,7 +128,7 @@ def _mapped(column: FileColumn, names: Sequence[MappedField]) -> FileColumn:
         )
     else:
         children = tuple(_mapped(child, below) for child in column.children)
-    return replace(column, field_id=found.field_id if found else None, children=children)
+    return replace(column, field_id=None if found is None else found.field_id, children=children)
 
 
 def _pruned(column: FileColumn, wanted: NestedField) -> FileColumn:

@@ -1,8 +1,9 @@
 """Read one Parquet data or delete file as rows of a wanted schema.
 
-What is checked, because a wrong file must never become wrong rows: the object's size and the row
-count against the manifest entry, the checksum of every page, the stored types against the wanted
-ones, nulls in required columns. Whatever fails is a `CorruptDataError` that names the file.
+What is checked, because a wrong file must never become wrong rows: the object's size, the checksum
+of every page, all that `parquet_check` names, the stored types against the wanted ones, nulls in
+required columns. Whatever fails is a `CorruptDataError` that names the file. Batches may have been
+handed out before a file turns out to be broken: rows count only when the iterator has ended.
 
 Row positions are ordinals in the whole file, also when row groups are skipped.
 """
@@ -32,6 +33,12 @@ from tableformat.errors import (
     UnsupportedError,
     error_context,
 )
+from tableformat.files.parquet_check import (
+    PresentCounts,
+    check_chunks,
+    check_row_count,
+    check_stored_ids,
+)
 from tableformat.files.parquet_columns import (
     FileColumn,
     file_columns,
@@ -41,6 +48,7 @@ from tableformat.files.parquet_columns import (
 )
 from tableformat.files.parquet_projection import columns_by_id, missing_column, project_column
 from tableformat.files.parquet_row_groups import RowGroupFilter, matching_row_groups
+from tableformat.files.parquet_schema_checksum import check_schema
 from tableformat.spec.arrow_arrays import constant_array
 from tableformat.spec.data_file import PARQUET_FORMAT, DataFile
 from tableformat.spec.names import LAST_UPDATED_SEQUENCE_NUMBER_FIELD_ID, ROW_ID_FIELD_ID
@@ -90,22 +98,19 @@ def read_data_file(
     Source: spec, Column Projection and Row Lineage.
     """
     location = data_file.file_path
-    with error_context(location=location):
-        reader = _open(store, data_file)
-        with _as_corrupt(location):
-            tree = file_columns(reader.schema_arrow)
-        if has_field_ids(tree):
-            _check_stored_ids(data_file, tree, schema)
-        else:
-            mapping = _name_mapping((properties or {}).get(NAME_MAPPING_PROPERTY))
-            tree = map_columns(tree, mapping)
-        columns = select_columns(tree, schema.fields)
+    if data_file.file_format.upper() != PARQUET_FORMAT:
+        raise UnsupportedError(f"cannot read {data_file.file_format} files", location=location)
+    mapping = _name_mapping((properties or {}).get(NAME_MAPPING_PROPERTY))
+    with error_context(location=location), store.open_input(location) as source:
+        reader = _open(source, data_file)
+        columns = _columns(reader, data_file, schema, mapping)
         plan = _Plan(data_file, schema, spec, columns, sequence_number, positions=positions)
         groups: Sequence[int] = range(reader.metadata.num_row_groups)
         if row_group_filter is not None:
-            groups = matching_row_groups(
-                reader.metadata, data_file, columns, schema.fields, row_group_filter
-            )
+            with _as_corrupt(location):
+                groups = matching_row_groups(
+                    reader.metadata, data_file, columns, schema.fields, row_group_filter
+                )
         yield from _batches(reader, plan, batch_rows, groups)
 
 
@@ -125,7 +130,7 @@ class _Plan:
         self.data_file = data_file
         self.location = data_file.file_path
         self.leaves = [leaf for column in columns for leaf in column.leaves()]
-        self._columns = columns
+        self.columns = columns
         self._index = columns_by_id(columns)
         self._fields: tuple[NestedField, ...] = tuple(schema.fields)
         self._sequence_number = sequence_number
@@ -148,7 +153,7 @@ class _Plan:
         index = self._index.get(field.field_id)
         found = None
         if index is not None:
-            found = project_column(stored[index], self._columns[index], field, field.name)
+            found = project_column(stored[index], self.columns[index], field, field.name)
         if field.field_id == ROW_ID_FIELD_ID:
             first = self.data_file.first_row_id
             return _inherit(
@@ -180,13 +185,13 @@ def _batches(
             for start in range(position, end, batch_rows):
                 yield plan.project([], start, min(batch_rows, end - start))
             continue
+        groups = list(range(first, last + 1))
+        counts = PresentCounts(footer, plan.columns)
         stream = reader.reader.iter_batches(
-            batch_rows,
-            row_groups=list(range(first, last + 1)),
-            column_indices=plan.leaves,
-            use_threads=True,
+            batch_rows, row_groups=groups, column_indices=plan.leaves, use_threads=True
         )
         while (batch := _next(stream, plan.location)) is not None:
+            counts.add(batch.columns)
             yield plan.project(batch.columns, position, batch.num_rows)
             position += batch.num_rows
         if position != end:
@@ -195,15 +200,13 @@ def _batches(
                 expected=end,
                 found=position,
             )
+        with _as_corrupt(plan.location):
+            check_chunks(footer, plan.leaves, groups)
+            counts.check(groups)
 
 
-def _open(store: ObjectStore, data_file: DataFile) -> pq.ParquetFile:
-    """Open a file and hold its size and row count against the manifest entry."""
-    if data_file.file_format.upper() != PARQUET_FORMAT:
-        raise UnsupportedError(
-            f"cannot read {data_file.file_format} files", location=data_file.file_path
-        )
-    source = store.open_input(data_file.file_path)
+def _open(source: pa.NativeFile, data_file: DataFile) -> pq.ParquetFile:
+    """Parse the footer, and hold size and row count against the manifest entry."""
     with _as_corrupt(data_file.file_path):
         size_bytes = source.size()
         if size_bytes != data_file.file_size_in_bytes:
@@ -213,33 +216,26 @@ def _open(store: ObjectStore, data_file: DataFile) -> pq.ParquetFile:
                 found=size_bytes,
             )
         reader = pq.ParquetFile(
-            source,
-            page_checksum_verification=True,
-            coerce_int96_timestamp_unit="us",
+            source, page_checksum_verification=True, coerce_int96_timestamp_unit="us"
         )
-        if reader.metadata.num_rows != data_file.record_count:
-            raise CorruptDataError(
-                "row count differs from the manifest entry",
-                expected=data_file.record_count,
-                found=reader.metadata.num_rows,
-            )
+        check_schema(reader)
+        check_row_count(reader.metadata, data_file)
     return reader
 
 
-def _check_stored_ids(data_file: DataFile, tree: Sequence[FileColumn], schema: Schema) -> None:
-    """A column that the manifest entry has statistics of must be in the file, under its id.
-
-    Without this a file with wrong ids would read as nulls. Not for files without ids: the mapping
-    that the statistics were made with may have been another one.
-    """
-    stored = {field_id for column in tree for field_id in column.ids()}
-    for field_id in data_file.column_sizes or ():
-        if field_id not in stored and field_id in schema.field_ids:
-            raise CorruptDataError(
-                "the manifest entry describes a column that the file does not have",
-                column=schema.find_column_name(field_id),
-                field_id=field_id,
-            )
+def _columns(
+    reader: pq.ParquetFile, data_file: DataFile, schema: Schema, mapping: NameMapping | None
+) -> tuple[FileColumn, ...]:
+    """What must be read of the file."""
+    with _as_corrupt(data_file.file_path):
+        tree = file_columns(reader.schema_arrow)
+        mapped = not has_field_ids(tree)
+        if mapped:
+            tree = map_columns(tree, mapping)
+        columns = select_columns(tree, schema.fields)
+    if not mapped:
+        check_stored_ids(data_file, columns, schema)
+    return columns
 
 
 @contextmanager
@@ -253,7 +249,7 @@ def _as_corrupt(location: str) -> Iterator[None]:
         if error.errno is not None:  # the system's complaint, not about the bytes
             raise StoreUnavailableError(f"cannot read: {error}", location=location) from error
         raise CorruptDataError(f"broken Parquet file: {error}", location=location) from error
-    except pa.ArrowException as error:
+    except (pa.ArrowException, UnicodeDecodeError) as error:  # names in the footer are text
         raise CorruptDataError(f"broken Parquet file: {error}", location=location) from error
 
 
@@ -289,6 +285,8 @@ def _ordinals(start: int, count: int) -> pa.Array:
 
 def _identity_constants(data_file: DataFile, spec: PartitionSpec) -> dict[int, object]:
     """Values of columns that equal a partition value, by source field id (internal form)."""
+    if len(spec.fields) != len(data_file.partition):
+        raise CorruptDataError("the entry's partition does not fit its spec", spec_id=spec.spec_id)
     return {
         field.source_id: value
         for field, value in zip(spec.fields, data_file.partition, strict=True)

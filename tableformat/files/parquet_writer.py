@@ -19,6 +19,7 @@ from tableformat.errors import InternalError, StoreUnavailableError
 from tableformat.files.parquet_metrics import FileMetrics, count_nans, file_metrics, leaves_of
 from tableformat.files.parquet_options import ParquetOptions
 from tableformat.files.parquet_schema import stored_rows, stored_schema
+from tableformat.files.parquet_schema_checksum import CHECKSUM_KEY, expected_checksum
 from tableformat.spec.data_file import PARQUET_FORMAT, DataFile, FileContent
 from tableformat.store.base import ObjectStore
 
@@ -93,6 +94,7 @@ class ParquetFileWriter:
             File size in bytes, and the statistics.
         """
         writer = self._open_writer
+        writer.add_key_value_metadata({CHECKSUM_KEY: expected_checksum(self._arrow)})
         self._guard(writer.close)
         size_bytes = int(self._sink.tell())
         self._guard(self._sink.close)
