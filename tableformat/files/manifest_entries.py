@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from tableformat.errors import CorruptDataError, UnsupportedError
@@ -101,6 +102,43 @@ def decode_manifest(data: bytes, manifest: ManifestFile) -> list[ManifestEntry]:
             f"not a valid manifest: {describe_malformed(error)}", location=location
         ) from error
     return entries
+
+
+def inherited_entries(
+    entries: Sequence[ManifestEntry], manifest: ManifestFile
+) -> list[ManifestEntry]:
+    """What `decode_manifest` gives for a manifest that was encoded from `entries`.
+
+    Args:
+        entries: As they were given to `encode_manifest`, partition values of the exact types.
+        manifest: Its record in the manifest list, numbers assigned.
+    """
+    row_id = manifest.first_row_id
+    result = []
+    for entry in entries:
+        file, is_added = entry.data_file, entry.status == EntryStatus.ADDED
+        first_row_id = None if is_added or row_id is None else file.first_row_id
+        if row_id is not None and entry.is_live and first_row_id is None:
+            first_row_id = row_id
+            row_id += file.record_count
+        if file.first_row_id != first_row_id:
+            file = replace(file, first_row_id=first_row_id)
+        if file is entry.data_file and not is_added:
+            result.append(entry)
+            continue
+        number, snapshot_id = entry.sequence_number, entry.snapshot_id
+        result.append(
+            ManifestEntry(
+                status=entry.status,
+                snapshot_id=manifest.added_snapshot_id if snapshot_id is None else snapshot_id,
+                sequence_number=manifest.sequence_number if number is None else number,
+                file_sequence_number=(
+                    manifest.sequence_number if is_added else entry.file_sequence_number
+                ),
+                data_file=file,
+            )
+        )
+    return result
 
 
 def data_file_problem(file: DataFile) -> str | None:

@@ -1,9 +1,10 @@
-"""Manifest lists and manifests through an object store, with a bounded cache of decoded manifests.
+"""Manifest lists and manifests through an object store, with bounded caches of decoded ones.
 
-Manifests are immutable, so a decoded one stays right. The cache belongs to the store object (it
-dies with it) and holds whole manifests, the least recently used going first. The key has everything
-that a manifest inherits from its list: one file may be listed with different row ids by two
-branches of an upgraded table.
+Both are immutable, so a decoded one stays right. The caches belong to the store object (they die
+with it) and hold whole manifests and lists, the least recently used going first. A manifest's key
+has everything that it inherits from its list: one file may be listed with different row ids by two
+branches of an upgraded table. A writer hands in what it has just written, so that its next commit
+reads nothing back.
 """
 
 from __future__ import annotations
@@ -11,18 +12,22 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
+from typing import Generic, TypeVar
 
 from pyiceberg.table.snapshots import Snapshot
 
 from tableformat.errors import CorruptDataError, UnsupportedError
-from tableformat.files.manifest_entries import decode_manifest
+from tableformat.files.manifest_entries import decode_manifest, inherited_entries
 from tableformat.files.manifest_list import decode_manifest_list
-from tableformat.limits import CACHED_MANIFEST_ENTRIES_MAX
-from tableformat.spec.data_file import EntryStatus, ManifestEntry
+from tableformat.limits import CACHED_LISTED_MANIFESTS_MAX, CACHED_MANIFEST_ENTRIES_MAX
+from tableformat.spec.data_file import DeleteFileKey, EntryStatus, ManifestEntry
 from tableformat.spec.manifest_file import UNKNOWN_COUNT, ManifestFile
 from tableformat.store.base import ObjectStore
+
+_Value = TypeVar("_Value")
 
 
 def load_manifest_list(store: ObjectStore, snapshot: Snapshot) -> list[ManifestFile]:
@@ -37,12 +42,19 @@ def load_manifest_list(store: ObjectStore, snapshot: Snapshot) -> list[ManifestF
         raise UnsupportedError(
             "cannot read a snapshot without a manifest list", snapshot_id=snapshot.snapshot_id
         )
-    data = store.get(snapshot.manifest_list)
-    manifests = decode_manifest_list(data, location=snapshot.manifest_list)
-    _check_not_emptied(snapshot, manifests)
-    return [
-        _with_counts(store, each) if UNKNOWN_COUNT in _counts(each) else each for each in manifests
-    ]
+    cache = _cache_of(store)
+    location = snapshot.manifest_list
+    cached = None if cache is None else cache.lists.get(location)
+    if cached is None:
+        manifests = decode_manifest_list(store.get(location), location=location)
+        _check_not_emptied(snapshot, manifests)
+        cached = tuple(
+            _with_counts(store, each) if UNKNOWN_COUNT in _counts(each) else each
+            for each in manifests
+        )
+        if cache is not None:
+            cache.lists.put(location, cached, cost=len(cached) + 1)
+    return list(cached)
 
 
 def load_manifest(store: ObjectStore, manifest: ManifestFile) -> list[ManifestEntry]:
@@ -56,10 +68,15 @@ def load_manifest(store: ObjectStore, manifest: ManifestFile) -> list[ManifestEn
 
     Effects: one read of the store, none when cached.
     """
+    return list(open_manifest(store, manifest).entries)
+
+
+def open_manifest(store: ObjectStore, manifest: ManifestFile) -> LoadedManifest:
+    """As `load_manifest`, with look-ups into the live entries that are made once per manifest."""
     cache = _cache_of(store)
     key = _cache_key(manifest)
-    entries = None if cache is None else cache.get(key)
-    if entries is None:
+    loaded = None if cache is None else cache.manifests.get(key)
+    if loaded is None:
         data = store.get(manifest.manifest_path)
         if len(data) != manifest.manifest_length:
             raise CorruptDataError(
@@ -68,10 +85,35 @@ def load_manifest(store: ObjectStore, manifest: ManifestFile) -> list[ManifestEn
                 expected_bytes=manifest.manifest_length,
                 found_bytes=len(data),
             )
-        entries = tuple(decode_manifest(data, manifest))
+        loaded = LoadedManifest(tuple(decode_manifest(data, manifest)))
         if cache is not None:
-            cache.put(key, entries)
-    return list(entries)
+            cache.manifests.put(key, loaded, cost=len(loaded.entries) + 1)
+    return loaded
+
+
+def remember_manifest(
+    store: ObjectStore, manifest: ManifestFile, entries: Sequence[ManifestEntry]
+) -> None:
+    """Put a manifest that was just written into the cache, as reading it would.
+
+    Args:
+        store: Where it is.
+        manifest: Its record in a manifest list that is part of the table, numbers assigned.
+        entries: As they were encoded.
+    """
+    cache = _cache_of(store)
+    if cache is not None:
+        loaded = LoadedManifest(tuple(inherited_entries(entries, manifest)))
+        cache.manifests.put(_cache_key(manifest), loaded, cost=len(loaded.entries) + 1)
+
+
+def remember_manifest_list(
+    store: ObjectStore, location: str, manifests: Sequence[ManifestFile]
+) -> None:
+    """Put a manifest list that was just written into the cache."""
+    cache = _cache_of(store)
+    if cache is not None:
+        cache.lists.put(location, tuple(manifests), cost=len(manifests) + 1)
 
 
 def clear_manifest_cache(store: ObjectStore) -> None:
@@ -80,43 +122,73 @@ def clear_manifest_cache(store: ObjectStore) -> None:
         _caches.pop(id(store), None)
 
 
-class _ManifestCache:
-    """Decoded manifests, bounded by their entries. Thread-safe."""
+class LoadedManifest:
+    """The entries of a manifest, and look-ups into the live ones. Shared; not to be changed."""
 
-    def __init__(self, entries_max: int) -> None:
-        self._entries_max = entries_max
-        self._entries_held = 0
+    def __init__(self, entries: tuple[ManifestEntry, ...]) -> None:
+        self.entries = entries
+
+    @cached_property
+    def live_by_identity(self) -> Mapping[DeleteFileKey, ManifestEntry]:
+        """Live entries by location, offset and size."""
+        return {entry.data_file.identity: entry for entry in self.entries if entry.is_live}
+
+    @cached_property
+    def live_by_referenced_file(self) -> Mapping[str, tuple[ManifestEntry, ...]]:
+        """Live deletion vectors and file-scoped position deletes by the data file they are for."""
+        found: dict[str, list[ManifestEntry]] = {}
+        for entry in self.entries:
+            referenced = entry.data_file.referenced_data_file
+            if entry.is_live and referenced is not None:
+                found.setdefault(referenced, []).append(entry)
+        return {path: tuple(entries) for path, entries in found.items()}
+
+
+class _Cache(Generic[_Value]):
+    """Values by key, bounded by their cost in entries. Thread-safe."""
+
+    def __init__(self, cost_max: int) -> None:
+        self._cost_max = cost_max
+        self._cost = 0
         self._lock = threading.Lock()
-        self._manifests: OrderedDict[Hashable, tuple[ManifestEntry, ...]] = OrderedDict()
+        self._values: OrderedDict[Hashable, tuple[_Value, int]] = OrderedDict()
 
-    def get(self, key: Hashable) -> tuple[ManifestEntry, ...] | None:
+    def get(self, key: Hashable) -> _Value | None:
         with self._lock:
-            entries = self._manifests.get(key)
-            if entries is not None:
-                self._manifests.move_to_end(key)
-            return entries
+            found = self._values.get(key)
+            if found is None:
+                return None
+            self._values.move_to_end(key)
+            return found[0]
 
-    def put(self, key: Hashable, entries: tuple[ManifestEntry, ...]) -> None:
-        cost = len(entries) + 1  # an empty manifest is not free either
-        if cost > self._entries_max:
+    def put(self, key: Hashable, value: _Value, *, cost: int) -> None:
+        if cost > self._cost_max:
             return
         with self._lock:
-            replaced = self._manifests.pop(key, None)
+            replaced = self._values.pop(key, None)
             if replaced is not None:
-                self._entries_held -= len(replaced) + 1
-            self._manifests[key] = entries
-            self._entries_held += cost
-            while self._entries_held > self._entries_max:
-                _, evicted = self._manifests.popitem(last=False)
-                self._entries_held -= len(evicted) + 1
+                self._cost -= replaced[1]
+            self._values[key] = (value, cost)
+            self._cost += cost
+            while self._cost > self._cost_max:
+                _, (_, evicted_cost) = self._values.popitem(last=False)
+                self._cost -= evicted_cost
+
+
+class _StoreCache:
+    """What is remembered of one store."""
+
+    def __init__(self) -> None:
+        self.manifests: _Cache[LoadedManifest] = _Cache(CACHED_MANIFEST_ENTRIES_MAX)
+        self.lists: _Cache[tuple[ManifestFile, ...]] = _Cache(CACHED_LISTED_MANIFESTS_MAX)
 
 
 # By id(store): stores need not be hashable, and equal stores need not see the same objects.
-_caches: dict[int, tuple[weakref.ref[ObjectStore], _ManifestCache]] = {}
+_caches: dict[int, tuple[weakref.ref[ObjectStore], _StoreCache]] = {}
 _caches_lock = threading.Lock()
 
 
-def _cache_of(store: ObjectStore) -> _ManifestCache | None:
+def _cache_of(store: ObjectStore) -> _StoreCache | None:
     """The store's cache; None for a store that cannot be referred to weakly."""
     store_id = id(store)
     with _caches_lock:
@@ -127,7 +199,7 @@ def _cache_of(store: ObjectStore) -> _ManifestCache | None:
             reference = weakref.ref(store, lambda dead: _forget(store_id, dead))
         except TypeError:
             return None
-        cache = _ManifestCache(CACHED_MANIFEST_ENTRIES_MAX)
+        cache = _StoreCache()
         _caches[store_id] = (reference, cache)
         return cache
 

@@ -12,10 +12,21 @@ from tableformat.files.manifest_store import (
     clear_manifest_cache,
     load_manifest,
     load_manifest_list,
+    open_manifest,
+    remember_manifest,
+    remember_manifest_list,
 )
 from tableformat.spec.data_file import EntryStatus
-from tableformat.spec.manifest_file import UNKNOWN_COUNT
-from tests.support.manifests import LOCATION, added, data_file, deleted, existing, written_manifest
+from tableformat.spec.manifest_file import UNKNOWN_COUNT, ManifestContent
+from tests.support.manifests import (
+    LOCATION,
+    added,
+    data_file,
+    deleted,
+    deletion_vector,
+    existing,
+    written_manifest,
+)
 
 
 class CountingStore:
@@ -262,3 +273,54 @@ def test_entries_keep_their_status():
     store, manifest = stored([deleted(data_file())])
 
     assert load_manifest(store, manifest)[0].status == EntryStatus.DELETED
+
+
+@pytest.mark.parametrize("first_row_id", [None, 70])
+def test_remembered_manifest_is_what_reading_it_gives(first_row_id):
+    entries = [
+        added(data_file("a", record_count=3)),
+        existing(data_file("b", first_row_id=5)),
+        existing(data_file("c", first_row_id=None)),
+        deleted(data_file("d", first_row_id=9)),
+        added(data_file("e", record_count=4), sequence_number=2),
+    ]
+    data, manifest = written_manifest(entries)
+    manifest = replace(manifest, first_row_id=first_row_id)
+    read = load_manifest(CountingStore({manifest.manifest_path: data}), manifest)
+    store = CountingStore({})
+
+    remember_manifest(store, manifest, entries)
+
+    assert load_manifest(store, manifest) == read
+    assert store.reads == []
+
+
+def test_remembered_manifest_list_is_not_read():
+    store, manifest = stored([added(data_file())])
+    remember_manifest_list(store, snapshot().manifest_list, [manifest])
+    assert load_manifest_list(store, snapshot()) == [manifest]
+    assert store.reads == []
+
+
+def test_manifest_list_is_read_once():
+    store = CountingStore({})
+    listed(store, [])
+    load_manifest_list(store, snapshot())
+    load_manifest_list(store, snapshot()).append(None)
+    assert load_manifest_list(store, snapshot()) == []
+    assert len(store.reads) == 1
+
+
+def test_live_entries_are_found_by_identity_and_by_referenced_file():
+    vector = deletion_vector("a")
+    store, manifest = stored([added(vector)], content=ManifestContent.DELETES)
+    loaded = open_manifest(store, manifest)
+    assert loaded.live_by_identity[vector.identity] == loaded.entries[0]
+    assert loaded.live_by_referenced_file == {data_file("a").file_path: loaded.entries}
+    assert open_manifest(store, manifest) is loaded
+
+
+def test_removed_entries_are_not_found():
+    store, manifest = stored([deleted(data_file())])
+    loaded = open_manifest(store, manifest)
+    assert not loaded.live_by_identity
