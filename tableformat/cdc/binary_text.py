@@ -59,7 +59,8 @@ def decode_hex(texts: pa.StringArray) -> pa.BinaryArray:
     if np.any(digits == NOT_A_DIGIT):
         raise pa.ArrowInvalid("text is not hexadecimal")
     pairs = digits.reshape(-1, 2)
-    return _binary((pairs[:, 0] << 4) | pairs[:, 1], lengths // 2, texts)
+    decoded = ((pairs[:, 0] << 4) | pairs[:, 1]).astype(np.uint8)
+    return _binary(decoded, lengths // 2, texts)
 
 
 def decode_unscaled(unscaled: pa.BinaryArray, scale: int) -> pa.Array:

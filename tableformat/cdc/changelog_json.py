@@ -110,7 +110,7 @@ class ChangelogJsonFormat:
         collector = ChangeCollector(batch=events, schema=self.change_schema)
         values = events.required(VALUE)
         texts = utf8_rows(values, collector.bad)
-        collector.skip("tombstone", values.null_count)
+        collector.skip("tombstone", np.flatnonzero(values.is_null()))
         present = np.flatnonzero(texts.is_valid().to_numpy(zero_copy_only=False))
         parsed = parse_json_objects(texts.take(pa.array(present)), self.layout)
         if parsed.undeclared:

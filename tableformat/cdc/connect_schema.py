@@ -55,6 +55,10 @@ class PayloadGroup:
     rows: RowNumbers
     payloads: pa.StringArray
 
+    def filter(self, mask: npt.NDArray[np.bool_]) -> PayloadGroup:
+        """The events where `mask` is set."""
+        return PayloadGroup(self.schema, self.rows[mask], self.payloads.filter(pa.array(mask)))
+
 
 def split_payloads(texts: pa.StringArray, bad: dict[int, str]) -> Iterator[PayloadGroup]:
     """Group events by their schema.
@@ -145,4 +149,4 @@ def _hint(column: Mapping[str, Any]) -> Hint | None:
         return None if encoding is None else Hint(encoding)
     parameters = column.get("parameters")
     scale = parameters.get("scale") if isinstance(parameters, dict) else None
-    return Hint(Encoding.PRECISE, int(scale)) if str(scale).lstrip("-").isdigit() else None
+    return Hint(Encoding.PRECISE, int(str(scale))) if str(scale).lstrip("-").isdigit() else None

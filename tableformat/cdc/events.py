@@ -150,16 +150,13 @@ class ChangeCollector:
     batch: EventBatch
     schema: pa.Schema
     bad: dict[int, str] = field(default_factory=dict)
-    skipped: Counter[str] = field(default_factory=Counter)
     tables: list[pa.Table] = field(default_factory=list)
     rows: list[RowNumbers] = field(default_factory=list)
-    skipped_rows: int = 0
+    skipped: list[tuple[str, RowNumbers]] = field(default_factory=list)
 
-    def skip(self, what: str, count: int) -> None:
-        """Count events that are no changes."""
-        if count:
-            self.skipped[what] += count
-            self.skipped_rows += count
+    def skip(self, what: str, rows: RowNumbers) -> None:
+        """Note events that are no changes; those that are bad too count as bad."""
+        self.skipped.append((what, rows))
 
     def add(self, columns: Mapping[str, pa.Array], kinds: pa.Array, rows: RowNumbers) -> None:
         """Change rows of the events `rows`; columns not given are null."""
@@ -177,17 +174,19 @@ class ChangeCollector:
         """Everything gathered, after checking that no event was lost on the way."""
         rows = np.concatenate([np.empty(0, np.int64), *self.rows])
         changes = pa.concat_tables([self.schema.empty_table(), *self.tables])
+        skipped: Counter[str] = Counter()
+        bad_rows = np.fromiter(self.bad, np.int64, len(self.bad))
+        for what, skipped_rows in self.skipped:
+            skipped[what] += int((~np.isin(skipped_rows, bad_rows)).sum())
         if self.bad:
-            good = ~np.isin(rows, np.fromiter(self.bad, np.int64, len(self.bad)))
+            good = ~np.isin(rows, bad_rows)
             changes, rows = changes.filter(pa.array(good)), rows[good]
         file = self.batch.optional(FILE)
         if file is not None:
             changes = changes.append_column(FILE_FIELD, file.take(pa.array(rows)))
-        accounted = len(np.unique(rows)) + len(self.bad) + self.skipped_rows
+        accounted = len(np.unique(rows)) + len(self.bad) + skipped.total()
         if accounted != len(self.batch):
             raise InternalError(
                 "events were lost while parsing", events=len(self.batch), accounted=accounted
             )
-        return ParsedEvents(
-            changes=changes, bad=self.batch.bad_records(self.bad), skipped=self.skipped
-        )
+        return ParsedEvents(changes=changes, bad=self.batch.bad_records(self.bad), skipped=+skipped)

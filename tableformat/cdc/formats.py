@@ -14,7 +14,7 @@ from typing import Protocol
 import pyarrow as pa
 from pyiceberg.schema import Schema
 
-from tableformat.cdc import changelog_json, debezium, typed_rows
+from tableformat.cdc import changelog_json, debezium, debezium_options, typed_rows
 from tableformat.cdc.deletes import DELETES, WHOLE_ROW
 from tableformat.cdc.events import EventBatch, ParsedEvents
 from tableformat.cdc.options import GivenOptions, OptionTable, OptionValues, parse_options
@@ -55,8 +55,8 @@ FACTORIES: Mapping[str, FormatFactory] = {
         FormatFactory(
             identifier="debezium-json",
             help="JSON of Debezium's connectors: envelope or flattened, with or without schema",
-            mode=debezium.MODE,
-            options=debezium.OPTIONS,
+            mode=debezium_options.MODE,
+            options=debezium_options.OPTIONS,
             is_typed=False,
             build=debezium.DebeziumFormat.build,
         ),

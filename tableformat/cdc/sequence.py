@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -74,7 +76,7 @@ class SequenceFields:
 
 
 def check_sequenced(
-    columns: Mapping[str, pa.Array], rows: Sequence[int], bad: dict[int, str]
+    columns: Mapping[str, pa.Array], rows: npt.NDArray[np.int64], bad: dict[int, str]
 ) -> None:
     """Report events without a sequence: nothing says whether they are newer."""
     for column in columns.values():

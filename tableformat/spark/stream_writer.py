@@ -17,6 +17,7 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from pyspark.errors import AnalysisException
@@ -55,7 +56,7 @@ def write_stream(
     branch: str = STAGING_BRANCH,
     query_id: str | None = None,
     query_name: str | None = None,
-    trigger: Mapping[str, object] | None = None,
+    trigger: Mapping[str, Any] | None = None,
     on_batch: BatchListener | None = None,
 ) -> StreamingQuery:
     """Start a query that writes a stream of change events to a staging branch.
@@ -95,7 +96,7 @@ def write_stream(
     if query_name is not None:
         writer = writer.queryName(query_name)
     if trigger is not None:
-        writer = writer.trigger(**trigger)  # type: ignore[arg-type]
+        writer = writer.trigger(**trigger)
     query = writer.start()
     if query_id is None:
         sink.query_id = query.id

@@ -1,0 +1,242 @@
+"""From parsed Debezium events to change rows; see `debezium` for the rules."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tableformat.cdc.deletes import DELETES, KEY_ONLY
+from tableformat.cdc.events import ChangeCollector
+from tableformat.cdc.message_keys import MessageKeys
+from tableformat.cdc.options import OptionValues
+from tableformat.cdc.placeholders import fill_placeholders
+from tableformat.cdc.row_codec import RowCodec, struct_columns
+from tableformat.cdc.rowkind import RowKind
+from tableformat.cdc.sequence import SequenceFields, check_sequenced
+
+RowNumbers = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+KIND_OF_OP = {"c": RowKind.INSERT, "r": RowKind.UPDATE_AFTER, "u": RowKind.UPDATE_AFTER}
+
+
+@dataclass(frozen=True, slots=True)
+class DebeziumRows:
+    """Parsed events of one wire layout.
+
+    Attributes:
+        values: The format's options.
+        sequence: The format's sequence fields.
+        codec: The table's columns, as these events encode them.
+        keys: Message keys of the whole batch.
+        collector: Takes change rows and bad records.
+        table: The parsed events.
+        rows: Which events of the batch they are.
+    """
+
+    values: OptionValues
+    sequence: SequenceFields
+    codec: RowCodec
+    keys: MessageKeys
+    collector: ChangeCollector
+    table: pa.Table
+    rows: RowNumbers
+
+    def envelope(self) -> None:
+        """Change rows of events with `before`, `after` and `op`."""
+        op, before, after = (self._column(name) for name in ("op", "before", "after"))
+        upsert = as_mask(pc.is_in(op, pa.array(list(KIND_OF_OP))))
+        delete = as_mask(pc.fill_null(pc.equal(op, "d"), False))
+        has_before, has_after = as_mask(before.is_valid()), as_mask(after.is_valid())
+        self._others(op, upsert | delete, has_before | has_after)
+        self._report(upsert & ~has_after, "the event has no 'after'")
+        old_key = self._old_keys(before, after, upsert & has_after & has_before)
+        names = list(self.codec.decoders)
+        self._upserts(
+            struct_columns(after, names, upsert & has_after),
+            struct_columns(before, names, upsert & has_after),
+            kinds=_kinds(op.filter(pa.array(upsert & has_after))),
+            mask=upsert & has_after,
+            check_key=~old_key[upsert & has_after],
+        )
+        known = list(self.codec.key) if self.values.text(DELETES) == KEY_ONLY else names
+        self._deletes(struct_columns(before, known, delete & has_before), delete & has_before)
+        self._deletes_by_key(delete & ~has_before)
+
+    def flattened(self) -> None:
+        """Change rows of events that are rows themselves."""
+        op = self._column("__op")
+        mark = self._column("__deleted")
+        if pa.types.is_boolean(mark.type):
+            marked = as_mask(pc.fill_null(mark, False))
+        else:
+            marked = as_mask(pc.fill_null(pc.equal(pc.utf8_lower(mark), "true"), False))
+        delete = marked | as_mask(pc.fill_null(pc.equal(op, "d"), False))
+        upsert = ~delete & as_mask(pc.or_(op.is_null(), pc.is_in(op, pa.array(list(KIND_OF_OP)))))
+        self._others(op, upsert | delete, np.ones(len(op), np.bool_))
+        columns = {name: self._column(name) for name in self.codec.decoders}
+        missing = {name: pa.nulls(int(upsert.sum()), a.type) for name, a in columns.items()}
+        self._upserts(
+            {name: array.filter(pa.array(upsert)) for name, array in columns.items()},
+            missing,
+            kinds=_kinds(op.filter(pa.array(upsert))),
+            mask=upsert,
+            check_key=np.ones(int(upsert.sum()), np.bool_),
+        )
+        removed = {name: columns[name].filter(pa.array(delete)) for name in self.codec.key}
+        self._deletes(removed, delete)
+
+    def _upserts(
+        self,
+        after: dict[str, pa.Array],
+        before: dict[str, pa.Array],
+        *,
+        kinds: pa.Array,
+        mask: Mask,
+        check_key: Mask,
+    ) -> None:
+        rows = self.rows[mask]
+        if not len(rows):
+            return
+        bad = self.collector.bad
+        after = fill_placeholders(
+            after,
+            before,
+            placeholder=self.values.text("unavailable-value"),
+            keep_null=self.values.text("on-unavailable-value") == "null",
+            rows=rows,
+            bad=bad,
+        )
+        decoded = self.codec.decode(after, rows=rows, bad=bad, check_required=self.codec.required)
+        self.keys.check(decoded, rows=rows, mask=check_key, bad=bad)
+        sequence = self._sequence(mask)
+        ops = self._column("__op" if "__op" in self.table.schema.names else "op")
+        reads = as_mask(pc.fill_null(pc.equal(ops, "r"), False))[mask]
+        # A snapshot's rows may come from before the log began: without a sequence they are oldest.
+        check_sequenced(
+            {name: array.filter(pa.array(~reads)) for name, array in sequence.items()},
+            rows[~reads],
+            bad,
+        )
+        self.collector.add(decoded | sequence, kinds, rows)
+
+    def _deletes(self, columns: dict[str, pa.Array], mask: Mask) -> None:
+        rows = self.rows[mask]
+        if not len(rows):
+            return
+        bad = self.collector.bad
+        decoded = self.codec.decode(columns, rows=rows, bad=bad, check_required=())
+        decoded = self.keys.coalesce(decoded, rows)
+        _check_keys_present(decoded, self.codec.key, rows, bad)
+        self.keys.check(decoded, rows=rows, mask=np.ones(len(rows), np.bool_), bad=bad)
+        sequence = self._sequence(mask)
+        check_sequenced(sequence, rows, bad)
+        self.collector.add(decoded | sequence, _all_deletes(len(rows)), rows)
+
+    def _deletes_by_key(self, mask: Mask) -> None:
+        if mask.any():
+            delete_by_key(
+                self.rows[mask],
+                self.keys,
+                self.sequence,
+                self._sequence(mask),
+                self.collector,
+            )
+
+    def _old_keys(self, before: pa.StructArray, after: pa.StructArray, mask: Mask) -> Mask:
+        """Delete the old key of updates that change it (R12); returns which events those are."""
+        changed = np.zeros(len(mask), np.bool_)
+        if not mask.any():
+            return changed
+        key = list(self.codec.key)
+        old, new = struct_columns(before, key, mask), struct_columns(after, key, mask)
+        differs = np.zeros(int(mask.sum()), np.bool_)
+        for name in key:
+            differs |= as_mask(pc.fill_null(pc.not_equal(old[name], new[name]), False))
+        changed[mask] = differs
+        if differs.any():
+            removed = {name: array.filter(pa.array(differs)) for name, array in old.items()}
+            rows = self.rows[changed]
+            bad = self.collector.bad
+            decoded = self.codec.decode(removed, rows=rows, bad=bad, check_required=key)
+            sequence = self._sequence(changed)
+            self.collector.add(decoded | sequence, _all_deletes(len(rows)), rows)
+        return changed
+
+    def _others(self, op: pa.StringArray, known: Mask, has_row: Mask) -> None:
+        """Events that are no row changes: count them, or report them."""
+        rest = ~known
+        if not rest.any():
+            return
+        message = rest & as_mask(pc.fill_null(pc.equal(op, "m"), False))
+        truncate = rest & as_mask(pc.fill_null(pc.equal(op, "t"), False))
+        quiet = rest & as_mask(op.is_null()) & ~has_row
+        if "source" in self.table.schema.names:
+            quiet &= as_mask(self._column("source").is_null())
+            quiet &= as_mask(self._column("ts_ms").is_valid())
+        self.collector.skip("message", self.rows[message])
+        self.collector.skip("heartbeat", self.rows[quiet])
+        if self.values.text("on-truncate") == "ignore":
+            self.collector.skip("truncate", self.rows[truncate])
+        else:
+            self._report(truncate, "a truncate event: all rows of the table were removed")
+        self._report(rest & ~(message | truncate | quiet), "the event has no known 'op'")
+
+    def _report(self, mask: Mask, reason: str) -> None:
+        for row in self.rows[mask].tolist():
+            self.collector.bad.setdefault(row, reason)
+
+    def _sequence(self, mask: Mask) -> dict[str, pa.Array]:
+        columns = self.sequence.columns(self.table)
+        return {name: array.filter(pa.array(mask)) for name, array in columns.items()}
+
+    def _column(self, name: str) -> pa.Array:
+        return self.table.column(name).combine_chunks()
+
+
+def delete_by_key(
+    rows: RowNumbers,
+    keys: MessageKeys,
+    sequence: SequenceFields,
+    sequence_columns: dict[str, pa.Array],
+    collector: ChangeCollector,
+) -> None:
+    """Deletes of events that say which row in their message key only."""
+    columns = keys.take(rows)
+    _check_keys_present(columns, tuple(keys.columns), rows, collector.bad)
+    for column in sequence.order:
+        sequence_columns.setdefault(column.name, pa.nulls(len(rows), column.type))
+    check_sequenced(sequence_columns, rows, collector.bad)
+    collector.add(columns | sequence_columns, _all_deletes(len(rows)), rows)
+
+
+def _check_keys_present(
+    columns: Mapping[str, pa.Array], key: tuple[str, ...], rows: RowNumbers, bad: dict[int, str]
+) -> None:
+    for name in key:
+        for place in np.flatnonzero(as_mask(columns[name].is_null())).tolist():
+            reason = f"a delete without a value of key column '{name}'"
+            bad.setdefault(int(rows[place]), reason)
+
+
+def _kinds(op: pa.StringArray) -> pa.Array:
+    return pc.if_else(
+        pc.fill_null(pc.equal(op, "c"), False),
+        pa.scalar(RowKind.INSERT.value, pa.int8()),
+        pa.scalar(RowKind.UPDATE_AFTER.value, pa.int8()),
+    )
+
+
+def _all_deletes(count: int) -> pa.Array:
+    return pa.array(np.full(count, RowKind.DELETE.value, np.int8))
+
+
+def as_mask(mask: pa.BooleanArray) -> Mask:
+    """The array as NumPy booleans; it must not hold nulls."""
+    values: Mask = mask.to_numpy(zero_copy_only=False)
+    return values

@@ -1,0 +1,405 @@
+from __future__ import annotations
+
+import base64
+import datetime as dt
+import json
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tableformat.errors import InvalidInputError
+from tableformat.table_definition import define_schema
+from tests.support.change_events import (
+    ORDERS,
+    batch_of,
+    envelope,
+    kinds_and,
+    order,
+    orders_schema,
+    parse,
+    reasons,
+)
+
+FORMAT = "debezium-json"
+SCHEMA = orders_schema()
+TWO_KEYS = orders_schema(("region", "id"))
+
+
+def test_create_update_read_and_delete_become_change_rows() -> None:
+    parsed = parse(
+        FORMAT,
+        SCHEMA,
+        batch_of(
+            [
+                envelope("c", after=order(1, note="a")),
+                envelope("u", before=order(1, note="a"), after=order(1, note="b")),
+                envelope("r", after=order(2)),
+                envelope("d", before=order(1, note="b")),
+            ]
+        ),
+    )
+    assert kinds_and(parsed, "id", "note", "_ordinal") == [
+        ("+I", 1, "a", 0),
+        ("+U", 1, "b", 1),
+        ("+U", 2, None, 2),
+        ("-D", 1, None, 3),
+    ]
+    assert not parsed.bad.num_rows
+
+
+def test_all_column_types_are_read_from_debeziums_encodings() -> None:
+    amount = base64.b64encode((1234).to_bytes(2, "big", signed=True)).decode()
+    after = order(1, amount=amount, at="2013-01-01T10:00:00.5Z")
+    parsed = parse(FORMAT, SCHEMA, batch_of([envelope("c", after=after)]))
+    row = parsed.changes.to_pylist()[0]
+    assert row["amount"] == Decimal("12.34")
+    assert row["at"] == dt.datetime(2013, 1, 1, 10, 0, 0, 500_000, tzinfo=dt.UTC)
+
+
+def test_update_that_changes_the_key_deletes_the_old_one_first() -> None:
+    event = envelope("u", before=order(1), after=order(2))
+    parsed = parse(FORMAT, SCHEMA, batch_of([event]))
+    assert kinds_and(parsed, "id") == [("-D", 1), ("+U", 2)]
+
+
+def test_key_change_as_delete_tombstone_create_keeps_the_row() -> None:
+    parsed = parse(
+        FORMAT,
+        SCHEMA,
+        batch_of(
+            [envelope("d", before=order(1)), None, envelope("c", after=order(2))],
+            ['{"id":1}', '{"id":1}', '{"id":2}'],
+        ),
+    )
+    assert kinds_and(parsed, "id") == [("-D", 1), ("+I", 2)]
+    assert parsed.skipped == {"tombstone": 1}
+
+
+@pytest.mark.parametrize("event", [None, "null", '{"schema":null,"payload":null}'])
+def test_tombstone_in_any_form_is_counted_and_skipped(event: str | None) -> None:
+    parsed = parse(FORMAT, SCHEMA, batch_of([event]))
+    assert parsed.changes.num_rows == 0
+    assert parsed.skipped == {"tombstone": 1}
+
+
+def test_delete_without_before_takes_the_message_key() -> None:
+    parsed = parse(FORMAT, SCHEMA, batch_of([envelope("d")], ['{"id":7}']))
+    assert kinds_and(parsed, "id") == [("-D", 7)]
+
+
+def test_delete_whose_before_lacks_a_key_column_takes_it_from_the_message_key() -> None:
+    parsed = parse(
+        FORMAT, TWO_KEYS, batch_of([envelope("d", before={"id": 7})], ['{"id":7,"region":"US"}'])
+    )
+    assert kinds_and(parsed, "id", "region") == [("-D", 7, "US")]
+
+
+@pytest.mark.parametrize("key", [None, '"7"', "7", '{"other":7}'])
+def test_delete_that_names_no_row_is_bad(key: str | None) -> None:
+    parsed = parse(FORMAT, SCHEMA, batch_of([envelope("d")], [key]))
+    assert reasons(parsed) == ["a delete without a value of key column 'id'"]
+
+
+def test_message_key_that_contradicts_the_row_is_bad() -> None:
+    values = [envelope("c", after=order(1)), envelope("d", before=order(2))]
+    parsed = parse(FORMAT, SCHEMA, batch_of(values, ['{"id":9}', '{"id":9}']))
+    assert reasons(parsed) == ["the message key differs from the row in column 'id'"] * 2
+    assert parsed.changes.num_rows == 0
+
+
+def test_message_key_in_connects_envelope_is_read() -> None:
+    key = '{"schema":{"type":"struct"},"payload":{"id":7}}'
+    parsed = parse(FORMAT, SCHEMA, batch_of([envelope("d")], [key]))
+    assert kinds_and(parsed, "id") == [("-D", 7)]
+
+
+def test_broken_message_key_is_bad_even_if_the_row_is_fine() -> None:
+    parsed = parse(FORMAT, SCHEMA, batch_of([envelope("c", after=order(1))], ['{"id":']))
+    assert reasons(parsed) == ["message key: not a JSON object"]
+
+
+def test_skipped_event_with_a_broken_key_counts_as_bad_only() -> None:
+    parsed = parse(FORMAT, SCHEMA, batch_of([None, '{"ts_ms":1}', None], ["{", "{x}", None]))
+    assert parsed.bad.num_rows == 2
+    assert parsed.skipped == {"tombstone": 1}
+
+
+@pytest.mark.parametrize(
+    ("event", "reason"),
+    [
+        (envelope("c"), "the event has no 'after'"),
+        (envelope("u", before=order(1)), "the event has no 'after'"),
+        (envelope("x", after=order(1)), "the event has no known 'op'"),
+        (envelope(None, after=order(1)), "the event has no known 'op'"),
+        (envelope(None), "the event has no known 'op'"),
+        ("{}", "the event has no known 'op'"),
+        (envelope("t"), "a truncate event: all rows of the table were removed"),
+        (envelope("c", after=order(1) | {"id": None}), "key column 'id' has no value"),
+        (envelope("c", after=order(1) | {"region": None}), "required column 'region' has no value"),
+        (envelope("c", after={"region": "EU"}), "key column 'id' has no value"),
+        (envelope("c", after=order(1, amount="!")), "column 'amount': "),
+        (envelope("c", after=order(1, at="yesterday")), "column 'at': "),
+        ("{", "not a JSON object"),
+        ('{"op":"c","after":{"id":"1"}}', "Column(/after/id) changed from number to string"),
+        (b'{"op":"\xff"}', "not UTF-8: invalid start byte"),
+        ('{"schema":{},"payload":', "not a JSON object"),
+        ('{"schema":{', "the envelope's schema is not JSON"),
+        ('{"schema":{}}', "the envelope's schema is not followed by its payload"),
+        ('{"schema":[],"payload":{}}', "the envelope's schema is not an object"),
+    ],
+)
+def test_broken_event_is_a_bad_record_with_its_reason_and_the_rest_is_read(
+    event: str | bytes, reason: str
+) -> None:
+    good = [envelope("c", after=order(number)) for number in (1, 2)]
+    parsed = parse(FORMAT, SCHEMA, batch_of([good[0], event, good[1]]))
+    assert [found[: len(reason)] for found in reasons(parsed)] == [reason]
+    raw = event if isinstance(event, bytes) else event.encode()
+    assert parsed.bad.column("value").to_pylist() == [raw]
+    assert parsed.bad.column("position").to_pylist() == ["event 1"]
+    assert kinds_and(parsed, "id") == [("+I", 1), ("+I", 2)]
+
+
+def test_message_heartbeat_and_allowed_truncate_are_counted() -> None:
+    parsed = parse(
+        FORMAT,
+        SCHEMA,
+        batch_of([envelope("m"), '{"ts_ms":1}', '{"status":"BEGIN","ts_ms":1}', envelope("t")]),
+        on_truncate="ignore",
+    )
+    assert parsed.skipped == {"message": 1, "heartbeat": 2, "truncate": 1}
+    assert not parsed.bad.num_rows
+
+
+def test_unknown_column_fails_the_batch_by_name_unless_ignored() -> None:
+    events = batch_of([envelope("c", after=order(1)), envelope("c", after=order(2) | {"extra": 1})])
+    with pytest.raises(InvalidInputError, match="a column 'extra' that the table does not have"):
+        parse(FORMAT, SCHEMA, events)
+    assert kinds_and(parse(FORMAT, SCHEMA, events, unknown_columns="ignore"), "id") == [
+        ("+I", 1),
+        ("+I", 2),
+    ]
+
+
+def test_sequence_is_read_and_its_absence_is_bad_except_for_snapshot_reads() -> None:
+    parsed = parse(
+        FORMAT,
+        SCHEMA,
+        batch_of(
+            [
+                envelope("c", after=order(1), lsn=5),
+                envelope("r", after=order(2)),
+                envelope("u", after=order(3)),
+                envelope("d", before=order(4)),
+            ]
+        ),
+        sequence="source.lsn",
+    )
+    assert kinds_and(parsed, "id", "_sequence_0") == [("+I", 1, 5), ("+U", 2, None)]
+    assert reasons(parsed) == ["the event lacks its sequence field"] * 2
+
+
+def test_sequence_of_several_fields_and_types_is_read() -> None:
+    event = json.dumps(
+        {"op": "c", "after": order(1), "source": {"file": "mysql.01", "pos": 4, "row": 0}}
+    )
+    parsed = parse(
+        FORMAT, SCHEMA, batch_of([event]), sequence="source.file:text,source.pos,source.row"
+    )
+    assert kinds_and(parsed, "_sequence_0", "_sequence_1", "_sequence_2") == [
+        ("+I", "mysql.01", 4, 0)
+    ]
+
+
+def connect_envelope(payload: Any, amount: dict[str, Any], at: dict[str, Any]) -> str:
+    row = {
+        "type": "struct",
+        "field": "after",
+        "fields": [
+            {"type": "int64", "field": "id"},
+            {"type": "string", "field": "region"},
+            {"field": "amount", **amount},
+            {"field": "at", **at},
+        ],
+    }
+    return json.dumps({"schema": {"type": "struct", "fields": [row]}, "payload": payload})
+
+
+def test_connect_schema_decides_encodings_event_by_event() -> None:
+    precise = {
+        "type": "bytes",
+        "name": "org.apache.kafka.connect.data.Decimal",
+        "parameters": {"scale": "1"},
+    }
+    millis = {"type": "int64", "name": "io.debezium.time.Timestamp"}
+    zoned = {"type": "string", "name": "io.debezium.time.ZonedTimestamp"}
+    text = {"type": "string"}
+    values = [
+        connect_envelope({"op": "c", "after": order(1, amount="Dw==", at=1000)}, precise, millis),
+        connect_envelope(
+            {"op": "c", "after": order(2, amount="1.50", at="1970-01-01T00:00:01Z")}, text, zoned
+        ),
+        connect_envelope({"op": "c", "after": order(3, amount="Dw==", at=1000)}, precise, millis),
+        envelope("c", after=order(4, amount="AJY=", at=1_000_000)),
+    ]
+    parsed = parse(FORMAT, SCHEMA, batch_of(values))
+    assert not parsed.bad.num_rows
+    at = dt.datetime(1970, 1, 1, 0, 0, 1, tzinfo=dt.UTC)
+    rows = sorted(parsed.changes.to_pylist(), key=lambda row: row["id"])
+    assert [(row["amount"], row["at"]) for row in rows] == [(Decimal("1.50"), at)] * 4
+
+
+def test_user_encoding_wins_over_a_connect_schema() -> None:
+    micros = {"type": "int64", "name": "io.debezium.time.MicroTimestamp"}
+    value = connect_envelope({"op": "c", "after": order(1, at=1)}, {"type": "string"}, micros)
+    parsed = parse(FORMAT, SCHEMA, batch_of([value]), encodings="at=s")
+    assert parsed.changes.column("at").to_pylist() == [
+        dt.datetime(1970, 1, 1, 0, 0, 1, tzinfo=dt.UTC)
+    ]
+
+
+def test_semantic_type_that_the_column_does_not_have_is_no_error() -> None:
+    schema = define_schema(
+        pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("at", pa.int64())]), ["id"]
+    )
+    micros = {"type": "int64", "name": "io.debezium.time.MicroTimestamp"}
+    value = connect_envelope({"op": "c", "after": {"id": 1, "at": 5}}, {"type": "string"}, micros)
+    parsed = parse(FORMAT, schema, batch_of([value]))
+    assert parsed.changes.column("at").to_pylist() == [5]
+
+
+def test_timestamps_may_change_their_wire_type_within_a_batch() -> None:
+    values = [
+        envelope("c", after=order(n, at=n * 1_000_000 if n % 2 else f"1970-01-01T00:00:0{n}Z"))
+        for n in range(8)
+    ]
+    parsed = parse(FORMAT, SCHEMA, batch_of(values))
+    rows = sorted(parsed.changes.to_pylist(), key=lambda row: row["id"])
+    assert [row["at"].second for row in rows] == list(range(8))
+
+
+PLACEHOLDER = "__debezium_unavailable_value"
+
+
+def test_unavailable_value_is_taken_from_before() -> None:
+    event = envelope("u", before=order(1, note="old"), after=order(1, note=PLACEHOLDER))
+    assert kinds_and(parse(FORMAT, SCHEMA, batch_of([event])), "note") == [("+U", "old")]
+
+
+@pytest.mark.parametrize("before", [None, order(1), order(1, note=PLACEHOLDER)])
+def test_unavailable_value_that_is_nowhere_is_bad_or_null_if_wanted(before: Any) -> None:
+    events = batch_of([envelope("u", before=before, after=order(1, note=PLACEHOLDER))])
+    assert reasons(parse(FORMAT, SCHEMA, events)) == [
+        "column 'note' is unavailable: it did not change, and 'before' lacks it"
+    ]
+    kept = parse(FORMAT, SCHEMA, events, on_unavailable_value="null")
+    assert kinds_and(kept, "note") == [("+U", None)]
+
+
+def test_unavailable_decimal_carries_the_placeholder_as_base64() -> None:
+    encoded = base64.b64encode(PLACEHOLDER.encode()).decode()
+    event = envelope("u", before=order(1, amount="AJY="), after=order(1, amount=encoded))
+    parsed = parse(FORMAT, SCHEMA, batch_of([event]))
+    assert kinds_and(parsed, "amount") == [("+U", Decimal("1.50"))]
+
+
+def test_unavailable_list_is_bad() -> None:
+    schema = define_schema(
+        pa.schema(
+            [pa.field("id", pa.int64(), nullable=False), pa.field("tags", pa.list_(pa.string()))]
+        ),
+        ["id"],
+    )
+    values = [
+        envelope("u", after={"id": 1, "tags": [PLACEHOLDER]}),
+        envelope("u", after={"id": 2, "tags": ["a", "b"]}),
+    ]
+    parsed = parse(FORMAT, schema, batch_of(values))
+    assert kinds_and(parsed, "id", "tags") == [("+U", 2, ["a", "b"])]
+    assert len(reasons(parsed)) == 1
+
+
+def test_delete_keeps_other_columns_only_when_declared_to_have_them() -> None:
+    events = batch_of([envelope("d", before=order(1, region="US", note="x"))])
+    assert kinds_and(parse(FORMAT, SCHEMA, events), "region", "note") == [("-D", None, None)]
+    whole = parse(FORMAT, SCHEMA, events, deletes="row")
+    assert kinds_and(whole, "region", "note") == [("-D", "US", "x")]
+
+
+def flat(id: int, **more: Any) -> str:
+    return json.dumps(order(id) | more)
+
+
+def test_flattened_rows_are_read_with_op_or_deleted_mark() -> None:
+    parsed = parse(
+        FORMAT,
+        SCHEMA,
+        batch_of(
+            [
+                flat(1, __op="c", __lsn=1),
+                flat(2, __op="u", __lsn=2),
+                flat(3, __deleted="true", __lsn=3),
+                flat(4, __deleted="false", __lsn=4),
+                flat(5, __op="d", __lsn=5),
+                flat(6, __lsn=6, __db="shop"),
+            ]
+        ),
+        layout="flattened",
+        sequence="__lsn",
+    )
+    assert kinds_and(parsed, "id", "_sequence_0") == [
+        ("+I", 1, 1),
+        ("+U", 2, 2),
+        ("-D", 3, 3),
+        ("+U", 4, 4),
+        ("-D", 5, 5),
+        ("+U", 6, 6),
+    ]
+
+
+def test_flattened_mark_may_be_a_boolean() -> None:
+    events = batch_of([flat(1, __deleted=True), flat(2, __deleted=False)])
+    parsed = parse(FORMAT, SCHEMA, events, layout="flattened")
+    assert kinds_and(parsed, "id") == [("-D", 1), ("+U", 2)]
+
+
+def test_flattened_tombstone_is_the_delete_of_its_key() -> None:
+    parsed = parse(
+        FORMAT,
+        SCHEMA,
+        batch_of([flat(1), None, None], [None, '{"id":5}', None]),
+        layout="flattened",
+    )
+    assert kinds_and(parsed, "id") == [("+U", 1), ("-D", 5)]
+    assert reasons(parsed) == ["a delete without a value of key column 'id'"]
+
+
+def test_flattened_unknown_column_fails_the_batch_but_metadata_fields_do_not() -> None:
+    events = batch_of([flat(1, __source_ts_ms=1, extra=2)])
+    with pytest.raises(InvalidInputError, match=r"'extra'.*columns=\['extra'\]"):
+        parse(FORMAT, SCHEMA, events, layout="flattened")
+
+
+def test_table_without_key_is_refused() -> None:
+    with pytest.raises(InvalidInputError, match="needs a table with a primary key"):
+        parse(FORMAT, define_schema(ORDERS, []), batch_of([]))
+
+
+def test_encoding_of_unknown_column_is_refused() -> None:
+    with pytest.raises(InvalidInputError, match=r"unknown column.*column=nope"):
+        parse(FORMAT, SCHEMA, batch_of([]), encodings="nope=ms")
+
+
+def test_events_without_value_column_are_refused() -> None:
+    batch = batch_of([])
+    renamed = batch.rows.rename_columns(["payload"])
+    with pytest.raises(InvalidInputError, match="no column 'value'"):
+        parse(FORMAT, SCHEMA, type(batch)(renamed))
+
+
+def test_empty_batch_has_no_changes_but_their_columns() -> None:
+    parsed = parse(FORMAT, SCHEMA, batch_of([]))
+    assert parsed.changes.column_names == [*ORDERS.names, "_ordinal", "_kind"]
+    assert parsed.changes.num_rows == parsed.bad.num_rows == 0
