@@ -105,7 +105,7 @@ class PresentCounts:
         if not self._is_wanted:
             return
         for values, column in zip(columns, self._columns, strict=True):
-            for leaf, count in _present(values, column):
+            for leaf, count in _present(values, column, len(values)):
                 self._found[leaf] = self._found.get(leaf, 0) + count
 
     def check(self, row_groups: Sequence[int]) -> None:
@@ -130,17 +130,21 @@ class PresentCounts:
                 )
 
 
-def _present(values: pa.Array, column: FileColumn) -> Iterator[tuple[int, int]]:
-    """Leaf index and number of present values; Arrow nulls everything below a null parent."""
+def _present(values: pa.Array, column: FileColumn, parents: int) -> Iterator[tuple[int, int]]:
+    """Leaf index and number of present values, given how many parents are present.
+
+    Below a null parent Arrow nulls what can be null, and fills in what cannot.
+    """
+    present = len(values) - values.null_count if column.nullable else parents
     if column.leaf_index >= 0:
-        yield column.leaf_index, len(values) - values.null_count
+        yield column.leaf_index, present
     elif pa.types.is_struct(values.type):
         for index, child in enumerate(column.children):
-            yield from _present(values.field(index), child)
+            yield from _present(values.field(index), child, present)
     elif is_list(values.type):
         _, first, count = rebased_offsets(values)
-        yield from _present(values.values.slice(first, count), column.children[0])
+        yield from _present(values.values.slice(first, count), column.children[0], count)
     elif pa.types.is_map(values.type):
         _, first, count = rebased_offsets(values)
-        yield from _present(values.keys.slice(first, count), column.children[0])
-        yield from _present(values.items.slice(first, count), column.children[1])
+        yield from _present(values.keys.slice(first, count), column.children[0], count)
+        yield from _present(values.items.slice(first, count), column.children[1], count)

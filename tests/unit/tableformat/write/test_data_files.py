@@ -425,6 +425,31 @@ def test_required_field_of_a_null_struct_is_no_null() -> None:
         files.write(pa.table({"id": [1], "at": [{"x": 1, "z": 1}]}))
 
 
+def test_required_fields_at_every_depth_survive() -> None:
+    point = StructType(NestedField(11, "x", IntegerType(), required=True))
+    deep = StructType(
+        NestedField(12, "p", point, required=True),
+        NestedField(13, "l", ListType(14, point, element_required=True), required=True),
+        NestedField(15, "m", MapType(16, StringType(), 17, point, True), required=True),
+    )
+    outer = StructType(NestedField(18, "deep", deep, required=False))
+    files = DataFiles(
+        Schema(ID, NestedField(4, "s", deep, required=False), NestedField(5, "t", outer))
+    )
+    at = {"x": 1}
+    full = {"p": at, "l": [at, at], "m": [("k", at)]}
+    bare = {"p": at, "l": [], "m": []}
+    rows = [
+        {"id": 1, "s": full, "t": {"deep": None}},
+        {"id": 2, "s": None, "t": None},
+        {"id": 3, "s": bare, "t": {"deep": full}},
+        {"id": 4, "s": None, "t": {"deep": bare}},
+    ]
+    table = pa.Table.from_pylist(rows, schema=arrow_schema(files.schema))
+    for part in (table, table.slice(1, 1), table.slice(2)):
+        assert files.read(files.write_one(part)).to_pylist() == part.to_pylist()
+
+
 def test_nulls_hidden_under_null_lists_are_no_nulls() -> None:
     files = DataFiles(
         Schema(
