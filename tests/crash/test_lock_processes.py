@@ -20,7 +20,7 @@ import pytest
 from lock import LeaseLostError, LeaseManager, open_lock
 from tests.support.fenced_log import FencedLog
 from tests.support.lock_seams import RandomIds, RealClock
-from tests.support.lock_servers import postgres_url, s3_server
+from tests.support.lock_servers import libpq_url, postgres_url, s3_server
 from tests.support.lock_stores import SHARED_BACKENDS, lock_url
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -119,11 +119,12 @@ def test_stopped_holder_does_nothing_after_it_was_replaced(setting: Setting) -> 
     setting.log.check()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["sqlite", "postgresql"])
 def test_32_processes_get_each_token_once_and_in_order(backend: str, tmp_path: Path) -> None:
     setting = Setting(backend, tmp_path)
     with setting.worker("contend", 32, 50, lease_ms=30_000) as workers:
-        output, errors = workers.communicate(timeout=400)
+        output, errors = workers.communicate(timeout=550)
     assert (workers.returncode, output, errors) == (0, "", "")
     assert [token for token, _ in setting.log.steps()] == list(range(1, 1601))
     rounds: dict[str, int] = {}
@@ -136,7 +137,7 @@ def test_32_processes_get_each_token_once_and_in_order(backend: str, tmp_path: P
 def test_processes_share_object_store_lock(backend: str, tmp_path: Path) -> None:
     setting = Setting(backend, tmp_path)
     with setting.worker("contend", 4, 5, lease_ms=30_000) as workers:
-        output, errors = workers.communicate(timeout=400)
+        output, errors = workers.communicate(timeout=550)
     assert (workers.returncode, output, errors) == (0, "", "")
     assert [token for token, _ in setting.log.steps()] == list(range(1, 21))
 
@@ -171,7 +172,7 @@ def test_lease_in_unreachable_database_is_lost_locally(tmp_path: Path) -> None:
     setting = Setting("postgresql", tmp_path)
     manager = setting.manager()
     with manager.hold(setting.name, task="resolve") as lease:
-        with psycopg.connect(postgres_url().replace("+psycopg", ""), autocommit=True) as connection:
+        with psycopg.connect(libpq_url(postgres_url()), autocommit=True) as connection:
             connection.execute("ALTER TABLE icefold_lock RENAME TO icefold_lock_away")
             try:
                 deadline = time.monotonic() + 2 * LEASE_MS / 1e3
@@ -233,7 +234,7 @@ def terminating_backends(*, every_ms: int) -> Iterator[list[int]]:
     count = [0]
 
     def run() -> None:
-        with psycopg.connect(postgres_url().replace("+psycopg", ""), autocommit=True) as connection:
+        with psycopg.connect(libpq_url(postgres_url()), autocommit=True) as connection:
             while not stop.wait(every_ms / 1e3):
                 killed = connection.execute(
                     "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "

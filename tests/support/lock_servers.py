@@ -1,73 +1,33 @@
-"""PostgreSQL and S3 for the lock's tests: started on loopback at first use, stopped at exit."""
+"""Servers for the lock's tests: a database of its own, and an S3 that fails at random."""
 
 from __future__ import annotations
 
 import atexit
 import functools
 import io
-import os
 import random
-import shutil
 import socket
-import subprocess
-import tempfile
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-import pytest
-
-PASSWORD = "s3cret-of-the-test"
+from tests.support.postgres import PASSWORD, postgres_server
 
 
 @functools.cache
 def postgres_url() -> str:
-    """A fresh PostgreSQL cluster; skips the test where no server binaries are installed."""
-    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
-    initdb = shutil.which("initdb") or (str(found[-1]) if found else None)
-    if initdb is None:
-        pytest.skip("PostgreSQL server binaries are not installed")
-    binaries = Path(initdb).resolve().parent
-    folder = Path(tempfile.mkdtemp(prefix="lockpg"))
-    user = {"user": "postgres", "group": "postgres"} if os.geteuid() == 0 else {}
-    if user:
-        shutil.chown(folder, "postgres", "postgres")
-    password_file = folder / "password"
-    password_file.write_text(PASSWORD)
-    password_file.chmod(0o644)
+    """A database of our own: some tests cut off everyone who is connected to it."""
+    import psycopg
 
-    def run(*arguments: str) -> None:
-        subprocess.run(arguments, check=True, capture_output=True, cwd=folder, **user)
+    with psycopg.connect(libpq_url(postgres_server().url()), autocommit=True) as connection:
+        connection.execute("CREATE DATABASE icefold_locks")
+    return postgres_server().url("icefold_locks")
 
-    data, port = str(folder / "data"), _free_port()
-    run(
-        str(binaries / "initdb"), "-D", data, "-U", "locks", "-A", "scram-sha-256",
-        f"--pwfile={password_file}", "--no-sync", "-E", "UTF8", "--locale=C.UTF-8",
-    )  # fmt: skip
-    options = f"-h 127.0.0.1 -p {port} -k {folder} -c fsync=off -c max_connections=200"
-    run(
-        str(binaries / "pg_ctl"),
-        "-D",
-        data,
-        "-o",
-        options,
-        "-l",
-        str(folder / "log"),
-        "-w",
-        "start",
-    )
 
-    def stop() -> None:
-        subprocess.run(
-            [str(binaries / "pg_ctl"), "-D", data, "-m", "immediate", "stop"],
-            check=False, capture_output=True, cwd=folder, **user,
-        )  # fmt: skip
-        shutil.rmtree(folder, ignore_errors=True)
-
-    atexit.register(stop)
-    return f"postgresql+psycopg://locks:{PASSWORD}@127.0.0.1:{port}/postgres"
+def libpq_url(url: str) -> str:
+    """The same without SQLAlchemy's driver name."""
+    return url.replace("+psycopg", "")
 
 
 @dataclass
@@ -113,7 +73,7 @@ class S3Server:
 def s3_server() -> S3Server:
     """moto with a bucket `locks`. One request at a time: moto itself looks first, writes later."""
     import boto3
-    from moto.server import DomainDispatcherApplication, create_backend_app
+    from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
     from werkzeug.serving import WSGIRequestHandler, make_server
 
     class Quiet(WSGIRequestHandler):
