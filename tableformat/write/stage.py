@@ -73,6 +73,7 @@ def stage_rows(
         added_data_files=tuple(data_files),
         added_delete_files=tuple(delete_files),
         summary=dict(summary or {}),
+        carry_marker=False,  # staged snapshots never have one, whatever their branch is called
     )
     return commit(environment, identifier, changeset, state=state)
 
@@ -135,8 +136,7 @@ def _delete_columns(state: TableState, schema: Schema) -> set[str]:
 
 def _check_unique(state: TableState, schema: Schema, upserts: pa.Table) -> None:
     names = [schema.find_column_name(i) or "" for i in sorted(schema.identifier_field_ids)]
-    columns = [_leaf(upserts, name) for name in names]
-    keys = pa.table(columns, names=names)
+    keys = pa.table([_leaf(upserts, name) for name in names], names=names)
     counts = keys.group_by(names).aggregate([([], "count_all")])
     repeated = counts.filter(pc.greater(counts["count_all"], 1))
     if repeated.num_rows:
@@ -153,6 +153,10 @@ def _leaf(rows: pa.Table, name: str) -> pa.ChunkedArray:
     column = rows[top]
     for part in rest:
         column = pc.struct_field(column, part)
+    if isinstance(column.type, pa.BaseExtensionType):  # uuid: Arrow does not group by it
+        return pa.chunked_array(
+            [chunk.storage for chunk in column.chunks], column.type.storage_type
+        )
     return column
 
 

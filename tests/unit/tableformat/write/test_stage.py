@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+import uuid
+
+import pyarrow as pa
+import pytest
+
+from tableformat import InvalidInputError
+from tableformat.spec.names import IMMUTABLE_COLUMNS, STAGING_MARKER
+from tests.support.change_events import ORDERS, create_orders, order
+from tests.support.memory_tables import memory_catalog
+
+
+def rows(*values: dict[str, object]) -> pa.Table:
+    return pa.Table.from_pylist(list(values), schema=ORDERS)
+
+
+def staged(table: object, branch: str = "staging") -> dict[int, tuple[str, str | None]]:
+    found = table.scan(branch=branch).to_arrow().to_pylist()  # type: ignore[attr-defined]
+    state = {row["id"]: (row["region"], row["note"]) for row in found}
+    assert len(state) == len(found)
+    return state
+
+
+def test_upserts_replace_and_deletes_remove_and_main_is_untouched() -> None:
+    table = create_orders(memory_catalog())
+    table.append(rows(order(1, note="a"), order(2, note="a"), order(3, note="a")))
+    table.stage(upserts=rows(order(1, note="b"), order(4)), deletes=pa.table({"id": [2, 9]}))
+    assert staged(table) == {1: ("EU", "b"), 3: ("EU", "a"), 4: ("EU", None)}
+    assert table.scan().to_arrow().num_rows == 3
+
+
+def test_key_deleted_and_upserted_in_one_call_is_upserted() -> None:
+    table = create_orders(memory_catalog())
+    table.stage(upserts=rows(order(1, note="a")))
+    table.stage(upserts=rows(order(1, note="b")), deletes=pa.table({"id": [1]}))
+    assert staged(table) == {1: ("EU", "b")}
+
+
+def test_update_that_moves_a_row_between_partitions_leaves_no_copy() -> None:
+    table = create_orders(memory_catalog(), partition_by=["region"])
+    table.stage(upserts=rows(order(1, region="EU"), order(2, region="EU")))
+    table.stage(upserts=rows(order(1, region="US")), deletes=pa.table({"id": [2]}))
+    assert staged(table) == {1: ("US", None)}
+
+
+def test_immutable_columns_place_the_delete_in_its_partition() -> None:
+    catalog = memory_catalog()
+    table = create_orders(
+        catalog, partition_by=["region"], properties={IMMUTABLE_COLUMNS: "region"}
+    )
+    table.stage(upserts=rows(order(1, region="EU"), order(2, region="US")))
+    result = table.stage(deletes=pa.table({"id": [1], "region": ["EU"]}))
+    assert staged(table) == {2: ("US", None)}
+    assert len(result.state.metadata.partition_specs) == 1
+    with pytest.raises(InvalidInputError, match=r"key column is missing.*column=region"):
+        table.stage(deletes=pa.table({"id": [2]}))
+
+
+def test_key_twice_in_upserts_is_refused_before_anything_is_written() -> None:
+    table = create_orders(memory_catalog())
+    with pytest.raises(InvalidInputError, match=r"1 keys are upserted more than once.*'id': 1"):
+        table.stage(upserts=rows(order(1), order(2), order(1)))
+    assert table.refresh().state.ref("staging") is None
+
+
+def test_uuid_keys_are_checked_and_staged() -> None:
+    schema = pa.schema([pa.field("id", pa.uuid(), nullable=False), pa.field("v", pa.int64())])
+    table = memory_catalog().create_table("shop.uuids", schema, primary_key=["id"])
+    ids = pa.array([uuid.UUID(int=n).bytes for n in (1, 2, 1)], pa.binary(16))
+    values = pa.table({"id": pa.ExtensionArray.from_storage(pa.uuid(), ids), "v": [1, 2, 3]})
+    with pytest.raises(InvalidInputError, match="more than once"):
+        table.stage(upserts=values)
+    table.stage(upserts=values.slice(0, 2))
+    table.stage(deletes=values.slice(1, 1).select(["id"]))
+    assert table.scan(branch="staging", columns=["v"]).to_arrow().to_pylist() == [{"v": 1}]
+
+
+@pytest.mark.parametrize(
+    ("upserts", "deletes", "message"),
+    [
+        (None, None, "nothing to stage"),
+        (rows(), None, "nothing to stage"),
+        (None, pa.table({"note": ["x"]}), "key column is missing"),
+        (None, pa.table({"id": pa.array([None], pa.int64())}), "required column holds nulls"),
+        (pa.table({"id": [1]}), None, "required column is missing"),
+        (pa.table({"id": ["1"], "region": ["EU"]}), None, "does not fit"),
+    ],
+)
+def test_wrong_rows_are_refused_in_one_line(
+    upserts: pa.Table | None, deletes: pa.Table | None, message: str
+) -> None:
+    table = create_orders(memory_catalog())
+    with pytest.raises(InvalidInputError, match=message):
+        table.stage(upserts=upserts, deletes=deletes)
+    assert table.refresh().state.ref("staging") is None
+
+
+def test_published_branch_is_refused_and_any_other_takes_no_marker() -> None:
+    table = create_orders(memory_catalog())
+    with pytest.raises(InvalidInputError, match="cannot stage on the published branch"):
+        table.stage(upserts=rows(order(1)), branch="main")
+    result = table.stage(upserts=rows(order(1)), branch="incoming")
+    assert staged(table, "incoming") == {1: ("EU", None)}
+    assert result.snapshot.summary is not None
+    assert STAGING_MARKER not in result.snapshot.summary.additional_properties
+    assert "icefold.carried" not in result.snapshot.summary.additional_properties
