@@ -1,22 +1,22 @@
 """One resolve cycle: compute → publish → apply → trim.
 
-1. plan: the backlog on one version of the table; nothing is written.
-2. index: brought to the planned head of the target (current, followed, or built).
-3. read and match: staged keys against the batch and the index.
-4. write: deletion vectors; a crash leaves Puffin files that nothing names.
-5. prepare: the index change, durable beside the index, invisible.
-6. publish: one compare-and-swap on the planned head, carrying the cursor. On a lost race the
-   cycle goes back to 2 with the new head: the index follows what the others did, so what was read
-   from staging is not read again.
-7. apply: the prepared index change becomes visible, bound to the published snapshot. A crash
-   before it leaves an index that is behind; the next cycle follows.
+1. plan: the backlog on one version of the table. Nothing is written.
+2. read: the keys of the staged files.
+3. index: brought to the planned head of the target (current, followed, or built).
+4. match: staged keys against the batch and the index.
+5. write: deletion vectors. A crash leaves Puffin files that nothing names.
+6. publish: one compare-and-swap on the planned head, carrying the cursor. On a lost race only what
+   the others touched is matched again (rebase), and 5 and 6 are repeated.
+7. apply: the index moves to the published snapshot. A crash before it leaves an index that is
+   behind; the next cycle follows. The index is never ahead of the table (I20).
 8. trim: staging moves to the published snapshot if nobody staged meanwhile. A crash before it
-   leaves a longer staging branch; the next cycle trims.
+   leaves a longer staging branch; a later cycle trims.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import logging
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -25,24 +25,37 @@ from pyiceberg.table.snapshots import Snapshot
 
 from resolver.convert import Conversion, DeadPositions, convert
 from resolver.cycle_input import CycleInput, OrderedFile, read_cycle_input, staged_files
-from resolver.index.base import IndexChanges, Prepared, PrimaryKeyIndex
+from resolver.index.base import PrimaryKeyIndex
+from resolver.match import TARGET_ORDER
 from resolver.position_files import read_position_file
 from resolver.publish import hides_a_writer, publish, publish_summary
 from resolver.report import ResolveReport
-from resolver.resolution import NumberedKeys, index_changes, number_keys, resolve_batch
+from resolver.resolution import (
+    NumberedKeys,
+    Resolution,
+    index_changes,
+    number_keys,
+    resolve_batch,
+)
 from resolver.scan_join import add_joined_positions
 from resolver.staging import StagedSnapshot, cursor_of, load_staged, plan_backlog
 from resolver.target import LiveFiles, live_files
 from resolver.trim import trim_staging
+from resolver.vector_writer import VectorWriter
 from tableformat.catalog.base import Identifier, TableState
 from tableformat.commit.changeset import Fence
 from tableformat.commit.engine import CommitResult
+from tableformat.commit.history import is_ancestor
 from tableformat.environment import Environment
-from tableformat.errors import CommitConflictError, TableError
-from tableformat.files.dv_file import write_deletion_vectors
-from tableformat.paths import puffin_locations
-from tableformat.spec.data_file import DataFile, ManifestEntry
-from tableformat.spec.properties import dv_placement
+from tableformat.errors import (
+    CommitConflictError,
+    CorruptDataError,
+    StoreUnavailableError,
+    TableError,
+)
+from tableformat.spec.data_file import ManifestEntry
+
+logger = logging.getLogger("icefold.resolver")
 
 
 class IndexKeeper(Protocol):
@@ -71,7 +84,7 @@ class CycleOptions:
     limit: int | None = None
     from_snapshot: int | None = None
     fence: Callable[[], Fence] | None = None
-    attempts_max: int = 20
+    attempts_max: int = 100
 
     @property
     def is_in_place(self) -> bool:
@@ -99,20 +112,30 @@ class Phases:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Work:
-    """What the cycle resolves; read once, matched again in every attempt."""
+    """What the cycle resolves; read once, whatever happens on the target."""
 
     covered: tuple[Snapshot, ...]
     batch: CycleInput
     numbered: NumberedKeys
-    equality_deletes: tuple[ManifestEntry, ...]
+    converted: tuple[ManifestEntry, ...]  # in place: the equality deletes that go
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Match:
+    """Dead rows on one version of the table."""
+
+    state: TableState
+    live: LiveFiles
+    resolution: Resolution
+    index: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Published:
     result: CommitResult
+    match: _Match
     conversion: Conversion
     attempts: int
-    index: str
 
 
 class Cycle:
@@ -130,12 +153,14 @@ class Cycle:
         self._options = options
         self._keeper = keeper
         self._phases = Phases(environment)
+        self._vectors = VectorWriter(environment)
 
     def run(self) -> ResolveReport:
         """Resolve what waits.
 
         Raises:
-            CommitConflictError: Others committed faster than this could, `attempts_max` times.
+            CommitConflictError: Others committed faster than this could, `attempts_max` times, or
+                published the same backlog.
             CommitUnknownError: The publish may have landed; nothing was deleted, run again.
             FencedError: Another holder of the lock has published.
             InvalidInputError, UnsupportedError, CorruptDataError: The backlog cannot be resolved;
@@ -143,21 +168,23 @@ class Cycle:
         """
         with self._phases.timed("plan"):
             state = self._environment.catalog.load_table(self._identifier)
-            staged = self._plan(state)
+            live = live_files(self._environment, state.head(self._options.target))
+            staged = self._plan(state, live)
         if staged is None:
             return self._report_idle(state)
         with self._phases.timed("read"):
-            work = self._read(state, staged)
-        published = self._publish_until_landed(state, work)
+            work = self._read(state, live, staged)
+        published = self._publish_until_landed(state, live, work)
+        with self._phases.timed("apply"):
+            self._advance_index(published, work)
         with self._phases.timed("trim"):
             trimmed = self._trim(published.result, work)
         return self._report(work, published, trimmed=trimmed)
 
-    def _plan(self, state: TableState) -> list[StagedSnapshot] | None:
+    def _plan(self, state: TableState, live: LiveFiles) -> list[StagedSnapshot] | None:
         """The staged snapshots to resolve; None when nothing waits. Empty in place."""
         options = self._options
         if options.is_in_place:
-            live = live_files(self._environment, state.head(options.target))
             return [] if live.equality_deletes else None
         snapshots = plan_backlog(
             state,
@@ -169,22 +196,16 @@ class Cycle:
         self._environment.runtime.fail_point("resolve.after_plan")
         return load_staged(self._environment, state, snapshots) if snapshots else None
 
-    def _read(self, state: TableState, staged: list[StagedSnapshot]) -> _Work:
-        if self._options.is_in_place:
-            live = live_files(self._environment, state.head(self._options.target))
-            deletes = [
-                OrderedFile(entry.data_file, _sequence_number(entry))
-                for entry in live.equality_deletes
-            ]
-            equality_deletes = live.equality_deletes
-        else:
-            deletes = staged_files(staged, "equality_deletes")
-            equality_deletes = ()
+    def _read(self, state: TableState, live: LiveFiles, staged: list[StagedSnapshot]) -> _Work:
+        converted = live.equality_deletes if self._options.is_in_place else ()
         batch = read_cycle_input(
             self._environment,
             state.metadata,
             state.metadata.schema().identifier_field_ids,
-            equality_deletes=deletes,
+            equality_deletes=[
+                *(OrderedFile(entry.data_file, _sequence_number(entry)) for entry in converted),
+                *staged_files(staged, "equality_deletes"),
+            ],
             data_files=staged_files(staged, "data_files"),
             position_deletes=[e.data_file for each in staged for e in each.position_deletes],
             dvs=[e.data_file for each in staged for e in each.dvs],
@@ -194,86 +215,146 @@ class Cycle:
             covered=tuple(each.snapshot for each in staged),
             batch=batch,
             numbered=number_keys(batch),
-            equality_deletes=equality_deletes,
+            converted=converted,
         )
 
-    def _publish_until_landed(self, state: TableState, work: _Work) -> _Published:
-        attempt = 0
-        how = "unused"
-        while True:
-            attempt += 1
-            with self._phases.timed("index"):
-                live = live_files(self._environment, state.head(self._options.target))
-                index, action = self._keeper.at_head(state, self._options.target, live)
-                how = action if attempt == 1 else how
-            try:
-                result, conversion = self._attempt(state, work, live, index)
-            except CommitConflictError:
-                if attempt >= self._options.attempts_max or self._cursor_moved(state):
-                    raise
-                state = self._environment.catalog.load_table(self._identifier)
-                continue
-            return _Published(result=result, conversion=conversion, attempts=attempt, index=how)
+    def _publish_until_landed(self, state: TableState, live: LiveFiles, work: _Work) -> _Published:
+        match = self._match(state, live, work)
+        attempts = 1
+        try:
+            while True:
+                try:
+                    return self._publish(match, work, attempts)
+                except CommitConflictError:
+                    if attempts >= self._options.attempts_max:
+                        raise
+                attempts += 1
+                with self._phases.timed("rebase"):
+                    match = self._rebase(match, work)
+        except TableError as error:
+            if error.files_safe_to_delete:
+                self._vectors.delete_unused()
+            raise
 
-    def _cursor_moved(self, planned: TableState) -> bool:
-        """Whether somebody else published (part of) our backlog: then the plan is void."""
-        fresh = self._environment.catalog.load_table(self._identifier)
-        return cursor_of(fresh, self._options.target) != cursor_of(planned, self._options.target)
-
-    def _attempt(
-        self, state: TableState, work: _Work, live: LiveFiles, index: PrimaryKeyIndex
-    ) -> tuple[CommitResult, Conversion]:
-        runtime = self._environment.runtime
+    def _match(self, state: TableState, live: LiveFiles, work: _Work) -> _Match:
+        """Dead rows, from the index at the head of `state`."""
+        with self._phases.timed("index"):
+            index, how = self._keeper.at_head(state, self._options.target, live)
         with self._phases.timed("match"):
             resolution = resolve_batch(
-                work.batch,
-                work.numbered,
-                index,
-                order_of_path=self._order_of_path(live),
+                work.batch, work.numbered, index, order_of_path=self._order_of_path(live)
             )
             add_joined_positions(
                 self._environment,
                 state.metadata,
-                work.batch,
-                live,
+                work.batch.other_deletes,
+                work.batch.scopes,
+                [*self._ordered(live.data.values()), *work.batch.files],
                 resolution.dead,
-                in_place=self._options.is_in_place,
             )
-            self._fold_position_deletes(state, live, resolution.dead)
-            runtime.fail_point("resolve.after_match")
+            self._fold_position_deletes(state, live.position_deletes, resolution.dead)
+        self._environment.runtime.fail_point("resolve.after_match")
+        return _Match(state=state, live=live, resolution=resolution, index=how)
+
+    def _rebase(self, match: _Match, work: _Work) -> _Match:
+        """The same dead rows on the head that got there first; only what it touched is read.
+
+        Files that left take their rows with them, files that came are read and compared. A head
+        that is no continuation (rollback, replaced branch) may have brought rows back that the
+        index had dropped: then everything is matched again.
+        """
+        options = self._options
+        state = self._environment.catalog.load_table(self._identifier)
+        if cursor_of(state, options.target) != cursor_of(match.state, options.target):
+            raise CommitConflictError(
+                "another resolver has published staged changes meanwhile",
+                table=state.name,
+                branch=options.target,
+                action="run resolve again",
+            )
+        planned = match.state.head(options.target)
+        head = state.head(options.target)
+        live = live_files(self._environment, head)
+        if planned is not None and (
+            head is None
+            or not is_ancestor(state.metadata, planned.snapshot_id, of=head.snapshot_id)
+        ):
+            return self._match(state, live, work)
+        known = match.live.data.keys()
+        added = [entry for path, entry in live.data.items() if path not in known]
+        add_joined_positions(
+            self._environment,
+            state.metadata,
+            (work.batch.deletes, *work.batch.other_deletes),
+            work.batch.scopes,
+            self._ordered(added),
+            match.resolution.dead,
+        )
+        folded = {entry.data_file.identity for entry in match.live.position_deletes}
+        self._fold_position_deletes(
+            state,
+            [e for e in live.position_deletes if e.data_file.identity not in folded],
+            match.resolution.dead,
+        )
+        return _Match(state=state, live=live, resolution=match.resolution, index=match.index)
+
+    def _publish(self, match: _Match, work: _Work, attempts: int) -> _Published:
+        runtime = self._environment.runtime
+        with self._phases.timed("write"):
             conversion = convert(
                 self._environment.store,
-                dead=resolution.dead,
+                dead=match.resolution.dead,
                 staged_files=[each.file for each in work.batch.files],
-                target_files=live.data,
-                target_dvs=live.dvs,
+                target_files=match.live.data,
+                target_dvs=match.live.dvs,
             )
-        with self._phases.timed("write"):
-            dv_files = self._write_dvs(state, conversion)
-            published = {file.file_path for file in conversion.published}
-            prepared = self._prepare(
-                index, index_changes(work.batch, work.numbered, resolution, published)
+            dv_files = self._vectors.write(match.state.metadata, conversion.vectors)
+        with self._phases.timed("publish"):
+            result = publish(
+                self._environment,
+                match.state,
+                target=self._options.target,
+                conversion=conversion,
+                dv_files=dv_files,
+                removed=(*work.converted, *match.live.position_deletes),
+                summary=publish_summary(match.state.head(self._options.target), work.covered),
+                fence=None if self._options.fence is None else self._options.fence(),
             )
+            runtime.fail_point("resolve.after_publish")
+            self._vectors.delete_unused(dv_files)
+        return _Published(result=result, match=match, conversion=conversion, attempts=attempts)
+
+    def _advance_index(self, published: _Published, work: _Work) -> None:
+        """Bring the index to the published snapshot.
+
+        The publish has landed, so trouble here costs the next cycle time and nothing else.
+        """
+        runtime, match = self._environment.runtime, published.match
+        paths = {file.file_path for file in published.conversion.published}
+        changes = index_changes(work.batch, work.numbered, match.resolution, paths)
+        snapshot = published.result.snapshot
         try:
-            with self._phases.timed("publish"):
-                removed = (*work.equality_deletes, *live.position_deletes)
-                result = self._publish(state, work, conversion, dv_files, removed)
-        except BaseException as error:
-            index.discard(prepared)
-            if isinstance(error, TableError) and error.files_safe_to_delete:
-                # A definite failure: what this attempt wrote is nobody's.
-                self._environment.store.delete(sorted({file.file_path for file in dv_files}))
-            raise
-        with self._phases.timed("apply"):
-            runtime.fail_point("resolve.before_apply")
-            self._apply(index, prepared, result)
-        return result, conversion
+            index, _ = self._keeper.at_head(match.state, self._options.target, match.live)
+            prepared = index.prepare(changes)
+            runtime.fail_point("resolve.after_prepare")
+            binding = index.binding.at(
+                snapshot_id=snapshot.snapshot_id, sequence_number=snapshot.sequence_number or 0
+            )
+            index.apply(prepared, binding)
+        except (StoreUnavailableError, CorruptDataError) as error:
+            logger.warning(
+                "%s: published %d, but the index stays behind: %s",
+                match.state.name,
+                snapshot.snapshot_id,
+                error,
+            )
+        runtime.fail_point("resolve.after_apply")
 
     def _fold_position_deletes(
-        self, state: TableState, live: LiveFiles, dead: DeadPositions
+        self, state: TableState, entries: Iterable[ManifestEntry], dead: DeadPositions
     ) -> None:
         """v2 position deletes of the target become part of the DVs, and go (I3, P7)."""
-        for entry in live.position_deletes:
+        for entry in entries:
             found = read_position_file(self._environment.store, state.metadata, entry.data_file)
             for path, positions in found.items():
                 dead.add(path, positions)
@@ -283,54 +364,13 @@ class Cycle:
             return None
         return lambda path: _sequence_number(live.data[path])
 
-    def _write_dvs(self, state: TableState, conversion: Conversion) -> list[DataFile]:
-        runtime = self._environment.runtime
-        runtime.fail_point("resolve.before_dv_write")
-        files = write_deletion_vectors(
-            self._environment.store,
-            conversion.vectors,
-            location_for=puffin_locations(state.metadata, runtime.ids),
-            placement=dv_placement(state.metadata.properties),
-        )
-        runtime.fail_point("resolve.after_dv_write")
-        return files
-
-    def _prepare(self, index: PrimaryKeyIndex, changes: IndexChanges) -> Prepared:
-        prepared = index.prepare(changes)
-        self._environment.runtime.fail_point("resolve.after_prepare")
-        return prepared
-
-    def _publish(
-        self,
-        state: TableState,
-        work: _Work,
-        conversion: Conversion,
-        dv_files: list[DataFile],
-        removed: tuple[ManifestEntry, ...],
-    ) -> CommitResult:
-        fence = None if self._options.fence is None else self._options.fence()
-        result = publish(
-            self._environment,
-            state,
-            target=self._options.target,
-            conversion=conversion,
-            dv_files=dv_files,
-            removed=removed,
-            summary=publish_summary(state.head(self._options.target), work.covered),
-            fence=fence,
-        )
-        self._environment.runtime.fail_point("resolve.after_publish")
-        return result
-
-    def _apply(self, index: PrimaryKeyIndex, prepared: Prepared, result: CommitResult) -> None:
-        snapshot = result.snapshot
-        index.apply(
-            prepared,
-            index.binding.at(
-                snapshot_id=snapshot.snapshot_id, sequence_number=snapshot.sequence_number or 0
-            ),
-        )
-        self._environment.runtime.fail_point("resolve.after_apply")
+    def _ordered(self, entries: Iterable[ManifestEntry]) -> list[OrderedFile]:
+        """Data files of the target with their orders."""
+        in_place = self._options.is_in_place
+        return [
+            OrderedFile(entry.data_file, _sequence_number(entry) if in_place else TARGET_ORDER)
+            for entry in entries
+        ]
 
     def _trim(self, result: CommitResult, work: _Work) -> bool:
         if self._options.is_in_place or hides_a_writer(work.covered):
@@ -369,7 +409,7 @@ class Cycle:
             dropped_data_files=len(conversion.dropped),
             dvs=len(conversion.vectors),
             attempts=published.attempts,
-            index=published.index,
+            index=published.match.index,
             trimmed=trimmed,
             phases_ms=self._phases.spent_ms,
         )

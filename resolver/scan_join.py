@@ -1,8 +1,8 @@
-"""Equality deletes on other columns than the indexed key: read the columns, compare, as always.
+"""Deletes against files that the index does not answer for: read their keys, compare, as always.
 
-Only files that such a delete can reach are read: those of its partition when it is scoped, and
-staged files only when a later commit deletes. The columns are few and the comparison is the same
-as for the indexed key (match.py).
+Used for equality deletes on other columns than the indexed key, and for data files that others
+committed to the target while a cycle was under way. Only files that a delete can reach are read:
+those of its partition when it is scoped, and those that are older than it.
 """
 
 from __future__ import annotations
@@ -16,51 +16,44 @@ import numpy as np
 from pyiceberg.table.metadata import TableMetadata
 
 from resolver.convert import DeadPositions
-from resolver.cycle_input import CycleInput, KeyedDeletes, OrderedFile
+from resolver.cycle_input import KeyedDeletes, OrderedFile
 from resolver.key_reader import READERS_MAX, KeyReader
 from resolver.keys import factorize
-from resolver.match import GLOBAL_SCOPE, TARGET_ORDER, Int64s, dead_rows, newest_deletes
+from resolver.match import GLOBAL_SCOPE, Int64s, dead_rows, newest_deletes
 from resolver.scopes import Scopes
-from resolver.target import LiveFiles
 from tableformat.environment import Environment
 
 
 def add_joined_positions(
     environment: Environment,
     metadata: TableMetadata,
-    batch: CycleInput,
-    live: LiveFiles,
+    deletes: Iterable[KeyedDeletes],
+    scopes: Scopes,
+    files: Iterable[OrderedFile],
     dead: DeadPositions,
-    *,
-    in_place: bool,
 ) -> None:
-    """Add to `dead` the rows that the batch's other equality deletes reach.
+    """Add to `dead` the rows of `files` that `deletes` reach.
 
     Args:
         environment: Where the columns are read.
         metadata: Schemas and specs.
-        batch: The cycle's input; nothing happens without `other_deletes`.
-        live: The target's live files.
+        deletes: Equality deletes, one set of columns each.
+        scopes: The numbers of their scopes.
+        files: Data files and their orders.
         dead: Grows.
-        in_place: Orders are sequence numbers, and all files are the target's.
+
+    Raises:
+        CorruptDataError: A file is damaged.
     """
-    for deletes in batch.other_deletes:
-        candidates = [*_target_files(live, in_place=in_place), *batch.files]
-        join = _Join(
-            deletes=deletes,
-            scopes=batch.scopes,
-            reader=KeyReader(environment.store, metadata, deletes.key.field_ids),
-        )
-        reachable = [each for each in candidates if join.may_reach(each)]
+    files = list(files)
+    for each in deletes:
+        if not len(each.keys):
+            continue
+        join = _Join(each, scopes, KeyReader(environment.store, metadata, each.key.field_ids))
+        reachable = [file for file in files if join.may_reach(file)]
         with ThreadPoolExecutor(min(READERS_MAX, max(os.cpu_count() or 1, 2))) as pool:
-            for each, positions in zip(reachable, pool.map(join.dead_in, reachable), strict=True):
-                dead.add(each.file.file_path, positions)
-
-
-def _target_files(live: LiveFiles, *, in_place: bool) -> Iterable[OrderedFile]:
-    for entry in live.data.values():
-        assert entry.sequence_number is not None
-        yield OrderedFile(entry.data_file, entry.sequence_number if in_place else TARGET_ORDER)
+            for file, positions in zip(reachable, pool.map(join.dead_in, reachable), strict=True):
+                dead.add(file.file.file_path, positions)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import shutil
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -350,14 +350,23 @@ class _Build:
 
     def _parallel(self, tasks: Iterator[Callable[[], T]]) -> list[T]:
         """Run tasks in threads; after the first failure no further one is started."""
+        failed = threading.Event()
+
+        def run(task: Callable[[], T]) -> T:
+            if failed.is_set():
+                raise CancelledError
+            try:
+                return task()
+            except BaseException:
+                failed.set()
+                raise
+
         with ThreadPoolExecutor(self.options.threads, thread_name_prefix="index-build") as pool:
-            futures: list[Future[T]] = [pool.submit(task) for task in tasks]
-            wait(futures, return_when=FIRST_EXCEPTION)
-            for future in futures:
-                future.cancel()
-        for future in futures:
-            if not future.cancelled():
-                future.result()
+            futures = [pool.submit(run, task) for task in tasks]
+        errors = [error for future in futures if (error := future.exception()) is not None]
+        for error in errors:
+            if not isinstance(error, CancelledError):
+                raise error
         return [future.result() for future in futures]
 
 

@@ -98,6 +98,28 @@ class ResolverMachine(RuleBasedStateMachine):
         again = resolve(self.table, limit=limit) if not self.staged else None
         assert again is None or again.staged_snapshots == 0
 
+    @precondition(lambda self: self.table.refresh().state.head("staging") is not None)
+    @rule(rows=ROWS, times=st.integers(1, 2))
+    def resolve_while_others_commit(self, rows, times):
+        points = self.table.environment.runtime.fail_points
+        competitor = self.catalog.load_table("t.rows")
+
+        def commit(name):
+            nonlocal times
+            times -= 1
+            if times <= 0:
+                points.armed.pop(name)
+            if rows:
+                full = self.fresh(rows)
+                competitor.append(rows_table(full))
+                self.published.update(full)
+
+        points.armed["resolve.after_dv_write"] = commit
+        try:
+            self.resolve(limit=None)
+        finally:
+            points.armed.clear()
+
     @rule()
     def lose_the_index(self):
         shutil.rmtree(index_folder(self.table.environment, self.table.state, "main"), True)
@@ -120,7 +142,13 @@ class ResolverMachine(RuleBasedStateMachine):
         found = {row["id"]: row for row in self.table.scan(branch="staging").to_arrow().to_pylist()}
         for key in {key for _, _, keys in self.staged for key in keys}:
             newest = next(
-                (row for _, full, keys in reversed(self.staged) if key in keys for row in full if row[0] == key),
+                (
+                    row
+                    for _, full, keys in reversed(self.staged)
+                    if key in keys
+                    for row in full
+                    if row[0] == key
+                ),
                 None,
             )
             last_keys = next(full for _, full, keys in reversed(self.staged) if key in keys)
@@ -135,7 +163,9 @@ class ResolverMachine(RuleBasedStateMachine):
             assert as_counter(scan.to_arrow()) == rows
             paths = [task.dv.data_file.referenced_data_file for task in scan.plan.tasks if task.dv]
             assert len(paths) == len(set(paths))
-            assert not any(task.equality_deletes or task.position_deletes for task in scan.plan.tasks)
+            assert not any(
+                task.equality_deletes or task.position_deletes for task in scan.plan.tasks
+            )
             assert all(task.entry.data_file.content == FileContent.DATA for task in scan.plan.tasks)
 
 
