@@ -7,8 +7,8 @@ everything that says the same thing twice:
 - row count of the footer, of its row groups, and of the manifest entry;
 - physical type and path of every column chunk that is read, and the footer's schema;
 - the columns that the manifest entry has sizes of, and the ones found under the wanted ids;
-- values present in what was read, and in the row groups' statistics. This one only for files by
-  Arrow's writer (ours too), whose counts are known to be right for nested columns.
+- values present in what was read, and in the row groups' statistics. This one only for our own
+  files: of other writers it is not known whether their counts are right for nested columns.
 """
 
 from __future__ import annotations
@@ -21,11 +21,10 @@ from pyiceberg.schema import Schema
 
 from tableformat.errors import CorruptDataError
 from tableformat.files.parquet_columns import FileColumn
+from tableformat.files.parquet_schema_checksum import has_checksum
 from tableformat.spec.arrow_arrays import rebased_offsets
 from tableformat.spec.data_file import DataFile
 from tableformat.spec.types import is_list
-
-_COUNTED_WRITER = "parquet-cpp-arrow"
 
 
 def check_row_count(footer: pq.FileMetaData, data_file: DataFile) -> None:
@@ -95,10 +94,7 @@ class PresentCounts:
         self._footer = footer
         self._columns = columns
         self._found: dict[int, int] = {}
-        try:
-            self._is_wanted = str(footer.created_by).startswith(_COUNTED_WRITER)
-        except UnicodeDecodeError:  # the footer is damaged, but not where rows come from
-            self._is_wanted = False
+        self._is_wanted = has_checksum(footer)
 
     def add(self, columns: Sequence[pa.Array]) -> None:
         """Count one batch, as it was read."""

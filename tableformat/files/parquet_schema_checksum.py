@@ -34,18 +34,20 @@ def expected_checksum(stored: pa.Schema) -> str:
     return _checksum_of_empty_file(stored.serialize().to_pybytes())
 
 
-def check_schema(reader: pq.ParquetFile) -> bool:
-    """Hold a file's schema against the checksum in its footer.
+def has_checksum(footer: pq.FileMetaData) -> bool:
+    """Whether a file is one of ours; files of other writers have no checksum."""
+    return CHECKSUM_KEY.encode() in (footer.metadata or {})
 
-    Returns:
-        Whether there is one; files of other writers have none.
+
+def check_schema(reader: pq.ParquetFile) -> None:
+    """Hold a file's schema against the checksum in its footer, if there is one.
 
     Raises:
         CorruptDataError: They differ.
     """
-    stored = (reader.metadata.metadata or {}).get(CHECKSUM_KEY.encode())
-    if stored is None:
-        return False
+    if not has_checksum(reader.metadata):
+        return
+    stored = reader.metadata.metadata[CHECKSUM_KEY.encode()]
     found = schema_checksum(reader)
     if stored != found.encode():
         raise CorruptDataError(
@@ -53,7 +55,6 @@ def check_schema(reader: pq.ParquetFile) -> bool:
             expected=stored.decode("ascii", "replace"),
             found=found,
         )
-    return True
 
 
 def schema_checksum(reader: pq.ParquetFile) -> str:
