@@ -43,7 +43,12 @@ from tableformat.commit.swap import swap_until_settled
 from tableformat.environment import Environment
 from tableformat.errors import CommitConflictError, InvalidInputError, TableError
 from tableformat.files.manifest_list import EncodedManifestList, encode_manifest_list
-from tableformat.files.manifest_store import load_manifest_list
+from tableformat.files.manifest_store import (
+    LoadedManifest,
+    load_manifest_list,
+    open_manifest,
+    remember_manifest_list,
+)
 from tableformat.paths import metadata_directory
 from tableformat.spec.manifest_file import ManifestFile
 from tableformat.spec.names import MAIN_BRANCH
@@ -105,6 +110,7 @@ def commit(
             change.delete_objects(keep=frozenset())
         raise
     snapshot = change.landed_snapshot(outcome.state)
+    change.remember(snapshot)
     change.delete_objects(keep=change.objects_of(snapshot))
     return CommitResult(
         state=outcome.state,
@@ -124,6 +130,7 @@ class _SnapshotChange:
     _writer: ManifestWriter | None = None
     _added: list[ManifestFile] = field(default_factory=list)
     _lists: dict[str, frozenset[str]] = field(default_factory=dict)
+    _listed: tuple[str, tuple[ManifestFile, ...]] | None = None
     _snapshot: Snapshot | None = None
 
     def __post_init__(self) -> None:
@@ -145,7 +152,7 @@ class _SnapshotChange:
         check_conflicts(metadata, changeset, head_id=parent_id, history=self._history)
         writer = self._writer_for(metadata)
         before = [] if parent is None else load_manifest_list(self.environment.store, parent)
-        removal = self._plan_removal(metadata, before, writer)
+        removal = self._plan_removal(metadata, before)
         manifests = self._manifests(metadata, before, removal, writer)
         encoded, list_location = self._store_list(metadata, manifests, parent_id, writer)
         properties = {**carried_properties(carried, changeset), **changeset.summary}
@@ -206,6 +213,16 @@ class _SnapshotChange:
             except TableError:
                 return
 
+    def remember(self, snapshot: Snapshot) -> None:
+        """Keep what landed decoded: the next commit of this process reads none of it back."""
+        listed = self._listed
+        if self._writer is not None and listed is not None and listed[0] == snapshot.manifest_list:
+            self._writer.remember(listed[1])
+            remember_manifest_list(self.environment.store, listed[0], listed[1])
+
+    def _open(self, manifest: ManifestFile) -> LoadedManifest:
+        return open_manifest(self.environment.store, manifest)
+
     def _find(self, state: TableState) -> Snapshot | None:
         if self._writer is None:
             return None
@@ -232,20 +249,19 @@ class _SnapshotChange:
         self._writer = new
         changeset = self.changeset
         entries = added_entries(
+            metadata,
             (*changeset.added_data_files, *changeset.added_delete_files),
             data_sequence_number=changeset.data_sequence_number,
         )
         self._added = new.add(metadata, entries, merge_policy(metadata.properties))
         return new
 
-    def _plan_removal(
-        self, metadata: TableMetadata, before: Sequence[ManifestFile], writer: ManifestWriter
-    ) -> Removal:
+    def _plan_removal(self, metadata: TableMetadata, before: Sequence[ManifestFile]) -> Removal:
         changeset = self.changeset
         paths = referenced_data_files(changeset)
         unknown_scan = changeset.validation.starting_snapshot_id is None
         if paths and unknown_scan and not changeset.strict_head:
-            missing = missing_data_files(metadata, before, paths=paths, load=writer.load)
+            missing = missing_data_files(metadata, before, paths=paths, open_manifest=self._open)
             if missing:
                 raise CommitConflictError(
                     "missing data files: referenced files are not live in the branch's head",
@@ -259,7 +275,7 @@ class _SnapshotChange:
             before,
             removed=changeset.removed_entries,
             added_deletes=changeset.added_delete_files,
-            load=writer.load,
+            open_manifest=self._open,
         )
 
     def _manifests(
@@ -301,6 +317,7 @@ class _SnapshotChange:
         location = f"{metadata_directory(metadata)}/{name}-{unique}.avro"
         self._lists[location] = frozenset(manifest.manifest_path for manifest in manifests)
         writer.put("commit.before_list_put", location, encoded.data)
+        self._listed = (location, encoded.manifests)
         return encoded, location
 
 

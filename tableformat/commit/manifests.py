@@ -23,8 +23,12 @@ from pyiceberg.table.metadata import TableMetadata
 from tableformat.commit.merging import MergePolicy, plan_merges
 from tableformat.environment import Environment
 from tableformat.files.manifest import describe_manifest, encode_manifest
-from tableformat.files.manifest_store import load_manifest
-from tableformat.files.partition_values import schema_for_spec
+from tableformat.files.manifest_store import open_manifest, remember_manifest
+from tableformat.files.partition_values import (
+    partition_normalizer,
+    partition_type,
+    schema_for_spec,
+)
 from tableformat.spec.data_file import (
     DataFile,
     DeleteFileKey,
@@ -87,7 +91,7 @@ class ManifestWriter:
         if draft is None:
             entries = [
                 self._deleted(entry) if entry.data_file.identity in removed else _existing(entry)
-                for entry in self.load(manifest)
+                for entry in self._load(manifest)
                 if entry.is_live
             ]
             draft = self._encode(
@@ -125,12 +129,19 @@ class ManifestWriter:
         self.written.append(location)
         self.environment.store.put(location, data)
 
-    def load(self, manifest: ManifestFile) -> Sequence[ManifestEntry]:
+    def remember(self, manifests: Iterable[ManifestFile]) -> None:
+        """Hand the manifests of the landed snapshot to the manifest cache, numbers assigned."""
+        for manifest in manifests:
+            draft = self._drafts.get(manifest.manifest_path)
+            if draft is not None:
+                remember_manifest(self.environment.store, manifest, draft.entries)
+
+    def _load(self, manifest: ManifestFile) -> Sequence[ManifestEntry]:
         """Entries of a manifest, drafts of this commit included."""
         draft = self._drafts.get(manifest.manifest_path)
         if draft is not None:
             return draft.entries
-        return load_manifest(self.environment.store, manifest)
+        return open_manifest(self.environment.store, manifest).entries
 
     def _merge_group(self, metadata: TableMetadata, group: Sequence[ManifestFile]) -> ManifestFile:
         key = tuple(each.manifest_path for each in group)
@@ -139,7 +150,7 @@ class ManifestWriter:
             entries = [
                 entry if self._is_new(manifest) else _existing(entry)
                 for manifest in group
-                for entry in self.load(manifest)
+                for entry in self._load(manifest)
                 if entry.is_live or self._is_new(manifest)
             ]
             first = group[0]
@@ -182,16 +193,28 @@ class ManifestWriter:
 
 
 def added_entries(
-    files: Iterable[DataFile], *, data_sequence_number: int | None
+    metadata: TableMetadata, files: Iterable[DataFile], *, data_sequence_number: int | None
 ) -> list[ManifestEntry]:
-    """ADDED entries; the data sequence number is inherited unless a rewrite keeps an older one."""
+    """ADDED entries; the data sequence number is inherited unless a rewrite keeps an older one.
+
+    Partition values are made what a reader of the manifest will see; a row id that a file brings
+    from elsewhere is dropped (spec: First Row ID Assignment).
+    """
+    normalizers = {
+        spec_id: partition_normalizer(
+            partition_type(spec, schema_for_spec(spec, metadata.schema(), metadata.schemas))
+        )
+        for spec_id, spec in metadata.specs().items()
+    }
     return [
         ManifestEntry(
             status=EntryStatus.ADDED,
             snapshot_id=None,
             sequence_number=data_sequence_number if file.content == FileContent.DATA else None,
             file_sequence_number=None,
-            data_file=file if file.first_row_id is None else file.with_(first_row_id=None),
+            data_file=file.with_(
+                first_row_id=None, partition=normalizers[file.spec_id](file.partition)
+            ),
         )
         for file in files
     ]

@@ -6,21 +6,31 @@ entry is rewritten by every merge. Here a merge takes the small manifests and, g
 the next one only while it has at most `GROWTH_MAX` times as many entries as everything taken so
 far. So each rewrite of an entry lands it in a manifest 1.5 times as large at least:
 
-* an entry is rewritten O(log(entries per full manifest)) times in all;
-* between merges there are less than min-count manifests below half the target size, and those that
-  a merge leaves alone grow by a factor, so they are O(log) many;
-* manifests above half the target size are never merged again.
+* an entry is merged O(log(entries per full manifest)) times in all;
+* between merges there are less than min-count manifests below half the full size, and those that a
+  merge leaves alone grow by a factor, so they are O(log) many;
+* manifests above half the full size are never merged again.
+
+A data manifest is full at `commit.manifest.target-size-bytes`. A delete manifest is full earlier.
+Data files stay until they are compacted, but a deletion vector is replaced whenever its data file
+loses another row, and replacing it rewrites its manifest. A commit that replaces vectors all over
+the table pays for (entries per manifest) x (manifests touched) + (manifests in the list), which is
+least near the square root of the live entries: 2,000 vectors are kept 64 to a manifest, a million
+of them 1,000.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import isqrt
 
 from tableformat.commit.retry import property_bool, property_int
-from tableformat.spec.manifest_file import ManifestFile
+from tableformat.spec.manifest_file import ManifestContent, ManifestFile
 
 GROWTH_MAX = 2
+DELETE_ENTRIES_MIN = 64  # below, a manifest costs more by being there than by being rewritten
+UNLIMITED = 1 << 62
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +40,21 @@ class MergePolicy:
     enabled: bool = True
     min_count_to_merge: int = 100
     target_size_bytes: int = 8 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class _Full:
+    """When a manifest is full."""
+
+    size_bytes: int
+    entries: int
+
+    def is_small(self, manifest: ManifestFile) -> bool:
+        """Whether two of its size still fit into one."""
+        return (
+            manifest.manifest_length * 2 <= self.size_bytes
+            and entry_count(manifest) * 2 <= self.entries
+        )
 
 
 def merge_policy(properties: Mapping[str, str]) -> MergePolicy:
@@ -56,37 +81,46 @@ def plan_merges(
     """
     if not policy.enabled:
         return []
-    kinds: dict[tuple[int, int], list[ManifestFile]] = {}
+    kinds: dict[tuple[ManifestContent, int], list[ManifestFile]] = {}
     for manifest in manifests:
-        if manifest.manifest_length * 2 <= policy.target_size_bytes:
-            kinds.setdefault((manifest.content, manifest.partition_spec_id), []).append(manifest)
-    return [
-        group
-        for small in kinds.values()
-        if len(small) >= policy.min_count_to_merge
-        for group in _groups(small, policy.target_size_bytes)
-    ]
-
-
-def _groups(
-    manifests: Sequence[ManifestFile], target_size_bytes: int
-) -> list[tuple[ManifestFile, ...]]:
+        kinds.setdefault((manifest.content, manifest.partition_spec_id), []).append(manifest)
     groups: list[tuple[ManifestFile, ...]] = []
-    group: list[ManifestFile] = []
-    group_bytes = taken_entries = 0
-    for manifest in sorted(manifests, key=_entry_count):
-        if taken_entries and _entry_count(manifest) > GROWTH_MAX * taken_entries:
-            break
-        if group_bytes + manifest.manifest_length > target_size_bytes:
-            groups.append(tuple(group))
-            group, group_bytes = [], 0
-        group.append(manifest)
-        group_bytes += manifest.manifest_length
-        taken_entries += _entry_count(manifest)
-    groups.append(tuple(group))
-    return [each for each in groups if len(each) > 1]
+    for (content, _), of_kind in kinds.items():
+        full = _Full(policy.target_size_bytes, _entries_when_full(content, of_kind))
+        small = [each for each in of_kind if full.is_small(each)]
+        if len(small) >= policy.min_count_to_merge:
+            groups += _groups(small, full)
+    return groups
 
 
-def _entry_count(manifest: ManifestFile) -> int:
+def entry_count(manifest: ManifestFile) -> int:
     """Entries that a merge has to write; DELETED ones of older snapshots are dropped."""
     return max(manifest.added_files_count + manifest.existing_files_count, 1)
+
+
+def _entries_when_full(content: ManifestContent, manifests: Sequence[ManifestFile]) -> int:
+    if content == ManifestContent.DATA:
+        return UNLIMITED
+    return max(isqrt(sum(map(entry_count, manifests))), DELETE_ENTRIES_MIN)
+
+
+def _groups(manifests: Sequence[ManifestFile], full: _Full) -> list[tuple[ManifestFile, ...]]:
+    groups: list[tuple[ManifestFile, ...]] = []
+    group: list[ManifestFile] = []
+    taken = size_bytes = entries = 0
+    for manifest in sorted(manifests, key=entry_count):
+        count = entry_count(manifest)
+        if taken and count > GROWTH_MAX * taken:
+            break
+        if (
+            size_bytes + manifest.manifest_length > full.size_bytes
+            or entries + count > full.entries
+        ):
+            groups.append(tuple(group))
+            group, size_bytes, entries = [], 0, 0
+        group.append(manifest)
+        size_bytes += manifest.manifest_length
+        entries += count
+        taken += count
+    groups.append(tuple(group))
+    return [each for each in groups if len(each) > 1]

@@ -7,8 +7,8 @@ What holds after every commit of ours, whoever planned it (I6):
 * a data file has at most one live deletion vector, found by the file it references, whatever filter
   the statement had (iceberg #15966, R43).
 
-Manifests are skipped by content, spec, partition summary and sequence number; of the rest every
-entry is looked at. They come from the manifest cache in a process that commits often.
+Manifests are skipped by content, spec, partition summary and sequence number; in the rest the files
+are looked up. They come from the manifest cache in a process that commits often.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.types import PrimitiveType
 
 from tableformat.errors import CommitConflictError
+from tableformat.files.manifest_store import LoadedManifest
 from tableformat.files.partition_values import partition_type, schema_for_spec
 from tableformat.spec.data_file import DataFile, DeleteFileKey, FileContent, ManifestEntry
 from tableformat.spec.manifest_file import ManifestContent, ManifestFile, PartitionFieldSummary
 
 PARTITIONS_COMPARED_MAX = 64  # beyond, a manifest is rarely skipped and comparing costs more
 
-LoadManifest = Callable[[ManifestFile], Sequence[ManifestEntry]]
+OpenManifest = Callable[[ManifestFile], LoadedManifest]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +51,7 @@ class _Search:
 
     identities: set[DeleteFileKey]
     data_files: frozenset[str]
-    new_vectors: Mapping[str, DataFile]
+    new_vectors: frozenset[str]
     found: dict[str, set[DeleteFileKey]] = field(default_factory=dict)
     files: list[DataFile] = field(default_factory=list)
     clashes: list[ManifestEntry] = field(default_factory=list)
@@ -60,20 +61,29 @@ class _Search:
         """Whether all is found: a file is live once, but anything may refer to a data file."""
         return not (self.identities or self.data_files or self.new_vectors)
 
-    def look_at(self, manifest: ManifestFile, entry: ManifestEntry) -> None:
-        file = entry.data_file
-        if file.identity in self.identities:
-            self.identities.discard(file.identity)
-        elif file.content == FileContent.POSITION_DELETES and (
-            file.referenced_data_file in self.data_files
-        ):
-            pass  # goes with its data file
-        else:
-            if file.is_dv and file.referenced_data_file in self.new_vectors:
-                self.clashes.append(entry)
-            return
-        self.found.setdefault(manifest.manifest_path, set()).add(file.identity)
-        self.files.append(file)
+    def look_into(self, path: str, manifest: LoadedManifest) -> None:
+        """Find what the manifest has, by look-ups: its size does not matter."""
+        for identity in self.identities & manifest.live_by_identity.keys():
+            self._found(path, manifest.live_by_identity[identity].data_file)
+        by_file = manifest.live_by_referenced_file
+        for data_file in self.data_files & by_file.keys():
+            for entry in by_file[data_file]:  # goes with its data file
+                self._found(path, entry.data_file)
+        for data_file in self.new_vectors & by_file.keys():
+            self.clashes += [
+                entry
+                for entry in by_file[data_file]
+                if entry.data_file.is_dv and not self._is_found(path, entry.data_file)
+            ]
+
+    def _found(self, path: str, file: DataFile) -> None:
+        self.identities.discard(file.identity)
+        if not self._is_found(path, file):
+            self.found.setdefault(path, set()).add(file.identity)
+            self.files.append(file)
+
+    def _is_found(self, path: str, file: DataFile) -> bool:
+        return file.identity in self.found.get(path, ())
 
 
 def plan_removal(
@@ -82,7 +92,7 @@ def plan_removal(
     *,
     removed: Sequence[ManifestEntry],
     added_deletes: Sequence[DataFile],
-    load: LoadManifest,
+    open_manifest: OpenManifest,
 ) -> Removal:
     """Find everything that has to go when `removed` goes and `added_deletes` come.
 
@@ -91,7 +101,7 @@ def plan_removal(
         manifests: The parent snapshot's.
         removed: Entries as the scan saw them.
         added_deletes: Delete files that the commit adds.
-        load: Reads one manifest.
+        open_manifest: Reads one manifest.
 
     Raises:
         CommitConflictError: A file is not live any more, or a data file would have two vectors.
@@ -99,20 +109,20 @@ def plan_removal(
     data = [e for e in removed if e.data_file.content == FileContent.DATA]
     deletes = [e for e in removed if e.data_file.content != FileContent.DATA]
     vectors = [file for file in added_deletes if file.is_dv]
-    data_search = _Search({e.data_file.identity for e in data}, frozenset(), {})
+    data_search = _Search({e.data_file.identity for e in data}, frozenset(), frozenset())
     if data:
         reach = _Reach(metadata, [e.data_file for e in data], data)
-        _search(manifests, ManifestContent.DATA, data_search, reach, load)
+        _search(manifests, ManifestContent.DATA, data_search, reach, open_manifest)
         _check_found(data_search.identities, "data files")
     delete_search = _Search(
         {e.data_file.identity for e in deletes},
         frozenset(e.data_file.file_path for e in data),
-        {str(file.referenced_data_file): file for file in vectors},
+        frozenset(str(file.referenced_data_file) for file in vectors),
     )
     if data or deletes or vectors:
         files = [e.data_file for e in (*data, *deletes)] + vectors
         reach = _Reach(metadata, files, deletes if not data and not vectors else None)
-        _search(manifests, ManifestContent.DELETES, delete_search, reach, load)
+        _search(manifests, ManifestContent.DELETES, delete_search, reach, open_manifest)
         _check_found(delete_search.identities, "delete files")
         _check_vectors(delete_search.clashes)
     found = {**data_search.found, **delete_search.found}
@@ -127,11 +137,11 @@ def missing_data_files(
     manifests: Sequence[ManifestFile],
     *,
     paths: frozenset[str],
-    load: LoadManifest,
+    open_manifest: OpenManifest,
 ) -> set[str]:
     """Those of `paths` that are no live data file. Reads data manifests until all are found."""
-    search = _Search({(path, None, None) for path in paths}, frozenset(), {})
-    _search(manifests, ManifestContent.DATA, search, _Reach(metadata, None, None), load)
+    search = _Search({(path, None, None) for path in paths}, frozenset(), frozenset())
+    _search(manifests, ManifestContent.DATA, search, _Reach(metadata, None, None), open_manifest)
     return {path for path, _, _ in search.identities}
 
 
@@ -140,7 +150,7 @@ def _search(
     content: ManifestContent,
     search: _Search,
     reach: _Reach,
-    load: LoadManifest,
+    open_manifest: OpenManifest,
 ) -> None:
     """Look through the manifests, newest first, until nothing more can be found."""
     for manifest in manifests:
@@ -148,11 +158,8 @@ def _search(
             continue
         if search.is_over:
             return
-        if not reach.may_hold(manifest):
-            continue
-        for entry in load(manifest):
-            if entry.is_live:
-                search.look_at(manifest, entry)
+        if reach.may_hold(manifest):
+            search.look_into(manifest.manifest_path, open_manifest(manifest))
 
 
 class _Reach:
@@ -246,6 +253,7 @@ def _check_found(missing: set[DeleteFileKey], kind: str) -> None:
 
 def _check_vectors(clashes: Sequence[ManifestEntry]) -> None:
     if clashes:
+        clashes = sorted(clashes, key=lambda entry: str(entry.data_file.referenced_data_file))
         first = clashes[0]
         raise CommitConflictError(
             "data files would have two deletion vectors",
