@@ -137,13 +137,15 @@ class EqualityJoin:
                 "scopes": pa.array([self.scope_of(each.data_file) for each in part], pa.int32()),
             }
             lookup = FileLookup(spark, key, [files[index] for index in members], values=values)
-            read = read_files(spark, [each.data_file.file_path for each in part], fields)
+            read = read_files(
+                spark, [each.data_file.file_path for each in part], fields, lookup.helpers
+            )
             keys = [
                 _leaf(fields, schema, field_id).alias(DELETED_KEY.format(ordinal))
                 for ordinal, field_id in enumerate(group.equality_ids)
             ]
             scope = [] if group.is_global else [lookup.value("scopes").alias(DELETE_SCOPE)]
-            selected = read.where(lookup.check()).select(
+            selected = read.where(lookup.is_live()).select(
                 *keys, lookup.value("sequences").alias(DELETE_SEQUENCE), *scope
             )
             frame = selected if frame is None else frame.unionAll(selected)

@@ -2,12 +2,13 @@
 
 Spark says of every row which file it is from (`_metadata`), as constants per file: its size and
 its name. One of them, as a number, is the file's key; a table without collisions leads from the
-key to the file's ordinal, and arrays by ordinal hold everything else:
+key to a slot of its own, and arrays hold everything else:
 
 ```
 key = file size | crc32(file name)                    long, constant within a file
-ordinal = slots[key mod length(slots)]                int; checked: keys[ordinal] = key
-dead = bit (row_index mod 64) of words[word_offsets[ordinal] + row_index div 64]
+slot = key mod slot count                             int; checked: keys[slot] = key
+dead = bit (row_index mod 64) of words[word_starts[slot] + row_index div 64]
+other values = array[slots[slot]]
 ```
 
 All arrays together are one row of a local relation, read through scalar subqueries: they reach the
@@ -18,7 +19,7 @@ nanoseconds per row. Files whose keys are equal go into different scans (`split_
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -38,6 +39,11 @@ WORDS_MAX = 1 << 21
 ROW_INDEX = "__icefold_row_index"
 FILE_SIZE = "__icefold_file_size"
 FILE_NAME = "__icefold_file_name"
+_METADATA_FIELDS = {ROW_INDEX: "row_index", FILE_SIZE: "file_size", FILE_NAME: "file_name"}
+
+UNKNOWN_KEY = -1
+# Where the words of a file without deleted rows would start: past every word there is.
+NO_WORDS = 1 << 30
 
 
 class FileKey(Enum):
@@ -46,6 +52,11 @@ class FileKey(Enum):
     SIZE = "size"
     NAME = "name"
 
+    @property
+    def helper(self) -> str:
+        """The helper column it is computed from."""
+        return FILE_SIZE if self is FileKey.SIZE else FILE_NAME
+
     def of(self, path: str, size_bytes: int) -> int:
         """The key as the driver computes it."""
         if self is FileKey.SIZE:
@@ -53,10 +64,9 @@ class FileKey(Enum):
         return zlib.crc32(file_name(path).encode())
 
     def column(self) -> Column:
-        """The key as Spark computes it, from the helper columns of the scan."""
-        if self is FileKey.SIZE:
-            return sf.col(FILE_SIZE)
-        return sf.crc32(sf.col(FILE_NAME).cast("binary"))
+        """The key as Spark computes it, from the helper column."""
+        helper = sf.col(self.helper)
+        return helper if self is FileKey.SIZE else sf.crc32(helper.cast("binary"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,23 +151,31 @@ class FileLookup:
         files: Sequence[LookedUpFile],
         *,
         words: Sequence[NDArray[np.int64] | None] = (),
-        values: dict[str, pa.Array] | None = None,
+        values: Mapping[str, pa.Array] | None = None,
     ) -> None:
         self._key = key
         keys = np.array([key.of(file.path, file.size_bytes) for file in files], dtype=np.int64)
         slots = build_slots(keys)
         self._slot_count = len(slots)
-        self.has_words = any(each is not None for each in words)
-        arrays: dict[str, pa.Array] = {"slots": pa.array(slots), "keys": pa.array(keys)}
-        if self.has_words:
-            joined, offsets = _joined(words)
-            arrays |= {"words": pa.array(joined), "word_offsets": pa.array(offsets)}
-        arrays |= values or {}
-        self._relation = _one_row(spark, arrays)
+        self._has_words = any(each is not None for each in words)
+        arrays: dict[str, pa.Array] = {"keys": pa.array(_by_slot(keys, slots, UNKNOWN_KEY))}
+        if self._has_words:
+            joined, starts = _joined(words)
+            by_slot = _by_slot(starts, slots, NO_WORDS)
+            arrays |= {"words": pa.array(joined), "word_starts": pa.array(by_slot)}
+        if values:
+            arrays |= {"slots": pa.array(slots), **values}
+        relation = _one_row(spark, arrays)
+        self._arrays = {name: relation.select(name).scalar() for name in arrays}
+
+    @property
+    def helpers(self) -> frozenset[str]:
+        """Helper columns that the scan must provide."""
+        return frozenset({self._key.helper, *((ROW_INDEX,) if self._has_words else ())})
 
     def value(self, name: str) -> Column:
         """The entry of an array for the row's file."""
-        return sf.get(self._array(name), self._ordinal())
+        return sf.get(self._arrays[name], sf.get(self._arrays["slots"], self._slot()))
 
     def is_live(self) -> Column:
         """Whether the row is not deleted by position.
@@ -165,38 +183,32 @@ class FileLookup:
         A file that the scan does not know (its size is not what its manifest entry says) fails
         the query: its deletes cannot be told.
         """
+        if not self._has_words:
+            return self._checked(sf.lit(True))
         row_index = sf.col(ROW_INDEX)
-        offset = sf.when(
-            sf.get(self._array("keys"), self._ordinal()) == self._key.column(),
-            self.value("word_offsets"),
-        ).otherwise(sf.raise_error(_unknown_file()).cast("long"))
-        word = sf.get(self._array("words"), (offset + sf.shiftright(row_index, 6)).cast("int"))
+        start = self._checked(sf.get(self._arrays["word_starts"], self._slot()))
+        word = sf.get(self._arrays["words"], (start + sf.shiftright(row_index, 6)).cast("int"))
         bit = sf.bit_get(word, row_index.bitwiseAND(sf.lit(63)).cast("int"))
-        return (offset < 0) | (bit == 0)
+        return sf.coalesce(bit, sf.lit(0)) == 0
 
-    def check(self) -> Column:
-        """True, or the query fails because the row is of a file the scan does not know."""
-        known = sf.get(self._array("keys"), self._ordinal()) == self._key.column()
-        return sf.when(known, sf.lit(True)).otherwise(
-            sf.raise_error(_unknown_file()).cast("boolean")
+    def _checked(self, value: Column) -> Column:
+        """`value`, or the query fails because the row is of a file the scan does not know."""
+        key = self._key.column()
+        message = sf.concat(
+            sf.lit("a file is not as its manifest entry says; its size or name: "),
+            sf.col(self._key.helper).cast("string"),
         )
+        is_known = sf.get(self._arrays["keys"], self._slot()) == key
+        return sf.when(is_known, value).otherwise(sf.raise_error(message))
 
-    def _ordinal(self) -> Column:
-        slot = (self._key.column() % sf.lit(self._slot_count)).cast("int")
-        return sf.get(self._array("slots"), slot)
-
-    def _array(self, name: str) -> Column:
-        return self._relation.select(name).scalar()
+    def _slot(self) -> Column:
+        return (self._key.column() % sf.lit(self._slot_count)).cast("int")
 
 
-def helper_columns(frame: DataFrame) -> list[Column]:
-    """The per-row facts that the lookup needs; the optimizer drops those that are not used."""
+def helper_columns(frame: DataFrame, helpers: Iterable[str]) -> list[Column]:
+    """Per-row facts about the file, as columns of these names. Each costs: ask for few."""
     metadata = frame.metadataColumn("_metadata")
-    return [
-        metadata.getField("row_index").alias(ROW_INDEX),
-        metadata.getField("file_size").alias(FILE_SIZE),
-        metadata.getField("file_name").alias(FILE_NAME),
-    ]
+    return [metadata.getField(_METADATA_FIELDS[name]).alias(name) for name in sorted(helpers)]
 
 
 def build_slots(keys: NDArray[np.int64]) -> NDArray[np.int32]:
@@ -213,16 +225,20 @@ def build_slots(keys: NDArray[np.int64]) -> NDArray[np.int32]:
     return slots
 
 
+def _by_slot(values: NDArray[np.int64], slots: NDArray[np.int32], empty: int) -> NDArray[np.int64]:
+    return np.where(slots < 0, empty, values[slots])
+
+
 def _joined(
     words: Sequence[NDArray[np.int64] | None],
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    offsets, parts, end = [], [], 0
+    starts, parts, end = [], [], 0
     for part in words:
-        offsets.append(-1 if part is None else end)
+        starts.append(NO_WORDS if part is None else end)
         if part is not None:
             parts.append(part)
             end += len(part)
-    return np.concatenate(parts), np.array(offsets, dtype=np.int64)
+    return np.concatenate(parts), np.array(starts, dtype=np.int64)
 
 
 def _one_row(spark: SparkSession, arrays: dict[str, pa.Array]) -> DataFrame:
@@ -231,10 +247,3 @@ def _one_row(spark: SparkSession, arrays: dict[str, pa.Array]) -> DataFrame:
         for array in arrays.values()
     ]
     return spark.createDataFrame(pa.table(columns, names=list(arrays)))
-
-
-def _unknown_file() -> Column:
-    return sf.concat(
-        sf.lit("the scan does not know this file, or its size differs from its manifest entry: "),
-        sf.col(FILE_NAME),
-    )

@@ -73,8 +73,13 @@ def plan_fields(fields: Iterable[NestedField], schemas: Sequence[Schema]) -> Rea
     return ReadFields(fields=tuple(chosen), names=names)
 
 
-def read_files(spark: SparkSession, locations: Sequence[str], fields: ReadFields) -> DataFrame:
-    """The files' rows with the fields, under their read names, and the lookup's helper columns.
+def read_files(
+    spark: SparkSession,
+    locations: Sequence[str],
+    fields: ReadFields,
+    helpers: Iterable[str],
+) -> DataFrame:
+    """The files' rows with the fields, under their read names, and helper columns by name.
 
     Raises:
         NotFoundError: A file is gone.
@@ -92,7 +97,7 @@ def read_files(spark: SparkSession, locations: Sequence[str], fields: ReadFields
             raise
         raise NotFoundError(f"a data file is gone: {error.getMessage()}") from error
     names = [fields.column(each.field_id) for each in fields.fields]
-    return frame.select(*names, *helper_columns(frame))
+    return frame.select(*names, *helper_columns(frame, helpers))
 
 
 def native_obstacle(

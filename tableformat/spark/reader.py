@@ -200,10 +200,11 @@ class _NativeScan:
         with_keys: bool,
     ) -> DataFrame:
         paths = [task.entry.data_file.file_path for task in tasks]
-        frame = read_files(self._spark, paths, self._columns.fields)
+        helpers = self._columns.helpers | (frozenset() if lookup is None else lookup.helpers)
+        frame = read_files(self._spark, paths, self._columns.fields, helpers)
         resolve = self._columns.resolver(missing)
         if lookup is not None:
-            frame = frame.where(lookup.is_live() if lookup.has_words else lookup.check())
+            frame = frame.where(lookup.is_live())
         if self._filter is not None:
             frame = frame.where(spark_filter(self._filter, resolve))
         selected = self._columns.outputs(resolve, lookup, OUT)

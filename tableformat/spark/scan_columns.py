@@ -65,6 +65,13 @@ class ScanColumns:
         """Whether rows need to know their file."""
         return with_keys or bool(self._arrays)
 
+    @property
+    def helpers(self) -> frozenset[str]:
+        """Helper columns that the outputs need themselves."""
+        return frozenset(
+            {ROW_INDEX} if self._projection.metadata_names & {"_pos", "_row_id"} else ()
+        )
+
     def lookup_values(
         self, tasks: Sequence[FileScanTask], *, with_keys: bool
     ) -> dict[str, pa.Array]:
