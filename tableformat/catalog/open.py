@@ -22,6 +22,8 @@ from typing import Any
 
 from pyiceberg.utils.config import Config
 
+from tableformat.catalog.places import TablePlaces
+from tableformat.catalog.rest import RestCatalog
 from tableformat.catalog.sql import SqlCatalog
 from tableformat.environment import Environment
 from tableformat.errors import InvalidInputError, UnsupportedError
@@ -51,18 +53,22 @@ def open_backend(
 
     Effects: `local` creates the warehouse folder; connections are made when first needed.
     """
-    merged = _configured(name) | {
-        key: str(value) for key, value in properties.items() if value is not None
+    given = {key: value for key, value in properties.items() if value is not None}
+    merged = {
+        key: value if isinstance(value, Mapping) else str(value)  # auth, ssl: nested, REST only
+        for key, value in (_configured(name) | given).items()
     }
     kind = _catalog_type(name, merged)
     if kind == "sql":
         return _open_sql(name, merged, runtime or Runtime())
+    if kind == "rest":
+        return _open_rest(name, merged, runtime or Runtime())
     raise UnsupportedError(
         "no such catalog type", action="use type sql or rest", catalog=name, type=kind
     )
 
 
-def _configured(name: str) -> dict[str, str]:
+def _configured(name: str) -> dict[str, Any]:
     if name == LOCAL_CATALOG:
         return {}
     try:
@@ -72,13 +78,13 @@ def _configured(name: str) -> dict[str, str]:
         raise InvalidInputError(
             f"PyIceberg's configuration cannot be read: {type(error).__name__}", catalog=name
         ) from None
-    return {key: str(value) for key, value in (found or {}).items()}
+    return dict(found or {})
 
 
-def _catalog_type(name: str, properties: Mapping[str, str]) -> str:
+def _catalog_type(name: str, properties: Mapping[str, Any]) -> str:
     if "type" in properties:
-        return properties["type"].lower()
-    uri = properties.get("uri", "")
+        return str(properties["type"]).lower()
+    uri = str(properties.get("uri", ""))
     if uri.startswith(("http://", "https://")):
         return "rest"
     if uri.startswith(("sqlite", "postgresql")) or name == LOCAL_CATALOG:
@@ -90,11 +96,12 @@ def _catalog_type(name: str, properties: Mapping[str, str]) -> str:
     )
 
 
-def _open_sql(name: str, properties: dict[str, str], runtime: Runtime) -> Environment:
-    given = properties.get("warehouse")
-    if given is None and "uri" in properties:
+def _open_sql(name: str, given: dict[str, Any], runtime: Runtime) -> Environment:
+    properties = _text_properties(given)
+    place = properties.get("warehouse")
+    if place is None and "uri" in properties:
         raise InvalidInputError("a sql catalog needs a warehouse", catalog=name, key="warehouse")
-    warehouse = absolute_location(given or LOCAL_WAREHOUSE)
+    warehouse = absolute_location(place or LOCAL_WAREHOUSE)
     uri = properties.get("uri") or _local_uri(warehouse)
     allowed = AllowedLocations([warehouse, *_extra_prefixes(properties)])
     store = ArrowObjectStore(properties, allowed)
@@ -108,6 +115,24 @@ def _open_sql(name: str, properties: dict[str, str], runtime: Runtime) -> Enviro
         allowed=allowed,
     )
     return Environment(catalog, store, runtime)
+
+
+def _open_rest(name: str, properties: dict[str, Any], runtime: Runtime) -> Environment:
+    if not properties.get("uri"):
+        raise InvalidInputError("a rest catalog needs a uri", catalog=name, key="uri")
+    given = str(properties.get("warehouse", ""))
+    # Servers also take plain names: those say nothing about places.
+    warehouse = canonical_location(given) if "://" in given or given.startswith("/") else None
+    extra = _extra_prefixes(properties)
+    allowed = AllowedLocations([*([warehouse] if warehouse else []), *extra])
+    places = TablePlaces(allowed, warehouse=warehouse, trust_server=warehouse is None and not extra)
+    store = ArrowObjectStore(_text_properties(properties), allowed)
+    catalog = RestCatalog(name, properties, runtime=runtime, places=places)
+    return Environment(catalog, store, runtime)
+
+
+def _text_properties(properties: Mapping[str, Any]) -> dict[str, str]:
+    return {key: value for key, value in properties.items() if isinstance(value, str)}
 
 
 def absolute_location(location: str) -> str:

@@ -32,12 +32,13 @@ from pyiceberg.table.sorting import SortOrder
 from pyiceberg.table.update import AddSnapshotUpdate, TableUpdate
 
 from tableformat.catalog.base import Identifier, TableState
+from tableformat.catalog.names import check_new_names, check_table_name
 from tableformat.catalog.new_table import new_metadata
+from tableformat.catalog.places import TablePlaces
 from tableformat.errors import (
     AlreadyExistsError,
     CommitConflictError,
     CommitUnknownError,
-    InvalidInputError,
     NotFoundError,
     StoreUnavailableError,
     TableError,
@@ -53,12 +54,6 @@ from tableformat.store.locations import AllowedLocations
 DELETE_AFTER_COMMIT = "write.metadata.delete-after-commit.enabled"
 _VERSION = re.compile(r"^v?(\d+)[-.]")
 _LOAD_ATTEMPTS_MAX = 3
-_PATH_PROPERTIES = (
-    "write.data.path",
-    "write.metadata.path",
-    "write.object-storage.path",
-    "write.folder-storage.path",
-)
 
 
 class MetadataPointers(Protocol):
@@ -121,7 +116,7 @@ class PointerCatalog:
         self._store = store
         self._runtime = runtime
         self._warehouse = warehouse.rstrip("/")
-        self._allowed = allowed
+        self._places = TablePlaces(allowed)
         self._cache = _MetadataCache()
 
     def __repr__(self) -> str:
@@ -139,7 +134,7 @@ class PointerCatalog:
 
     def create_namespace(self, namespace: Identifier) -> None:
         """See `Catalog.create_namespace`."""
-        _check_new_names(namespace)
+        check_new_names(namespace)
         for depth in range(1, len(namespace) + 1):
             self._pointers.add_namespace(namespace[:depth])
 
@@ -164,8 +159,8 @@ class PointerCatalog:
         properties: Mapping[str, str],
     ) -> TableState:
         """See `Catalog.create_table`. The namespace must exist (`NotFoundError`)."""
-        _check_table_name(identifier)
-        _check_new_names(identifier)
+        check_table_name(identifier)
+        check_new_names(identifier)
         if identifier[:-1] not in self.list_namespaces():
             raise NotFoundError("namespace does not exist", namespace=".".join(identifier[:-1]))
         if self._pointers.read(identifier) is not None:
@@ -180,7 +175,7 @@ class PointerCatalog:
             table_uuid=self._runtime.ids.uuid(),
             now_ms=self._runtime.clock.now_ms(),
         )
-        self._check_locations(metadata)
+        self._places.check_table(metadata)
         new = f"{metadata_directory(metadata)}/00000-{self._runtime.ids.uuid()}.metadata.json"
         self._store.put(new, encode_metadata(metadata))
         if not self._pointers.insert(identifier, new):
@@ -191,7 +186,7 @@ class PointerCatalog:
 
     def load_table(self, identifier: Identifier) -> TableState:
         """See `Catalog.load_table`. Metadata files are immutable, so a known one is not read."""
-        _check_table_name(identifier)
+        check_table_name(identifier)
         with error_context(table=".".join(identifier)):
             for attempt in range(_LOAD_ATTEMPTS_MAX):
                 location = self._pointers.read(identifier)
@@ -208,7 +203,7 @@ class PointerCatalog:
 
     def drop_table(self, identifier: Identifier) -> None:
         """See `Catalog.drop_table`."""
-        _check_table_name(identifier)
+        check_table_name(identifier)
         if not self._pointers.remove(identifier):
             raise NotFoundError("table does not exist", table=".".join(identifier))
 
@@ -230,7 +225,7 @@ class PointerCatalog:
                 metadata.location != base.metadata.location
                 or metadata.properties != base.metadata.properties
             ):
-                self._check_locations(metadata)
+                self._places.check_table(metadata)
             new = self._next_location(base, metadata)
             self._put_metadata(new, metadata)
             self._swap(base, new, updates)
@@ -326,14 +321,6 @@ class PointerCatalog:
         self._cache.put(location, metadata)
         return metadata
 
-    def _check_locations(self, metadata: TableMetadata) -> None:
-        """The effective locations, before anything is written there (CVE-2026-42812)."""
-        self._allowed.check(metadata.location)
-        for key in _PATH_PROPERTIES:
-            if place := metadata.properties.get(key):
-                with error_context(key=key):
-                    self._allowed.check(place)
-
     def _delete_old_metadata(self, before: TableMetadata, after: TableMetadata) -> None:
         if after.properties.get(DELETE_AFTER_COMMIT, "false").lower() != "true":
             return
@@ -372,27 +359,6 @@ class _MetadataCache:
             self._entries.move_to_end(location)
             while len(self._entries) > self._ENTRIES_MAX:
                 self._entries.popitem(last=False)
-
-
-def _check_table_name(identifier: Identifier) -> None:
-    if len(identifier) < 2:
-        raise InvalidInputError(
-            "a table name needs a namespace",
-            action="write namespace.table",
-            table=".".join(identifier),
-        )
-    if any(not part or "." in part for part in identifier):
-        raise InvalidInputError("not a usable table name", table=repr(".".join(identifier)[:200]))
-
-
-def _check_new_names(identifier: Identifier) -> None:
-    """New names become folders, so they must not be able to mean something else."""
-    if not identifier:
-        raise InvalidInputError("a namespace needs a name")
-    for part in identifier:
-        bad = not part or part.strip() != part or len(part) > 255 or not part.isprintable()
-        if bad or any(char in part for char in './\\%"*?#:'):
-            raise InvalidInputError("not a usable name", name=repr(part[:80]))
 
 
 def _table_exists(identifier: Identifier) -> AlreadyExistsError:

@@ -122,7 +122,19 @@ def decode_metadata(data: bytes, *, location: str) -> TableMetadata:
     Cost: bounded memory, about twenty times the JSON's size. No I/O.
     """
     try:
-        raw = _parse(_plain(data))
+        raw = parse_json(_plain(data))
+    except TableError as error:
+        raise error.with_context(location=location) from error.__cause__
+    except RecursionError as error:
+        raise _corrupt("nested too deeply", location) from error
+    except ValueError as error:
+        raise _explained(error, location) from error
+    return metadata_from_json(raw, location=location)
+
+
+def metadata_from_json(raw: dict[str, Any], *, location: str) -> TableMetadata:
+    """As `decode_metadata`, from a value of `parse_json` (a REST server's answer)."""
+    try:
         version = _format_version(raw)
         check_raw_metadata(raw, version)
         metadata = _build(raw, version)
@@ -156,7 +168,14 @@ def _plain(data: bytes) -> bytes:
     return plain
 
 
-def _parse(data: bytes) -> dict[str, Any]:
+def parse_json(data: bytes) -> dict[str, Any]:
+    """Parse one JSON object; a key that comes twice, NaN and other values are refused.
+
+    Raises:
+        CorruptDataError: Not an object, a key twice, not a number.
+        ValueError: Not JSON, or not UTF-8.
+        RecursionError: Nested too deeply for the parser.
+    """
     text = data.decode("utf-8")  # UnicodeDecodeError is a ValueError
     raw = json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
     if not isinstance(raw, dict):

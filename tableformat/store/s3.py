@@ -18,6 +18,7 @@ import os
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from types import TracebackType
 from typing import IO, Any, Self, TypeVar, cast
 
@@ -142,7 +143,7 @@ class S3Objects:
         token: dict[str, str] = {}
         while True:
             arguments = {"Bucket": at.authority, "Prefix": folder, **token}
-            page = self._call(at, lambda client, a=arguments: client.list_objects_v2(**a))
+            page = self._call(at, partial(_list_page, arguments))
             for one in page.get("Contents", ()):
                 modified_ms = int(one["LastModified"].timestamp() * 1000)
                 yield ObjectInfo(f"s3://{at.authority}/{one['Key']}", one["Size"], modified_ms)
@@ -210,7 +211,7 @@ class S3Objects:
             reraise=True,
         )
         try:
-            return cast("_T", retrying(attempt))
+            return retrying(attempt)
         except _TransientError as error:
             raise StoreUnavailableError(
                 f"object store did not answer: {error}", location=str(at), attempts=ATTEMPTS_MAX
@@ -384,6 +385,11 @@ def _first(properties: Mapping[str, str], name: str) -> str | None:
 
 def _flag(properties: Mapping[str, str], key: str) -> bool:
     return properties.get(key, "false").lower() == "true"
+
+
+def _list_page(arguments: Mapping[str, str], client: Any) -> dict[str, Any]:
+    page: dict[str, Any] = client.list_objects_v2(**arguments)
+    return page
 
 
 def _where(at: ParsedLocation) -> dict[str, str]:

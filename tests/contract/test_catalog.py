@@ -75,7 +75,7 @@ def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Backend]
     else:
         from tests.support.rest_catalog import rest_server
 
-        server = rest_server(tmp_path)
+        server = rest_server()
         name = "rest"
         properties = {"type": "rest", "uri": server.uri, "warehouse": server.warehouse}
         outside = f"{server.warehouse}-elsewhere"

@@ -1,0 +1,317 @@
+"""The REST catalog: the server writes the metadata, requirements bind a commit to its base.
+
+Outcomes of a commit:
+
+| answer                              | outcome                                              |
+|-------------------------------------|------------------------------------------------------|
+| 2xx with the table                  | committed                                            |
+| 409                                 | conflict; committed if the table shows our snapshot: |
+|                                     | a transport may repeat a request (R69)               |
+| 400, and the table has moved on     | conflict: a stale sequence number or row id          |
+| other 4xx                           | a typed error, nothing done                          |
+| connection refused                  | `StoreUnavailableError`, nothing was sent            |
+| 5xx (503 too, R58), time-out, no    | committed if the table shows our snapshot, else      |
+| JSON in a 2xx                       | unknown                                              |
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from pyiceberg.catalog.rest import CreateTableRequest, Endpoints
+from pyiceberg.exceptions import NamespaceAlreadyExistsError
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table.sorting import SortOrder
+from pyiceberg.table.update import AddSnapshotUpdate, TableUpdate
+
+from tableformat.catalog.base import Identifier, TableState
+from tableformat.catalog.names import check_new_names, check_table_name
+from tableformat.catalog.new_table import FORMAT_VERSION, new_metadata
+from tableformat.catalog.places import TablePlaces
+from tableformat.catalog.rest_client import (
+    NoAnswerError,
+    RefusedError,
+    RestClient,
+    reading,
+    redact,
+    refused,
+    unavailable,
+)
+from tableformat.catalog.rest_requirements import requirements_for
+from tableformat.errors import (
+    AlreadyExistsError,
+    CommitConflictError,
+    CommitUnknownError,
+    InvalidInputError,
+    TableError,
+    error_context,
+)
+from tableformat.runtime import Runtime
+from tableformat.spec.metadata_json import metadata_from_json
+from tableformat.spec.metadata_update import apply_updates
+
+
+class RestCatalog:
+    """`Catalog` behind a REST server. Connects at first use.
+
+    Args:
+        name: For people.
+        properties: PyIceberg's REST properties (`uri`, `warehouse`, `token`, `credential`, ...).
+        runtime: Clock, ids and fail points.
+        places: Where tables may be; grows by the tables that the server names.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        properties: Mapping[str, Any],
+        *,
+        runtime: Runtime,
+        places: TablePlaces,
+    ) -> None:
+        self._name = name
+        self._properties = dict(properties)
+        self._runtime = runtime
+        self._places = places
+        self._connected: RestClient | None = None
+        self._lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"RestCatalog({self._name!r})"
+
+    @property
+    def name(self) -> str:
+        """See `Catalog.name`."""
+        return self._name
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        """See `Catalog.properties`."""
+        return self._properties
+
+    def create_namespace(self, namespace: Identifier) -> None:
+        """See `Catalog.create_namespace`."""
+        check_new_names(namespace)
+        client = self._client()
+        for depth in range(1, len(namespace) + 1):
+            with reading(self._name, client.redact):
+                try:
+                    if not client.namespace_exists(namespace[:depth]):
+                        client.create_namespace(namespace[:depth])
+                except NamespaceAlreadyExistsError:
+                    continue  # another client was faster
+
+    def list_namespaces(self) -> list[Identifier]:
+        """See `Catalog.list_namespaces`."""
+        client = self._client()
+        found: list[Identifier] = []
+        pending: list[Identifier] = [()]
+        with reading(self._name, client.redact):
+            while pending:
+                below = [tuple(one) for one in client.list_namespaces(pending.pop())]
+                new = [one for one in below if one not in found]
+                found.extend(new)
+                pending.extend(new)
+        return sorted(found)
+
+    def list_tables(self, namespace: Identifier | None = None) -> list[Identifier]:
+        """See `Catalog.list_tables`."""
+        client = self._client()
+        namespaces = self.list_namespaces() if namespace is None else [tuple(namespace)]
+        with reading(self._name, client.redact):
+            return sorted(tuple(one) for space in namespaces for one in client.list_tables(space))
+
+    def create_table(
+        self,
+        identifier: Identifier,
+        *,
+        schema: Schema,
+        partition_spec: PartitionSpec,
+        sort_order: SortOrder,
+        location: str | None,
+        properties: Mapping[str, str],
+    ) -> TableState:
+        """See `Catalog.create_table`. The server chooses the place when `location` is None.
+
+        Raises:
+            CommitUnknownError: The answer was lost: the table may have been created.
+        """
+        check_table_name(identifier)
+        check_new_names(identifier)
+        if location is not None:
+            self._places.check(location)
+        # The same checks as in every catalog; the server assigns ids by the same rule.
+        planned = new_metadata(
+            schema,
+            partition_spec,
+            sort_order,
+            location=location or "memory://server-decides",
+            properties=properties,
+            table_uuid=self._runtime.ids.uuid(),
+            now_ms=self._runtime.clock.now_ms(),
+        )
+        self._places.check_properties(planned.properties)
+        request = CreateTableRequest(
+            name=identifier[-1],
+            location=location,
+            table_schema=planned.schema(),
+            partition_spec=planned.spec(),
+            write_order=planned.sort_order(),
+            properties={**planned.properties, FORMAT_VERSION: "3"},
+        )
+        client = self._client()
+        path = client.namespace_path(identifier[:-1])
+        body = json.loads(request.model_dump_json())
+        with error_context(table=".".join(identifier)):
+            try:
+                return self._state(
+                    identifier, client.send("POST", Endpoints.create_table, path, body)
+                )
+            except RefusedError as error:
+                if error.status == 409:
+                    raise AlreadyExistsError("table exists already") from None
+                raise refused(error, self._name) from None
+            except NoAnswerError as error:
+                if not error.sent:
+                    raise unavailable(self._name, str(error)) from None
+                raise CommitUnknownError(
+                    f"table may or may not have been created: {error}",
+                    action="look whether it is there",
+                ) from error
+
+    def load_table(self, identifier: Identifier) -> TableState:
+        """See `Catalog.load_table`."""
+        check_table_name(identifier)
+        client = self._client()
+        with error_context(table=".".join(identifier)), reading(self._name, client.redact):
+            reply = client.send("GET", Endpoints.load_table, client.table_path(identifier))
+            return self._state(identifier, reply)
+
+    def drop_table(self, identifier: Identifier) -> None:
+        """See `Catalog.drop_table`."""
+        check_table_name(identifier)
+        client = self._client()
+        with error_context(table=".".join(identifier)), reading(self._name, client.redact):
+            client.drop_table(identifier, purge_requested=False)
+
+    def commit(self, base: TableState, updates: Sequence[TableUpdate]) -> TableState:
+        """See `Catalog.commit`; the outcomes are in the module's text.
+
+        Fail points: `catalog.before_swap`, `catalog.after_swap`.
+        """
+        planned = apply_updates(
+            base.metadata,
+            updates,
+            base_location=base.metadata_location,
+            now_ms=self._runtime.clock.now_ms(),
+        )
+        if planned is base.metadata:
+            return base
+        with error_context(table=base.name):
+            if planned.location != base.metadata.location:
+                self._places.check(planned.location)
+            self._places.check_properties(planned.properties)
+            return self._commit(base, updates)
+
+    def _commit(self, base: TableState, updates: Sequence[TableUpdate]) -> TableState:
+        requirements = requirements_for(base.metadata, updates)
+        body = {
+            "identifier": {"namespace": base.identifier[:-1], "name": base.identifier[-1]},
+            "requirements": [json.loads(one.model_dump_json()) for one in requirements],
+            "updates": [json.loads(one.model_dump_json()) for one in updates],
+        }
+        client = self._client()
+        path = client.table_path(base.identifier)
+        self._runtime.fail_point("catalog.before_swap")
+        try:
+            reply = client.send("POST", Endpoints.update_table, path, body)
+            self._runtime.fail_point("catalog.after_swap")
+            return self._state(base.identifier, reply, updates)
+        except RefusedError as error:
+            return self._settle_refusal(base, updates, error)
+        except NoAnswerError as error:
+            if not error.sent:
+                raise unavailable(self._name, str(error)) from None
+            return self._settle(base, updates, error)
+        except Exception as error:  # noqa: BLE001 - whatever it was, the request was sent
+            return self._settle(base, updates, error)
+
+    def _settle_refusal(
+        self, base: TableState, updates: Sequence[TableUpdate], error: RefusedError
+    ) -> TableState:
+        if error.status not in (400, 409):
+            raise refused(error, self._name) from None
+        try:
+            current = self.load_table(base.identifier)
+        except TableError:
+            # Without a look at the table, this may be the echo of a request that landed.
+            raise _unknown(updates, error) from error
+        if _adds_snapshot(updates) and _shows(current, updates):
+            return current
+        if error.status == 400 and current.metadata_location == base.metadata_location:
+            raise InvalidInputError(f"REST catalog refused: {error}", catalog=self._name) from None
+        raise CommitConflictError(
+            f"another commit landed first: {error}", action="refresh and try again"
+        ) from None
+
+    def _settle(
+        self, base: TableState, updates: Sequence[TableUpdate], cause: Exception
+    ) -> TableState:
+        """The table, if it shows the snapshot of this commit; otherwise the outcome is unknown."""
+        try:
+            current = self.load_table(base.identifier)
+        except TableError:
+            raise _unknown(updates, cause) from cause
+        if _adds_snapshot(updates) and _shows(current, updates):
+            return current
+        raise _unknown(updates, cause) from cause
+
+    def _state(
+        self,
+        identifier: Identifier,
+        reply: Mapping[str, Any],
+        updates: Sequence[TableUpdate] = (),
+    ) -> TableState:
+        raw, location = reply.get("metadata"), reply.get("metadata-location")
+        if not isinstance(raw, dict) or not isinstance(location, str):
+            raise NoAnswerError("the answer has no table metadata")
+        metadata = metadata_from_json(raw, location=location)
+        self._places.admit(metadata.location)
+        state = TableState(identifier, metadata, location)
+        if not _shows(state, updates):
+            raise NoAnswerError("the answer does not show the commit")
+        return state
+
+    def _client(self) -> RestClient:
+        with self._lock:
+            if self._connected is None:
+                with reading(self._name, partial(redact, properties=self._properties)):
+                    self._connected = RestClient(self._name, self._properties)
+            return self._connected
+
+
+def _adds_snapshot(updates: Sequence[TableUpdate]) -> bool:
+    return any(isinstance(one, AddSnapshotUpdate) for one in updates)
+
+
+def _shows(state: TableState, updates: Sequence[TableUpdate]) -> bool:
+    """Whether every snapshot that `updates` add is in the table."""
+    return all(
+        state.metadata.snapshot_by_id(one.snapshot.snapshot_id) is not None
+        for one in updates
+        if isinstance(one, AddSnapshotUpdate)
+    )
+
+
+def _unknown(updates: Sequence[TableUpdate], cause: Exception) -> CommitUnknownError:
+    ids = [one.snapshot.snapshot_id for one in updates if isinstance(one, AddSnapshotUpdate)]
+    return CommitUnknownError(
+        f"the commit may or may not have landed: {cause}",
+        action="look for the snapshot before trying again; delete nothing",
+        snapshot_id=ids[-1] if ids else None,
+    )

@@ -1,0 +1,146 @@
+"""Apache Iceberg's own REST catalog server (its test fixture) for tests, on loopback.
+
+Maven fetches it once into the local repository; where mvn or java is missing, the tests say so and
+are skipped. One server per test run, emptied for each test that asks for it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from pyiceberg.catalog.rest import RestCatalog
+
+ICEBERG = "1.11.0"  # the newest release whose test jars are published
+_JETTY = "12.1.2"
+_JARS = (
+    f"org.apache.iceberg:iceberg-open-api:{ICEBERG}:test-fixtures",
+    f"org.apache.iceberg:iceberg-core:{ICEBERG}",
+    f"org.apache.iceberg:iceberg-core:{ICEBERG}:tests",
+    f"org.eclipse.jetty.ee10:jetty-ee10-servlet:{_JETTY}",
+    f"org.eclipse.jetty.compression:jetty-compression-server:{_JETTY}",
+    f"org.eclipse.jetty.compression:jetty-compression-gzip:{_JETTY}",
+    "org.apache.hadoop:hadoop-client-api:3.4.1",
+    "org.apache.hadoop:hadoop-client-runtime:3.4.1",
+    "org.xerial:sqlite-jdbc:3.50.3.0",
+    "org.slf4j:slf4j-simple:2.0.17",
+)
+_START_TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True)
+class RestServer:
+    """Where it listens, and where it keeps tables."""
+
+    uri: str
+    warehouse: str
+
+
+def rest_server() -> RestServer:
+    """The server of this test run, without any namespace or table."""
+    server = _running_server()
+    client = RestCatalog("clean-up", uri=server.uri)
+    pending: list[tuple[str, ...]] = [()]
+    namespaces = []
+    while pending:
+        below = client.list_namespaces(pending.pop())
+        namespaces.extend(below)
+        pending.extend(below)
+    for namespace in sorted(namespaces, key=len, reverse=True):
+        for identifier in client.list_tables(namespace):
+            client.drop_table(identifier)
+        client.drop_namespace(namespace)
+    return server
+
+
+@functools.cache
+def _running_server() -> RestServer:
+    java = shutil.which("java")
+    if java is None:
+        pytest.skip("java is not installed: no REST catalog server")
+    class_path = _class_path()
+    folder = Path(tempfile.mkdtemp(prefix="icefold-rest-"))
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+    server = RestServer(f"http://127.0.0.1:{port}", f"file://{folder}/wh")
+    settings = {
+        "CATALOG_WAREHOUSE": server.warehouse,
+        "CATALOG_REST_PORT": str(port),
+        "CATALOG_CATALOG__IMPL": "org.apache.iceberg.jdbc.JdbcCatalog",
+        "CATALOG_URI": f"jdbc:sqlite:file:{folder}/rest.db",
+        "CATALOG_JDBC_USER": "user",
+        "CATALOG_JDBC_PASSWORD": "password",
+        "CATALOG_JDBC_SCHEMA__VERSION": "V1",
+        "CATALOG_JDBC_STRICT__MODE": "true",  # no table in a missing namespace
+    }
+    options = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto"]
+    command = [java, *options, "-cp", class_path, "org.apache.iceberg.rest.RESTCatalogServer"]
+    log = folder / "rest.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command, env={**os.environ, **settings}, stdout=output, stderr=output
+        )
+
+    def stop() -> None:
+        process.kill()
+        process.wait()
+        shutil.rmtree(folder, ignore_errors=True)
+
+    atexit.register(stop)
+    _wait_until_up(server, process, log)
+    return server
+
+
+def _wait_until_up(server: RestServer, process: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + _START_TIMEOUT_S
+    while time.monotonic() < deadline and process.poll() is None:
+        try:
+            with urllib.request.urlopen(f"{server.uri}/v1/config", timeout=5):
+                return
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.1)
+    process.kill()
+    raise RuntimeError(f"the REST server did not start: {log.read_text()[-2000:]}")
+
+
+@functools.cache
+def _class_path() -> str:
+    maven = shutil.which("mvn")
+    if maven is None:
+        pytest.skip("mvn is not installed: Apache Iceberg's REST server cannot be fetched")
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "pom.xml").write_text(_pom())
+        goal = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:build-classpath"
+        command = [maven, "-q", "-B", goal, "-Dmdep.outputFile=classpath.txt"]
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+        if done.returncode:
+            pytest.skip(f"mvn could not fetch Apache Iceberg's REST server: {done.stdout[-500:]}")
+        return Path(folder, "classpath.txt").read_text().strip()
+
+
+def _pom() -> str:
+    dependencies = []
+    for jar in _JARS:
+        group, artifact, version, *classifier = jar.split(":")
+        fields = {"groupId": group, "artifactId": artifact, "version": version}
+        if classifier:
+            fields["classifier"] = classifier[0]
+        inner = "".join(f"<{key}>{value}</{key}>" for key, value in fields.items())
+        dependencies.append(f"<dependency>{inner}</dependency>")
+    return (
+        '<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>'
+        "<groupId>icefold.tests</groupId><artifactId>rest-server</artifactId><version>1</version>"
+        f"<dependencies>{''.join(dependencies)}</dependencies></project>"
+    )
