@@ -108,6 +108,11 @@ def test_negative_block_count_in_the_header_carries_a_size():
     assert decode(data).schema == SCHEMA
 
 
+def test_header_that_claims_more_entries_than_bytes_is_refused_at_once():
+    with pytest.raises(CorruptDataError, match="header claims"):
+        decode(b"Obj\x01" + varint(2**40) + b"\x02a" * 30)
+
+
 def test_unknown_codec_is_not_written():
     with pytest.raises(InvalidInputError, match="codec"):
         encode_container(b"", record_count=0, schema=SCHEMA, metadata={}, codec="snappy")

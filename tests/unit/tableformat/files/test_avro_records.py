@@ -214,6 +214,7 @@ def test_schema_nested_too_deeply_is_refused():
         ({"type": "fixed", "name": "f", "size": 4}, b"abc"),
         (["null", "int"], b"\x04\x02"),
         (["null", "int"], b"\x01"),
+        (["null", "int"], b"\x01\x02"),
         ({"type": "array", "items": "int"}, b"\xfe\xff\xff\xff\x0f\x02"),
         ({"type": "array", "items": "int"}, b"\x03\x7f\x02\x02\x00"),
         ({"type": "array", "items": "int"}, b"\x03\x01\x02\x02\x00"),
@@ -225,6 +226,13 @@ def test_schema_nested_too_deeply_is_refused():
 def test_impossible_value_is_refused(schema, data):
     with pytest.raises((MalformedAvroError, IndexError, UnicodeDecodeError)):
         decoded(record(schema), data)
+
+
+def test_array_that_claims_more_items_than_bytes_is_refused_at_once():
+    schema = record({"type": "array", "items": "int"})
+
+    with pytest.raises(MalformedAvroError, match="claims 4611686018427387904 items"):
+        decoded(schema, b"\x80" * 8 + b"\x80\x01" + b"\x02" * 50)
 
 
 def test_pyicebergs_compiled_decoder_dies_of_a_wrong_count():

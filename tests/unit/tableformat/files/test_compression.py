@@ -56,6 +56,11 @@ def test_checksum_of_snappy_counts():
         decompress(bytes(damaged), "snappy", bytes_max=len(DATA))
 
 
+def test_snappy_that_claims_gigabytes_allocates_none():
+    with pytest.raises(MalformedDataError, match="far more bytes"):
+        decompress(b"\xff\xff\xff\xff\x3f" + bytes(20), "snappy", bytes_max=1000)
+
+
 def test_deflate_is_raw_and_bzip2_is_plain():
     assert zlib.decompress(compress(DATA, "deflate"), wbits=-15) == DATA
     assert bz2.decompress(compress(DATA, "bzip2")) == DATA

@@ -127,6 +127,8 @@ SHAPES = {
     "empty": np.array([], dtype=np.int64),
     "zero": np.array([0]),
     "array": np.arange(0, 4096 * 7, 7),
+    "full array": np.arange(0, 4096 * 15, 15),
+    "smallest bitset": np.arange(0, 4097 * 15, 15),
     "bitset": np.arange(0, 65536, 2),
     "run": np.arange(100_000, 300_000),
     "bounds": np.array([65535, 65536, 2**31, 2**32 - 1]),
@@ -158,8 +160,17 @@ def test_random_positions_round_trip():
         assert decode(encode_deletion_vector(positions), record_count=span) == positions
 
 
+def test_positions_given_one_by_one_are_encoded_as_runs_like_java():
+    one_by_one = build_positions(np.arange(100_000, 300_000))
+
+    blob = encode_deletion_vector(one_by_one)
+
+    assert blob == encode_deletion_vector(positions_of([(100_000, 299_999)]))
+    assert len(blob) < 100
+
+
 def test_encoding_leaves_the_callers_bitmap_alone():
-    positions = BitMap64(range(1000))
+    positions = build_positions(np.arange(1000))
     before = positions.serialize()
 
     encode_deletion_vector(positions)

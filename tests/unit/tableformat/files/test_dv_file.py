@@ -483,6 +483,16 @@ def test_large_puffin_file_cut_anywhere_is_refused(monkeypatch):
             read_deletion_vector(store, entry, record_count=None)
 
 
+@pytest.mark.parametrize("difference", [-1, 1])
+def test_puffin_file_of_another_size_is_refused(difference):
+    store = DictStore()
+    (entry,) = write(store, [vector("a", 1)])
+    other = replace(entry, file_size_in_bytes=entry.file_size_in_bytes + difference)
+
+    with pytest.raises(CorruptDataError, match="wrong size"):
+        read_deletion_vector(store, other, record_count=None)
+
+
 def test_missing_puffin_file_is_not_an_empty_vector():
     with pytest.raises(NotFoundError):
         read_deletion_vector(DictStore(), deletion_vector(), record_count=None)

@@ -284,7 +284,8 @@ def test_delete_files_never_have_row_ids():
     data, manifest = written_manifest([existing(deletion_vector())], content=DELETES)
 
     assert manifest.first_row_id is None
-    assert decode_manifest(data, manifest)[0].data_file.first_row_id is None
+    listed_with_one = replace(manifest, first_row_id=5)
+    assert decode_manifest(data, listed_with_one)[0].data_file.first_row_id is None
 
 
 # Partition values ------------------------------------------------------------------------------
@@ -440,6 +441,9 @@ def test_null_of_a_dropped_source_column_is_written():
 
     assert decode_manifest(data, manifest)[0].data_file.partition == (None,)
     assert avro_records(data)[0]["data_file"]["partition"] == {"id_bucket": None}
+    schema = json.loads(fastavro.reader(io.BytesIO(data)).metadata["avro.schema"])
+    partition = schema["fields"][4]["type"]["fields"][3]["type"]
+    assert partition["fields"][0]["type"] == "null"  # Avro has no union of null and null
 
 
 def test_unknown_transform_is_not_written():
@@ -680,6 +684,18 @@ def test_v1_manifest_is_data_at_sequence_number_zero(tmp_path):
     assert (entry.sequence_number, entry.file_sequence_number) == (0, 0)
     assert entry.data_file.content == FileContent.DATA
     assert entry.data_file.record_count == 10
+
+
+def test_existing_entry_of_a_v1_manifest_is_at_sequence_number_zero(tmp_path):
+    reader = fastavro.reader(io.BytesIO(pyiceberg_manifest(tmp_path, 1)))
+    records = [record | {"status": 0} for record in reader]
+    out = io.BytesIO()
+    fastavro.writer(out, reader.writer_schema, records, metadata=reader.metadata)
+    counts = {"added_files_count": 0, "existing_files_count": 1}
+
+    (entry,) = decode_manifest(out.getvalue(), listed(out.getvalue(), sequence_number=0, **counts))
+
+    assert (entry.sequence_number, entry.file_sequence_number) == (0, 0)
 
 
 def test_file_format_is_compared_in_upper_case():

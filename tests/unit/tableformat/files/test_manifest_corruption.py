@@ -9,6 +9,7 @@ import fastavro
 import pytest
 
 from tableformat.errors import CorruptDataError, UnsupportedError
+from tableformat.files.avro import decode_container, encode_container
 from tableformat.files.manifest import decode_manifest
 from tableformat.files.manifest_list import decode_manifest_list, encode_manifest_list
 from tableformat.spec.manifest_file import ManifestContent
@@ -234,6 +235,36 @@ def test_file_cut_between_blocks_is_not_a_shorter_manifest():
 
     with pytest.raises(CorruptDataError, match="the manifest list says 40"):
         decode_manifest(cut, manifest)
+
+
+def with_extra_byte(data):
+    """The container with one byte more in its block."""
+    container = decode_container(data, location=LOCATION)
+    (block,) = container.blocks
+    return encode_container(
+        block.data + b"\x00",
+        record_count=block.record_count,
+        schema=container.schema,
+        metadata=container.metadata,
+        codec="gzip",
+    )
+
+
+def test_bytes_behind_the_last_entry_are_refused():
+    data, manifest = written_manifest([existing(data_file())])
+
+    with pytest.raises(CorruptDataError, match="after its last record"):
+        decode_manifest(with_extra_byte(data), manifest)
+
+
+def test_bytes_behind_the_last_manifest_are_refused():
+    _, manifest = written_manifest([existing(data_file())])
+    encoded = encode_manifest_list(
+        [manifest], snapshot_id=1, parent_snapshot_id=None, sequence_number=10, first_row_id=0
+    )
+
+    with pytest.raises(CorruptDataError, match="after its last record"):
+        decode_manifest_list(with_extra_byte(encoded.data), location=LOCATION)
 
 
 MANIFESTS = [

@@ -170,6 +170,19 @@ def test_manifest_larger_than_the_cache_is_not_kept(monkeypatch):
     assert len(store.reads) == 2
 
 
+def test_manifest_larger_than_the_cache_pushes_nothing_out(monkeypatch):
+    monkeypatch.setattr(manifest_store, "CACHED_MANIFEST_ENTRIES_MAX", 4)
+    store, small = stored([added(data_file("small"))])
+    location = "memory://warehouse/t/metadata/large.avro"
+    data, large = written_manifest([added(data_file(str(i))) for i in range(9)], location=location)
+    store.objects[location] = data
+
+    for manifest in (small, large, small):
+        load_manifest(store, manifest)
+
+    assert store.reads == [LOCATION, location]
+
+
 def test_manifest_of_another_size_is_refused():
     store, manifest = stored([added(data_file())])
     store.objects[LOCATION] += b"\x00"

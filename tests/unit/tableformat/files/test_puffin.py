@@ -136,6 +136,7 @@ def test_paths_of_any_script_survive():
     encoded = encode_puffin([Blob(type="t", data=b"", fields=(), properties={"p": 'Zü🤯"\\'})], {})
 
     assert decode(encoded.data).blobs[0].properties == {"p": 'Zü🤯"\\'}
+    assert "Zü🤯".encode() in encoded.data
 
 
 def test_too_many_blobs_for_one_footer_are_refused(monkeypatch):
