@@ -133,8 +133,8 @@ def _load(folder: Path, binding: IndexBinding, paths: frozenset[str]) -> BuildSt
     scratch = build_path(folder)
     try:
         plan = json.loads((scratch / "PLAN").read_bytes())
-        if plan["binding"] != asdict(binding):
-            return None
+        if plan["binding"] != asdict(binding) or not (scratch / "index").is_dir():
+            return None  # another snapshot, or one that had become a generation already
         return BuildState(
             folder=folder,
             binding=binding,

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
 from resolver.index.base import IndexBinding, IndexDamagedError
-from resolver.index.folder import FolderLock, current_generation, disk_errors, remove_leftovers
+from resolver.index.folder import (
+    FolderLock,
+    build_path,
+    current_generation,
+    disk_errors,
+    remove_leftovers,
+)
 from resolver.index.rocks import DEFAULT_CACHE_BYTES, RocksIndex
 from tableformat.runtime import Runtime
 
@@ -56,8 +63,8 @@ def open_index(
         StoreUnavailableError: Another process has it open, or the disk is full, read-only or
             forbidden. A rebuild would not help.
 
-    Effects: completes a change that was decided before a crash, and removes undecided ones and
-    generations that are no longer current.
+    Effects: completes a change that was decided before a crash, and removes undecided ones,
+    generations that are no longer current and builds that were interrupted.
     """
     if not folder.is_dir():
         return OpenedIndex(None, Refusal.MISSING, "there is no index folder")
@@ -88,6 +95,7 @@ def _open_locked(
     if refused is not None:
         index.close()
         return refused
+    shutil.rmtree(build_path(folder), ignore_errors=True)  # a rebuild that is not needed any more
     return OpenedIndex(index)
 
 

@@ -1,0 +1,229 @@
+"""Killed at any step, the index is at the old state or at the new one, never between (G4, G17)."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from resolver.index.base import IndexChanges
+from resolver.index.open import open_index
+from resolver.index.rocks import RocksIndex
+from tableformat.errors import InvalidInputError, StoreUnavailableError
+from tableformat.runtime import FailPoints, Runtime
+from tests.support.index_builder import (
+    BINDING,
+    binding_at,
+    build_rocks,
+    content_of,
+    entries_of,
+    file_of,
+    keys_of,
+    rows_of,
+    source_of,
+)
+
+SHARDS = 3
+KEYS = list(range(40))
+# Where a change can be cut, and whether the index must then be at the new state.
+POINTS = [
+    ("index.prepare.written", 1, False),
+    ("index.apply.before", 1, False),
+    ("index.apply.decided", 1, True),
+    ("index.apply.shard", 1, True),
+    ("index.apply.shard", 2, True),
+    ("index.apply.shard", 3, True),
+    ("index.apply.after", 1, True),
+]
+
+
+class Killed(BaseException):
+    """Not an Exception: nothing may handle it."""
+
+
+def stop_at(point: str, hit: int, action: Callable[[], None]) -> Runtime:
+    """A runtime that runs `action` at the `hit`-th passage of `point`."""
+    passed = 0
+
+    def count(_: str) -> None:
+        nonlocal passed
+        passed += 1
+        if passed == hit:
+            action()
+
+    return Runtime(fail_points=FailPoints(armed={point: count}))
+
+
+def kill() -> None:
+    raise Killed
+
+
+def new_rows() -> IndexChanges:
+    moved = entries_of([(key, 0, key + 100) for key in range(20)])
+    return IndexChanges(
+        dropped_files=("a",),
+        added_files=(file_of("b"),),
+        removed_keys=(keys_of(range(20, 25)),),
+        put=(moved,),
+    )
+
+
+def build(folder: Path) -> None:
+    build_rocks(
+        folder, [source_of("a", KEYS[:30]), source_of("c", KEYS[25:])], shards=SHARDS
+    ).close()
+
+
+def reopen(folder: Path, runtime: Runtime | None = None) -> RocksIndex:
+    opened = open_index(folder, BINDING, runtime=runtime or Runtime())
+    assert opened.index is not None, opened
+    return opened.index
+
+
+def check_state(index: RocksIndex, *, is_new: bool) -> None:
+    rows = rows_of(index, KEYS)
+    if is_new:
+        assert index.binding == binding_at(2)
+        assert rows[:20] == [[("b", key + 100)] for key in range(20)]
+        assert rows[20:25] == [[]] * 5
+    else:
+        assert index.binding == BINDING
+        assert rows[:25] == [[("a", key)] for key in range(25)]
+    assert rows[30:] == [[("c", key - 25)] for key in range(30, 40)]
+    assert not list(index.generation.pending_path.glob("*"))
+
+
+@pytest.mark.parametrize(("point", "hit", "is_new"), POINTS)
+def test_change_cut_anywhere_is_whole_or_absent_after_opening(
+    point: str, hit: int, is_new: bool, tmp_path: Path
+) -> None:
+    build(tmp_path)
+    index = reopen(tmp_path, stop_at(point, hit, kill))
+    with pytest.raises(Killed):
+        index.apply(index.prepare(new_rows()), binding_at(2))
+    index.close()
+    with reopen(tmp_path) as index:
+        check_state(index, is_new=is_new)
+        index.apply(index.prepare(IndexChanges(removed_keys=(keys_of([0]),))), binding_at(3))
+        assert rows_of(index, [0]) == [[]]
+
+
+@pytest.mark.parametrize(("point", "hit", "is_new"), POINTS)
+def test_recovery_cut_anywhere_is_recovered(
+    point: str, hit: int, is_new: bool, tmp_path: Path
+) -> None:
+    build(tmp_path)
+    index = reopen(tmp_path, stop_at(point, hit, kill))
+    with pytest.raises(Killed):
+        index.apply(index.prepare(new_rows()), binding_at(2))
+    index.close()
+    for again in ("index.apply.shard", "index.apply.after"):
+        for hit_again in (1, 2, 3):
+            runtime = stop_at(again, hit_again, kill)
+            try:
+                open_index(tmp_path, BINDING, runtime=runtime).index.close()  # type: ignore[union-attr]
+            except Killed:
+                continue
+    with reopen(tmp_path) as index:
+        check_state(index, is_new=is_new)
+
+
+_VICTIM = """
+import os, signal, sys
+from pathlib import Path
+sys.path[:0] = sys.argv[4].split(os.pathsep)
+from tests.unit.resolver.index import test_crash_recovery as t
+index = t.reopen(Path(sys.argv[1]), t.stop_at(
+    sys.argv[2], int(sys.argv[3]), lambda: os.kill(os.getpid(), signal.SIGKILL)))
+index.apply(index.prepare(t.new_rows()), t.binding_at(2))
+"""
+
+
+@pytest.mark.parametrize(("point", "hit", "is_new"), POINTS)
+def test_process_killed_anywhere_leaves_a_whole_change_or_none(
+    point: str, hit: int, is_new: bool, tmp_path: Path
+) -> None:
+    folder = tmp_path / "index"
+    build(folder)
+    root = str(Path(__file__).parents[4])
+    done = subprocess.run(
+        [sys.executable, "-c", _VICTIM, str(folder), point, str(hit), root],
+        capture_output=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == -9, done.stderr.decode()
+    with reopen(folder) as index:
+        check_state(index, is_new=is_new)
+
+
+def test_interrupted_apply_is_finished_by_calling_it_again(tmp_path: Path) -> None:
+    for number, (point, hit, _) in enumerate(POINTS[1:]):
+        folder = tmp_path / str(number)
+        build(folder)
+        index = reopen(folder, stop_at(point, hit, kill))
+        other = index.prepare(IndexChanges())
+        prepared = index.prepare(new_rows())
+        with pytest.raises(Killed):
+            index.apply(prepared, binding_at(2))
+        with pytest.raises(StoreUnavailableError, match="interrupted"):
+            index.lookup(keys_of([1]))
+        with pytest.raises(InvalidInputError):
+            index.apply(other, binding_at(2))
+        index.apply(prepared, binding_at(2))
+        check_state(index, is_new=True)
+        index.close()
+
+
+def test_undecided_change_can_be_discarded_after_a_failure_and_a_decided_one_cannot(
+    tmp_path: Path,
+) -> None:
+    for number, (point, is_decided) in enumerate(
+        [("index.apply.before", False), ("index.apply.decided", True)]
+    ):
+        folder = tmp_path / str(number)
+        build(folder)
+        index = reopen(folder, stop_at(point, 1, kill))
+        prepared = index.prepare(new_rows())
+        with pytest.raises(Killed):
+            index.apply(prepared, binding_at(2))
+        if is_decided:
+            with pytest.raises(InvalidInputError, match="discarded"):
+                index.discard(prepared)
+        else:
+            index.discard(prepared)
+            check_state(index, is_new=False)
+        index.close()
+        with reopen(folder) as index:
+            check_state(index, is_new=is_decided)
+
+
+def test_decided_change_that_is_older_than_the_index_is_ignored(tmp_path: Path) -> None:
+    build(tmp_path)
+    index = reopen(tmp_path, stop_at("index.apply.decided", 1, kill))
+    with pytest.raises(Killed):
+        index.apply(index.prepare(new_rows()), binding_at(2))
+    index.close()
+    pending = index.generation.pending_path
+    kept = {path: path.read_bytes() for path in pending.rglob("*") if path.is_file()}
+    with reopen(tmp_path) as index:
+        index.apply(index.prepare(IndexChanges(removed_keys=(keys_of(KEYS),))), binding_at(3))
+    for path, data in kept.items():  # as if removing it had failed
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    with reopen(tmp_path) as index:
+        assert index.binding == binding_at(3)
+        assert content_of(index) == {}
+
+
+def test_failed_prepare_leaves_nothing_behind(tmp_path: Path) -> None:
+    build(tmp_path)
+    with reopen(tmp_path, stop_at("index.prepare.written", 99, kill)) as index:
+        bad = entries_of([(1, 0, -1)])
+        with pytest.raises(Exception, match="position"):
+            index.prepare(IndexChanges(added_files=(file_of("z"),), put=(bad,)))
+        assert not list(index.generation.pending_path.glob("*"))
+        check_state(index, is_new=False)

@@ -1,0 +1,385 @@
+"""Damage of any file: found, or without effect; never a wrong answer (I19, G17, section 7.2)."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from resolver.index.base import IndexChanges, IndexDamagedError
+from resolver.index.open import Refusal, open_index
+from resolver.index.rocks import RocksIndex
+from resolver.index.shard import Shard, open_cache, write_sst
+from tableformat.errors import StoreUnavailableError
+from tableformat.runtime import Runtime
+from tests.support.index_builder import (
+    BINDING,
+    binding_at,
+    build_rocks,
+    content_of,
+    entries_of,
+    file_of,
+    keys_of,
+    rows_of,
+    source_of,
+)
+
+KEYS = list(range(600))
+EXPECTED = [[("a", key)] if key < 500 else [("b", key - 500)] for key in KEYS]
+
+
+@pytest.fixture(scope="module")
+def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A closed index with two shards and two runs in each."""
+    folder = tmp_path_factory.mktemp("pristine") / "index"
+    with build_rocks(folder, [source_of("a", KEYS[:500])], shards=2) as index:
+        rows = entries_of([(key, 0, key - 500) for key in KEYS[500:]])
+        changes = IndexChanges(added_files=(file_of("b"),), put=(rows,))
+        index.apply(index.prepare(changes), binding_at(2))
+    return folder
+
+
+@pytest.fixture
+def folder(pristine: Path, tmp_path: Path) -> Path:
+    shutil.copytree(pristine, tmp_path / "index")
+    return tmp_path / "index"
+
+
+def open_here(folder: Path) -> RocksIndex:
+    opened = open_index(folder, BINDING, runtime=Runtime())
+    assert opened.index is not None, opened
+    return opened.index
+
+
+def check_right_or_refused(folder: Path) -> str:
+    """Open and read everything: right answers, or damage reported, and then remembered."""
+    opened = open_index(folder, BINDING, runtime=Runtime())
+    if opened.index is None:
+        assert opened.refusal in (Refusal.DAMAGED, Refusal.MISSING)
+        assert opened.detail
+        return "refused"
+    try:
+        with opened.index as index:
+            assert index.binding == binding_at(2)
+            assert rows_of(index, KEYS) == EXPECTED
+            assert len(content_of(index)) == len(KEYS)
+            return "right"
+    except IndexDamagedError:
+        pass  # and it is remembered:
+    again = open_index(folder, BINDING, runtime=Runtime())
+    assert (again.index, again.refusal) == (None, Refusal.DAMAGED), "damage is remembered"
+    return "found"
+
+
+def data_files(folder: Path) -> list[Path]:
+    names = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    return [path for path in names if not path.name.startswith(("LOG", "LOCK"))]
+
+
+def test_undamaged_copy_is_right(folder: Path) -> None:
+    assert check_right_or_refused(folder) == "right"
+
+
+def test_missing_file_never_gives_a_wrong_answer(pristine: Path, tmp_path: Path) -> None:
+    outcomes = {}
+    for path in data_files(pristine):
+        copy = tmp_path / "copy"
+        shutil.copytree(pristine, copy)
+        (copy / path.relative_to(pristine)).unlink()
+        outcomes[path.name] = check_right_or_refused(copy)
+        shutil.rmtree(copy)
+    assert {name for name, outcome in outcomes.items() if outcome == "right"} <= {
+        name for name in outcomes if not name.endswith((".sst", "CURRENT"))
+    }
+    assert all(outcome != "right" for name, outcome in outcomes.items() if name.endswith(".sst"))
+
+
+def test_truncated_file_never_gives_a_wrong_answer(pristine: Path, tmp_path: Path) -> None:
+    for path in data_files(pristine):
+        size = path.stat().st_size
+        for length in sorted({0, 1, size // 2, size - 1} - {size, -1}):
+            copy = tmp_path / "copy"
+            shutil.copytree(pristine, copy)
+            os.truncate(copy / path.relative_to(pristine), length)
+            outcome = check_right_or_refused(copy)
+            assert outcome != "right" or not path.name.endswith(".sst"), (path.name, length)
+            shutil.rmtree(copy)
+
+
+def test_flipped_bit_never_gives_a_wrong_answer(pristine: Path, tmp_path: Path) -> None:
+    generator = np.random.default_rng(11)
+    found = 0
+    for path in data_files(pristine):
+        size = path.stat().st_size
+        for _ in range(6 if path.suffix == ".sst" else 2):
+            if size == 0:
+                continue
+            copy = tmp_path / "copy"
+            shutil.copytree(pristine, copy)
+            victim = copy / path.relative_to(pristine)
+            data = bytearray(victim.read_bytes())
+            data[int(generator.integers(size))] ^= 1 << int(generator.integers(8))
+            victim.write_bytes(data)
+            found += check_right_or_refused(copy) != "right"
+            shutil.rmtree(copy)
+    assert found > 20
+
+
+def test_every_prefix_of_a_shard_manifest_is_refused_or_right(
+    pristine: Path, tmp_path: Path
+) -> None:
+    """A manifest cut between records is valid for RocksDB: an older state of the shard."""
+    generation = next(pristine.glob("gen-*"))
+    manifest = next((generation / "shard-0001").glob("MANIFEST-*"))
+    for length in range(0, manifest.stat().st_size, 7):
+        copy = tmp_path / "copy"
+        shutil.copytree(pristine, copy)
+        os.truncate(copy / manifest.relative_to(pristine), length)
+        check_right_or_refused(copy)
+        shutil.rmtree(copy)
+
+
+def test_shard_of_another_index_is_refused(pristine: Path, folder: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    build_rocks(other, [source_of("z", KEYS)], shards=2).close()
+    for name in ("shard-0000", "files"):
+        copy = tmp_path / "copy"
+        shutil.copytree(pristine, copy)
+        mine = next(copy.glob("gen-*")) / name
+        shutil.rmtree(mine)
+        shutil.copytree(next(other.glob("gen-*")) / name, mine)
+        assert open_index(copy, BINDING, runtime=Runtime()).refusal == Refusal.DAMAGED
+        shutil.rmtree(copy)
+    generation = next(folder.glob("gen-*"))
+    (generation / "shard-0000").rename(generation / "x")
+    (generation / "shard-0001").rename(generation / "shard-0000")
+    (generation / "x").rename(generation / "shard-0001")
+    assert open_index(folder, BINDING, runtime=Runtime()).refusal == Refusal.DAMAGED
+
+
+def test_shard_left_behind_is_refused(pristine: Path, tmp_path: Path) -> None:
+    """A shard restored from an older copy of the same index."""
+    older = tmp_path / "older"
+    shutil.copytree(pristine, older)
+    newer = tmp_path / "newer"
+    shutil.copytree(pristine, newer)
+    with open_here(newer) as index:
+        index.apply(index.prepare(IndexChanges(removed_keys=(keys_of(KEYS),))), binding_at(3))
+    for name in ("shard-0001", "files"):
+        copy = tmp_path / "copy"
+        shutil.copytree(newer, copy)
+        mine = next(copy.glob("gen-*")) / name
+        shutil.rmtree(mine)
+        shutil.copytree(next(older.glob("gen-*")) / name, mine)
+        assert open_index(copy, BINDING, runtime=Runtime()).refusal == Refusal.DAMAGED
+        shutil.rmtree(copy)
+
+
+@pytest.mark.parametrize(
+    ("change", "refusal"),
+    [
+        ({"table_uuid": "other"}, Refusal.FOREIGN),
+        ({"branch": "other"}, Refusal.FOREIGN),
+        ({"key_fingerprint": "v1;1:string"}, Refusal.KEY_CHANGED),
+        ({"encoding_version": 2}, Refusal.KEY_CHANGED),
+    ],
+)
+def test_index_of_something_else_is_refused_and_kept(
+    change: dict[str, object], refusal: Refusal, folder: Path
+) -> None:
+    opened = open_index(folder, replace(BINDING, **change), runtime=Runtime())  # type: ignore[arg-type]
+    assert (opened.index, opened.refusal) == (None, refusal)
+    assert check_right_or_refused(folder) == "right"
+
+
+def test_other_formats_are_refused(folder: Path) -> None:
+    current = folder / "CURRENT"
+    content = json.loads(current.read_bytes())
+    for other in (
+        {**content, "format": 0},
+        {**content, "generation": "../../etc"},
+        {**content, "shards": 0},
+        {"format": 1},
+        [],
+    ):
+        current.write_text(json.dumps(other))
+        assert open_index(folder, BINDING, runtime=Runtime()).refusal == Refusal.DAMAGED
+    current.write_bytes(b"\xff")
+    assert open_index(folder, BINDING, runtime=Runtime()).refusal == Refusal.DAMAGED
+    current.unlink()
+    assert open_index(folder, BINDING, runtime=Runtime()).refusal == Refusal.MISSING
+
+
+@pytest.mark.parametrize("header", [{}, {"format": 99}, {"format": 1}, {"format": 1, "x": 1}])
+def test_header_of_another_format_is_refused(header: dict[str, int], folder: Path) -> None:
+    for name in ("shard-0000", "files"):
+        path = next(folder.glob("gen-*")) / name
+        shard = Shard.open(path, open_cache(0))
+        write_sst(folder / "x.sst", [], header)
+        shard.ingest(folder / "x.sst")
+        shard.close()
+        assert open_index(folder, BINDING, runtime=Runtime()).refusal == Refusal.DAMAGED
+
+
+def test_no_folder_and_empty_folder_are_missing(tmp_path: Path) -> None:
+    assert open_index(tmp_path / "none", BINDING, runtime=Runtime()).refusal == Refusal.MISSING
+    assert not (tmp_path / "none").exists()
+    assert open_index(tmp_path, BINDING, runtime=Runtime()).refusal == Refusal.MISSING
+
+
+def test_rebuild_after_damage_gives_a_sound_index(folder: Path) -> None:
+    for path in folder.rglob("*.sst"):
+        path.write_bytes(path.read_bytes()[:-1])
+    assert open_index(folder, BINDING, runtime=Runtime()).refusal == Refusal.DAMAGED
+    sources = [source_of("a", KEYS[:500]), source_of("b", KEYS[500:])]
+    build_rocks(folder, sources, binding=binding_at(2)).close()
+    assert check_right_or_refused(folder) == "right"
+
+
+# -- the folder cannot be used now: an error, no rebuild -----------------------------------------
+
+
+def test_second_opener_is_told_that_the_index_is_in_use(folder: Path) -> None:
+    with open_here(folder) as index:
+        with pytest.raises(StoreUnavailableError, match="in use"):
+            open_index(folder, BINDING, runtime=Runtime())
+        assert rows_of(index, [3]) == [EXPECTED[3]]
+    assert check_right_or_refused(folder) == "right"
+
+
+_CHILD = """
+import os, sys, time
+from pathlib import Path
+sys.path[:0] = sys.argv[2].split(os.pathsep)
+from tests.unit.resolver.index import test_damage as t
+index = t.open_here(Path(sys.argv[1]))
+{body}
+"""
+
+
+def run_child(folder: Path, body: str, **options: object) -> subprocess.Popen[str]:
+    root = str(Path(__file__).parents[4])
+    return subprocess.Popen(
+        [sys.executable, "-c", _CHILD.format(body=body), str(folder), root],
+        stdout=subprocess.PIPE,
+        text=True,
+        **options,  # type: ignore[call-overload]
+    )
+
+
+def test_r84_lock_of_a_killed_process_is_free_at_once(folder: Path) -> None:
+    child = run_child(folder, "print('open', flush=True); time.sleep(60)")
+    assert child.stdout is not None
+    assert child.stdout.readline() == "open\n"
+    with pytest.raises(StoreUnavailableError, match="in use"):
+        open_index(folder, BINDING, runtime=Runtime())
+    child.send_signal(signal.SIGKILL)
+    child.wait(timeout=30)
+    child.stdout.close()
+    assert check_right_or_refused(folder) == "right"
+
+
+_FULL_DISK = """
+changes = t.IndexChanges(
+    added_files=(t.file_of("c"),),
+    put=(t.entries_of([(key, 0, key) for key in range(20_000)]),),
+)
+try:
+    index.prepare(changes)
+except t.StoreUnavailableError as error:
+    assert t.rows_of(index, t.KEYS) == t.EXPECTED
+    print("unavailable", error)
+"""
+
+
+def limit_file_size() -> None:
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+
+
+def test_full_disk_is_reported_and_the_index_stays_usable(folder: Path) -> None:
+    child = run_child(folder, _FULL_DISK, preexec_fn=limit_file_size)
+    output, _ = child.communicate(timeout=120)
+    assert output.startswith("unavailable"), output
+    assert check_right_or_refused(folder) == "right"
+    with open_here(folder) as index:
+        rows = entries_of([(1, 0, 7)])
+        changes = IndexChanges(added_files=(file_of("c"),), put=(rows,))
+        index.apply(index.prepare(changes), binding_at(3))
+        assert rows_of(index, [1]) == [[("a", 1), ("c", 7)]]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_read_only_folder_is_a_clear_error(folder: Path) -> None:
+    with _read_only(folder), pytest.raises(StoreUnavailableError):
+        open_index(folder, BINDING, runtime=Runtime())
+    assert check_right_or_refused(folder) == "right"
+
+
+@contextlib.contextmanager
+def _read_only(folder: Path) -> object:
+    (folder / "LOCK").chmod(0o400)
+    try:
+        yield
+    finally:
+        (folder / "LOCK").chmod(0o600)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "IO error: No space left on device: While appending to file: /x/1.sst",
+        "IO error: Read-only file system: While open a file for appending",
+        "IO error: lock hold by current process, acquire time 1: /x/LOCK: No locks available",
+        "IO error: While lock file: /x/LOCK: Resource temporarily unavailable",
+        "IO error: Too many open files",
+    ],
+)
+def test_operating_system_trouble_is_not_damage(
+    text: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_here(folder) as index:
+        _fail_reads(monkeypatch, Exception(text))
+        with pytest.raises(StoreUnavailableError):
+            index.lookup(keys_of([1]))
+        monkeypatch.undo()
+        assert rows_of(index, [1]) == [EXPECTED[1]]
+    assert check_right_or_refused(folder) == "right"
+
+
+def test_errors_of_other_classes_pass_through(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_here(folder) as index:
+        _fail_reads(monkeypatch, MemoryError())
+        with pytest.raises(MemoryError):
+            index.lookup(keys_of([1]))
+    monkeypatch.undo()
+    assert check_right_or_refused(folder) == "right"
+
+
+def _fail_reads(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
+    class Broken:
+        def get(self, *_: object) -> object:
+            raise error
+
+        def close(self) -> None:
+            """Nothing to close."""
+
+    original: Callable[..., list[bytes]] = Shard.get
+
+    def get(shard: Shard, keys: list[bytes]) -> list[bytes]:
+        return original(Shard(shard.path, Broken()), keys)
+
+    monkeypatch.setattr(Shard, "get", get)

@@ -1,0 +1,61 @@
+"""A change too large for memory goes through scratch files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from resolver.index import change
+from resolver.index.base import Entries, IndexChanges
+from tests.support.index_builder import (
+    binding_at,
+    build_rocks,
+    content_of,
+    entries_of,
+    file_of,
+    keys_of,
+    source_of,
+)
+
+
+class Lazy:
+    """Entries of many files, made when iterated."""
+
+    def __init__(self, files: int, rows: int) -> None:
+        self.files = files
+        self.rows = rows
+        self.iterated = 0
+
+    def __iter__(self) -> Iterator[Entries]:
+        self.iterated += 1
+        for ordinal in range(self.files):
+            keys = [None if row == 7 else ordinal + row for row in range(self.rows)]
+            yield entries_of([(key, ordinal, row) for row, key in enumerate(keys)])
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+@pytest.mark.parametrize("held", [1, 25, 10_000])
+def test_spilled_change_equals_a_change_in_memory(
+    shards: int, held: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(change, "HELD_ROWS_MAX", held)
+    paths = [f"f{i}" for i in range(12)]
+    rows = Lazy(len(paths), 10)
+    with build_rocks(tmp_path, [source_of("a", list(range(15)))], shards=shards) as index:
+        changes = IndexChanges(
+            dropped_files=("a",),
+            added_files=tuple(map(file_of, paths)),
+            removed_keys=(keys_of([3]),),
+            put=rows,
+        )
+        index.apply(index.prepare(changes), binding_at(2))
+        expected: dict[bytes, set[tuple[str, int]]] = {}
+        for ordinal, path in enumerate(paths):
+            for row in range(10):
+                (key,) = keys_of([None if row == 7 else ordinal + row]).to_list()
+                expected.setdefault(key, set()).add((path, row))
+        assert content_of(index) == expected
+        assert rows.iterated == 1
+        assert not index.generation.pending_path.exists()
