@@ -5,7 +5,9 @@ from __future__ import annotations
 import click
 
 from maintenance.cli.context import CliContext, parse_properties, run_guarded
+from maintenance.cli.index import index
 from maintenance.cli.ingest import ingest
+from maintenance.cli.lock import lock
 from maintenance.cli.resolve import resolve_command
 from maintenance.cli.scan import scan
 from maintenance.cli.status import status
@@ -46,7 +48,7 @@ def cli(
     ctx.obj = CliContext(catalog_name, properties)
 
 
-for command in (table, ingest, resolve_command, scan, status):
+for command in (table, ingest, resolve_command, scan, status, index, lock):
     cli.add_command(command)
 
 

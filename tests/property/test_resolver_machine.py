@@ -19,6 +19,7 @@ from hypothesis.stateful import (
 )
 
 from resolver import resolve
+from resolver.index_check import verify
 from resolver.index_keeper import index_folder
 from resolver.staging import marker_of
 from tableformat.spec.data_file import FileContent
@@ -173,6 +174,8 @@ class CheckedMachine(ResolverMachine):
     def teardown(self):
         if hasattr(self, "table"):
             self.check_every_snapshot()
+            if any(Path(self.folder).rglob("CURRENT")):
+                assert verify(self.table).report.is_sound
         super().teardown()
 
 

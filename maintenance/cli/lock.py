@@ -1,0 +1,56 @@
+"""`icefold lock`: who holds a table's maintenance lock, and how to end it."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import asdict
+
+import click
+
+from lock import LockState
+from maintenance.cli.context import CliContext, json_option, pass_context, print_json
+from resolver.maintenance_lock import maintenance_lock, maintenance_lock_name
+
+
+@click.group()
+def lock() -> None:
+    """Inspect or break the lock that resolver and maintenance of a table share."""
+
+
+@lock.command("show")
+@click.argument("table_name", metavar="TABLE")
+@json_option
+@pass_context
+def show(context: CliContext, table_name: str, as_json: bool) -> None:
+    """Show the holder of TABLE's lock, and who waits for it."""
+    table = context.table(table_name)
+    with closing(maintenance_lock(table.environment)) as manager:
+        state = manager.inspect(maintenance_lock_name(table.state))
+    if as_json:
+        print_json(asdict(state))
+        return
+    click.echo(_describe(state))
+    for waiter in state.waiters:
+        click.echo(f"  waiting: {waiter.holder}")
+
+
+@lock.command("break")
+@click.argument("table_name", metavar="TABLE")
+@click.option("--token", type=int, help="Only if this is still the lease's fence token.")
+@click.confirmation_option(prompt="End the lease? Its holder stops before its next commit")
+@pass_context
+def break_command(context: CliContext, table_name: str, token: int | None) -> None:
+    """End the lease on TABLE's lock, whoever has it."""
+    table = context.table(table_name)
+    with closing(maintenance_lock(table.environment)) as manager:
+        before = manager.break_(maintenance_lock_name(table.state), token=token)
+    click.echo(f"ended: {_describe(before)}" if before.is_held else "nobody held it")
+
+
+def _describe(state: LockState) -> str:
+    if not state.is_held:
+        return f"free (last fence token {state.token})"
+    return (
+        f"held by {state.holder} for {state.held_ms / 1000:.1f} s, fence token {state.token}, "
+        f"last sign of life {state.silent_ms / 1000:.1f} s ago, lease {state.lease_ms / 1000:.1f} s"
+    )

@@ -1,0 +1,128 @@
+"""`icefold index`: what an index says, held against a full scan of what it is bound to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from resolver.index.open import open_index
+from resolver.index.verify import FileRows, VerifyReport, verify_index
+from resolver.index_keeper import head_binding, index_folder
+from resolver.key_reader import KeyReader
+from resolver.keys import encode_batch
+from resolver.position_files import read_position_file
+from resolver.staging import ancestors
+from resolver.target import LiveFiles, live_files
+from tableformat import NotFoundError, Table
+from tableformat.errors import InvalidInputError
+from tableformat.files.dv_file import read_deletion_vector
+from tableformat.spec.names import MAIN_BRANCH
+
+Int64s = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexCheck:
+    """What a verification found.
+
+    Attributes:
+        folder: The index folder.
+        snapshot_id: The snapshot that the index is bound to.
+        snapshots_behind: How many snapshots the branch has committed since; None: not an ancestor.
+        report: The comparison with a full scan of that snapshot.
+    """
+
+    folder: str
+    snapshot_id: int | None
+    snapshots_behind: int | None
+    report: VerifyReport
+
+
+def verify(table: Table, *, target: str = MAIN_BRANCH) -> IndexCheck:
+    """Compare the index of a branch with a full scan of the snapshot that it is bound to.
+
+    Raises:
+        NotFoundError: There is no index, or its snapshot has expired.
+        InvalidInputError: The index is damaged or for another key; `resolve --rebuild-index`.
+        StoreUnavailableError: Another process has the index open.
+    """
+    state = table.refresh().state
+    environment = table.environment
+    folder = index_folder(environment, state, target)
+    reader = KeyReader(
+        environment.store, state.metadata, sorted(state.metadata.schema().identifier_field_ids)
+    )
+    head = state.head(target)
+    wanted = head_binding(state, target, reader.key.fingerprint, head)
+    opened = open_index(folder, wanted, runtime=environment.runtime)
+    if opened.index is None:
+        kind = NotFoundError if not folder.is_dir() else InvalidInputError
+        raise kind(
+            f"there is no usable index: {opened.detail or opened.refusal}",
+            table=state.name,
+            folder=folder,
+            action="run resolve; it builds the index",
+        )
+    index = opened.index
+    try:
+        bound = index.binding.snapshot_id
+        snapshot = None if bound is None else state.metadata.snapshot_by_id(bound)
+        if bound is not None and snapshot is None:
+            raise NotFoundError(
+                "the snapshot that the index is bound to has expired",
+                table=state.name,
+                snapshot_id=bound,
+                action="run resolve; the index then follows or is built afresh",
+            )
+        scan = _Scan(reader, live_files(environment, snapshot), table)
+        report = verify_index(index, scan.rows, scan.deleted)
+    finally:
+        index.close()
+    chain = [s.snapshot_id for s in ancestors(state.metadata, wanted.snapshot_id)]
+    return IndexCheck(
+        folder=str(folder),
+        snapshot_id=bound,
+        snapshots_behind=chain.index(bound) if bound in chain else None,
+        report=report,
+    )
+
+
+class _Scan:
+    """Rows and deleted positions of one snapshot, straight from its files."""
+
+    def __init__(self, reader: KeyReader, live: LiveFiles, table: Table) -> None:
+        self._reader = reader
+        self._live = live
+        self._store = table.environment.store
+        self._from_files: dict[str, Int64s] = {}
+        for entry in live.position_deletes:
+            metadata = table.state.metadata
+            for path, found in read_position_file(self._store, metadata, entry.data_file).items():
+                known = self._from_files.get(path, np.empty(0, np.int64))
+                self._from_files[path] = np.union1d(known, np.array(found, dtype=np.int64))
+
+    def rows(self, paths: frozenset[str] | None) -> Iterator[FileRows]:
+        for path, entry in self._live.data.items():
+            if paths is not None and path not in paths:
+                continue
+            deleted = self.deleted(path)
+            for batch in self._reader.read_rows(entry.data_file):
+                position = batch.column(batch.num_columns - 1).to_numpy()
+                alive = (
+                    np.ones(len(position), np.bool_)
+                    if deleted is None
+                    else ~np.isin(position, deleted)
+                )
+                keys = encode_batch(batch, self._reader.key)
+                yield FileRows(path, keys.take(alive), position[alive])
+
+    def deleted(self, path: str) -> Int64s | None:
+        dv = self._live.dvs.get(path)
+        if dv is None:
+            return self._from_files.get(path)
+        count = self._live.data[path].data_file.record_count
+        positions = read_deletion_vector(self._store, dv.data_file, record_count=count)
+        return np.array(positions.to_array(), dtype=np.int64)
