@@ -190,9 +190,9 @@ def _parse(text: str) -> URL:
             "lock URL refused: not a database URL",
             action="use sqlite:///file.db or postgresql+psycopg://host/database",
         ) from None
-    if url.drivername in {"postgresql", "postgres"}:
-        url = url.set(drivername="postgresql+psycopg")
     backend = url.drivername.partition("+")[0]
+    if backend in {"postgresql", "postgres"}:  # a catalog's URL may name another driver
+        backend, url = "postgresql", url.set(drivername="postgresql+psycopg")
     if backend not in {"sqlite", "postgresql"}:
         raise InvalidLockError(
             "lock URL refused: not a database that leases are tested on",
@@ -210,7 +210,7 @@ def _parse(text: str) -> URL:
 def _create_engine(url: URL) -> Engine:
     args: dict[str, Any] = {"timeout": _SQLITE_BUSY_S, "check_same_thread": False}
     if url.get_backend_name() == "postgresql":
-        args = _POSTGRESQL_ARGS if url.get_driver_name() == "psycopg" else {}
+        args = _POSTGRESQL_ARGS
     try:
         engine = create_engine(
             url,

@@ -276,7 +276,11 @@ def test_long_wait_polls_rarely_and_reports_now_and_then(
         return load(key)
 
     store.load = counted  # type: ignore[method-assign]
-    clock.on_sleep = lambda: ours.renew(lease) and None
+
+    def renew() -> None:
+        ours.renew(lease)
+
+    clock.on_sleep = renew
     with caplog.at_level(logging.INFO, "icefold.lock"), pytest.raises(LeaseUnavailableError):
         waiter.acquire("n", task="w", timeout_ms=100_000)
     assert loads[0] < 2 * 100_000 / 250 * 1.3 + 60  # the renewals read as well

@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+import gc
+import logging
+import sqlite3
+import threading
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from lock import InvalidLockError, LockError, LockUnavailableError, open_lock
+from lock.sql import SqlRecordStore
+from tests.support.lock_seams import RandomIds, RealClock
+
+SECRET = "hunter2"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"postgresql+psycopg://me:{SECRET}@127.0.0.1:1/db",
+        f"postgresql://me:{SECRET}@127.0.0.1:1/db",
+        f"postgresql+psycopg://127.0.0.1:1/db?user=me&password={SECRET}",
+        f"postgresql+psycopg://me:{SECRET}@127.0.0.1:1/db?sslpassword={SECRET}&sslmode=require",
+        f"postgresql+psycopg://me:{SECRET}@[::1]:1/db",
+        f"postgresql+psycopg://me:{SECRET}@127.0.0.1:port/db",
+        f"postgresql+psycopg://me:{SECRET}@127.0.0.1:1/db?nonsense={SECRET}",
+        f"postgresql+{SECRET}://me:{SECRET}@127.0.0.1:1/db",
+        f"mysql://me:{SECRET}@127.0.0.1:1/db",
+        f"{SECRET}",
+        f"://{SECRET}",
+        "",
+    ],
+)
+def test_password_shows_nowhere(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG), pytest.raises(LockError) as caught:
+        open_lock(url, clock=RealClock(), ids=RandomIds())
+    shown = "".join(traceback.format_exception(caught.value)) + caplog.text
+    assert SECRET not in repr(caught.value)
+    assert SECRET not in shown
+
+
+def test_store_describes_itself_without_credentials() -> None:
+    store = SqlRecordStore(f"postgresql://me:{SECRET}@db.example:5432/lake?options={SECRET}")
+    assert repr(store) == "SqlRecordStore('postgresql://db.example:5432/lake')"
+    assert store.describe("k") == "postgresql://db.example:5432/lake#icefold_lock/k"
+
+
+@pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:", "mysql://h/d", "oracle://h"])
+def test_database_that_cannot_carry_leases_is_refused(url: str) -> None:
+    with pytest.raises(InvalidLockError):
+        SqlRecordStore(url)
+
+
+def test_table_may_be_created_by_several_at_once(tmp_path: Path) -> None:
+    start = threading.Barrier(8)
+    failures: list[BaseException] = []
+
+    def prepare() -> None:
+        store = SqlRecordStore(f"sqlite:///{tmp_path}/locks.db")
+        start.wait()
+        try:
+            store.prepare()
+            store.load("k")
+        except LockError as error:
+            failures.append(error)
+        finally:
+            store.close()
+
+    threads = [threading.Thread(target=prepare) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+
+
+def test_folder_that_is_missing_is_reported(tmp_path: Path) -> None:
+    store = SqlRecordStore(f"sqlite:///{tmp_path}/none/locks.db")
+    with pytest.raises(LockUnavailableError, match="unable to open database file"):
+        store.prepare()
+
+
+def test_file_that_is_no_database_is_reported_and_kept(tmp_path: Path) -> None:
+    path = tmp_path / "locks.db"
+    path.write_bytes(b"precious" * 1000)
+    store = SqlRecordStore(f"sqlite:///{path}")
+    with pytest.raises(LockUnavailableError, match="not a database"):
+        store.prepare()
+    assert path.read_bytes() == b"precious" * 1000
+
+
+def test_locked_database_is_unavailable_not_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lock.sql._SQLITE_BUSY_S", 0.05)
+    store = SqlRecordStore(f"sqlite:///{tmp_path}/locks.db")
+    store.prepare()
+    other = sqlite3.connect(tmp_path / "locks.db", isolation_level=None)
+    other.execute("BEGIN EXCLUSIVE")
+    attempts: list[Callable[[], object]] = [
+        lambda: store.load("k"),
+        lambda: store.swap("k", None, b"{}"),
+        lambda: store.swap("k", "1", b"{}"),
+    ]
+    for attempt in attempts:
+        with pytest.raises(LockUnavailableError, match="locked"):
+            attempt()
+    other.close()
+    store.close()
+
+
+def test_sqlite_flushes_every_write(tmp_path: Path) -> None:
+    """A token lost in a power cut would be handed out twice."""
+    store = SqlRecordStore(f"sqlite:///{tmp_path}/locks.db")
+    with store._engine().connect() as connection:
+        assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == 2
+    store.close()
+
+
+def test_forgotten_store_closes_its_connections(tmp_path: Path) -> None:
+    store = SqlRecordStore(f"sqlite:///{tmp_path}/locks.db")
+    store.prepare()
+    del store
+    gc.collect()  # a connection left open would be an unraisable warning, hence an error
