@@ -23,7 +23,7 @@ from pyiceberg.schema import Schema
 from tableformat.errors import error_context
 from tableformat.files.deletion_vector import Positions, build_positions
 from tableformat.scan.delete_index import sequence_number
-from tableformat.scan.file_source import FileSource
+from tableformat.scan.file_source import POSITIONS, FileSource
 from tableformat.scan.key_fields import key_path, key_schema
 from tableformat.scan.key_set import Column, Int64s, KeySet, build_key_set, plain
 from tableformat.scan.plan import FileScanTask, ScanPlan
@@ -102,7 +102,7 @@ class EqualityDeletes:
             newest = keys.newest_delete(_key_columns(batch, schema, ids))
             killed = np.flatnonzero(newest > data_sequence)
             if killed.size:
-                positions = batch.column("_pos").to_numpy(zero_copy_only=False)
+                positions = batch.column(POSITIONS).to_numpy(zero_copy_only=False)
                 found |= build_positions(positions[killed])
         return found
 

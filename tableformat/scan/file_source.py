@@ -14,6 +14,9 @@ from tableformat.files.parquet_row_groups import RowGroupFilter
 from tableformat.spec.data_file import ManifestEntry
 from tableformat.store.base import ObjectStore
 
+# A name no table column can have: control characters are refused.
+POSITIONS = "\0positions"
+
 
 @dataclass(frozen=True, slots=True)
 class FileSource:
@@ -34,7 +37,7 @@ class FileSource:
     ) -> Iterator[pa.RecordBatch]:
         """Rows of a data or delete file, projected to `schema` by field id, lineage filled in.
 
-        With `positions` the last column is `_pos`, int64: the row's ordinal in the file, also when
+        With `positions` the last column is `POSITIONS`, int64: ordinals in the file, also when
         `row_group_filter` (told the statistics of one row group) leaves row groups out.
 
         Raises:
@@ -42,7 +45,7 @@ class FileSource:
             NotFoundError: It is gone.
         """
         file = entry.data_file
-        return read_data_file(
+        batches = read_data_file(
             self.store,
             file,
             schema=schema,
@@ -53,3 +56,9 @@ class FileSource:
             positions=positions,
             row_group_filter=row_group_filter,
         )
+        return map(_name_positions, batches) if positions else batches
+
+
+def _name_positions(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """A table may have a column `_pos` of its own."""
+    return batch.rename_columns([*batch.schema.names[:-1], POSITIONS])

@@ -14,7 +14,7 @@ A table column of the same name hides the metadata column.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -22,6 +22,7 @@ from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.types import IntegerType, NestedField, StringType, StructType, UnknownType
 
+from tableformat.scan.file_source import POSITIONS
 from tableformat.scan.key_fields import merged_fields
 from tableformat.spec.data_file import ManifestEntry
 from tableformat.spec.names import FILE_PATH_FIELD_ID, PARTITION_FIELD_ID, SPEC_ID_FIELD_ID
@@ -82,9 +83,11 @@ def metadata_column(
     entry: ManifestEntry,
     specs: Mapping[int, PartitionSpec],
 ) -> pa.Array:
-    """The column for the rows of `batch`, which holds `_pos` and the lineage columns if wanted."""
+    """The column for the rows of `batch`, which holds positions and lineage if wanted."""
     data, rows = entry.data_file, batch.num_rows
-    if field.name == POS_FIELD.name or field.name in STORED_FIELDS:
+    if field.name == POS_FIELD.name:
+        return batch.column(POSITIONS)
+    if field.name in STORED_FIELDS:
         return batch.column(field.name)
     if field.name == FILE_FIELD.name:
         return pa.repeat(pa.scalar(data.file_path, pa.string()), rows)
@@ -99,11 +102,17 @@ def _partition_column(
     struct = field.field_type
     assert isinstance(struct, StructType)
     values = partition_values(entry, specs)
+    first = pa.repeat(pa.scalar(0, pa.int64()), rows)
+    return partition_array([values], struct).take(first)
+
+
+def partition_array(rows: Sequence[Mapping[int, Any]], struct: StructType) -> pa.Array:
+    """Partition values by field id as an Arrow array of type `struct`."""
     kind = arrow_type(struct)
-    columns = [
-        pa.repeat(pa.scalar(values.get(part.field_id), type=part_type.type), rows)
-        for part, part_type in zip(struct.fields, kind, strict=True)
+    if not struct.fields:
+        return pa.array([{}] * len(rows), kind)
+    children = [
+        pa.array([row.get(part.field_id) for row in rows], child.type)
+        for part, child in zip(struct.fields, kind, strict=True)
     ]
-    if not columns:
-        return pa.array([{}] * rows, type=kind)
-    return pa.StructArray.from_arrays(columns, fields=list(kind))
+    return pa.StructArray.from_arrays(children, fields=list(kind))

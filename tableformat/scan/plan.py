@@ -20,7 +20,7 @@ from tableformat.files.manifest_store import load_manifest, load_manifest_list
 from tableformat.scan.delete_index import DeleteIndex, sequence_number
 from tableformat.scan.key_fields import key_fields
 from tableformat.scan.pruning import Pruner
-from tableformat.scan.row_filter import parse_filter
+from tableformat.scan.row_filter import normalize_filter, parse_filter
 from tableformat.spec.data_file import FileContent, ManifestEntry
 from tableformat.spec.manifest_file import ManifestContent, ManifestFile
 from tableformat.store.base import ObjectStore
@@ -102,7 +102,7 @@ def plan_scan(
     """
     metadata = state.metadata
     schema = schema or metadata.schema()
-    unbound = parse_filter(row_filter)
+    unbound = normalize_filter(parse_filter(row_filter), schema)
     specs = metadata.specs()
     pruner = Pruner(unbound, schema, specs)
     snapshot = _snapshot(state, snapshot_id)

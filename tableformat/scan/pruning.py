@@ -28,7 +28,6 @@ from pyiceberg.expressions.visitors import (
     expression_evaluator,
     inclusive_projection,
     manifest_evaluator,
-    rewrite_not,
     strict_projection,
 )
 from pyiceberg.manifest import DataFile as PyIcebergDataFile
@@ -39,7 +38,12 @@ from pyiceberg.typedef import Record
 from pyiceberg.types import DoubleType, FloatType, PrimitiveType
 
 from tableformat.scan.bounds import widen_bound
-from tableformat.scan.row_filter import bind_filter, filter_field_ids, split_conjunction
+from tableformat.scan.row_filter import (
+    bind_filter,
+    filter_field_ids,
+    normalize_filter,
+    split_conjunction,
+)
 from tableformat.spec.data_file import DataFile, PartitionKey
 from tableformat.spec.manifest_file import ManifestFile, PartitionFieldSummary
 
@@ -79,7 +83,7 @@ class Pruner:
     def __init__(
         self, row_filter: BooleanExpression, schema: Schema, specs: Mapping[int, PartitionSpec]
     ) -> None:
-        self._filter = rewrite_not(row_filter)
+        self._filter = normalize_filter(row_filter, schema)
         self._schema = schema
         self._specs = specs
         self._by_spec: dict[int, _SpecPruner] = {}
@@ -156,7 +160,7 @@ class StatisticsFilter:
             field_id: schema.find_type(field_id)
             for field_id in filter_field_ids(bind_filter(row_filter, schema))
         }
-        self._metrics = _InclusiveMetricsEvaluator(schema, row_filter)
+        self._metrics = _InclusiveMetricsEvaluator(schema, normalize_filter(row_filter, schema))
 
     def may_match(self, data_file: DataFile) -> bool:
         """Whether a row may pass the filter."""

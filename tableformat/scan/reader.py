@@ -25,7 +25,7 @@ from pyiceberg.expressions import AlwaysTrue
 from tableformat.environment import Environment
 from tableformat.files.deletion_vector import Positions
 from tableformat.scan.equality_deletes import EqualityDeletes
-from tableformat.scan.file_source import FileSource
+from tableformat.scan.file_source import POSITIONS, FileSource
 from tableformat.scan.ordered_stream import stream_ordered
 from tableformat.scan.plan import FileScanTask, ScanPlan
 from tableformat.scan.position_deletes import PositionDeletes
@@ -194,7 +194,7 @@ class _Mask:
         self._deleted = np.asarray(deleted.to_array(), dtype=np.uint64).astype(np.int64)
 
     def apply(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        positions = batch.column("_pos").to_numpy(zero_copy_only=False)
+        positions = batch.column(POSITIONS).to_numpy(zero_copy_only=False)
         if not positions.size:
             return batch
         first, last = int(positions[0]), int(positions[-1])

@@ -33,6 +33,7 @@ from pyiceberg.types import DoubleType, FloatType
 from pyparsing import ParseException
 
 from tableformat.errors import InvalidInputError
+from tableformat.scan.literals import fit_literals
 
 
 def parse_filter(row_filter: str | BooleanExpression | None) -> BooleanExpression:
@@ -57,6 +58,11 @@ def parse_filter(row_filter: str | BooleanExpression | None) -> BooleanExpressio
         raise InvalidInputError(f"cannot read the filter {row_filter!r}: {error}") from error
 
 
+def normalize_filter(row_filter: BooleanExpression, schema: Schema) -> BooleanExpression:
+    """The same filter without NOT and with literals that fit their columns; still unbound."""
+    return fit_literals(rewrite_not(row_filter), schema)
+
+
 def bind_filter(row_filter: BooleanExpression, schema: Schema) -> BooleanExpression:
     """The filter with columns and literals checked against `schema`, and no NOT inside.
 
@@ -64,7 +70,7 @@ def bind_filter(row_filter: BooleanExpression, schema: Schema) -> BooleanExpress
         InvalidInputError: Unknown column, or a literal that cannot be of the column's type.
     """
     try:
-        return bind(schema, rewrite_not(row_filter), case_sensitive=True)
+        return bind(schema, normalize_filter(row_filter, schema), case_sensitive=True)
     except (ValueError, TypeError) as error:
         raise InvalidInputError(f"the filter does not fit the table: {error}") from error
 

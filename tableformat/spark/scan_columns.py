@@ -14,7 +14,12 @@ from pyspark.sql import functions as sf
 
 from tableformat.files.parquet_columns import FileColumn, file_columns
 from tableformat.scan.delete_index import sequence_number
-from tableformat.scan.metadata_columns import PARTITION_NAME, STORED_FIELDS, partition_values
+from tableformat.scan.metadata_columns import (
+    PARTITION_NAME,
+    STORED_FIELDS,
+    partition_array,
+    partition_values,
+)
 from tableformat.scan.plan import FileScanTask, ScanPlan, map_ordered
 from tableformat.scan.projection import Projection
 from tableformat.scan.row_filter import filter_field_ids
@@ -24,7 +29,6 @@ from tableformat.spark.filters import spark_literal
 from tableformat.spark.native_scan import ReadFields, has_statistics, plan_fields
 from tableformat.spark.types import to_spark_batch
 from tableformat.spec.data_file import DataFile
-from tableformat.spec.types import arrow_type
 from tableformat.store.base import ObjectStore
 
 # The per-file array behind each metadata column that is not computed from the row index alone.
@@ -140,13 +144,9 @@ class ScanColumns:
         column = self._projection.schema.find_field(PARTITION_NAME)
         struct = column.field_type
         assert isinstance(struct, StructType)
-        rows = []
-        for task in tasks:
-            values = partition_values(task.entry, self._plan.specs)
-            rows.append({part.name: values.get(part.field_id) for part in struct.fields})
-        batch = pa.RecordBatch.from_arrays(
-            [pa.array(rows, arrow_type(struct))], names=[PARTITION_NAME]
-        )
+        rows = [partition_values(task.entry, self._plan.specs) for task in tasks]
+        array = partition_array(rows, struct)
+        batch = pa.RecordBatch.from_arrays([array], names=[PARTITION_NAME])
         return to_spark_batch(batch, Schema(column)).column(0)
 
 

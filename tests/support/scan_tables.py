@@ -105,7 +105,7 @@ class HandMadeTable:
         self, file: DataFile, rows: Sequence[Mapping[int, Any]] | None = None
     ) -> ManifestEntry:
         """Add a written file; its rows are read back naively unless given by field id."""
-        entry = self._entry(file.with_(first_row_id=self.next_row_id))
+        entry = self.entry(file.with_(first_row_id=self.next_row_id))
         self.next_row_id += file.record_count
         self.data.append(entry)
         values = self._stored(file) if rows is None else [dict(row) for row in rows]
@@ -128,7 +128,7 @@ class HandMadeTable:
             properties=self.properties,
             location_for=self._location,
         )
-        entries = [self._entry(file) for file in files]
+        entries = [self.entry(file) for file in files]
         for entry in entries:
             for stored in self._stored(entry.data_file):
                 key = {field_id: stored.get(field_id) for field_id in equality_ids}
@@ -146,7 +146,7 @@ class HandMadeTable:
         [file] = write_deletion_vectors(
             self.store, [vector], location_for=lambda: self._location(""), placement="packed"
         )
-        entry = self._entry(file)
+        entry = self.entry(file)
         self.deletes.append(entry)
         self.positions += [(entry, target.data_file.file_path, at) for at in merged]
         return entry
@@ -163,7 +163,7 @@ class HandMadeTable:
         )
         location = self._location("")
         size = write_parquet(self.store, location, table)
-        entry = self._entry(
+        entry = self.entry(
             DataFile(
                 content=FileContent.POSITION_DELETES,
                 file_path=location,
@@ -243,7 +243,8 @@ class HandMadeTable:
         path = target.data_file.file_path
         return entry.data_file.is_dv and entry.data_file.referenced_data_file == path
 
-    def _entry(self, file: DataFile) -> ManifestEntry:
+    def entry(self, file: DataFile) -> ManifestEntry:
+        """The file with the current sequence number."""
         return ManifestEntry(
             status=EntryStatus.EXISTING,
             snapshot_id=SNAPSHOT_ID,

@@ -1,0 +1,169 @@
+"""Makes number literals fit the columns they are compared with, without changing the meaning.
+
+PyIceberg converts a literal to the column's type when it binds a filter. For numbers that is not
+exact: on an int column `x > 1.5` becomes `x > 2`, on a decimal(9, 2) column `x > 1.2` is refused,
+and a literal outside the type's range turns a comparison into plain TRUE, which keeps NULL rows.
+Here such comparisons are rewritten first:
+
+| x is int, comparison | becomes       |   | literal above every value of the type | becomes     |
+|----------------------|---------------|---|----------------------------------------|-------------|
+| x > 1.5, x >= 1.5    | x > 1         |   | x < big, x <= big, x != big            | NOT NULL    |
+| x < 1.5, x <= 1.5    | x <= 1        |   | x > big, x >= big, x = big             | FALSE       |
+| x = 1.5              | FALSE         |   | (below every value: the other way)     |             |
+| x != 1.5             | x IS NOT NULL |   |                                        |             |
+"""
+
+from __future__ import annotations
+
+from decimal import ROUND_FLOOR, Decimal, InvalidOperation, localcontext
+
+from pyiceberg.expressions import (
+    AlwaysFalse,
+    AlwaysTrue,
+    And,
+    BooleanExpression,
+    EqualTo,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    LessThan,
+    LessThanOrEqual,
+    LiteralPredicate,
+    Not,
+    NotEqualTo,
+    NotIn,
+    NotNull,
+    Or,
+    Reference,
+    SetPredicate,
+    UnboundPredicate,
+)
+from pyiceberg.expressions.visitors import BooleanExpressionVisitor, visit
+from pyiceberg.schema import Schema
+from pyiceberg.types import DecimalType, IcebergType, IntegerType, LongType
+
+# Digits that hold any double exactly enough: 17 significant ones, exponents to 308.
+PRECISION = 700
+
+
+def fit_literals(row_filter: BooleanExpression, schema: Schema) -> BooleanExpression:
+    """The filter with exact number literals.
+
+    Args:
+        row_filter: Unbound and without NOT: under a NOT the rewriting would change NULL rows.
+        schema: Names and types of the columns; unknown names are left for binding to refuse.
+    """
+    return visit(row_filter, _FitLiterals(schema))
+
+
+class _FitLiterals(BooleanExpressionVisitor[BooleanExpression]):
+    def __init__(self, schema: Schema) -> None:
+        self._schema = schema
+
+    def visit_true(self) -> BooleanExpression:
+        return AlwaysTrue()
+
+    def visit_false(self) -> BooleanExpression:
+        return AlwaysFalse()
+
+    def visit_not(self, child_result: BooleanExpression) -> BooleanExpression:
+        return Not(child_result)
+
+    def visit_and(
+        self, left_result: BooleanExpression, right_result: BooleanExpression
+    ) -> BooleanExpression:
+        return And(left_result, right_result)
+
+    def visit_or(
+        self, left_result: BooleanExpression, right_result: BooleanExpression
+    ) -> BooleanExpression:
+        return Or(left_result, right_result)
+
+    def visit_bound_predicate(self, predicate: object) -> BooleanExpression:
+        raise AssertionError(f"the filter is bound already: {predicate}")
+
+    def visit_unbound_predicate(self, predicate: UnboundPredicate) -> BooleanExpression:
+        kind = self._type_of(predicate)
+        if kind is None:
+            return predicate
+        name = str(predicate.term.name) if isinstance(predicate.term, Reference) else ""
+        if isinstance(predicate, LiteralPredicate):
+            value = _as_decimal(predicate.literal.value)
+            return predicate if value is None else _fit(predicate, name, value, kind)
+        if isinstance(predicate, SetPredicate):
+            return _fit_set(predicate, name, kind)
+        return predicate
+
+    def _type_of(self, predicate: UnboundPredicate) -> IcebergType | None:
+        """The column's type if its values are exact numbers."""
+        if not isinstance(predicate.term, Reference):
+            return None
+        try:
+            kind = self._schema.find_field(predicate.term.name).field_type
+        except ValueError:
+            return None
+        return kind if isinstance(kind, IntegerType | LongType | DecimalType) else None
+
+
+def _fit(
+    predicate: LiteralPredicate, name: str, value: Decimal, kind: IcebergType
+) -> BooleanExpression:
+    lowest, highest, step = _range(kind)
+    with localcontext(prec=PRECISION):
+        floor = value.quantize(step, rounding=ROUND_FLOOR)
+    if value > highest or value < lowest:
+        holds_for_all = (
+            (LessThan, LessThanOrEqual) if value > 0 else (GreaterThan, GreaterThanOrEqual)
+        )
+        if isinstance(predicate, (*holds_for_all, NotEqualTo)):
+            return NotNull(name)
+        return AlwaysFalse()
+    if floor == value:
+        return type(predicate)(name, _as_literal(floor, kind))
+    if isinstance(predicate, GreaterThan | GreaterThanOrEqual):
+        return GreaterThan(name, _as_literal(floor, kind))
+    if isinstance(predicate, LessThan | LessThanOrEqual):
+        return LessThanOrEqual(name, _as_literal(floor, kind))
+    return AlwaysFalse() if isinstance(predicate, EqualTo) else NotNull(name)
+
+
+def _fit_set(predicate: SetPredicate, name: str, kind: IcebergType) -> BooleanExpression:
+    lowest, highest, step = _range(kind)
+    kept: set[object] = set()
+    for literal in predicate.literals:
+        value = _as_decimal(literal.value)
+        if value is None:
+            return predicate
+        with localcontext(prec=PRECISION):
+            floor = value.quantize(step, rounding=ROUND_FLOOR)
+        if floor == value and lowest <= value <= highest:
+            kept.add(_as_literal(floor, kind))
+    if isinstance(predicate, NotIn):
+        return NotIn(name, kept) if kept else NotNull(name)
+    return In(name, kept) if kept else AlwaysFalse()
+
+
+def _as_decimal(value: object) -> Decimal | None:
+    """The number as written; a float is meant as it prints (0.1 is one tenth)."""
+    if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
+        return None
+    try:
+        number = Decimal(str(value))
+    except InvalidOperation:
+        return None
+    return number if number.is_finite() else None
+
+
+def _as_literal(value: Decimal, kind: IcebergType) -> object:
+    return value if isinstance(kind, DecimalType) else int(value)
+
+
+def _range(kind: IcebergType) -> tuple[Decimal, Decimal, Decimal]:
+    """Smallest and largest value of a type, and the distance between neighbours."""
+    if isinstance(kind, DecimalType):
+        step = Decimal(1).scaleb(-kind.scale)
+        with localcontext(prec=PRECISION):
+            highest = (Decimal(10) ** kind.precision - 1) * step
+        return -highest, highest, step
+    assert isinstance(kind, IntegerType | LongType)
+    return Decimal(kind.min), Decimal(kind.max), Decimal(1)
