@@ -55,17 +55,20 @@ def requirements_for(
         ref = base.refs.get(name)
         head = None if ref is None else ref.snapshot_id
         found.append(AssertRefSnapshotId(ref=name, snapshot_id=head))
-    kinds: set[type] = {type(update) for update in updates}
-    if AddSchemaUpdate in kinds:
+
+    def has(*kinds: type[object]) -> bool:
+        return any(isinstance(update, kinds) for update in updates)
+
+    if has(AddSchemaUpdate):
         found.append(AssertLastAssignedFieldId(last_assigned_field_id=base.last_column_id))
-    if kinds & {SetCurrentSchemaUpdate, RemoveSchemasUpdate}:
+    if has(SetCurrentSchemaUpdate, RemoveSchemasUpdate):
         found.append(AssertCurrentSchemaId(current_schema_id=base.current_schema_id))
-    if AddPartitionSpecUpdate in kinds:
+    if has(AddPartitionSpecUpdate):
         last = base.last_partition_id
         found.append(AssertLastAssignedPartitionId(last_assigned_partition_id=last))
-    if kinds & {SetDefaultSpecUpdate, RemovePartitionSpecsUpdate}:
+    if has(SetDefaultSpecUpdate, RemovePartitionSpecsUpdate):
         found.append(AssertDefaultSpecId(default_spec_id=base.default_spec_id))
-    if kinds & {AddSortOrderUpdate, SetDefaultSortOrderUpdate}:
+    if has(AddSortOrderUpdate, SetDefaultSortOrderUpdate):
         order_id = base.default_sort_order_id
         found.append(AssertDefaultSortOrderId(default_sort_order_id=order_id))
     return tuple(found)

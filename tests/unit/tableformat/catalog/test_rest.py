@@ -1,0 +1,524 @@
+"""The REST catalog against a server that misbehaves: a stub that can break every answer."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyiceberg.table.update import (
+    AddSnapshotUpdate,
+    AssertTableUUID,
+    RemoveSnapshotsUpdate,
+    SetLocationUpdate,
+    SetPropertiesUpdate,
+)
+
+from tableformat.catalog import rest_client
+from tableformat.catalog.base import TableState
+from tableformat.catalog.open import open_backend
+from tableformat.catalog.rest_requirements import requirements_for
+from tableformat.environment import Environment
+from tableformat.errors import (
+    AlreadyExistsError,
+    CommitConflictError,
+    CommitUnknownError,
+    InvalidInputError,
+    NotFoundError,
+    StoreUnavailableError,
+    TableError,
+    UnsupportedError,
+)
+from tableformat.runtime import FailPoints, Runtime
+from tests.support.table_metadata import (
+    SCHEMA,
+    append_updates,
+    metadata_of,
+    raw_metadata,
+    raw_snapshot,
+    set_ref,
+)
+
+TABLE = ("shop", "orders")
+SECRET = "t0ken-of-the-test"
+Reply = tuple[int, Any]
+
+
+class Server:
+    """A catalog of one table. `on` gives the answer to a request instead of the table's own."""
+
+    def __init__(self) -> None:
+        self.raw = raw_metadata(1, location="s3://bucket/t")
+        self.version = 1
+        self.config: dict[str, Any] = {"defaults": {}, "overrides": {}}
+        self.on: dict[str, Callable[[dict[str, Any]], Reply | None]] = {}
+        self.requests: list[tuple[str, str, dict[str, str]]] = []
+
+    def answer(self, method: str, path: str, headers: dict[str, str], body: Any) -> Reply:
+        self.requests.append((method, path, headers))
+        special = self.on.get(method)
+        reply = special(body) if special else None
+        if reply is not None:
+            return reply
+        if path.startswith("/v1/config"):
+            return 200, self.config
+        if method == "POST":
+            self.land(body)
+        return 200, self.table()
+
+    def land(self, body: dict[str, Any]) -> None:
+        """Apply what the tests send."""
+        self.version += 1
+        for update in body.get("updates", ()):
+            if update["action"] == "add-snapshot":
+                snapshot = update["snapshot"]
+                self.raw["snapshots"].append(snapshot)
+                self.raw["last-sequence-number"] = snapshot["sequence-number"]
+                self.raw["next-row-id"] += snapshot["added-rows"]
+                self.raw["last-updated-ms"] = snapshot["timestamp-ms"]
+            elif update["action"] == "set-snapshot-ref":
+                ref = {"snapshot-id": update["snapshot-id"], "type": update["type"]}
+                self.raw["refs"][update["ref-name"]] = ref
+                if update["ref-name"] == "main":
+                    self.raw["current-snapshot-id"] = update["snapshot-id"]
+
+    def table(self) -> dict[str, Any]:
+        location = f"{self.raw['location']}/metadata/{self.version:05}-x.metadata.json"
+        return {"metadata-location": location, "metadata": self.raw, "config": {}}
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    state = Server()
+
+    class Handler(BaseHTTPRequestHandler):
+        def respond(self) -> None:
+            length = int(self.headers.get("Content-Length") or 0)
+            text = self.rfile.read(length)
+            body = json.loads(text) if text.startswith(b"{") else {}
+            status, reply = state.answer(self.command, self.path, dict(self.headers), body)
+            if reply is ConnectionError:
+                self.connection.close()
+                return
+            data = reply if isinstance(reply, bytes) else json.dumps(reply).encode()
+            self.send_response(status)
+            if status == 302:
+                self.send_header("Location", state.config["redirect"])
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        do_GET = do_POST = do_HEAD = do_DELETE = respond
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=http.serve_forever, args=(0.01,), daemon=True)
+    thread.start()
+    state.uri = f"http://127.0.0.1:{http.server_port}"
+    yield state
+    http.shutdown()
+    http.server_close()
+    thread.join()
+
+
+def open_rest(server: Server, runtime: Runtime | None = None, **properties: Any) -> Environment:
+    given = {"type": "rest", "uri": server.uri, "token": SECRET, "warehouse": "demo"}
+    return open_backend("rest", given | properties, runtime=runtime)
+
+
+def error_of(status: int, kind: str, message: str = "no") -> Reply:
+    return status, {"error": {"message": message, "type": kind, "code": status}}
+
+
+def load(server: Server, **options: Any) -> tuple[Environment, TableState]:
+    environment = open_rest(server, **options)
+    return environment, environment.catalog.load_table(TABLE)
+
+
+def append(base: TableState) -> tuple[list[Any], int]:
+    updates = append_updates(base.metadata)
+    return updates, updates[0].snapshot.snapshot_id
+
+
+# -- outcomes
+
+
+def landing(server: Server, reply: Reply) -> Callable[[dict[str, Any]], Reply]:
+    def land_then(body: dict[str, Any]) -> Reply:
+        server.land(body)
+        return reply
+
+    return land_then
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        (500, b"oops"),
+        (502, b"<html>bad gateway</html>"),
+        error_of(503, "ServiceUnavailableException"),
+        error_of(504, "GatewayTimeout"),
+        (200, b"<html>login</html>"),
+        (200, b"{}"),
+        (200, b""),
+        (404, b"<html>not found</html>"),
+        (0, ConnectionError),
+        error_of(409, "CommitFailedException", "of our own repeated request"),
+    ],
+    ids=str,
+)
+def test_lost_answer_of_a_landed_commit_is_settled_as_landed(server: Server, reply: Reply) -> None:
+    environment, base = load(server)
+    updates, snapshot_id = append(base)
+    server.on["POST"] = landing(server, reply)
+    landed = environment.catalog.commit(base, updates)
+    assert landed.metadata.current_snapshot_id == snapshot_id
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [(500, b"oops"), error_of(503, "Busy"), (200, b"<html/>"), (0, ConnectionError)],
+    ids=str,
+)
+def test_lost_answer_without_a_trace_is_unknown(server: Server, reply: Reply) -> None:
+    environment, base = load(server)
+    updates, snapshot_id = append(base)
+    server.on["POST"] = lambda _: reply
+    with pytest.raises(CommitUnknownError) as caught:
+        environment.catalog.commit(base, updates)
+    assert caught.value.context["snapshot_id"] == str(snapshot_id)
+    assert not caught.value.files_safe_to_delete
+
+
+def test_lost_answer_and_a_server_that_is_gone_is_unknown(server: Server) -> None:
+    environment, base = load(server)
+    server.on["POST"] = landing(server, (500, b"oops"))
+    server.on["GET"] = lambda _: (503, b"")
+    with pytest.raises(CommitUnknownError):
+        environment.catalog.commit(base, append(base)[0])
+
+
+def test_conflict_that_cannot_be_checked_is_unknown(server: Server) -> None:
+    environment, base = load(server)
+    server.on["POST"] = lambda _: error_of(409, "CommitFailedException")
+    server.on["GET"] = lambda _: (503, b"")
+    with pytest.raises(CommitUnknownError):
+        environment.catalog.commit(base, append(base)[0])
+
+
+def test_commit_is_sent_once_whatever_happens(server: Server) -> None:
+    environment, base = load(server)
+    server.on["POST"] = lambda _: (503, b"")
+    with pytest.raises(CommitUnknownError):
+        environment.catalog.commit(base, append(base)[0])
+    assert [method for method, _, _ in server.requests].count("POST") == 1
+
+
+def test_refused_requirement_is_a_conflict(server: Server) -> None:
+    environment, base = load(server)
+    server.on["POST"] = lambda _: error_of(409, "CommitFailedException", "main has changed")
+    with pytest.raises(CommitConflictError, match="main has changed") as caught:
+        environment.catalog.commit(base, append(base)[0])
+    assert caught.value.files_safe_to_delete
+
+
+def test_bad_request_on_a_moved_table_is_a_conflict(server: Server) -> None:
+    environment, base = load(server)
+    server.version += 1
+    server.on["POST"] = lambda _: error_of(400, "ValidationException", "sequence number 2 older")
+    with pytest.raises(CommitConflictError, match="sequence number"):
+        environment.catalog.commit(base, append(base)[0])
+
+
+def test_bad_request_on_the_same_table_is_invalid(server: Server) -> None:
+    environment, base = load(server)
+    server.on["POST"] = lambda _: error_of(400, "BadRequestException", "cannot parse")
+    with pytest.raises(InvalidInputError, match="cannot parse"):
+        environment.catalog.commit(base, append(base)[0])
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "error"),
+    [
+        (401, "NotAuthorizedException", InvalidInputError),
+        (403, "ForbiddenException", InvalidInputError),
+        (404, "NoSuchTableException", NotFoundError),
+        (406, "UnsupportedOperationException", UnsupportedError),
+        (429, "TooManyRequests", StoreUnavailableError),
+    ],
+)
+def test_refusal_is_typed_and_nothing_is_done(
+    server: Server, status: int, kind: str, error: type[TableError]
+) -> None:
+    environment, base = load(server)
+    server.on["POST"] = lambda _: error_of(status, kind)
+    with pytest.raises(error):
+        environment.catalog.commit(base, append(base)[0])
+
+
+def test_server_that_was_never_reached_changed_nothing(server: Server) -> None:
+    environment = open_rest(server, uri="http://127.0.0.1:1")
+    with pytest.raises(StoreUnavailableError):
+        environment.catalog.load_table(TABLE)
+    environment, base = load(server)
+    environment.catalog._client().uri = "http://127.0.0.1:1"
+    with pytest.raises(StoreUnavailableError):
+        environment.catalog.commit(base, append(base)[0])
+
+
+def test_server_that_hangs_is_unknown_after_the_time_out(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environment, base = load(server)
+    monkeypatch.setattr(rest_client, "_READ_TIMEOUT_S", 0.2)
+    release = threading.Event()
+
+    def hang(_: dict[str, Any]) -> Reply:
+        release.wait(20)
+        return 500, b""
+
+    server.on["POST"] = hang
+    try:
+        with pytest.raises(CommitUnknownError):
+            environment.catalog.commit(base, append(base)[0])
+    finally:
+        release.set()
+
+
+def test_crash_after_the_answer_is_settled_as_landed(server: Server) -> None:
+    def crash(_: str) -> None:
+        raise RuntimeError("out of something")
+
+    runtime = Runtime(fail_points=FailPoints(armed={"catalog.after_swap": crash}))
+    environment, base = load(server, runtime=runtime)
+    updates, snapshot_id = append(base)
+    landed = environment.catalog.commit(base, updates)
+    assert landed.metadata.snapshot_by_id(snapshot_id) is not None
+
+
+def test_property_commit_without_an_answer_is_unknown(server: Server) -> None:
+    environment, base = load(server)
+    server.on["POST"] = landing(server, (500, b""))
+    with pytest.raises(CommitUnknownError):
+        environment.catalog.commit(base, [SetPropertiesUpdate(updates={"a": "b"})])
+
+
+def test_created_table_without_an_answer_is_unknown(server: Server) -> None:
+    environment = open_rest(server)
+    server.on["POST"] = lambda _: (502, b"")
+    with pytest.raises(CommitUnknownError):
+        _create(environment)
+    server.on["POST"] = lambda _: error_of(409, "AlreadyExistsException")
+    with pytest.raises(AlreadyExistsError):
+        _create(environment)
+
+
+def _create(environment: Environment, **options: Any) -> TableState:
+    from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
+    from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
+
+    return environment.catalog.create_table(
+        TABLE,
+        schema=SCHEMA,
+        partition_spec=UNPARTITIONED_PARTITION_SPEC,
+        sort_order=UNSORTED_SORT_ORDER,
+        location=options.get("location"),
+        properties=options.get("properties", {}),
+    )
+
+
+# -- what is sent
+
+
+def test_commit_sends_its_requirements(server: Server) -> None:
+    environment, base = load(server)
+    sent: list[dict[str, Any]] = []
+    server.on["POST"] = lambda body: sent.append(body)
+    environment.catalog.commit(base, append(base)[0])
+    assert sent[0]["requirements"] == [
+        {"type": "assert-table-uuid", "uuid": str(base.metadata.table_uuid)},
+        {"type": "assert-ref-snapshot-id", "ref": "main", "snapshot-id": 1},
+    ]
+    assert sent[0]["updates"][0]["snapshot"]["first-row-id"] == 10
+
+
+def test_new_ref_must_not_exist_and_expiry_binds_every_ref() -> None:
+    base = metadata_of(2)
+    new = requirements_for(base, [set_ref(1, "audit")])
+    assert json.loads(new[1].model_dump_json())["snapshot-id"] is None
+    expiry = requirements_for(base, [RemoveSnapshotsUpdate(snapshot_ids=[1])])
+    assert [(one.ref, one.snapshot_id) for one in expiry[1:]] == [("main", 2)]
+    only_uuid = requirements_for(base, [SetPropertiesUpdate(updates={"a": "b"})])
+    assert only_uuid == (AssertTableUUID(uuid=base.table_uuid),)
+
+
+def test_expired_token_is_renewed_once(server: Server) -> None:
+    environment, base = load(server)
+    answers = [error_of(401, "NotAuthorizedException"), None]
+    server.on["POST"] = lambda _: answers.pop(0)
+    updates, snapshot_id = append(base)
+    assert environment.catalog.commit(base, updates).metadata.current_snapshot_id == snapshot_id
+
+
+# -- a server that is not to be trusted
+
+
+def test_redirect_is_not_followed(server: Server) -> None:
+    server.config["redirect"] = "http://127.0.0.1:1/elsewhere"
+    environment = open_rest(server)
+    server.on["GET"] = lambda _: (302, b"")
+    with pytest.raises(StoreUnavailableError):
+        environment.catalog.load_table(TABLE)
+    server.on.clear()
+    environment, base = load(server)
+    server.on["POST"] = lambda _: (302, b"")
+    with pytest.raises(CommitUnknownError):
+        environment.catalog.commit(base, append(base)[0])
+
+
+@pytest.mark.parametrize("uri", ["http://elsewhere.test", "https://127.0.0.1", "ftp://x"])
+def test_configuration_cannot_move_to_another_server(server: Server, uri: str) -> None:
+    server.config["overrides"] = {"uri": uri}
+    with pytest.raises((UnsupportedError, InvalidInputError)):
+        open_rest(server).catalog.load_table(TABLE)
+    assert len(server.requests) == 1
+
+
+def test_configuration_brings_no_endpoint_credential_or_class(server: Server) -> None:
+    server.config["overrides"] = {
+        "s3.endpoint": "http://169.254.169.254",
+        "token": "stolen",
+        "oauth2-server-uri": "http://elsewhere.test",
+        "py-io-impl": "os.system",
+        "prefix": "one",
+    }
+    environment, _ = load(server)
+    client = environment.catalog._client()
+    assert client.properties["prefix"] == "one"
+    assert client.properties["token"] == SECRET
+    assert not {"s3.endpoint", "oauth2-server-uri", "py-io-impl"} & client.properties.keys()
+    assert server.requests[-1][1].startswith("/v1/one/namespaces/shop/tables/orders")
+
+
+def test_class_names_from_properties_are_never_looked_at(server: Server) -> None:
+    server.raw["properties"] = {"py-io-impl": "this.does.not.Exist"}
+    environment, state = load(server, **{"py-io-impl": "neither.does.This"})
+    assert state.metadata.properties["py-io-impl"] == "this.does.not.Exist"
+    assert "py-io-impl" not in environment.catalog._client().properties
+
+
+def test_no_credentials_are_asked_for(server: Server) -> None:
+    load(server)
+    assert all("X-Iceberg-Access-Delegation" not in headers for _, _, headers in server.requests)
+
+
+def test_token_is_sent_and_never_shown(server: Server) -> None:
+    environment, base = load(server)
+    assert server.requests[-1][2]["Authorization"] == f"Bearer {SECRET}"
+    server.on["POST"] = lambda _: error_of(400, "BadRequest", f"I do not like {SECRET}\nat all")
+    with pytest.raises(InvalidInputError) as caught:
+        environment.catalog.commit(base, append(base)[0])
+    for shown in (str(caught.value), repr(environment), repr(environment.catalog)):
+        assert SECRET not in shown
+        assert "\n" not in shown
+
+
+@pytest.mark.parametrize(
+    "answer", [b"", b"<html>", b"[]", b'{"a":1,"a":2}', b"{" * 100_000, b"\xff\xfe"]
+)
+def test_answer_that_is_no_catalogs_is_unavailable(server: Server, answer: bytes) -> None:
+    environment = open_rest(server)
+    environment.catalog.load_table(TABLE)
+    server.on["GET"] = lambda _: (200, answer)
+    with pytest.raises(StoreUnavailableError):
+        environment.catalog.load_table(TABLE)
+
+
+def test_configuration_that_is_no_json_is_unavailable(server: Server) -> None:
+    server.on["GET"] = lambda _: (200, b"<html>login</html>")
+    with pytest.raises(StoreUnavailableError):
+        open_rest(server).catalog.load_table(TABLE)
+
+
+def test_answer_without_end_is_cut_off(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    environment, _ = load(server)
+    monkeypatch.setattr(rest_client, "METADATA_BYTES_MAX", 1000)
+    with pytest.raises(StoreUnavailableError, match="too large"):
+        environment.catalog.load_table(TABLE)
+
+
+def test_broken_metadata_of_the_server_is_corrupt_data_naming_it(server: Server) -> None:
+    server.raw["snapshots"].append(raw_snapshot(1))
+    with pytest.raises(TableError) as caught:
+        load(server)
+    assert caught.value.context["location"].endswith("00001-x.metadata.json")
+    assert caught.value.context["table"] == "shop.orders"
+
+
+# -- where tables may be
+
+
+def test_table_of_the_server_is_allowed_where_nothing_was_configured(server: Server) -> None:
+    environment, _ = load(server)
+    assert environment.store.allowed.prefixes == ("s3://bucket/t",)
+
+
+@pytest.mark.parametrize(
+    ("location", "properties"),
+    [
+        ("file:///etc", {}),
+        ("/etc", {}),
+        ("s3://bucket/t", {"allowed-locations": "s3://other"}),
+        ("s3://bucket/t", {"warehouse": "s3://other/wh"}),
+        ("file:///etc", {"warehouse": "file:///srv/wh"}),
+        ("s3://bucket/t/../../x", {}),
+    ],
+)
+def test_table_elsewhere_is_refused(
+    server: Server, location: str, properties: dict[str, str]
+) -> None:
+    server.raw["location"] = location
+    with pytest.raises(InvalidInputError, match="refused"):
+        load(server, **properties)
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        {"allowed-locations": "s3://other, s3a://bucket/t"},
+        {"warehouse": "s3://bucket/wh"},
+        {"warehouse": "s3a://bucket/t"},
+    ],
+)
+def test_table_in_a_configured_place_is_allowed(server: Server, properties: dict[str, str]) -> None:
+    load(server, **properties)
+
+
+def test_commit_cannot_move_a_table_elsewhere(server: Server, tmp_path: Path) -> None:
+    environment, base = load(server)
+    for update in (
+        SetLocationUpdate(location="file:///etc/x"),
+        SetPropertiesUpdate(updates={"write.data.path": "s3://elsewhere/x"}),
+        SetPropertiesUpdate(updates={"write.metadata.path": f"{tmp_path}"}),
+    ):
+        with pytest.raises(InvalidInputError, match="outside"):
+            environment.catalog.commit(base, [update])
+    assert all(method != "POST" for method, _, _ in server.requests)
+    with pytest.raises(InvalidInputError, match="outside"):
+        _create(environment, location="s3://elsewhere/x")
+    with pytest.raises(InvalidInputError, match="outside"):
+        _create(environment, properties={"write.data.path": "s3://elsewhere/x"})
+
+
+def test_stale_plan_is_a_conflict_before_anything_is_sent(server: Server) -> None:
+    environment, base = load(server)
+    snapshot = append_updates(base.metadata, first_row_id=0)[0]
+    with pytest.raises(CommitConflictError):
+        environment.catalog.commit(base, [AddSnapshotUpdate(snapshot=snapshot.snapshot)])
+    assert all(method != "POST" for method, _, _ in server.requests)
