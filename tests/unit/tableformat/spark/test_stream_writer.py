@@ -1,0 +1,336 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+
+from benchmarks.flights import (
+    KEY,
+    flights_schema,
+    fold_flight_events,
+    state_table,
+    write_flight_events,
+)
+from tableformat import InvalidInputError, Table, open_catalog
+from tableformat.cdc.batch_commit import BatchId
+from tableformat.cdc.ingest import IngestResult
+from tableformat.cdc.sink import plan_sink
+from tableformat.environment import Environment
+from tableformat.runtime import FailPoints, Runtime
+from tableformat.spark.change_frame import (
+    decode_table,
+    encode_table,
+    shard_labels,
+    write_frame_files,
+)
+from tableformat.spark.stream_writer import (
+    file_events,
+    source_offsets,
+    with_order,
+    write_frame,
+    write_stream,
+)
+from tableformat.spec.names import BATCH_ID, QUERY_ID, SOURCE_OFFSETS
+from tests.support.change_events import ORDERS, create_orders, envelope, order
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+
+class Stream:
+    """A table, a folder of events, and a query between them that can be run again and again."""
+
+    def __init__(self, spark: SparkSession, table: Table, folder: Path) -> None:
+        self.spark, self.table, self.folder = spark, table, folder
+        self.source = folder / "events"
+        self.source.mkdir(exist_ok=True)
+        self.checkpoint = str(folder / "checkpoint")
+        self.results: list[tuple[int, IngestResult]] = []
+        self.listener: Callable[[int], None] = lambda _: None
+        self.environment: Environment = table.environment
+
+    def put(self, name: str, *events: str) -> None:
+        (self.source / name).write_text("".join(f"{event}\n" for event in events))
+
+    def run(self, *, files_per_batch: int = 1, query_id: str | None = None, **options: str) -> None:
+        """Until everything there is has been written."""
+
+        def listener(batch_id: int, result: IngestResult) -> None:
+            self.listener(batch_id)
+            self.results.append((batch_id, result))
+
+        events = file_events(self.spark, str(self.source), files_per_batch=files_per_batch)
+        query = write_stream(
+            self.environment,
+            self.table.identifier,
+            events,
+            checkpoint=self.checkpoint,
+            options={name.replace("_", "-"): text for name, text in options.items()},
+            query_id=query_id,
+            trigger={"availableNow": True},
+            on_batch=listener,
+        )
+        query.awaitTermination()
+
+    def state(self) -> dict[int, str | None]:
+        rows = self.table.scan(branch="staging").to_arrow().to_pylist()
+        assert len({row["id"] for row in rows}) == len(rows), "a key has two rows"
+        return {row["id"]: row["note"] for row in rows}
+
+    def summaries(self) -> list[dict[str, str]]:
+        snapshots = self.table.refresh().state.metadata.snapshots
+        return [s.summary.additional_properties for s in snapshots if s.summary is not None]
+
+
+@pytest.fixture
+def stream(spark: SparkSession, tmp_path: Path) -> Stream:
+    catalog = open_catalog("local", warehouse=str(tmp_path / "warehouse"))
+    return Stream(spark, create_orders(catalog), tmp_path)
+
+
+def test_stream_of_flights_equals_the_fold_after_a_restart_too(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    catalog = open_catalog("local", warehouse=str(tmp_path / "warehouse"))
+    table = catalog.create_table(
+        "nyc.flights", flights_schema(), primary_key=KEY, partition_by=["origin"]
+    )
+    stream = Stream(spark, table, tmp_path)
+    paths = write_flight_events(tmp_path / "all", files=3, limit=1000)
+    for paths_now in (paths[:2], paths[2:]):
+        for path in paths_now:
+            (stream.source / path.name).write_bytes(path.read_bytes())
+        stream.run(sequence="source.lsn", shards="3")
+    rows = table.scan(branch="staging").to_arrow()
+    expected = state_table(fold_flight_events(tmp_path / "all"))
+    by_key = [(name, "ascending") for name in KEY]
+    assert (
+        rows.select(expected.column_names)
+        .sort_by(by_key)
+        .cast(expected.schema)
+        .equals(expected.sort_by(by_key))
+    )
+    assert [batch for batch, _ in stream.results] == [0, 1, 2]
+    assert sum(result.events for _, result in stream.results) == sum(
+        len(path.read_text().splitlines()) for path in paths
+    )
+
+
+def test_summary_names_query_batch_and_source_offsets(stream: Stream) -> None:
+    stream.put("0", envelope("c", after=order(1)))
+    stream.put("1", envelope("c", after=order(2)))
+    stream.run()
+    query_id = json.loads((Path(stream.checkpoint) / "metadata").read_text())["id"]
+    assert [(s[QUERY_ID], s[BATCH_ID]) for s in stream.summaries()] == [
+        (query_id, "0"),
+        (query_id, "1"),
+    ]
+    assert [json.loads(s[SOURCE_OFFSETS]) for s in stream.summaries()] == [
+        [{"logOffset": 0}],
+        [{"logOffset": 1}],
+    ]
+
+
+def test_events_of_one_batch_are_ordered_by_file_name_and_line(stream: Stream) -> None:
+    padding = [envelope("c", after=order(100 + n)) for n in range(200)]
+    stream.put("0", *padding, envelope("c", after=order(1, note="0")))
+    stream.put(
+        "1", envelope("u", after=order(1, note="1a")), envelope("u", after=order(1, note="1b"))
+    )
+    stream.put(
+        "2", envelope("u", after=order(1, note="2")), *padding, envelope("d", before=order(2))
+    )
+    stream.put("3", envelope("c", after=order(2, note="3")))
+    stream.run(files_per_batch=4)
+    assert len(stream.results) == 1
+    assert {key: note for key, note in stream.state().items() if key < 100} == {1: "2", 2: "3"}
+
+
+class DriverDied(Exception):
+    pass
+
+
+@pytest.mark.parametrize("point", ["ingest.before_commit", "ingest.after_commit"])
+def test_batch_is_written_once_when_the_driver_dies_around_its_commit(
+    stream: Stream, point: str
+) -> None:
+    stream.put("0", envelope("c", after=order(1, note="a")))
+    stream.put("1", envelope("u", after=order(1, note="b")), envelope("c", after=order(2)), "{bad")
+
+    hits = 0
+
+    def die(_: str) -> None:
+        nonlocal hits
+        hits += 1
+        if hits == 2:
+            raise DriverDied
+
+    healthy = stream.environment
+    runtime = Runtime(fail_points=FailPoints(armed={point: die}))
+    stream.environment = Environment(healthy.catalog, healthy.store, runtime)
+    with pytest.raises(StreamingQueryException, match="DriverDied"):
+        stream.run(on_bad_record="dead-letter")
+    stream.environment = healthy
+    stream.run(on_bad_record="dead-letter")
+    assert stream.state() == {1: "b", 2: None}
+    assert [s[BATCH_ID] for s in stream.summaries()] == ["0", "1"]
+    catalog = open_catalog("local", warehouse=str(stream.folder / "warehouse"))
+    letters = catalog.load_table("shop.orders_dead_letter").scan().to_arrow()
+    assert letters.column("value").to_pylist() == [b"{bad"]
+    assert stream.results[-1][1].repeated == (point == "ingest.after_commit")
+
+
+def test_checkpoint_older_than_the_table_stops_the_query(stream: Stream) -> None:
+    stream.put("0", envelope("c", after=order(1)))
+    stream.put("1", envelope("c", after=order(2)))
+    stream.run(query_id="mine")
+    stream.checkpoint = str(stream.folder / "new checkpoint")
+    stream.put("2", envelope("c", after=order(3)))
+    with pytest.raises(StreamingQueryException, match="a later batch of this query"):
+        stream.run(query_id="mine")
+    assert stream.state() == {1: None, 2: None}
+
+
+def test_bad_record_stops_the_query_with_its_position(stream: Stream) -> None:
+    stream.put("0", envelope("c", after=order(1)), "{bad")
+    with pytest.raises(StreamingQueryException, match=r"bad record: not a JSON object.*events/0"):
+        stream.run()
+    assert stream.table.refresh().state.ref("staging") is None
+
+
+def test_unknown_column_stops_the_query_by_name(stream: Stream) -> None:
+    stream.put("0", envelope("c", after=order(1, extra=5)))
+    with pytest.raises(StreamingQueryException, match="a column 'extra' that the table does not"):
+        stream.run(on_bad_record="dead-letter")
+
+
+def test_wrong_option_is_refused_before_a_query_starts(stream: Stream) -> None:
+    with pytest.raises(InvalidInputError, match=r"unknown option 'sequense'.*did you mean"):
+        stream.run(sequense="source.lsn")
+    assert not stream.spark.streams.active
+
+
+def kafka_frame(
+    spark: SparkSession, rows: list[tuple[str | None, str | None, int, int]]
+) -> DataFrame:
+    """What Spark's Kafka source gives, from (key, value, partition, offset)."""
+    frame = spark.createDataFrame(rows, "key string, value string, partition int, offset long")
+    return frame.select(
+        sf.col("key").cast("binary"),
+        sf.col("value").cast("binary"),
+        sf.lit("orders").alias("topic"),
+        "partition",
+        "offset",
+        sf.current_timestamp().alias("timestamp"),
+        sf.lit(0).alias("timestampType"),
+    )
+
+
+def test_kafka_rows_are_ordered_by_offset_and_found_by_position(
+    spark: SparkSession, stream: Stream
+) -> None:
+    rows: list[tuple[str | None, str | None, int, int]] = [
+        ('{"id":1}', envelope("u", after=order(1, note="new")), 0, 7),
+        ('{"id":1}', envelope("c", after=order(1, note="old")), 0, 5),
+        ('{"id":2}', envelope("c", after=order(2)), 1, 9),
+        ('{"id":2}', envelope("d"), 1, 10),
+        ('{"id":2}', None, 1, 11),
+        ('{"id":3}', "{bad", 1, 12),
+    ]
+    result = write_frame(
+        stream.environment,
+        stream.table.identifier,
+        kafka_frame(spark, rows).repartition(3),
+        options={"on-bad-record": "dead-letter"},
+        batch=BatchId("kafka", 0),
+    )
+    assert (result.events, result.changes, result.bad_records) == (6, 4, 1)
+    assert result.skipped == {"tombstone": 1}
+    assert stream.state() == {1: "new"}
+    catalog = open_catalog("local", warehouse=str(stream.folder / "warehouse"))
+    letters = catalog.load_table("shop.orders_dead_letter").scan().to_arrow().to_pylist()
+    assert [(row["position"], row["key"]) for row in letters] == [("orders-1@12", b'{"id":3}')]
+    again = write_frame(
+        stream.environment,
+        stream.table.identifier,
+        kafka_frame(spark, rows),
+        options={"on-bad-record": "dead-letter"},
+        batch=BatchId("kafka", 0),
+    )
+    assert again.repeated
+
+
+def test_typed_frame_is_upserted_by_its_kind_column(spark: SparkSession, stream: Stream) -> None:
+    rows = [(1, "EU", "a", "u"), (2, "EU", "b", "u"), (1, "EU", None, "d")]
+    frame = spark.createDataFrame(rows, "id long, region string, note string, op string")
+    write_frame(
+        stream.environment,
+        stream.table.identifier,
+        frame.coalesce(1),
+        format_name="upsert",
+        options={"kind-column": "op"},
+    )
+    assert stream.state() == {2: "b"}
+
+
+def test_appended_frame_has_no_deletes(spark: SparkSession, stream: Stream) -> None:
+    frame = spark.createDataFrame([(n, "EU") for n in range(10)], "id long, region string")
+    result = write_frame(
+        stream.environment, stream.table.identifier, frame, format_name="append", branch="main"
+    )
+    assert result.files[1] == 0
+    assert stream.table.scan().to_arrow().num_rows == 10
+
+
+def test_every_shard_has_a_partition_of_its_own(spark: SparkSession) -> None:
+    for count in (1, 2, 5):
+        labels = shard_labels(spark, count)
+        frame = spark.createDataFrame([(label,) for label in labels], "label int")
+        placed = frame.repartition(count, "label").select("label", sf.spark_partition_id())
+        assert sorted(map(tuple, placed.collect()), key=lambda row: row[1]) == list(
+            zip(labels, range(count), strict=True)
+        )
+
+
+def test_shards_never_split_a_key_and_every_task_writes_one_file_per_kind(
+    spark: SparkSession, stream: Stream
+) -> None:
+    events = [envelope("c", after=order(n % 50, note=str(n))) for n in range(1000)]
+    frame = with_order(
+        spark.createDataFrame([(e, n) for n, e in enumerate(events)], "value string, _ordinal long")
+    )
+    plan = plan_sink(
+        stream.environment,
+        stream.table.identifier,
+        format_name="debezium-json",
+        options={},
+        branch="staging",
+    )
+    answer = write_frame_files(frame.repartition(4), plan.writer, shard_labels(spark, 4))
+    assert answer.counts["events"] == answer.counts["changes"] == 1000
+    files = answer.written
+    assert (len(files.data_files), len(files.delete_files)) == (4, 4)
+    assert sum(file.record_count for file in files.data_files) == 50
+
+
+def test_source_offsets_are_left_out_where_they_cannot_be_read(tmp_path: Path) -> None:
+    assert source_offsets(str(tmp_path), 0) == {}
+    assert source_offsets("s3://bucket/checkpoint", 0) == {}
+    log = tmp_path / "a b" / "offsets"
+    log.mkdir(parents=True)
+    (log / "0").write_text('v1\n{"batchWatermarkMs":0}\n{"logOffset":3}\n{"t":{"0":5}}')
+    (log / "1").write_text("v1\n{}\n" + json.dumps({"t": "x" * 10_000}))
+    expected: dict[str, Any] = {SOURCE_OFFSETS: '[{"logOffset":3},{"t":{"0":5}}]'}
+    assert source_offsets(f"file://{tmp_path}/a%20b", 0) == expected
+    assert source_offsets(str(tmp_path / "a b"), 1) == {}
+
+
+def test_blobs_keep_tables_as_they_are() -> None:
+    table = pa.Table.from_pylist([order(1)], schema=ORDERS)
+    assert decode_table(pa.py_buffer(encode_table(table))).equals(table)
