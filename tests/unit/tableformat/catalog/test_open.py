@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tableformat.catalog.open import absolute_location, open_backend
+from tableformat.catalog.rest import RestCatalog
+from tableformat.catalog.sql import SqlCatalog
+from tableformat.errors import InvalidInputError, UnsupportedError
+from tests.support.table_metadata import create
+
+SECRET = "s3cret-of-the-test"
+
+
+@pytest.fixture(autouse=True)
+def _no_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYICEBERG_HOME", str(tmp_path / "config"))
+    monkeypatch.chdir(tmp_path)
+
+
+def configure(tmp_path: Path, text: str) -> None:
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config" / ".pyiceberg.yaml").write_text(text)
+
+
+def test_local_catalog_needs_nothing(tmp_path: Path) -> None:
+    environment = open_backend("local", {})
+    state = create(environment.catalog, ("shop", "orders"))
+    assert (tmp_path / "warehouse" / "icefold.db").exists()
+    assert state.metadata.location == f"file://{tmp_path}/warehouse/shop/orders"
+    assert environment.store.size_bytes(state.metadata_location) > 0
+
+
+@pytest.mark.parametrize("spelling", ["wh", "./wh", "{}/wh", "file://{}/wh", "file:{}/wh/"])
+def test_warehouse_may_be_spelled_in_any_way(tmp_path: Path, spelling: str) -> None:
+    environment = open_backend("local", {"warehouse": spelling.format(tmp_path)})
+    assert environment.catalog.properties["warehouse"] == f"file://{tmp_path}/wh"
+
+
+def test_sql_without_uri_is_local_under_any_name(tmp_path: Path) -> None:
+    environment = open_backend("mine", {"type": "sql", "warehouse": "wh"})
+    create(environment.catalog, ("shop", "orders"))
+    assert environment.catalog.name == "mine"
+    assert (tmp_path / "wh" / "icefold.db").exists()
+
+
+def test_local_warehouse_on_s3_needs_a_uri() -> None:
+    with pytest.raises(InvalidInputError, match="local warehouse"):
+        open_backend("local", {"warehouse": "s3://bucket/wh"})
+
+
+def test_sql_with_uri_needs_a_warehouse(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError, match="warehouse"):
+        open_backend("c", {"uri": f"sqlite:///{tmp_path}/c.db"})
+
+
+def test_configured_catalog_is_found_and_given_properties_win(tmp_path: Path) -> None:
+    configure(
+        tmp_path,
+        f"catalog:\n  prod:\n    type: sql\n    uri: sqlite:///{tmp_path}/p.db\n"
+        f"    warehouse: {tmp_path}/a\n    init: true\n",
+    )
+    environment = open_backend("prod", {"warehouse": f"{tmp_path}/b", "missing": None})
+    assert isinstance(environment.catalog, SqlCatalog)
+    assert environment.catalog.properties["warehouse"] == f"file://{tmp_path}/b"
+    create(environment.catalog, ("shop", "orders"))
+    assert (tmp_path / "p.db").exists()
+
+
+def test_environment_variables_configure_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYICEBERG_CATALOG__PROD__URI", "http://127.0.0.1:1")
+    monkeypatch.setenv("PYICEBERG_CATALOG__PROD__TOKEN", SECRET)
+    environment = open_backend("prod", {})
+    assert isinstance(environment.catalog, RestCatalog)
+    assert SECRET not in repr(environment)
+
+
+def test_unknown_catalog_is_one_clear_line() -> None:
+    with pytest.raises(InvalidInputError) as caught:
+        open_backend("nowhere", {})
+    assert "catalog is not configured" in str(caught.value)
+    assert "nowhere" in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["hive", "glue", "dynamodb", "bigquery", "in-memory"])
+def test_other_catalog_type_is_unsupported(kind: str) -> None:
+    with pytest.raises(UnsupportedError, match="sql or rest"):
+        open_backend("c", {"type": kind, "uri": "thrift://h"})
+
+
+def test_broken_configuration_shows_no_secret(tmp_path: Path) -> None:
+    configure(tmp_path, f"catalog:\n  prod:\n   token: {SECRET}\n  - broken\n")
+    with pytest.raises(InvalidInputError, match="cannot be read") as caught:
+        open_backend("prod", {})
+    assert SECRET not in str(caught.value)
+
+
+def test_rest_needs_a_uri() -> None:
+    with pytest.raises(InvalidInputError, match="uri"):
+        open_backend("c", {"type": "rest"})
+
+
+def test_rest_connects_only_when_used() -> None:
+    open_backend("c", {"uri": "http://127.0.0.1:1"})
+
+
+def test_allowed_locations_widen_where_tables_may_be(tmp_path: Path) -> None:
+    given = {"warehouse": "wh", "allowed-locations": f"{tmp_path}/more, s3://bucket/x"}
+    allowed = open_backend("local", given).store.allowed
+    assert allowed.covers(f"{tmp_path}/wh/t")
+    assert allowed.covers(f"{tmp_path}/more/t")
+    assert allowed.covers("s3a://bucket/x/t")
+    assert not allowed.covers(f"{tmp_path}/other/t")
+
+
+def test_root_is_no_warehouse() -> None:
+    with pytest.raises(InvalidInputError):
+        open_backend("local", {"warehouse": "/"})
+
+
+def test_warehouse_above_the_working_folder_is_resolved(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    assert absolute_location("a/../b") == f"file://{tmp_path}/b"
