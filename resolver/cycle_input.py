@@ -22,7 +22,7 @@ from resolver.position_files import read_position_file
 from resolver.scopes import Scopes
 from resolver.staging import StagedSnapshot
 from tableformat.environment import Environment
-from tableformat.files.dv_file import read_deletion_vector
+from tableformat.files.dv_file import read_deletion_vectors
 from tableformat.spec.data_file import DataFile
 
 
@@ -160,11 +160,11 @@ def _read_positions(
     dvs: Iterable[DataFile],
 ) -> DeadPositions:
     dead = DeadPositions()
-    for dv in dvs:
+    vectors = [(dv, None) for dv in dvs]
+    found_vectors = read_deletion_vectors(environment.store, vectors)
+    for (dv, _), positions in zip(vectors, found_vectors, strict=True):
         assert dv.referenced_data_file is not None
-        dead.add(
-            dv.referenced_data_file, read_deletion_vector(environment.store, dv, record_count=None)
-        )
+        dead.add(dv.referenced_data_file, positions)
     for file in position_deletes:
         for path, positions in read_position_file(environment.store, metadata, file).items():
             dead.add(path, positions)

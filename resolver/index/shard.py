@@ -154,16 +154,34 @@ class Shard:
     def scan(
         self, *, prefix: bytes = b"", batch_keys: int = SCAN_BATCH_KEYS
     ) -> Iterator[list[tuple[bytes, bytes]]]:
-        """All keys that begin with `prefix`, in order, without the header, in batches."""
+        """All keys that begin with `prefix`, in order, without the header, in batches.
+
+        Raises:
+            IndexDamagedError: After the last batch that could be read.
+        """
         with rocksdb_errors(self.path):
             items = self._db.items(from_key=prefix or None)
-            if not prefix:
-                next(items, None)  # the header sorts first
+            last = prefix
             while batch := list(islice(items, batch_keys)):
-                if not batch[-1][0].startswith(prefix):
+                last = batch[-1][0]
+                if batch[0][0] == HEADER_KEY:
+                    del batch[0]  # it sorts first
+                if not last.startswith(prefix):
                     yield [pair for pair in batch if pair[0].startswith(prefix)]
                     return
-                yield batch
+                if batch:
+                    yield batch
+            self._check_end(last)
+
+    def _check_end(self, last: bytes) -> None:
+        """Check that nothing follows `last`: rocksdict's iterators end at damage without a word."""
+        after = self._db.iter()
+        after.seek(last)
+        if after.valid() and after.key() == last:
+            after.next()
+        after.status()
+        if after.valid():
+            raise damaged("a shard of the index ended early", self.path)
 
     def close(self) -> None:
         """Release the shard."""
