@@ -70,11 +70,14 @@ class Partitioner:
         order = _stable_order(codes)
         starts = np.flatnonzero(np.diff(codes[order], prepend=codes[order[0]] - 1))
         ends = np.append(starts[1:], len(order))
-        ordered = rows if len(starts) == 1 else rows.take(pa.array(order))
+        if len(starts) == 1:
+            yield tuple(values[codes[0]] for codes, values in coded), rows
+            return
         for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
             first = order[start]
             partition = tuple(values[codes[first]] for codes, values in coded)
-            yield partition, ordered.slice(start, end - start)
+            # A copy of its own: a slice, waiting for its row group, would keep all of `rows`.
+            yield partition, rows.take(pa.array(order[start:end]))
 
     def path(self, partition: PartitionValues) -> str:
         """The folder of a partition, `a=1/b_bucket=3`, escaped; empty when there are no fields."""

@@ -612,6 +612,20 @@ def test_no_flipped_bit_ever_reads_as_other_rows(codec: str) -> None:
     assert noticed > len(data) // 2  # the rest is page indexes and names that are not looked at
 
 
+def test_lost_value_in_a_page_header_is_noticed_by_the_counts() -> None:
+    # The header of a page is not in its checksum: one value less, and the last list is another one.
+    schema = Schema(_field(1, "l", ListType(2, LongType(), element_required=False)))
+    files = DataFiles(schema, properties={"write.parquet.compression-codec": "uncompressed"})
+    rows = [[i, i + 1] for i in range(16)]
+    file = files.write_one(pa.table({"l": rows}))
+    data = bytearray(files.store.get(file.file_path))
+    header = bytes([0x1C, 0x15, 32 << 1])  # DataPageHeader: num_values = 32, zigzag
+    assert data.count(header) == 1
+    data[data.index(header) + 2] = 31 << 1
+    with pytest.raises(CorruptDataError, match="number of values"):
+        files.read(files.replace(file, bytes(data)))
+
+
 def test_flipped_schema_is_noticed_by_its_checksum() -> None:
     files = DataFiles(SCHEMA)
     file = files.write_one(ROWS)

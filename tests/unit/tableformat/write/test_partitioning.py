@@ -178,12 +178,25 @@ def test_codes_of_many_fields_do_not_overflow() -> None:
     spec = PartitionSpec(
         *(PartitionField(i, 1000 + i, IdentityTransform(), f"p{i}") for i in range(1, 6))
     )
-    count = 9_000  # 9000^5 is above 2^62
-    columns = [pa.array(np.arange(count) * i % count) for i in range(1, 6)]
+    # Five fields of 2^13 values: in 64 bits the last row would wrap around to the first one's code.
+    count = 1 << 13
+    first = np.append(np.arange(count), count >> 1)
+    others = np.append(np.arange(count), 0)
+    columns = [pa.array(first), *[pa.array(others)] * 4]
     table = pa.table(columns, schema=arrow_schema(schema))
-    for partition, rows in Partitioner(spec, schema).split(table):
-        assert rows.num_rows == 1
+    split = list(Partitioner(spec, schema).split(table))
+    assert len(split) == count + 1
+    for partition, rows in split:
         assert tuple(rows.to_pylist()[0].values()) == partition
+
+
+def test_parts_do_not_keep_the_whole_alive() -> None:
+    schema, _ = _table(LongType(), [])
+    values = np.arange(10_000) % 10
+    table = pa.table([pa.array(np.arange(10_000)), pa.array(values)], schema=arrow_schema(schema))
+    spec = PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "p"))
+    for _, rows in Partitioner(spec, schema).split(table):
+        assert rows.get_total_buffer_size() < table.nbytes / 5
 
 
 def test_unpartitioned_rows_stay_one_piece() -> None:
