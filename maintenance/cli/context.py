@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import wraps
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, NoReturn
 
 import click
 from rich.console import Console
@@ -15,9 +14,6 @@ from rich.console import Console
 from lock import LockError
 from tableformat import Table, TableCatalog, open_catalog
 from tableformat.errors import InvalidInputError, TableError
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 
 @dataclass(slots=True)
@@ -64,23 +60,24 @@ def parse_properties(_ctx: click.Context, _param: click.Parameter, value: Any) -
     return pairs
 
 
-def run_guarded(command: Callable[P, R]) -> Callable[P, R]:
-    """Turn the errors a user can cause into one line on standard error and exit code 1."""
+class GuardedGroup(click.Group):
+    """Turns the errors a user can cause into one line on standard error and exit code 1."""
 
-    @wraps(command)
-    def guarded(*args: P.args, **kwargs: P.kwargs) -> R:
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command that was named."""
         try:
-            return command(*args, **kwargs)
+            return super().invoke(ctx)
         except TableError as error:
-            click.echo(f"icefold: {error.kind.value}: {error}", err=True)
-            sys.exit(1)
+            _fail(f"{error.kind.value}: {error}")
         except LockError as error:
-            click.echo(f"icefold: lock: {error}", err=True)
-            sys.exit(1)
-        except BrokenPipeError:
-            sys.exit(0)
+            _fail(f"lock: {error}")
+        except BrokenPipeError:  # the reader of a pipe has seen enough
+            ctx.exit(0)
 
-    return guarded
+
+def _fail(text: str) -> NoReturn:
+    click.echo(f"icefold: {text}", err=True)
+    sys.exit(1)
 
 
 def parse_columns(text: str | None) -> list[str] | None:

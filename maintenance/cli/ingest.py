@@ -98,7 +98,9 @@ def ingest(
         branch=branch,
     )
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=context.err, transient=True) as bar:
+    with Progress(
+        *columns, console=context.err, transient=True, disable=not context.err.is_terminal
+    ) as bar:
         task = bar.add_task("staging events", total=None)
         results = ingest_files(
             plan,

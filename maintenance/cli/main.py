@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from maintenance.cli.context import CliContext, parse_properties, run_guarded
+from maintenance.cli.context import CliContext, GuardedGroup, parse_properties
 from maintenance.cli.index import index
 from maintenance.cli.ingest import ingest
 from maintenance.cli.lock import lock
@@ -14,7 +14,7 @@ from maintenance.cli.status import status
 from maintenance.cli.table import table
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=GuardedGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
     "--catalog",
     "catalog_name",
@@ -52,7 +52,6 @@ for command in (table, ingest, resolve_command, scan, status, index, lock):
     cli.add_command(command)
 
 
-@run_guarded
 def main() -> None:
     """Entry point of the `icefold` script."""
     cli()

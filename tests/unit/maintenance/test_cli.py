@@ -1,0 +1,208 @@
+"""The commands as a person types them: what they print, and how they end."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from maintenance.cli.main import cli
+
+ROOT = Path(__file__).resolve().parents[3]
+CREATE = [
+    "table", "create", "shop.orders", "--column", "id:long!", "--column", "status:string",
+    "--column", "price:decimal(10, 2)", "--primary-key", "id",
+]  # fmt: skip
+EVENTS = [
+    {"before": None, "after": {"id": 1, "status": "new", "price": "1.50"}, "op": "c"},
+    {"before": None, "after": {"id": 2, "status": "new", "price": None}, "op": "c"},
+    {"before": {"id": 1}, "after": {"id": 1, "status": "paid", "price": "1.50"}, "op": "u"},
+    {"before": {"id": 2}, "after": None, "op": "d"},
+]
+
+
+class Shell:
+    """`icefold` against one warehouse, ended as for a user: exit code, output, one error line."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.warehouse = str(folder / "warehouse")
+
+    def run(self, *words: str) -> Result:
+        return CliRunner().invoke(cli, ["--warehouse", self.warehouse, *words])
+
+    def ok(self, *words: str) -> str:
+        result = self.run(*words)
+        assert result.exit_code == 0, result.stderr
+        return result.stdout
+
+
+@pytest.fixture
+def shell(tmp_path):
+    (tmp_path / "events.jsonl").write_text(
+        "".join(
+            json.dumps({**event, "source": {"lsn": i}, "ts_ms": i}) + "\n"
+            for i, event in enumerate(EVENTS)
+        )
+    )
+    return Shell(tmp_path)
+
+
+@pytest.fixture
+def orders(shell):
+    shell.ok(*CREATE)
+    return shell
+
+
+def ingest(shell, *more):
+    return shell.ok(
+        "ingest", "shop.orders", str(shell.folder / "events.jsonl"), "-o", "decimals=text", *more
+    )
+
+
+def test_main_path_from_create_to_scan(orders):
+    assert "4 events, 4 changes in 1 commits" in ingest(orders, "--batch-events", "10")
+    status = json.loads(orders.ok("status", "--json"))[0]
+    assert (status["backlog_snapshots"], status["backlog_rows"]) == (1, 1)
+    assert "published 1 staged snapshots" in orders.ok("resolve", "shop.orders")
+    rows = [
+        json.loads(line)
+        for line in orders.ok("scan", "shop.orders", "--format", "json").splitlines()
+    ]
+    assert rows == [{"id": 1, "status": "paid", "price": "1.50"}]
+    assert orders.ok("scan", "shop.orders", "--format", "csv") == "id,status,price\n1,paid,1.50\n"
+    assert "sound" in orders.ok("index", "verify", "shop.orders")
+    assert "free (last fence token 1)" in orders.ok("lock", "show", "shop.orders")
+
+
+def test_ingest_twice_under_one_query_id_writes_once(orders):
+    ingest(orders, "--query-id", "q")
+    assert "1 batches were there already" in ingest(orders, "--query-id", "q")
+    assert json.loads(orders.ok("status", "--json"))[0]["backlog_snapshots"] == 1
+
+
+def test_resolve_in_batches_keeps_the_rest_waiting(orders):
+    ingest(orders, "--batch-events", "1")
+    report = json.loads(orders.ok("resolve", "shop.orders", "--limit", "3", "--json"))
+    assert report["staged_snapshots"] == 3
+    assert json.loads(orders.ok("status", "--json"))[0]["backlog_snapshots"] == 1
+
+
+def test_nothing_to_resolve_is_success(orders):
+    ingest(orders)
+    orders.ok("resolve", "shop.orders")
+    assert "nothing to resolve" in orders.ok("resolve", "shop.orders")
+
+
+BAD = {
+    "unknown table": (["scan", "shop.nope"], "table does not exist"),
+    "unknown column": (["scan", "shop.orders", "--columns", "nope"], "nope"),
+    "unknown filter column": (["scan", "shop.orders", "--filter", "nope > 1"], "nope"),
+    "broken filter": (["scan", "shop.orders", "--filter", "id >"], "filter"),
+    "unknown branch": (["scan", "shop.orders", "--branch", "nope"], "nope"),
+    "branch and snapshot": (
+        ["scan", "shop.orders", "--branch", "main", "--snapshot-id", "1"],
+        "not both",
+    ),
+    "unknown snapshot": (["scan", "shop.orders", "--snapshot-id", "1"], "no snapshot 1"),
+    "float key": (["table", "create", "a.b", "--column", "x:float", "--primary-key", "x"], "float"),
+    "duplicate key": (
+        ["table", "create", "a.b", "--column", "x:int", "--primary-key", "x,x"],
+        "twice",
+    ),
+    "unknown key": (
+        ["table", "create", "a.b", "--column", "x:int", "--primary-key", "y"],
+        "unknown column",
+    ),
+    "unknown type": (
+        ["table", "create", "a.b", "--column", "x:blob", "--primary-key", "x"],
+        "Iceberg type",
+    ),
+    "bad name": (
+        ["table", "create", "orders", "--column", "x:int", "--primary-key", "x"],
+        "table name",
+    ),
+    "path as name": (
+        ["table", "create", "a.../../b", "--column", "x:int", "--primary-key", "x"],
+        "table name",
+    ),
+    "bad transform": (
+        [
+            "table",
+            "create",
+            "a.b",
+            "--column",
+            "x:int",
+            "--primary-key",
+            "x",
+            "--partition-by",
+            "month(x)",
+        ],
+        "transform",
+    ),
+    "existing table": (CREATE, "exists"),
+    "no staging": (["resolve", "shop.orders"], "no staging branch"),
+    "unknown staging": (["resolve", "shop.orders", "--staging", "nope"], "no staging branch"),
+    "staging is the target": (
+        ["ingest", "shop.orders", "EVENTS", "--branch", "main"],
+        "published branch",
+    ),
+    "malformed event": (["ingest", "shop.orders", "BROKEN"], "bad record"),
+    "missing file": (["ingest", "shop.orders", "nope.jsonl"], "cannot read"),
+    "unknown option": (
+        ["ingest", "shop.orders", "EVENTS", "-o", "nope=1"],
+        "unknown option 'nope'",
+    ),
+    "no index": (["index", "verify", "shop.orders"], "no usable index"),
+    "unknown catalog": (["--catalog", "nope", "table", "list"], "nope"),
+}
+
+
+@pytest.mark.parametrize(("words", "text"), BAD.values(), ids=BAD.keys())
+def test_bad_input_ends_in_one_line_and_writes_nothing(orders, words, text):
+    (orders.folder / "broken.jsonl").write_text('{"op": "c", "after": {"id": "x"}\n')
+    files = {"EVENTS": orders.folder / "events.jsonl", "BROKEN": orders.folder / "broken.jsonl"}
+    before = sorted(Path(orders.warehouse).rglob("*.parquet"))
+    snapshots = json.loads(orders.ok("table", "describe", "shop.orders", "--json"))["snapshots"]
+    result = orders.run(*(str(files.get(word, word)) for word in words))
+    assert result.exit_code == 1
+    message = result.stderr
+    assert len(message.splitlines()) == 1
+    assert text in message
+    assert sorted(Path(orders.warehouse).rglob("*.parquet")) == before
+    assert (
+        json.loads(orders.ok("table", "describe", "shop.orders", "--json"))["snapshots"]
+        == snapshots
+    )
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["scan"],
+        ["resolve", "shop.orders", "--limit", "0"],
+        ["-p", "nope", "table", "list"],
+        ["nope"],
+    ],
+    ids=["no table", "zero limit", "property without value", "unknown command"],
+)
+def test_usage_errors_exit_with_2(shell, words):
+    assert shell.run(*words).exit_code == 2
+
+
+def test_help_lists_every_option_of_every_format(shell):
+    listed = shell.ok("ingest", "--list-options")
+    for text in ("debezium-json", "changelog-json", "upsert", "append", "on-bad-record"):
+        assert text in listed
+
+
+def test_console_script_runs_in_a_process_of_its_own(tmp_path):
+    code = "from maintenance.cli.main import main; main()"
+    result = subprocess.run(
+        [sys.executable, "-c", code, "--warehouse", str(tmp_path / "w"), "scan", "a.b"],
+        cwd=ROOT, capture_output=True, text=True,
+    )  # fmt: skip
+    assert result.returncode == 1
+    assert result.stderr == "icefold: not-found: table does not exist; table=a.b\n"
