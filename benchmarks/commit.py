@@ -4,10 +4,12 @@ SQLite and local files. One commit is what a resolver publishes in a small cycle
 and deletion vectors for older files that replace the vectors these have. Files are descriptors
 without bytes: the commit engine never opens them.
 
-    scripts/bench commit [--commits 2000] [--vectors 4] [--window 50] [--expire-every 0]
+    scripts/bench commit [--commits N] [--vectors N] [--window N] [--expire-every N] [--writers N]
 
-Prints the median over a window of commits around each mark, wall clock and processor time. `--expire-every N` expires snapshots
-every N commits, keeping 100, as maintenance would; without it the metadata file holds them all.
+Prints the median over a window of commits around each mark, wall clock and processor time.
+`--expire-every N` expires snapshots every N commits, keeping 100, as maintenance would; without it
+the metadata file holds them all. `--writers N` takes turns between N writers that share nothing but
+the table, so each has to read what the others wrote.
 """
 
 from __future__ import annotations
@@ -155,22 +157,29 @@ def main() -> None:
     parser.add_argument("--vectors", type=int, default=4)
     parser.add_argument("--window", type=int, default=50)
     parser.add_argument("--expire-every", type=int, default=0)
+    parser.add_argument("--writers", type=int, default=1)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         run(options, folder)
 
 
-def run(options: argparse.Namespace, folder: str) -> None:
+def open_counted(folder: str) -> Environment:
+    """A writer with its own caches; reads and writes of its catalog are counted too."""
     opened = open_backend("local", {"warehouse": folder})
     store = CountingStore(opened.store)
-    opened.catalog._store = store  # the catalog's own reads and writes count too
-    workload = Workload(
-        Environment(opened.catalog, store, opened.runtime), vectors=options.vectors
-    )
+    opened.catalog._store = store
+    return Environment(opened.catalog, store, opened.runtime)
+
+
+def run(options: argparse.Namespace, folder: str) -> None:
+    writers = [open_counted(folder) for _ in range(options.writers)]
+    workload = Workload(writers[0], vectors=options.vectors)
     latencies: list[float] = []
     cpu: list[float] = []
     counts: list[Counter[str]] = []
     for number in range(options.commits + options.window // 2):
+        workload.environment = writers[number % len(writers)]
+        store = workload.environment.store
         store.counts = Counter()
         latencies.append(workload.commit(number))
         counts.append(store.counts)

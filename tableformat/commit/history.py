@@ -15,9 +15,28 @@ from tableformat.spec.data_file import EntryStatus, FileContent, ManifestEntry
 from tableformat.store.base import ObjectStore
 
 
-def snapshots_by_id(metadata: TableMetadata) -> dict[int, Snapshot]:
-    """An index of all snapshots; PyIceberg's own look-up is a linear search."""
-    return {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
+class SnapshotsById(Mapping[int, Snapshot]):
+    """The snapshots of a table version by id; nothing is built for it."""
+
+    def __init__(self, metadata: TableMetadata) -> None:
+        self._metadata = metadata
+
+    def __getitem__(self, snapshot_id: int) -> Snapshot:
+        found = self._metadata.snapshot_by_id(snapshot_id)
+        if found is None:
+            raise KeyError(snapshot_id)
+        return found
+
+    def __iter__(self) -> Iterator[int]:
+        return (snapshot.snapshot_id for snapshot in self._metadata.snapshots)
+
+    def __len__(self) -> int:
+        return len(self._metadata.snapshots)
+
+
+def snapshots_by_id(metadata: TableMetadata) -> Mapping[int, Snapshot]:
+    """All snapshots by id. A look-up takes as long as `metadata.snapshot_by_id`."""
+    return SnapshotsById(metadata)
 
 
 def walk_back(by_id: Mapping[int, Snapshot], head_id: int | None) -> Iterator[Snapshot]:
