@@ -20,7 +20,7 @@ vector without effect. Positions in files that left the table are never returned
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -152,7 +152,6 @@ class Prepared:
 
     id: str
     base: str
-    details: Mapping[str, Any] = field(default_factory=dict)
 
 
 class PrimaryKeyIndex(Protocol):

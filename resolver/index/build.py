@@ -37,11 +37,13 @@ from resolver.index.folder import (
     check_usable_for_build,
     disk_errors,
     make_current,
+    sync_folder,
 )
 from resolver.index.header import FilesHeader, ShardHeader
+from resolver.index.key_ranges import key_ranges
 from resolver.index.rocks import DEFAULT_CACHE_BYTES, RocksIndex
 from resolver.index.shard import Shard, SstChunk, open_cache, write_sst
-from resolver.index.spill import ShardSpill, read_spill, spill_size_bytes
+from resolver.index.spill import ShardSpill
 from resolver.keys import KeySchema, encode_batch
 from tableformat.errors import CorruptDataError, InvalidInputError
 from tableformat.runtime import Runtime
@@ -49,11 +51,11 @@ from tableformat.runtime import Runtime
 POSITION_COLUMN = "_pos"
 BUILT = "built"  # the state of a fresh generation
 
-DEFAULT_MEMORY_BYTES = 256 << 20
+DEFAULT_MEMORY_BYTES = 512 << 20
 DEFAULT_THREADS = 2
 SPILL_BATCH_ROWS = 262_144
 ROWS_PER_SHARD = 2_000_000
-SHARDS_MAX = 64  # each has a handful of open files; more rows make larger shards
+SHARDS_MAX = 32  # each has a handful of open files; more rows make larger shards
 # Sorting holds the keys, their order and a sorted copy.
 _SORT_COPIES = 4
 
@@ -283,7 +285,7 @@ class _Build:
 
         def chunks() -> Iterator[SstChunk]:
             nonlocal rows
-            for keyed in self._sorted_ranges(shard, file_ids):
+            for keyed in key_ranges(self.state.spill_path, shard, file_ids, self._sort_bytes()):
                 rows += len(keyed)
                 yield from sst_chunks(*group_by_key(keyed.keys, keyed.rows))
 
@@ -293,19 +295,6 @@ class _Build:
         shutil.rmtree(unfinished, ignore_errors=True)
         _create_database(unfinished, sst)
         return rows
-
-    def _sorted_ranges(self, shard: int, file_ids: npt.NDArray[np.int32]) -> Iterator[KeyedRows]:
-        """The shard's keyed rows in key ranges that fit into memory, ranges ascending."""
-        spill = self.state.spill_path
-        budget = self.options.memory_bytes // self.options.threads // _SORT_COPIES
-        passes = -(-spill_size_bytes(spill, shard) // max(budget, 1))
-        bounds = _splitters(spill, shard, passes)
-        for low, high in zip([None, *bounds], [*bounds, None], strict=True):
-            parts = [
-                part.of_files(file_ids).in_key_range(low, high) for part in read_spill(spill, shard)
-            ]
-            if any(map(len, parts)):
-                yield concat_rows(parts)
 
     # -- step 3 ----------------------------------------------------------------------------------
 
@@ -330,6 +319,7 @@ class _Build:
             shutil.rmtree(state.unfinished.files_path, ignore_errors=True)
             write_sst(sst, [(changes.keys, changes.values)], header.to_json())
             _create_database(state.unfinished.files_path, sst)
+            sync_folder(state.unfinished.path)
             self.runtime.fail_point("index.build.before_current")
             state.unfinished.path.rename(state.finished.path)
             make_current(state.folder, state.finished)
@@ -338,6 +328,10 @@ class _Build:
         return state.finished
 
     # -- help ------------------------------------------------------------------------------------
+
+    def _sort_bytes(self) -> int:
+        """Spilled bytes that one thread may sort at a time."""
+        return max(self.options.memory_bytes // self.options.threads // _SORT_COPIES, 1)
 
     def _report(self, phase: str) -> None:
         if self.progress is not None:
@@ -376,15 +370,3 @@ def _create_database(path: Path, sst: Path) -> None:
         shard.ingest(sst)
     finally:
         shard.close()
-
-
-def _splitters(folder: Path, shard: int, parts: int) -> list[bytes]:
-    """Keys that cut a shard's key space into `parts` ranges of about equal size."""
-    if parts <= 1:
-        return []
-    sample: list[bytes] = []
-    for part in read_spill(folder, shard):
-        rows = np.linspace(0, len(part) - 1, num=min(len(part), 4 * parts), dtype=np.int64)
-        sample += part.keys.take(rows).to_list()
-    sample = sorted(set(sample))
-    return sorted({sample[i * len(sample) // parts] for i in range(1, parts)})

@@ -148,12 +148,6 @@ class KeyedRows:
         selected = np.isin(file_id_of(self.rows), file_ids)
         return self if selected.all() else self.take(selected)
 
-    def in_key_range(self, low: bytes | None, high: bytes | None) -> KeyedRows:
-        """Those with `low <= key < high`; None is no bound."""
-        if low is None and high is None:
-            return self
-        return self.take(self.keys.in_range(low, high))
-
     def __len__(self) -> int:
         return len(self.rows)
 

@@ -40,7 +40,7 @@ HEADER_KEY = b""
 
 BLOCK_SIZE_BYTES = 4096  # a lookup of 10 k among 10 M keys reads one block per key
 BLOOM_BITS_PER_KEY = 10  # 1 % false positives
-RUNS_MAX = 10  # ingestions that may wait before runs of similar size are merged
+RUNS_MAX = 6  # ingestions that may wait before runs of similar size are merged
 # Chunk of `write_sst`: the interpreter lock is held for one chunk, and a lease heartbeat must not
 # wait long.
 SST_CHUNK_KEYS = 32_768

@@ -7,6 +7,7 @@ of both forms may be compared, concatenated and looked up together.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -118,17 +119,11 @@ class EncodedKeys:
             return order
         return _argsort_words(_big_endian_words(self.fixed))
 
-    def in_range(self, low: bytes | None, high: bytes | None) -> npt.NDArray[np.bool_]:
-        """Shape `(n,)`: whether `low <= key < high`, bytewise; None is no bound."""
-        keys = self.to_binary().binary
-        inside = np.ones(len(self), dtype=np.bool_)
-        if low is not None:
-            above = pc.greater_equal(keys, pa.scalar(low, pa.large_binary()))
-            inside &= above.to_numpy(zero_copy_only=False)
-        if high is not None:
-            below = pc.less(keys, pa.scalar(high, pa.large_binary()))
-            inside &= below.to_numpy(zero_copy_only=False)
-        return inside
+    def first_at_or_after(self, key: bytes) -> int:
+        """Of keys in bytewise order: the first row whose key is `key` or greater."""
+        return bisect_left(
+            range(len(self)), key, key=lambda row: self.slice(row, row + 1).to_list()[0]
+        )
 
     def differs_from_previous(self) -> npt.NDArray[np.bool_]:
         """Shape `(n,)`: where a run of equal neighbours begins; the first row always does."""

@@ -274,9 +274,16 @@ def test_file_in_the_way_is_a_clear_error(tmp_path: Path) -> None:
         build_rocks(tmp_path / "index", [])
 
 
+def test_one_key_larger_than_memory_is_one_range(tmp_path: Path) -> None:
+    sources = [source_of("a", [7] * 900), source_of("b", [6, 8])]
+    with build_rocks(tmp_path, sources, memory_bytes=1000) as index:
+        rows = rows_of(index, [6, 7, 8])
+        assert rows == [[("b", 0)], [("a", i) for i in range(900)], [("b", 1)]]
+
+
 def test_default_shard_count_follows_the_rows() -> None:
     assert [default_shard_count(n) for n in (0, 1, 2_000_000, 2_000_001, 10**7, 10**12)] == [
-        1, 1, 1, 2, 5, 64,
+        1, 1, 1, 2, 5, 32,
     ]  # fmt: skip
 
 

@@ -136,6 +136,31 @@ def test_flipped_bit_never_gives_a_wrong_answer(pristine: Path, tmp_path: Path) 
     assert found > 20
 
 
+@pytest.mark.parametrize("read", ["get", "scan"])
+def test_damaged_block_is_found_by_every_way_of_reading(read: str, tmp_path: Path) -> None:
+    """rocksdict's iterators end at a damaged block as if nothing followed."""
+    keys = [number.to_bytes(8) for number in range(1, 5001)]
+    write_sst(tmp_path / "x.sst", [(keys, [b"12345678"] * len(keys))], {"format": 1})
+    shard = Shard.create(tmp_path / "shard", open_cache(0))
+    shard.ingest(tmp_path / "x.sst")
+    shard.close()
+    (sst,) = (tmp_path / "shard").glob("*.sst")
+    intact = sst.read_bytes()
+    for offset in range(10, len(intact) // 2, len(intact) // 20):
+        data = bytearray(intact)
+        data[offset] ^= 4
+        sst.write_bytes(data)
+        shard = Shard.open(tmp_path / "shard", open_cache(0))
+        with pytest.raises(IndexDamagedError):
+            shard.get(keys) if read == "get" else list(shard.scan(batch_keys=100))
+        shard.close()
+    sst.write_bytes(intact)
+    shard = Shard.open(tmp_path / "shard", open_cache(0))
+    assert [key for batch in shard.scan(batch_keys=100) for key, _ in batch] == keys
+    assert [key for batch in shard.scan(prefix=keys[0][:7]) for key, _ in batch] == keys[:255]
+    shard.close()
+
+
 def test_every_prefix_of_a_shard_manifest_is_refused_or_right(
     pristine: Path, tmp_path: Path
 ) -> None:
