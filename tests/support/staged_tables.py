@@ -1,0 +1,110 @@
+"""A table in memory whose staging branch is written the way any writer may write it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionSpec
+
+from tableformat import Table
+from tableformat.commit.changeset import Changeset, CommitKind, Validation
+from tableformat.commit.engine import CommitResult, commit
+from tableformat.files.deletion_vector import build_positions
+from tableformat.files.dv_file import DeletionVector, write_deletion_vectors
+from tableformat.paths import data_file_locations, equality_delete_locations, puffin_locations
+from tableformat.spec.data_file import DataFile
+from tableformat.write.data_files import write_data_files
+from tableformat.write.equality_deletes import write_equality_deletes
+from tests.support.memory_tables import memory_catalog
+
+SCHEMA = pa.schema([("id", pa.int64()), ("region", pa.string()), ("note", pa.string())])
+Row = tuple[int | None, str | None, str]
+
+
+class StagedTable:
+    """`id` is the key, `region` may be the partition, `note` tells versions of a row apart."""
+
+    def __init__(
+        self, folder: object, *, partition_by: Sequence[str] = (), schema: pa.Schema = SCHEMA
+    ) -> None:
+        catalog = memory_catalog(str(folder))
+        self.table: Table = catalog.create_table(
+            "t.rows", schema, primary_key=["id"], partition_by=partition_by
+        )
+        self.environment = self.table.environment
+        self.schema = schema
+
+    def rows(self, *rows: Row) -> pa.Table:
+        columns = list(zip(*rows, strict=True)) or [[]] * len(self.schema)
+        arrays = [pa.array(c, t.type) for c, t in zip(columns, self.schema, strict=True)]
+        return pa.table(arrays, schema=self.schema)
+
+    def data_files(self, *rows: Row) -> list[DataFile]:
+        metadata = self.table.refresh().state.metadata
+        return write_data_files(
+            self.environment.store,
+            self.rows(*rows),
+            schema=metadata.schema(),
+            spec=metadata.spec(),
+            properties=metadata.properties,
+            location_for=data_file_locations(metadata, self.environment.runtime.ids),
+        )
+
+    def equality_deletes(
+        self, rows: pa.Table, columns: Sequence[str] = ("id",), spec: PartitionSpec | None = None
+    ) -> list[DataFile]:
+        metadata = self.table.refresh().state.metadata
+        return write_equality_deletes(
+            self.environment.store,
+            rows,
+            schema=metadata.schema(),
+            equality_ids=[metadata.schema().find_field(name).field_id for name in columns],
+            spec=self.global_spec() if spec is None else spec,
+            properties=metadata.properties,
+            location_for=equality_delete_locations(metadata, self.environment.runtime.ids),
+        )
+
+    def global_spec(self) -> PartitionSpec:
+        specs = self.table.refresh().state.metadata.partition_specs
+        return next((s for s in specs if not s.fields), UNPARTITIONED_PARTITION_SPEC)
+
+    def vectors(
+        self, positions: Mapping[str, Iterable[int]], files: Iterable[DataFile]
+    ) -> list[DataFile]:
+        by_path = {file.file_path: file for file in files}
+        return write_deletion_vectors(
+            self.environment.store,
+            [
+                DeletionVector(by_path[path], build_positions(np.array(list(found), np.int64)))
+                for path, found in positions.items()
+            ],
+            location_for=puffin_locations(self.table.state.metadata, self.environment.runtime.ids),
+            placement="packed",
+        )
+
+    def commit(
+        self,
+        *,
+        branch: str = "staging",
+        data: Iterable[DataFile] = (),
+        deletes: Iterable[DataFile] = (),
+        removed: Iterable = (),
+        summary: Mapping[str, str] | None = None,
+    ) -> CommitResult:
+        head = self.table.refresh().state.head(branch)
+        changeset = Changeset(
+            kind=CommitKind.ROW_DELTA,
+            branch=branch,
+            added_data_files=tuple(data),
+            added_delete_files=tuple(deletes),
+            removed_entries=tuple(removed),
+            summary=dict(summary or {}),
+            validation=Validation(starting_snapshot_id=None if head is None else head.snapshot_id),
+        )
+        return commit(self.environment, self.table.identifier, changeset)
+
+    def published(self) -> Counter:
+        return Counter(tuple(row.values()) for row in self.table.scan().to_arrow().to_pylist())
