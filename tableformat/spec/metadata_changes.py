@@ -8,6 +8,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 
 from tableformat.errors import NotFoundError
+from tableformat.spec.metadata_models import carry_index
 
 
 class MetadataChanges:
@@ -77,9 +78,11 @@ class MetadataChanges:
     def build(self) -> TableMetadata:
         """The result. Everything unchanged is shared with the base."""
         if self._model is None:
-            return self.base.model_copy(update=self._fields)
+            result = self.base.model_copy(update=self._fields)
+            if not self._removed_snapshots:
+                carry_index(self.base, result, self.added_snapshots)
+            return result
         fields = {name: getattr(self.base, name) for name in type(self.base).model_fields}
         fields = {k: v for k, v in fields.items() if k in self._model.model_fields}
         fields |= self.base.model_extra or {}
-        result: TableMetadata = self._model.model_validate({**fields, **self._fields})
-        return result
+        return self._model.model_validate({**fields, **self._fields})

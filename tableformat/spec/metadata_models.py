@@ -7,6 +7,7 @@ history of thousands quadratic. These subclasses cure both and are otherwise the
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic import ConfigDict, Field
@@ -20,6 +21,7 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.statistics import BlobMetadata, StatisticsFile
 from pyiceberg.typedef import IcebergBaseModel
 
+_INDEX = "_by_id"
 _KEEP_UNKNOWN = ConfigDict(extra="allow", populate_by_name=True, frozen=True)
 
 
@@ -58,16 +60,16 @@ class _Indexed(IcebergBaseModel):
         """The snapshot of that id; constant time."""
         # Kept beside the fields, where pydantic's equality does not look. `model_copy` takes it
         # along: the identity of the list tells whether it still fits.
-        index = self.__dict__.get("_by_id")
+        index = self.__dict__.get(_INDEX)
         if index is None or index[0] is not self.snapshots:
             index = (self.snapshots, {one.snapshot_id: one for one in self.snapshots})
-            self.__dict__["_by_id"] = index
+            self.__dict__[_INDEX] = index
         found: Snapshot | None = index[1].get(snapshot_id)
         return found
 
     def __getstate__(self) -> dict[Any, Any]:
         state = super().__getstate__()
-        fields = {name: value for name, value in state["__dict__"].items() if name != "_by_id"}
+        fields = {name: value for name, value in state["__dict__"].items() if name != _INDEX}
         return {**state, "__dict__": fields}
 
 
@@ -91,6 +93,13 @@ class IndexedMetadataV3(_Indexed, TableMetadataV3):
     snapshots: list[Snapshot] = Field(default_factory=list)
     statistics: list[StatisticsFile] = Field(default_factory=list)
     next_row_id: int = Field(alias="next-row-id", default=0)
+
+
+def carry_index(base: TableMetadata, result: TableMetadata, added: Mapping[int, Snapshot]) -> None:
+    """Give `result`, a copy of `base` with `added` more snapshots, the index plus those."""
+    index = base.__dict__.get(_INDEX)
+    if index is not None and index[0] is base.snapshots:
+        result.__dict__[_INDEX] = (result.snapshots, {**index[1], **added})
 
 
 def last_sequence_number(metadata: TableMetadata) -> int:
