@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from pyiceberg.exceptions import ValidationError
 from pyiceberg.table.refs import SnapshotRef, SnapshotRefType
 from pyiceberg.table.update import RemoveSnapshotRefUpdate, SetSnapshotRefUpdate, TableUpdate
 
@@ -332,6 +333,16 @@ def _retention_of(ref: SnapshotRef | None) -> Retention:
 
 
 def _ref_of(update: SetSnapshotRefUpdate) -> SnapshotRef:
+    try:
+        return _validated(update)
+    except (ValueError, ValidationError) as error:
+        raise InvalidInputError(
+            "retention settings must be positive; a tag has max_ref_age_ms only",
+            ref=update.ref_name,
+        ) from error
+
+
+def _validated(update: SetSnapshotRefUpdate) -> SnapshotRef:
     return SnapshotRef(
         snapshot_id=update.snapshot_id,
         snapshot_ref_type=SnapshotRefType(update.type),
