@@ -6,9 +6,13 @@ was published. Walking back from the staging head, the backlog ends
 1. at the marker's snapshot: everything above it is new;
 2. at a snapshot of the target's own history where the cursor was what it is now (after a trim, or
    on the fork point of a new staging branch): nothing was published since;
-3. nowhere else. A walk that meets an older marker (staging was rolled back), that ends at a target
+3. at the root of a branch that was never published from;
+4. nowhere else. A walk that meets an older marker (staging was rolled back), that ends at a target
    snapshot with another marker, or that runs out of history cannot prove its position, so the
    cycle stops; it never converts twice and never skips (R18, P8).
+
+A target that was rolled back is recovered from its own marker: what staging knows of publishes that
+are gone is followed back to the staged snapshots that they covered.
 """
 
 from __future__ import annotations
@@ -25,7 +29,7 @@ from tableformat.environment import Environment
 from tableformat.errors import CorruptDataError, InvalidInputError, NotFoundError, UnsupportedError
 from tableformat.files.manifest_store import load_manifest, load_manifest_list
 from tableformat.spec.data_file import EntryStatus, FileContent, ManifestEntry
-from tableformat.spec.names import STAGING_MARKER
+from tableformat.spec.names import MAIN_BRANCH, STAGING_MARKER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,22 +121,18 @@ def plan_backlog(
         )
     if limit is not None and limit < 1:
         raise InvalidInputError("the limit of staged snapshots must be positive", limit=limit)
-    target_chain = list(ancestors(state.metadata, _head_id(state, target)))
-    target_ids = {snapshot.snapshot_id for snapshot in target_chain}
-    cursor = newest_marker(target_chain)
-    published = {marker_of(snapshot) for snapshot in target_chain} - {None}
+    history = _TargetHistory.of(state, target)
+    end = history.cursor if from_snapshot is None else from_snapshot
     backlog: list[Snapshot] = []
-    stop: Snapshot | None = None
-    for snapshot in ancestors(state.metadata, head.snapshot_id):
-        end = from_snapshot if from_snapshot is not None else cursor
+    last: Snapshot | None = None
+    for snapshot in _walk_staging(state.metadata, head.snapshot_id, history):
+        last = snapshot
         if snapshot.snapshot_id == end:
             return _oldest_first(backlog, limit)
-        if from_snapshot is None and (
-            snapshot.snapshot_id in target_ids or snapshot.snapshot_id in published
-        ):
-            stop = snapshot
+        if from_snapshot is None and history.ends_walk(snapshot):
             break
-        backlog.append(snapshot)
+        if not history.was_target(snapshot):
+            backlog.append(snapshot)
     if from_snapshot is not None:
         raise InvalidInputError(
             "the snapshot to start from is not in the staging branch's history",
@@ -140,23 +140,79 @@ def plan_backlog(
             branch=staging,
             table=state.name,
         )
-    if _position_is_proven(stop, cursor, target_chain, backlog):
+    if history.proves_position(last):
         return _oldest_first(backlog, limit)
-    raise _lost_cursor(state, staging, target, cursor, stop)
+    raise _lost_cursor(state, staging, target, history.cursor, last)
 
 
-def _position_is_proven(
-    stop: Snapshot | None,
-    cursor: int | None,
-    target_chain: list[Snapshot],
-    backlog: list[Snapshot],
-) -> bool:
-    if stop is None:
-        # The walk reached the root: right only for a branch that was never published from.
-        return cursor is None and (not backlog or backlog[-1].parent_snapshot_id is None)
-    below = dropwhile(lambda each: each.snapshot_id != stop.snapshot_id, target_chain)
-    ids = {snapshot.snapshot_id for snapshot in target_chain}
-    return stop.snapshot_id in ids and newest_marker(below) == cursor
+@dataclass(frozen=True, slots=True)
+class _TargetHistory:
+    """The target's own history, and what once was in it.
+
+    Attributes:
+        chain: The head and its ancestors, newest first.
+        ids: Their ids.
+        former: Snapshots that were its head by the table's log (main only): a rolled-back target
+            leaves them in the history of a trimmed staging branch, and they are no staged changes.
+        published: Staged snapshots that some marker of the chain names.
+    """
+
+    chain: tuple[Snapshot, ...]
+    ids: frozenset[int]
+    former: frozenset[int]
+    published: frozenset[int | None]
+
+    @staticmethod
+    def of(state: TableState, target: str) -> _TargetHistory:
+        chain = tuple(ancestors(state.metadata, _head_id(state, target)))
+        log = state.metadata.snapshot_log if target == MAIN_BRANCH else ()
+        return _TargetHistory(
+            chain=chain,
+            ids=frozenset(snapshot.snapshot_id for snapshot in chain),
+            former=frozenset(entry.snapshot_id for entry in log),
+            published=frozenset(marker_of(snapshot) for snapshot in chain) - {None},
+        )
+
+    @property
+    def cursor(self) -> int | None:
+        """The last staged snapshot that was published."""
+        return newest_marker(self.chain)
+
+    def ends_walk(self, snapshot: Snapshot) -> bool:
+        """Whether nothing above `snapshot` can be older than what was published."""
+        return snapshot.snapshot_id in self.ids or snapshot.snapshot_id in self.published
+
+    def was_target(self, snapshot: Snapshot) -> bool:
+        """Whether a snapshot that is not in the chain was committed to the target, not staged."""
+        return snapshot.snapshot_id in self.former or marker_of(snapshot) is not None
+
+    def proves_position(self, last: Snapshot | None) -> bool:
+        """Whether a walk that ended at `last` without meeting the cursor has missed nothing."""
+        if last is None or last.snapshot_id not in self.ids:
+            # The root of a branch that was never published from.
+            return self.cursor is None and last is not None and last.parent_snapshot_id is None
+        below = dropwhile(lambda each: each.snapshot_id != last.snapshot_id, self.chain)
+        return newest_marker(below) == self.cursor
+
+
+def _walk_staging(
+    metadata: TableMetadata, head_id: int, history: _TargetHistory
+) -> Iterator[Snapshot]:
+    """Staging's history, newest first.
+
+    A publish that the target has lost again (rollback, replaced branch) stands for the staged
+    snapshots that it covered: there the walk goes on at its marker, not at its parent.
+    """
+    by_id = {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
+    seen: set[int] = set()
+    current: int | None = head_id
+    while current is not None and current in by_id and current not in seen:
+        seen.add(current)
+        snapshot = by_id[current]
+        yield snapshot
+        marker = marker_of(snapshot)
+        lost_publish = marker is not None and current not in history.ids
+        current = marker if lost_publish else snapshot.parent_snapshot_id
 
 
 def _oldest_first(backlog: list[Snapshot], limit: int | None) -> list[Snapshot]:

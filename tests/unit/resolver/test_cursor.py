@@ -1,0 +1,152 @@
+"""Where a cycle starts: markers, trims, rollbacks. Never twice, never skipped (R18, P8)."""
+
+from collections import Counter
+
+import pytest
+
+from resolver import resolve
+from resolver.index_check import verify
+from resolver.staging import cursor_of, plan_backlog
+from tableformat.commit.refs import replace_branch, rollback
+from tableformat.errors import InvalidInputError, NotFoundError
+from tests.support.staged_tables import StagedTable
+
+
+@pytest.fixture
+def staged(tmp_path):
+    staged = StagedTable(tmp_path)
+    staged.table.append(staged.rows((1, "eu", "base")))
+    return staged
+
+
+def stage(staged, note):
+    result = staged.table.stage(upserts=staged.rows((1, "eu", note)))
+    return result.snapshot.snapshot_id
+
+
+def head_of(staged, branch):
+    return staged.table.refresh().state.head(branch).snapshot_id
+
+
+def backlog(staged, **options):
+    state = staged.table.refresh().state
+    found = plan_backlog(state, staging="staging", target="main", **options)
+    return [snapshot.snapshot_id for snapshot in found]
+
+
+def test_backlog_is_everything_after_the_marker_oldest_first(staged):
+    first, second, third = (stage(staged, note) for note in "abc")
+    assert backlog(staged) == [first, second, third]
+    resolve(staged.table, limit=2)
+    assert cursor_of(staged.table.state, "main") == second
+    assert backlog(staged) == [third]
+
+
+def test_foreign_commits_on_the_target_do_not_hide_the_marker(staged):
+    first, second = stage(staged, "a"), stage(staged, "b")
+    resolve(staged.table, limit=1)
+    staged.table.append(staged.rows((2, "eu", "appended")))
+    assert cursor_of(staged.table.state, "main") == first
+    assert backlog(staged) == [second]
+
+
+def test_trimmed_staging_starts_at_the_published_snapshot(staged):
+    stage(staged, "a")
+    assert resolve(staged.table).trimmed
+    assert head_of(staged, "staging") == head_of(staged, "main")
+    staged.table.append(staged.rows((2, "eu", "appended")))
+    third = stage(staged, "c")
+    assert backlog(staged) == [third]
+
+
+def test_staging_rolled_back_behind_the_cursor_stops(staged):
+    first = stage(staged, "a")
+    stage(staged, "b")
+    resolve(staged.table, limit=1)
+    resolve(staged.table, limit=1)
+    staging = head_of(staged, "staging")
+    replace_branch(
+        staged.environment, staged.table.identifier, "staging", to=first, expected_head=staging
+    )
+    with pytest.raises(InvalidInputError, match="cursor is not reachable"):
+        resolve(staged.table)
+
+
+def test_staging_replaced_by_an_older_target_snapshot_stops_until_told_where_to_start(staged):
+    base = head_of(staged, "main")
+    stage(staged, "a")
+    resolve(staged.table)
+    published = head_of(staged, "main")
+    replace_branch(
+        staged.environment, staged.table.identifier, "staging", to=base, expected_head=published
+    )
+    new = stage(staged, "b")
+    with pytest.raises(InvalidInputError, match="--from-snapshot"):
+        resolve(staged.table)
+    assert backlog(staged, from_snapshot=base) == [new]
+    resolve(staged.table, from_snapshot=base)
+    assert staged.published() == Counter([(1, "eu", "b")])
+    assert resolve(staged.table).staged_snapshots == 0
+
+
+def test_rolled_back_target_is_published_to_again_from_its_own_marker(staged):
+    first, second = stage(staged, "a"), stage(staged, "b")
+    resolve(staged.table, limit=1)
+    after_first = head_of(staged, "main")
+    resolve(staged.table)
+    rollback(staged.environment, staged.table.identifier, snapshot_id=after_first)
+    assert cursor_of(staged.table.refresh().state, "main") == first
+    resolve(staged.table)
+    assert staged.published() == Counter([(1, "eu", "b")])
+    assert second is not None
+
+
+def test_from_snapshot_outside_of_staging_is_refused(staged):
+    stage(staged, "a")
+    with pytest.raises(InvalidInputError, match="not in the staging branch"):
+        resolve(staged.table, from_snapshot=12345)
+
+
+def test_target_rolled_back_behind_a_trim_gets_its_staged_changes_again_and_no_others(staged):
+    """The appended row was rolled back on purpose; the staged change was not."""
+    base = head_of(staged, "main")
+    staged.table.append(staged.rows((2, "eu", "appended")))
+    first = stage(staged, "a")
+    assert resolve(staged.table).trimmed
+    second = stage(staged, "b")
+    rollback(staged.environment, staged.table.identifier, snapshot_id=base)
+    assert backlog(staged) == [first, second]
+    resolve(staged.table)
+    assert staged.published() == Counter([(1, "eu", "b")])
+    assert verify(staged.table).report.is_sound
+
+
+def test_index_follows_a_rollback_that_brings_rows_back(staged):
+    """The row died in a publish that was rolled back: the index must know it again."""
+    staged.table.append(staged.rows((2, "eu", "two")))
+    before = head_of(staged, "main")
+    staged.table.stage(deletes=staged.rows((2, None, "")).select(["id"]))
+    resolve(staged.table)
+    staging = head_of(staged, "staging")
+    rollback(staged.environment, staged.table.identifier, snapshot_id=before)
+    replace_branch(
+        staged.environment, staged.table.identifier, "staging", to=before, expected_head=staging
+    )
+    staged.table.refresh()
+    staged.table.stage(upserts=staged.rows((2, "us", "again")))
+    resolve(staged.table)
+    assert staged.published() == Counter([(1, "eu", "base"), (2, "us", "again")])
+
+
+def test_empty_staging_branch_name_or_tag_is_refused(staged):
+    stage(staged, "a")
+    with pytest.raises(InvalidInputError, match="not a branch"):
+        resolve(staged.table, staging="")
+    with pytest.raises(NotFoundError, match="no staging branch"):
+        resolve(staged.table, staging="other")
+
+
+def test_limit_of_zero_is_refused(staged):
+    stage(staged, "a")
+    with pytest.raises(InvalidInputError, match="positive"):
+        resolve(staged.table, limit=0)

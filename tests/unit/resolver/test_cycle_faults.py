@@ -1,0 +1,222 @@
+"""Conflicts, lost answers, lying locks and failing disks in the middle of a cycle."""
+
+import threading
+from collections import Counter
+
+import pytest
+
+from resolver import resolve
+from resolver.index_check import verify
+from tableformat import TableCatalog
+from tableformat.commit.evolution import update_properties
+from tableformat.environment import Environment
+from tableformat.errors import (
+    CommitConflictError,
+    CommitUnknownError,
+    FencedError,
+    StoreUnavailableError,
+)
+from tableformat.runtime import Runtime
+from tableformat.table import Table
+from tests.support.lying_lock import GrantAllLock
+from tests.support.staged_tables import StagedTable
+
+
+@pytest.fixture
+def staged(tmp_path):
+    staged = StagedTable(tmp_path)
+    staged.table.append(staged.rows(*[(key, "eu", "base") for key in range(20)]))
+    staged.table.stage(upserts=staged.rows((1, "eu", "new"), (30, "eu", "new")))
+    return staged
+
+
+MATCHED = [
+    "resolve.after_read", "resolve.after_match", "resolve.after_dv_write", "commit.before_swap",
+]  # fmt: skip
+EXPECTED = Counter(
+    [(key, "eu", "base") for key in range(20) if key != 1] + [(1, "eu", "new"), (30, "eu", "new")]
+)
+
+
+def arm(staged, point, action, times=1):
+    points = staged.environment.runtime.fail_points
+    left = times
+
+    def run(name):
+        nonlocal left
+        left -= 1
+        if left <= 0:
+            points.armed.pop(name, None)
+        action()
+
+    points.armed[point] = run
+
+
+def other_process(staged):
+    """The same table through other eyes: no shared fail points, its own handle."""
+    environment = Environment(staged.environment.catalog, staged.environment.store, Runtime())
+    return Table(environment, staged.table.state)
+
+
+def puffins(staged):
+    prefix = staged.table.state.metadata.location
+    return {
+        o.location
+        for o in staged.environment.store.list_prefix(prefix)
+        if o.location.endswith("puffin")
+    }
+
+
+def test_appends_faster_than_the_cycle_do_not_starve_it(staged):
+    """L8: the writer commits before each of the first thirty attempts."""
+    other = other_process(staged)
+    keys = iter(range(100, 200))
+
+    def commit():
+        other.append(staged.rows((next(keys), "us", "beside"), (1, "us", "beside")))
+
+    arm(staged, "resolve.after_dv_write", commit, times=30)
+    report = resolve(staged.table)
+    assert report.attempts == 31
+    beside = Counter((key, "us", "beside") for key in range(100, 130))
+    assert staged.published() == EXPECTED + beside  # key 1 of every append died in the publish
+    assert verify(staged.table).report.is_sound
+
+
+def test_definite_conflict_leaves_no_files_of_its_own(staged):
+    before = puffins(staged)
+
+    def lose(_name):
+        raise CommitConflictError("lost")
+
+    update_properties(
+        staged.environment,
+        staged.table.identifier,
+        updates={"commit.retry.num-retries": "0"},
+    )
+    points = staged.environment.runtime.fail_points
+    points.armed["catalog.before_swap"] = lose
+    with pytest.raises(CommitConflictError):
+        resolve(staged.table)
+    points.armed.clear()
+    assert puffins(staged) == before
+    resolve(staged.table)
+    assert staged.published() == EXPECTED
+
+
+def test_lost_answer_of_the_publish_is_settled_by_looking(staged):
+    def lose():
+        raise CommitUnknownError("the answer was lost")
+
+    arm(staged, "catalog.after_swap", lose)
+    report = resolve(staged.table)
+    assert report.staged_snapshots == 1
+    assert staged.published() == EXPECTED
+    assert resolve(staged.table).staged_snapshots == 0
+
+
+@pytest.mark.parametrize(
+    "point",
+    ["resolve.after_read", "resolve.after_match", "resolve.after_dv_write", "commit.before_swap"],
+)
+def test_failed_cycle_that_had_matched_keys_loses_nothing(staged, point):
+    """R01."""
+
+    def fail():
+        raise StoreUnavailableError("the store is away")
+
+    arm(staged, point, fail)
+    with pytest.raises(StoreUnavailableError):
+        resolve(staged.table)
+    assert staged.published() == Counter((key, "eu", "base") for key in range(20))
+    assert resolve(staged.table).deleted_rows == 1
+    assert staged.published() == EXPECTED
+
+
+def test_index_trouble_after_the_publish_costs_no_rows(staged):
+    def fail():
+        raise StoreUnavailableError("the disk is full")
+
+    arm(staged, "resolve.after_prepare", fail)
+    assert resolve(staged.table).staged_snapshots == 1
+    staged.table.stage(deletes=staged.rows((30, None, "")).select(["id"]))
+    resolve(staged.table)
+    assert staged.published() == EXPECTED - Counter([(30, "eu", "new")])
+    assert verify(staged.table).report.is_sound
+
+
+@pytest.mark.parametrize("tokens", ["rising", "same"])
+def test_two_resolvers_under_a_lock_that_grants_everyone_publish_once(staged, tokens, tmp_path):
+    """I16, R02: the second runs completely inside the first, just before its publish."""
+    liar = GrantAllLock(tokens=tokens)
+    other = other_process(staged)
+    arm(
+        staged,
+        "resolve.after_dv_write",
+        lambda: resolve(other, lock=liar, index_directory=tmp_path / "other-index"),
+    )
+    with pytest.raises((CommitConflictError, FencedError)):
+        resolve(staged.table, lock=liar)
+    assert staged.published() == EXPECTED
+    assert resolve(staged.table).staged_snapshots == 0
+    assert staged.published() == EXPECTED
+
+
+def test_zombie_with_an_older_token_cannot_publish(staged, tmp_path):
+    """I17: its lease was taken over, and the new holder has published."""
+    liar = GrantAllLock()
+    other = other_process(staged)
+    staged.table.stage(upserts=staged.rows((2, "eu", "later")))
+
+    def take_over():
+        resolve(other, lock=liar, limit=1, index_directory=tmp_path / "other-index")
+
+    arm(staged, "resolve.after_match", take_over)
+    with pytest.raises((FencedError, CommitConflictError)):
+        resolve(staged.table, lock=liar)
+    resolve(staged.table)
+    assert staged.published() == EXPECTED - Counter([(2, "eu", "base")]) + Counter(
+        [(2, "eu", "later")]
+    )
+
+
+def test_writers_and_resolvers_in_threads_lose_and_repeat_nothing(tmp_path):
+    staged = StagedTable(tmp_path)
+    staged.table.append(staged.rows((0, "eu", "base")))
+    update_properties(
+        staged.environment,
+        staged.table.identifier,
+        updates={"commit.retry.num-retries": "100", "commit.retry.min-wait-ms": "1"},
+    )
+    errors: list[BaseException] = []
+
+    def run(task):
+        try:
+            task(TableCatalog(staged.environment).load_table("t.rows"))
+        except BaseException as error:
+            errors.append(error)
+
+    def write(first):
+        return lambda table: [
+            table.stage(upserts=staged.rows((first + i, "eu", "x"), (0, "eu", f"{first + i}")))
+            for i in range(8)
+        ]
+
+    def publish(table):
+        for _ in range(6):
+            if table.refresh().state.head("staging") is not None:
+                resolve(table)
+
+    threads = [
+        threading.Thread(target=run, args=(task,)) for task in (write(100), write(200), publish)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert errors == []
+    resolve(staged.table)
+    found = staged.published()
+    assert sum(found.values()) == 17
+    assert {row[0] for row in found} == {0, *range(100, 108), *range(200, 208)}
+    assert verify(staged.table).report.is_sound
