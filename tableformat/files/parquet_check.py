@@ -7,24 +7,20 @@ everything that says the same thing twice:
 - row count of the footer, of its row groups, and of the manifest entry;
 - physical type and path of every column chunk that is read, and the footer's schema;
 - the columns that the manifest entry has sizes of, and the ones found under the wanted ids;
-- values present in what was read, and in the row groups' statistics. This one only for our own
-  files: of other writers it is not known whether their counts are right for nested columns.
+- for our own files: the schema and its checksum (`parquet_schema_checksum`), and the values of
+  every column, counted when written and when read (`parquet_value_counts`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.schema import Schema
 
 from tableformat.errors import CorruptDataError
 from tableformat.files.parquet_columns import FileColumn
-from tableformat.files.parquet_schema_checksum import has_checksum
-from tableformat.spec.arrow_arrays import rebased_offsets
 from tableformat.spec.data_file import DataFile
-from tableformat.spec.types import is_list
 
 
 def check_row_count(footer: pq.FileMetaData, data_file: DataFile) -> None:
@@ -82,65 +78,3 @@ def check_stored_ids(data_file: DataFile, found: Sequence[FileColumn], schema: S
                 column=schema.find_column_name(field_id),
                 field_id=field_id,
             )
-
-
-class PresentCounts:
-    """Counts present (non-null) values per leaf of what is read, for the comparison at the end.
-
-    Costs a look at cached null counts per batch and column.
-    """
-
-    def __init__(self, footer: pq.FileMetaData, columns: Sequence[FileColumn]) -> None:
-        self._footer = footer
-        self._columns = columns
-        self._found: dict[int, int] = {}
-        self._is_wanted = has_checksum(footer)
-
-    def add(self, columns: Sequence[pa.Array]) -> None:
-        """Count one batch, as it was read."""
-        if not self._is_wanted:
-            return
-        for values, column in zip(columns, self._columns, strict=True):
-            for leaf, count in _present(values, column, len(values)):
-                self._found[leaf] = self._found.get(leaf, 0) + count
-
-    def check(self, row_groups: Sequence[int]) -> None:
-        """Compare with the statistics of the row groups that were read.
-
-        Raises:
-            CorruptDataError: A column held more or fewer values.
-        """
-        for leaf, found in self._found.items():
-            chunks = [self._footer.row_group(index).column(leaf) for index in row_groups]
-            statistics = [chunk.statistics for chunk in chunks]
-            if any(each is None or not each.has_null_count for each in statistics):
-                continue
-            nulls = sum(each.null_count for each in statistics)
-            expected = sum(chunk.num_values for chunk in chunks) - nulls
-            if found != expected:
-                raise CorruptDataError(
-                    "a column holds another number of values than the footer says",
-                    column=self._footer.schema.column(leaf).path,
-                    expected=expected,
-                    found=found,
-                )
-
-
-def _present(values: pa.Array, column: FileColumn, parents: int) -> Iterator[tuple[int, int]]:
-    """Leaf index and number of present values, given how many parents are present.
-
-    Below a null parent Arrow nulls what can be null, and fills in what cannot.
-    """
-    present = len(values) - values.null_count if column.nullable else parents
-    if column.leaf_index >= 0:
-        yield column.leaf_index, present
-    elif pa.types.is_struct(values.type):
-        for index, child in enumerate(column.children):
-            yield from _present(values.field(index), child, present)
-    elif is_list(values.type):
-        _, first, count = rebased_offsets(values)
-        yield from _present(values.values.slice(first, count), column.children[0], count)
-    elif pa.types.is_map(values.type):
-        _, first, count = rebased_offsets(values)
-        yield from _present(values.keys.slice(first, count), column.children[0], count)
-        yield from _present(values.items.slice(first, count), column.children[1], count)

@@ -29,7 +29,6 @@ class FileColumn:
     name: str
     field_id: int | None
     kind: pa.DataType
-    nullable: bool
     children: tuple[FileColumn, ...] = ()
     leaf_index: int = -1
 
@@ -104,14 +103,12 @@ def _column(field: pa.Field, counter: Iterator[int]) -> FileColumn:
             name=field.name,
             field_id=field_id_of(field),
             kind=kind,
-            nullable=field.nullable,
             leaf_index=next(counter),
         )
     return FileColumn(
         name=field.name,
         field_id=field_id_of(field),
         kind=kind,
-        nullable=field.nullable,
         children=tuple(_column(part, counter) for part in parts),
     )
 

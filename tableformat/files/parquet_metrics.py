@@ -177,26 +177,40 @@ def count_nans(table: pa.Table, leaves: Sequence[Leaf]) -> dict[int, int]:
 
 
 def file_metrics(
-    footer: pq.FileMetaData, leaves: Sequence[Leaf], nan_counts: Mapping[int, int]
+    footer: pq.FileMetaData,
+    leaves: Sequence[Leaf],
+    *,
+    present_counts: Sequence[int],
+    nan_counts: Mapping[int, int],
 ) -> FileMetrics:
     """The statistics of a finished file.
 
     Args:
         footer: Its Parquet footer.
         leaves: `leaves_of` its schema.
+        present_counts: Non-null values per leaf, counted while it was written.
         nan_counts: Sums of `count_nans` over everything written to it.
     """
     metrics = FileMetrics(split_offsets=_split_offsets(footer), nan_value_counts=dict(nan_counts))
     groups = [footer.row_group(index) for index in range(footer.num_row_groups)]
     for index, leaf in enumerate(leaves):
-        _add_leaf(metrics, leaf, [group.column(index) for group in groups])
+        if leaf.field_id > USER_FIELD_ID_MAX:
+            continue
+        chunks = [group.column(index) for group in groups]
+        metrics.column_sizes[leaf.field_id] = sum(chunk.total_compressed_size for chunk in chunks)
+        if not leaf.has_counts:
+            continue
+        metrics.value_counts[leaf.field_id] = footer.num_rows
+        metrics.null_value_counts[leaf.field_id] = footer.num_rows - present_counts[index]
+        if leaf.mode.bounds:
+            _add_bounds(metrics, leaf, chunks)
     return metrics
 
 
 def row_group_metrics(
     footer: pq.FileMetaData, row_group: int, leaves: Sequence[tuple[int, Leaf]]
 ) -> FileMetrics:
-    """The statistics of one row group, for skipping it; NaN counts are not known.
+    """Counts and bounds in one row group, for skipping it; NaN counts are not known.
 
     Args:
         footer: The file's footer.
@@ -206,29 +220,23 @@ def row_group_metrics(
     metrics = FileMetrics()
     group = footer.row_group(row_group)
     for index, leaf in leaves:
-        _add_leaf(metrics, leaf, [group.column(index)])
+        chunk = group.column(index)
+        statistics = chunk.statistics
+        if leaf.field_id > USER_FIELD_ID_MAX or statistics is None:
+            continue
+        if statistics.has_null_count:
+            metrics.value_counts[leaf.field_id] = chunk.num_values
+            metrics.null_value_counts[leaf.field_id] = statistics.null_count
+            _add_bounds(metrics, leaf, [chunk])
     return metrics
-
-
-def _add_leaf(metrics: FileMetrics, leaf: Leaf, chunks: Sequence[Any]) -> None:
-    if leaf.field_id > USER_FIELD_ID_MAX:
-        return
-    metrics.column_sizes[leaf.field_id] = sum(chunk.total_compressed_size for chunk in chunks)
-    if not leaf.has_counts:
-        return
-    metrics.value_counts[leaf.field_id] = sum(chunk.num_values for chunk in chunks)
-    statistics = [chunk.statistics for chunk in chunks]
-    if any(each is None or not each.has_null_count for each in statistics):
-        return
-    metrics.null_value_counts[leaf.field_id] = sum(each.null_count for each in statistics)
-    if leaf.mode.bounds:
-        _add_bounds(metrics, leaf, chunks)
 
 
 def _add_bounds(metrics: FileMetrics, leaf: Leaf, chunks: Sequence[Any]) -> None:
     lows, highs = [], []
     for chunk in chunks:
         statistics = chunk.statistics
+        if statistics is None or not statistics.has_null_count:
+            return
         if statistics.has_min_max:
             lows.append(statistics.min_raw)
             highs.append(statistics.max_raw)

@@ -20,6 +20,7 @@ _CODECS = {
     "none": "NONE",
 }
 _CODECS_WITH_LEVEL = {"zstd", "gzip", "brotli"}
+_ROW_GROUP_ROWS_MAX = 64 << 20  # Arrow cuts larger ones
 _BLOOM_PREFIX = "parquet.bloom-filter-enabled.column."
 
 
@@ -105,7 +106,7 @@ def parquet_options(properties: Mapping[str, str], *, for_deletes: bool = False)
     return ParquetOptions(
         target_file_size_bytes=target,
         row_group_size_bytes=number("parquet.row-group-size-bytes", 128 << 20),
-        row_group_rows_max=number("parquet.row-group-limit", 1 << 20),
+        row_group_rows_max=min(number("parquet.row-group-limit", 1 << 20), _ROW_GROUP_ROWS_MAX),
         page_size_bytes=number("parquet.page-size-bytes", 1 << 20),
         page_rows_max=number("parquet.page-row-limit", 20_000),
         dictionary_size_bytes=number("parquet.dict-size-bytes", 2 << 20),

@@ -34,7 +34,6 @@ from tableformat.errors import (
     error_context,
 )
 from tableformat.files.parquet_check import (
-    PresentCounts,
     check_chunks,
     check_row_count,
     check_stored_ids,
@@ -49,6 +48,7 @@ from tableformat.files.parquet_columns import (
 from tableformat.files.parquet_projection import columns_by_id, missing_column, project_column
 from tableformat.files.parquet_row_groups import RowGroupFilter, matching_row_groups
 from tableformat.files.parquet_schema_checksum import check_schema
+from tableformat.files.parquet_value_counts import ReadCounts
 from tableformat.spec.arrow_arrays import constant_array
 from tableformat.spec.data_file import PARQUET_FORMAT, DataFile
 from tableformat.spec.names import LAST_UPDATED_SEQUENCE_NUMBER_FIELD_ID, ROW_ID_FIELD_ID
@@ -186,7 +186,7 @@ def _batches(
                 yield plan.project([], start, min(batch_rows, end - start))
             continue
         groups = list(range(first, last + 1))
-        counts = PresentCounts(footer, plan.columns)
+        counts = ReadCounts(footer, plan.columns)
         stream = reader.reader.iter_batches(
             batch_rows, row_groups=groups, column_indices=plan.leaves, use_threads=True
         )

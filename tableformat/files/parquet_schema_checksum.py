@@ -34,20 +34,15 @@ def expected_checksum(stored: pa.Schema) -> str:
     return _checksum_of_empty_file(stored.serialize().to_pybytes())
 
 
-def has_checksum(footer: pq.FileMetaData) -> bool:
-    """Whether a file is one of ours; files of other writers have no checksum."""
-    return CHECKSUM_KEY.encode() in (footer.metadata or {})
-
-
 def check_schema(reader: pq.ParquetFile) -> None:
     """Hold a file's schema against the checksum in its footer, if there is one.
 
     Raises:
         CorruptDataError: They differ.
     """
-    if not has_checksum(reader.metadata):
+    stored = (reader.metadata.metadata or {}).get(CHECKSUM_KEY.encode())
+    if stored is None:
         return
-    stored = reader.metadata.metadata[CHECKSUM_KEY.encode()]
     found = schema_checksum(reader)
     if stored != found.encode():
         raise CorruptDataError(

@@ -20,6 +20,7 @@ from tableformat.files.parquet_metrics import FileMetrics, count_nans, file_metr
 from tableformat.files.parquet_options import ParquetOptions
 from tableformat.files.parquet_schema import stored_rows, stored_schema
 from tableformat.files.parquet_schema_checksum import CHECKSUM_KEY, expected_checksum
+from tableformat.files.parquet_value_counts import WrittenCounts
 from tableformat.spec.data_file import PARQUET_FORMAT, DataFile, FileContent
 from tableformat.store.base import ObjectStore
 
@@ -52,6 +53,7 @@ class ParquetFileWriter:
         self._leaves = leaves_of(schema, properties)
         self._nan_counts: Counter[int] = Counter()
         self._arrow = stored_schema(schema)
+        self._counts = WrittenCounts(self._arrow)
         self._writer: pq.ParquetWriter | None = None
         self._sink: Any = store.open_output(location)
         self._guard(lambda: self._start(options))
@@ -85,6 +87,7 @@ class ParquetFileWriter:
         self._guard(lambda: writer.write_table(stored, row_group_size=rows.num_rows))
         for field_id, count in count_nans(stored, self._leaves).items():
             self._nan_counts[field_id] += count
+        self._counts.add(stored)
         self.record_count += rows.num_rows
 
     def close(self) -> tuple[int, FileMetrics]:
@@ -94,14 +97,17 @@ class ParquetFileWriter:
             File size in bytes, and the statistics.
         """
         writer = self._open_writer
-        writer.add_key_value_metadata({CHECKSUM_KEY: expected_checksum(self._arrow)})
+        checksum = {CHECKSUM_KEY: expected_checksum(self._arrow)}
+        writer.add_key_value_metadata(checksum | self._counts.metadata())
         self._guard(writer.close)
         size_bytes = int(self._sink.tell())
         self._guard(self._sink.close)
         footer = writer.writer.metadata
         if footer.num_rows != self.record_count:
             raise InternalError("Parquet footer counts other rows", location=self.location)
-        return size_bytes, file_metrics(footer, self._leaves, self._nan_counts)
+        return size_bytes, file_metrics(
+            footer, self._leaves, present_counts=self._counts.totals, nan_counts=self._nan_counts
+        )
 
     def abort(self) -> None:
         """Give the file up. Nothing appears; never raises for a file that is closed already."""

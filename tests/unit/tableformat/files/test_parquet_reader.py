@@ -554,7 +554,7 @@ def _broken(data: bytes) -> dict[str, bytes]:
     return {
         "tail cut": data[:-1],
         "footer cut": data[:-30],
-        "middle cut": data[: len(data) // 3] + data[len(data) // 3 + 5 :],
+        "middle cut": data[:40] + data[45:],
         "head cut": data[4:],
         "empty": b"",
         "magic only": b"PAR1",
