@@ -160,7 +160,6 @@ class _Pulse:
         self.lease = lease
         self.lost: str | None = None
         self._manager = manager
-        self._renewing = threading.Lock()
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         if heartbeat:
@@ -169,13 +168,18 @@ class _Pulse:
             self._thread.start()
 
     def renew(self) -> None:
-        """Prove the lease at the store; one renewal at a time, so that confirmations only rise."""
-        with self._renewing:
-            try:
-                self.lease = self._manager.renew(self.lease)
-            except LeaseLostError as error:
-                self._give_up(error.message.removeprefix("lease lost: "))
-                raise
+        """Prove the lease at the store.
+
+        Without a mutex: `confirm` must not wait for a heartbeat that hangs in a dead connection. Of
+        two renewals at once the newer proof stays.
+        """
+        try:
+            renewed = self._manager.renew(self.lease)
+        except LeaseLostError as error:
+            self._give_up(error.message.removeprefix("lease lost: "))
+            raise
+        if renewed.confirmed_ms > self.lease.confirmed_ms:
+            self.lease = renewed
 
     def reason_lost(self) -> str | None:
         """Why the lease cannot be trusted, or None. No I/O, no waiting for a renewal under way."""

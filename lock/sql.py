@@ -110,7 +110,7 @@ class SqlRecordStore:
         except IntegrityError:  # the row was inserted by someone, perhaps by our unanswered write
             return SwapOutcome.LOST
         except SQLAlchemyError as error:
-            raise self._unavailable(error) from error
+            raise self._unavailable(error) from self._cause(error)
 
     def describe(self, key: str | None = None) -> str:
         """See `RecordStore`: driver, host and database; no user, password or options."""
@@ -128,7 +128,7 @@ class SqlRecordStore:
             try:
                 self.load("-")
             except LockUnavailableError:
-                raise self._unavailable(error) from error
+                raise self._unavailable(error) from self._cause(error)
 
     def close(self) -> None:
         """See `RecordStore`."""
@@ -142,7 +142,7 @@ class SqlRecordStore:
             with self._engine().connect() as connection:
                 return tuple(connection.execute(statement).one())
         except SQLAlchemyError as error:
-            raise self._unavailable(error) from error
+            raise self._unavailable(error) from self._cause(error)
 
     def _engine(self) -> Engine:
         with self._mutex:
@@ -157,18 +157,20 @@ class SqlRecordStore:
 
     def _unavailable(self, error: SQLAlchemyError) -> LockUnavailableError:
         original = getattr(error, "orig", None) or error
-        reason = str(original).strip().splitlines()[:1] or [""]
+        what = type(original).__name__
+        if self._cause(error) is not None:
+            what += ": " + (str(original).strip().splitlines() or [""])[0][:300]
         return LockUnavailableError(
-            f"lock store failed: {type(original).__name__}: {self._redacted(reason[0])}",
+            f"lock store failed: {what}",
             store=self.describe(),
             action="check the database; a lease that was held runs out by itself",
         )
 
-    def _redacted(self, text: str) -> str:
-        for secret in (self._url.password, *_query_secrets(self._url)):
-            if secret:
-                text = text.replace(str(secret), "***")
-        return text[:300]
+    def _cause(self, error: SQLAlchemyError) -> SQLAlchemyError | None:
+        """The error, unless its text quotes a secret of ours: then no traceback may show it."""
+        secrets = [str(self._url.password or ""), *_query_secrets(self._url)]
+        text = str(error)
+        return None if any(secret and secret in text for secret in secrets) else error
 
 
 def _load_statement(key: str, *, with_clock: bool) -> Select[tuple[Any, ...]]:

@@ -12,6 +12,7 @@ from uuid import uuid4
 import pytest
 
 from lock import InvalidLockError, LeaseLostError, LeaseManager, LeaseUnavailableError
+from lock.names import storage_key
 from lock.register import RecordStore, SwapOutcome
 from tests.support.lock_seams import FaultyRecordStore
 from tests.support.lock_stores import BACKENDS, manager_on, open_store
@@ -145,6 +146,19 @@ def test_renewal_is_refused_to_former_owner(
         ours.renew(lease)
     assert caught.value.context["newest_token"] == "2"
     assert caught.value.context["holder"] == "compact (theirs)"
+
+
+def test_refused_renewal_and_release_leave_successor_alone(
+    store: RecordStore, ours: LeaseManager, theirs: LeaseManager, name: str
+) -> None:
+    lease = ours.acquire(name, task="resolve")
+    theirs.break_(name)
+    theirs.acquire(name, task="compact")
+    before = store.load(storage_key(name)).data
+    with pytest.raises(LeaseLostError):
+        ours.renew(lease)
+    assert not ours.release(lease)
+    assert store.load(storage_key(name)).data == before
 
 
 def test_break_keeps_token_and_frees_lock(

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from sqlalchemy.exc import OperationalError
 
 from lock import InvalidLockError, LockError, LockUnavailableError, open_lock
 from lock.sql import SqlRecordStore
@@ -40,6 +41,19 @@ def test_password_shows_nowhere(url: str, caplog: pytest.LogCaptureFixture) -> N
     shown = "".join(traceback.format_exception(caught.value)) + caplog.text
     assert SECRET not in repr(caught.value)
     assert SECRET not in shown
+
+
+def test_driver_that_quotes_password_is_not_quoted() -> None:
+    store = SqlRecordStore(f"postgresql://me:{SECRET}@127.0.0.1:1/db")
+    try:
+        try:
+            raise OperationalError("SELECT 1", {}, OSError(f"cannot connect as me:{SECRET}"))
+        except OperationalError as error:
+            raise store._unavailable(error) from store._cause(error)
+    except LockUnavailableError as error:
+        shown = "".join(traceback.format_exception(error))
+    assert SECRET not in shown
+    assert "lock store failed: OSError; store=postgresql://127.0.0.1:1/db" in shown
 
 
 def test_store_describes_itself_without_credentials() -> None:
@@ -102,12 +116,14 @@ def test_locked_database_is_unavailable_not_refused(
     other.execute("BEGIN EXCLUSIVE")
     attempts: list[Callable[[], object]] = [
         lambda: store.load("k"),
-        lambda: store.swap("k", None, b"{}"),
-        lambda: store.swap("k", "1", b"{}"),
+        lambda: store.swap("k", None, b"whole record"),
+        lambda: store.swap("k", "1", b"whole record"),
     ]
     for attempt in attempts:
-        with pytest.raises(LockUnavailableError, match="locked"):
+        with pytest.raises(LockUnavailableError, match="locked") as caught:
             attempt()
+        assert isinstance(caught.value.__cause__, OperationalError)
+        assert "whole record" not in "".join(traceback.format_exception(caught.value.__cause__))
     other.close()
     store.close()
 

@@ -143,6 +143,17 @@ def test_store_clock_ends_lease_without_watching() -> None:
     assert lease.token == 2
 
 
+def test_store_clock_counts_from_last_renewal() -> None:
+    server, clock = ManualClock(), ManualClock()
+    store = ClockedStore(server)
+    ours, theirs = manager(store, clock, "a"), manager(store, clock, "b")
+    lease = ours.acquire("n", task="t")
+    server.pass_ms(LEASE_MS - 1)
+    ours.renew(lease)
+    server.pass_ms(LEASE_MS - 1)
+    assert theirs.try_acquire("n", task="t") is None
+
+
 def test_store_clock_that_went_back_does_not_keep_dead_holder_for_ever() -> None:
     server = ManualClock()
     store = ClockedStore(server)
@@ -216,16 +227,24 @@ def test_acquisition_found_again_later_is_confirmed_anew() -> None:
             raise LockUnavailableError("cut off")
         return outcome
 
+    watched: list[Lease | None] = []
+
     def reconnect() -> None:
+        if not watched:
+            watched.append(watcher.try_acquire("n", task="t"))
         if clock.elapsed_ms > 8_000:
             cut[0] = False
             store.faults.clear()
 
     store.swap = lost  # type: ignore[method-assign]
     clock.on_sleep = reconnect
+    watcher = manager(store.inner, clock, "b")
     lease = manager(store, clock, "a").acquire("n", task="t", timeout_ms=60_000)
     assert lease.token == 1
     assert lease.confirmed_ms >= 8_000
+    assert watched == [None]
+    clock.pass_ms(LEASE_MS + 500 - clock.elapsed_ms)  # a whole lease since it landed
+    assert watcher.try_acquire("n", task="t") is None
 
 
 def test_unreachable_store_is_reported_as_such_after_timeout() -> None:
