@@ -15,6 +15,7 @@ Here such comparisons are rewritten first:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from decimal import ROUND_FLOOR, Decimal, InvalidOperation, localcontext
 
 from pyiceberg.expressions import (
@@ -116,15 +117,15 @@ def _fit(
             (LessThan, LessThanOrEqual) if value > 0 else (GreaterThan, GreaterThanOrEqual)
         )
         if isinstance(predicate, (*holds_for_all, NotEqualTo)):
-            return NotNull(name)
+            return _new(NotNull, name)
         return AlwaysFalse()
     if floor == value:
-        return type(predicate)(name, _as_literal(floor, kind))
+        return _new(type(predicate), name, _as_literal(floor, kind))
     if isinstance(predicate, GreaterThan | GreaterThanOrEqual):
-        return GreaterThan(name, _as_literal(floor, kind))
+        return _new(GreaterThan, name, _as_literal(floor, kind))
     if isinstance(predicate, LessThan | LessThanOrEqual):
-        return LessThanOrEqual(name, _as_literal(floor, kind))
-    return AlwaysFalse() if isinstance(predicate, EqualTo) else NotNull(name)
+        return _new(LessThanOrEqual, name, _as_literal(floor, kind))
+    return AlwaysFalse() if isinstance(predicate, EqualTo) else _new(NotNull, name)
 
 
 def _fit_set(predicate: SetPredicate, name: str, kind: IcebergType) -> BooleanExpression:
@@ -139,8 +140,13 @@ def _fit_set(predicate: SetPredicate, name: str, kind: IcebergType) -> BooleanEx
         if floor == value and lowest <= value <= highest:
             kept.add(_as_literal(floor, kind))
     if isinstance(predicate, NotIn):
-        return NotIn(name, kept) if kept else NotNull(name)
-    return In(name, kept) if kept else AlwaysFalse()
+        return _new(NotIn, name, kept) if kept else _new(NotNull, name)
+    return _new(In, name, kept) if kept else AlwaysFalse()
+
+
+def _new(kind: Callable[..., BooleanExpression], *arguments: object) -> BooleanExpression:
+    """Build a predicate; its classes take positions, which their pydantic types do not show."""
+    return kind(*arguments)
 
 
 def _as_decimal(value: object) -> Decimal | None:

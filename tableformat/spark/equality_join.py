@@ -17,12 +17,12 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 from pyiceberg.schema import Schema
-from pyiceberg.types import NestedField
+from pyiceberg.types import NestedField, StructType
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from tableformat.scan.delete_index import sequence_number
-from tableformat.scan.key_fields import key_path, key_schema
+from tableformat.scan.key_fields import key_schema
 from tableformat.scan.plan import FileScanTask, ScanPlan
 from tableformat.spark.file_lookup import FileLookup, LookedUpFile, split_by_key
 from tableformat.spark.filters import all_of
@@ -86,7 +86,8 @@ class EqualityJoin:
         """Why Spark cannot read the delete files itself; None if it can."""
         for group in self.groups:
             for each in self._schemas[group.equality_ids].fields:
-                if not is_native(each.field_type):
+                # A key inside a struct: Spark would look for the struct by its name.
+                if not is_native(each.field_type) or isinstance(each.field_type, StructType):
                     return f"key column {each.name} is {each.field_type}"
             for entry in group.entries.values():
                 found = file_obstacle(entry.data_file)
@@ -141,7 +142,7 @@ class EqualityJoin:
                 spark, [each.data_file.file_path for each in part], fields, lookup.helpers
             )
             keys = [
-                _leaf(fields, schema, field_id).alias(DELETED_KEY.format(ordinal))
+                fields.column(field_id).alias(DELETED_KEY.format(ordinal))
                 for ordinal, field_id in enumerate(group.equality_ids)
             ]
             scope = [] if group.is_global else [lookup.value("scopes").alias(DELETE_SCOPE)]
@@ -166,15 +167,6 @@ def _hidden_fields(schema: Schema) -> ReadFields:
     """Key columns under their `key_schema` names, which no file has: nothing is pushed down."""
     names: Mapping[int, str] = {each.field_id: each.name for each in schema.fields}
     return ReadFields(fields=tuple(schema.fields), names=names)
-
-
-def _leaf(fields: ReadFields, schema: Schema, field_id: int) -> Column:
-    first, *rest = key_path(schema, field_id)
-    top = next(each for each in schema.fields if each.name == first)
-    column = fields.column(top.field_id)
-    for name in rest:
-        column = column.getField(name)
-    return column
 
 
 def _may_delete_null(entries: Iterable[ManifestEntry], field_id: int) -> bool:

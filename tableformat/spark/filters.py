@@ -8,6 +8,7 @@ from decimal import Decimal
 from functools import reduce
 from typing import Any
 
+import pyarrow as pa
 from pyiceberg.expressions import BooleanExpression, BoundTerm
 from pyiceberg.expressions.literals import Literal
 from pyiceberg.expressions.visitors import BoundBooleanExpressionVisitor, visit
@@ -22,6 +23,7 @@ from pyspark.sql import functions as sf
 
 from tableformat.errors import UnsupportedError
 from tableformat.spark.types import spark_type
+from tableformat.spec.arrow_arrays import constant_array
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 EPOCH_DATE = date(1970, 1, 1)
@@ -58,6 +60,16 @@ def spark_literal(value: Any, kind: IcebergType) -> Column:
     if isinstance(value, bytes):
         return sf.lit(bytearray(value))
     return sf.lit(value).cast(spark_type(kind))
+
+
+def spark_default(value: Any, kind: IcebergType) -> Column:
+    """An `initial-default`, in whatever form the schema holds it, as a typed Spark literal."""
+    array = constant_array(value, kind, 1)
+    if isinstance(kind, DateType):
+        array = array.cast(pa.int32())
+    elif isinstance(kind, TimestampType | TimestamptzType):
+        array = array.cast(pa.int64())
+    return spark_literal(array[0].as_py(), kind)
 
 
 class _SparkFilter(BoundBooleanExpressionVisitor[Column]):

@@ -35,8 +35,13 @@ from tableformat.spark.arrow_scan import arrow_scan
 from tableformat.spark.equality_join import ROW_KEY, ROW_SCOPE, ROW_SEQUENCE, EqualityJoin
 from tableformat.spark.file_lookup import FileLookup, deleted_words, split_by_key, word_count
 from tableformat.spark.filters import spark_filter
-from tableformat.spark.native_scan import looked_up, native_obstacle, read_files
-from tableformat.spark.scan_columns import ScanColumns, missing_defaults, stored_columns
+from tableformat.spark.native_scan import file_obstacle, looked_up, read_files
+from tableformat.spark.scan_columns import (
+    ScanColumns,
+    absent_columns,
+    identity_sources,
+    stored_columns,
+)
 from tableformat.spark.types import spark_schema
 from tableformat.store.base import ObjectStore
 
@@ -104,31 +109,36 @@ class _NativeScan:
         self._spark = spark
         self._projection = projection
         self._join = EqualityJoin(plan, plan.tasks)
+        self._absent: dict[str, frozenset[int]] = {}
         bound = bind_filter(plan.row_filter, plan.schema)
         self._filter = None if isinstance(bound, AlwaysTrue) else bound
         self._columns = ScanColumns(plan, projection, self._filter, self._join)
 
     def split(self, tasks: Sequence[FileScanTask]) -> tuple[list[FileScanTask], list[FileScanTask]]:
         """Tasks for Spark's reader, and the others."""
+        if self._columns.obstacle is not None:
+            return [], list(tasks)
         join_obstacle = self._join.obstacle()
         has_ids = self._with_field_ids(tasks)
-        fields = self._columns.fields.fields
+        absent = absent_columns(self._store, self._plan, tasks, self._columns.fields.fields)
         words = 0
         native: list[FileScanTask] = []
         others: list[FileScanTask] = []
-        for task, is_readable in zip(tasks, has_ids, strict=True):
+        for task, is_readable, missing in zip(tasks, has_ids, absent, strict=True):
+            data = task.entry.data_file
             if task.dv is not None or task.position_deletes:
-                words += word_count(task.entry.data_file.record_count)
-            is_blocked = task.equality_deletes and join_obstacle is not None
+                words += word_count(data.record_count)
             if (
-                is_blocked
+                (task.equality_deletes and join_obstacle is not None)
                 or not is_readable
                 or words > WORDS_TOTAL_MAX
-                or native_obstacle(task, self._plan, fields) is not None
+                or file_obstacle(data) is not None
+                or missing & identity_sources(data, self._plan)
             ):
                 others.append(task)
             else:
                 native.append(task)
+                self._absent[data.file_path] = missing
         return native, others
 
     def _with_field_ids(self, tasks: Sequence[FileScanTask]) -> list[bool]:
@@ -168,9 +178,8 @@ class _NativeScan:
     def _scans(self, tasks: Sequence[FileScanTask], *, with_keys: bool) -> list[DataFrame]:
         """Scans of files of one physical shape each; positions and the filter are applied."""
         shapes: defaultdict[frozenset[int], list[FileScanTask]] = defaultdict(list)
-        found = missing_defaults(self._store, tasks, self._columns.fields.fields)
-        for task, missing in zip(tasks, found, strict=True):
-            shapes[missing].append(task)
+        for task in tasks:
+            shapes[self._absent[task.entry.data_file.file_path]].append(task)
         scans = []
         for missing, members in shapes.items():
             if self._columns.needs_lookup(with_keys=with_keys) or any(

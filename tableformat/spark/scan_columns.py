@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.expressions import BooleanExpression
 from pyiceberg.schema import Schema
+from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import NestedField, StructType
 from pyspark.sql import Column
 from pyspark.sql import functions as sf
@@ -24,8 +25,9 @@ from tableformat.scan.plan import FileScanTask, ScanPlan, map_ordered
 from tableformat.scan.projection import Projection
 from tableformat.scan.row_filter import filter_field_ids
 from tableformat.spark.equality_join import EqualityJoin
+from tableformat.spark.field_names import FieldNames
 from tableformat.spark.file_lookup import ROW_INDEX, FileLookup
-from tableformat.spark.filters import spark_literal
+from tableformat.spark.filters import spark_default
 from tableformat.spark.native_scan import ReadFields, has_statistics, plan_fields
 from tableformat.spark.types import to_spark_batch
 from tableformat.spec.data_file import DataFile
@@ -60,7 +62,9 @@ class ScanColumns:
             name for column in projection.metadata_names for name in _ARRAYS_OF.get(column, ())
         }
         fields = _needed_fields(plan, projection, bound, join)
-        self.fields: ReadFields = plan_fields(fields, (*plan.schemas, plan.schema))
+        names = FieldNames((*plan.schemas, plan.schema))
+        self.fields: ReadFields = plan_fields(fields, names)
+        self.obstacle = next(filter(None, (names.obstacle(each) for each in fields)), None)
         self._paths = {
             field_id: path for each in fields for field_id, path in _paths(each, each.field_id)
         }
@@ -86,7 +90,7 @@ class ScanColumns:
     def resolver(self, missing: frozenset[int]) -> Resolver:
         """Columns by field id for files that do not store the `missing` top-level columns."""
         defaults = {
-            each.field_id: spark_literal(each.initial_default, each.field_type)
+            each.field_id: spark_default(each.initial_default, each.field_type)
             for each in self.fields.fields
             if each.field_id in missing
         }
@@ -156,26 +160,41 @@ def stored_columns(store: ObjectStore, file: DataFile) -> tuple[FileColumn, ...]
         return file_columns(pq.read_schema(source))
 
 
-def missing_defaults(
-    store: ObjectStore, tasks: Sequence[FileScanTask], fields: Sequence[NestedField]
+def absent_columns(
+    store: ObjectStore,
+    plan: ScanPlan,
+    tasks: Sequence[FileScanTask],
+    fields: Sequence[NestedField],
 ) -> list[frozenset[int]]:
-    """Per task the columns with an initial default that its file does not store.
+    """Per task the columns that its file does not store although they are not just NULL then.
 
-    Statistics in the manifest show most columns that are there; where they do not, the footer is
-    read.
+    Those are columns with an initial default, and sources of identity partitions. Statistics in
+    the manifest show most columns that are there; where they do not, the footer is read.
     """
-    with_default = [each for each in fields if each.initial_default is not None]
 
-    def missing(task: FileScanTask) -> frozenset[int]:
+    def absent(task: FileScanTask) -> frozenset[int]:
         data = task.entry.data_file
-        unknown = {each.field_id for each in with_default if not has_statistics(data, each)}
+        constant = identity_sources(data, plan)
+        unknown = {
+            each.field_id
+            for each in fields
+            if (each.initial_default is not None or each.field_id in constant)
+            and not has_statistics(data, each)
+        }
         if unknown:
             unknown -= {column.field_id for column in stored_columns(store, data)}
         return frozenset(unknown)
 
-    if not with_default:
-        return [frozenset() for _ in tasks]
-    return map_ordered(missing, tasks)
+    return map_ordered(absent, tasks)
+
+
+def identity_sources(data: DataFile, plan: ScanPlan) -> frozenset[int]:
+    """Columns whose value the file's partition tells."""
+    return frozenset(
+        part.source_id
+        for part in plan.specs[data.spec_id].fields
+        if isinstance(part.transform, IdentityTransform)
+    )
 
 
 def _needed_fields(

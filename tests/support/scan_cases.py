@@ -132,7 +132,27 @@ def nested_name_used_again(new: NewTable) -> ScanCase:
     )
     rows: Rows = [({"x": 50, "y": 1},), ({"x": 60, "y": 2},), (None,)]
     return ScanCase(
-        table, rows, {"s.x > 55": rows[1:2], "s.y = 1": rows[:1], "s.x is null": rows[2:]}
+        table,
+        rows,
+        {"s.x > 55": rows[1:2], "s.y = 1": rows[:1], "s.x is null": rows[2:]},
+        needs_arrow=True,
+    )
+
+
+def renamed_struct(new: NewTable) -> ScanCase:
+    kind = StructType(opt(2, "x", LongType()), opt(3, "y", LongType()))
+    table = new(schema(opt(1, "s", kind)))
+    table.commit()
+    arrow = pa.struct([("x", pa.int64()), ("y", pa.int64())])
+    [entry] = table.add(table_of(s=(arrow, [{"x": 1, "y": 50}, {"x": 2, "y": 60}, None])))
+    table.evolve(schema(opt(1, "t", kind), schema_id=1))
+    table.commit()
+    table.delete_vector(entry, [0])
+    return ScanCase(
+        table,
+        [({"x": 2, "y": 60},), (None,)],
+        {"t.x = 2": [({"x": 2, "y": 60},)], "t.x is null": [(None,)]},
+        needs_arrow=True,
     )
 
 
@@ -296,7 +316,7 @@ def nested_key(new: NewTable) -> ScanCase:
         table, pa.table({"s": pa.array([{"x": 1}, None], key)}), {"s": 1, "s.x": 2}, [2]
     )
     assert path
-    return ScanCase(table, [({"x": 4, "note": None}, 4)])
+    return ScanCase(table, [({"x": 4, "note": None}, 4)], needs_arrow=True)
 
 
 def many_types(new: NewTable) -> ScanCase:
@@ -498,6 +518,7 @@ CASES: tuple[Callable[[NewTable], ScanCase], ...] = (
     swapped_names,
     name_used_again,
     nested_name_used_again,
+    renamed_struct,
     added_column_with_default,
     default_in_a_key,
     promoted_columns,

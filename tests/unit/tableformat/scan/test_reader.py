@@ -1,40 +1,13 @@
 from __future__ import annotations
 
-import random
 from collections import Counter
 
-import pyarrow as pa
 import pytest
-from pyiceberg.partitioning import PartitionField, PartitionSpec
-from pyiceberg.schema import Schema
-from pyiceberg.transforms import BucketTransform, IdentityTransform
-from pyiceberg.types import IntegerType, LongType, NestedField, StringType
 
 from tableformat.scan.plan import plan_scan
 from tableformat.scan.reader import read_scan, to_table
+from tests.support.random_tables import KEYED, random_table, rows
 from tests.support.scan_tables import HandMadeTable
-
-SCHEMA = Schema(
-    NestedField(1, "id", LongType(), required=False),
-    NestedField(2, "region", StringType(), required=False),
-    NestedField(3, "amount", IntegerType(), required=False),
-)
-SPECS = [
-    PartitionSpec(spec_id=0),
-    PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "region"), spec_id=1),
-    PartitionSpec(PartitionField(1, 1001, BucketTransform(3), "id_bucket"), spec_id=2),
-]
-
-
-def rows(*values: tuple[int | None, str | None, int | None]) -> pa.Table:
-    ids, regions, amounts = zip(*values, strict=True) if values else ((), (), ())
-    return pa.table(
-        {
-            "id": pa.array(ids, pa.int64()),
-            "region": pa.array(regions, pa.string()),
-            "amount": pa.array(amounts, pa.int32()),
-        }
-    )
 
 
 def scanned(table: HandMadeTable, row_filter: str | None = None) -> Counter[tuple]:
@@ -56,49 +29,6 @@ def expected(table: HandMadeTable, keep=lambda _: True) -> Counter[tuple]:
         for row in table.live_rows()
         if keep(row.values)
     )
-
-
-def random_rows(rng: random.Random, count: int) -> pa.Table:
-    return rows(
-        *(
-            (
-                rng.choice([None, *range(30)]),
-                rng.choice([None, "a", "b", "c"]),
-                rng.choice([None, *range(5)]),
-            )
-            for _ in range(count)
-        )
-    )
-
-
-def random_table(seed: int) -> HandMadeTable:
-    rng = random.Random(seed)
-    table = HandMadeTable(SCHEMA, list(SPECS))
-    for _ in range(rng.randint(2, 10)):
-        table.commit()
-        for _ in range(rng.randint(1, 3)):
-            act = rng.choice(["add", "add", "keys", "keys", "dv", "positions"])
-            if act == "add" or not table.data:
-                table.add(random_rows(rng, rng.randint(1, 20)), rng.randrange(3))
-            elif act == "keys":
-                ids = rng.choice([[1], [1], [2, 1], [3], [1, 3]])
-                table.delete_keys(random_rows(rng, rng.randint(1, 4)), ids, rng.randrange(3))
-            elif act == "dv":
-                target = rng.choice(table.data)
-                count = target.data_file.record_count
-                table.delete_vector(target, rng.sample(range(count), rng.randint(1, count)))
-            else:
-                first = rng.choice(table.data)
-                key = first.data_file.partition_key
-                near = [each for each in table.data if each.data_file.partition_key == key]
-                targets = [(each, rng.randrange(each.data_file.record_count)) for each in near]
-                if rng.random() < 0.5:
-                    table.delete_positions(
-                        [each for each in targets if each[0] is first], file_scoped=True
-                    )
-                else:
-                    table.delete_positions(targets)
-    return table
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -130,7 +60,7 @@ def test_filter_keeps_exactly_its_rows(seed: int, text: str, keep) -> None:
 
 
 def test_limit_stops_after_the_rows_asked_for() -> None:
-    table = HandMadeTable(SCHEMA)
+    table = HandMadeTable(KEYED)
     for _ in range(5):
         table.commit()
         table.add(rows(*((i, "a", i) for i in range(10))))
