@@ -69,9 +69,9 @@ class ParquetFileWriter:
             and not isinstance(leaf.kind, BooleanType)
             and ".".join(leaf.path) in wanted
         }
-        self._writer = pq.ParquetWriter(
-            self._sink, self._arrow, bloom_filter_options=filtered or None, **arguments
-        )
+        if filtered:
+            arguments["bloom_filter_options"] = filtered
+        self._writer = pq.ParquetWriter(self._sink, self._arrow, **arguments)
 
     @property
     def written_bytes(self) -> int:
