@@ -67,6 +67,9 @@ class Changeset:
         fence: A lock's token, checked on every attempt.
         carry_marker: Whether the commit repeats the staging marker of the branch's history. None:
             on every branch but `staging`, whose snapshots must not have one (commit/carry.py).
+        refuse_live_files: Look whether an added data file is live on the branch already, and refuse
+            to list it twice. Needed only for files that were committed before (cherry-pick); costs
+            a look into every data manifest of their partitions.
     """
 
     kind: CommitKind
@@ -82,3 +85,4 @@ class Changeset:
     summary: Mapping[str, str] = field(default_factory=dict)
     fence: Fence | None = None
     carry_marker: bool | None = None
+    refuse_live_files: bool = False

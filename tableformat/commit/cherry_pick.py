@@ -60,7 +60,8 @@ def cherry_pick(
     """Apply the change of `snapshot_id` to the head of `branch`.
 
     Raises:
-        AlreadyExistsError: The branch has the snapshot, or one picked from it, or its `wap.id`.
+        AlreadyExistsError: The branch has the snapshot, or one picked from it, or its `wap.id`; or
+            its files, when the history that would tell has expired.
         CommitConflictError: What it removes is not live on the branch, or something there excludes
             its deletes.
         InvalidInputError: The parent of a snapshot that removes files or deletes rows has expired,
@@ -123,6 +124,7 @@ def _changeset(
         validation=_validation(metadata, picked, head, removed, deletes),
         expected_head=None if head is None else head.snapshot_id,
         strict_head=True,
+        refuse_live_files=True,
         summary=summary,
     )
 

@@ -31,7 +31,12 @@ from tableformat.commit.conflicts import check_conflicts, referenced_data_files
 from tableformat.commit.history import History, name_snapshot, snapshots_by_id, walk_back
 from tableformat.commit.manifests import ManifestWriter, added_entries
 from tableformat.commit.merging import merge_policy
-from tableformat.commit.removal import Removal, missing_data_files, plan_removal
+from tableformat.commit.removal import (
+    Removal,
+    check_not_live,
+    missing_data_files,
+    plan_removal,
+)
 from tableformat.commit.request import (
     check_changeset,
     check_files,
@@ -94,6 +99,7 @@ def commit(
         CommitConflictError: Not landed: something else did that excludes it, the head is not the
             expected one, or the swap was lost too often.
         CommitUnknownError: It may have landed; nothing was deleted.
+        AlreadyExistsError: With `refuse_live_files`: an added data file is live already.
         FencedError: The branch has seen a newer holder of the fence.
         InvalidInputError: The change cannot be right.
         UnsupportedError: The table is not v3.
@@ -270,6 +276,10 @@ class _SnapshotChange:
                     branch=changeset.branch,
                     location=min(missing),
                 )
+        if changeset.refuse_live_files:
+            check_not_live(
+                metadata, before, added=changeset.added_data_files, open_manifest=self._open
+            )
         return plan_removal(
             metadata,
             before,

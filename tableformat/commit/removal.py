@@ -21,7 +21,7 @@ from pyiceberg.conversions import from_bytes
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.types import PrimitiveType
 
-from tableformat.errors import CommitConflictError
+from tableformat.errors import AlreadyExistsError, CommitConflictError
 from tableformat.files.manifest_store import LoadedManifest
 from tableformat.files.partition_values import partition_type, schema_for_spec
 from tableformat.spec.data_file import DataFile, DeleteFileKey, FileContent, ManifestEntry
@@ -141,8 +141,32 @@ def missing_data_files(
 ) -> set[str]:
     """Those of `paths` that are no live data file. Reads data manifests until all are found."""
     search = _Search({(path, None, None) for path in paths}, frozenset(), frozenset())
-    _search(manifests, ManifestContent.DATA, search, _Reach(metadata, None, None), open_manifest)
+    reach = _Reach(metadata, None, None)
+    _search(manifests, ManifestContent.DATA, search, reach, open_manifest)
     return {path for path, _, _ in search.identities}
+
+
+def check_not_live(
+    metadata: TableMetadata,
+    manifests: Sequence[ManifestFile],
+    *,
+    added: Sequence[DataFile],
+    open_manifest: OpenManifest,
+) -> None:
+    """Whether added data files are new to the branch (spec: a file is listed once).
+
+    Raises:
+        AlreadyExistsError: One of them is live.
+    """
+    search = _Search({file.identity for file in added}, frozenset(), frozenset())
+    reach = _Reach(metadata, added, None)
+    _search(manifests, ManifestContent.DATA, search, reach, open_manifest)
+    if search.files:
+        raise AlreadyExistsError(
+            "data files to add are live on the branch already",
+            location=min(file.file_path for file in search.files),
+            count=len(search.files),
+        )
 
 
 def _search(
