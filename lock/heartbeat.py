@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from lock.errors import LeaseLostError, LockError, LockUnavailableError
-from lock.lease import DEFAULT_TIMEOUT_MS, Lease, LockState, Waiter
+from lock.lease import YIELD_TIMEOUT_MS, Lease, LockState, Waiter
 from lock.seams import Clock
 
 logger = logging.getLogger("icefold.lock")
@@ -57,9 +57,9 @@ class HeartbeatLease:
     def __init__(
         self,
         manager: Renewer,
-        acquire: Callable[[int], Lease],
+        acquire: Callable[[int | None], Lease],
         *,
-        timeout_ms: int,
+        timeout_ms: int | None,
         heartbeat: bool,
     ) -> None:
         self._manager = manager
@@ -119,7 +119,7 @@ class HeartbeatLease:
         """See `HeldLease`."""
         return self._manager.inspect(self.name).waiters
 
-    def yield_if_waited(self, *, timeout_ms: int = DEFAULT_TIMEOUT_MS) -> bool:
+    def yield_if_waited(self, *, timeout_ms: int = YIELD_TIMEOUT_MS) -> bool:
         """See `HeldLease`. If it fails, nothing is held."""
         self.check()
         waiters = self.waiters()

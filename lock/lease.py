@@ -15,8 +15,8 @@ from typing import Protocol
 DEFAULT_LEASE_MS = 30_000
 """A dead holder blocks others this long. Three heartbeats fit, so two may be lost."""
 
-DEFAULT_TIMEOUT_MS = 2 * DEFAULT_LEASE_MS
-"""Outlasts a dead holder's lease, so that a crash alone never fails the next run."""
+YIELD_TIMEOUT_MS = 3_600_000
+"""Who yields is in no hurry; a task that was let through may take long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +98,7 @@ class HeldLease(Protocol):
     def waiters(self) -> tuple[Waiter, ...]:
         """Who waits for this lock, in order. One read."""
 
-    def yield_if_waited(self, *, timeout_ms: int = DEFAULT_TIMEOUT_MS) -> bool:
+    def yield_if_waited(self, *, timeout_ms: int = YIELD_TIMEOUT_MS) -> bool:
         """If someone waits: release, queue behind them, acquire again. For between file groups.
 
         Returns:
@@ -128,11 +128,15 @@ class LockManager(Protocol):
         name: str,
         *,
         task: str,
-        timeout_ms: int = DEFAULT_TIMEOUT_MS,
+        timeout_ms: int | None = None,
         lease_ms: int | None = None,
         token_floor: int = 0,
     ) -> Lease:
-        """Queue until it is our turn; `LeaseUnavailableError` after `timeout_ms`."""
+        """Queue until it is our turn; `LeaseUnavailableError` after `timeout_ms`.
+
+        None waits for two lease times: that outlasts a dead holder, so that a crash alone never
+        fails the next run. A timeout below one lease time may not.
+        """
 
     def renew(self, lease: Lease) -> Lease:
         """Prove and extend one's own lease; `LeaseLostError` if it is another's by now."""
@@ -159,7 +163,7 @@ class LockManager(Protocol):
         name: str,
         *,
         task: str,
-        timeout_ms: int = DEFAULT_TIMEOUT_MS,
+        timeout_ms: int | None = None,
         lease_ms: int | None = None,
         token_floor: int = 0,
         heartbeat: bool = True,

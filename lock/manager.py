@@ -14,7 +14,6 @@ from lock.errors import InvalidLockError, LeaseLostError, LeaseUnavailableError
 from lock.heartbeat import HeartbeatLease
 from lock.lease import (
     DEFAULT_LEASE_MS,
-    DEFAULT_TIMEOUT_MS,
     HeldLease,
     Lease,
     LockState,
@@ -98,11 +97,13 @@ class LeaseManager:
         name: str,
         *,
         task: str,
-        timeout_ms: int = DEFAULT_TIMEOUT_MS,
+        timeout_ms: int | None = None,
         lease_ms: int | None = None,
         token_floor: int = 0,
     ) -> Lease:
-        """See `LockManager`. A timeout below the lease time cannot outwait a dead holder."""
+        """See `LockManager`."""
+        if timeout_ms is None:
+            timeout_ms = 2 * (lease_ms or self._lease_ms)
         if timeout_ms < 0:
             raise InvalidLockError("timeout refused: negative", timeout_ms=timeout_ms)
         self._fail_point("lock.before_acquire")
@@ -191,7 +192,7 @@ class LeaseManager:
         name: str,
         *,
         task: str,
-        timeout_ms: int = DEFAULT_TIMEOUT_MS,
+        timeout_ms: int | None = None,
         lease_ms: int | None = None,
         token_floor: int = 0,
         heartbeat: bool = True,
@@ -202,7 +203,7 @@ class LeaseManager:
         for it, the lease runs out by itself and a warning is logged.
         """
 
-        def acquire(timeout_ms: int) -> Lease:
+        def acquire(timeout_ms: int | None) -> Lease:
             return self.acquire(
                 name, task=task, timeout_ms=timeout_ms, lease_ms=lease_ms, token_floor=token_floor
             )

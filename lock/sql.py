@@ -10,14 +10,17 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from sqlalchemy import (
     BigInteger,
     Column,
+    Connection,
     Engine,
     MetaData,
     Select,
@@ -50,6 +53,7 @@ _TABLE = Table(
     Column("record", Text, nullable=False),
 )
 _SQLITE_BUSY_S = 2.0
+_ANSWER_TIMEOUT_S = 5.0
 _POSTGRESQL_ARGS: dict[str, Any] = {
     # A server that is gone must be noticed within a few heartbeats, not after the kernel's hours.
     "connect_timeout": 5,
@@ -95,7 +99,7 @@ class SqlRecordStore:
         """See `RecordStore`."""
         record = data.decode()
         try:
-            with self._engine().connect() as connection:
+            with self._connection() as connection:
                 if version is None:
                     values = {"lock_key": key, "version": 1, "record": record}
                     connection.execute(_TABLE.insert().values(values))
@@ -139,10 +143,25 @@ class SqlRecordStore:
 
     def _read(self, statement: Select[tuple[Any, ...]]) -> Sequence[Any]:
         try:
-            with self._engine().connect() as connection:
+            with self._connection() as connection:
                 return tuple(connection.execute(statement).one())
         except SQLAlchemyError as error:
             raise self._unavailable(error) from self._cause(error)
+
+    @contextmanager
+    def _connection(self) -> Iterator[Connection]:
+        with self._engine().connect() as connection:
+            if not self._is_postgresql:
+                yield connection
+                return
+            driver_connection = connection.connection.driver_connection
+            watchdog = threading.Timer(_ANSWER_TIMEOUT_S, _cut_off, [driver_connection])
+            watchdog.daemon = True
+            watchdog.start()
+            try:
+                yield connection
+            finally:
+                watchdog.cancel()
 
     def _engine(self) -> Engine:
         with self._mutex:
@@ -237,6 +256,16 @@ def _dispose(engine: Engine, pid: int) -> None:
     """Close the connections of a store nobody has any more; a forked child must not."""
     if os.getpid() == pid:
         engine.dispose()
+
+
+def _cut_off(connection: Any) -> None:
+    """End the wait for a server that is connected and does not answer: libpq has no such limit.
+
+    The statement fails as if the network had; it may have taken effect, as after any lost reply.
+    """
+    # Any error means that the connection ended by itself meanwhile; the driver's class is optional.
+    with suppress(Exception), socket.socket(fileno=os.dup(connection.fileno())) as wire:
+        wire.shutdown(socket.SHUT_RDWR)
 
 
 def _durable(connection: Any, _record: object) -> None:

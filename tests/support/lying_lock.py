@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from lock import HeldLease, Lease, LeaseLostError, LockState, Waiter
-from lock.lease import DEFAULT_LEASE_MS, DEFAULT_TIMEOUT_MS
+from lock.lease import DEFAULT_LEASE_MS, YIELD_TIMEOUT_MS
 
 
 @dataclass
@@ -36,7 +36,7 @@ class GrantAllLock:
         name: str,
         *,
         task: str,
-        timeout_ms: int = DEFAULT_TIMEOUT_MS,
+        timeout_ms: int | None = None,
         lease_ms: int | None = None,
         token_floor: int = 0,
     ) -> Lease:
@@ -81,7 +81,7 @@ class GrantAllLock:
         name: str,
         *,
         task: str,
-        timeout_ms: int = DEFAULT_TIMEOUT_MS,
+        timeout_ms: int | None = None,
         lease_ms: int | None = None,
         token_floor: int = 0,
         heartbeat: bool = True,
@@ -125,6 +125,6 @@ class GrantedLease:
     def waiters(self) -> tuple[Waiter, ...]:
         return ()
 
-    def yield_if_waited(self, *, timeout_ms: int = DEFAULT_TIMEOUT_MS) -> bool:
+    def yield_if_waited(self, *, timeout_ms: int = YIELD_TIMEOUT_MS) -> bool:
         self.check()
         return False

@@ -76,7 +76,7 @@ class LeaseMachine(RuleBasedStateMachine):
     def acquire(self, number: int, timeout_ms: int) -> None:
         """A process that held the lock before forgets it without releasing: it crashed."""
 
-        def acquire(timeout_ms: int) -> Any:
+        def acquire(timeout_ms: int | None) -> Any:
             return self.managers[number].acquire("n", task="t", timeout_ms=timeout_ms)
 
         self.held.pop(number, None)
