@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,6 @@ from typing import Any
 from pyiceberg.catalog.sql import (
     IcebergNamespaceProperties,
     IcebergTables,
-    SqlCatalogBaseTable,
 )
 from sqlalchemy import (
     ColumnElement,
@@ -35,6 +34,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, SQLAlchemyError
+from sqlalchemy.schema import CreateTable
 
 from tableformat.catalog.base import Identifier
 from tableformat.catalog.pointer import PointerCatalog
@@ -294,19 +294,25 @@ def _set_up_sqlite(connection: Any, _record: Any) -> None:
 
 def _prepare_tables(engine: Engine) -> bool:
     """Create missing tables; whether `iceberg_type` exists (not in old PyIceberg catalogs)."""
-    names = {_TABLES.name, _NAMESPACES.name}
-    present: Callable[[], bool] = lambda: names <= set(inspect(engine).get_table_names())  # noqa: E731
     try:
-        if not present():
-            try:
-                SqlCatalogBaseTable.metadata.create_all(engine)
-            except DBAPIError:
-                if not present():  # otherwise another process was faster
-                    raise
+        present = set(inspect(engine).get_table_names())
+        for table in (_TABLES, _NAMESPACES):
+            if table.name not in present:
+                _create_table(engine, table)
         columns = inspect(engine).get_columns(_TABLES.name)
     except SQLAlchemyError as error:
         raise _translate(error, engine.url) from None
     return any(column["name"] == "iceberg_type" for column in columns)
+
+
+def _create_table(engine: Engine, table: Table) -> None:
+    try:
+        with engine.begin() as connection:
+            connection.execute(CreateTable(table, if_not_exists=True))
+    except DBAPIError:
+        # PostgreSQL checks and creates in two steps: another process may be between them.
+        if not inspect(engine).has_table(table.name):
+            raise
 
 
 def _translate(error: SQLAlchemyError, url: URL) -> StoreUnavailableError:

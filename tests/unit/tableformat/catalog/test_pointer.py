@@ -166,6 +166,18 @@ def test_landed_commit_is_found_under_many_others(world: World) -> None:
     assert world.another().load_table(TABLE).metadata.last_sequence_number == 151
 
 
+def test_landed_property_commit_is_found_in_the_metadata_log(world: World) -> None:
+    def follow_and_lose(_: str) -> None:
+        world.append(world.another().load_table(TABLE), world.another())
+        raise RuntimeError("reset")
+
+    world.points.armed["catalog.after_swap"] = follow_and_lose
+    state = world.catalog.commit(world.base, [SetPropertiesUpdate(updates={"a": "b"})])
+    seen = world.another().load_table(TABLE).metadata
+    assert state.metadata_location in [entry.metadata_file for entry in seen.metadata_log]
+    assert seen.properties["a"] == "b"
+
+
 def test_trace_that_expired_leaves_the_outcome_unknown(world: World) -> None:
     update = SetPropertiesUpdate(updates={"write.metadata.previous-versions-max": "1"})
     base = world.catalog.commit(world.base, [update])

@@ -382,6 +382,18 @@ def test_redirect_is_not_followed(server: Server) -> None:
         environment.catalog.commit(base, append(base)[0])
 
 
+def test_redirected_configuration_and_listing_are_not_followed(server: Server) -> None:
+    server.config["redirect"] = f"{server.uri}/trap"
+    server.on["GET"] = lambda _: (302, b"") if len(server.requests) == 1 else None
+    with pytest.raises(StoreUnavailableError):
+        open_rest(server).catalog.list_namespaces()
+    environment, _ = load(server)
+    server.on["GET"] = lambda _: (302, b"")
+    with pytest.raises(StoreUnavailableError):
+        environment.catalog.list_namespaces()
+    assert not any("trap" in path for _, path, _ in server.requests)
+
+
 @pytest.mark.parametrize("uri", ["http://elsewhere.test", "https://127.0.0.1", "ftp://x"])
 def test_configuration_cannot_move_to_another_server(server: Server, uri: str) -> None:
     server.config["overrides"] = {"uri": uri}

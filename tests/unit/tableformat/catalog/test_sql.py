@@ -294,6 +294,8 @@ def test_failed_statement_changed_nothing(tmp_path: Path) -> None:
         database.execute("ALTER TABLE iceberg_tables RENAME TO hidden")
     with pytest.raises(StoreUnavailableError):
         environment.catalog.commit(base, append_updates(base.metadata))
+    with pytest.raises(StoreUnavailableError, match="no such table"):
+        environment.catalog.load_table(TABLE)
     with database:
         database.execute("ALTER TABLE hidden RENAME TO iceberg_tables")
     database.close()
