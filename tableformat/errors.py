@@ -3,7 +3,7 @@
 ```
 TableError                  .kind  .retry  .context  .files_safe_to_delete (False unless proven)
 |-- CommitConflictError     refresh, plan again, commit again; written files may be dropped
-|-- CommitUnknownError      find out by the commit's own id first; delete nothing, never retry blindly
+|-- CommitUnknownError      find out by the commit's own id first; delete nothing, do not retry
 |-- FencedError             stop this writer: a newer holder exists
 |-- StoreUnavailableError   wait and repeat (idempotent steps only)
 |-- InvalidInputError       fix the call (also ValueError)

@@ -47,9 +47,7 @@ def puffin_locations(metadata: TableMetadata, ids: IdSource) -> Callable[[], str
     return lambda: f"{directory}/{ids.uuid()}-dvs.puffin"
 
 
-def _parquet_locations(
-    metadata: TableMetadata, ids: IdSource, suffix: str
-) -> Callable[[str], str]:
+def _parquet_locations(metadata: TableMetadata, ids: IdSource, suffix: str) -> Callable[[str], str]:
     directory = data_directory(metadata)
 
     def location_for(partition_path: str) -> str:

@@ -81,7 +81,7 @@ def snapshot_id_of(value: uuid.UUID) -> int:
 
 @dataclass(slots=True)
 class FailPoints:
-    """Named places where a test makes the code fail, stop or wait. Costs a dict look-up when off."""
+    """Named places where a test makes the code fail or wait. Costs a dict look-up when off."""
 
     armed: dict[str, Callable[[str], None]] = field(default_factory=dict)
     observer: Callable[[str], None] | None = None

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyiceberg.expressions import BooleanExpression
@@ -14,10 +15,14 @@ from tableformat.commit.changeset import Changeset, CommitKind
 from tableformat.commit.engine import CommitResult, commit
 from tableformat.environment import Environment
 from tableformat.paths import data_file_locations
-from tableformat.table_scan import Scan, new_scan
 from tableformat.spec.names import MAIN_BRANCH, STAGING_BRANCH
+from tableformat.table_scan import Scan, new_scan
 from tableformat.write.data_files import write_data_files
 from tableformat.write.stage import stage_rows
+
+if TYPE_CHECKING:  # Spark is an optional dependency
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.query import StreamingQuery
 
 
 class Table:
@@ -115,6 +120,32 @@ class Table:
             self.environment, self.identifier, upserts=upserts, deletes=deletes, branch=branch
         )
         return self._moved_on(result)
+
+    def write_stream(
+        self,
+        events: DataFrame,
+        *,
+        checkpoint: str,
+        format_name: str = "debezium-json",
+        options: Mapping[str, str] | None = None,
+        branch: str = STAGING_BRANCH,
+        query_id: str | None = None,
+        trigger: Mapping[str, object] | None = None,
+    ) -> StreamingQuery:
+        """Stage a stream of change events on Spark, exactly once; see `spark.stream_writer`."""
+        from tableformat.spark.stream_writer import write_stream  # noqa: PLC0415 - optional
+
+        return write_stream(
+            self.environment,
+            self.identifier,
+            events,
+            checkpoint=checkpoint,
+            format_name=format_name,
+            options=options,
+            branch=branch,
+            query_id=query_id,
+            trigger=trigger,
+        )
 
     def scan(
         self,

@@ -21,4 +21,4 @@ def dv_placement(properties: Mapping[str, str]) -> Placement:
             value=repr(value),
             action="use packed or per-file",
         )
-    return cast(Placement, value)
+    return cast("Placement", value)

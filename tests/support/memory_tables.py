@@ -11,7 +11,9 @@ from tableformat.runtime import Runtime
 from tableformat.store.memory import MemoryObjectStore
 
 
-def memory_catalog(index_directory: str | None = None, runtime: Runtime | None = None) -> TableCatalog:
+def memory_catalog(
+    index_directory: str | None = None, runtime: Runtime | None = None
+) -> TableCatalog:
     runtime = runtime or Runtime()
     store = MemoryObjectStore()
     properties = {"lock-url": f"memory:{uuid.uuid4()}"}
