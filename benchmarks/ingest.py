@@ -73,10 +73,8 @@ def _parse(report: Report, paths: list[Path]) -> int:
         [events] = read_events(path, 1 << 30)
         total += events.num_rows
         started = time.perf_counter()
-        parsed = [
-            change_format.parse(EventBatch.of(events.slice(start, PARSED_ROWS)))
-            for start in range(0, events.num_rows, PARSED_ROWS)
-        ]
+        batches = EventBatch.split(events, PARSED_ROWS)
+        parsed = [change_format.parse(batch) for batch in batches]
         parse_seconds += time.perf_counter() - started
         changes = pa.concat_tables([part.changes for part in parsed])
         started = time.perf_counter()

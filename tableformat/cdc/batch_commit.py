@@ -12,7 +12,7 @@ apply a batch twice.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pyiceberg.table.snapshots import Snapshot
@@ -70,6 +70,7 @@ def commit_batch(
     data_files: Sequence[DataFile],
     delete_files: Sequence[DataFile] = (),
     summary: Mapping[str, str] | None = None,
+    check: Callable[[TableState], None] | None = None,
 ) -> CommitResult | None:
     """Commit the files of a batch, unless the batch is in the branch already.
 
@@ -82,6 +83,7 @@ def commit_batch(
         data_files: New data files.
         delete_files: New equality delete files.
         summary: More summary properties.
+        check: Called with the table before every attempt; may refuse by raising.
 
     Returns:
         The commit; None if this batch or a later one of the query had been committed. Its files
@@ -102,6 +104,8 @@ def commit_batch(
         done = committed_batch(state, branch, batch.query_id)
         if done is not None and done >= batch.number:
             return None
+        if check is not None:
+            check(state)
         head = head_of(state, branch)
         changeset = Changeset(
             kind=kind,

@@ -33,7 +33,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.schema import Schema
 
-from tableformat.errors import InternalError, InvalidInputError
+from tableformat.errors import InternalError, InvalidInputError, UnsupportedError
 from tableformat.spec.types import arrow_schema
 
 VALUE = "value"
@@ -60,26 +60,35 @@ RowNumbers = npt.NDArray[np.int64]
 
 
 def change_schema(schema: Schema, order: Sequence[pa.Field]) -> pa.Schema:
-    """The columns of change rows: everything nullable, since a delete may know its key only."""
+    """The columns of change rows: everything nullable, since a delete may know its key only.
+
+    Raises:
+        UnsupportedError: A column of the table has a name that change rows use themselves.
+    """
     table = arrow_schema(schema, with_field_ids=False)
+    for name in table.names:
+        if name in (ORDINAL, FILE, POSITION, KIND) or name.startswith(SEQUENCE_PREFIX):
+            raise UnsupportedError(
+                "change streams use this column name themselves",
+                action="rename the column",
+                column=name,
+            )
     columns = [column.with_nullable(True).remove_metadata() for column in table]
     return pa.schema([*columns, *order, ORDER_FIELD, KIND_FIELD])
 
 
 @dataclass(frozen=True, slots=True)
 class EventBatch:
-    """Events, one per row; see the module's table. `order_by_file`: files order before ordinals."""
+    """Events, one per row; see the module's table."""
 
     rows: pa.RecordBatch
 
     @classmethod
-    def of(cls, rows: pa.Table | pa.RecordBatch) -> EventBatch:
-        """The events of a table, as one batch."""
-        if isinstance(rows, pa.RecordBatch):
-            return cls(rows)
-        batches = rows.combine_chunks().to_batches()
+    def split(cls, rows: pa.Table, most: int) -> list[EventBatch]:
+        """The events of a table in order, in batches of at most `most`; at least one batch."""
+        batches = rows.to_batches(max_chunksize=most)
         empty = pa.RecordBatch.from_pylist([], schema=rows.schema)
-        return cls(batches[0] if batches else empty)
+        return [cls(batch) for batch in batches or [empty]]
 
     def __len__(self) -> int:
         return int(self.rows.num_rows)

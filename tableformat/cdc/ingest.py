@@ -100,7 +100,7 @@ def write_batch(plan: SinkPlan, events: pa.Table, batch: BatchId | None) -> Inge
             return IngestResult(events=events.num_rows, repeated=True)
     change_format = plan.writer.build_format()
     keep_bad = plan.writer.dead_letter is not None
-    slices = [EventBatch.of(part) for part in _slices(with_ordinals(events))]
+    slices = EventBatch.split(with_ordinals(events), PARSE_ROWS)
     with ThreadPoolExecutor(max_workers=pa.cpu_count()) as threads:
         parsed = list(
             threads.map(lambda part: parse_or_fail(change_format, part, keep_bad=keep_bad), slices)
@@ -151,6 +151,7 @@ def commit_written(
             data_files=written.data_files,
             delete_files=written.delete_files,
             summary=summary,
+            check=plan.check_delete_scope,
         )
     else:
         changeset = Changeset(
@@ -161,7 +162,9 @@ def commit_written(
             summary=summary or {},
             carry_marker=plan.branch == MAIN_BRANCH,
         )
-        result = commit(environment, plan.identifier, changeset)
+        state = environment.catalog.load_table(plan.identifier)
+        plan.check_delete_scope(state)
+        result = commit(environment, plan.identifier, changeset, state=state)
     environment.runtime.fail_point("ingest.after_commit")
     return result
 
@@ -243,8 +246,3 @@ def with_ordinals(events: pa.Table) -> pa.Table:
     if ORDINAL in events.column_names:
         return events
     return events.append_column(ORDINAL, pa.array(np.arange(events.num_rows, dtype=np.int64)))
-
-
-def _slices(events: pa.Table) -> list[pa.Table]:
-    starts = range(0, max(events.num_rows, 1), PARSE_ROWS)
-    return [events.slice(start, PARSE_ROWS) for start in starts]

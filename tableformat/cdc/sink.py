@@ -25,7 +25,7 @@ from tableformat.cdc.row_codec import key_columns
 from tableformat.cdc.rowkind import check_sink_takes
 from tableformat.commit.changeset import CommitKind
 from tableformat.environment import Environment
-from tableformat.errors import InvalidInputError, UnsupportedError
+from tableformat.errors import CommitConflictError, InvalidInputError, UnsupportedError
 from tableformat.paths import data_file_locations, equality_delete_locations
 from tableformat.runtime import IdSource
 from tableformat.spec.data_file import DataFile
@@ -205,6 +205,26 @@ class SinkPlan:
         """How batches are committed."""
         appends = self.writer.delete_spec is None
         return CommitKind.APPEND if appends else CommitKind.ROW_DELTA
+
+    def check_delete_scope(self, state: TableState) -> None:
+        """Refuse to commit deletes whose partition scope the table has outgrown meanwhile.
+
+        A delete written under a partitioned spec does not reach rows of another spec, so it is
+        only right while there is no other.
+
+        Raises:
+            CommitConflictError: A partition spec was added since the batch was planned.
+        """
+        spec = self.writer.delete_spec
+        if spec is None or spec.is_unpartitioned():
+            return
+        if len(state.metadata.partition_specs) > 1:
+            raise CommitConflictError(
+                "the table got a new partition spec while the batch was written",
+                action="write the batch again",
+                table=state.name,
+                branch=self.branch,
+            )
 
     def refreshed(self) -> SinkPlan:
         """The same sink for the table's current version."""

@@ -65,8 +65,9 @@ def write_stream(
         environment: Catalog, store, clock. The store must pickle: tasks write through it.
         identifier: The table.
         events: A streaming frame: `value` (and `key`) of JSON formats, or typed columns. Kafka's
-            columns are understood; for files use `file_events`. Without any order of its own and
-            without the option `sequence`, rows are ordered as Spark reads them.
+            columns are understood: without the option `sequence` changes are ordered by offset, so
+            all changes of a key must be in one Kafka partition. For files use `file_events`. Rows
+            without any such order are taken in the order in which Spark reads them.
         checkpoint: Spark's checkpoint location; it belongs to this query alone.
         format_name: The change format.
         options: Options of the format and of the sink.

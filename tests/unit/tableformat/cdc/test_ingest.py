@@ -9,6 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.table.update import AddPartitionSpecUpdate
 
 from benchmarks.flights import (
     KEY,
@@ -17,9 +19,16 @@ from benchmarks.flights import (
     state_table,
     write_flight_events,
 )
-from tableformat import InvalidInputError, NotFoundError, Table, TableCatalog, UnsupportedError
+from tableformat import (
+    CommitConflictError,
+    InvalidInputError,
+    NotFoundError,
+    Table,
+    TableCatalog,
+    UnsupportedError,
+)
 from tableformat.cdc.batch_commit import BatchId
-from tableformat.cdc.ingest import IngestResult, ingest_files, write_changes
+from tableformat.cdc.ingest import IngestResult, ingest_files, write_batch, write_changes
 from tableformat.cdc.sink import plan_sink
 from tableformat.files.manifest_store import load_manifest, load_manifest_list
 from tableformat.runtime import Runtime
@@ -393,7 +402,37 @@ def test_parquet_files_are_read_as_typed_rows(catalog: TableCatalog, tmp_path: P
         ingest_files(plan, [tmp_path / "missing.parquet"])
 
 
-def test_plan_follows_a_schema_that_changes_between_batches(catalog: TableCatalog) -> None:
+def test_partition_spec_added_during_a_batch_refuses_its_scoped_deletes(
+    catalog: TableCatalog,
+) -> None:
+    table = create_orders(catalog, partition_by=["bucket(3, id)"])
+    plan = plan_sink(
+        table.environment,
+        table.identifier,
+        format_name="debezium-json",
+        options={},
+        branch="staging",
+    )
+    state = table.refresh().state
+    table.environment.catalog.commit(state, [AddPartitionSpecUpdate(spec=PartitionSpec(spec_id=1))])
+    events = events_table([envelope("c", after=order(1))])
+    for batch in (None, BatchId("q", 0)):
+        with pytest.raises(CommitConflictError, match="new partition spec while the batch"):
+            write_batch(plan, events, batch)
+    write_batch(plan.refreshed(), events, BatchId("q", 0))
+    assert state_of(table) == {1: ("EU", None)}
+    [file] = files_of(table, FileContent.EQUALITY_DELETES)
+    assert file.partition == ()
+
+
+def test_column_name_of_our_own_is_refused(catalog: TableCatalog) -> None:
+    schema = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("_file", pa.string())])
+    catalog.create_table("shop.own", schema, primary_key=["id"])
+    with pytest.raises(UnsupportedError, match="column=_file"):
+        write_changes(catalog.environment, ("shop", "own"), events_table([]))
+
+
+def test_plan_stays_as_long_as_the_table_does(catalog: TableCatalog) -> None:
     table = create_orders(catalog)
     plan = plan_sink(
         table.environment,

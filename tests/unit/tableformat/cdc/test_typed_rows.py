@@ -11,11 +11,16 @@ from tests.support.change_events import ORDERS, kinds_and, order, orders_schema,
 SCHEMA = orders_schema()
 
 
+def events_of(table: pa.Table) -> EventBatch:
+    [batch] = EventBatch.split(table, 1000)
+    return batch
+
+
 def rows(*values: dict[str, object], **columns: list[object]) -> EventBatch:
     table = pa.Table.from_pylist(list(values), schema=ORDERS)
     for name, column in columns.items():
         table = table.append_column(name, pa.array(column))
-    return EventBatch.of(table)
+    return events_of(table)
 
 
 def test_rows_without_a_kind_column_are_upserts() -> None:
@@ -33,7 +38,7 @@ def test_kind_column_says_which_rows_are_deletes() -> None:
 
 def test_delete_rows_need_their_key_only() -> None:
     table = pa.table({"id": [1], "op": ["d"]})
-    parsed = parse("upsert", SCHEMA, EventBatch.of(table), kind_column="op")
+    parsed = parse("upsert", SCHEMA, events_of(table), kind_column="op")
     assert kinds_and(parsed, "id", "region") == [("-D", 1, None)]
 
 
@@ -56,7 +61,7 @@ def test_wrong_kind_names_column_and_value() -> None:
 def test_unknown_column_and_missing_value_fail_the_batch() -> None:
     with pytest.raises(InvalidInputError, match=r"unknown column.*extra"):
         parse("upsert", SCHEMA, rows(order(1), extra=[1]))
-    broken = EventBatch.of(pa.table({"id": pa.array([None], pa.int64()), "region": ["EU"]}))
+    broken = events_of(pa.table({"id": pa.array([None], pa.int64()), "region": ["EU"]}))
     with pytest.raises(InvalidInputError, match=r"required column holds nulls.*column=id"):
         parse("upsert", SCHEMA, broken)
 
