@@ -14,19 +14,15 @@ from typing import cast
 from pyiceberg.expressions import (
     AlwaysFalse,
     AlwaysTrue,
+    And,
     BooleanExpression,
     BoundNotEqualTo,
     BoundNotIn,
     BoundNotStartsWith,
     BoundPredicate,
-    UnboundPredicate,
+    Or,
 )
-from pyiceberg.expressions.visitors import (
-    BooleanExpressionVisitor,
-    _StrictMetricsEvaluator,
-    rewrite_not,
-    visit,
-)
+from pyiceberg.expressions.visitors import _StrictMetricsEvaluator, rewrite_not
 from pyiceberg.manifest import DataFile as PyIcebergDataFile
 from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
@@ -65,24 +61,25 @@ class FileMatcher:
         self._filter = rewrite_not(row_filter)
         self._schema = _schema_for(metadata, self._filter)
         self._pruner = Pruner(self._filter, self._schema, metadata.specs())
-        self._strict = _StrictMetricsEvaluator(self._schema, self._filter)
-        columns = visit(bind_filter(self._filter, self._schema), _Columns())
-        self._must_not_be_null = {field_id for field_id, needs_value in columns if needs_value}
-        self._field_ids = {field_id for field_id, _ in columns}
+        self._proof = _proof(self._filter, self._schema, metadata)
         self._partitions = partitions
         self._partition_specs = {spec_id for spec_id, _ in partitions or ()}
 
     def manifest_may_match(self, manifest: ManifestFile) -> bool:
         """Whether a file in the manifest may hold a row that matches; False is a proof."""
-        return self._safely(lambda: self._pruner.manifest_may_match(manifest), otherwise=True)
+        try:
+            return self._pruner.manifest_may_match(manifest)
+        except _UNDECODABLE:
+            return True
 
     def may_match(self, file: DataFile) -> bool:
         """Whether the data file may hold a row that matches; False is a proof."""
         if isinstance(self._filter, AlwaysFalse) or not self._in_partitions(file):
             return False
-        return self._safely(
-            lambda: not isinstance(self._pruner.residual(file), AlwaysFalse), otherwise=True
-        )
+        try:
+            return not isinstance(self._pruner.residual(file), AlwaysFalse)
+        except _UNDECODABLE:
+            return True
 
     def partition_may_match(self, file: DataFile) -> bool:
         """Whether rows of the file's partition may match; statistics are not looked at.
@@ -97,35 +94,61 @@ class FileMatcher:
 
         SQL's meaning: a row with a null in a compared column does not match.
         """
-        proven = self._safely(
-            lambda: isinstance(self._pruner.residual(file), AlwaysTrue), otherwise=False
-        )
-        return proven or self._statistics_prove(file)
+        return self._proof(file)
 
     def _in_partitions(self, file: DataFile) -> bool:
         if self._partitions is None or file.partition_key in self._partitions:
             return True
         return file.spec_id not in self._partition_specs or not file.partition
 
-    def _statistics_prove(self, file: DataFile) -> bool:
-        nulls, nans = file.null_value_counts or {}, file.nan_value_counts or {}
-        for field_id in self._field_ids:
-            if field_id not in nulls:  # PyIceberg takes a missing count for "no nulls"
-                return False
-            is_float = isinstance(self._schema.find_type(field_id), FloatType | DoubleType)
-            if is_float and field_id not in nans:
-                return False
-        if any(nulls[field_id] != 0 for field_id in self._must_not_be_null):
-            return False
-        view = cast("PyIcebergDataFile", file)  # the statistics have the same names
-        return self._safely(lambda: self._strict.eval(view), otherwise=False)
 
-    @staticmethod
-    def _safely(test: Callable[[], bool], *, otherwise: bool) -> bool:
+_Proof = Callable[[DataFile], bool]
+
+
+def _proof(row_filter: BooleanExpression, schema: Schema, metadata: TableMetadata) -> _Proof:
+    """A function that says whether all rows of a file provably match: per comparison, combined."""
+    if isinstance(row_filter, And | Or):
+        left = _proof(row_filter.left, schema, metadata)
+        right = _proof(row_filter.right, schema, metadata)
+        if isinstance(row_filter, And):
+            return lambda file: left(file) and right(file)
+        return lambda file: left(file) or right(file)
+    bound = bind_filter(row_filter, schema)
+    if not isinstance(bound, BoundPredicate):  # always true or always false
+        return lambda _: isinstance(bound, AlwaysTrue)
+    return _ComparisonProof(row_filter, bound, schema, metadata)
+
+
+class _ComparisonProof:
+    """Proves one comparison by the partition value or by the statistics of its column."""
+
+    def __init__(
+        self,
+        unbound: BooleanExpression,
+        bound: BoundPredicate,
+        schema: Schema,
+        metadata: TableMetadata,
+    ) -> None:
+        self._pruner = Pruner(unbound, schema, metadata.specs())
+        self._strict = _StrictMetricsEvaluator(schema, unbound)
+        self._field_id = bound.term.ref().field.field_id
+        self._is_float = isinstance(schema.find_type(self._field_id), FloatType | DoubleType)
+        # Iceberg's !=, NOT IN and NOT LIKE hold for null, SQL's do not.
+        self._needs_value = isinstance(bound, BoundNotEqualTo | BoundNotIn | BoundNotStartsWith)
+
+    def __call__(self, file: DataFile) -> bool:
         try:
-            return test()
+            return isinstance(self._pruner.residual(file), AlwaysTrue) or self._by_statistics(file)
         except _UNDECODABLE:
-            return otherwise
+            return False
+
+    def _by_statistics(self, file: DataFile) -> bool:
+        nulls = (file.null_value_counts or {}).get(self._field_id)
+        if nulls is None or (nulls and self._needs_value):
+            return False  # PyIceberg takes a missing count for "no nulls"
+        if self._is_float and self._field_id not in (file.nan_value_counts or {}):
+            return False
+        return self._strict.eval(cast("PyIcebergDataFile", file))  # the statistics' names agree
 
 
 def _without_statistics(file: DataFile) -> DataFile:
@@ -151,35 +174,3 @@ def _schema_for(metadata: TableMetadata, row_filter: BooleanExpression) -> Schem
             return schema
     assert failure is not None
     raise failure
-
-
-_ColumnUse = frozenset[tuple[int, bool]]
-
-
-class _Columns(BooleanExpressionVisitor[_ColumnUse]):
-    """Ids of the columns a bound filter compares, and whether the comparison needs a value.
-
-    Iceberg's `!=`, NOT IN and NOT LIKE hold for null, SQL's do not.
-    """
-
-    def visit_true(self) -> _ColumnUse:
-        return frozenset()
-
-    def visit_false(self) -> _ColumnUse:
-        return frozenset()
-
-    def visit_not(self, child_result: _ColumnUse) -> _ColumnUse:
-        return child_result
-
-    def visit_and(self, left_result: _ColumnUse, right_result: _ColumnUse) -> _ColumnUse:
-        return left_result | right_result
-
-    def visit_or(self, left_result: _ColumnUse, right_result: _ColumnUse) -> _ColumnUse:
-        return left_result | right_result
-
-    def visit_unbound_predicate(self, predicate: UnboundPredicate) -> _ColumnUse:
-        raise InvalidInputError("filter is not bound", filter=predicate)
-
-    def visit_bound_predicate(self, predicate: BoundPredicate) -> _ColumnUse:
-        negative = isinstance(predicate, BoundNotEqualTo | BoundNotIn | BoundNotStartsWith)
-        return frozenset({(predicate.term.ref().field.field_id, negative)})

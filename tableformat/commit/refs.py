@@ -6,15 +6,13 @@ Row Lineage). A lost swap is tried again only while the ref is still what the ca
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 
-from pyiceberg.exceptions import ValidationError
 from pyiceberg.table.refs import SnapshotRef, SnapshotRefType
-from pyiceberg.table.update import RemoveSnapshotRefUpdate, SetSnapshotRefUpdate, TableUpdate
 
 from tableformat.catalog.base import Identifier, TableState
 from tableformat.commit.history import is_ancestor
+from tableformat.commit.ref_change import RefChange, Retention
 from tableformat.commit.swap import swap_until_settled
 from tableformat.environment import Environment
 from tableformat.errors import (
@@ -25,61 +23,15 @@ from tableformat.errors import (
 )
 from tableformat.spec.names import MAIN_BRANCH
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Retention:
-    """How long expiry keeps a ref and its history; None: the table's `history.expire.*`."""
-
-    max_ref_age_ms: int | None = None
-    max_snapshot_age_ms: int | None = None
-    min_snapshots_to_keep: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class RefChange:
-    """`TableChange` that moves or drops one ref.
-
-    `target` gives the snapshot to point at (None: drop the ref), or raises; it is asked in every
-    attempt. `done` remembers the answer, to recognise the change if the catalog's reply is lost.
-    """
-
-    name: str
-    target: Callable[[TableState], int | None]
-    type: SnapshotRefType = SnapshotRefType.BRANCH
-    retention: Retention | None = None
-    done: list[int | None] | None = None
-
-    def prepare(self, state: TableState) -> Sequence[TableUpdate]:
-        """One update; none when the ref is there already."""
-        target = self.target(state)
-        if self.done is not None:
-            self.done[:] = [target]
-        before = state.ref(self.name)
-        if target is None:
-            return [] if before is None else [RemoveSnapshotRefUpdate(ref_name=self.name)]
-        if state.metadata.snapshot_by_id(target) is None:
-            raise NotFoundError("no such snapshot", table=state.name, snapshot_id=target)
-        retention = self.retention or _retention_of(before)
-        update = SetSnapshotRefUpdate(
-            ref_name=self.name,
-            type=self.type,
-            snapshot_id=target,
-            max_ref_age_ms=retention.max_ref_age_ms,
-            max_snapshot_age_ms=retention.max_snapshot_age_ms,
-            min_snapshots_to_keep=retention.min_snapshots_to_keep,
-        )
-        return [] if before == _ref_of(update) else [update]
-
-    def has_landed(self, state: TableState) -> bool:
-        """Whether the ref is where we wanted it; who moved it there makes no difference."""
-        if not self.done:
-            return False
-        ref = state.ref(self.name)
-        return (None if ref is None else ref.snapshot_id) == self.done[0]
-
-    def context(self) -> dict[str, object]:
-        """The ref and its target."""
-        return {"ref": self.name, "target": self.done[0] if self.done else None}
+__all__ = [
+    "Retention",
+    "create_branch",
+    "create_tag",
+    "drop_ref",
+    "fast_forward",
+    "replace_branch",
+    "rollback",
+]
 
 
 def create_branch(
@@ -320,33 +272,3 @@ def _check_head(branch: str, head: int | None, expected: int | None) -> None:
             head=head,
             expected_head=expected,
         )
-
-
-def _retention_of(ref: SnapshotRef | None) -> Retention:
-    if ref is None:
-        return Retention()
-    return Retention(
-        max_ref_age_ms=ref.max_ref_age_ms,
-        max_snapshot_age_ms=ref.max_snapshot_age_ms,
-        min_snapshots_to_keep=ref.min_snapshots_to_keep,
-    )
-
-
-def _ref_of(update: SetSnapshotRefUpdate) -> SnapshotRef:
-    try:
-        return _validated(update)
-    except (ValueError, ValidationError) as error:
-        raise InvalidInputError(
-            "retention settings must be positive; a tag has max_ref_age_ms only",
-            ref=update.ref_name,
-        ) from error
-
-
-def _validated(update: SetSnapshotRefUpdate) -> SnapshotRef:
-    return SnapshotRef(
-        snapshot_id=update.snapshot_id,
-        snapshot_ref_type=SnapshotRefType(update.type),
-        max_ref_age_ms=update.max_ref_age_ms,
-        max_snapshot_age_ms=update.max_snapshot_age_ms,
-        min_snapshots_to_keep=update.min_snapshots_to_keep,
-    )

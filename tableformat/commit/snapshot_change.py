@@ -1,0 +1,315 @@
+"""One commit of one branch as a `TableChange`.
+
+Holds what is fixed for the commit (snapshot id, manifests of added files) and redoes the rest in
+each attempt: see the table in iceberg-core's SnapshotProducer, and `commit/engine.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.refs import SnapshotRef
+from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table.update import AddSnapshotUpdate, SetSnapshotRefUpdate, TableUpdate
+
+from tableformat.catalog.base import TableState
+from tableformat.commit.carry import carried_properties, check_fence, load_carried
+from tableformat.commit.changeset import Changeset
+from tableformat.commit.conflicts import check_conflicts, referenced_data_files
+from tableformat.commit.history import History, name_snapshot, snapshots_by_id, walk_back
+from tableformat.commit.manifests import ManifestWriter, added_entries
+from tableformat.commit.merging import merge_policy
+from tableformat.commit.removal import (
+    Removal,
+    check_not_live,
+    missing_data_files,
+    plan_removal,
+)
+from tableformat.commit.request import (
+    check_files,
+    check_writable,
+    operation_of_change,
+)
+from tableformat.commit.summary import build_summary
+from tableformat.environment import Environment
+from tableformat.errors import CommitConflictError, InvalidInputError, TableError
+from tableformat.files.manifest_list import EncodedManifestList, encode_manifest_list
+from tableformat.files.manifest_store import (
+    LoadedManifest,
+    load_manifest_list,
+    open_manifest,
+    remember_manifest_list,
+)
+from tableformat.paths import metadata_directory
+from tableformat.spec.manifest_file import ManifestFile
+from tableformat.spec.names import MAIN_BRANCH
+
+SNAPSHOTS_NAMED_MAX = 20
+
+
+@dataclass(slots=True)
+class SnapshotChange:
+    """`TableChange` of one commit. Holds what attempts share."""
+
+    environment: Environment
+    changeset: Changeset
+    _history: History = field(init=False)
+    _writer: ManifestWriter | None = None
+    _added: list[ManifestFile] = field(default_factory=list)
+    _lists: dict[str, frozenset[str]] = field(default_factory=dict)
+    _listed: tuple[str, tuple[ManifestFile, ...]] | None = None
+    _snapshot: Snapshot | None = None
+
+    def __post_init__(self) -> None:
+        self._history = History(self.environment.store)
+
+    def prepare(self, state: TableState) -> Sequence[TableUpdate]:
+        """Validate against `state`, write manifests and list, and give the updates."""
+        metadata, changeset = state.metadata, self.changeset
+        check_writable(metadata, table=state.name)
+        check_files(changeset, metadata)
+        ref = _branch_ref(state, changeset.branch)
+        parent = _parent(state, changeset.branch)
+        parent_id = None if parent is None else parent.snapshot_id
+        if changeset.strict_head:
+            _check_head(changeset, state, parent_id)
+        carried = load_carried(snapshots_by_id(metadata), parent_id)
+        check_fence(changeset.fence, carried, branch=changeset.branch)
+        check_conflicts(metadata, changeset, head_id=parent_id, history=self._history)
+        extra = {**carried_properties(carried, changeset), **changeset.summary}
+        snapshot = self._write_snapshot(metadata, parent, extra)
+        self._snapshot = snapshot
+        return (
+            AddSnapshotUpdate(snapshot=snapshot),
+            _set_branch(changeset.branch, snapshot.snapshot_id, ref),
+        )
+
+    def _write_snapshot(
+        self, metadata: TableMetadata, parent: Snapshot | None, extra: Mapping[str, str]
+    ) -> Snapshot:
+        """Find what has to go, write manifests and list; the snapshot is in no table yet."""
+        changeset, writer = self.changeset, self._writer_for(metadata)
+        before = [] if parent is None else load_manifest_list(self.environment.store, parent)
+        removal = self._plan_removal(metadata, before)
+        manifests = self._manifests(metadata, before, removal, writer)
+        parent_id = None if parent is None else parent.snapshot_id
+        encoded, list_location = self._store_list(metadata, manifests, parent_id, writer)
+        clock = self.environment.runtime.clock
+        return Snapshot(
+            snapshot_id=writer.snapshot_id,
+            parent_snapshot_id=parent_id,
+            sequence_number=_next_sequence_number(metadata),
+            # Never back, whatever the clock does (R78).
+            timestamp_ms=max(clock.now_ms(), metadata.last_updated_ms),
+            manifest_list=list_location,
+            summary=build_summary(
+                operation_of_change(changeset),
+                added=(*changeset.added_data_files, *changeset.added_delete_files),
+                removed=removal.files,
+                parent=parent,
+                extra=extra,
+            ),
+            schema_id=metadata.current_schema_id,
+            first_row_id=_next_row_id(metadata),
+            added_rows=encoded.next_row_id - _next_row_id(metadata),
+        )
+
+    def has_landed(self, state: TableState) -> bool:
+        """Whether our snapshot is in the table: same id, and a manifest list that we wrote."""
+        return self._find(state) is not None
+
+    def context(self) -> dict[str, object]:
+        """Branch and snapshot id."""
+        snapshot_id = None if self._writer is None else self._writer.snapshot_id
+        return {"branch": self.changeset.branch, "snapshot_id": snapshot_id}
+
+    def landed_snapshot(self, state: TableState) -> Snapshot:
+        """The snapshot as the table has it; as we wrote it if a later commit has expired it."""
+        found = self._find(state) or self._snapshot
+        assert found is not None
+        return found
+
+    def objects_of(self, snapshot: Snapshot) -> frozenset[str]:
+        """The manifest list of `snapshot` and the manifests in it."""
+        listed = self._lists.get(snapshot.manifest_list, frozenset())
+        return listed | {snapshot.manifest_list}
+
+    def delete_objects(self, *, keep: frozenset[str]) -> None:
+        """Remove manifests and lists that this commit wrote and nothing names. Best effort.
+
+        Only called when the outcome is known. What is left behind is found by orphan removal.
+        """
+        written = [] if self._writer is None else self._writer.written
+        unused = [location for location in written if location not in keep]
+        if unused:
+            try:
+                self.environment.store.delete(unused)
+            except TableError:
+                return
+
+    def remember(self, snapshot: Snapshot) -> None:
+        """Keep what landed decoded: the next commit of this process reads none of it back."""
+        listed = self._listed
+        if self._writer is not None and listed is not None and listed[0] == snapshot.manifest_list:
+            self._writer.remember(listed[1])
+            remember_manifest_list(self.environment.store, listed[0], listed[1])
+
+    def _open(self, manifest: ManifestFile) -> LoadedManifest:
+        return open_manifest(self.environment.store, manifest)
+
+    def _find(self, state: TableState) -> Snapshot | None:
+        if self._writer is None:
+            return None
+        found = state.metadata.snapshot_by_id(self._writer.snapshot_id)
+        return found if found is not None and found.manifest_list in self._lists else None
+
+    def _writer_for(self, metadata: TableMetadata) -> ManifestWriter:
+        """The writer of all attempts; a new one only if somebody else took our snapshot id."""
+        writer = self._writer
+        if writer is not None and metadata.snapshot_by_id(writer.snapshot_id) is None:
+            return writer
+        ids = self.environment.runtime.ids
+        snapshot_id = ids.snapshot_id()
+        while metadata.snapshot_by_id(snapshot_id) is not None:
+            snapshot_id = ids.snapshot_id()
+        directory, commit_id = metadata_directory(metadata), ids.uuid()
+        names = iter(range(1 << 31))
+        new = ManifestWriter(
+            environment=self.environment,
+            snapshot_id=snapshot_id,
+            location_for=lambda: f"{directory}/{commit_id}-m{next(names)}.avro",
+        )
+        new.written.extend(() if writer is None else writer.written)
+        self._writer = new
+        changeset = self.changeset
+        entries = added_entries(
+            metadata,
+            (*changeset.added_data_files, *changeset.added_delete_files),
+            data_sequence_number=changeset.data_sequence_number,
+        )
+        self._added = new.add(metadata, entries, merge_policy(metadata.properties))
+        return new
+
+    def _plan_removal(self, metadata: TableMetadata, before: Sequence[ManifestFile]) -> Removal:
+        changeset = self.changeset
+        paths = referenced_data_files(changeset)
+        unknown_scan = changeset.validation.starting_snapshot_id is None
+        if paths and unknown_scan and not changeset.strict_head:
+            missing = missing_data_files(metadata, before, paths=paths, open_manifest=self._open)
+            if missing:
+                raise CommitConflictError(
+                    "missing data files: referenced files are not live in the branch's head",
+                    conflicts=sorted(missing),
+                    action="plan again on the current head",
+                    branch=changeset.branch,
+                    location=min(missing),
+                )
+        if changeset.refuse_live_files:
+            check_not_live(
+                metadata, before, added=changeset.added_data_files, open_manifest=self._open
+            )
+        return plan_removal(
+            metadata,
+            before,
+            removed=changeset.removed_entries,
+            added_deletes=changeset.added_delete_files,
+            open_manifest=self._open,
+        )
+
+    def _manifests(
+        self,
+        metadata: TableMetadata,
+        before: Sequence[ManifestFile],
+        removal: Removal,
+        writer: ManifestWriter,
+    ) -> list[ManifestFile]:
+        """The next snapshot's manifests, newest first, all stored."""
+        kept = [
+            manifest
+            if manifest.manifest_path not in removal.by_manifest
+            else writer.without(metadata, manifest, removal.by_manifest[manifest.manifest_path])
+            for manifest in before
+            if manifest.has_live_files
+        ]
+        policy = merge_policy(metadata.properties)
+        manifests = writer.merge(metadata, [*self._added, *kept], policy)
+        writer.store(manifests)
+        return manifests
+
+    def _store_list(
+        self,
+        metadata: TableMetadata,
+        manifests: Sequence[ManifestFile],
+        parent_id: int | None,
+        writer: ManifestWriter,
+    ) -> tuple[EncodedManifestList, str]:
+        encoded = encode_manifest_list(
+            manifests,
+            snapshot_id=writer.snapshot_id,
+            parent_snapshot_id=parent_id,
+            sequence_number=_next_sequence_number(metadata),
+            first_row_id=_next_row_id(metadata),
+        )
+        name = f"snap-{writer.snapshot_id}-{len(self._lists) + 1}"
+        unique = self.environment.runtime.ids.uuid()
+        location = f"{metadata_directory(metadata)}/{name}-{unique}.avro"
+        self._lists[location] = frozenset(manifest.manifest_path for manifest in manifests)
+        writer.put("commit.before_list_put", location, encoded.data)
+        self._listed = (location, encoded.manifests)
+        return encoded, location
+
+
+def _branch_ref(state: TableState, branch: str) -> SnapshotRef | None:
+    ref = state.ref(branch)
+    if ref is not None and ref.snapshot_ref_type != "branch":
+        raise InvalidInputError("cannot commit to a tag", table=state.name, ref=branch)
+    return ref
+
+
+def _parent(state: TableState, branch: str) -> Snapshot | None:
+    """The head of the branch, or of `main` when the branch does not exist."""
+    return state.head(branch) if state.ref(branch) is not None else state.head(MAIN_BRANCH)
+
+
+def _check_head(changeset: Changeset, state: TableState, parent_id: int | None) -> None:
+    expected = changeset.expected_head
+    if parent_id == expected or (expected is None and state.ref(changeset.branch) is None):
+        return
+    between: list[str] = []
+    for snapshot in walk_back(snapshots_by_id(state.metadata), parent_id):
+        if snapshot.snapshot_id == expected:
+            break
+        between.append(name_snapshot(snapshot))
+    else:
+        between.append(f"the expected head {expected} is not in its history")
+    raise CommitConflictError(
+        "the branch has moved since the change was planned",
+        conflicts=between[:SNAPSHOTS_NAMED_MAX],
+        action="plan again on the current head",
+        branch=changeset.branch,
+        expected_head=expected,
+        head=parent_id,
+        first=between[0],
+    )
+
+
+def _set_branch(branch: str, snapshot_id: int, ref: SnapshotRef | None) -> SetSnapshotRefUpdate:
+    """Point the branch at `snapshot_id`; its retention settings stay."""
+    return SetSnapshotRefUpdate(
+        ref_name=branch,
+        type="branch",
+        snapshot_id=snapshot_id,
+        max_ref_age_ms=None if ref is None else ref.max_ref_age_ms,
+        max_snapshot_age_ms=None if ref is None else ref.max_snapshot_age_ms,
+        min_snapshots_to_keep=None if ref is None else ref.min_snapshots_to_keep,
+    )
+
+
+def _next_sequence_number(metadata: TableMetadata) -> int:
+    return int(getattr(metadata, "last_sequence_number", 0)) + 1
+
+
+def _next_row_id(metadata: TableMetadata) -> int:
+    return int(getattr(metadata, "next_row_id", None) or 0)
