@@ -46,7 +46,7 @@ from tableformat.errors import (
 )
 from tableformat.paths import metadata_directory
 from tableformat.runtime import Runtime
-from tableformat.spec.metadata_json import decode_metadata, encode_metadata
+from tableformat.spec.metadata_json import decode_metadata, encode_metadata_file, metadata_suffix
 from tableformat.spec.metadata_update import apply_updates
 from tableformat.store.base import ObjectStore
 from tableformat.store.locations import AllowedLocations
@@ -176,8 +176,8 @@ class PointerCatalog:
             now_ms=self._runtime.clock.now_ms(),
         )
         self._places.check_table(metadata)
-        new = f"{metadata_directory(metadata)}/00000-{self._runtime.ids.uuid()}.metadata.json"
-        self._store.put(new, encode_metadata(metadata))
+        new = self._new_location(metadata, version=0)
+        self._store.put(new, encode_metadata_file(metadata, location=new))
         if not self._pointers.insert(identifier, new):
             self._forget_file(new)
             raise _table_exists(identifier)
@@ -226,23 +226,21 @@ class PointerCatalog:
                 or metadata.properties != base.metadata.properties
             ):
                 self._places.check_table(metadata)
-            new = self._next_location(base, metadata)
+            new = self._new_location(metadata, version=_version_after(base.metadata_location))
             self._put_metadata(new, metadata)
             self._swap(base, new, updates)
         self._cache.put(new, metadata)
         self._delete_old_metadata(base.metadata, metadata)
         return TableState(base.identifier, metadata, new)
 
-    def _next_location(self, base: TableState, metadata: TableMetadata) -> str:
-        match = _VERSION.match(base.metadata_location.rsplit("/", 1)[-1])
-        version = int(match.group(1)) + 1 if match else 1
-        name = f"{version:05d}-{self._runtime.ids.uuid()}.metadata.json"
+    def _new_location(self, metadata: TableMetadata, *, version: int) -> str:
+        name = f"{version:05d}-{self._runtime.ids.uuid()}{metadata_suffix(metadata)}"
         return f"{metadata_directory(metadata)}/{name}"
 
     def _put_metadata(self, new: str, metadata: TableMetadata) -> None:
         try:
             self._runtime.fail_point("catalog.before_metadata_put")
-            self._store.put(new, encode_metadata(metadata))
+            self._store.put(new, encode_metadata_file(metadata, location=new))
             self._runtime.fail_point("catalog.before_swap")
         except Exception:  # re-raised: the pointer was not touched, so this file is nobody's
             self._forget_file(new)
@@ -359,6 +357,11 @@ class _MetadataCache:
             self._entries.move_to_end(location)
             while len(self._entries) > self._ENTRIES_MAX:
                 self._entries.popitem(last=False)
+
+
+def _version_after(metadata_location: str) -> int:
+    match = _VERSION.match(metadata_location.rsplit("/", 1)[-1])
+    return int(match.group(1)) + 1 if match else 1
 
 
 def _table_exists(identifier: Identifier) -> AlreadyExistsError:

@@ -19,6 +19,7 @@ Every error names the file.
 
 from __future__ import annotations
 
+import gzip
 import json
 import zlib
 from collections.abc import Callable, Iterable, Mapping
@@ -31,7 +32,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.statistics import StatisticsFile
 from pyiceberg.typedef import IcebergBaseModel
 
-from tableformat.errors import CorruptDataError, TableError, UnsupportedError
+from tableformat.errors import CorruptDataError, InvalidInputError, TableError, UnsupportedError
 from tableformat.spec.json_texts import remember_text, text_of, texts_of
 from tableformat.spec.metadata_models import (
     METADATA_MODELS,
@@ -43,6 +44,9 @@ from tableformat.spec.metadata_rules import check_metadata, check_raw_metadata
 from tableformat.spec.snapshot_json import decode_snapshot
 
 FORMAT_VERSION_MAX = 3
+PLAIN_SUFFIX = ".metadata.json"
+GZIP_SUFFIX = ".gz.metadata.json"
+COMPRESSION_CODEC = "write.metadata.compression-codec"
 METADATA_BYTES_MAX = 128 << 20  # about 100,000 snapshots with full summaries
 GZIP_RATIO_MAX = 64  # real metadata shrinks 10- to 25-fold
 _GZIP_FREE_BYTES = 8 << 20  # small files may be as repetitive as they like
@@ -103,6 +107,24 @@ def encode_metadata(metadata: TableMetadata) -> bytes:
         put(key, _dump(value))
     parts.append(b"}")
     return b"".join(parts)
+
+
+def metadata_suffix(metadata: TableMetadata) -> str:
+    """How the name of a metadata file ends: readers tell a compressed one by it.
+
+    Raises:
+        InvalidInputError: `write.metadata.compression-codec` is neither none nor gzip.
+    """
+    codec = metadata.properties.get(COMPRESSION_CODEC, "none").lower()
+    if codec not in ("none", "gzip"):
+        raise InvalidInputError("no such codec", key=COMPRESSION_CODEC, value=repr(codec)[:80])
+    return GZIP_SUFFIX if codec == "gzip" else PLAIN_SUFFIX
+
+
+def encode_metadata_file(metadata: TableMetadata, *, location: str) -> bytes:
+    """The bytes of a metadata file: gzip if its name says so."""
+    data = encode_metadata(metadata)
+    return gzip.compress(data, mtime=0) if location.endswith(GZIP_SUFFIX) else data
 
 
 def decode_metadata(data: bytes, *, location: str) -> TableMetadata:

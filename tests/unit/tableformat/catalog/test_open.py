@@ -7,8 +7,9 @@ import pytest
 from tableformat.catalog.open import absolute_location, open_backend
 from tableformat.catalog.rest import RestCatalog
 from tableformat.catalog.sql import SqlCatalog
-from tableformat.errors import InvalidInputError, UnsupportedError
-from tests.support.table_metadata import create
+from tableformat.errors import CommitConflictError, InvalidInputError, UnsupportedError
+from tests.support.s3_server import fresh_bucket, s3_properties
+from tests.support.table_metadata import append_updates, create
 
 SECRET = "s3cret-of-the-test"
 
@@ -114,6 +115,20 @@ def test_allowed_locations_widen_where_tables_may_be(tmp_path: Path) -> None:
     assert allowed.covers(f"{tmp_path}/more/t")
     assert allowed.covers("s3a://bucket/x/t")
     assert not allowed.covers(f"{tmp_path}/other/t")
+
+
+def test_tables_on_s3_are_kept_in_a_sql_catalog(tmp_path: Path) -> None:
+    warehouse = f"s3://{fresh_bucket()}/wh"
+    given = {"uri": f"sqlite:///{tmp_path}/c.db", "warehouse": warehouse, **s3_properties()}
+    environment = open_backend("c", given)
+    base = create(environment.catalog, ("shop", "orders"))
+    assert base.metadata.location == f"{warehouse}/shop/orders"
+    state = environment.catalog.commit(base, append_updates(base.metadata))
+    with pytest.raises(CommitConflictError):
+        environment.catalog.commit(base, append_updates(base.metadata))
+    again = open_backend("c", given)
+    assert again.catalog.load_table(("shop", "orders")).metadata == state.metadata
+    assert len(list(again.store.list_prefix(warehouse))) == 2, "the loser's file is gone"
 
 
 def test_root_is_no_warehouse() -> None:

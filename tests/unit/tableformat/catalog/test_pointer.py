@@ -99,6 +99,21 @@ def test_metadata_goes_where_the_properties_say(world: World) -> None:
     assert world.another().load_table(TABLE).metadata == state.metadata
 
 
+def test_metadata_is_compressed_where_asked_for(world: World) -> None:
+    update = SetPropertiesUpdate(updates={"write.metadata.compression-codec": "gzip"})
+    state = world.append(world.catalog.commit(world.base, [update]))
+    assert state.metadata_location.endswith(".gz.metadata.json")
+    assert "/00002-" in state.metadata_location
+    assert world.store.get(state.metadata_location).startswith(b"\x1f\x8b")
+    assert world.another().load_table(TABLE).metadata == state.metadata
+
+
+def test_unknown_compression_codec_is_refused(world: World) -> None:
+    update = SetPropertiesUpdate(updates={"write.metadata.compression-codec": "lzma"})
+    with pytest.raises(InvalidInputError, match="codec"):
+        world.catalog.commit(world.base, [update])
+
+
 def test_commit_that_changes_nothing_writes_nothing(world: World) -> None:
     before = world.files()
     assert world.catalog.commit(world.base, []) is world.base
