@@ -296,7 +296,7 @@ step = st.fixed_dictionaries(
 
 
 @pytest.mark.parametrize("name", IMPLEMENTATIONS)
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(steps=st.lists(step, max_size=6))
 def test_index_equals_model_after_any_changes(
     name: str, steps: list[dict[str, object]], tmp_path_factory: pytest.TempPathFactory
