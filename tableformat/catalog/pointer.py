@@ -20,10 +20,7 @@ way. Backends that can wait for it (SQL) do so inside `MetadataPointers.swap`.
 from __future__ import annotations
 
 import re
-import threading
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from typing import Protocol
 
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
@@ -32,9 +29,11 @@ from pyiceberg.table.sorting import SortOrder
 from pyiceberg.table.update import AddSnapshotUpdate, TableUpdate
 
 from tableformat.catalog.base import Identifier, TableState
+from tableformat.catalog.metadata_cache import MetadataCache
 from tableformat.catalog.names import check_new_names, check_table_name
 from tableformat.catalog.new_table import new_metadata
 from tableformat.catalog.places import TablePlaces
+from tableformat.catalog.pointers import MetadataPointers
 from tableformat.errors import (
     AlreadyExistsError,
     CommitConflictError,
@@ -54,36 +53,6 @@ from tableformat.store.locations import AllowedLocations
 DELETE_AFTER_COMMIT = "write.metadata.delete-after-commit.enabled"
 _VERSION = re.compile(r"^v?(\d+)[-.]")
 _LOAD_ATTEMPTS_MAX = 3
-
-
-class MetadataPointers(Protocol):
-    """Where the pointers live. Every method is one atomic step."""
-
-    def read(self, identifier: Identifier) -> str | None:
-        """The metadata location of a table; None if there is no such table."""
-
-    def insert(self, identifier: Identifier, metadata_location: str) -> bool:
-        """Add a table; False, and nothing done, if there is one."""
-
-    def swap(self, identifier: Identifier, *, expected: str, new: str) -> bool:
-        """Replace `expected` by `new`; False, and nothing done, if it is not `expected`.
-
-        Raises:
-            StoreUnavailableError: Nothing was changed, and nothing will be.
-            Exception: Anything else: it may have been.
-        """
-
-    def remove(self, identifier: Identifier) -> bool:
-        """Drop a table; False if there is none."""
-
-    def tables(self) -> list[Identifier]:
-        """All tables."""
-
-    def add_namespace(self, namespace: Identifier) -> None:
-        """Add a namespace; nothing if it exists."""
-
-    def namespaces(self) -> list[Identifier]:
-        """All namespaces, also those that exist only through a table."""
 
 
 class PointerCatalog:
@@ -117,7 +86,7 @@ class PointerCatalog:
         self._runtime = runtime
         self._warehouse = warehouse.rstrip("/")
         self._places = TablePlaces(allowed)
-        self._cache = _MetadataCache()
+        self._cache = MetadataCache()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._name!r})"
@@ -333,30 +302,6 @@ class PointerCatalog:
             self._store.delete([location])
         except TableError:
             return
-
-
-class _MetadataCache:
-    """Decoded metadata by location, least recently used out first."""
-
-    _ENTRIES_MAX = 8
-
-    def __init__(self) -> None:
-        self._entries: OrderedDict[str, TableMetadata] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def get(self, location: str) -> TableMetadata | None:
-        with self._lock:
-            found = self._entries.get(location)
-            if found is not None:
-                self._entries.move_to_end(location)
-            return found
-
-    def put(self, location: str, metadata: TableMetadata) -> None:
-        with self._lock:
-            self._entries[location] = metadata
-            self._entries.move_to_end(location)
-            while len(self._entries) > self._ENTRIES_MAX:
-                self._entries.popitem(last=False)
 
 
 def _version_after(metadata_location: str) -> int:

@@ -16,7 +16,8 @@ from tableformat.errors import InvalidInputError, UnsupportedError
 from tableformat.store import local
 from tableformat.store.base import ObjectInfo
 from tableformat.store.locations import AllowedLocations, ParsedLocation
-from tableformat.store.s3 import S3Objects, S3Output
+from tableformat.store.s3 import S3Objects
+from tableformat.store.s3_output import S3Output
 
 
 class ArrowObjectStore:

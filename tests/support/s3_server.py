@@ -77,7 +77,7 @@ def s3_properties() -> dict[str, str]:
 
 def fresh_bucket() -> str:
     """A new, empty bucket."""
-    from tableformat.store.s3 import create_client
+    from tableformat.store.s3_session import create_client
 
     name = f"bucket-{next(_buckets)}"
     client = create_client(s3_properties())

@@ -16,7 +16,7 @@ from tableformat.errors import (
     StoreUnavailableError,
     UnsupportedError,
 )
-from tableformat.store import s3
+from tableformat.store import s3, s3_output
 from tableformat.store.arrow_store import ArrowObjectStore
 from tableformat.store.locations import AllowedLocations
 from tests.support.s3_server import SECRET, Fault, S3Server, fresh_bucket, s3_properties, s3_server
@@ -158,7 +158,7 @@ def test_parquet_is_written_and_read_through_the_store(bucket: str) -> None:
 
 
 def test_large_output_is_spooled_to_disk(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(s3, "_SPOOL_BYTES", 100)
+    monkeypatch.setattr(s3_output, "_SPOOL_BYTES", 100)
     store = store_of(bucket)
     with store.open_output(f"s3://{bucket}/t/x") as output:
         for _ in range(50):

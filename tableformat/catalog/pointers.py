@@ -1,0 +1,37 @@
+"""The state of a pointer catalog, as a port: SQL tables, or the simulator's memory."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from tableformat.catalog.base import Identifier
+
+
+class MetadataPointers(Protocol):
+    """Where the pointers live. Every method is one atomic step."""
+
+    def read(self, identifier: Identifier) -> str | None:
+        """The metadata location of a table; None if there is no such table."""
+
+    def insert(self, identifier: Identifier, metadata_location: str) -> bool:
+        """Add a table; False, and nothing done, if there is one."""
+
+    def swap(self, identifier: Identifier, *, expected: str, new: str) -> bool:
+        """Replace `expected` by `new`; False, and nothing done, if it is not `expected`.
+
+        Raises:
+            StoreUnavailableError: Nothing was changed, and nothing will be.
+            Exception: Anything else: it may have been.
+        """
+
+    def remove(self, identifier: Identifier) -> bool:
+        """Drop a table; False if there is none."""
+
+    def tables(self) -> list[Identifier]:
+        """All tables."""
+
+    def add_namespace(self, namespace: Identifier) -> None:
+        """Add a namespace; nothing if it exists."""
+
+    def namespaces(self) -> list[Identifier]:
+        """All namespaces, also those that exist only through a table."""
