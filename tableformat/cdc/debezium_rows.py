@@ -22,7 +22,7 @@ from tableformat.cdc.sequence import SequenceFields, check_sequenced
 RowNumbers = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
-KIND_OF_OP = {"c": RowKind.INSERT, "r": RowKind.UPDATE_AFTER, "u": RowKind.UPDATE_AFTER}
+UPSERT_OPS = pa.array(["c", "r", "u"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class DebeziumRows:
     def envelope(self) -> None:
         """Change rows of events with `before`, `after` and `op`."""
         op, before, after = (self._column(name) for name in ("op", "before", "after"))
-        upsert = as_mask(pc.is_in(op, pa.array(list(KIND_OF_OP))))
+        upsert = as_mask(pc.is_in(op, UPSERT_OPS))
         delete = as_mask(pc.fill_null(pc.equal(op, "d"), False))
         has_before, has_after = as_mask(before.is_valid()), as_mask(after.is_valid())
         self._others(op, upsert | delete, has_before | has_after)
@@ -77,7 +77,7 @@ class DebeziumRows:
         else:
             marked = as_mask(pc.fill_null(pc.equal(pc.utf8_lower(mark), "true"), False))
         delete = marked | as_mask(pc.fill_null(pc.equal(op, "d"), False))
-        upsert = ~delete & as_mask(pc.or_(op.is_null(), pc.is_in(op, pa.array(list(KIND_OF_OP)))))
+        upsert = ~delete & as_mask(pc.or_(op.is_null(), pc.is_in(op, UPSERT_OPS)))
         self._others(op, upsert | delete, np.ones(len(op), np.bool_))
         columns = {name: self._column(name) for name in self.codec.decoders}
         missing = {name: pa.nulls(int(upsert.sum()), a.type) for name, a in columns.items()}
@@ -225,6 +225,7 @@ def _check_keys_present(
 
 
 def _kinds(op: pa.StringArray) -> pa.Array:
+    """Only `c` is an insert: a snapshot's `r` may be in the table already, from the stream."""
     return pc.if_else(
         pc.fill_null(pc.equal(op, "c"), False),
         pa.scalar(RowKind.INSERT.value, pa.int8()),
