@@ -25,7 +25,8 @@ from pyiceberg.table.snapshots import Snapshot
 
 from resolver.convert import Conversion, DeadPositions, convert
 from resolver.cycle_input import CycleInput, OrderedFile, read_cycle_input, staged_files
-from resolver.index.base import PrimaryKeyIndex
+from resolver.index.base import Matches, PrimaryKeyIndex
+from resolver.keys import EncodedKeys
 from resolver.match import TARGET_ORDER
 from resolver.position_files import read_position_file
 from resolver.publish import hides_a_writer, publish, publish_summary
@@ -62,9 +63,16 @@ class IndexKeeper(Protocol):
     """Brings the primary-key index of a target branch to its head."""
 
     def at_head(
-        self, state: TableState, target: str, live: LiveFiles
+        self, state: TableState, target: str, live: LiveFiles, *, rebuild: bool = False
     ) -> tuple[PrimaryKeyIndex, str]:
-        """The index bound to the head of `target`, and how it got there (see `ResolveReport`)."""
+        """The index bound to the head of `target`, and how it got there (see `ResolveReport`).
+
+        Args:
+            state: The table version.
+            target: The branch.
+            live: The live files of its head.
+            rebuild: Do not trust what is there.
+        """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,11 +246,10 @@ class Cycle:
 
     def _match(self, state: TableState, live: LiveFiles, work: _Work) -> _Match:
         """Dead rows, from the index at the head of `state`."""
-        with self._phases.timed("index"):
-            index, how = self._keeper.at_head(state, self._options.target, live)
+        matches, how = self._look_up(state, live, work.numbered.lookup)
         with self._phases.timed("match"):
             resolution = resolve_batch(
-                work.batch, work.numbered, index, order_of_path=self._order_of_path(live)
+                work.batch, work.numbered, matches, order_of_path=self._order_of_path(live)
             )
             add_joined_positions(
                 self._environment,
@@ -255,6 +262,22 @@ class Cycle:
             self._fold_position_deletes(state, live.position_deletes, resolution.dead)
         self._environment.runtime.fail_point("resolve.after_match")
         return _Match(state=state, live=live, resolution=resolution, index=how)
+
+    def _look_up(
+        self, state: TableState, live: LiveFiles, keys: EncodedKeys
+    ) -> tuple[Matches, str]:
+        """The rows that have the keys; an index that turns out damaged is built afresh."""
+        with self._phases.timed("index"):
+            index, how = self._keeper.at_head(state, self._options.target, live)
+        with self._phases.timed("match"):
+            try:
+                return index.lookup(keys), how
+            except CorruptDataError as error:
+                logger.warning("%s: the index is damaged: %s", state.name, error)
+        with self._phases.timed("index"):
+            index, how = self._keeper.at_head(state, self._options.target, live, rebuild=True)
+        with self._phases.timed("match"):
+            return index.lookup(keys), how
 
     def _rebase(self, match: _Match, work: _Work) -> _Match:
         """The same dead rows on the head that got there first; only what it touched is read.

@@ -107,9 +107,10 @@ class LocalIndexKeeper:
             self._index = None
 
     def at_head(
-        self, state: TableState, target: str, live: LiveFiles
+        self, state: TableState, target: str, live: LiveFiles, *, rebuild: bool = False
     ) -> tuple[PrimaryKeyIndex, str]:
         """See `IndexKeeper`."""
+        self.rebuild = self.rebuild or rebuild
         reader = KeyReader(
             self.environment.store,
             state.metadata,

@@ -1,4 +1,4 @@
-"""The dead rows of a cycle, and what they change in the index. No I/O but index look-ups."""
+"""The dead rows of a cycle, and what they change in the index. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from resolver.convert import DeadPositions
 from resolver.cycle_input import CycleInput
-from resolver.index.base import Entries, IndexChanges, IndexedFile, Matches, PrimaryKeyIndex
+from resolver.index.base import Entries, IndexChanges, IndexedFile, Matches
 from resolver.keys import EncodedKeys, factorize
 from resolver.match import (
     GLOBAL_SCOPE,
@@ -79,7 +79,7 @@ def number_keys(batch: CycleInput) -> NumberedKeys:
 def resolve_batch(
     batch: CycleInput,
     numbered: NumberedKeys,
-    index: PrimaryKeyIndex,
+    matches: Matches,
     *,
     order_of_path: Callable[[str], int] | None = None,
 ) -> Resolution:
@@ -88,12 +88,11 @@ def resolve_batch(
     Args:
         batch: The cycle's input.
         numbered: Its keys.
-        index: Bound to the planned head of the target.
+        matches: The index's answer for `numbered.lookup`, as of the planned head of the target.
         order_of_path: In place: the data sequence number of a data file; None: every row of the
             target is older than the batch.
     """
     dead = DeadPositions(dict(batch.positions.by_path))
-    matches = index.lookup(numbered.lookup)
     dead_matches = _dead_matches(batch, numbered, matches, order_of_path)
     for group in group_by_file(
         matches.file_id[dead_matches].astype(np.int64), matches.position[dead_matches]

@@ -228,7 +228,8 @@ def _head_id(state: TableState, branch: str) -> int | None:
 def _lost_cursor(
     state: TableState, staging: str, target: str, cursor: int | None, stop: Snapshot | None
 ) -> InvalidInputError:
-    if stop is None:
+    known = {snapshot.snapshot_id for snapshot in state.metadata.snapshots}
+    if stop is None or (stop.parent_snapshot_id or stop.snapshot_id) not in known:
         why = "staging's history ends before it (expired?)"
     elif stop.snapshot_id in {s.snapshot_id for s in ancestors(state.metadata, cursor)}:
         why = "staging was rolled back behind it"

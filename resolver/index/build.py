@@ -178,8 +178,12 @@ class _Build:
     options: BuildOptions
     progress: Callable[[BuildProgress], None] | None
     mutex: threading.Lock = field(default_factory=threading.Lock)
+    rows_total: int = field(init=False)
     rows_done: int = 0
     shards_done: int = 0
+
+    def __post_init__(self) -> None:
+        self.rows_total = sum(source.record_count for source in self.sources)
 
     # -- step 1: files to spills -----------------------------------------------------------------
 
@@ -187,9 +191,7 @@ class _Build:
         """Read the files that are not spilled yet."""
         spilled = self.state.spilled
         waiting = [source for source in self.sources if source.file.file_path not in spilled]
-        self.rows_done = sum(source.record_count for source in self.sources) - sum(
-            source.record_count for source in waiting
-        )
+        self.rows_done = self.rows_total - sum(source.record_count for source in waiting)
         self._report("read")
         with disk_errors(self.state.path):
             first_id = self.state.take_file_ids(len(waiting))
@@ -335,11 +337,9 @@ class _Build:
 
     def _report(self, phase: str) -> None:
         if self.progress is not None:
-            rows_total = sum(source.record_count for source in self.sources)
+            shards = self.state.shard_count
             self.progress(
-                BuildProgress(
-                    phase, self.rows_done, rows_total, self.shards_done, self.state.shard_count
-                )
+                BuildProgress(phase, self.rows_done, self.rows_total, self.shards_done, shards)
             )
 
     def _parallel(self, tasks: Iterator[Callable[[], T]]) -> list[T]:

@@ -18,7 +18,7 @@ from resolver.keys import EncodedKeys
 
 THREADS_MAX = 8
 # Bounds the Python objects alive at once in a lookup, per thread.
-LOOKUP_CHUNK_KEYS = 131_072
+LOOKUP_CHUNK_KEYS = 32_768
 
 Int64s = npt.NDArray[np.int64]
 S = TypeVar("S")

@@ -3,6 +3,7 @@
 from collections import Counter
 
 import pytest
+from pyiceberg.table.update import RemoveSnapshotsUpdate
 
 from resolver import resolve
 from resolver.index_check import verify
@@ -99,6 +100,18 @@ def test_rolled_back_target_is_published_to_again_from_its_own_marker(staged):
     resolve(staged.table)
     assert staged.published() == Counter([(1, "eu", "b")])
     assert second is not None
+
+
+def test_staged_snapshots_that_expired_unpublished_stop_the_cycle(staged):
+    """D6 of the Flink converter: never skipped silently."""
+    base = head_of(staged, "main")
+    first = stage(staged, "a")
+    stage(staged, "b")
+    state = staged.table.refresh().state
+    staged.environment.catalog.commit(state, [RemoveSnapshotsUpdate(snapshot_ids=[first])])
+    with pytest.raises(InvalidInputError, match="expired"):
+        resolve(staged.table)
+    assert head_of(staged, "main") == base
 
 
 def test_from_snapshot_outside_of_staging_is_refused(staged):

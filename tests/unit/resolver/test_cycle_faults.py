@@ -7,6 +7,7 @@ import pytest
 
 from resolver import resolve
 from resolver.index_check import verify
+from resolver.index_keeper import index_folder
 from tableformat import TableCatalog
 from tableformat.commit.evolution import update_properties
 from tableformat.environment import Environment
@@ -143,6 +144,32 @@ def test_index_trouble_after_the_publish_costs_no_rows(staged):
     resolve(staged.table)
     assert staged.published() == EXPECTED - Counter([(30, "eu", "new")])
     assert verify(staged.table).report.is_sound
+
+
+@pytest.mark.parametrize("damage", [b"", b"x" * 64, None], ids=["cut", "overwritten", "missing"])
+def test_damaged_index_is_built_afresh_within_the_cycle(staged, damage):
+    """P9, R84: damage costs time, never rows."""
+    resolve(staged.table)
+    folder = index_folder(staged.environment, staged.table.state, "main")
+    for file in folder.rglob("*.sst"):
+        if damage is None:
+            file.unlink()
+        else:
+            file.write_bytes(damage)
+    staged.table.stage(deletes=staged.rows((30, None, "")).select(["id"]))
+    assert resolve(staged.table).index == "built"
+    assert staged.published() == EXPECTED - Counter([(30, "eu", "new")])
+    assert verify(staged.table).report.is_sound
+
+
+def test_index_of_another_table_is_not_used(staged, tmp_path):
+    other = StagedTable(tmp_path / "other")
+    other.table.append(other.rows((1, "eu", "other")))
+    other.table.stage(upserts=other.rows((1, "eu", "new")))
+    shared = tmp_path / "shared"
+    resolve(other.table, index_directory=shared)
+    assert resolve(staged.table, index_directory=shared).index == "built"
+    assert staged.published() == EXPECTED
 
 
 @pytest.mark.parametrize("tokens", ["rising", "same"])

@@ -345,6 +345,25 @@ def test_full_disk_is_reported_and_the_index_stays_usable(folder: Path) -> None:
         assert rows_of(index, [1]) == [[("a", 1), ("c", 7)]]
 
 
+_FULL_DISK_BUILD = """
+index.close()
+sources = [t.source_of("c", list(range(30_000)))]
+try:
+    t.build_rocks(Path(sys.argv[1]), sources, shards=1, binding=t.binding_at(9))
+except t.StoreUnavailableError as error:
+    print("unavailable", error)
+"""
+
+
+def test_full_disk_stops_a_build_that_goes_on_later(folder: Path) -> None:
+    child = run_child(folder, _FULL_DISK_BUILD, preexec_fn=limit_file_size)
+    output, _ = child.communicate(timeout=120)
+    assert output.startswith("unavailable"), output
+    sources = [source_of("c", list(range(30_000)))]
+    with build_rocks(folder, sources, shards=1, binding=binding_at(9)) as index:
+        assert rows_of(index, [0, 29_999]) == [[("c", 0)], [("c", 29_999)]]
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_read_only_folder_is_a_clear_error(folder: Path) -> None:
     with _read_only(folder), pytest.raises(StoreUnavailableError):
