@@ -52,7 +52,7 @@ def parse_filter(row_filter: str | BooleanExpression | None) -> BooleanExpressio
         return parse(row_filter)
     except ParseException as error:
         raise InvalidInputError(
-            f"cannot read the filter {row_filter!r}: at character {error.col}: {error.msg}"
+            f"cannot read the filter {row_filter!r}, at character {error.col}"
         ) from error
     except (ValueError, TypeError) as error:
         raise InvalidInputError(f"cannot read the filter {row_filter!r}: {error}") from error
