@@ -52,10 +52,15 @@ def commit_from_processes(name, properties, *, processes, commits):
             )
         )
     lines = []
-    for worker in workers:
-        output, errors = worker.communicate()
-        assert worker.returncode == 0, errors[-3000:]
-        lines += [json.loads(line) for line in output.splitlines()]
+    try:
+        for worker in workers:
+            output, errors = worker.communicate()
+            assert worker.returncode == 0, errors[-3000:]
+            lines += [json.loads(line) for line in output.splitlines()]
+    finally:
+        for worker in workers:
+            worker.kill()
+            worker.communicate()
     assert len(lines) == processes * commits
     check_outcome(environment, lines)
 

@@ -118,21 +118,35 @@ class CommitTable:
         self.pointers = MemoryPointers()
         inner = MemoryCatalog(self.store, runtime=self.runtime, pointers=self.pointers)
         self.catalog = CatalogProxy(inner)
-        self.environment = Environment(self.catalog, self.store, self.runtime)
+        environment = Environment(self.catalog, self.store, self.runtime)
+        self.prepare(environment, properties or {}, partitioned=partitioned)
+
+    def prepare(
+        self, environment: Environment, properties: dict[str, str], *, partitioned: bool = False
+    ) -> None:
+        """Create the table in `environment`."""
+        self.environment = environment
+        self.catalog = environment.catalog
+        self.store = environment.store
         self.catalog.create_namespace(IDENTIFIER[:-1])
-        self.catalog.create_table(
+        state = self.catalog.create_table(
             IDENTIFIER,
             schema=SCHEMA,
             partition_spec=BY_PART if partitioned else UNPARTITIONED_PARTITION_SPEC,
             sort_order=UNSORTED_SORT_ORDER,
             location=None,
-            properties=properties or {},
+            properties=properties,
         )
+        self.prefix = f"{state.metadata.location}/data"
         self.partitioned = partitioned
 
     @property
     def state(self) -> TableState:
         return self.catalog.load_table(IDENTIFIER)
+
+    def clock_tick(self) -> None:
+        """Let at least a millisecond pass."""
+        self.environment.runtime.clock.sleep_ms(5)
 
     def head(self, branch: str = "main") -> int | None:
         snapshot = self.state.head(branch)
@@ -152,7 +166,7 @@ class CommitTable:
             }
         return DataFile(
             content=FileContent.DATA,
-            file_path=f"{PREFIX}/{name}.parquet",
+            file_path=f"{self.prefix}/{name}.parquet",
             file_format="PARQUET",
             spec_id=0,
             partition=self._partition(part),
@@ -165,7 +179,7 @@ class CommitTable:
         """A deletion vector for a data file, in Puffin file `name`."""
         return DataFile(
             content=FileContent.POSITION_DELETES,
-            file_path=f"{PREFIX}/{name}.puffin",
+            file_path=f"{self.prefix}/{name}.puffin",
             file_format="PUFFIN",
             spec_id=of.spec_id,
             partition=of.partition,
@@ -180,7 +194,7 @@ class CommitTable:
         """An equality delete file on column `id`."""
         return DataFile(
             content=FileContent.EQUALITY_DELETES,
-            file_path=f"{PREFIX}/{name}-eq.parquet",
+            file_path=f"{self.prefix}/{name}-eq.parquet",
             file_format="PARQUET",
             spec_id=0,
             partition=self._partition(part),
