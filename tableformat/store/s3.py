@@ -192,7 +192,10 @@ class S3Objects:
             try:
                 return request(client)
             except Exception as error:
-                raise explain(error, at) from error
+                found = explain(error, at)
+                if found is error:
+                    raise
+                raise found from error
 
         retrying = Retrying(
             stop=stop_after_attempt(ATTEMPTS_MAX),
