@@ -48,6 +48,8 @@ class KeySet:
             int64 of shape (n,).
         """
         found = np.full(len(columns[0]), ABSENT, dtype=np.int64)
+        if len(self) == 0:
+            return found
         codes = _codes(columns[0], self.values[0])
         rows = np.flatnonzero(codes >= 0)
         codes = codes[rows]

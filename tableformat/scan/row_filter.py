@@ -71,7 +71,7 @@ def bind_filter(row_filter: BooleanExpression, schema: Schema) -> BooleanExpress
     """
     try:
         return bind(schema, normalize_filter(row_filter, schema), case_sensitive=True)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, ArithmeticError) as error:
         raise InvalidInputError(f"the filter does not fit the table: {error}") from error
 
 

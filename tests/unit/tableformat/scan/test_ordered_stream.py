@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from functools import partial
+
+import pytest
+
+from tableformat.scan.ordered_stream import AHEAD_MAX, stream_ordered
+from tableformat.scan.shared_loads import SharedLoads
+
+
+def count(name: int, items: int) -> Iterator[tuple[int, int]]:
+    for item in range(items):
+        yield name, item
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_items_come_in_the_order_of_their_producers(threads: int) -> None:
+    producers = [partial(count, name, items) for name, items in enumerate([3, 0, 7, 1, 20])]
+    expected = [pair for producer in producers for pair in producer()]
+    assert list(stream_ordered(producers, threads=threads)) == expected
+
+
+def test_producers_do_not_run_far_ahead() -> None:
+    made: list[int] = []
+    lock = threading.Lock()
+
+    def produce(name: int) -> Iterator[int]:
+        for _ in range(100):
+            with lock:
+                made.append(name)
+            yield name
+
+    stream = stream_ordered([partial(produce, name) for name in range(10)], threads=3)
+    next(stream)
+    for _ in range(50):
+        threading.Event().wait(0.002)
+    # The first is read once and AHEAD_MAX ahead; each may hold one more that waits for room.
+    assert len(made) <= 1 + 3 * (AHEAD_MAX + 1)
+    assert set(made) <= {0, 1, 2}
+    stream.close()
+
+
+@pytest.mark.parametrize("threads", [1, 4])
+def test_error_comes_at_its_place_and_ends_the_others(threads: int) -> None:
+    def broken() -> Iterator[int]:
+        yield 1
+        raise ValueError("broken file")
+
+    def endless() -> Iterator[int]:
+        while True:
+            yield 2
+
+    stream = stream_ordered([partial(iter, [0]), broken, endless], threads=threads)
+    seen = []
+    with pytest.raises(ValueError, match="broken file"):
+        seen.extend(stream)
+    assert seen == [0, 1]
+    assert not [t for t in threading.enumerate() if t.name.startswith("icefold-scan")]
+
+
+def test_closing_early_ends_the_threads() -> None:
+    def endless() -> Iterator[int]:
+        while True:
+            yield 1
+
+    stream = stream_ordered([endless, endless], threads=2)
+    assert next(stream) == 1
+    stream.close()
+    assert not [t for t in threading.enumerate() if t.name.startswith("icefold-scan")]
+
+
+def test_shared_value_is_loaded_once_and_dropped_after_its_last_use() -> None:
+    loads: list[str] = []
+    shared: SharedLoads[list[int]] = SharedLoads(["a", "a", "b"])
+
+    def load() -> list[int]:
+        loads.append("a")
+        return [1]
+
+    first, second = shared.get("a", load), shared.get("a", load)
+    assert first is second
+    shared.release("a")
+    assert shared.get("a", load) is first
+    shared.release("a")
+    assert loads == ["a"]
+    assert shared._values == {}
+
+
+def test_failed_load_is_tried_again_by_the_next() -> None:
+    shared: SharedLoads[int] = SharedLoads(["a", "a"])
+
+    def fail() -> int:
+        raise OSError("gone")
+
+    with pytest.raises(OSError, match="gone"):
+        shared.get("a", fail)
+    assert shared.get("a", lambda: 7) == 7

@@ -1,0 +1,154 @@
+from __future__ import annotations
+
+import math
+from decimal import Decimal
+
+import pyarrow as pa
+import pytest
+from pyiceberg.expressions import EqualTo, In, NotEqualTo, NotIn
+from pyiceberg.schema import Schema
+from pyiceberg.types import (
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    NestedField,
+    StringType,
+    StructType,
+)
+
+from tableformat.errors import InvalidInputError
+from tableformat.scan.row_filter import arrow_filter, bind_filter, parse_filter
+
+SCHEMA = Schema(
+    NestedField(1, "i", IntegerType(), required=False),
+    NestedField(2, "l", LongType(), required=False),
+    NestedField(3, "d", DecimalType(9, 2), required=False),
+    NestedField(4, "x", DoubleType(), required=False),
+    NestedField(5, "s", StringType(), required=False),
+    NestedField(6, "f", FloatType(), required=False),
+)
+ROWS = pa.record_batch(
+    {
+        "i": pa.array([1, 2, None, -3, 2**31 - 1], pa.int32()),
+        "l": pa.array([1, 2**40, None, -(2**63), 2**63 - 1], pa.int64()),
+        "d": pa.array(
+            [Decimal("1.20"), Decimal("1.25"), None, Decimal("-9999999.99"), Decimal(0)],
+            pa.decimal128(9, 2),
+        ),
+        "x": pa.array([1.5, math.nan, None, -math.inf, 0.1]),
+        "s": pa.array(["a", "ab", None, "", "B"]),
+        "f": pa.array([0.1, math.nan, None, -0.0, 0.0], pa.float32()),
+    }
+)
+
+
+def kept(row_filter) -> list[int]:
+    bound = bind_filter(parse_filter(row_filter), SCHEMA)
+    numbered = ROWS.append_column("n", pa.array(range(5)))
+    return numbered.filter(arrow_filter(bound, SCHEMA)).column("n").to_pylist()
+
+
+@pytest.mark.parametrize(
+    ("row_filter", "rows"),
+    [
+        ("i > 1.5", [1, 4]),
+        ("i >= 1.5", [1, 4]),
+        ("i < 1.5", [0, 3]),
+        ("i <= -2.5", [3]),
+        ("i >= -3.5", [0, 1, 3, 4]),
+        ("i = 1.5", []),
+        ("i != 1.5", [0, 1, 3, 4]),
+        ("not (i = 1.5)", [0, 1, 3, 4]),
+        ("i < 99999999999", [0, 1, 3, 4]),
+        ("i > -99999999999", [0, 1, 3, 4]),
+        ("i > 99999999999", []),
+        ("i != 99999999999", [0, 1, 3, 4]),
+        ("i in (1, 99999999999)", [0]),
+        ("i not in (1, 99999999999)", [1, 3, 4]),
+        ("i not in (88888888888, 99999999999)", [0, 1, 3, 4]),
+        ("l < 99999999999999999999", [0, 1, 3, 4]),
+        ("l <= 9223372036854775807", [0, 1, 3, 4]),
+        ("l = -9223372036854775808", [3]),
+        ("d > 1.2", [1]),
+        ("d >= 1.2", [0, 1]),
+        ("d = 1.2", [0]),
+        ("d > 1.225", [1]),
+        ("d < 1.205", [0, 3, 4]),
+        ("d = 1.205", []),
+        ("d < 99999999", [0, 1, 3, 4]),
+        ("d > -99999999.5", [0, 1, 3, 4]),
+        ("d in (1.2, 1.255)", [0]),
+        ("d = 0", [4]),
+        ("x > 1", [0, 1]),
+        ("x >= 1.5", [0, 1]),
+        ("x < 1", [3, 4]),
+        ("x = 0.1", [4]),
+        ("x != 0.1", [0, 1, 3]),
+        ("not (x < 1)", [0, 1]),
+        ("x is nan", [1]),
+        ("x is not nan", [0, 2, 3, 4]),
+        ("f = 0.1", [0]),
+        ("f = 0", [3, 4]),
+        ("f < 0", []),
+        ("s = ''", [3]),
+        ("s like 'a%'", [0, 1]),
+        ("s not like 'a%'", [3, 4]),
+        ("s not in ('a', 'B')", [1, 3]),
+        ("not (s in ('a', 'B'))", [1, 3]),
+        ("s is null", [2]),
+        ("s is null or i > 100", [2, 4]),
+        ("not (i > 1 and s = 'ab')", [0, 3, 4]),
+        ("", [0, 1, 2, 3, 4]),
+        (None, [0, 1, 2, 3, 4]),
+        (EqualTo("i", 2), [1]),
+        (In("d", [Decimal("1.2"), 0]), [0, 4]),
+        (NotIn("d", [Decimal("1.2"), 1.255]), [1, 3, 4]),
+        (NotEqualTo("i", 2.0), [0, 3, 4]),
+        (EqualTo("i", math.inf) | EqualTo("i", 1), None),
+    ],
+)
+def test_filter_keeps_what_sql_keeps(row_filter, rows) -> None:
+    if rows is None:
+        with pytest.raises(InvalidInputError):
+            kept(row_filter)
+    else:
+        assert kept(row_filter) == rows
+
+
+@pytest.mark.parametrize(
+    "row_filter",
+    ["i >", "nope = 1", "i = 'x'", "i = 1 and", "s > 5 5", "d = 'a'", "i.j = 1", "x like 'a%'"],
+)
+def test_filter_that_cannot_be_is_refused_in_one_line(row_filter: str) -> None:
+    with pytest.raises(InvalidInputError) as caught:
+        bind_filter(parse_filter(row_filter), SCHEMA)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 300
+
+
+def test_columns_in_structs_are_found_by_their_way_not_their_spelling() -> None:
+    schema = Schema(
+        NestedField(
+            1, "s", StructType(NestedField(2, "x", LongType(), required=False)), required=False
+        ),
+        NestedField(3, "t.x", LongType(), required=False),
+    )
+    kind = pa.struct([("x", pa.int64())])
+    batch = pa.record_batch(
+        {
+            "s": pa.array([{"x": 1}, None, {"x": None}, {"x": 4}], kind),
+            "t.x": pa.array([9, 8, 7, 6]),
+        }
+    )
+    for row_filter, rows in {
+        "s.x > 1": [6],
+        "s.x is null": [8, 7],
+        "t.x > 8": [9],
+        "t.x = 6": [6],
+    }.items():
+        bound = bind_filter(parse_filter(row_filter), schema)
+        assert batch.filter(arrow_filter(bound, schema)).column("t.x").to_pylist() == rows, (
+            row_filter
+        )
