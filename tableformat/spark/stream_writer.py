@@ -134,11 +134,15 @@ def write_frame(
 def file_events(
     spark: SparkSession, folder: str, *, files_per_batch: int = 1, pattern: str = "*"
 ) -> DataFrame:
-    """A stream of the lines of text files in a folder, ordered by file name and line.
+    """A stream of the lines of text files in a folder.
+
+    Spark gives out files by their modification time; within a micro-batch lines are ordered by
+    file name and line. So files should appear in the order of their names, or the events should
+    have a `sequence`.
 
     Args:
         spark: The session.
-        folder: Where files appear, whole, in the order of their names.
+        folder: Where files appear, whole (written elsewhere and moved here).
         files_per_batch: How many make a micro-batch at most.
         pattern: Which file names count.
     """
