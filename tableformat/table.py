@@ -133,7 +133,7 @@ class Table:
         trigger: Mapping[str, object] | None = None,
     ) -> StreamingQuery:
         """Stage a stream of change events on Spark, exactly once; see `spark.stream_writer`."""
-        from tableformat.spark.stream_writer import write_stream  # noqa: PLC0415 - optional
+        from tableformat.spark.stream_writer import write_stream
 
         return write_stream(
             self.environment,
