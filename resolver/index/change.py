@@ -17,6 +17,7 @@ from resolver.index.entry import KeyedRows, TouchedKeys, concat_rows, touched_ke
 from resolver.index.folder import disk_errors
 from resolver.index.spill import ShardSpill, read_spill
 from resolver.keys import EncodedKeys, concat_keys
+from tableformat.errors import StoreUnavailableError
 
 HELD_ROWS_MAX = 4_000_000
 
@@ -72,10 +73,17 @@ class ChangeParts:
         return sorted({*self._cleared, *self._removed, *self._put, *self._spills})
 
     def load(self, shard: int) -> TouchedKeys:
-        """The change of one shard."""
+        """The change of one shard.
+
+        Raises:
+            StoreUnavailableError: Scratch files are not what was written.
+        """
         put = list(self._put.get(shard, ()))
         if shard in self._spills:
-            put += read_spill(self._folder, shard)
+            spilled = list(read_spill(self._folder, shard))
+            if sum(map(len, spilled)) != self._spills[shard].row_count:
+                raise StoreUnavailableError("scratch files have lost rows", index=self._folder)
+            put += spilled
         return touched_keys(
             concat_keys(self._cleared.get(shard, ())),
             concat_rows(self._removed.get(shard, ())),
@@ -89,10 +97,10 @@ class ChangeParts:
     def _spill(self) -> None:
         with disk_errors(self._folder):
             self._folder.mkdir(exist_ok=True)
-            for shard, parts in self._put.items():
-                if shard not in self._spills:
-                    self._spills[shard] = ShardSpill(self._folder, shard, "put")
-                for part in parts:
-                    self._spills[shard].append(part.keys, part.rows)
+        for shard, parts in self._put.items():
+            if shard not in self._spills:
+                self._spills[shard] = ShardSpill(self._folder, shard, "put")
+            for part in parts:
+                self._spills[shard].append(part.keys, part.rows)
         self._put.clear()
         self._held_rows = 0

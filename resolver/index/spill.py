@@ -7,6 +7,7 @@ never written to again. Fixed-width and any-length keys go to separate streams.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from resolver.index.entry import KeyedRows, Rows
+from resolver.index.folder import disk_errors
 from resolver.keys import EncodedKeys
 
 _SUFFIX = ".arrows"
@@ -22,32 +24,41 @@ _SUFFIX = ".arrows"
 class ShardSpill:
     """Append-only store of the keyed rows of one shard. Callers serialize `append`."""
 
-    __slots__ = ("_files", "_folder", "_prefix", "_writers")
+    __slots__ = ("_files", "_folder", "_prefix", "_writers", "row_count")
 
     def __init__(self, folder: Path, shard: int, attempt: str) -> None:
+        self.row_count = 0
         self._folder = folder
         self._prefix = f"shard-{shard:04d}.{attempt}"
         self._writers: dict[pa.DataType, Any] = {}
         self._files: list[Any] = []
 
     def append(self, keys: EncodedKeys, rows: Rows) -> None:
-        """Add keyed rows."""
+        """Add keyed rows.
+
+        Raises:
+            StoreUnavailableError: The disk is full or read-only.
+        """
         column = keys.to_arrow()
         batch = pa.record_batch([column, pa.array(rows)], names=["key", "row"])
-        writer = self._writers.get(column.type)
-        if writer is None:
-            name = f"{self._prefix}.{len(self._writers)}{_SUFFIX}"
-            sink = pa.OSFile(str(self._folder / name), "wb")
-            writer = self._writers[column.type] = pa.ipc.new_stream(sink, batch.schema)
-            self._files.append(sink)
-        writer.write_batch(batch)
+        with disk_errors(self._folder):
+            writer = self._writers.get(column.type)
+            if writer is None:
+                name = f"{self._prefix}.{len(self._writers)}{_SUFFIX}"
+                sink = pa.OSFile(str(self._folder / name), "wb")
+                self._files.append(sink)
+                writer = self._writers[column.type] = pa.ipc.new_stream(sink, batch.schema)
+            writer.write_batch(batch)
+        self.row_count += len(rows)
 
     def close(self) -> None:
-        """End the streams."""
+        """End the streams. A stream that cannot be ended is cut, which reading it expects."""
         for writer in self._writers.values():
-            writer.close()
+            with suppress(OSError):
+                writer.close()
         for sink in self._files:
-            sink.close()
+            with suppress(OSError):
+                sink.close()
 
 
 def spill_size_bytes(folder: Path, shard: int) -> int:

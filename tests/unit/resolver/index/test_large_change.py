@@ -5,11 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
 from resolver.index import change
 from resolver.index.base import Entries, IndexChanges
+from resolver.index.build import SourceFile
+from resolver.index.shards import LOOKUP_CHUNK_KEYS
+from resolver.keys import encode_keys
+from tableformat.errors import StoreUnavailableError
 from tests.support.index_builder import (
+    KEY,
     binding_at,
     build_rocks,
     content_of,
@@ -18,6 +25,21 @@ from tests.support.index_builder import (
     keys_of,
     source_of,
 )
+
+
+def test_lookup_of_more_keys_than_one_chunk_keeps_their_order(tmp_path: Path) -> None:
+    count = 3 * LOOKUP_CHUNK_KEYS
+    generator = np.random.default_rng(5)
+    values = generator.permutation(count)
+
+    def read() -> Iterator[pa.RecordBatch]:
+        yield pa.record_batch({"id": values, "_pos": np.arange(count)})
+
+    with build_rocks(tmp_path, [SourceFile(file_of("a"), count, read)], shards=2) as index:
+        asked = generator.permutation(count + 100)
+        matches = index.lookup(encode_keys([pa.array(asked)], KEY))
+        assert (matches.key_ordinal == np.flatnonzero(asked < count)).all()
+        assert (values[matches.position] == asked[asked < count]).all()
 
 
 class Lazy:
@@ -59,3 +81,21 @@ def test_spilled_change_equals_a_change_in_memory(
         assert content_of(index) == expected
         assert rows.iterated == 1
         assert not index.generation.pending_path.exists()
+
+
+def test_scratch_file_that_lost_rows_stops_the_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(change, "HELD_ROWS_MAX", 20)
+
+    class Cutting(Lazy):
+        def __iter__(self) -> Iterator[Entries]:
+            yield from super().__iter__()
+            for stream in tmp_path.rglob("*.arrows"):
+                stream.write_bytes(stream.read_bytes()[:400])
+
+    with build_rocks(tmp_path) as index:
+        files = tuple(file_of(f"f{i}") for i in range(12))
+        with pytest.raises(StoreUnavailableError, match="lost rows"):
+            index.prepare(IndexChanges(added_files=files, put=Cutting(12, 10)))
+        assert content_of(index) == {}
