@@ -54,8 +54,11 @@ BUILT = "built"  # the state of a fresh generation
 DEFAULT_MEMORY_BYTES = 512 << 20
 DEFAULT_THREADS = 2
 SPILL_BATCH_ROWS = 262_144
-ROWS_PER_SHARD = 2_000_000
-SHARDS_MAX = 32  # each has a handful of open files; more rows make larger shards
+# A cycle writes and syncs one file per shard, so shards grow with the table once every core has some.
+ROWS_PER_SHARD_MIN = 2_000_000
+SMALL_SHARDS_MAX = 8
+ROWS_PER_SHARD_MAX = 8_000_000
+SHARDS_MAX = 32  # each has a handful of open files; still larger tables make larger shards
 # Sorting holds the keys, their order and a sorted copy.
 _SORT_COPIES = 4
 
@@ -107,8 +110,9 @@ class BuildOptions:
 
 
 def default_shard_count(rows: int) -> int:
-    """Shards for a table of `rows` rows: work for every core, and memory bounded per shard."""
-    return max(1, min(-(-rows // ROWS_PER_SHARD), SHARDS_MAX))
+    """Shards for a table of `rows` rows: work for every core, few files per cycle."""
+    small = min(-(-rows // ROWS_PER_SHARD_MIN), SMALL_SHARDS_MAX)
+    return max(1, small, min(-(-rows // ROWS_PER_SHARD_MAX), SHARDS_MAX))
 
 
 def build_index(

@@ -281,10 +281,12 @@ def test_one_key_larger_than_memory_is_one_range(tmp_path: Path) -> None:
         assert rows == [[("b", 0)], [("a", i) for i in range(900)], [("b", 1)]]
 
 
-def test_default_shard_count_follows_the_rows() -> None:
-    assert [default_shard_count(n) for n in (0, 1, 2_000_000, 2_000_001, 10**7, 10**12)] == [
-        1, 1, 1, 2, 5, 32,
-    ]  # fmt: skip
+@pytest.mark.parametrize(
+    ("millions", "shards"),
+    [(0, 1), (2, 1), (3, 2), (10, 5), (60, 8), (100, 13), (1_000_000, 32)],
+)
+def test_default_shard_count_follows_the_rows(millions: int, shards: int) -> None:
+    assert default_shard_count(millions * 1_000_000) == shards
 
 
 def test_no_thread_is_left_behind(tmp_path: Path) -> None:
