@@ -12,6 +12,7 @@ import pytest
 from sqlalchemy.exc import OperationalError
 
 from lock import InvalidLockError, LockError, LockUnavailableError, open_lock
+from lock.register import SwapOutcome
 from lock.sql import SqlRecordStore
 from tests.support.lock_seams import RandomIds, RealClock
 
@@ -115,7 +116,6 @@ def test_locked_database_is_unavailable_not_refused(
     other = sqlite3.connect(tmp_path / "locks.db", isolation_level=None)
     other.execute("BEGIN EXCLUSIVE")
     attempts: list[Callable[[], object]] = [
-        lambda: store.load("k"),
         lambda: store.swap("k", None, b"whole record"),
         lambda: store.swap("k", "1", b"whole record"),
     ]
@@ -133,6 +133,18 @@ def test_sqlite_flushes_every_write(tmp_path: Path) -> None:
     store = SqlRecordStore(f"sqlite:///{tmp_path}/locks.db")
     with store._engine().connect() as connection:
         assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == 2
+    store.close()
+
+
+def test_readers_do_not_hold_up_writers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lock.sql._SQLITE_BUSY_S", 0.05)
+    store = SqlRecordStore(f"sqlite:///{tmp_path}/locks.db")
+    store.prepare()
+    reader = sqlite3.connect(tmp_path / "locks.db", isolation_level=None)
+    reader.execute("BEGIN")
+    reader.execute("SELECT * FROM icefold_lock").fetchall()
+    assert store.swap("k", None, b"{}") is SwapOutcome.DONE
+    reader.close()
     store.close()
 
 
