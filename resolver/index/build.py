@@ -54,7 +54,7 @@ BUILT = "built"  # the state of a fresh generation
 DEFAULT_MEMORY_BYTES = 512 << 20
 DEFAULT_THREADS = 2
 SPILL_BATCH_ROWS = 262_144
-# A cycle writes and syncs one file per shard, so shards grow with the table once every core has some.
+# A cycle writes and syncs one file per shard: once every core has some, shards grow instead.
 ROWS_PER_SHARD_MIN = 2_000_000
 SMALL_SHARDS_MAX = 8
 ROWS_PER_SHARD_MAX = 8_000_000
