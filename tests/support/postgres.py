@@ -1,8 +1,7 @@
-"""A PostgreSQL server for tests: started on loopback at first use, stopped at exit."""
+"""A PostgreSQL server for tests: started on loopback at first use, stopped with the run."""
 
 from __future__ import annotations
 
-import atexit
 import functools
 import os
 import shutil
@@ -13,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+from tests.support.guard import stop_with_this_process
 
 PASSWORD = "s3cret-of-the-test"
 _USER = "icefold"
@@ -51,12 +52,7 @@ def postgres_server() -> PostgresServer:
     control = [f"{binaries}/pg_ctl", "-D", data]
     _run(as_user + setup, folder)
     _run([*as_user, *control, "-o", options, "-l", f"{folder}/log", "-w", "start"], folder)
-
-    def stop() -> None:
-        _run([*as_user, *control, "-m", "immediate", "-w", "stop"], folder, check=False)
-        shutil.rmtree(folder, ignore_errors=True)
-
-    atexit.register(stop)
+    stop_with_this_process([*as_user, *control, "-m", "immediate", "-w", "stop"], folder)
     return server
 
 
@@ -68,9 +64,9 @@ def _binaries() -> Path:
     return Path(found).resolve().parent
 
 
-def _run(command: list[str], folder: Path, *, check: bool = True) -> None:
+def _run(command: list[str], folder: Path) -> None:
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    if check and done.returncode:
+    if done.returncode:
         raise RuntimeError(f"{' '.join(command)} failed: {done.stderr[-2000:]}")
 
 

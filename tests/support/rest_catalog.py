@@ -6,7 +6,6 @@ are skipped. One server per test run, emptied for each test that asks for it.
 
 from __future__ import annotations
 
-import atexit
 import functools
 import os
 import shutil
@@ -21,6 +20,8 @@ from pathlib import Path
 
 import pytest
 from pyiceberg.catalog.rest import RestCatalog
+
+from tests.support.guard import let_run, stop_with_this_process
 
 ICEBERG = "1.11.0"  # the newest release whose test jars are published
 _JETTY = "12.1.2"
@@ -92,14 +93,9 @@ def _running_server() -> RestServer:
         process = subprocess.Popen(
             command, env={**os.environ, **settings}, stdout=output, stderr=output
         )
-
-    def stop() -> None:
-        process.kill()
-        process.wait()
-        shutil.rmtree(folder, ignore_errors=True)
-
-    atexit.register(stop)
+    stop_with_this_process(["kill", "-9", str(process.pid)], folder)
     _wait_until_up(server, process, log)
+    let_run(process)
     return server
 
 
