@@ -68,6 +68,8 @@ def default_lock_url(catalog_uri: str) -> str | None:
     Returns:
         A lock URL, credentials included; None for other catalogs (REST, ...), which need one named.
     """
+    if catalog_uri.startswith("memory:"):
+        return catalog_uri
     scheme, _, rest = catalog_uri.partition("://")
     backend = scheme.partition("+")[0]
     if backend in {"postgresql", "postgres"}:

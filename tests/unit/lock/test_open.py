@@ -31,6 +31,7 @@ def test_all_names_are_exported() -> None:
         ("sqlite:////srv/catalog.db", "sqlite:////srv/catalog.db.locks"),
         ("sqlite+pysqlite:////srv/c.db?timeout=5", "sqlite:////srv/c.db.locks?timeout=5"),
         ("sqlite://", "memory:"),
+        ("memory:", "memory:"),
         ("sqlite:///:memory:", "memory:"),
         ("sqlite:///file:x?mode=memory&uri=true", "memory:"),
         ("postgresql+psycopg2://u:p@h/d", "postgresql+psycopg2://u:p@h/d"),
