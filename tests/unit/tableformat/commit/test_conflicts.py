@@ -9,8 +9,9 @@ from pyiceberg.table.snapshots import IsolationLevel
 
 from tableformat.commit import conflicts
 from tableformat.commit.changeset import Changeset, CommitKind, Validation
+from tableformat.commit.evolution import update_spec
 from tableformat.errors import CommitConflictError
-from tests.support.commit_tables import CommitTable
+from tests.support.commit_tables import IDENTIFIER, CommitTable
 from tests.support.table_checker import check_table
 
 FILTER = And(EqualTo("part", "a"), LessThan("id", 10))
@@ -279,6 +280,16 @@ def test_global_equality_delete_reaches_removed_files_of_any_partition():
                 validation=Validation(starting_snapshot_id=start),
             )
         )
+
+
+def test_global_equality_delete_reaches_removed_files_of_another_spec():
+    # R03: an unpartitioned delete is global, also after partition evolution.
+    scene = Scene()
+    changeset = scene.ours(REWRITE, None)
+    update_spec(scene.table.environment, IDENTIFIER, lambda spec: spec.remove_field("part"))
+    scene.table.row_delta(deletes=[scene.table.equality_delete("e").with_(spec_id=1, partition=())])
+    with pytest.raises(CommitConflictError, match="checks=E"):
+        scene.table.commit(changeset)
 
 
 def test_filter_that_matches_everything_makes_any_append_a_conflict():

@@ -1,4 +1,6 @@
 import pytest
+from pyiceberg.table.snapshots import Operation, Summary
+from pyiceberg.table.update import AddSnapshotUpdate, SetSnapshotRefUpdate
 
 from tableformat.commit.changeset import Changeset, CommitKind, Fence, Validation
 from tableformat.errors import (
@@ -432,6 +434,41 @@ def test_marker_is_carried_on_the_target_and_not_on_staging(table):
     assert STAGING_MARKER not in named.summary.additional_properties
     moved = table.append(table.data("z"), summary={STAGING_MARKER: "12"}).snapshot
     assert moved.summary[STAGING_MARKER] == "12"
+
+
+def test_marker_and_fence_are_seen_behind_commits_of_other_writers(table):
+    # Other writers repeat nothing, so the walk must pass their snapshots.
+    table.append(table.data("x"), summary={STAGING_MARKER: "11"}, fence=Fence("resolver", 7))
+    for _ in range(3):
+        foreign_commit(table)
+    with pytest.raises(FencedError):
+        table.append(table.data("y"), fence=Fence("resolver", 6))
+    snapshot = table.append(table.data("z")).snapshot
+    assert snapshot.summary[STAGING_MARKER] == "11"
+
+
+def test_newest_marker_wins_whoever_wrote_it(table):
+    table.append(table.data("x"), summary={STAGING_MARKER: "11"})
+    foreign_commit(table, {STAGING_MARKER: "12"})
+    assert table.append(table.data("y")).snapshot.summary[STAGING_MARKER] == "12"
+
+
+def foreign_commit(table, properties=None):
+    """A snapshot as another engine writes it: same files, its own summary."""
+    state = table.state
+    head = state.head("main")
+    snapshot = head.model_copy(
+        update={
+            "snapshot_id": table.runtime.ids.snapshot_id(),
+            "parent_snapshot_id": head.snapshot_id,
+            "sequence_number": state.metadata.last_sequence_number + 1,
+            "first_row_id": state.metadata.next_row_id,
+            "added_rows": 0,
+            "summary": Summary(Operation.APPEND, **(properties or {})),
+        }
+    )
+    moved = SetSnapshotRefUpdate(ref_name="main", type="branch", snapshot_id=snapshot.snapshot_id)
+    table.catalog.commit(state, [AddSnapshotUpdate(snapshot=snapshot), moved])
 
 
 def test_v3_table_refuses_new_position_delete_files(table):

@@ -2,6 +2,7 @@ from dataclasses import replace
 
 import pytest
 
+from tableformat.commit.changeset import Changeset, CommitKind, Validation
 from tableformat.commit.merging import (
     DELETE_ENTRIES_MIN,
     MergePolicy,
@@ -10,6 +11,7 @@ from tableformat.commit.merging import (
     plan_merges,
 )
 from tableformat.errors import InvalidInputError
+from tableformat.files.manifest_store import load_manifest_list
 from tableformat.spec.manifest_file import ManifestContent, ManifestFile
 from tests.support.commit_tables import CommitTable
 from tests.support.table_checker import check_table
@@ -149,17 +151,28 @@ def test_entries_of_the_commit_keep_their_status_when_merged_at_once():
 
 
 def test_only_deletes_of_this_commit_survive_a_merge():
-    table = CommitTable(properties={"commit.manifest.min-count-to-merge": "2"})
+    table = CommitTable(properties={"commit.manifest.min-count-to-merge": "3"})
     x, y, z = table.data("x"), table.data("y"), table.data("z")
     table.append(x, y)
-    from tableformat.commit.changeset import Changeset, CommitKind
-
-    table.commit(Changeset(kind=CommitKind.DELETE, removed_entries=(table.entry(x),)))
-    statuses = {table.short_name(e.data_file): e.status.name for e in table.entries()}
-    assert statuses == {"x": "DELETED", "y": "EXISTING"}
     table.append(z)
-    statuses = {table.short_name(e.data_file): e.status.name for e in table.entries()}
-    assert statuses == {"y": "EXISTING", "z": "ADDED"}
+
+    def statuses():
+        assert len(load_manifest_list(table.store, table.state.head("main"))) == 1
+        return {table.short_name(e.data_file): e.status.name for e in table.entries()}
+
+    change = Changeset(
+        kind=CommitKind.OVERWRITE,
+        removed_entries=(table.entry(x),),
+        added_data_files=(table.data("x2"),),
+        validation=Validation(starting_snapshot_id=table.head()),
+    )
+    table.commit(change)  # a new, a rewritten and an old manifest
+    assert statuses() == {"x": "DELETED", "x2": "ADDED", "y": "EXISTING", "z": "EXISTING"}
+    table.append(table.data("v"))
+    table.append(table.data("w"))
+    assert statuses() == {
+        "w": "ADDED", "v": "EXISTING", "x2": "EXISTING", "y": "EXISTING", "z": "EXISTING"
+    }  # fmt: skip
     check_table(table.store.get, table.state.metadata_location)
 
 
