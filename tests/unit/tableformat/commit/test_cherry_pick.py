@@ -2,7 +2,9 @@ import pytest
 
 from tableformat.commit.changeset import Changeset, CommitKind, Validation
 from tableformat.commit.cherry_pick import cherry_pick
-from tableformat.commit.refs import create_branch
+from tableformat.commit.expire import apply_expiry
+from tableformat.commit.expiry_plan import ExpiryPolicy
+from tableformat.commit.refs import create_branch, create_tag
 from tableformat.errors import (
     AlreadyExistsError,
     CommitConflictError,
@@ -133,3 +135,15 @@ def test_pick_of_a_removal_without_common_history_is_refused():
 def test_unknown_snapshot_is_not_found(table):
     with pytest.raises(NotFoundError):
         pick(table, 99)
+
+
+def test_files_that_are_live_are_not_added_again_when_the_history_has_expired(table):
+    # The branch has the snapshot's files, but nothing left in its history says so.
+    picked = table.append(table.data("y")).snapshot.snapshot_id
+    create_tag(table.environment, IDENTIFIER, "keep", snapshot_id=picked)
+    table.append(table.data("z"))
+    table.append(table.data("w"))
+    table.clock.advance(1)
+    apply_expiry(table.environment, IDENTIFIER, ExpiryPolicy(max_snapshot_age_ms=0))
+    with pytest.raises(AlreadyExistsError, match=r"y\.parquet"):
+        pick(table, picked)

@@ -134,6 +134,9 @@ def test_partition_field_that_comes_back_gets_its_old_id(table):
     state = evolve(table, update_spec, lambda s: s.add_identity("part"))
     assert state.metadata.spec().fields[0].field_id == 1000
     assert state.metadata.default_spec_id == 0
+    evolve(table, update_spec, lambda s: s.remove_field("part"))
+    state = evolve(table, update_spec, lambda s: s.add_identity("part").add_identity("note"))
+    assert [field.field_id for field in state.metadata.spec().fields] == [1000, 1001]
 
 
 def test_file_of_an_unknown_spec_is_refused(table):

@@ -223,6 +223,13 @@ def test_commit_keeps_the_retention_of_its_branch(table):
     )
 
 
+def test_move_keeps_the_retention_of_its_branch(table):
+    call(table, create_branch, "b", retention=Retention(min_snapshots_to_keep=3))
+    call(table, replace_branch, "b", to=table.one, expected_head=table.two)
+    call(table, fast_forward, "b", to="main")
+    assert table.state.ref("b").min_snapshots_to_keep == 3
+
+
 def test_tag_cannot_be_moved_like_a_branch(table):
     call(table, create_tag, "t", snapshot_id=table.one)
     for function, options in (
