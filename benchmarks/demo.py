@@ -111,7 +111,7 @@ class Demo:
             self._stream(paths[start : start + STAGED_AT_ONCE])
             if start + STAGED_AT_ONCE >= FILES:
                 self._time_reads_of_staging()
-            while (report := self._resolve()).staged_snapshots:
+            for report in self._resolve_all():
                 staged += report.staged_snapshots
                 deletes += report.equality_deletes
                 dvs += report.dvs
@@ -141,9 +141,14 @@ class Demo:
             query.awaitTermination()
             self.done += paths
 
-    def _resolve(self) -> ResolveReport:
-        with self.phases.timed("resolve and publish"):
-            return resolve(self.table, limit=CYCLE_SNAPSHOTS)
+    def _resolve_all(self) -> list[ResolveReport]:
+        """Cycles of a few staged snapshots each, until nothing waits."""
+        reports: list[ResolveReport] = []
+        with self.phases.timed("resolve and publish", total=STAGED_AT_ONCE) as advance:
+            while (report := resolve(self.table, limit=CYCLE_SNAPSHOTS)).staged_snapshots:
+                advance(report.staged_snapshots)
+                reports.append(report)
+        return reports
 
     def _time_reads_of_staging(self) -> None:
         with self.phases.timed("read staging, deletes unresolved (Spark)"):
