@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 
 import click
 from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from lock import LockError
 from tableformat import Table, TableCatalog, open_catalog
@@ -45,6 +46,14 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, 
 def print_json(value: object) -> None:
     """One JSON document on standard output."""
     click.echo(json.dumps(value, default=str, indent=2))
+
+
+def progress_bar(context: CliContext) -> Progress:
+    """A bar on standard error while something takes long; nothing where that is no terminal."""
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    return Progress(
+        *columns, console=context.err, transient=True, disable=not context.err.is_terminal
+    )
 
 
 def parse_properties(_ctx: click.Context, _param: click.Parameter, value: Any) -> dict[str, str]:

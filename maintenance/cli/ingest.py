@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from maintenance.cli.context import (
     CliContext,
@@ -13,6 +12,7 @@ from maintenance.cli.context import (
     parse_properties,
     pass_context,
     print_json,
+    progress_bar,
 )
 from tableformat.cdc.formats import FACTORIES
 from tableformat.cdc.ingest import BATCH_EVENTS, IngestResult, ingest_files
@@ -97,10 +97,7 @@ def ingest(
         options=options,
         branch=branch,
     )
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(
-        *columns, console=context.err, transient=True, disable=not context.err.is_terminal
-    ) as bar:
+    with progress_bar(context) as bar:
         task = bar.add_task("staging events", total=None)
         results = ingest_files(
             plan,

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import click
 
-from maintenance.cli.context import CliContext, json_option, pass_context, print_json
+from maintenance.cli.context import (
+    CliContext,
+    json_option,
+    pass_context,
+    print_json,
+    progress_bar,
+)
 from resolver import resolve
+from resolver.index.build import BuildProgress
 from tableformat.spec.names import MAIN_BRANCH, STAGING_BRANCH
 
 
@@ -34,14 +41,26 @@ def resolve_command(
 ) -> None:
     """Turn TABLE's staged equality deletes into deletion vectors and publish them."""
     loaded = context.table(table_name)
-    report = resolve(
-        loaded,
-        staging=staging,
-        target=target,
-        limit=limit,
-        from_snapshot=from_snapshot,
-        rebuild_index=rebuild_index,
-    )
+    with progress_bar(context) as bar:
+        task = bar.add_task("resolving", total=None)
+
+        def show(build: BuildProgress) -> None:
+            bar.update(
+                task,
+                description=f"building the index ({build.phase})",
+                total=build.rows_total + build.shards_total,
+                completed=build.rows_done + build.shards_done,
+            )
+
+        report = resolve(
+            loaded,
+            staging=staging,
+            target=target,
+            limit=limit,
+            from_snapshot=from_snapshot,
+            rebuild_index=rebuild_index,
+            progress=show,
+        )
     if as_json:
         print_json(report.to_dict())
     else:

@@ -18,13 +18,13 @@ EVENT = (
 )
 
 
-def run_snippet(code, folder):
+def run_snippet(code, folder, path=os.environ["PATH"]):
     return subprocess.run(
         [sys.executable, "-c", code],
         cwd=folder,
         env={
             "PYTHONPATH": str(ROOT),
-            "PATH": os.environ["PATH"],
+            "PATH": path,
             "HOME": str(folder),
         },
         capture_output=True,
@@ -34,7 +34,7 @@ def run_snippet(code, folder):
 
 
 def test_python_example_runs_as_it_stands(tmp_path):
-    result = run_snippet(SNIPPETS[0], tmp_path)
+    result = run_snippet(SNIPPETS[0], tmp_path, path="/nowhere")  # so there is no Java either
     assert result.returncode == 0, result.stderr
     rows = ast.literal_eval(result.stdout.splitlines()[-1])
     assert sorted((row["id"], row["status"]) for row in rows) == [(1, "new"), (2, "paid")]
