@@ -31,6 +31,7 @@ from tableformat.scan.shared_loads import SharedLoads
 from tableformat.spec.data_file import DeleteFileKey, ManifestEntry, PartitionKey
 
 KEY_BATCH_ROWS = 1 << 20
+KEY_BATCH_ROWS_MIN = 1 << 17
 COMPACT_ROWS_MIN = 4 << 20
 
 # Equality ids in ascending order, and the partition the deletes are confined to (None: global).
@@ -97,7 +98,7 @@ class EqualityDeletes:
         data_sequence = sequence_number(task.entry)
         found = Positions()
         for batch in self._source.read(
-            task.entry, schema, batch_rows=KEY_BATCH_ROWS, positions=True
+            task.entry, schema, batch_rows=_lookup_rows(len(keys)), positions=True
         ):
             newest = keys.newest_delete(_key_columns(batch, schema, ids))
             killed = np.flatnonzero(newest > data_sequence)
@@ -105,6 +106,11 @@ class EqualityDeletes:
                 positions = batch.column(POSITIONS).to_numpy(zero_copy_only=False)
                 found |= build_positions(positions[killed])
         return found
+
+
+def _lookup_rows(key_count: int) -> int:
+    """Rows per look-up: each costs a pass over the keys, so there are at least as many."""
+    return max(KEY_BATCH_ROWS_MIN, min(KEY_BATCH_ROWS, key_count))
 
 
 class _KeyParts:

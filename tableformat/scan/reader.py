@@ -30,10 +30,15 @@ from tableformat.scan.ordered_stream import stream_ordered
 from tableformat.scan.plan import FileScanTask, ScanPlan
 from tableformat.scan.position_deletes import PositionDeletes
 from tableformat.scan.projection import Projection, project, project_file
+from tableformat.spec.data_file import DataFile
 from tableformat.store.base import ObjectStore
 
 BATCH_ROWS = 1 << 16
 READERS_MAX = 8
+
+# Large values (documents, images) make rows of megabytes: batches are bounded in bytes, too.
+BATCH_BYTES = 64 << 20
+EXPANSION = 4  # of stored to decoded bytes, roughly
 
 
 def scan_schema(plan: ScanPlan, *, columns: Sequence[str] | None = None) -> pa.Schema:
@@ -139,6 +144,12 @@ def _enough_tasks(tasks: Sequence[FileScanTask], limit: int | None) -> Sequence[
     return tasks
 
 
+def rows_of_batch(file: DataFile) -> int:
+    """Rows that keep a batch of whole rows near `BATCH_BYTES`, by the file's own size."""
+    row_bytes = EXPANSION * file.file_size_in_bytes / max(file.record_count, 1)
+    return max(1, min(BATCH_ROWS, int(BATCH_BYTES / max(row_bytes, 1))))
+
+
 class TaskReader:
     """Reads the tasks of one scan, in any order and from several threads; each task once."""
 
@@ -165,7 +176,7 @@ class TaskReader:
         batches = self._source.read(
             task.entry,
             file_projection.read_schema,
-            batch_rows=self._batch_rows,
+            batch_rows=min(self._batch_rows, rows_of_batch(task.entry.data_file)),
             positions=bool(deleted) or self._projection.needs_positions,
             row_group_filter=file_projection.row_group_filter,
         )

@@ -95,6 +95,10 @@ class EqualityJoin:
                     return found
         return None
 
+    def files(self) -> list[DataFile]:
+        """The delete files."""
+        return [entry.data_file for group in self.groups for entry in group.entries.values()]
+
     def scope_of(self, file: DataFile) -> int:
         """A number for the file's partition, the same for data and delete files."""
         return self._scopes.setdefault(file.partition_key, len(self._scopes))

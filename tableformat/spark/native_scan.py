@@ -14,12 +14,13 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from tableformat.errors import NotFoundError
-from tableformat.scan.plan import FileScanTask
+from tableformat.errors import CorruptDataError, NotFoundError
+from tableformat.scan.plan import FileScanTask, map_ordered
 from tableformat.spark.field_names import FieldNames, paths
 from tableformat.spark.file_lookup import LookedUpFile, file_name, helper_columns
 from tableformat.spark.native_types import read_schema
 from tableformat.spec.data_file import PARQUET_FORMAT, DataFile
+from tableformat.store.base import ObjectStore
 from tableformat.store.locations import parse_location
 
 FIELD_ID_CONF = "spark.sql.parquet.fieldId.read.enabled"
@@ -92,6 +93,25 @@ def file_obstacle(file: DataFile) -> str | None:
     if not _PLAIN_FILE_NAME.fullmatch(file_name(file.file_path)):
         return "its name has special characters"
     return None
+
+
+def check_files(store: ObjectStore, files: Sequence[DataFile]) -> None:
+    """Check what Spark's reader would not: location, existence and size of every file.
+
+    Raises:
+        InvalidInputError: A location outside the store's allowed prefixes.
+        NotFoundError: A file is gone.
+        CorruptDataError: Its size is not what its manifest entry says.
+    """
+    sizes = map_ordered(lambda file: store.size_bytes(file.file_path), files)
+    for file, size_bytes in zip(files, sizes, strict=True):
+        if size_bytes != file.file_size_in_bytes:
+            raise CorruptDataError(
+                "file size differs from the manifest entry",
+                location=file.file_path,
+                expected=file.file_size_in_bytes,
+                found=size_bytes,
+            )
 
 
 def has_statistics(data: DataFile, column: NestedField) -> bool:

@@ -35,7 +35,7 @@ from tableformat.spark.arrow_scan import arrow_scan
 from tableformat.spark.equality_join import ROW_KEY, ROW_SCOPE, ROW_SEQUENCE, EqualityJoin
 from tableformat.spark.file_lookup import FileLookup, deleted_words, split_by_key, word_count
 from tableformat.spark.filters import spark_filter
-from tableformat.spark.native_scan import file_obstacle, looked_up, read_files
+from tableformat.spark.native_scan import check_files, file_obstacle, looked_up, read_files
 from tableformat.spark.scan_columns import (
     ScanColumns,
     absent_columns,
@@ -139,6 +139,9 @@ class _NativeScan:
             else:
                 native.append(task)
                 self._absent[data.file_path] = missing
+        check_files(self._store, [task.entry.data_file for task in native])
+        if any(task.equality_deletes for task in native):
+            check_files(self._store, self._join.files())
         return native, others
 
     def _with_field_ids(self, tasks: Sequence[FileScanTask]) -> list[bool]:

@@ -7,7 +7,7 @@ import pytest
 from pyspark.errors import PythonException, SparkRuntimeException
 from pyspark.sql import SparkSession
 
-from tableformat.errors import InvalidInputError, NotFoundError, UnsupportedError
+from tableformat.errors import CorruptDataError, InvalidInputError, NotFoundError, UnsupportedError
 from tableformat.scan.plan import plan_scan
 from tableformat.scan.projection import project
 from tableformat.scan.reader import to_table
@@ -138,7 +138,7 @@ def test_many_files_of_one_size_and_name_are_told_apart(spark, new_table, monkey
     assert from_spark(table, spark, METADATA) == from_arrow(table, METADATA)
 
 
-def test_file_of_another_size_than_its_entry_fails_the_query(spark, new_table) -> None:
+def test_file_of_another_size_than_its_entry_is_refused(spark, new_table, monkeypatch) -> None:
     table = new_table(KEYED)
     table.commit()
     for at in range(3):
@@ -154,9 +154,24 @@ def test_file_of_another_size_than_its_entry_fails_the_query(spark, new_table) -
         data_file=file,
     )
     plan = plan_scan(table.environment(), table.state())
+    with pytest.raises(CorruptDataError, match="size differs"):
+        scan_to_spark(table.environment(), plan, spark)
+    monkeypatch.setattr(reader, "check_files", lambda *_: None)
     frame = scan_to_spark(table.environment(), plan, spark)
     with pytest.raises(SparkRuntimeException, match="not as its manifest entry says"):
         frame.collect()
+
+
+def test_file_outside_the_allowed_places_is_not_handed_to_spark(spark, new_table, tmp_path) -> None:
+    table = new_table(KEYED)
+    table.commit()
+    [entry] = table.add(rows((1, "a", 1)))
+    outside = tmp_path.parent / "outside.parquet"
+    outside.write_bytes(table.store.get(entry.data_file.file_path))
+    table.register(entry.data_file.with_(file_path=outside.as_uri(), first_row_id=None), [{}])
+    plan = plan_scan(table.environment(), table.state())
+    with pytest.raises(InvalidInputError, match="outside the allowed prefixes"):
+        scan_to_spark(table.environment(), plan, spark)
 
 
 def test_missing_data_file_is_named(spark, new_table) -> None:
