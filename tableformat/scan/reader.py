@@ -177,7 +177,10 @@ class TaskReader:
             task.entry,
             file_projection.read_schema,
             batch_rows=min(self._batch_rows, rows_of_batch(task.entry.data_file)),
-            positions=bool(deleted) or self._projection.needs_positions,
+            # Without any column a batch would not know how many rows it has.
+            positions=bool(deleted)
+            or self._projection.needs_positions
+            or not file_projection.read_schema.fields,
             row_group_filter=file_projection.row_group_filter,
         )
         mask = _Mask(deleted) if deleted else None

@@ -106,6 +106,13 @@ def test_filter_put_on_the_frame_reaches_the_parquet_scan(spark, new_table) -> N
     assert [row.id for row in frame.collect()] == [2]
 
 
+@pytest.mark.parametrize("columns", [["_spec_id"], ["_file", "_partition"], ["_pos"]])
+def test_metadata_columns_alone_have_every_row(spark, new_table, columns) -> None:
+    table = random_table(10, new_table)
+    assert len(from_spark(table, spark, columns)) == len(table.live_rows())
+    assert from_spark(table, spark, columns) == from_arrow(table, columns)
+
+
 def test_frame_gives_the_same_rows_twice(spark, new_table) -> None:
     table = random_table(3, new_table)
     plan = plan_scan(table.environment(), table.state())
