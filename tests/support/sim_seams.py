@@ -1,0 +1,205 @@
+"""The seams of a simulated actor: object store, catalog pointers, lock and index."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from lock import HeldLease, Lease, LeaseUnavailableError
+from resolver.index.base import IndexBinding
+from resolver.index.follow import RowsToPut, changes_to_follow
+from resolver.index.memory import MemoryIndex
+from resolver.index_keeper import LocalIndexKeeper, _live_rows, indexed_file
+from resolver.key_reader import KeyReader
+from resolver.target import LiveFiles
+from tableformat.catalog.base import Identifier
+from tableformat.catalog.memory import MemoryPointers
+from tableformat.environment import Environment
+from tableformat.errors import StoreUnavailableError
+from tableformat.store.base import ObjectInfo
+from tableformat.store.memory import MemoryObjectStore, _MemoryOutput
+from tests.support.lying_lock import GrantAllLock, GrantedLease
+from tests.support.sim_world import Actor, Crash, Halt, World
+
+LEASE_MS = 8_000
+
+
+class SimStore:
+    """An actor's way to the shared store: slow, failing before or after the effect."""
+
+    def __init__(self, actor: Actor, shared: MemoryObjectStore) -> None:
+        self._actor = actor
+        self._shared = shared
+
+    def get(self, location: str, *, offset: int = 0, length: int | None = None) -> bytes:
+        self._before("get", location)
+        return self._shared.get(location, offset=offset, length=length)
+
+    def size_bytes(self, location: str) -> int:
+        self._before("size", location)
+        return self._shared.size_bytes(location)
+
+    def put(self, location: str, data: bytes | memoryview) -> None:
+        self._before("put", location)
+        self._shared.put(location, data)
+        self._after("put", location)
+
+    def open_input(self, location: str) -> Any:
+        self._before("open", location)
+        return self._shared.open_input(location)
+
+    def open_output(self, location: str) -> Any:
+        return _MemoryOutput(self, location)  # type: ignore[arg-type] # it only calls `put`
+
+    def list_prefix(self, prefix: str) -> Iterator[ObjectInfo]:
+        self._before("list", prefix)
+        return self._shared.list_prefix(prefix)
+
+    def delete(self, locations: Sequence[str]) -> None:
+        self._before("delete", " ".join(locations))
+        self._shared.delete(locations)
+        self._after("delete", "")
+
+    def _before(self, operation: str, location: str) -> None:
+        actor = self._actor
+        if actor.is_running_here:
+            actor.world.hand_over(actor, f"{operation} {location}")
+            if actor.world.strikes("store before", actor.world.profile.store_before):
+                raise StoreUnavailableError("simulated 503", location=location)
+
+    def _after(self, operation: str, location: str) -> None:
+        actor = self._actor
+        if actor.is_running_here:
+            actor.world.hand_over(actor, f"{operation} done")
+            if actor.world.strikes("store after", actor.world.profile.store_after):
+                raise StoreUnavailableError("simulated lost answer", location=location)
+
+
+class WatchedPointers(MemoryPointers):
+    """The shared pointers; tells the oracle of every swap, within the swap."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.on_swap: Callable[[str], None] = lambda _: None
+
+    def swap(self, identifier: Identifier, *, expected: str, new: str) -> bool:
+        swapped = super().swap(identifier, expected=expected, new=new)
+        if swapped:
+            self.on_swap(new)
+        return swapped
+
+
+class SimPointers:
+    """An actor's way to the shared pointers. Lost, late and doubled answers."""
+
+    def __init__(self, actor: Actor, shared: WatchedPointers) -> None:
+        self._actor = actor
+        self._shared = shared
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._shared, name)
+
+    def read(self, identifier: Identifier) -> str | None:
+        actor = self._actor
+        if actor.is_running_here:
+            actor.world.hand_over(actor, "pointer read")
+            if actor.world.strikes("pointer read", actor.world.profile.store_before):
+                raise StoreUnavailableError("simulated catalog 503")
+        return self._shared.read(identifier)
+
+    def swap(self, identifier: Identifier, *, expected: str, new: str) -> bool:
+        actor, world, profile = self._actor, self._actor.world, self._actor.world.profile
+        world.hand_over(actor, "swap")
+        if world.strikes("swap before", profile.swap_before):
+            raise StoreUnavailableError("simulated catalog 503, nothing done")
+        if world.strikes("swap late", profile.swap_late):
+            land = partial(self._shared.swap, identifier, expected=expected, new=new)
+            world.late.append((world.steps + world.rng.randint(1, 60), lambda: (land(), None)[1]))
+            raise TimeoutError("simulated: no answer, lands later")
+        swapped = self._shared.swap(identifier, expected=expected, new=new)
+        world.log(f"swap {swapped} {new}")
+        if world.strikes("swap twice", profile.swap_twice):
+            swapped = self._shared.swap(identifier, expected=expected, new=new)
+        world.hand_over(actor, "swap done")
+        if world.strikes("swap lost", profile.swap_lost):
+            raise ConnectionResetError("simulated: the answer was lost")
+        return swapped
+
+
+class SimLock(GrantAllLock):
+    """Honest: one holder at a time until the lease runs out by the world's clock. Else: a liar."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(tokens="same" if world.profile.lock == "same" else "rising")
+        self._world = world
+        self._until_ms = 0.0
+        self.lost = self._is_lost
+        self.is_honest = world.profile.lock == "honest"
+
+    def _is_lost(self, lease: Lease) -> bool:
+        if self.is_honest:
+            return self.granted[-1] is not lease
+        return self._world.strikes("lease taken", 0.02)
+
+    @contextmanager
+    def hold(self, name: str, *, task: str, **options: Any) -> Iterator[HeldLease]:
+        if self.is_honest and self._world.now_ms < self._until_ms:
+            raise LeaseUnavailableError("held by another", lock=name)
+        lease = self.acquire(name, task=task, token_floor=options.get("token_floor", 0))
+        self._until_ms = self._world.now_ms + LEASE_MS
+        try:
+            yield GrantedLease(self, lease)
+        except (Crash, Halt):
+            raise  # the dead release nothing
+        except BaseException:
+            self._free(lease)
+            raise
+        self._free(lease)
+
+    def _free(self, lease: Lease) -> None:
+        if self.granted[-1] is lease:
+            self._until_ms = 0.0
+
+
+class MemoryIndexKeeper(LocalIndexKeeper):
+    """`IndexKeeper` over `MemoryIndex`, with the follow logic of the real one."""
+
+    _index: Any
+
+    def __init__(self, environment: Environment, index: MemoryIndex | None = None) -> None:
+        super().__init__(environment, Path("memory-index"))
+        self._index = index
+        if index is not None:
+            index.runtime = environment.runtime
+
+    @property
+    def index(self) -> MemoryIndex | None:
+        """What a restarted process finds."""
+        found: MemoryIndex | None = self._index
+        return found
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def _opened(self, wanted: IndexBinding) -> Any:
+        return None if self.rebuild else self._index
+
+    def _build(self, wanted: IndexBinding, reader: KeyReader, live: LiveFiles) -> Any:
+        empty = wanted.at(snapshot_id=None, sequence_number=0)
+        index = MemoryIndex.create(empty, runtime=self.environment.runtime)
+        rows = [
+            RowsToPut(
+                indexed_file(entry.data_file),
+                partial(
+                    _live_rows, self.environment.store, reader, entry.data_file, live.dvs.get(path)
+                ),
+            )
+            for path, entry in live.data.items()
+        ]
+        index.apply(index.prepare(changes_to_follow((), rows, reader.key)), wanted)
+        self._index = index
+        self.rebuild = False
+        return index

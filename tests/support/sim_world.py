@@ -1,0 +1,291 @@
+"""The simulated world: one random generator decides who runs, what time it is and what fails.
+
+Actors are threads, but one runs at a time: at every seam operation the running actor hands the
+baton to the one that the generator picks. So a run is a pure function of its seed. Threads that the
+product starts itself (pools) only read while their actor waits for them: they neither hand over nor
+fail.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import threading
+import uuid
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from tableformat.errors import StoreUnavailableError
+from tableformat.runtime import FailPoints, Runtime, snapshot_id_of
+
+START_MS = 1_700_000_000_000
+HOUR_MS = 3_600_000
+
+
+class Crash(BaseException):
+    """The actor's process is gone. Whatever unwinding code asks of a seam raises it again."""
+
+
+class Halt(BaseException):
+    """The run is over."""
+
+
+class Violation(AssertionError):
+    """An invariant does not hold."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """What a seed draws before it starts. Rates are per seam operation."""
+
+    steps: int
+    partition_by: tuple[str, ...]
+    keys: int
+    writers: int
+    lock: str  # honest | rising | same
+    has_expirer: bool
+    has_operator: bool
+    skew: bool
+    keeps_index: bool
+    store_before: float
+    store_after: float
+    swap_before: float
+    swap_lost: float  # the effect happened, the answer is lost
+    swap_late: float  # the effect happens later, the answer is lost
+    swap_twice: float  # the transport delivers twice; the answer is the second one's
+    point_error: float
+    crash: float
+    delay: float
+
+    @staticmethod
+    def draw(rng: random.Random, steps: int) -> Profile:
+        calm = rng.random() < 0.25
+
+        def rate(*choices: float) -> float:
+            value = rng.choice(choices)
+            return 0.0 if calm else value
+
+        roll = rng.random()
+        return Profile(
+            steps=steps,
+            partition_by=rng.choice([(), (), ("bucket(2, id)",), ("region",)]),
+            keys=rng.choice([3, 6, 12]),
+            writers=rng.choice([2, 2, 3]),
+            lock="honest" if roll < 0.6 else "rising" if roll < 0.8 else "same",
+            has_expirer=rng.random() < 0.4,
+            has_operator=rng.random() < 0.3,
+            skew=rng.random() < 0.2,
+            keeps_index=rng.random() < 0.7,
+            store_before=rate(0.0, 0.002, 0.02),
+            store_after=rate(0.0, 0.002, 0.02),
+            swap_before=rate(0.0, 0.05),
+            swap_lost=rate(0.0, 0.05, 0.2),
+            swap_late=rate(0.0, 0.05, 0.2),
+            swap_twice=rate(0.0, 0.05),
+            point_error=rate(0.0, 0.0, 0.01, 0.03),
+            crash=rate(0.0, 0.002, 0.01),
+            delay=rate(0.0, 0.01),
+        )
+
+
+@dataclass(eq=False)
+class Actor:
+    """One simulated process; `life` counts its restarts."""
+
+    world: World
+    name: str
+    body: Callable[[Actor], None]
+    skew_ms: int = 0
+    life: int = 0
+    wake_ms: float = 0.0
+    crashed: bool = False
+    drawn: list[int] = field(default_factory=list)  # snapshot ids of the running operation
+    on_draw: Callable[[int], None] = lambda _: None
+    go: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+    thread: threading.Thread | None = None
+    rng: random.Random = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.rng = random.Random(f"{self.world.seed}/{self.name}")
+
+    @property
+    def is_running_here(self) -> bool:
+        return self.thread is threading.current_thread()
+
+    def new_runtime(self) -> Runtime:
+        """The runtime of a new life."""
+        self.life += 1
+        points = FailPoints(observer=self.at_fail_point)
+        ids = SimIds(self, random.Random(f"{self.world.seed}/{self.name}/{self.life}"))
+        return Runtime(clock=SimClock(self), ids=ids, fail_points=points)
+
+    def at_fail_point(self, name: str) -> None:
+        if not self.is_running_here:
+            return
+        self.world.hand_over(self, name)
+        if self.world.strikes("point error", self.world.profile.point_error):
+            raise StoreUnavailableError("simulated trouble", point=name)
+
+    def sleep(self, duration_ms: float) -> None:
+        if self.is_running_here:
+            self.wake_ms = self.world.now_ms + max(duration_ms, 0.0)
+            self.world.hand_over(self, "sleep")
+
+
+@dataclass(slots=True)
+class SimClock:
+    """`Clock` of one actor: its wall clock may be wrong by up to an hour."""
+
+    actor: Actor
+
+    def now_ms(self) -> int:
+        return int(self.actor.world.now_ms) + self.actor.skew_ms
+
+    def monotonic_ms(self) -> float:
+        return self.actor.world.now_ms - START_MS
+
+    def sleep_ms(self, duration_ms: float) -> None:
+        self.actor.sleep(duration_ms)
+
+
+@dataclass(slots=True)
+class SimIds:
+    """`IdSource` of one life of an actor."""
+
+    actor: Actor
+    rng: random.Random
+
+    def uuid(self) -> uuid.UUID:
+        return uuid.UUID(int=self.rng.getrandbits(128), version=4)
+
+    def snapshot_id(self) -> int:
+        drawn = snapshot_id_of(self.uuid())
+        self.actor.on_draw(drawn)
+        return drawn
+
+    def uniform(self, low: float, high: float) -> float:
+        return self.rng.uniform(low, high)
+
+
+class World:
+    """Scheduler, time, faults and the event log of one seed."""
+
+    def __init__(self, seed: int, profile: Profile) -> None:
+        self.seed = seed
+        self.profile = profile
+        self.rng = random.Random(f"{seed}/world")
+        self.now_ms = float(START_MS)
+        self.steps = 0
+        self.actors: list[Actor] = []
+        self.late: list[tuple[int, Callable[[], None]]] = []
+        self.faults: Counter[str] = Counter()
+        self.outcomes: Counter[str] = Counter()
+        self.violation: str | None = None
+        self.is_over = False
+        self._over = threading.Semaphore(0)
+        self._log = hashlib.sha256()
+        self.trace: list[str] | None = None
+
+    def log(self, text: str) -> None:
+        self._log.update(text.encode() + b"\n")
+        if self.trace is not None:
+            self.trace.append(f"{self.steps:5} {text}")
+
+    def log_hash(self) -> str:
+        return self._log.hexdigest()
+
+    def add(self, name: str, body: Callable[[Actor], None]) -> None:
+        actor = Actor(self, name, body)
+        if self.profile.skew:
+            actor.skew_ms = self.rng.randint(-HOUR_MS, HOUR_MS)
+        self.actors.append(actor)
+
+    def strikes(self, fault: str, rate: float) -> bool:
+        """Whether a fault happens here, now."""
+        if self.is_over or rate == 0.0 or self.rng.random() >= rate:
+            return False
+        self.faults[fault] += 1
+        self.log(f"fault {fault}")
+        return True
+
+    def fail(self, text: str) -> None:
+        """Record the first violation; the run ends at the next hand-over."""
+        if self.violation is None:
+            self.violation = text
+            self.log(f"violation {text}")
+
+    def hand_over(self, actor: Actor, label: str) -> None:
+        """Every seam operation passes here: others may run, time passes, the actor may die."""
+        if actor.crashed:
+            raise Crash
+        if self.is_over:
+            raise Halt
+        self.steps += 1
+        self.now_ms += self.rng.random() * 20
+        self.log(f"{actor.name} {label}")
+        if self.steps >= self.profile.steps or self.violation is not None:
+            self.is_over = True
+            self._over.release()
+            raise Halt
+        self._land_late()
+        if self.strikes("delay", self.profile.delay):
+            actor.wake_ms = max(actor.wake_ms, self.now_ms + self.rng.random() * 20_000)
+        chosen = self._next()
+        if chosen is not actor:
+            chosen.go.release()
+            actor.go.acquire()
+            if self.is_over:
+                raise Halt
+        if self.strikes("crash", self.profile.crash):
+            actor.crashed = True
+            raise Crash
+
+    def run(self) -> None:
+        """Run all actors until the steps are used up or an invariant is broken."""
+        for actor in self.actors:
+            actor.thread = threading.Thread(target=self._live, args=(actor,), daemon=True)
+            actor.thread.start()
+        self._next().go.release()
+        if not self._over.acquire(timeout=300):
+            self.fail("the run hangs: an actor waits outside the seams")
+            self.is_over = True
+        for actor in self.actors:
+            actor.go.release()
+            assert actor.thread is not None
+            actor.thread.join(timeout=60)
+        for _, land in self.late:
+            land()
+        self.late.clear()
+
+    def _live(self, actor: Actor) -> None:
+        actor.go.acquire()
+        try:
+            while not self.is_over:
+                actor.crashed = False
+                try:
+                    actor.body(actor)
+                except Crash:
+                    actor.crashed = False
+        except Halt:
+            return
+        except BaseException as error:
+            self.fail(f"{actor.name} failed: {type(error).__name__}: {error}")
+            if not self.is_over:
+                self.is_over = True
+                self._over.release()
+
+    def _next(self) -> Actor:
+        ready = [actor for actor in self.actors if actor.wake_ms <= self.now_ms]
+        if not ready:
+            first = min(self.actors, key=lambda actor: actor.wake_ms)
+            self.now_ms = first.wake_ms
+            return first
+        return self.rng.choice(ready)
+
+    def _land_late(self) -> None:
+        due = [each for each in self.late if each[0] <= self.steps]
+        if due:
+            self.late = [each for each in self.late if each[0] > self.steps]
+            for _, land in due:
+                land()
