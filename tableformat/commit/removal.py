@@ -47,14 +47,41 @@ class Removal:
 
 @dataclass(slots=True)
 class _Search:
-    """What to look for among delete files or among data files, and what was found."""
+    """What to look for among delete files or among data files, and what was found.
+
+    Files that name the data file they are for are looked up by it, all others by identity: so a
+    commit that only moves vectors builds one index per manifest.
+    """
 
     identities: set[DeleteFileKey]
-    data_files: frozenset[str]
-    new_vectors: frozenset[str]
+    by_identity: set[DeleteFileKey]
+    referenced: frozenset[str] = frozenset()
+    data_files: frozenset[str] = frozenset()
+    new_vectors: frozenset[str] = frozenset()
     found: dict[str, set[DeleteFileKey]] = field(default_factory=dict)
     files: list[DataFile] = field(default_factory=list)
     clashes: list[ManifestEntry] = field(default_factory=list)
+
+    @classmethod
+    def of_data_files(cls, paths: Iterable[str]) -> _Search:
+        """Look for data files."""
+        identities: set[DeleteFileKey] = {(path, None, None) for path in paths}
+        return cls(identities=identities, by_identity=set(identities))
+
+    @classmethod
+    def of_deletes(
+        cls, removed: Sequence[DataFile], data_files: frozenset[str], vectors: Sequence[DataFile]
+    ) -> _Search:
+        """Look for `removed`, for what goes with `data_files`, for what clashes with `vectors`."""
+        new_vectors = frozenset(str(file.referenced_data_file) for file in vectors)
+        named = [file.referenced_data_file for file in removed]
+        return cls(
+            identities={file.identity for file in removed},
+            by_identity={f.identity for f in removed if f.referenced_data_file is None},
+            referenced=data_files | new_vectors | {path for path in named if path is not None},
+            data_files=data_files,
+            new_vectors=new_vectors,
+        )
 
     @property
     def is_over(self) -> bool:
@@ -63,27 +90,27 @@ class _Search:
 
     def look_into(self, path: str, manifest: LoadedManifest) -> None:
         """Find what the manifest has, by look-ups: its size does not matter."""
-        for identity in self.identities & manifest.live_by_identity.keys():
-            self._found(path, manifest.live_by_identity[identity].data_file)
-        by_file = manifest.live_by_referenced_file
-        for data_file in self.data_files & by_file.keys():
-            for entry in by_file[data_file]:  # goes with its data file
-                self._found(path, entry.data_file)
-        for data_file in self.new_vectors & by_file.keys():
-            self.clashes += [
-                entry
-                for entry in by_file[data_file]
-                if entry.data_file.is_dv and not self._is_found(path, entry.data_file)
-            ]
+        if self.referenced:
+            by_file = manifest.live_by_referenced_file
+            for data_file in self.referenced & by_file.keys():
+                for entry in by_file[data_file]:
+                    self._look_at(path, entry)
+        if self.by_identity:
+            for identity in self.by_identity & manifest.live_by_identity.keys():
+                self._take(path, manifest.live_by_identity[identity].data_file)
 
-    def _found(self, path: str, file: DataFile) -> None:
+    def _look_at(self, path: str, entry: ManifestEntry) -> None:
+        file = entry.data_file
+        if file.identity in self.identities or file.referenced_data_file in self.data_files:
+            self._take(path, file)  # removed, or goes with its data file
+        elif file.is_dv and file.referenced_data_file in self.new_vectors:
+            self.clashes.append(entry)
+
+    def _take(self, path: str, file: DataFile) -> None:
         self.identities.discard(file.identity)
-        if not self._is_found(path, file):
-            self.found.setdefault(path, set()).add(file.identity)
-            self.files.append(file)
-
-    def _is_found(self, path: str, file: DataFile) -> bool:
-        return file.identity in self.found.get(path, ())
+        self.by_identity.discard(file.identity)
+        self.found.setdefault(path, set()).add(file.identity)
+        self.files.append(file)
 
 
 def plan_removal(
@@ -109,16 +136,13 @@ def plan_removal(
     data = [e for e in removed if e.data_file.content == FileContent.DATA]
     deletes = [e for e in removed if e.data_file.content != FileContent.DATA]
     vectors = [file for file in added_deletes if file.is_dv]
-    data_search = _Search({e.data_file.identity for e in data}, frozenset(), frozenset())
+    data_files = frozenset(e.data_file.file_path for e in data)
+    data_search = _Search.of_data_files(data_files)
     if data:
         reach = _Reach(metadata, [e.data_file for e in data], data)
         _search(manifests, ManifestContent.DATA, data_search, reach, open_manifest)
         _check_found(data_search.identities, "data files")
-    delete_search = _Search(
-        {e.data_file.identity for e in deletes},
-        frozenset(e.data_file.file_path for e in data),
-        frozenset(str(file.referenced_data_file) for file in vectors),
-    )
+    delete_search = _Search.of_deletes([e.data_file for e in deletes], data_files, vectors)
     if data or deletes or vectors:
         files = [e.data_file for e in (*data, *deletes)] + vectors
         reach = _Reach(metadata, files, deletes if not data and not vectors else None)
@@ -140,7 +164,7 @@ def missing_data_files(
     open_manifest: OpenManifest,
 ) -> set[str]:
     """Those of `paths` that are no live data file. Reads data manifests until all are found."""
-    search = _Search({(path, None, None) for path in paths}, frozenset(), frozenset())
+    search = _Search.of_data_files(paths)
     reach = _Reach(metadata, None, None)
     _search(manifests, ManifestContent.DATA, search, reach, open_manifest)
     return {path for path, _, _ in search.identities}
@@ -158,7 +182,7 @@ def check_not_live(
     Raises:
         AlreadyExistsError: One of them is live.
     """
-    search = _Search({file.identity for file in added}, frozenset(), frozenset())
+    search = _Search.of_data_files(file.file_path for file in added)
     reach = _Reach(metadata, added, None)
     _search(manifests, ManifestContent.DATA, search, reach, open_manifest)
     if search.files:
