@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyiceberg.expressions import BooleanExpression
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
+from pyiceberg.table.update.schema import UpdateSchema
+from pyiceberg.table.update.spec import UpdateSpec
 
 from tableformat.catalog.base import Identifier, TableState
+from tableformat.commit import evolution
 from tableformat.commit.changeset import Changeset, CommitKind
 from tableformat.commit.engine import CommitResult, commit
+from tableformat.commit.expire import ExpiryReport, apply_expiry
+from tableformat.commit.expiry_plan import ExpiryPolicy
+from tableformat.commit.operations import (
+    overwrite_changeset,
+    replace_partitions_changeset,
+    select_files,
+)
 from tableformat.environment import Environment
 from tableformat.paths import data_file_locations
+from tableformat.scan.row_filter import parse_filter
+from tableformat.spec.data_file import DataFile
 from tableformat.spec.names import MAIN_BRANCH, STAGING_BRANCH
+from tableformat.table_refs import TableRefs
 from tableformat.table_scan import Scan, new_scan
 from tableformat.write.data_files import write_data_files
 from tableformat.write.stage import stage_rows
@@ -86,17 +99,43 @@ class Table:
         Effects: data files are written first, then one commit makes them visible. A crash before
             the commit leaves unreferenced files for orphan removal.
         """
-        metadata = self.refresh().state.metadata
-        files = write_data_files(
-            self.environment.store,
-            pa.table(rows) if isinstance(rows, pa.RecordBatch) else rows,
-            schema=self.schema,
-            spec=self.partition_spec,
-            properties=metadata.properties,
-            location_for=data_file_locations(metadata, self.environment.runtime.ids),
-        )
+        files = self._write(self.refresh().state, rows)
         changeset = Changeset(kind=CommitKind.APPEND, branch=branch, added_data_files=tuple(files))
-        return self._moved_on(commit(self.environment, self.identifier, changeset))
+        return self._commit(changeset)
+
+    def overwrite(
+        self,
+        rows: pa.Table | pa.RecordBatchReader | pa.RecordBatch,
+        *,
+        filter: str | BooleanExpression | None = None,
+        branch: str = MAIN_BRANCH,
+    ) -> CommitResult:
+        """Replace rows: all that match `filter`, or without one the partitions that `rows` touch.
+
+        Args:
+            rows: The new rows; with a filter, all of them must provably match it.
+            filter: Decided by metadata: no data file may match it only in part.
+            branch: Where to.
+
+        Raises:
+            InvalidInputError: See `commit.operations`; or wrong rows, as for `append`.
+            CommitConflictError: Someone changed what is replaced since it was planned.
+
+        Effects: as `append`.
+        """
+        state = self.refresh().state
+        selection = None
+        if filter is not None:
+            row_filter = parse_filter(filter)
+            selection = select_files(self.environment, state, row_filter, branch=branch)
+        files = self._write(state, rows)
+        if selection is None:
+            changeset = replace_partitions_changeset(self.environment, state, files, branch=branch)
+        else:
+            changeset = overwrite_changeset(
+                selection, files, row_filter, state.metadata, branch=branch
+            )
+        return self._commit(changeset)
 
     def stage(
         self,
@@ -119,7 +158,8 @@ class Table:
         result = stage_rows(
             self.environment, self.identifier, upserts=upserts, deletes=deletes, branch=branch
         )
-        return self._moved_on(result)
+        self._move_on(result.state)
+        return result
 
     def write_stream(
         self,
@@ -187,6 +227,74 @@ class Table:
             limit=limit,
         )
 
-    def _moved_on(self, result: CommitResult) -> CommitResult:
-        self.state = result.state
+    @property
+    def refs(self) -> TableRefs:
+        """Branches and tags: create, move, roll back, cherry-pick, drop."""
+        return TableRefs(self.environment, self.identifier, self._move_on)
+
+    def update_schema(self, edit: Callable[[UpdateSchema], object]) -> Table:
+        """Evolve the schema, e.g. `lambda s: s.add_column("note", StringType())`.
+
+        `edit` gets PyIceberg's `UpdateSchema`: add, rename, move, widen, delete, defaults.
+        """
+        self._move_on(evolution.update_schema(self.environment, self.identifier, edit))
+        return self
+
+    def update_partitioning(self, edit: Callable[[UpdateSpec], object]) -> Table:
+        """Evolve the partition spec, e.g. `lambda s: s.add_field("at", DayTransform())`.
+
+        Only new files follow it; `edit` gets PyIceberg's `UpdateSpec`.
+        """
+        self._move_on(evolution.update_spec(self.environment, self.identifier, edit))
+        return self
+
+    def set_properties(
+        self, updates: Mapping[str, str] | None = None, *, remove: Sequence[str] = ()
+    ) -> Table:
+        """Set and remove table properties."""
+        self._move_on(
+            evolution.update_properties(
+                self.environment, self.identifier, updates=updates, removals=remove
+            )
+        )
+        return self
+
+    def upgrade(self) -> Table:
+        """Upgrade a v1 or v2 table to v3. There is no way back."""
+        self._move_on(evolution.upgrade_format_version(self.environment, self.identifier))
+        return self
+
+    def expire_snapshots(
+        self, policy: ExpiryPolicy | None = None, *, delete_files: bool = True
+    ) -> ExpiryReport:
+        """Expire old snapshots by the `history.expire.*` properties, or by `policy`.
+
+        Staged snapshots that are not published, everything a branch or tag reaches within its
+        limits, and all files that any remaining snapshot needs stay.
+        """
+        report = apply_expiry(
+            self.environment, self.identifier, policy or ExpiryPolicy(), delete_files=delete_files
+        )
+        self._move_on(report.state)
+        return report
+
+    def _write(
+        self, state: TableState, rows: pa.Table | pa.RecordBatchReader | pa.RecordBatch
+    ) -> list[DataFile]:
+        metadata = state.metadata
+        return write_data_files(
+            self.environment.store,
+            pa.table(rows) if isinstance(rows, pa.RecordBatch) else rows,
+            schema=metadata.schema(),
+            spec=metadata.spec(),
+            properties=metadata.properties,
+            location_for=data_file_locations(metadata, self.environment.runtime.ids),
+        )
+
+    def _commit(self, changeset: Changeset) -> CommitResult:
+        result = commit(self.environment, self.identifier, changeset)
+        self._move_on(result.state)
         return result
+
+    def _move_on(self, state: TableState) -> None:
+        self.state = state
