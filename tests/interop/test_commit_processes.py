@@ -106,7 +106,7 @@ def test_a_few_processes_lose_and_repeat_nothing_on_sqlite(tmp_path):
     commit_from_processes("local", {"warehouse": f"{tmp_path}/wh"}, processes=3, commits=12)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("backend", ["sqlite", "postgres"])
 def test_eight_processes_lose_and_repeat_nothing(tmp_path, backend):
