@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tableformat import CorruptDataError
-from tests.support.interop_engines import ENGINES
+from tests.support.interop_engines import engine_parameters
 from tests.support.interop_tables import InteropCase, KeyedTable, shop_rows
 
 pytestmark = pytest.mark.interop
@@ -36,7 +36,7 @@ def test_icefold_names_the_damaged_file(damaged) -> None:
         damaged.table.scan().to_arrow()
 
 
-@pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine.name)
+@pytest.mark.parametrize("engine", engine_parameters())
 def test_engine_notices_a_wrong_checksum_if_documented(damaged, engine) -> None:
     """docs/engines.md says who does not; when one learns it, the document is to be changed."""
     if not engine.checks_vectors:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,10 +9,15 @@ from datetime import date
 from decimal import Decimal
 from typing import Any
 
+import polars as pl
+import pyarrow as pa
 import pytest
+from datafusion import SessionContext
+from pyiceberg_core.datafusion import IcebergDataFusionTable
 
 from tests.support.interop_engines import duckdb_connection
-from tests.support.interop_tables import Row
+from tests.support.interop_tables import InteropCase, Row
+from tests.support.java_iceberg import java_iceberg
 
 pytestmark = pytest.mark.interop
 
@@ -61,26 +65,44 @@ FILTERS = (
 )
 
 
-@pytest.mark.parametrize("wanted", FILTERS, ids=lambda f: f"{f.case}: {f.sql}")
-def test_filter_gives_the_same_rows_in_every_engine(case_named, wanted, java, monkeypatch) -> None:
-    import polars as pl
-    from datafusion import SessionContext
-    from pyiceberg_core.datafusion import IcebergDataFusionTable
+def _icefold(case: InteropCase, column: str, sql: str) -> pa.Table:
+    return case.table.scan(filter=sql.replace("DATE ", ""), columns=[column]).to_arrow()
 
+
+def _java(case: InteropCase, column: str, sql: str) -> pa.Table:
+    return java_iceberg().read(case.location, [column], where=sql)
+
+
+def _duckdb(case: InteropCase, column: str, sql: str) -> pa.Table:
+    query = f"SELECT {column} FROM iceberg_scan('{case.location}') WHERE {sql}"
+    return duckdb_connection().execute(query).to_arrow_table()
+
+
+def _datafusion(case: InteropCase, column: str, sql: str) -> pa.Table:
+    context = SessionContext()
+    context.register_table("t", IcebergDataFusionTable(["interop", "t"], case.location, {}))
+    return context.sql(f"SELECT {column} FROM t WHERE {sql}").to_arrow_table()
+
+
+def _polars(case: InteropCase, column: str, sql: str) -> pa.Table:
+    frame = pl.scan_iceberg(case.location).filter(pl.sql_expr(sql))
+    return frame.select(column).collect().to_arrow()
+
+
+READERS = [
+    _icefold,
+    pytest.param(_java, marks=pytest.mark.spark),
+    _duckdb,
+    _datafusion,
+    _polars,
+]
+
+
+@pytest.mark.parametrize("read", READERS)
+@pytest.mark.parametrize("wanted", FILTERS, ids=lambda f: f"{f.case}: {f.sql}")
+def test_filter_gives_the_rows_that_pass_it(case_named, wanted, read) -> None:
     case = case_named(wanted.case)
     column = "id" if "id" in case.schema.names else "value"
     expected = Counter(row[column] for row in case.rows if wanted.passes(row))
-    found = {"java": java.read(case.location, [column], where=wanted.sql)}
-    query = f"SELECT {column} FROM iceberg_scan('{case.location}') WHERE {wanted.sql}"
-    found["duckdb"] = duckdb_connection().execute(query).to_arrow_table()
-    context = SessionContext()
-    context.register_table("t", IcebergDataFusionTable(["interop", "t"], case.location, {}))
-    query = f"SELECT {column} FROM t WHERE {wanted.sql}"
-    found["datafusion"] = context.sql(query).to_arrow_table()
-    monkeypatch.setitem(os.environ, "POLARS_ICEBERG_PLANNER", "plugin")
-    frame = pl.scan_iceberg(case.location).filter(pl.sql_expr(wanted.sql))
-    found["polars"] = frame.select(column).collect().to_arrow()
-    ours = wanted.sql.replace("DATE ", "")
-    found["icefold"] = case.table.scan(filter=ours, columns=[column]).to_arrow()
-    for engine, rows in found.items():
-        assert Counter(rows[column].to_pylist()) == expected, engine
+    found = read(case, column, wanted.sql)
+    assert Counter(found[column].to_pylist()) == expected

@@ -16,7 +16,7 @@ from tests.support.interop_java_tables import SharedTable, rows_of
 from tests.support.java_iceberg import JavaIceberg
 from tests.support.rest_catalog import RestServer, rest_server
 
-pytestmark = pytest.mark.interop
+pytestmark = [pytest.mark.interop, pytest.mark.spark, pytest.mark.slow]
 
 ROWS = [(n, ("EU", "US", None)[n % 3], f"v{n}") for n in range(1, 31)]
 _numbers = itertools.count()

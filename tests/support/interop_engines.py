@@ -19,6 +19,7 @@ from typing import Any
 from uuid import UUID
 
 import pyarrow as pa
+import pytest
 
 from tests.support.interop_tables import EQUALITY_DELETES, InteropCase
 from tests.support.java_iceberg import java_iceberg
@@ -223,3 +224,14 @@ ENGINES = (
     Engine("polars-pyiceberg", _polars_pyiceberg, _NO_EQUALITY, checks_vectors=False),
     Engine("pyiceberg", _pyiceberg, _NO_EQUALITY, checks_vectors=False),
 )
+
+
+def engine_parameters(wanted: Callable[[Engine], bool] = lambda _: True) -> list[Any]:
+    """For `parametrize`: the engines wanted, those that start Spark marked so."""
+    return [
+        pytest.param(
+            engine, id=engine.name, marks=[pytest.mark.spark] if "java" in engine.name else []
+        )
+        for engine in ENGINES
+        if wanted(engine)
+    ]

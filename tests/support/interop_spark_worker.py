@@ -52,6 +52,12 @@ class Worker:
         frame = self._spark.read.format("iceberg").options(**options).load(location)
         self._write(frame.where(where).selectExpr(*columns), into)
 
+    def run(self, code):
+        """Run a documented snippet; its `rows` come back. Its session is this one."""
+        names = {}
+        exec(code, names)
+        return names["rows"]
+
     def row_delta(self, table, rows, deleted, equality_ids, branch):
         """Commit rows and equality deletes at once, as a streaming writer does.
 
