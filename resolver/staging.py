@@ -5,8 +5,9 @@ was published. Walking back from the staging head, the backlog ends
 
 1. at the marker's snapshot: everything above it is new;
 2. at a snapshot of the target's own history where the cursor was what it is now (after a trim, or
-   on the fork point of a new staging branch): nothing was published since;
-3. at the root of a branch that was never published from;
+   on the fork point of a new staging branch): nothing was published since. One that carries the
+   cursor is known as such even where expiry has cut the target's history above it;
+3. at the root of a branch that was never published from, if the target's history is whole;
 4. nowhere else. A walk that meets an older marker (staging was rolled back), that ends at a target
    snapshot with another marker, or that runs out of history cannot prove its position, so the
    cycle stops; it never converts twice and never skips (R18, P8).
@@ -180,7 +181,13 @@ class _TargetHistory:
 
     def ends_walk(self, snapshot: Snapshot) -> bool:
         """Whether nothing above `snapshot` can be older than what was published."""
-        return snapshot.snapshot_id in self.ids or snapshot.snapshot_id in self.published
+        marker = marker_of(snapshot)
+        return (
+            snapshot.snapshot_id in self.ids
+            or snapshot.snapshot_id in self.published
+            # A target snapshot that expiry has cut from the chain; nothing was published since.
+            or (marker is not None and marker == self.cursor)
+        )
 
     def was_target(self, snapshot: Snapshot) -> bool:
         """Whether a snapshot that is not in the chain was committed to the target, not staged."""
@@ -188,9 +195,15 @@ class _TargetHistory:
 
     def proves_position(self, last: Snapshot | None) -> bool:
         """Whether a walk that ended at `last` without meeting the cursor has missed nothing."""
-        if last is None or last.snapshot_id not in self.ids:
-            # The root of a branch that was never published from.
-            return self.cursor is None and last is not None and last.parent_snapshot_id is None
+        if last is None:
+            return False
+        if self.cursor is not None and marker_of(last) == self.cursor:
+            return True
+        if last.snapshot_id not in self.ids:
+            # The root of a branch that was never published from. Where the target's history has
+            # expired, the root may as well be a snapshot of the target.
+            is_whole = not self.chain or self.chain[-1].parent_snapshot_id is None
+            return self.cursor is None and last.parent_snapshot_id is None and is_whole
         below = dropwhile(lambda each: each.snapshot_id != last.snapshot_id, self.chain)
         return newest_marker(below) == self.cursor
 
@@ -231,6 +244,8 @@ def _lost_cursor(
     known = {snapshot.snapshot_id for snapshot in state.metadata.snapshots}
     if stop is None or (stop.parent_snapshot_id or stop.snapshot_id) not in known:
         why = "staging's history ends before it (expired?)"
+    elif cursor is None:
+        why = "the target's history ends before the two branches meet (expired?)"
     elif stop.snapshot_id in {s.snapshot_id for s in ancestors(state.metadata, cursor)}:
         why = "staging was rolled back behind it"
     else:

@@ -9,8 +9,8 @@ RemoveSnapshots):
 * it belongs to no branch or tag and is not older than the table's `max-snapshot-age-ms` (somebody
   may be about to point at it);
 * it is staged and not resolved: on the way from the staging head back to the target's marker, or
-  to the target's own history, both ends included. Without them the resolver could not prove where
-  it stands (R18).
+  to the target's own history, both ends included, and the target's own way to where the two meet
+  unless the marker says it. Without them the resolver could not prove where it stands (R18).
 
 A branch or tag goes, except `main`, when its snapshot is older than its `max-ref-age-ms`.
 """
@@ -27,7 +27,7 @@ from pyiceberg.table.snapshots import Snapshot
 from tableformat.commit.carry import load_carried
 from tableformat.commit.history import snapshots_by_id, walk_back
 from tableformat.commit.retry import property_int
-from tableformat.spec.names import MAIN_BRANCH, STAGING_BRANCH
+from tableformat.spec.names import MAIN_BRANCH, STAGING_BRANCH, STAGING_MARKER
 
 DEFAULT_MAX_SNAPSHOT_AGE_MS = 5 * 24 * 3600 * 1000
 LONG_MAX = (1 << 63) - 1
@@ -146,19 +146,33 @@ def _kept_unreferenced(
 def _staged(
     refs: Mapping[str, SnapshotRef], by_id: Mapping[int, Snapshot], staging: Mapping[str, str]
 ) -> Iterator[int]:
-    """Snapshots from each staging head back to its target's marker or history, inclusive."""
+    """Snapshots from each staging head back to its target's marker or history, inclusive.
+
+    Where they meet in the target's history at a snapshot that does not carry the marker, nothing
+    but the target's own chain tells that it is not a staged one: then the chain stays down to it
+    (or whole, when the two have no snapshot in common).
+    """
     for branch, target in staging.items():
         if branch not in refs or branch == target:
             continue
         target_id = refs[target].snapshot_id if target in refs else None
-        ends = {str(each.snapshot_id) for each in walk_back(by_id, target_id)}
+        chain = [each.snapshot_id for each in walk_back(by_id, target_id)]
+        ends = set(chain)
         marker = load_carried(by_id, target_id).marker
-        if marker is not None:
-            ends.add(marker)
         for snapshot in walk_back(by_id, refs[branch].snapshot_id):
             yield snapshot.snapshot_id
-            if str(snapshot.snapshot_id) in ends:
+            if str(snapshot.snapshot_id) == marker:
                 break
+            if snapshot.snapshot_id in ends:
+                if marker is None or _marker_of(snapshot) != marker:
+                    yield from chain[: chain.index(snapshot.snapshot_id)]
+                break
+        else:
+            yield from chain if marker is None else ()
+
+
+def _marker_of(snapshot: Snapshot) -> str | None:
+    return None if snapshot.summary is None else snapshot.summary.get(STAGING_MARKER)
 
 
 def _first(*values: int | None) -> int:

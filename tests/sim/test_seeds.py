@@ -1,0 +1,92 @@
+"""A fixed number of seeds, the seeds that once failed, and what the simulator rests on."""
+
+from collections import Counter
+
+import pyarrow as pa
+import pytest
+
+from resolver import resolve
+from tableformat.commit.expire import apply_expiry
+from tableformat.commit.expiry_plan import ExpiryPolicy
+from tests.support.memory_tables import memory_catalog
+from tests.support.sim_run import run_seed
+
+SEEDS = 24
+STEPS = 1_200
+# (seed, steps): expiry broke the chain that tells target snapshots from staged ones (31: an append
+# of main was resolved as a staged change; 49: an idle staging branch stopped the resolver).
+FAILED_ONCE = [(31, 2_000), (49, 2_000)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(1, SEEDS + 1, 6))
+def test_seeds_hold_every_invariant(first):
+    results = [run_seed(seed, steps=STEPS) for seed in range(first, first + 6)]
+    assert {result.seed: result.violation for result in results if result.violation} == {}
+    assert sum(result.publishes for result in results) > 6
+
+
+@pytest.mark.parametrize(("seed", "steps"), FAILED_ONCE)
+def test_seed_that_failed_once_holds_every_invariant(seed, steps):
+    assert run_seed(seed, steps=steps).violation is None
+
+
+@pytest.mark.parametrize("seed", [5, 8])
+def test_seed_run_twice_gives_the_same_log(seed):
+    first, second = (run_seed(seed, steps=600) for _ in range(2))
+    assert first.log_hash == second.log_hash
+    assert first.outcomes == second.outcomes
+
+
+SCHEMA = pa.schema([("id", pa.int64()), ("amount", pa.int64())])
+EVERYTHING = ExpiryPolicy(max_snapshot_age_ms=0, min_snapshots_to_keep=1)
+
+
+@pytest.fixture
+def table(tmp_path):
+    catalog = memory_catalog(str(tmp_path))
+    return catalog.create_table("t.rows", SCHEMA, primary_key=["id"])
+
+
+def rows(*pairs):
+    return pa.table({"id": [p[0] for p in pairs], "amount": [p[1] for p in pairs]}, schema=SCHEMA)
+
+
+def published(table):
+    return Counter(tuple(row.values()) for row in table.scan().to_arrow().to_pylist())
+
+
+@pytest.mark.parametrize("fork", ["after an append", "from nothing"])
+@pytest.mark.parametrize("limit", [1, None])
+def test_backlog_under_expiry_of_main_is_resolved_once_and_appends_are_no_part_of_it(
+    table, fork, limit
+):
+    """Seed 31: the fork point's append was resolved as if it had been staged."""
+    expected = Counter()
+    if fork == "after an append":
+        table.append(rows((1, 0)))
+        expected[(1, 0)] = 1
+    table.stage(upserts=rows((2, 10)))
+    table.stage(upserts=rows((3, 11)))
+    for amount in range(20, 24):
+        table.append(rows((amount, amount)))
+        expected[(amount, amount)] = 1
+    apply_expiry(table.environment, table.identifier, EVERYTHING)
+    counts = [resolve(table, limit=limit).staged_snapshots for _ in range(3)]
+    assert sum(counts) == 2
+    assert published(table) == expected + Counter([(2, 10), (3, 11)])
+
+
+def test_idle_staging_branch_under_expiry_of_main_does_not_stop_the_resolver(table):
+    """Seed 49: the trimmed staging head is a publish that expiry has cut from main's history."""
+    table.stage(upserts=rows((1, 10)))
+    assert resolve(table).trimmed
+    for amount in range(20, 24):
+        table.append(rows((amount, amount)))
+    report = apply_expiry(table.environment, table.identifier, EVERYTHING)
+    assert len(report.plan.snapshot_ids) >= 3  # an idle staging branch keeps nothing of main
+    assert resolve(table).staged_snapshots == 0
+    table.stage(upserts=rows((1, 11)))
+    assert resolve(table).staged_snapshots == 1
+    assert published(table)[(1, 11)] == 1
+    assert published(table)[(1, 10)] == 0
