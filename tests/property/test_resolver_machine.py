@@ -187,4 +187,3 @@ def test_resolver_equals_the_model(partition_by):
     run_state_machine_as_test(
         machine, settings=settings(max_examples=20, stateful_step_count=15, deadline=None)
     )
-    assert not list(Path(tempfile.gettempdir()).glob("icefold-machine-*"))
