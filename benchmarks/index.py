@@ -188,11 +188,15 @@ def bench_change(
 
     preparing, applying = [], []
     for number in range(repeat):
-        preparing.append(timed(lambda _, i=number: prepare(i), 1))
-        applying.append(timed(lambda _, i=number: apply(i), 1))
+        preparing.append(timed(partial(_ignoring, prepare, number), 1))
+        applying.append(timed(partial(_ignoring, apply, number), 1))
     for what, times in (("prepare", preparing), ("apply", applying)):
         wall = statistics.median(t.wall_ms for t in times)
         report(f"{what} {count:,} upserts", Times(wall, statistics.median(t.cpu_ms for t in times)))
+
+
+def _ignoring(run: Callable[[int], None], number: int, _: int) -> None:
+    run(number)
 
 
 def bench_scan(index: RocksIndex) -> None:
