@@ -2,7 +2,8 @@
 
 Local files, SQLite, one process. Tables have an int64 key and three other columns; a batch upserts
 random existing keys. For icefold, `stage` is what the writer pays and `resolve` what the resolver
-pays, from start to published snapshot in a warm process. Peers do the whole change in one step:
+pays in a warm process: until the snapshot is published, and the whole cycle with index and trim.
+Peers do the whole change in one step:
 
 - `join`: a Spark job without an index: read all keys, join, collect positions, write deletion
   vectors and the new rows (icefold's own writers, so only the search differs);
@@ -41,6 +42,7 @@ from resolver.index_keeper import index_folder
 
 SCHEMA = pa.schema([("id", pa.int64()), ("a", pa.int64()), ("b", pa.float64()), ("s", pa.string())])
 LOAD_ROWS = 1_000_000
+UNTIL_PUBLISHED = ("plan", "read", "index", "match", "write", "publish")
 
 
 def rows_of(ids: np.ndarray, seed: int) -> pa.Table:
@@ -99,6 +101,7 @@ class Icefold:
         requests = sum(n for name, n in self.store.counts.items() if not name.startswith("bytes"))
         return {
             "stage": staged - begin,
+            "published": sum(report.phases_ms[name] for name in UNTIL_PUBLISHED) / 1e3,
             "resolve": done - staged,
             "requests": requests,
             "bytes": self.store.counts["bytes written"],
@@ -144,13 +147,14 @@ def run_size(console: Console, rows: int, arguments: argparse.Namespace) -> None
         )
         peers: dict[str, Peer] = {}
         grid = Grid(
-            "batch", "who", "stage s", "resolve s", "MB written", "requests", "x of resolve"
+            "batch", "who", "stage s", "published s", "cycle s", "MB", "requests", "x of cycle"
         )
         for size in [size for size in arguments.batches if size <= rows]:
             runs = [icefold.run(size, seed) for seed in range(arguments.repeat + 1)][1:]
             own = statistics.median(run["resolve"] for run in runs)
             grid.add_row(
                 f"{size:,}", "icefold", spread([run["stage"] for run in runs]),
+                spread([run["published"] for run in runs]),
                 spread([run["resolve"] for run in runs]),
                 f"{statistics.median(run['bytes'] for run in runs) / 1e6:.2f}",
                 f"{statistics.median(run['requests'] for run in runs):.0f}", "1",
@@ -165,7 +169,7 @@ def run_size(console: Console, rows: int, arguments: argparse.Namespace) -> None
                     peers[name] = PEERS[name](folder / name, rows, rows_of)
                 seconds, written = peers[name].change(batch_of(rows, size, seed=size))
                 grid.add_row(
-                    "", name, "", f"{seconds:.2f}", f"{written / 1e6:.1f}", "",
+                    "", name, "", "", f"{seconds:.2f}", f"{written / 1e6:.1f}", "",
                     f"{seconds / own:.1f}",
                 )  # fmt: skip
                 if seconds > arguments.peer_seconds:
