@@ -326,10 +326,12 @@ class HandMadeTable:
         )
 
 
-def write_parquet(store: ObjectStore, location: str, table: pa.Table) -> int:
+def write_parquet(
+    store: ObjectStore, location: str, table: pa.Table, *, row_group_size: int | None = None
+) -> int:
     """Store a table as a Parquet file without our writer; returns its size in bytes."""
     sink = pa.BufferOutputStream()
-    pq.write_table(table, sink)
+    pq.write_table(table, sink, row_group_size=row_group_size)
     data = sink.getvalue().to_pybytes()
     store.put(location, data)
     return len(data)

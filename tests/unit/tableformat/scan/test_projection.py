@@ -17,7 +17,8 @@ from tableformat.scan.metadata_columns import METADATA_COLUMNS
 from tableformat.scan.plan import plan_scan
 from tableformat.scan.reader import read_scan, rows_of_batch, scan_schema, to_table
 from tests.support.random_tables import KEYED, SPECS, random_table, rows
-from tests.support.scan_tables import HandMadeTable
+from tests.support.scan_cases import parquet_file, with_ids
+from tests.support.scan_tables import HandMadeTable, write_parquet
 
 ROW_ID, LAST_UPDATED = "_row_id", "_last_updated_sequence_number"
 
@@ -63,6 +64,23 @@ def test_positions_are_those_of_the_file_whatever_is_left_out(table) -> None:
     table.delete_vector(entry, [0])
     path = entry.data_file.file_path
     assert read(table, "_file", "_pos", row_filter="id != 2") == [(path, 2)]
+
+
+def test_positions_and_deletes_are_right_behind_skipped_row_groups() -> None:
+    table = HandMadeTable(KEYED)
+    table.commit()
+    location = f"{table.location}/data/groups.parquet"
+    stored = rows(*((number, "a", number % 7) for number in range(30)))
+    ids = {"id": 1, "region": 2, "amount": 3}
+    size = write_parquet(table.store, location, with_ids(stored, ids), row_group_size=3)
+    entry = table.register(parquet_file(location, size, 30))
+    table.commit()
+    table.delete_vector(entry, [0, 9, 13, 29])
+    table.delete_keys(rows((10, "a", 0)), [1])
+    wanted = [9, 10, 11, 12, 13, 14, 27, 28, 29]
+    text = f"id in ({', '.join(map(str, wanted))})"
+    live = [number for number in wanted if number not in (9, 10, 13, 29)]
+    assert read(table, "id", "_pos", "_row_id", row_filter=text) == [(n, n, n) for n in live]
 
 
 def test_stored_lineage_wins_over_inherited(table) -> None:

@@ -118,7 +118,7 @@ AXES: list[tuple[PrimitiveType, list[Transform], list, list[str]]] = [
         [-1.5, -0.0, 0.0, 2.5, math.inf, -math.inf, math.nan],
         ["-1.5", "0.0", "2.4"],
     ),
-    (FloatType(), [IDENTITY], [-1.5, 0.0, 2.5, math.nan], ["-1.5", "0.0", "2.4"]),
+    (FloatType(), [IDENTITY], [-1.5, 0.0, 2.5, math.nan], ["-1.5", "0.0", "3.5"]),
     (
         UUIDType(),
         [IDENTITY, BUCKET],
