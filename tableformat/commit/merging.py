@@ -15,7 +15,7 @@ A data manifest is full at `commit.manifest.target-size-bytes`. A delete manifes
 Data files stay until they are compacted, but a deletion vector is replaced whenever its data file
 loses another row, and replacing it rewrites its manifest. A commit that replaces vectors all over
 the table pays for (entries per manifest) x (manifests touched) + (manifests in the list), which is
-least near the square root of the live entries: 2,000 vectors are kept 64 to a manifest, a million
+least near the square root of the live entries: 2,000 vectors are kept 44 to a manifest, a million
 of them 1,000.
 """
 
@@ -29,7 +29,7 @@ from tableformat.commit.retry import property_bool, property_int
 from tableformat.spec.manifest_file import ManifestContent, ManifestFile
 
 GROWTH_MAX = 2
-DELETE_ENTRIES_MIN = 64  # below, a manifest costs more by being there than by being rewritten
+DELETE_ENTRIES_MIN = 32  # below, a manifest costs more by being there than by being rewritten
 UNLIMITED = 1 << 62
 
 

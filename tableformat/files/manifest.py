@@ -23,6 +23,7 @@ from pyiceberg.types import IntegerType, ListType, NestedField, StructType
 from tableformat.errors import InternalError
 from tableformat.files.avro import encode_container
 from tableformat.files.avro_schema import avro_schema_json
+from tableformat.files.avro_values import write_long
 from tableformat.files.manifest_entries import data_file_problem, decode_manifest
 from tableformat.files.partition_values import (
     partition_normalizer,
@@ -30,7 +31,7 @@ from tableformat.files.partition_values import (
     summarize_partitions,
 )
 from tableformat.files.remembered import RememberedBytes
-from tableformat.spec.data_file import EntryStatus, FileContent, ManifestEntry
+from tableformat.spec.data_file import DataFile, EntryStatus, FileContent, ManifestEntry
 from tableformat.spec.json_texts import text_of
 from tableformat.spec.manifest_file import MANIFEST_CONTENT_NAMES, ManifestContent, ManifestFile
 
@@ -140,7 +141,7 @@ def describe_manifest(
 class _Layout:
     """What is the same for all manifests with one partition type."""
 
-    writer: Writer
+    data_file_writer: Writer
     avro_schema: Any
     normalize: Callable[[tuple[Any, ...]], tuple[Any, ...]]
 
@@ -149,14 +150,16 @@ class _Layout:
 def _layout(partition: StructType) -> _Layout:
     entry_schema = _entry_schema(partition)
     return _Layout(
-        writer=construct_writer(entry_schema),
+        data_file_writer=construct_writer(entry_schema.find_type("data_file")),
         avro_schema=avro_schema_json(entry_schema, "manifest_entry"),
         normalize=partition_normalizer(partition),
     )
 
 
-# EXISTING entries are what is written over and over: by every rewrite of their manifest.
+# EXISTING entries are what is written over and over: by every rewrite of their manifest. A file
+# itself is the same in an ADDED, an EXISTING and a DELETED entry, but for a data file's row id.
 _existing_records: RememberedBytes[ManifestEntry] = RememberedBytes()
+_file_records: RememberedBytes[DataFile] = RememberedBytes()
 
 
 def _record(entry: ManifestEntry, layout: _Layout) -> bytes:
@@ -171,16 +174,27 @@ def _record(entry: ManifestEntry, layout: _Layout) -> bytes:
 
 
 def _encode_record(entry: ManifestEntry, layout: _Layout) -> bytes:
-    buffer = io.BytesIO()
-    row = (
-        int(entry.status),
-        entry.snapshot_id,
-        entry.sequence_number,
-        entry.file_sequence_number,
-        _data_file_row(entry, layout.normalize(entry.data_file.partition)),
-    )
-    layout.writer.write(BinaryEncoder(buffer), row)
-    return buffer.getvalue()
+    record = bytearray()
+    write_long(record, int(entry.status))
+    for value in (entry.snapshot_id, entry.sequence_number, entry.file_sequence_number):
+        write_long(record, 0 if value is None else 1)  # the branch of ["null", "long"]
+        if value is not None:
+            write_long(record, value)
+    return bytes(record) + _file_record(entry, layout)
+
+
+def _file_record(entry: ManifestEntry, layout: _Layout) -> bytes:
+    file = entry.data_file
+    changes = file.content == FileContent.DATA and file.first_row_id is not None
+    record = None if changes else _file_records.get(file, layout)
+    if record is None:
+        buffer = io.BytesIO()
+        row = _data_file_row(entry, layout.normalize(file.partition))
+        layout.data_file_writer.write(BinaryEncoder(buffer), row)
+        record = buffer.getvalue()
+        if not changes:
+            _file_records.put(file, layout, record)
+    return record
 
 
 def _entry_schema(partition: StructType) -> Schema:

@@ -37,7 +37,7 @@ PartitionKey = tuple[int, tuple[object, ...]]
 DeleteFileKey = tuple[str, int | None, int | None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True)
 class DataFile:
     """A data file, an equality delete file, a position delete file or one deletion vector.
 
