@@ -1,0 +1,173 @@
+"""What all maintenance tasks share: the form of a call, the lease with its fence, the report.
+
+A task is a function
+
+    def <task>(table, options=<Task>Options(), *, dry_run=False, lock=None,
+               lock_timeout_ms=LOCK_TIMEOUT_MS, spark=None) -> <Task>Report
+
+that refreshes the table, takes the table's maintenance lock (the one that the resolver takes),
+plans, acts in steps that are each safe without the lock, and says what it did. A dry run plans and
+reports the same way, takes no lock and changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, nullcontext
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from lock import HeldLease, LockManager
+from resolver.job import LOCK_TIMEOUT_MS
+from resolver.maintenance_lock import fence_of, hold_maintenance, maintenance_lock
+from tableformat import Environment, Table
+from tableformat.catalog.base import Identifier, TableState
+from tableformat.commit.changeset import Fence
+from tableformat.spec.names import MAIN_BRANCH
+
+if TYPE_CHECKING:  # Spark is an optional dependency
+    from pyspark.sql import SparkSession
+
+__all__ = ["LOCK_TIMEOUT_MS", "Task", "TaskReport", "TaskRun", "run_task"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskReport:
+    """What every task reports.
+
+    Attributes:
+        task: The task's name, as the command line spells it.
+        table: `namespace.table`.
+        dry_run: Nothing was changed; the other numbers say what would be.
+        changed: Whether anything was (or would be) changed.
+        duration_ms: From the call to the report, waiting for the lock included.
+    """
+
+    task: str
+    table: str
+    dry_run: bool
+    changed: bool
+    duration_ms: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return asdict(self)
+
+    def describe(self) -> str:
+        """One line for people."""
+        if not self.changed:
+            return f"{self.table}: {self.task}: nothing to do"
+        verb = "would do" if self.dry_run else "did"
+        return f"{self.table}: {self.task} {verb} {self.outcome()} ({self.duration_ms / 1e3:.2f} s)"
+
+    def outcome(self) -> str:
+        """What was done, without the table's name."""
+        return "something"
+
+
+class Task(Protocol):
+    """A maintenance task, called with its default options."""
+
+    def __call__(
+        self,
+        table: Table,
+        *,
+        dry_run: bool = False,
+        lock: LockManager | None = None,
+        lock_timeout_ms: int = LOCK_TIMEOUT_MS,
+        spark: SparkSession | None = None,
+    ) -> TaskReport:
+        """Run it."""
+
+
+@dataclass(slots=True, kw_only=True)
+class TaskRun:
+    """One call of a task, from taking the lease to its release.
+
+    Attributes:
+        table: The table; `refresh` gives its newest state.
+        task: The task's name.
+        branch: Where fence tokens are looked for.
+        lease: None in a dry run.
+        started_ms: Monotonic.
+    """
+
+    table: Table
+    task: str
+    branch: str
+    lease: HeldLease | None
+    started_ms: float
+
+    @property
+    def environment(self) -> Environment:
+        """Catalog, store, clock."""
+        return self.table.environment
+
+    @property
+    def identifier(self) -> Identifier:
+        """The table's identifier."""
+        return self.table.identifier
+
+    @property
+    def duration_ms(self) -> float:
+        """Since the call."""
+        return self.environment.runtime.clock.monotonic_ms() - self.started_ms
+
+    def refresh(self) -> TableState:
+        """The newest state."""
+        return self.table.refresh().state
+
+    def fence(self) -> Fence | None:
+        """The fence for one commit or one batch of deletes, after proving the lease anew.
+
+        Raises:
+            LeaseLostError: Someone else has taken over.
+        """
+        return None if self.lease is None else fence_of(self.lease)
+
+    def yield_if_waited(self) -> bool:
+        """Let a waiting task (the resolver) go first; True: plan again from a fresh state."""
+        return self.lease is not None and self.lease.yield_if_waited()
+
+
+@contextmanager
+def run_task(
+    table: Table,
+    *,
+    task: str,
+    dry_run: bool,
+    lock: LockManager | None,
+    lock_timeout_ms: int,
+    branch: str = MAIN_BRANCH,
+) -> Iterator[TaskRun]:
+    """Refresh the table and hold its maintenance lock; a dry run holds nothing.
+
+    Args:
+        table: Refreshed before and after.
+        task: The task's name.
+        dry_run: Whether to leave the lock alone.
+        lock: Lock manager; None: the catalog's own.
+        lock_timeout_ms: How long to wait for other maintenance of the table.
+        branch: The branch that is worked on: the fence token is above any that it has seen.
+
+    Raises:
+        NotFoundError: There is no such table.
+        LeaseUnavailableError: Someone else has had the lock for the whole of `lock_timeout_ms`.
+    """
+    started_ms = table.environment.runtime.clock.monotonic_ms()
+    state = table.refresh().state
+    run = TaskRun(table=table, task=task, branch=branch, lease=None, started_ms=started_ms)
+    if dry_run:
+        yield run
+        return
+    owned = closing(maintenance_lock(table.environment)) if lock is None else nullcontext(lock)
+    with (
+        owned as manager,
+        hold_maintenance(
+            state, manager, task=f"{task} {state.name}", branch=branch, timeout_ms=lock_timeout_ms
+        ) as lease,
+    ):
+        run.lease = lease
+        run.refresh()
+        yield run
+    run.refresh()
