@@ -24,7 +24,9 @@ _texts: dict[int, tuple[weakref.ref[Any], bytes]] = {}
 
 _LISTS_MAX = 16
 _LIST_BYTES_MAX = 4 << 20  # 64 MiB in all; 4 MiB are about 6,000 snapshots
-_lists: OrderedDict[int, tuple[Sequence[IcebergBaseModel], bytes]] = OrderedDict()
+_PARTS_PER_CHUNK = 64
+_CHUNK_BYTES_MAX = 64 << 10
+_lists: OrderedDict[int, tuple[Sequence[IcebergBaseModel], list[bytes]]] = OrderedDict()
 _lists_lock = threading.Lock()
 
 
@@ -52,30 +54,49 @@ def text_of(part: IcebergBaseModel) -> bytes:
     return text
 
 
-def texts_of(parts: Sequence[IcebergBaseModel]) -> bytes:
-    """The JSON of immutable parts with commas between; one more than last time costs one part.
+def texts_of(parts: Sequence[IcebergBaseModel]) -> list[bytes]:
+    """The JSON of immutable parts with commas between, in chunks that only have to be joined.
 
-    Keeps the text of the last few lists, by their last part. A list that grew otherwise, or shrank,
-    is joined anew from the texts of its parts.
+    Keeps the chunks of the last few lists, by their last part: one part more than last time costs
+    one part. A list that grew otherwise, or shrank, is put together anew from the texts of its
+    parts.
     """
     if not parts:
-        return b""
-    joined = _joined(parts)
-    if joined is None and len(parts) > 1:
-        before = _joined(parts[:-1])
-        joined = None if before is None else b"%s,%s" % (before, text_of(parts[-1]))
-    if joined is None:
-        joined = b",".join(map(text_of, parts))
-    if len(joined) <= _LIST_BYTES_MAX:
-        with _lists_lock:
-            _lists[id(parts[-1])] = (parts, joined)
-            _lists.move_to_end(id(parts[-1]))
-            while len(_lists) > _LISTS_MAX:
-                _lists.popitem(last=False)
-    return joined
+        return []
+    chunks = _remembered(parts)
+    if chunks is None:
+        before = _remembered(parts[:-1]) if len(parts) > 1 else None
+        chunks = _chunked(parts) if before is None else _longer(before, text_of(parts[-1]))
+        _remember_chunks(parts, chunks)
+    return chunks
 
 
-def _joined(parts: Sequence[IcebergBaseModel]) -> bytes | None:
+def _chunked(parts: Sequence[IcebergBaseModel]) -> list[bytes]:
+    chunks: list[bytes] = []
+    for start in range(0, len(parts), _PARTS_PER_CHUNK):
+        text = b",".join(map(text_of, parts[start : start + _PARTS_PER_CHUNK]))
+        chunks.append(b",%s" % text if start else text)
+    return chunks
+
+
+def _longer(chunks: list[bytes], text: bytes) -> list[bytes]:
+    """One part more; the last chunk grows until it is large enough."""
+    if len(chunks[-1]) < _CHUNK_BYTES_MAX:
+        return [*chunks[:-1], b"%s,%s" % (chunks[-1], text)]
+    return [*chunks, b",%s" % text]
+
+
+def _remember_chunks(parts: Sequence[IcebergBaseModel], chunks: list[bytes]) -> None:
+    if sum(map(len, chunks)) > _LIST_BYTES_MAX:
+        return
+    with _lists_lock:
+        _lists[id(parts[-1])] = (parts, chunks)
+        _lists.move_to_end(id(parts[-1]))
+        while len(_lists) > _LISTS_MAX:
+            _lists.popitem(last=False)
+
+
+def _remembered(parts: Sequence[IcebergBaseModel]) -> list[bytes] | None:
     with _lists_lock:
         entry = _lists.get(id(parts[-1]))
     if entry is None or len(entry[0]) != len(parts):

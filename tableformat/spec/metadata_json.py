@@ -67,12 +67,12 @@ def encode_metadata(metadata: TableMetadata) -> bytes:
     version = metadata.format_version
     parts: list[bytes] = []
 
-    def put(key: str, text: bytes, before: bytes = b"", after: bytes = b"") -> None:
+    def put(key: str, *texts: bytes) -> None:
         # Long texts are copied once, by the join at the end.
-        parts.extend((b"," if parts else b"{", _dump(key), b":", before, text, after))
+        parts.extend((b"," if parts else b"{", _dump(key), b":", *texts))
 
-    def put_list(key: str, text: bytes) -> None:
-        put(key, text, b"[", b"]")
+    def put_list(key: str, *texts: bytes) -> None:
+        put(key, b"[", *texts, b"]")
 
     put("format-version", b"%d" % version)
     put("table-uuid", _dump(str(metadata.table_uuid)))
@@ -97,11 +97,11 @@ def encode_metadata(metadata: TableMetadata) -> bytes:
     if version > 2:
         put("next-row-id", b"%d" % next_row_id(metadata))
     refs = (b"%s:%s" % (_dump(name), text_of(ref)) for name, ref in metadata.refs.items())
-    put("refs", b",".join(refs), b"{", b"}")
-    put_list("snapshots", _snapshot_texts(metadata))
+    put("refs", b"{", b",".join(refs), b"}")
+    put_list("snapshots", *_snapshot_texts(metadata))
     put_list("statistics", b",".join(map(text_of, metadata.statistics)))
     put_list("partition-statistics", b",".join(map(text_of, metadata.partition_statistics)))
-    put_list("snapshot-log", texts_of(metadata.snapshot_log))
+    put_list("snapshot-log", *texts_of(metadata.snapshot_log))
     put_list("metadata-log", b",".join(map(text_of, metadata.metadata_log)))
     for key, value in (metadata.model_extra or {}).items():
         put(key, _dump(value))
@@ -268,12 +268,12 @@ def _last_partition_id(metadata: TableMetadata) -> int:
     return max(used, default=PARTITION_FIELD_ID_START - 1)
 
 
-def _snapshot_texts(metadata: TableMetadata) -> bytes:
+def _snapshot_texts(metadata: TableMetadata) -> list[bytes]:
     if metadata.format_version > 1:
         return texts_of(metadata.snapshots)
     # Version 1 has no sequence numbers; PyIceberg's model fills them in.
     plain = (one.model_copy(update={"sequence_number": None}) for one in metadata.snapshots)
-    return b",".join(map(text_of, plain))
+    return [b",".join(map(text_of, plain))]
 
 
 _encoder: Callable[[Any], str] = json.JSONEncoder(
