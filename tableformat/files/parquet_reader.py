@@ -10,7 +10,7 @@ Row positions are ordinals in the whole file, also when row groups are skipped.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 
@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 from pydantic import ValidationError
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
@@ -71,6 +72,7 @@ def read_data_file(
     batch_rows: int = _BATCH_ROWS,
     positions: bool = False,
     row_group_filter: RowGroupFilter | None = None,
+    wanted: NDArray[np.int64] | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Read the rows of a file.
 
@@ -86,6 +88,8 @@ def read_data_file(
         positions: Add the int64 column `_pos` at the end: ordinals in the file from 0.
         row_group_filter: Told the statistics of one row group (as a `DataFile`), says False if it
             can be skipped. Positions and lineage of the other rows stay what they are.
+        wanted: Only the rows with these ordinals, ascending and distinct; row groups that hold
+            none of them are not read.
 
     Yields:
         Batches with columns as `arrow_schema(schema)`, in file order.
@@ -100,21 +104,25 @@ def read_data_file(
     location = data_file.file_path
     if data_file.file_format.upper() != PARQUET_FORMAT:
         raise UnsupportedError(f"cannot read {data_file.file_format} files", location=location)
-    mapping = _name_mapping((properties or {}).get(NAME_MAPPING_PROPERTY))
     with error_context(location=location), store.open_input(location) as source:
-        reader = _open(source, data_file)
-        columns = _columns(reader, data_file, schema, mapping)
-        plan = _Plan(data_file, schema, spec, columns, sequence_number, positions=positions)
+        reader = open_parquet(source, data_file)
+        columns = wanted_columns(reader, data_file, schema, properties)
+        plan = RowProjector(data_file, schema, spec, columns, sequence_number, positions=positions)
         groups: Sequence[int] = range(reader.metadata.num_row_groups)
         if row_group_filter is not None:
-            with _as_corrupt(location):
+            with as_corrupt(location):
                 groups = matching_row_groups(
                     reader.metadata, data_file, columns, schema.fields, row_group_filter
                 )
-        yield from _batches(reader, plan, batch_rows, groups)
+        if wanted is None:
+            for _, batch in _batches(reader, plan, batch_rows, groups):
+                yield batch
+            return
+        groups = _groups_with(reader.metadata, groups, wanted)
+        yield from _only(_batches(reader, plan, batch_rows, groups), wanted)
 
 
-class _Plan:
+class RowProjector:
     """Where every wanted column comes from."""
 
     def __init__(
@@ -142,13 +150,28 @@ class _Plan:
 
     def project(self, stored: Sequence[pa.Array], start: int, count: int) -> pa.RecordBatch:
         """Rows `[start, start + count)` of the file in the wanted form."""
-        arrays = [self._field(field, stored, start, count) for field in self._fields]
+        return self._batch(stored, lambda: np.arange(start, start + count, dtype=np.int64), count)
+
+    def project_rows(
+        self, stored: Sequence[pa.Array], positions: NDArray[np.int64]
+    ) -> pa.RecordBatch:
+        """The rows at `positions` of the file, whose stored values are `stored`."""
+        return self._batch(stored, lambda: positions, len(positions))
+
+    def _batch(
+        self, stored: Sequence[pa.Array], positions: Callable[[], NDArray[np.int64]], count: int
+    ) -> pa.RecordBatch:
+        arrays = [self._field(field, stored, positions, count) for field in self._fields]
         if self._positions:
-            arrays.append(_ordinals(start, count))
+            arrays.append(pa.array(positions()))
         return pa.RecordBatch.from_arrays(arrays, schema=self.target)
 
     def _field(
-        self, field: NestedField, stored: Sequence[pa.Array], start: int, count: int
+        self,
+        field: NestedField,
+        stored: Sequence[pa.Array],
+        positions: Callable[[], NDArray[np.int64]],
+        count: int,
     ) -> pa.Array:
         index = self._index.get(field.field_id)
         found = None
@@ -156,9 +179,7 @@ class _Plan:
             found = project_column(stored[index], self.columns[index], field, field.name)
         if field.field_id == ROW_ID_FIELD_ID:
             first = self.data_file.first_row_id
-            return _inherit(
-                found, None if first is None else _ordinals(first + start, count), count
-            )
+            return _inherit(found, None if first is None else pa.array(first + positions()), count)
         if field.field_id == LAST_UPDATED_SEQUENCE_NUMBER_FIELD_ID:
             known = self.data_file.first_row_id is not None and self._sequence_number is not None
             inherited = pa.repeat(pa.scalar(self._sequence_number, _INT64), count)
@@ -173,17 +194,44 @@ class _Plan:
         return missing_column(field, count, field.name)
 
 
-def _batches(
-    reader: pq.ParquetFile, plan: _Plan, batch_rows: int, row_groups: Sequence[int]
+def _only(
+    batches: Iterator[tuple[int, pa.RecordBatch]], wanted: NDArray[np.int64]
 ) -> Iterator[pa.RecordBatch]:
-    footer = reader.metadata
+    """The rows with the wanted ordinals; no empty batches."""
+    for start, batch in batches:
+        first, last = np.searchsorted(wanted, [start, start + batch.num_rows])
+        if last - first == batch.num_rows:
+            yield batch
+        elif first < last:
+            yield batch.take(pa.array(wanted[first:last] - start))
+
+
+def _groups_with(
+    footer: pq.FileMetaData, row_groups: Sequence[int], wanted: NDArray[np.int64]
+) -> list[int]:
+    """The row groups that hold a wanted ordinal."""
+    starts = _group_starts(footer)
+    first = np.searchsorted(wanted, starts)
+    return [index for index in row_groups if first[index] < first[index + 1]]
+
+
+def _group_starts(footer: pq.FileMetaData) -> list[int]:
     sizes = [footer.row_group(index).num_rows for index in range(footer.num_row_groups)]
-    starts = np.cumsum([0, *sizes]).tolist()
+    starts: list[int] = np.cumsum([0, *sizes]).tolist()
+    return starts
+
+
+def _batches(
+    reader: pq.ParquetFile, plan: RowProjector, batch_rows: int, row_groups: Sequence[int]
+) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Batches, each with the ordinal of its first row in the file."""
+    footer = reader.metadata
+    starts = _group_starts(footer)
     for first, last in _runs(row_groups):
         position, end = starts[first], starts[last + 1]
         if not plan.leaves:
             for start in range(position, end, batch_rows):
-                yield plan.project([], start, min(batch_rows, end - start))
+                yield start, plan.project([], start, min(batch_rows, end - start))
             continue
         groups = list(range(first, last + 1))
         counts = ReadCounts(footer, plan.columns)
@@ -192,7 +240,7 @@ def _batches(
         )
         while (batch := _next(stream, plan.location)) is not None:
             counts.add(batch.columns)
-            yield plan.project(batch.columns, position, batch.num_rows)
+            yield position, plan.project(batch.columns, position, batch.num_rows)
             position += batch.num_rows
         if position != end:
             raise CorruptDataError(
@@ -200,14 +248,14 @@ def _batches(
                 expected=end,
                 found=position,
             )
-        with _as_corrupt(plan.location):
+        with as_corrupt(plan.location):
             check_chunks(footer, plan.leaves, groups)
             counts.check(groups)
 
 
-def _open(source: pa.NativeFile, data_file: DataFile) -> pq.ParquetFile:
+def open_parquet(source: pa.NativeFile, data_file: DataFile) -> pq.ParquetFile:
     """Parse the footer, and hold size and row count against the manifest entry."""
-    with _as_corrupt(data_file.file_path):
+    with as_corrupt(data_file.file_path):
         size_bytes = source.size()
         if size_bytes != data_file.file_size_in_bytes:
             raise CorruptDataError(
@@ -223,11 +271,15 @@ def _open(source: pa.NativeFile, data_file: DataFile) -> pq.ParquetFile:
     return reader
 
 
-def _columns(
-    reader: pq.ParquetFile, data_file: DataFile, schema: Schema, mapping: NameMapping | None
+def wanted_columns(
+    reader: pq.ParquetFile,
+    data_file: DataFile,
+    schema: Schema,
+    properties: Mapping[str, str] | None,
 ) -> tuple[FileColumn, ...]:
-    """What must be read of the file."""
-    with _as_corrupt(data_file.file_path):
+    """What must be read of the file; `properties` may hold a name mapping."""
+    mapping = _name_mapping((properties or {}).get(NAME_MAPPING_PROPERTY))
+    with as_corrupt(data_file.file_path):
         tree = file_columns(reader.schema_arrow)
         mapped = not has_field_ids(tree)
         if mapped:
@@ -239,7 +291,7 @@ def _columns(
 
 
 @contextmanager
-def _as_corrupt(location: str) -> Iterator[None]:
+def as_corrupt(location: str) -> Iterator[None]:
     """Arrow's complaints about bytes as ours."""
     try:
         yield
@@ -254,7 +306,7 @@ def _as_corrupt(location: str) -> Iterator[None]:
 
 
 def _next(stream: Iterator[pa.RecordBatch], location: str) -> pa.RecordBatch | None:
-    with _as_corrupt(location):
+    with as_corrupt(location):
         return next(stream, None)
 
 
@@ -277,10 +329,6 @@ def _inherit(stored: pa.Array | None, inherited: pa.Array | None, count: int) ->
     if inherited is None:
         return pa.nulls(count, _INT64)
     return inherited if stored is None else pc.coalesce(stored, inherited)
-
-
-def _ordinals(start: int, count: int) -> pa.Array:
-    return pa.array(np.arange(start, start + count, dtype=np.int64))
 
 
 def _identity_constants(data_file: DataFile, spec: PartitionSpec) -> dict[int, object]:

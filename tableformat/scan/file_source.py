@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 
@@ -34,11 +36,13 @@ class FileSource:
         batch_rows: int,
         positions: bool = False,
         row_group_filter: RowGroupFilter | None = None,
+        wanted: NDArray[np.int64] | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """Rows of a data or delete file, projected to `schema` by field id, lineage filled in.
 
         With `positions` the last column is `POSITIONS`, int64: ordinals in the file, also when
-        `row_group_filter` (told the statistics of one row group) leaves row groups out.
+        `row_group_filter` (told the statistics of one row group) leaves row groups out. With
+        `wanted` (ascending ordinals) only those rows are returned.
 
         Raises:
             CorruptDataError: The file is damaged or is not what its manifest entry says.
@@ -55,6 +59,7 @@ class FileSource:
             batch_rows=batch_rows,
             positions=positions,
             row_group_filter=row_group_filter,
+            wanted=wanted,
         )
         return map(_name_positions, batches) if positions else batches
 

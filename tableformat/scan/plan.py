@@ -140,7 +140,7 @@ def _plan_tasks(
     data = [manifest for manifest in manifests if manifest.content == ManifestContent.DATA]
     deletes = [manifest for manifest in manifests if manifest.content == ManifestContent.DELETES]
     selected: list[tuple[ManifestEntry, BooleanExpression]] = []
-    for entry in _live_entries(store, data):
+    for entry in live_entries(store, data):
         if entry.data_file.content != FileContent.DATA:
             raise CorruptDataError(
                 "a data manifest lists a delete file", location=entry.data_file.file_path
@@ -154,12 +154,15 @@ def _plan_tasks(
     # A delete manifest older than every selected file reaches none of them.
     reaching = [manifest for manifest in deletes if (manifest.sequence_number or 0) >= oldest]
     index = DeleteIndex(
-        _live_entries(store, reaching), specs=metadata.specs(), key_fields=key_fields(metadata)
+        live_entries(store, reaching), specs=metadata.specs(), key_fields=key_fields(metadata)
     )
-    return [_task(entry, residual, index) for entry, residual in selected]
+    return [plan_task(entry, residual, index) for entry, residual in selected]
 
 
-def _task(entry: ManifestEntry, residual: BooleanExpression, index: DeleteIndex) -> FileScanTask:
+def plan_task(
+    entry: ManifestEntry, residual: BooleanExpression, index: DeleteIndex
+) -> FileScanTask:
+    """The task of one live data file."""
     found = index.for_data_file(entry)
     return FileScanTask(
         entry=entry,
@@ -170,7 +173,8 @@ def _task(entry: ManifestEntry, residual: BooleanExpression, index: DeleteIndex)
     )
 
 
-def _live_entries(store: ObjectStore, manifests: Sequence[ManifestFile]) -> Iterable[ManifestEntry]:
+def live_entries(store: ObjectStore, manifests: Sequence[ManifestFile]) -> list[ManifestEntry]:
+    """The live entries of some manifests, in their order."""
     loaded = map_ordered(lambda manifest: load_manifest(store, manifest), manifests)
     return [entry for entries in loaded for entry in entries if entry.is_live]
 

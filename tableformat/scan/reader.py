@@ -172,18 +172,27 @@ class TaskReader:
     def read(self, task: FileScanTask) -> Iterator[pa.RecordBatch]:
         """The task's live rows that pass the filter; no empty batches."""
         deleted = self.deleted_positions(task)
+        return self._read(task, _Mask(deleted) if deleted else None, None)
+
+    def read_at(self, task: FileScanTask, positions: Positions) -> Iterator[pa.RecordBatch]:
+        """The rows at these positions that pass the filter, deleted or not; no empty batches."""
+        return self._read(task, None, _ordinals(positions))
+
+    def _read(
+        self, task: FileScanTask, mask: _Mask | None, wanted: NDArray[np.int64] | None
+    ) -> Iterator[pa.RecordBatch]:
         file_projection = project_file(self._plan, self._projection, task.residual)
         batches = self._source.read(
             task.entry,
             file_projection.read_schema,
             batch_rows=min(self._batch_rows, rows_of_batch(task.entry.data_file)),
             # Without any column a batch would not know how many rows it has.
-            positions=bool(deleted)
+            positions=mask is not None
             or self._projection.needs_positions
             or not file_projection.read_schema.fields,
             row_group_filter=file_projection.row_group_filter,
+            wanted=wanted,
         )
-        mask = _Mask(deleted) if deleted else None
         for batch in batches:
             live = batch if mask is None else mask.apply(batch)
             if live.num_rows:
@@ -204,8 +213,7 @@ class _Mask:
     """Drops deleted rows from batches that hold `_pos`."""
 
     def __init__(self, deleted: Positions) -> None:
-        # int64 and sorted; positions are below 2^63 (the format's limit is lower).
-        self._deleted = np.asarray(deleted.to_array(), dtype=np.uint64).astype(np.int64)
+        self._deleted = _ordinals(deleted)
 
     def apply(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         positions = batch.column(POSITIONS).to_numpy(zero_copy_only=False)
@@ -221,3 +229,8 @@ class _Mask:
         else:  # row groups were skipped: positions are ascending, with gaps
             live = ~np.isin(positions, self._deleted[start:stop], assume_unique=True)
         return batch.filter(pa.array(live))
+
+
+def _ordinals(positions: Positions) -> NDArray[np.int64]:
+    """int64 and sorted; positions are below 2^63 (the format's limit is lower)."""
+    return np.asarray(positions.to_array(), dtype=np.uint64).astype(np.int64)
