@@ -13,7 +13,8 @@ from pyiceberg.table.update.schema import UpdateSchema
 from pyiceberg.table.update.spec import UpdateSpec
 
 from tableformat.catalog.base import Identifier, TableState
-from tableformat.commit import evolution
+from tableformat.cdc.batch_commit import BatchId
+from tableformat.commit import declarations, evolution
 from tableformat.commit.changeset import Changeset, CommitKind
 from tableformat.commit.engine import CommitResult, commit
 from tableformat.commit.expire import ExpiryReport, apply_expiry
@@ -24,8 +25,10 @@ from tableformat.commit.operations import (
     select_files,
 )
 from tableformat.environment import Environment
+from tableformat.errors import InvalidInputError
 from tableformat.paths import data_file_locations
 from tableformat.scan.row_filter import parse_filter
+from tableformat.spec.constraints import ImmutableColumns, immutable_columns
 from tableformat.spec.data_file import DataFile
 from tableformat.spec.names import MAIN_BRANCH, STAGING_BRANCH
 from tableformat.table_refs import TableRefs
@@ -36,6 +39,8 @@ from tableformat.write.stage import stage_rows
 if TYPE_CHECKING:  # Spark is an optional dependency
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
+
+    from tableformat.cdc.ingest import IngestResult
 
 
 class Table:
@@ -78,6 +83,11 @@ class Table:
     def metadata_location(self) -> str:
         """The metadata file of this version: what other engines open."""
         return self.state.metadata_location
+
+    @property
+    def immutable_columns(self) -> ImmutableColumns | None:
+        """The IMMUTABLE constraint: columns that never change for one key."""
+        return immutable_columns(self.state.metadata)
 
     def refresh(self) -> Table:
         """Move to the table's current version."""
@@ -159,6 +169,50 @@ class Table:
             self.environment, self.identifier, upserts=upserts, deletes=deletes, branch=branch
         )
         self._move_on(result.state)
+        return result
+
+    def write_changes(
+        self,
+        changes: DataFrame | pa.Table,
+        *,
+        format_name: str = "upsert",
+        options: Mapping[str, str] | None = None,
+        branch: str = STAGING_BRANCH,
+        query_id: str | None = None,
+        batch_id: int | None = None,
+    ) -> IngestResult:
+        """Stage bounded change events as one commit; see `cdc.ingest` and `spark.stream_writer`.
+
+        Args:
+            changes: A Spark frame (files are written by the executors) or an Arrow table: typed
+                columns for `upsert` and `append`, `value` (and `key`) for JSON formats.
+            format_name: The change format.
+            options: Options of the format and of the sink: `icefold ingest --list-options`.
+            branch: The staging branch.
+            query_id: Whose batch this is; with `batch_id` it makes the call idempotent.
+            batch_id: Rises with every batch of `query_id`; one that is in the branch already is
+                not written again.
+
+        Raises:
+            InvalidInputError: Wrong options, columns or records; nothing was committed.
+        """
+        if (query_id is None) != (batch_id is None):
+            raise InvalidInputError("query_id and batch_id go together", table=self.name)
+        batch = None if query_id is None else BatchId(query_id, batch_id or 0)
+        if isinstance(changes, pa.Table):
+            from tableformat.cdc.ingest import write_changes as write
+        else:
+            from tableformat.spark.stream_writer import write_frame as write
+        result = write(
+            self.environment,
+            self.identifier,
+            changes,
+            format_name=format_name,
+            options=options,
+            branch=branch,
+            batch=batch,
+        )
+        self.refresh()
         return result
 
     def write_stream(
@@ -257,6 +311,42 @@ class Table:
                 self.environment, self.identifier, updates=updates, removals=remove
             )
         )
+        return self
+
+    def set_immutable_columns(
+        self, columns: Sequence[str], *, name: str | None = None, enforced: bool = False
+    ) -> Table:
+        """Declare columns that never change for one key (the IMMUTABLE constraint, at most one).
+
+        Calling it for the same columns again changes `name` and `enforced`.
+
+        Args:
+            columns: Their names.
+            name: Of the constraint; default `IMMUTABLE_COLUMNS_a_b`.
+            enforced: Let the resolver refuse changes that break it.
+        """
+        self._move_on(
+            declarations.set_immutable_columns(
+                self.environment, self.identifier, columns, name=name, enforced=enforced
+            )
+        )
+        return self
+
+    def drop_immutable_columns(self) -> Table:
+        """Drop the IMMUTABLE constraint."""
+        self._move_on(declarations.drop_immutable_columns(self.environment, self.identifier))
+        return self
+
+    def set_sequence_column(self, column: str) -> Table:
+        """Declare the column that orders the versions of a row: an older one never wins."""
+        self._move_on(
+            declarations.declare_sequence_column(self.environment, self.identifier, column)
+        )
+        return self
+
+    def drop_sequence_column(self) -> Table:
+        """Drop the declaration of the sequence column; the column stays."""
+        self._move_on(declarations.drop_sequence_column(self.environment, self.identifier))
         return self
 
     def upgrade(self) -> Table:

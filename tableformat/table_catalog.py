@@ -12,6 +12,8 @@ from tableformat.catalog.base import Identifier
 from tableformat.catalog.open import open_backend
 from tableformat.environment import Environment
 from tableformat.errors import InvalidInputError
+from tableformat.spec.constraints import NO_KEY, define_immutable
+from tableformat.spec.names import IMMUTABLE_COLUMNS, IMMUTABLE_ENFORCED, IMMUTABLE_NAME
 from tableformat.table import Table
 from tableformat.table_definition import define_partition_spec, define_schema, parse_table_name
 
@@ -34,6 +36,8 @@ class TableCatalog:
         *,
         primary_key: Sequence[str],
         partition_by: Sequence[str] = (),
+        immutable_columns: Sequence[str] | None = None,
+        enforce_immutable: bool = False,
         properties: Mapping[str, str] | None = None,
         location: str | None = None,
     ) -> Table:
@@ -44,6 +48,9 @@ class TableCatalog:
             schema: Columns, as an Arrow or an Iceberg schema.
             primary_key: Columns that name a row. Stored as Iceberg identifier fields, required.
             partition_by: Columns and transforms: `region`, `month(ts)`, `bucket(16, id)`.
+            immutable_columns: Columns that never change for one key (the IMMUTABLE constraint):
+                where they decide the partition, deletes stay within it.
+            enforce_immutable: Let the resolver refuse changes that break the constraint.
             properties: Iceberg table properties.
             location: Folder of the table's files; None: below the warehouse.
 
@@ -52,14 +59,32 @@ class TableCatalog:
             AlreadyExistsError: There is a table of that name.
         """
         identifier = parse_table_name(name)
+        if not primary_key and immutable_columns:
+            raise InvalidInputError(NO_KEY)
         if not primary_key:
             raise InvalidInputError(
                 "a table needs a primary key",
                 table=name,
                 action="name the columns that tell rows apart with primary_key=[...]",
             )
+        if enforce_immutable and not immutable_columns:
+            raise InvalidInputError(
+                "there is no IMMUTABLE constraint to enforce",
+                table=name,
+                action="name its columns with immutable_columns=[...]",
+            )
         definition = define_schema(schema, primary_key)
         spec = define_partition_spec(definition, partition_by)
+        all_properties = dict(properties or {})
+        by_hand = all_properties.get(IMMUTABLE_COLUMNS, "").split(",")
+        immutable = [name.strip() for name in by_hand if name.strip()]
+        if immutable_columns is not None or immutable:
+            all_properties |= define_immutable(
+                definition,
+                immutable if immutable_columns is None else list(immutable_columns),
+                name=all_properties.get(IMMUTABLE_NAME),
+                enforced=enforce_immutable or all_properties.get(IMMUTABLE_ENFORCED) == "true",
+            )
         self.environment.catalog.create_namespace(identifier[:-1])
         state = self.environment.catalog.create_table(
             identifier,
@@ -67,7 +92,7 @@ class TableCatalog:
             partition_spec=spec,
             sort_order=UNSORTED_SORT_ORDER,
             location=location,
-            properties=dict(properties or {}),
+            properties=all_properties,
         )
         return Table(self.environment, state)
 

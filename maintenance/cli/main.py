@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from maintenance.cli.constraint import immutable
 from maintenance.cli.context import CliContext, GuardedGroup, parse_properties
 from maintenance.cli.index import index
 from maintenance.cli.ingest import ingest
@@ -50,6 +51,7 @@ def cli(
 
 for command in (table, ingest, resolve_command, scan, status, index, lock):
     cli.add_command(command)
+table.add_command(immutable)
 
 
 def main() -> None:

@@ -44,6 +44,8 @@ def table() -> None:
     metavar="SPEC",
     help="region, month(at), bucket(16,id), ...; may be repeated.",
 )
+@click.option("--immutable", metavar="A,B", help="Columns that never change for one key.")
+@click.option("--enforce-immutable", is_flag=True, help="Resolve refuses changes that break it.")
 @click.option("--table-property", multiple=True, metavar="KEY=VALUE", callback=parse_properties)
 @pass_context
 def create(
@@ -52,6 +54,8 @@ def create(
     columns: tuple[str, ...],
     primary_key: str,
     partition_by: tuple[str, ...],
+    immutable: str | None,
+    enforce_immutable: bool,
     table_property: dict[str, str],
 ) -> None:
     """Create the Iceberg v3 table NAME (namespace.table)."""
@@ -61,6 +65,8 @@ def create(
         schema,
         primary_key=parse_columns(primary_key) or [],
         partition_by=partition_by,
+        immutable_columns=parse_columns(immutable),
+        enforce_immutable=enforce_immutable,
         properties=table_property,
     )
     click.echo(f"created {created.name} at {created.state.metadata.location}")
@@ -120,7 +126,7 @@ def describe(context: CliContext, name: str, as_json: bool) -> None:
 
 
 def _facts(loaded: Table) -> dict[str, object]:
-    metadata = loaded.state.metadata
+    metadata, constraint = loaded.state.metadata, loaded.immutable_columns
     return {
         "table": loaded.name,
         "format-version": metadata.format_version,
@@ -133,6 +139,7 @@ def _facts(loaded: Table) -> dict[str, object]:
             f"{field.transform}({loaded.schema.find_column_name(field.source_id)})"
             for field in loaded.partition_spec.fields
         ],
+        "immutable": [] if constraint is None else list(constraint.columns),
         "refs": [f"{name} -> {ref.snapshot_id}" for name, ref in sorted(metadata.refs.items())],
         "snapshots": len(metadata.snapshots),
         "metadata": loaded.metadata_location,

@@ -33,7 +33,7 @@ from tableformat.spec.names import MAIN_BRANCH
 from tableformat.store.base import ObjectStore
 from tableformat.table_definition import parse_table_name
 from tableformat.write.data_files import write_data_files
-from tableformat.write.delete_scope import delete_spec
+from tableformat.write.delete_scope import delete_spec, key_decides_partition
 from tableformat.write.equality_deletes import write_equality_deletes
 
 FAIL, DEAD_LETTER = "fail", "dead-letter"
@@ -213,14 +213,17 @@ class SinkPlan:
         only right while there is no other.
 
         Raises:
-            CommitConflictError: A partition spec was added since the batch was planned.
+            CommitConflictError: A partition spec was added, or the IMMUTABLE constraint that
+                placed the deletes was dropped, since the batch was planned.
         """
         spec = self.writer.delete_spec
         if spec is None or spec.is_unpartitioned():
             return
-        if len(state.metadata.partition_specs) > 1:
+        known = self.writer.choice.deletes_carry_rows
+        if not key_decides_partition(state.metadata, values_of_deletes_known=known):
             raise CommitConflictError(
-                "the table got a new partition spec while the batch was written",
+                "the table got a new partition spec while the batch was written, or lost its "
+                "IMMUTABLE constraint",
                 action="write the batch again",
                 table=state.name,
                 branch=self.branch,

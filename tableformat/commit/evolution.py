@@ -35,6 +35,11 @@ from tableformat.catalog.base import Identifier, TableState
 from tableformat.commit.swap import swap_until_settled
 from tableformat.environment import Environment
 from tableformat.errors import CommitConflictError, InvalidInputError, UnsupportedError
+from tableformat.spec.constraints import (
+    IMMUTABLE_PROPERTIES,
+    SEQUENCE_PROPERTIES,
+    properties_after,
+)
 
 _EDIT_ERRORS = (ValueError, TypeError, KeyError, ValidationError)
 
@@ -58,7 +63,8 @@ def update_schema(
 
     Raises:
         CommitConflictError: The schema was changed by somebody else meanwhile.
-        InvalidInputError: The edit is not possible on this schema.
+        InvalidInputError: The edit is not possible on this schema, or drops what a constraint names
+            (see `spec.constraints`).
         UnsupportedError: A column default on a table older than v3.
     """
 
@@ -70,7 +76,7 @@ def update_schema(
         )
         updates = _built(edit, builder)
         _check_defaults(builder, metadata)
-        return updates
+        return [*updates, *_declared(updates, metadata)]
 
     return _evolve(environment, identifier, plan, structure=lambda m: m.current_schema_id)
 
@@ -127,9 +133,17 @@ def update_properties(
     """Set and remove table properties. The last writer of a property wins.
 
     Raises:
-        InvalidInputError: A property is both set and removed, or is not a string.
+        InvalidInputError: A property is both set and removed, is not a string, or declares columns
+            (see `commit.declarations`).
     """
     wanted = dict(updates or {})
+    for name in (*wanted, *removals):
+        if name in (*IMMUTABLE_PROPERTIES, *SEQUENCE_PROPERTIES):
+            raise InvalidInputError(
+                "this property belongs to a declaration about columns",
+                property=name,
+                action="use set_immutable_columns, set_sequence_column, or their drop_ methods",
+            )
     if set(wanted) & set(removals):
         raise InvalidInputError(
             "a property is both set and removed", property=sorted(set(wanted) & set(removals))[0]
@@ -138,7 +152,25 @@ def update_properties(
         if not isinstance(value, str):
             raise InvalidInputError("a property value must be a string", property=name)
 
+    return update_declarations(environment, identifier, lambda _: (wanted, removals))
+
+
+def update_declarations(
+    environment: Environment,
+    identifier: Identifier,
+    decide: Callable[[TableMetadata], tuple[Mapping[str, str], Sequence[str]]],
+) -> TableState:
+    """Set and remove properties that depend on the version they are committed on.
+
+    Args:
+        environment: Catalog and clock.
+        identifier: The table.
+        decide: From the metadata to the properties to set and those to remove; may refuse by
+            raising. Called again on every newer version that gets in between.
+    """
+
     def plan(metadata: TableMetadata) -> Sequence[TableUpdate]:
+        wanted, removals = decide(metadata)
         changed = {k: v for k, v in wanted.items() if metadata.properties.get(k) != v}
         gone = [name for name in removals if name in metadata.properties]
         result: list[TableUpdate] = []
@@ -258,6 +290,16 @@ def _built(edit: Callable[[Any], object], builder: Any) -> Sequence[TableUpdate]
     except _EDIT_ERRORS as error:
         raise InvalidInputError(f"cannot evolve the table: {error}") from error
     return tuple(updates)
+
+
+def _declared(updates: Sequence[TableUpdate], metadata: TableMetadata) -> list[TableUpdate]:
+    """Properties that name columns follow a rename, in the same commit."""
+    schemas = [update.schema_ for update in updates if isinstance(update, AddSchemaUpdate)]
+    ids = [update.schema_id for update in updates if isinstance(update, SetCurrentSchemaUpdate)]
+    known = {schema.schema_id: schema for schema in metadata.schemas}
+    schemas += [known[schema_id] for schema_id in ids if schema_id in known]
+    changed = properties_after(metadata, schemas[-1]) if schemas else {}
+    return [SetPropertiesUpdate(updates=changed)] if changed else []
 
 
 def _check_defaults(builder: UpdateSchema, metadata: TableMetadata) -> None:

@@ -19,7 +19,7 @@ from pyiceberg.transforms import VoidTransform
 from tableformat.catalog.base import TableState
 from tableformat.commit.swap import swap_until_settled
 from tableformat.environment import Environment
-from tableformat.spec.names import IMMUTABLE_COLUMNS
+from tableformat.spec.constraints import immutable_columns
 
 
 def delete_spec(
@@ -72,9 +72,8 @@ def key_decides_partition(metadata: TableMetadata, *, values_of_deletes_known: b
 
 def immutable_field_ids(metadata: TableMetadata) -> set[int]:
     """Columns that never change for one key, by the table's IMMUTABLE constraint."""
-    names = metadata.properties.get(IMMUTABLE_COLUMNS, "")
-    schema = metadata.schema()
-    return {schema.find_field(name.strip()).field_id for name in names.split(",") if name.strip()}
+    constraint = immutable_columns(metadata)
+    return set() if constraint is None else set(constraint.field_ids)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,52 @@
+"""`icefold table immutable`: the IMMUTABLE columns constraint of a table."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import click
+
+from maintenance.cli.context import CliContext, json_option, parse_columns, pass_context, print_json
+from tableformat.errors import InvalidInputError
+
+
+@click.command("immutable")
+@click.argument("name")
+@click.option("--columns", metavar="A,B", help="Declare that these never change for one key.")
+@click.option("--constraint-name", metavar="TEXT", help="[default: IMMUTABLE_COLUMNS_a_b]")
+@click.option(
+    "--enforced/--not-enforced",
+    default=False,
+    show_default=True,
+    help="Whether resolve refuses changes that break it.",
+)
+@click.option("--drop", is_flag=True, help="Drop the constraint.")
+@json_option
+@pass_context
+def immutable(
+    context: CliContext,
+    name: str,
+    columns: str | None,
+    constraint_name: str | None,
+    enforced: bool,
+    drop: bool,
+    as_json: bool,
+) -> None:
+    """Show the IMMUTABLE constraint of the table NAME; declare or drop it."""
+    if drop and columns is not None:
+        raise InvalidInputError("--drop and --columns exclude each other", table=name)
+    table = context.table(name)
+    if drop:
+        table.drop_immutable_columns()
+    elif columns is not None:
+        table.set_immutable_columns(
+            parse_columns(columns) or [], name=constraint_name, enforced=enforced
+        )
+    constraint = table.immutable_columns
+    if as_json:
+        print_json(None if constraint is None else asdict(constraint))
+    elif constraint is None:
+        click.echo(f"{table.name} has no IMMUTABLE constraint")
+    else:
+        state = "enforced" if constraint.enforced else "not enforced"
+        click.echo(f"{constraint.name}: {', '.join(constraint.columns)} ({state})")

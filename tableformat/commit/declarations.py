@@ -1,0 +1,112 @@
+"""Declare and drop what table properties say about columns; see `spec.constraints`.
+
+Each is a metadata commit. What is declared is checked against the version it is committed on, so a
+column that somebody drops meanwhile is not declared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from pyiceberg.table.metadata import TableMetadata
+
+from tableformat.catalog.base import Identifier, TableState
+from tableformat.commit.evolution import update_declarations
+from tableformat.environment import Environment
+from tableformat.errors import AlreadyExistsError, InvalidInputError, NotFoundError
+from tableformat.spec.constraints import (
+    IMMUTABLE_PROPERTIES,
+    SEQUENCE_PROPERTIES,
+    define_immutable,
+    define_sequence,
+    immutable_columns,
+    sequence_field_id,
+)
+
+
+def set_immutable_columns(
+    environment: Environment,
+    identifier: Identifier,
+    columns: Sequence[str],
+    *,
+    name: str | None = None,
+    enforced: bool = False,
+) -> TableState:
+    """Declare the IMMUTABLE constraint, or change its name or enforcement for the same columns.
+
+    Rows that are there are not checked: the caller says that they follow it.
+
+    Raises:
+        AlreadyExistsError: The table has a constraint on other columns; there is at most one.
+        InvalidInputError: See `define_immutable`.
+    """
+
+    def plan(metadata: TableMetadata) -> tuple[Mapping[str, str], Sequence[str]]:
+        wanted = define_immutable(metadata.schema(), columns, name=name, enforced=enforced)
+        present = immutable_columns(metadata)
+        if present is not None and set(present.columns) != set(columns):
+            raise AlreadyExistsError(
+                "a table has at most one IMMUTABLE constraint",
+                table=".".join(identifier),
+                constraint=present.name,
+                columns=list(present.columns),
+                action="drop it first",
+            )
+        return wanted, ()
+
+    return update_declarations(environment, identifier, plan)
+
+
+def drop_immutable_columns(environment: Environment, identifier: Identifier) -> TableState:
+    """Drop the IMMUTABLE constraint. Batches planned under it are refused at their commit.
+
+    Raises:
+        NotFoundError: There is none.
+    """
+
+    def plan(metadata: TableMetadata) -> tuple[Mapping[str, str], Sequence[str]]:
+        if not any(name in metadata.properties for name in IMMUTABLE_PROPERTIES):
+            raise NotFoundError("the table has no IMMUTABLE constraint", table=".".join(identifier))
+        return {}, IMMUTABLE_PROPERTIES
+
+    return update_declarations(environment, identifier, plan)
+
+
+def declare_sequence_column(
+    environment: Environment, identifier: Identifier, column: str
+) -> TableState:
+    """Declare the column that orders the versions of a row; the resolver then guards by it.
+
+    Raises:
+        InvalidInputError: See `define_sequence`; or another column is declared already.
+    """
+
+    def plan(metadata: TableMetadata) -> tuple[Mapping[str, str], Sequence[str]]:
+        wanted = define_sequence(metadata.schema(), column)
+        present = sequence_field_id(metadata)
+        if present is not None and str(present) not in wanted.values():
+            raise InvalidInputError(
+                "the table has another sequence column",
+                table=".".join(identifier),
+                column=column,
+                declared=metadata.schema().find_column_name(present),
+                action="use that one, or drop the declaration first",
+            )
+        return wanted, ()
+
+    return update_declarations(environment, identifier, plan)
+
+
+def drop_sequence_column(environment: Environment, identifier: Identifier) -> TableState:
+    """Drop the declaration; the column stays. Changes are then taken in arrival order.
+
+    Raises:
+        NotFoundError: There is none.
+    """
+
+    def plan(metadata: TableMetadata) -> tuple[Mapping[str, str], Sequence[str]]:
+        if not any(name in metadata.properties for name in SEQUENCE_PROPERTIES):
+            raise NotFoundError("the table has no sequence column", table=".".join(identifier))
+        return {}, SEQUENCE_PROPERTIES
+
+    return update_declarations(environment, identifier, plan)
