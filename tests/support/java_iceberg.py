@@ -174,7 +174,7 @@ class JavaIceberg:
 def java_iceberg() -> JavaIceberg:
     """The process of this test run; skips the test where it cannot be had."""
     started = _started()
-    if isinstance(started, _Missing):
+    if isinstance(started, Missing):
         pytest.skip(started.reason)
     if isinstance(started, Exception):
         raise started
@@ -182,21 +182,33 @@ def java_iceberg() -> JavaIceberg:
 
 
 @dataclass(frozen=True)
-class _Missing:
+class Missing:
     """Why there is no process."""
 
     reason: str
 
 
 @functools.cache
-def _started() -> JavaIceberg | _Missing | Exception:
+def _started() -> JavaIceberg | Missing | Exception:
     """Tried once: a start that fails would fail, slowly, for every test."""
+    try:
+        return start_java_iceberg()
+    except (RuntimeError, JavaIcebergError) as error:
+        return error
+
+
+def start_java_iceberg(conf: Mapping[str, str] | None = None) -> JavaIceberg | Missing:
+    """Another process, closed at exit at the latest.
+
+    Args:
+        conf: Spark settings over those for tests, whose queries are tiny.
+    """
     try:
         java_home = ensure_java()
     except UnsupportedError as error:
-        return _Missing(f"Apache Iceberg's Spark runtime cannot run: {error}")
+        return Missing(f"Apache Iceberg's Spark runtime cannot run: {error}")
     installed = _installed()
-    if isinstance(installed, _Missing):
+    if isinstance(installed, Missing):
         return installed
     python, jars = installed
     folder = Path(tempfile.mkdtemp(prefix="icefold-java-iceberg-"))
@@ -222,10 +234,7 @@ def _started() -> JavaIceberg | _Missing | Exception:
         )
     java = JavaIceberg(process, folder)
     atexit.register(java.close)
-    try:
-        java._exchange({"conf": _settings(folder, logging, jars)})
-    except (RuntimeError, JavaIcebergError) as error:
-        return error
+    java._exchange({"conf": {**_settings(folder, logging, jars), **(conf or {})}})
     return java
 
 
@@ -253,7 +262,7 @@ def _settings(folder: Path, logging: Path, jars: Sequence[Path]) -> dict[str, st
     }
 
 
-def _installed() -> tuple[Path, list[Path]] | _Missing:
+def _installed() -> tuple[Path, list[Path]] | Missing:
     """The environment's interpreter, and the jars."""
     CACHE.mkdir(parents=True, exist_ok=True)
     jar_folder, environment = CACHE / f"jars-{ICEBERG}", CACHE / f"pyspark-{SPARK}"
@@ -263,25 +272,25 @@ def _installed() -> tuple[Path, list[Path]] | _Missing:
     return missing or (environment / "bin" / "python", [jar_folder / name for name in _JAR_NAMES])
 
 
-def _fetch_jars(folder: Path) -> _Missing | None:
+def _fetch_jars(folder: Path) -> Missing | None:
     if all((folder / name).exists() for name in _JAR_NAMES):
         return None
     maven = shutil.which("mvn")
     if maven is None:
-        return _Missing("mvn is not installed: Apache Iceberg's Spark runtime cannot be fetched")
+        return Missing("mvn is not installed: Apache Iceberg's Spark runtime cannot be fetched")
     with tempfile.TemporaryDirectory(dir=CACHE) as fresh:
         Path(fresh, "pom.xml").write_text(_pom())
         goal = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies"
         options = ["-DexcludeTransitive=true", "-DoutputDirectory=jars"]
         complaint = _run([maven, "-q", "-B", goal, *options], fresh)
         if complaint:
-            return _Missing(f"mvn could not fetch Apache Iceberg's Spark runtime: {complaint}")
+            return Missing(f"mvn could not fetch Apache Iceberg's Spark runtime: {complaint}")
         shutil.rmtree(folder, ignore_errors=True)
         Path(fresh, "jars").rename(folder)
     return None
 
 
-def _install_spark(folder: Path) -> _Missing | None:
+def _install_spark(folder: Path) -> Missing | None:
     done = folder / ".complete"
     if done.exists():
         return None
@@ -293,7 +302,7 @@ def _install_spark(folder: Path) -> _Missing | None:
     ):
         complaint = _run(command, str(CACHE))
         if complaint:
-            return _Missing(f"Spark {SPARK} could not be installed: {complaint}")
+            return Missing(f"Spark {SPARK} could not be installed: {complaint}")
     done.touch()
     return None
 
