@@ -14,6 +14,7 @@ from pyiceberg.table.update.spec import UpdateSpec
 
 from tableformat.catalog.base import Identifier, TableState
 from tableformat.cdc.batch_commit import BatchId
+from tableformat.changelog.changes import Changes, new_changes
 from tableformat.commit import declarations, evolution
 from tableformat.commit.changeset import Changeset, CommitKind
 from tableformat.commit.engine import CommitResult, commit
@@ -279,6 +280,42 @@ class Table:
             snapshot_id=snapshot_id,
             as_of_ms=as_of_ms,
             limit=limit,
+        )
+
+    def changes(
+        self,
+        from_snapshot: int | str | None,
+        to_snapshot: int | str | None = None,
+        *,
+        branch: str | None = None,
+        net: bool = False,
+        columns: Sequence[str] | None = None,
+        filter: str | BooleanExpression | None = None,
+    ) -> Changes:
+        """Plan a read of what changed between two versions: rows with `_change_type`.
+
+        Args:
+            from_snapshot: A snapshot id, branch or tag; None: from the empty table.
+            to_snapshot: Likewise; None: to the head of `branch`.
+            branch: Where to end without `to_snapshot`; default `main`.
+            net: One set of changes between the two, not one per snapshot.
+            columns: Row columns wanted; None: all.
+            filter: Changes of the rows that pass it; as for `scan`.
+
+        Raises:
+            InvalidInputError: The filter cannot be parsed, or a column is unknown.
+            NotFoundError: There is no such snapshot, branch or tag; it may have expired.
+        """
+        self.refresh()
+        return new_changes(
+            self.environment,
+            self.state,
+            from_snapshot=from_snapshot,
+            to_snapshot=to_snapshot,
+            branch=branch,
+            net=net,
+            columns=columns,
+            row_filter=filter,
         )
 
     @property

@@ -1,0 +1,1 @@
+"""What changed between two snapshots: rows with a kind, computed from differences of files."""

@@ -1,0 +1,219 @@
+"""Changes between two snapshots as Arrow batches: what a reader of `table.changes` holds.
+
+```
+snapshots ─ steps ─> files that differ (file_changes) ─> rows that left, rows that came (step_rows)
+                                                                  │
+              +I only, -D only: streamed as they are read ────────┤
+              both: collected by key (buckets), paired (pairing) ─┴─> batches with a kind
+```
+
+Applying the changes to the rows of the old snapshot, in order, gives the rows of the new one.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+from pyiceberg.expressions import BooleanExpression
+from pyiceberg.schema import Schema
+from pyiceberg.table.snapshots import Snapshot
+
+from tableformat.catalog.base import TableState
+from tableformat.cdc.rowkind import RowKind
+from tableformat.changelog.buckets import ADDED, REMOVED, ChangeBuckets
+from tableformat.changelog.change_columns import ChangeColumns, plan_columns
+from tableformat.changelog.file_changes import FileChange, diff_files
+from tableformat.changelog.pairing import KIND, pair_rows
+from tableformat.changelog.step_rows import RowSource, StepRows, plan_step_rows, row_producers
+from tableformat.changelog.steps import ChangeStep, plan_steps
+from tableformat.environment import Environment
+from tableformat.errors import InvalidInputError
+from tableformat.scan.ordered_stream import stream_ordered
+from tableformat.scan.plan import ScanPlan
+from tableformat.scan.reader import BATCH_ROWS, READERS_MAX
+from tableformat.scan.row_filter import bind_filter, normalize_filter, parse_filter
+from tableformat.scan.snapshot_selection import SelectedSnapshot, select_snapshot
+from tableformat.spec.names import MAIN_BRANCH
+
+if TYPE_CHECKING:  # Spark is an optional dependency
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@dataclass(frozen=True, kw_only=True)
+class Changes:
+    """The changelog between two fixed snapshots; reading it twice gives the same.
+
+    Attributes:
+        old: The version to start from; None: the empty table.
+        new: The version to arrive at.
+        schema: Rows of every version are read with it: the newer version's.
+    """
+
+    environment: Environment
+    state: TableState
+    old: Snapshot | None
+    new: Snapshot | None
+    schema: Schema
+    row_filter: BooleanExpression
+    columns: ChangeColumns
+    net: bool
+
+    @cached_property
+    def steps(self) -> list[ChangeStep]:
+        """The pairs of snapshots that are compared, in order."""
+        return plan_steps(self.state.metadata, self.old, self.new, net=self.net)
+
+    def arrow_schema(self) -> pa.Schema:
+        """Row columns, then `_change_type`, `_change_ordinal`, `_commit_snapshot_id`."""
+        return self.columns.output
+
+    def to_batches(self, *, threads: int | None = None) -> Iterator[pa.RecordBatch]:
+        """The changes, in the order in which they are to be applied; memory is bounded.
+
+        Args:
+            threads: Files read at the same time; None: one per core, at most eight.
+
+        Raises:
+            CorruptDataError: A file is damaged.
+            NotFoundError: A file is gone, or a snapshot between the two has expired.
+        """
+        steps = self.steps  # what cannot be told is said before anything is read
+        return (batch for step in steps for batch in self.step_batches(step, threads=threads))
+
+    def to_arrow(self) -> pa.Table:
+        """The changes as one Arrow table."""
+        return pa.Table.from_batches(self.to_batches(), schema=self.arrow_schema())
+
+    def to_spark(self, spark: SparkSession) -> DataFrame:
+        """The changes as a Spark DataFrame; computed by Spark's tasks. Rows have no order."""
+        from tableformat.spark.changelog_frame import changes_to_spark
+
+        return changes_to_spark(self, spark)
+
+    def file_changes(self, step: ChangeStep) -> list[FileChange]:
+        """The data files in which a step's versions may differ."""
+        return diff_files(
+            self.environment.store,
+            self.state.metadata,
+            step.old,
+            step.new,
+            schema=self.schema,
+            row_filter=self.row_filter,
+        )
+
+    def step_rows(self, step: ChangeStep) -> StepRows:
+        """What to read for a step. Reads manifests and deletes."""
+        return plan_step_rows(
+            self.environment.store, self.plan, self.columns.read, self.file_changes(step)
+        )
+
+    @cached_property
+    def plan(self) -> ScanPlan:
+        """What reading any file of the changelog needs; no tasks."""
+        metadata = self.state.metadata
+        return ScanPlan(
+            snapshot=self.new,
+            schema=self.schema,
+            row_filter=self.row_filter,
+            tasks=(),
+            specs=metadata.specs(),
+            schemas=tuple(metadata.schemas),
+            properties=metadata.properties,
+        )
+
+    def step_batches(
+        self, step: ChangeStep, *, threads: int | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """The changes of one step."""
+        rows = self.step_rows(step)
+        if rows.removed and rows.added:
+            yield from self._paired(step, rows, threads)
+            return
+        kind = RowKind.DELETE if rows.removed else RowKind.INSERT
+        for batch in self._read(rows.removed or rows.added, threads):
+            kinds = pa.array(np.full(batch.num_rows, kind, np.int8))
+            yield self.columns.finish(batch, kinds, step)
+
+    def _paired(
+        self, step: ChangeStep, rows: StepRows, threads: int | None
+    ) -> Iterator[pa.RecordBatch]:
+        columns = self.columns
+        with ChangeBuckets(columns.read.arrow_schema, columns.key) as buckets:
+            for side, sources in ((REMOVED, rows.removed), (ADDED, rows.added)):
+                for batch in self._read(sources, threads):
+                    buckets.add(side, batch)
+            for removed, added in buckets.pairs():
+                paired = pair_rows(removed, added, key=columns.key, values=columns.compared)
+                for batch in paired.to_batches(max_chunksize=BATCH_ROWS):
+                    if batch.num_rows:
+                        yield columns.finish(batch, batch.column(KIND), step)
+
+    def _read(self, sources: Sequence[RowSource], threads: int | None) -> Iterator[pa.RecordBatch]:
+        producers = row_producers(self.environment.store, self.plan, self.columns.read, sources)
+        readers = threads or min(os.cpu_count() or 1, READERS_MAX)
+        with closing(stream_ordered(producers, threads=readers)) as batches:
+            yield from batches
+
+
+def new_changes(
+    environment: Environment,
+    state: TableState,
+    *,
+    from_snapshot: int | str | None,
+    to_snapshot: int | str | None = None,
+    branch: str | None = None,
+    net: bool = False,
+    columns: Sequence[str] | None = None,
+    row_filter: str | BooleanExpression | None = None,
+) -> Changes:
+    """Check what can be checked without reading a file, and fix both snapshots.
+
+    Args:
+        environment: Catalog and store.
+        state: The loaded table.
+        from_snapshot: A snapshot id, or a branch or tag; None: the empty table.
+        to_snapshot: Likewise; None: the head of `branch`.
+        branch: Where to end without `to_snapshot`; `main` by default.
+        net: One set of changes between the two versions, not one per snapshot.
+        columns: Row columns wanted; metadata columns may be among them.
+        row_filter: The changes of the rows that pass it: an update of a row that passed before and
+            does not pass after it is a delete.
+
+    Raises:
+        InvalidInputError: A wrong column or filter, or both `to_snapshot` and `branch` are given.
+        NotFoundError: There is no such snapshot, branch or tag; it may have expired.
+    """
+    if to_snapshot is not None and branch is not None:
+        raise InvalidInputError(
+            "changes lead to a snapshot or to the head of a branch, not both", table=state.name
+        )
+    old = None if from_snapshot is None else _select(state, from_snapshot).snapshot
+    new = _select(state, to_snapshot if to_snapshot is not None else branch or MAIN_BRANCH)
+    expression = normalize_filter(parse_filter(row_filter), new.schema)
+    bind_filter(expression, new.schema)
+    metadata = state.metadata
+    return Changes(
+        environment=environment,
+        state=state,
+        old=old,
+        new=new.snapshot,
+        schema=new.schema,
+        row_filter=expression,
+        columns=plan_columns(
+            new.schema, columns, specs=metadata.specs(), schemas=tuple(metadata.schemas)
+        ),
+        net=net,
+    )
+
+
+def _select(state: TableState, given: int | str) -> SelectedSnapshot:
+    if isinstance(given, int):
+        return select_snapshot(state, snapshot_id=given)
+    return select_snapshot(state, ref=given)
