@@ -110,4 +110,50 @@ class SparkJoin:
         commit_positions(self.table, batch, found)
 
 
-PEERS: Mapping[str, Any] = {"deltalake": DeltaLake, "join": SparkJoin, "pyiceberg": PyIceberg}
+class JavaIceberg:
+    """MERGE of Apache Iceberg's Spark runtime on a v3 table, merge-on-read."""
+
+    def __init__(self, folder: Path, rows: int, rows_of: Rows) -> None:
+        import pyarrow.parquet as pq
+
+        from benchmarks.support.java_iceberg import fast_java_iceberg
+
+        folder.mkdir(parents=True)
+        self.folder = folder / "warehouse"
+        self.batch = folder / "batch.parquet"
+        self.java = fast_java_iceberg(self.folder)
+        properties = {
+            "format-version": "3",
+            "write.merge.mode": "merge-on-read",
+            "write.merge.distribution-mode": "none",
+        }
+        listed = ", ".join(f"'{key}' = '{text}'" for key, text in properties.items())
+        self.java.sql(
+            "CREATE TABLE peer.bench.rows (id BIGINT, a BIGINT, b DOUBLE, s STRING) USING iceberg "
+            f"TBLPROPERTIES ({listed})"
+        )
+        for start in range(0, rows, LOAD_ROWS):
+            ids = np.arange(start, min(start + LOAD_ROWS, rows))
+            pq.write_table(rows_of(ids, start), self.batch)
+            self.java.sql(f"INSERT INTO peer.bench.rows SELECT * FROM parquet.`{self.batch}`")
+        self.change(rows_of(np.array([0]), 0))  # the JVM warms up
+
+    def change(self, batch: pa.Table) -> tuple[float, int]:
+        import pyarrow.parquet as pq
+
+        pq.write_table(batch, self.batch)
+        before = folder_bytes(self.folder)
+        begin = time.perf_counter()
+        self.java.sql(
+            f"MERGE INTO peer.bench.rows t USING parquet.`{self.batch}` s ON t.id = s.id "
+            "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
+        )
+        return time.perf_counter() - begin, folder_bytes(self.folder) - before
+
+
+PEERS: Mapping[str, Any] = {
+    "deltalake": DeltaLake,
+    "iceberg": JavaIceberg,
+    "join": SparkJoin,
+    "pyiceberg": PyIceberg,
+}
