@@ -25,6 +25,7 @@ from pyiceberg.table.snapshots import Snapshot
 
 from resolver.convert import Conversion, DeadPositions, convert
 from resolver.cycle_input import CycleInput, OrderedFile, read_cycle_input, staged_files
+from resolver.immutable_check import check_immutable
 from resolver.index.base import Matches, PrimaryKeyIndex
 from resolver.keys import EncodedKeys
 from resolver.match import TARGET_ORDER
@@ -32,6 +33,7 @@ from resolver.position_files import read_position_file
 from resolver.publish import hides_a_writer, publish, publish_summary
 from resolver.report import ResolveReport
 from resolver.resolution import (
+    DeadRows,
     NumberedKeys,
     Resolution,
     index_changes,
@@ -43,6 +45,7 @@ from resolver.staging import StagedSnapshot, cursor_of, load_staged, plan_backlo
 from resolver.target import LiveFiles, live_files
 from resolver.trim import trim_staging
 from resolver.vector_writer import VectorWriter
+from resolver.versions import compares_versions, guarded_dead_rows
 from tableformat.catalog.base import Identifier, TableState
 from tableformat.commit.changeset import Fence
 from tableformat.commit.engine import CommitResult
@@ -249,7 +252,11 @@ class Cycle:
         matches, how = self._look_up(state, live, work.numbered.lookup)
         with self._phases.timed("match"):
             resolution = resolve_batch(
-                work.batch, work.numbered, matches, order_of_path=self._order_of_path(live)
+                work.batch,
+                work.numbered,
+                matches,
+                order_of_path=self._order_of_path(live),
+                judged=self._judge_versions(state, live, work, matches),
             )
             add_joined_positions(
                 self._environment,
@@ -262,6 +269,16 @@ class Cycle:
             self._fold_position_deletes(state, live.position_deletes, resolution.dead)
         self._environment.runtime.fail_point("resolve.after_match")
         return _Match(state=state, live=live, resolution=resolution, index=how)
+
+    def _judge_versions(
+        self, state: TableState, live: LiveFiles, work: _Work, matches: Matches
+    ) -> DeadRows | None:
+        """What the table declares about the versions of a row: check it, or decide by it."""
+        given = (live, work.batch, work.numbered, matches)
+        check_immutable(self._environment, state, *given)
+        if self._options.is_in_place:
+            return None
+        return guarded_dead_rows(self._environment, state.metadata, *given)
 
     def _look_up(
         self, state: TableState, live: LiveFiles, keys: EncodedKeys
@@ -284,7 +301,8 @@ class Cycle:
 
         Files that left take their rows with them, files that came are read and compared. A head
         that is no continuation (rollback, replaced branch) may have brought rows back that the
-        index had dropped: then everything is matched again.
+        index had dropped: then everything is matched again, as it is where row versions are
+        compared.
         """
         options = self._options
         state = self._environment.catalog.load_table(self._identifier)
@@ -298,10 +316,11 @@ class Cycle:
         planned = match.state.head(options.target)
         head = state.head(options.target)
         live = live_files(self._environment, head)
-        if planned is not None and (
-            head is None
-            or not is_ancestor(state.metadata, planned.snapshot_id, of=head.snapshot_id)
-        ):
+        is_continued = planned is None or (
+            head is not None
+            and is_ancestor(state.metadata, planned.snapshot_id, of=head.snapshot_id)
+        )
+        if not is_continued or compares_versions(state.metadata):
             return self._match(state, live, work)
         known = match.live.data.keys()
         added = [entry for path, entry in live.data.items() if path not in known]
@@ -428,6 +447,7 @@ class Cycle:
             equality_deletes=sum(len(each.keys) for each in deletes),
             staged_rows=len(batch.rows.keys),
             deleted_rows=conversion.new_positions,
+            outdated_rows=published.match.resolution.outdated,
             data_files=len(conversion.published),
             dropped_data_files=len(conversion.dropped),
             dvs=len(conversion.vectors),

@@ -43,12 +43,14 @@ class KeyedDeletes:
         keys: n keys.
         order: Shape `(n,)`: order of the commit each came with.
         scope: Shape `(n,)`: where each reaches (`Scopes`).
+        files: The delete files; `keys` are those of the first file, then of the next, and so on.
     """
 
     key: KeySchema
     keys: EncodedKeys
     order: Int64s
     scope: Int64s
+    files: tuple[DataFile, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +151,11 @@ def _read_deletes(
     order = np.array([each.order for each in files], dtype=np.int64)
     scope = np.array([scopes.of_delete(each.file) for each in files], dtype=np.int64)
     return KeyedDeletes(
-        key=reader.key, keys=found.keys, order=order[found.file], scope=scope[found.file]
+        key=reader.key,
+        keys=found.keys,
+        order=order[found.file],
+        scope=scope[found.file],
+        files=tuple(each.file for each in files),
     )
 
 

@@ -18,6 +18,8 @@ class ResolveReport:
         equality_delete_files, equality_deletes: Resolved files, and keys in them.
         staged_rows: Rows in the staged data files.
         deleted_rows: Rows that died: on the target and inside the batch.
+        outdated_rows: Staged rows that are older than the target's row of their key (only on tables
+            with a sequence column); they are among `deleted_rows`.
         data_files, dropped_data_files: Staged files published; not published as all rows died.
         dvs: Deletion vectors written.
         attempts: Publish attempts; more than 1 means that others committed meanwhile.
@@ -34,6 +36,7 @@ class ResolveReport:
     equality_deletes: int = 0
     staged_rows: int = 0
     deleted_rows: int = 0
+    outdated_rows: int = 0
     data_files: int = 0
     dropped_data_files: int = 0
     dvs: int = 0

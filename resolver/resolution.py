@@ -29,15 +29,32 @@ class NumberedKeys:
 
     Attributes:
         newest: D(k).
+        delete_number: Shape `(deletes,)`: the number of each delete's key.
         lookup: The distinct delete keys.
         lookup_number: Shape `(len(lookup),)`: their numbers.
         row_number: Shape `(staged rows,)`: the number of each staged row's key.
     """
 
     newest: NewestDeletes
+    delete_number: Int64s
     lookup: EncodedKeys
     lookup_number: Int64s
     row_number: Int64s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadRows:
+    """Which rows die.
+
+    Attributes:
+        matches: Shape `(matches,)`: rows of the target.
+        staged: Shape `(staged rows,)`: rows of the batch.
+        outdated: How many of those die only because the target has a later version.
+    """
+
+    matches: Bools
+    staged: Bools
+    outdated: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,12 +66,14 @@ class Resolution:
         matches: What the index knows of the delete keys.
         dead_matches: Which of them die.
         live_rows: Which staged rows live.
+        outdated: Staged rows that die because the target has a later version of the row.
     """
 
     dead: DeadPositions
     matches: Matches
     dead_matches: Bools
     live_rows: Bools
+    outdated: int = 0
 
 
 def number_keys(batch: CycleInput) -> NumberedKeys:
@@ -70,6 +89,7 @@ def number_keys(batch: CycleInput) -> NumberedKeys:
             key_count=numbers.count,
             scope_count=len(batch.scopes),
         ),
+        delete_number=delete_number,
         lookup=batch.deletes.keys.take(first),
         lookup_number=lookup_number,
         row_number=row_number,
@@ -82,6 +102,7 @@ def resolve_batch(
     matches: Matches,
     *,
     order_of_path: Callable[[str], int] | None = None,
+    judged: DeadRows | None = None,
 ) -> Resolution:
     """Which rows die.
 
@@ -91,24 +112,33 @@ def resolve_batch(
         matches: The index's answer for `numbered.lookup`, as of the planned head of the target.
         order_of_path: In place: the data sequence number of a data file; None: every row of the
             target is older than the batch.
+        judged: Which rows die, where the table's own rule says it (`versions`); None: by arrival.
     """
     dead = DeadPositions(dict(batch.positions.by_path))
-    dead_matches = _dead_matches(batch, numbered, matches, order_of_path)
+    if judged is None:
+        judged = DeadRows(
+            matches=_dead_matches(batch, numbered, matches, order_of_path),
+            staged=dead_rows(
+                numbered.newest,
+                key=numbered.row_number,
+                order=batch.file_order[batch.rows.file],
+                scope=batch.file_scope[batch.rows.file],
+            ),
+        )
+    dead_matches, dead_in_batch = judged.matches, judged.staged
     for group in group_by_file(
         matches.file_id[dead_matches].astype(np.int64), matches.position[dead_matches]
     ):
         dead.add(matches.files[group.file].file_path, group.positions)
-    dead_in_batch = dead_rows(
-        numbered.newest,
-        key=numbered.row_number,
-        order=batch.file_order[batch.rows.file],
-        scope=batch.file_scope[batch.rows.file],
-    )
     rows = batch.rows
     for group in group_by_file(rows.file[dead_in_batch], rows.position[dead_in_batch]):
         dead.add(batch.files[group.file].file.file_path, group.positions)
     return Resolution(
-        dead=dead, matches=matches, dead_matches=dead_matches, live_rows=~dead_in_batch
+        dead=dead,
+        matches=matches,
+        dead_matches=dead_matches,
+        live_rows=~dead_in_batch,
+        outdated=judged.outdated,
     )
 
 
@@ -119,19 +149,25 @@ def _dead_matches(
     order_of_path: Callable[[str], int] | None,
 ) -> Bools:
     ids = np.array(sorted(matches.files), dtype=np.int64)
-    files = [matches.files[int(file_id)] for file_id in ids]
-    slot = np.searchsorted(ids, matches.file_id)
-    scope = np.array([batch.scopes.of_rows(f.spec_id, f.partition) for f in files], np.int64)
+    paths = [matches.files[int(file_id)].file_path for file_id in ids]
     order = np.array(
-        [TARGET_ORDER if order_of_path is None else order_of_path(f.file_path) for f in files],
+        [TARGET_ORDER if order_of_path is None else order_of_path(path) for path in paths],
         dtype=np.int64,
     )
     return dead_rows(
         numbered.newest,
         key=numbered.lookup_number[matches.key_ordinal],
-        order=order[slot],
-        scope=scope[slot],
+        order=order[np.searchsorted(ids, matches.file_id)],
+        scope=match_scopes(batch, matches),
     )
+
+
+def match_scopes(batch: CycleInput, matches: Matches) -> Int64s:
+    """Per row of the target, shape `(matches,)`: the scope that deletes must have to reach it."""
+    ids = np.array(sorted(matches.files), dtype=np.int64)
+    files = [matches.files[int(file_id)] for file_id in ids]
+    scope = np.array([batch.scopes.of_rows(f.spec_id, f.partition) for f in files], np.int64)
+    return scope[np.searchsorted(ids, matches.file_id)]
 
 
 def index_changes(
@@ -148,7 +184,7 @@ def index_changes(
     added = [i for i, each in enumerate(batch.files) if each.file.file_path in published]
     ordinal = np.full(len(batch.files), -1, dtype=np.int32)
     ordinal[added] = np.arange(len(added), dtype=np.int32)
-    live = resolution.live_rows & (ordinal[batch.rows.file] >= 0) & ~_dead_by_position(batch)
+    live = resolution.live_rows & (ordinal[batch.rows.file] >= 0) & ~dead_by_position(batch)
     put = Entries(
         keys=batch.rows.keys.take(live),
         file_id=ordinal[batch.rows.file[live]],
@@ -188,7 +224,7 @@ def _removed(
     )
 
 
-def _dead_by_position(batch: CycleInput) -> Bools:
+def dead_by_position(batch: CycleInput) -> Bools:
     """Staged rows that staged DVs or position deletes kill."""
     dead = np.zeros(len(batch.rows.file), dtype=np.bool_)
     for ordinal, each in enumerate(batch.files):

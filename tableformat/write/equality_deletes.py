@@ -28,6 +28,7 @@ def write_equality_deletes(
     spec: PartitionSpec,
     properties: Mapping[str, str],
     location_for: Callable[[str], str],
+    carried_ids: Sequence[int] = (),
 ) -> list[DataFile]:
     """Write one delete per row of `keys`.
 
@@ -42,6 +43,8 @@ def write_equality_deletes(
             same spec and partition only.
         properties: Table properties (`write.delete.*`, else `write.*`).
         location_for: Gives a fresh absolute location for a partition path.
+        carried_ids: Top-level columns that are stored beside the key and compare nothing (spec:
+            "delete columns" are those of `equality_ids`); null where `keys` lacks them.
 
     Returns:
         Equality delete files with `equality_ids` set; none for no keys. Nothing is committed.
@@ -57,8 +60,12 @@ def write_equality_deletes(
     sources = {
         field.source_id for field in spec.fields if not isinstance(field.transform, VoidTransform)
     }
-    given_schema = prune_columns(schema, set(ids) | sources, select_full_types=False)
-    stored = prune_columns(schema, set(ids), select_full_types=False)
+    carried = set(carried_ids)
+    given_schema = _optional(
+        prune_columns(schema, set(ids) | sources | carried, select_full_types=False), carried
+    )
+    stored = _optional(prune_columns(schema, set(ids) | carried, select_full_types=False), carried)
+    keys = _with_carried(keys, given_schema, carried - sources)
     _, batches = conform_rows(_key_columns(keys, given_schema, schema), given_schema)
     partitioner = Partitioner(spec, given_schema)
     with FileSet(
@@ -75,6 +82,23 @@ def write_equality_deletes(
             for partition, part in partitioner.split(piece):
                 files.add(partition, part)
         return files.finish()
+
+
+def _optional(schema: Schema, ids: set[int]) -> Schema:
+    fields = [
+        each.model_copy(update={"required": False, "write_default": None})
+        if each.field_id in ids
+        else each
+        for each in schema.fields
+    ]
+    return Schema(*fields, schema_id=schema.schema_id)
+
+
+def _with_carried(keys: pa.Table, schema: Schema, ids: set[int]) -> pa.Table:
+    for each in schema.fields:
+        if each.field_id in ids and each.name not in keys.column_names:
+            keys = keys.append_column(each.name, pa.nulls(keys.num_rows))
+    return keys
 
 
 def check_equality_ids(schema: Schema, equality_ids: Sequence[int]) -> tuple[int, ...]:

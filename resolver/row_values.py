@@ -1,0 +1,135 @@
+"""Reads some columns of some rows: what declarations about row versions need to know."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg.schema import Schema
+from pyiceberg.table.metadata import TableMetadata
+
+from resolver.index.base import Matches
+from resolver.key_reader import READERS_MAX
+from resolver.match import Bools, Int64s, group_by_file
+from resolver.position_files import read_position_file
+from resolver.target import LiveFiles
+from tableformat.environment import Environment
+from tableformat.files.dv_file import read_deletion_vectors
+from tableformat.files.parquet_reader import read_data_file
+from tableformat.scan.key_fields import key_path, key_schema
+from tableformat.spec.data_file import DataFile
+from tableformat.spec.types import arrow_schema
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnReader:
+    """Reads columns by field id from data and delete files of any schema version."""
+
+    environment: Environment
+    metadata: TableMetadata
+    field_ids: tuple[int, ...]
+
+    @property
+    def schema(self) -> Schema:
+        """The columns, optional, nested ones inside their structs."""
+        return key_schema([*self.metadata.schemas, self.metadata.schema()], self.field_ids)
+
+    def read_files(self, files: Sequence[DataFile], *, defaults: bool = True) -> pa.Table:
+        """The columns of all rows of some files, one file after the other.
+
+        Args:
+            files: Data or delete files.
+            defaults: Give rows of files that lack a column its initial default; off for delete
+                files, where a missing column says nothing.
+        """
+        return self._read([(file, None) for file in files], defaults=defaults)
+
+    def read_rows(self, files: Sequence[DataFile], file: Int64s, position: Int64s) -> pa.Table:
+        """The columns of single rows, in the order given.
+
+        Args:
+            files: Data files.
+            file: Shape `(rows,)`: which of `files`.
+            position: Shape `(rows,)`: 0-based ordinal in it.
+        """
+        wanted = [(files[each.file], each.positions) for each in group_by_file(file, position)]
+        found = self._read(wanted, defaults=True)
+        pairs = np.stack([file, position], axis=1)
+        _, back = np.unique(pairs, axis=0, return_inverse=True)
+        return found.take(pa.array(back.reshape(-1)))
+
+    def flat(self, rows: pa.Table) -> list[pa.Array]:
+        """The columns of what was read, one array each, in the order of `field_ids`."""
+        schema = self.schema
+        columns = []
+        for field_id in self.field_ids:
+            name, *rest = key_path(schema, field_id)
+            column = rows.column(name)
+            for part in rest:
+                column = pc.struct_field(column, part)
+            array = column.combine_chunks()
+            columns.append(array if isinstance(array, pa.Array) else pa.concat_arrays(array.chunks))
+        return columns
+
+    def _read(
+        self, wanted: Sequence[tuple[DataFile, npt.NDArray[np.int64] | None]], *, defaults: bool
+    ) -> pa.Table:
+        schema = self.schema
+        if not defaults:
+            fields = [each.model_copy(update={"initial_default": None}) for each in schema.fields]
+            schema = Schema(*fields)
+        specs, properties = self.metadata.specs(), self.metadata.properties
+
+        def read(item: tuple[DataFile, npt.NDArray[np.int64] | None]) -> list[pa.RecordBatch]:
+            file, positions = item
+            return list(
+                read_data_file(
+                    self.environment.store,
+                    file,
+                    schema=schema,
+                    spec=specs[file.spec_id],
+                    properties=properties,
+                    wanted=positions,
+                )
+            )
+
+        empty = pa.RecordBatch.from_pylist([], schema=arrow_schema(schema))
+        with ThreadPoolExecutor(READERS_MAX) as pool:
+            batches = [batch for part in pool.map(read, wanted) for batch in part]
+        return pa.Table.from_batches([empty, *batches])
+
+
+def live_matches(
+    environment: Environment, metadata: TableMetadata, live: LiveFiles, matches: Matches
+) -> Bools:
+    """Which rows that the index knows are not deleted already; shape `(matches,)`.
+
+    The index does not read deletion vectors of other writers back (see `index.base`).
+    """
+    alive = np.ones(len(matches), dtype=np.bool_)
+    paths = {file_id: file.file_path for file_id, file in matches.files.items()}
+    pairs = [
+        (live.dvs[path].data_file, live.data[path].data_file.record_count)
+        for path in paths.values()
+        if path in live.dvs and path in live.data
+    ]
+    vectors = read_deletion_vectors(environment.store, pairs)
+    dead = {
+        str(dv.referenced_data_file): [positions]
+        for (dv, _), positions in zip(pairs, vectors, strict=True)
+    }
+    for entry in live.position_deletes:
+        found = read_position_file(environment.store, metadata, entry.data_file)
+        for path, positions in found.items():
+            dead.setdefault(path, []).append(positions)
+    for file_id, path in paths.items():
+        for positions in dead.get(path, []):
+            rows = np.flatnonzero(matches.file_id == file_id)
+            gone = np.fromiter(positions, dtype=np.int64, count=len(positions))
+            alive[rows] &= ~np.isin(matches.position[rows], gone)
+    return alive
