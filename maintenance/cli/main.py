@@ -9,6 +9,7 @@ from maintenance.cli.context import CliContext, GuardedGroup, parse_properties
 from maintenance.cli.index import index
 from maintenance.cli.ingest import ingest
 from maintenance.cli.lock import lock
+from maintenance.cli.maintain import maintain
 from maintenance.cli.resolve import resolve_command
 from maintenance.cli.scan import scan
 from maintenance.cli.status import status
@@ -49,7 +50,7 @@ def cli(
     ctx.obj = CliContext(catalog_name, properties)
 
 
-for command in (table, ingest, resolve_command, scan, status, index, lock):
+for command in (table, ingest, resolve_command, maintain, scan, status, index, lock):
     cli.add_command(command)
 table.add_command(immutable)
 

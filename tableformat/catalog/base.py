@@ -7,7 +7,7 @@ response was lost; the caller looks for its own snapshot id).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -20,6 +20,7 @@ from pyiceberg.table.sorting import SortOrder
 from pyiceberg.table.update import TableUpdate
 
 Identifier = tuple[str, ...]
+Locations = Mapping[Identifier, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +80,12 @@ class Catalog(Protocol):
 
     def load_table(self, identifier: Identifier) -> TableState:
         """The current version; `NotFoundError` if there is none."""
+
+    def metadata_locations(self, identifiers: Collection[Identifier]) -> Locations | None:
+        """Where the tables' current metadata is, cheaply; tables that do not exist are left out.
+
+        None: this backend can only tell by loading each table.
+        """
 
     def drop_table(self, identifier: Identifier) -> None:
         """Forget the table; its files stay."""

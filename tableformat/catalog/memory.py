@@ -52,6 +52,11 @@ class MemoryPointers:
         with self._lock:
             return list(self._tables)
 
+    def locations(self) -> dict[Identifier, str]:
+        """See `MetadataPointers.locations`."""
+        with self._lock:
+            return dict(self._tables)
+
     def add_namespace(self, namespace: Identifier) -> None:
         """See `MetadataPointers.add_namespace`."""
         with self._lock:

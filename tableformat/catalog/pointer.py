@@ -20,7 +20,7 @@ way. Backends that can wait for it (SQL) do so inside `MetadataPointers.swap`.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
@@ -28,7 +28,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.sorting import SortOrder
 from pyiceberg.table.update import AddSnapshotUpdate, TableUpdate
 
-from tableformat.catalog.base import Identifier, TableState
+from tableformat.catalog.base import Identifier, Locations, TableState
 from tableformat.catalog.metadata_cache import MetadataCache
 from tableformat.catalog.names import check_new_names, check_table_name
 from tableformat.catalog.new_table import new_metadata
@@ -53,6 +53,7 @@ from tableformat.store.locations import AllowedLocations
 DELETE_AFTER_COMMIT = "write.metadata.delete-after-commit.enabled"
 _VERSION = re.compile(r"^v?(\d+)[-.]")
 _LOAD_ATTEMPTS_MAX = 3
+_SINGLE_READS_MAX = 8  # one read of a pointer costs about as much as one of a hundred
 
 
 class PointerCatalog:
@@ -169,6 +170,14 @@ class PointerCatalog:
                     if last or self._pointers.read(identifier) == location:
                         raise
         raise NotFoundError("table metadata moved away too often", table=".".join(identifier))
+
+    def metadata_locations(self, identifiers: Collection[Identifier]) -> Locations | None:
+        """See `Catalog.metadata_locations`: a few reads, or one of all pointers."""
+        if len(identifiers) <= _SINGLE_READS_MAX:
+            read = {one: self._pointers.read(one) for one in identifiers}
+            return {one: location for one, location in read.items() if location is not None}
+        found = self._pointers.locations()
+        return {one: found[one] for one in identifiers if one in found}
 
     def drop_table(self, identifier: Identifier) -> None:
         """See `Catalog.drop_table`."""

@@ -30,6 +30,9 @@ class MetadataPointers(Protocol):
     def tables(self) -> list[Identifier]:
         """All tables."""
 
+    def locations(self) -> dict[Identifier, str]:
+        """The metadata locations of all tables, in one read."""
+
     def add_namespace(self, namespace: Identifier) -> None:
         """Add a namespace; nothing if it exists."""
 

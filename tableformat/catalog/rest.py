@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -29,7 +29,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table.sorting import SortOrder
 from pyiceberg.table.update import AddSnapshotUpdate, TableUpdate
 
-from tableformat.catalog.base import Identifier, TableState
+from tableformat.catalog.base import Identifier, Locations, TableState
 from tableformat.catalog.names import check_new_names, check_table_name
 from tableformat.catalog.new_table import FORMAT_VERSION, new_metadata
 from tableformat.catalog.places import TablePlaces
@@ -191,6 +191,11 @@ class RestCatalog:
         with error_context(table=".".join(identifier)), reading(self._name, client.redact):
             reply = client.send("GET", Endpoints.load_table, client.table_path(identifier))
             return self._state(identifier, reply)
+
+    def metadata_locations(self, identifiers: Collection[Identifier]) -> Locations | None:
+        """See `Catalog.metadata_locations`: the protocol has no cheaper call than a load."""
+        del identifiers
+        return None
 
     def drop_table(self, identifier: Identifier) -> None:
         """See `Catalog.drop_table`."""

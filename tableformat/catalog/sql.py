@@ -148,6 +148,13 @@ class SqlPointers:
             rows = connection.execute(statement).all()
         return [(*str(namespace).split("."), str(name)) for namespace, name in rows]
 
+    def locations(self) -> dict[Identifier, str]:
+        """See `MetadataPointers.locations`."""
+        columns = (_TABLES.c.table_namespace, _TABLES.c.table_name, _TABLES.c.metadata_location)
+        with self._begin() as connection:
+            rows = connection.execute(select(*columns).where(*self._tables())).all()
+        return {(*str(space).split("."), str(name)): str(at) for space, name, at in rows}
+
     def add_namespace(self, namespace: Identifier) -> None:
         """See `MetadataPointers.add_namespace`."""
         row = {

@@ -1,0 +1,202 @@
+"""`icefold maintain`: all maintenance of some tables, for ever or once."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+import click
+
+from maintenance.cli.context import (
+    CliContext,
+    json_option,
+    parse_properties,
+    pass_context,
+    print_json,
+)
+from maintenance.ledger import Outcome
+from maintenance.logs import LogFormat, configure_logs, log_run
+from maintenance.metrics import SchedulerMetrics
+from maintenance.scheduler import Scheduler, SchedulerEnd, SchedulerOptions
+from maintenance.settings import (
+    TaskName,
+    parse_duration_ms,
+    parse_overrides,
+    settings_table,
+)
+from tableformat.errors import InvalidInputError, NotFoundError
+from tableformat.spec.names import MAIN_BRANCH, STAGING_BRANCH
+
+EXIT_FAILED, EXIT_UNFINISHED = 1, 3
+
+
+class DurationType(click.ParamType):
+    """`500ms`, `30s`, `5m`, `2h`, `1d`."""
+
+    name = "duration"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int:
+        """Milliseconds."""
+        if isinstance(value, int):
+            return value
+        try:
+            return parse_duration_ms(str(value))
+        except InvalidInputError as error:
+            self.fail(str(error), param, ctx)
+
+
+def _show_settings(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
+    if value:
+        click.echo(settings_table())
+        ctx.exit()
+
+
+@click.command("maintain")
+@click.argument("names", metavar="TABLE...", nargs=-1, required=True)
+@click.option("--once", is_flag=True, help="Do what is due and end: for cron.")
+@click.option(
+    "--every",
+    "every_ms",
+    type=DurationType(),
+    help="Publish in this rhythm, e.g. 30s.  [default: as soon as the triggers say]",
+)
+@click.option(
+    "--task",
+    "tasks",
+    multiple=True,
+    type=click.Choice([task.value for task in TaskName]),
+    help="Only this task; may be repeated.",
+)
+@click.option(
+    "--set",
+    "overrides",
+    multiple=True,
+    metavar="NAME=VALUE",
+    callback=parse_properties,
+    help="A setting for all tables, before their icefold.maintain.* properties.",
+)
+@click.option(
+    "--parallel", type=click.IntRange(1, 256), default=4, show_default=True, help="Tasks at a time."
+)
+@click.option("--staging", default=STAGING_BRANCH, show_default=True, help="The staging branch.")
+@click.option("--target", default=MAIN_BRANCH, show_default=True, help="The published branch.")
+@click.option("--metrics-port", type=click.IntRange(1, 65535), help="Serve Prometheus metrics.")
+@click.option("--metrics-host", default="127.0.0.1", show_default=True)
+@click.option(
+    "--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True
+)
+@click.option(
+    "--grace",
+    "grace_ms",
+    type=DurationType(),
+    default="20s",
+    show_default=True,
+    help="How long a stop waits for what is running.",
+)
+@click.option(
+    "--settings",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_show_settings,
+    help="List all settings and end.",
+)
+@json_option
+@pass_context
+def maintain(
+    context: CliContext,
+    names: tuple[str, ...],
+    once: bool,
+    every_ms: int | None,
+    tasks: tuple[str, ...],
+    overrides: dict[str, str],
+    parallel: int,
+    staging: str,
+    target: str,
+    metrics_port: int | None,
+    metrics_host: str,
+    log_format: LogFormat,
+    grace_ms: int,
+    as_json: bool,
+) -> None:
+    """Resolve, compact, expire and clean TABLE..., whenever there is work to do.
+
+    TABLE is a name or a pattern such as 'shop.*'. Ends on SIGTERM or SIGINT; a second one does not
+    wait for what is running.
+
+    With --once the exit code is 0: all that was due is done; 1: something failed; 3: something was
+    left to do, as another process holds a table's lock or a signal came.
+    """
+    if once and every_ms is not None:
+        raise click.UsageError("--once and --every exclude each other")
+    options = SchedulerOptions(
+        every_ms=every_ms,
+        parallel_max=parallel,
+        tasks=tuple(TaskName(task) for task in tasks) or tuple(TaskName),
+        overrides=parse_overrides(overrides),
+        staging=staging,
+        target=target,
+        grace_ms=grace_ms,
+    )
+    configure_logs(log_format)
+    clock = context.catalog.environment.runtime.clock
+    metrics = SchedulerMetrics(clock)
+    scheduler = Scheduler(context.catalog, names, options, observers=(log_run, metrics))
+    metrics.watch(scheduler)
+    if not scheduler.tables():
+        _no_tables(names, once=once)
+    if metrics_port is not None:
+        metrics.serve(metrics_port, host=metrics_host)
+    with _signals(scheduler):
+        end = scheduler.run_once() if once else scheduler.run()
+    if as_json:
+        print_json([run.to_dict() for run in end.runs])
+    _leave(end, once=once)
+
+
+def _no_tables(names: tuple[str, ...], *, once: bool) -> None:
+    if once:
+        raise NotFoundError("no table has such a name", pattern=" ".join(names))
+    logging.getLogger("icefold.maintain").warning(
+        "no table has such a name yet: %s", " ".join(names)
+    )
+
+
+@contextmanager
+def _signals(scheduler: Scheduler) -> Iterator[None]:
+    """SIGTERM and SIGINT stop the scheduler while the block runs."""
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        scheduler.stop()
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _leave(end: SchedulerEnd, *, once: bool) -> None:
+    code = exit_code(end) if once else 0
+    if end.abandoned:  # Python would wait for the threads that were left behind
+        logging.shutdown()
+        sys.stdout.flush()
+        os._exit(code or EXIT_UNFINISHED)
+    sys.exit(code)
+
+
+def exit_code(end: SchedulerEnd) -> int:
+    """What `--once` ends with."""
+    outcomes = {run.outcome for run in end.runs}
+    if end.failed or Outcome.FAILED in outcomes:
+        return EXIT_FAILED
+    unfinished = end.was_stopped or end.abandoned or Outcome.BUSY in outcomes
+    return EXIT_UNFINISHED if unfinished else 0

@@ -1,0 +1,164 @@
+"""What the triggers look at: counts of one table, from its metadata alone. No file is read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from pyiceberg.table.snapshots import Operation, Snapshot
+
+from maintenance.ledger import Ledger
+from maintenance.settings import TaskName
+from resolver.staging import plan_backlog
+from tableformat.catalog.base import TableState
+from tableformat.commit.history import operation_of, snapshots_by_id, walk_back
+from tableformat.errors import TableError
+
+TOTALS = {
+    "records": "total-records",
+    "data_files": "total-data-files",
+    "delete_files": "total-delete-files",
+    "position_deletes": "total-position-deletes",
+    "equality_deletes": "total-equality-deletes",
+    "size_bytes": "total-files-size",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backlog:
+    """Staged commits that are not published.
+
+    Attributes:
+        commits: None: cannot be told, see `problem`.
+        oldest_ms: Wall-clock time of the oldest one.
+        problem: Why the next resolve would stop.
+    """
+
+    commits: int | None = 0
+    rows: int = 0
+    deletes: int = 0
+    size_bytes: int = 0
+    oldest_ms: int | None = None
+    problem: str | None = None
+
+    def lag_ms(self, now_ms: int) -> int:
+        """Age of the oldest one; 0 without any."""
+        return 0 if self.oldest_ms is None else max(now_ms - self.oldest_ms, 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Since:
+    """What was committed to the target since a task's last run; rewrites are not changes."""
+
+    commits: int = 0
+    files: int = 0
+    size_bytes: int = 0
+    dvs: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """One table at one version.
+
+    Attributes:
+        born_ms: The oldest time known of the table: what a first run is counted from.
+        totals: Counters of the target head, by the keys of `TOTALS`.
+        snapshots: In the metadata, of all refs.
+        since: Per task.
+    """
+
+    table: str
+    table_uuid: str
+    metadata_location: str
+    target_snapshot_id: int | None
+    target_ms: int | None
+    staging_snapshot_id: int | None
+    born_ms: int
+    backlog: Backlog
+    totals: Mapping[str, int]
+    snapshots: int
+    since: Mapping[TaskName, Since] = field(default_factory=dict)
+
+    @property
+    def dv_share(self) -> float:
+        """Share of the rows in data files that deletion vectors hide."""
+        return self.totals["position_deletes"] / max(self.totals["records"], 1)
+
+
+def figures_of(state: TableState, ledger: Ledger, *, staging: str, target: str) -> Figures:
+    """Count. Cost: follows the number of snapshots in the metadata."""
+    head, staged = state.head(target), state.head(staging)
+    oldest = [snapshot.timestamp_ms for snapshot in state.metadata.snapshots]
+    return Figures(
+        table=state.name,
+        table_uuid=str(state.metadata.table_uuid),
+        metadata_location=state.metadata_location,
+        target_snapshot_id=None if head is None else head.snapshot_id,
+        target_ms=None if head is None else head.timestamp_ms,
+        staging_snapshot_id=None if staged is None else staged.snapshot_id,
+        born_ms=min(oldest, default=state.metadata.last_updated_ms),
+        backlog=backlog_of(state, staging=staging, target=target),
+        totals={name: counter(head, key) for name, key in TOTALS.items()},
+        snapshots=len(state.metadata.snapshots),
+        since=_since(state, head, ledger),
+    )
+
+
+def backlog_of(state: TableState, *, staging: str, target: str) -> Backlog:
+    """What waits on staging."""
+    if state.head(staging) is None or staging == target:
+        return Backlog()
+    try:
+        waiting = plan_backlog(state, staging=staging, target=target)
+    except TableError as error:
+        return Backlog(commits=None, problem=str(error))
+    return Backlog(
+        commits=len(waiting),
+        rows=sum(counter(each, "added-records") for each in waiting),
+        deletes=sum(counter(each, "added-equality-deletes") for each in waiting),
+        size_bytes=sum(counter(each, "added-files-size") for each in waiting),
+        oldest_ms=min((each.timestamp_ms for each in waiting), default=None),
+    )
+
+
+def counter(snapshot: Snapshot | None, key: str) -> int:
+    """A count of a summary; 0 where it is missing or foreign nonsense."""
+    if snapshot is None or snapshot.summary is None:
+        return 0
+    text = snapshot.summary.additional_properties.get(key, "0")
+    return int(text) if text.isdecimal() else 0
+
+
+def is_rewrite(snapshot: Snapshot) -> bool:
+    """Whether a snapshot changed files but no rows."""
+    return operation_of(snapshot) == Operation.REPLACE
+
+
+def is_compaction(snapshot: Snapshot) -> bool:
+    """Whether a snapshot replaced data files by others with the same rows."""
+    return is_rewrite(snapshot) and counter(snapshot, "deleted-data-files") > 0
+
+
+def _since(state: TableState, head: Snapshot | None, ledger: Ledger) -> dict[TaskName, Since]:
+    """One walk back; each task's count ends at the head of its last run."""
+    by_id = snapshots_by_id(state.metadata)
+    ends = {task: ledger.record(task).snapshot_id for task in TaskName}
+    found: dict[TaskName, Since] = {}
+    commits = files = size_bytes = dvs = 0
+    for snapshot in walk_back(by_id, None if head is None else head.snapshot_id):
+        so_far = Since(commits=commits, files=files, size_bytes=size_bytes, dvs=dvs)
+        for task, end in ends.items():
+            if snapshot.snapshot_id == end:
+                found.setdefault(task, so_far)
+        if is_compaction(snapshot):
+            found.setdefault(TaskName.COMPACT, so_far)
+        if len(found) == len(ends):
+            return found
+        if is_rewrite(snapshot):
+            continue
+        commits += 1
+        files += counter(snapshot, "added-data-files")
+        size_bytes += counter(snapshot, "added-files-size")
+        dvs += counter(snapshot, "added-dvs")
+    whole = Since(commits=commits, files=files, size_bytes=size_bytes, dvs=dvs)
+    return {task: found.get(task, whole) for task in TaskName}

@@ -1,0 +1,67 @@
+"""Structured logs: one line per run, as text for people or JSON for machines."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from maintenance.ledger import Outcome, Run
+
+LogFormat = Literal["text", "json"]
+RUN = "icefold_run"  # the attribute of a log record that holds a run
+
+logger = logging.getLogger("icefold.maintain")
+_LEVELS = {
+    Outcome.DONE: logging.INFO,
+    Outcome.NOTHING: logging.INFO,
+    Outcome.BUSY: logging.WARNING,
+    Outcome.FAILED: logging.ERROR,
+}
+
+
+def log_run(run: Run) -> None:
+    """One line for one run."""
+    text = f"{run.task} {run.outcome} after {run.duration_ms / 1e3:.2f} s ({run.reason})"
+    logger.log(_LEVELS[run.outcome], "%s: %s", text, run.text, extra={RUN: run.to_dict()})
+
+
+class TextFormatter(logging.Formatter):
+    """`2026-11-20T12:00:00.123Z INFO resolve done after 0.42 s (...): ...`, always one line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """See `logging.Formatter`."""
+        line = f"{_time(record)} {record.levelname} {record.getMessage()}"
+        return "".join(char if char.isprintable() else " " for char in line)
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object per line: `at`, `level`, `logger`, `message`, and a run's fields."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """See `logging.Formatter`."""
+        content: dict[str, Any] = {
+            "at": _time(record),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            **getattr(record, RUN, {}),
+        }
+        return json.dumps(content, default=str)
+
+
+def configure_logs(log_format: LogFormat, *, level: int = logging.INFO) -> None:
+    """Send all of `icefold.*` to standard error."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
+    root = logging.getLogger("icefold")
+    root.handlers = [handler]
+    root.setLevel(level)
+    root.propagate = False
+
+
+def _time(record: logging.LogRecord) -> str:
+    at = datetime.fromtimestamp(record.created, UTC)
+    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")

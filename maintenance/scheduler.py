@@ -1,0 +1,470 @@
+"""Runs maintenance on many tables: polls, plans, runs tasks in a few threads.
+
+Everything that decides is pure (`triggers`) and everything that is known lives in one thread, the
+one that calls `run`; other threads only look at metadata and run tasks, and hand back what they
+found. Per turn:
+
+1. take what threads have finished: note it in the table's ledger, look at the table again;
+2. read the catalog's pointers of tables whose poll is due, in one query where there are many; a
+   table that moves is polled often, a quiet one seldom;
+3. look at the metadata of tables whose pointer moved, and only of those;
+4. start the tasks that are due, the most urgent first, as far as threads are free.
+
+A table that fails waits by itself, twice as long after each failure; the others go on.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from lock import LeaseLostError, LeaseUnavailableError, LockError, LockManager
+from maintenance.ledger import Ledger, Outcome, Run, save_ledger
+from maintenance.names import find_tables
+from maintenance.runners import RUNNERS, Runner, TaskCall
+from maintenance.settings import TaskName
+from maintenance.stopping import StoppableLock
+from maintenance.triggers import Due, plan_table
+from maintenance.watched import Look, WatchedTable, look_at
+from resolver.job import LOCK_TIMEOUT_MS
+from resolver.maintenance_lock import maintenance_lock
+from tableformat import Table, TableCatalog
+from tableformat.catalog.base import Identifier
+from tableformat.errors import InvalidInputError, TableError
+from tableformat.spec.names import MAIN_BRANCH, STAGING_BRANCH
+
+logger = logging.getLogger("icefold.maintain")
+
+POLL_MIN_MS = 250
+POLL_MAX_MS = 2_000
+POLL_MAX_LOADING_MS = 10_000  # where a poll is a load of the whole metadata (REST)
+QUIET_SHARE = 8  # a table is polled at an eighth of the time for which it has been quiet
+TURN_MAX_MS = 500  # a signal is noticed within this time
+BUSY_RETRY_MS = 2_000
+JITTER_MAX = 0.1
+LOOK_THREADS = 2
+ONCE_OVERRIDES = {"resolve.commits": 1.0}  # who comes once publishes whatever waits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerOptions:
+    """How a scheduler works.
+
+    Attributes:
+        every_ms: Look at the tables, and publish whatever waits, in this rhythm; None: as soon as
+            triggers say.
+        parallel_max: Tasks at a time. All but one may be long ones, so that cycles get through.
+        tasks: What is done at all.
+        overrides: Settings for all tables, by name without prefix; see `settings`.
+        rediscover_ms: How often patterns are matched again.
+        grace_ms: How long a stop waits for what is running.
+        lock_timeout_ms: How long a task waits for other maintenance of its table.
+    """
+
+    every_ms: int | None = None
+    parallel_max: int = 4
+    tasks: tuple[TaskName, ...] = tuple(TaskName)
+    overrides: Mapping[str, float] = field(default_factory=dict)
+    staging: str = STAGING_BRANCH
+    target: str = MAIN_BRANCH
+    rediscover_ms: int = 60_000
+    grace_ms: int = 20_000
+    lock_timeout_ms: int = LOCK_TIMEOUT_MS
+
+    def __post_init__(self) -> None:
+        if self.parallel_max < 1:
+            raise InvalidInputError("at least one task at a time", parallel_max=self.parallel_max)
+
+
+class Observer(Protocol):
+    """Told of every run, in the scheduler's thread."""
+
+    def __call__(self, run: Run) -> None:
+        """A task has ended."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerEnd:
+    """How it ended.
+
+    Attributes:
+        runs: Of `run_once`: what was done.
+        failed: Tables that could not be looked at, and why.
+        abandoned: `task table` that a stop did not wait for; each can be run again.
+        was_stopped: Whether it was asked to stop.
+    """
+
+    runs: tuple[Run, ...] = ()
+    failed: Mapping[str, str] = field(default_factory=dict)
+    abandoned: tuple[str, ...] = ()
+    was_stopped: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Finished:
+    run: Run
+    identifier: Identifier
+    snapshot_id: int | None
+
+
+class Scheduler:
+    """Maintains tables until it is told to stop, or once.
+
+    Args:
+        catalog: Where the tables are.
+        names: Tables, or patterns such as `shop.*`.
+        options: How it works.
+        runners: What the tasks are.
+        lock: Lock manager; None: the catalog's own.
+        observers: Told of every run.
+        executor: Where tasks run; None: own threads.
+
+    Raises:
+        NotFoundError: A table that is named, not by a pattern, does not exist.
+    """
+
+    def __init__(
+        self,
+        catalog: TableCatalog,
+        names: Sequence[str],
+        options: SchedulerOptions | None = None,
+        *,
+        runners: Mapping[TaskName, Runner] = RUNNERS,
+        lock: LockManager | None = None,
+        observers: Sequence[Observer] = (),
+        executor: Executor | None = None,
+    ) -> None:
+        self._environment = catalog.environment
+        self._clock = catalog.environment.runtime.clock
+        self._names = tuple(names)
+        self._options = options or SchedulerOptions()
+        self._runners = runners
+        self._lock = lock
+        self._observers = tuple(observers)
+        self._executor = executor
+        self._watched: dict[Identifier, WatchedTable] = {}
+        self._results: queue.SimpleQueue[Look | _Finished] = queue.SimpleQueue()
+        self._rediscover_ms = 0.0
+        self._stops = 0
+        self._once = False
+        self._runs: list[Run] = []
+        self._view_lock = threading.Lock()
+        self._discover()
+        for watched in self._watched.values():
+            if watched.name in self._names:
+                self._environment.catalog.load_table(watched.identifier)
+
+    def run(self) -> SchedulerEnd:
+        """Maintain until `stop`.
+
+        Effects: those of the tasks. On a stop no task starts any more, long tasks end between two
+        steps, and what still runs after `grace_ms` is left behind; every task can be killed at any
+        point and run again.
+        """
+        return self._run(once=False)
+
+    def run_once(self) -> SchedulerEnd:
+        """Run every task that is due, each at most once, and return."""
+        return self._run(once=True)
+
+    def stop(self) -> None:
+        """End soon; a second call: now. Safe in a signal handler and from other threads."""
+        self._stops += 1
+
+    def tables(self) -> list[WatchedTable]:
+        """What is known of each table; for metrics and status."""
+        with self._view_lock:
+            return list(self._watched.values())
+
+    def _run(self, *, once: bool) -> SchedulerEnd:
+        self._once = once
+        own = maintenance_lock(self._environment) if self._lock is None else None
+        manager = own or self._lock
+        assert manager is not None
+        self._manager = StoppableLock(manager, lambda: self._stops > 0)
+        tasks = self._executor or ThreadPoolExecutor(
+            self._options.parallel_max, thread_name_prefix="maintain"
+        )
+        looks = self._executor or ThreadPoolExecutor(LOOK_THREADS, thread_name_prefix="look")
+        self._tasks, self._looks = tasks, looks
+        try:
+            while not self._stops:
+                wait_ms = self.turn()
+                if once and self._is_idle():
+                    break
+                self._take_results(wait_ms)
+            return self._end()
+        finally:
+            for pool in {tasks, looks} if self._executor is None else ():
+                pool.shutdown(wait=False, cancel_futures=True)
+            if own is not None and not self._running():
+                own.close()
+
+    def turn(self) -> float:
+        """One turn; returns how long the next may wait, in milliseconds."""
+        now_ms = self._clock.monotonic_ms()
+        self._take_results(0)
+        self._rediscover(now_ms)
+        next_ms = self._poll(now_ms)
+        self._start_looks()
+        self._start_tasks()
+        return min(max(next_ms - self._clock.monotonic_ms(), 1.0), TURN_MAX_MS)
+
+    def _is_idle(self) -> bool:
+        return self._results.empty() and all(
+            not (each.is_looking or each.running or each.needs_look)
+            for each in self._watched.values()
+        )
+
+    def _running(self) -> list[str]:
+        return [f"{task} {each.name}" for each in self._watched.values() for task in each.running]
+
+    def _end(self) -> SchedulerEnd:
+        deadline_ms = self._clock.monotonic_ms() + self._options.grace_ms
+        while self._running() and self._stops < 2 and self._clock.monotonic_ms() < deadline_ms:
+            self._take_results(TURN_MAX_MS)
+        abandoned = tuple(self._running())
+        if abandoned:
+            logger.warning("left behind: %s; each can be run again", ", ".join(abandoned))
+        return SchedulerEnd(
+            runs=tuple(self._runs),
+            failed={e.name: e.problem for e in self._watched.values() if e.problem is not None},
+            abandoned=abandoned,
+            was_stopped=self._stops > 0,
+        )
+
+    # What is watched
+
+    def _rediscover(self, now_ms: float) -> None:
+        if self._once or now_ms < self._rediscover_ms:
+            return
+        try:
+            self._discover()
+        except TableError as error:
+            logger.warning("cannot list tables: %s", error)
+        self._rediscover_ms = now_ms + self._options.rediscover_ms
+
+    def _discover(self) -> None:
+        found = find_tables(self._environment.catalog, self._names)
+        with self._view_lock:
+            for identifier in found:
+                self._watched.setdefault(identifier, WatchedTable(identifier))
+            for identifier in self._watched.keys() - set(found):
+                if not self._watched[identifier].running:
+                    del self._watched[identifier]
+        self._rediscover_ms = self._clock.monotonic_ms() + self._options.rediscover_ms
+
+    def _poll(self, now_ms: float) -> float:
+        """Find tables whose metadata moved; returns when the next poll is due."""
+        slack_ms = now_ms + POLL_MIN_MS / 2  # polls that are due at about one time share a query
+        due = [each for each in self._watched.values() if each.poll_ms <= slack_ms]
+        if due and not self._once:
+            self._poll_tables(due, now_ms)
+        return min((each.poll_ms for each in self._watched.values()), default=now_ms + TURN_MAX_MS)
+
+    def _poll_tables(self, due: list[WatchedTable], now_ms: float) -> None:
+        try:
+            found = self._environment.catalog.metadata_locations([e.identifier for e in due])
+        except TableError as error:
+            logger.warning("cannot read the catalog: %s", error)
+            for each in due:
+                each.poll_ms = now_ms + POLL_MAX_LOADING_MS
+            return
+        for each in due:
+            if found is None:
+                each.needs_look = True
+            elif found.get(each.identifier) != each.location:
+                each.location = found.get(each.identifier)
+                each.moved_ms = now_ms
+                each.needs_look = True
+                each.failures = 0
+            each.poll_ms = now_ms + self._poll_interval_ms(each, now_ms, is_load=found is None)
+
+    def _poll_interval_ms(self, each: WatchedTable, now_ms: float, *, is_load: bool) -> float:
+        if self._options.every_ms is not None:
+            return self._options.every_ms
+        quiet_ms = (now_ms - each.moved_ms) / QUIET_SHARE
+        return min(max(quiet_ms, POLL_MIN_MS), POLL_MAX_LOADING_MS if is_load else POLL_MAX_MS)
+
+    # What is run
+
+    def _start_looks(self) -> None:
+        overrides = dict(self._options.overrides)
+        if self._once or self._options.every_ms is not None:
+            overrides = ONCE_OVERRIDES | overrides
+        for each in self._watched.values():
+            if each.needs_look and not each.is_looking:
+                each.needs_look, each.is_looking = False, True
+                self._looks.submit(self._look, each.identifier, each.ledger, overrides)
+
+    def _look(
+        self, identifier: Identifier, ledger: Ledger | None, overrides: dict[str, float]
+    ) -> None:
+        self._results.put(
+            look_at(
+                self._environment,
+                identifier,
+                ledger,
+                staging=self._options.staging,
+                target=self._options.target,
+                overrides=overrides,
+            )
+        )
+
+    def _start_tasks(self) -> None:
+        now_ms = self._clock.now_ms()
+        due: list[tuple[WatchedTable, Due]] = []
+        for each in self._watched.values():
+            if each.figures is None or each.is_looking or each.needs_look:
+                continue
+            if now_ms >= each.replan_ms:
+                self._plan(each, now_ms)
+            due += [(each, one) for one in each.plan.due if each.may_start(one.task)]
+        if not due:
+            return
+        due.sort(key=lambda pair: pair[1].rank(now_ms))
+        running = [task for each in self._watched.values() for task in each.running]
+        for each, one in due:
+            if each.may_start(one.task) and self._has_room(one.task, running):
+                running.append(one.task)
+                self._start(each, one)
+
+    def _plan(self, each: WatchedTable, now_ms: int) -> None:
+        assert each.look is not None
+        assert each.figures is not None
+        assert each.ledger is not None
+        each.plan = plan_table(
+            each.figures,
+            each.ledger.without_waits() if self._once else each.ledger,
+            each.look.config,
+            now_ms=now_ms,
+            tasks=[task for task in self._options.tasks if task not in each.tried],
+        )
+        each.replan_ms = each.plan.next_ms
+
+    def _has_room(self, task: TaskName, running: Sequence[TaskName]) -> bool:
+        long = sum(one != TaskName.RESOLVE for one in running)
+        room = self._options.parallel_max
+        if task != TaskName.RESOLVE and room > 1 and long >= room - 1:
+            return False
+        return len(running) < room
+
+    def _start(self, each: WatchedTable, due: Due) -> None:
+        each.running[due.task] = due.reason
+        if self._once:
+            each.tried.add(due.task)
+        self._tasks.submit(self._perform, each, due)
+
+    def _perform(self, each: WatchedTable, due: Due) -> None:
+        """In a thread: run one task; whatever goes wrong becomes its outcome."""
+        assert each.look is not None
+        began_ms, begin_ms = self._clock.now_ms(), self._clock.monotonic_ms()
+        facts: Mapping[str, object] = {}
+        snapshot_id = None
+        try:
+            table = Table(self._environment, self._environment.catalog.load_table(each.identifier))
+            call = TaskCall(
+                table=table,
+                lock=self._manager,
+                lock_timeout_ms=self._options.lock_timeout_ms,
+                staging=self._options.staging,
+                target=self._options.target,
+                config=each.look.config,
+            )
+            result = self._runners[due.task](call)
+            head = table.refresh().state.head(self._options.target)
+            snapshot_id = None if head is None else head.snapshot_id
+            outcome = Outcome.DONE if result.changed else Outcome.NOTHING
+            text, facts = result.text, result.facts
+        except LeaseUnavailableError as error:
+            outcome, text = Outcome.BUSY, str(error)
+        except LeaseLostError as error:
+            outcome, text = Outcome.BUSY if self._stops else Outcome.FAILED, str(error)
+        except (TableError, LockError) as error:
+            outcome, text = Outcome.FAILED, str(error)
+        except Exception as error:
+            logger.debug("%s %s", due.task, each.name, exc_info=True)
+            outcome, text = Outcome.FAILED, f"{type(error).__name__}: {error}"
+        run = Run(
+            table=each.name,
+            task=due.task,
+            outcome=outcome,
+            began_ms=began_ms,
+            duration_ms=round(self._clock.monotonic_ms() - begin_ms, 1),
+            reason=due.reason,
+            text=text.replace("\n", " "),
+            facts=facts,
+        )
+        self._results.put(_Finished(run=run, identifier=each.identifier, snapshot_id=snapshot_id))
+
+    # What comes back
+
+    def _take_results(self, wait_ms: float) -> None:
+        """Take all results; the first may be waited for."""
+        timeout = wait_ms / 1e3
+        while True:
+            try:
+                result = self._results.get(block=timeout > 0, timeout=timeout or None)
+            except queue.Empty:
+                return
+            timeout = 0.0
+            each = self._watched.get(result.identifier)
+            if isinstance(result, _Finished):
+                self._take_run(each, result)
+            elif each is not None:
+                self._take_look(each, result)
+
+    def _take_look(self, each: WatchedTable, look: Look) -> None:
+        before = each.problem
+        each.look, each.is_looking = look, False
+        each.replan_ms = 0.0
+        if look.figures is not None:
+            each.location, each.failures = look.figures.metadata_location, 0
+            # A run may have ended since the look began; then the next look counts from it.
+            each.ledger = look.ledger if each.ledger is None else each.ledger
+            return
+        if look.problem != before:
+            logger.error("%s: cannot be maintained: %s", each.name, look.problem)
+        each.failures += 1
+        each.location = None  # the next poll looks again
+        each.moved_ms = self._clock.monotonic_ms()
+        each.poll_ms = each.moved_ms + self._backoff_ms(each.failures, 1_000, 600_000)
+
+    def _take_run(self, each: WatchedTable | None, finished: _Finished) -> None:
+        run = finished.run
+        if self._once:
+            self._runs.append(run)
+        if each is not None:
+            each.running.pop(run.task, None)
+            self._note(each, finished)
+            each.needs_look = True
+        for observer in self._observers:
+            observer(run)
+
+    def _note(self, each: WatchedTable, finished: _Finished) -> None:
+        assert each.look is not None
+        run, config = finished.run, each.look.config
+        ledger = each.ledger or Ledger()
+        wait_ms: float = BUSY_RETRY_MS
+        if run.outcome == Outcome.FAILED:
+            wait_ms = self._backoff_ms(
+                ledger.record(run.task).failures + 1,
+                config["backoff-min-ms"],
+                config["backoff-max-ms"],
+            )
+        each.ledger = ledger.after(
+            run,
+            snapshot_id=finished.snapshot_id,
+            retry_ms=self._clock.now_ms() + int(wait_ms),
+        )
+        if each.look.path is not None:
+            save_ledger(each.look.path, each.ledger)
+
+    def _backoff_ms(self, failures: int, min_ms: float, max_ms: float) -> float:
+        base = min(min_ms * 2.0 ** (failures - 1), max_ms)
+        return base * (1.0 + self._environment.runtime.ids.uniform(0.0, JITTER_MAX))

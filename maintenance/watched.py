@@ -1,0 +1,122 @@
+"""One table as the scheduler sees it, and the reads that keep that view fresh."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from maintenance.figures import Figures, figures_of
+from maintenance.ledger import Ledger, ledger_path, load_ledger
+from maintenance.settings import MaintainConfig, TaskName, parse_config
+from maintenance.triggers import TablePlan
+from tableformat import Environment
+from tableformat.catalog.base import Identifier
+from tableformat.errors import NotFoundError, TableError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """What one look at a table's metadata found.
+
+    Attributes:
+        figures: None when it failed.
+        problem: Why it failed; one line.
+        is_gone: There is no such table any more.
+    """
+
+    identifier: Identifier
+    figures: Figures | None = None
+    config: MaintainConfig = field(default_factory=lambda: MaintainConfig({}))
+    ledger: Ledger = field(default_factory=Ledger)
+    path: Path | None = None
+    problem: str | None = None
+    is_gone: bool = False
+
+
+@dataclass(slots=True)
+class WatchedTable:
+    """A table between two looks. Changed by the scheduler's own thread only.
+
+    Attributes:
+        location: Metadata location that the catalog named last.
+        moved_ms: Monotonic time at which it last moved: what polling adapts to.
+        poll_ms: Monotonic time of the next poll.
+        look: The last look; None: none yet.
+        ledger: None until the first look has read it.
+        needs_look: Metadata or ledger have moved on.
+        is_looking: A look is under way.
+        failures: Looks in a row that failed.
+        running: Tasks under way, and what started them.
+    """
+
+    identifier: Identifier
+    location: str | None = None
+    moved_ms: float = 0.0
+    poll_ms: float = 0.0
+    look: Look | None = None
+    ledger: Ledger | None = None
+    plan: TablePlan = field(default_factory=TablePlan)
+    replan_ms: float = 0.0
+    needs_look: bool = True
+    is_looking: bool = False
+    failures: int = 0
+    running: dict[TaskName, str] = field(default_factory=dict)
+    tried: set[TaskName] = field(default_factory=set)
+
+    @property
+    def name(self) -> str:
+        """`namespace.table`."""
+        return ".".join(self.identifier)
+
+    @property
+    def figures(self) -> Figures | None:
+        """Of the last look."""
+        return None if self.look is None else self.look.figures
+
+    @property
+    def problem(self) -> str | None:
+        """Why the table cannot be looked at."""
+        return None if self.look is None else self.look.problem
+
+    def may_start(self, task: TaskName) -> bool:
+        """At most one cycle and one other task: the lock lets one of them work at a time.
+
+        A cycle may queue behind a long task, which lets it through between two of its steps.
+        """
+        if task == TaskName.RESOLVE:
+            return TaskName.RESOLVE not in self.running
+        return not (self.running.keys() - {TaskName.RESOLVE})
+
+
+def look_at(
+    environment: Environment,
+    identifier: Identifier,
+    ledger: Ledger | None,
+    *,
+    staging: str,
+    target: str,
+    overrides: dict[str, float],
+) -> Look:
+    """Load a table's metadata and count. Never raises for what is wrong with the table.
+
+    Args:
+        environment: Catalog and store.
+        identifier: The table.
+        ledger: None: read it from its file.
+        staging: Branch with staged changes.
+        target: The published branch.
+        overrides: Settings that go before the table's own.
+    """
+    try:
+        state = environment.catalog.load_table(identifier)
+        path = ledger_path(environment, state, target)
+        ledger = load_ledger(path) if ledger is None else ledger
+        config = parse_config(state.metadata.properties, overrides)
+        figures = figures_of(state, ledger, staging=staging, target=target)
+    except NotFoundError as error:
+        return Look(identifier=identifier, problem=str(error), is_gone="table" in error.context)
+    except TableError as error:
+        return Look(identifier=identifier, problem=str(error))
+    except Exception as error:  # noqa: BLE001 - one table never stops the others
+        return Look(identifier=identifier, problem=f"{type(error).__name__}: {error}")
+    return Look(identifier=identifier, figures=figures, config=config, ledger=ledger, path=path)
