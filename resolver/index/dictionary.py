@@ -14,14 +14,18 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
+import numpy as np
+import numpy.typing as npt
+
 from resolver.index.base import IndexedFile
 from resolver.index.damage import damaged
+from resolver.index.entry import FILE_ID_LIMIT
 from resolver.index.shard import Shard
 from tableformat.errors import InvalidInputError
 
@@ -70,6 +74,25 @@ class FileDictionary:
         return {
             path: _ID.unpack(value)[0] for path, value in zip(wanted, values, strict=True) if value
         }
+
+    def assign_ids(
+        self, added: Sequence[IndexedFile], dropped: Mapping[str, int], next_file_id: int
+    ) -> tuple[npt.NDArray[np.int32], int]:
+        """An id per added file, its own when it stays; and the next free id after that.
+
+        Raises:
+            IndexDamagedError: There are no more ids.
+        """
+        known = self.by_paths(file.file_path for file in added)
+        known = {path: file_id for path, file_id in known.items() if path not in dropped}
+        ids = []
+        for file in added:
+            if file.file_path not in known:
+                known[file.file_path], next_file_id = next_file_id, next_file_id + 1
+            ids.append(known[file.file_path])
+        if next_file_id > FILE_ID_LIMIT:
+            raise damaged("the index has used up its file ids", self._shard.path)
+        return np.array(ids, dtype=np.int32), next_file_id
 
     def all(self) -> dict[int, IndexedFile]:
         """Every file."""

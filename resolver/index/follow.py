@@ -182,12 +182,12 @@ def changes_to_follow(
     return IndexChanges(
         dropped_files=tuple(dropped),
         added_files=tuple(source.file for source in rows),
-        put=_EntriesOf(tuple(rows), key),
+        put=EntriesOfFiles(tuple(rows), key),
     )
 
 
 @dataclass(frozen=True, slots=True)
-class _EntriesOf:
+class EntriesOfFiles:
     """Entries of files, read when iterated."""
 
     rows: tuple[RowsToPut, ...]

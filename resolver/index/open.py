@@ -91,7 +91,7 @@ def _open_locked(
         index = RocksIndex(generation, lock, runtime=runtime, cache_bytes=cache_bytes)
     except IndexDamagedError as error:
         return OpenedIndex(None, Refusal.DAMAGED, str(error))
-    refused = _compare(index.binding, expected)
+    refused = compare_bindings(index.binding, expected)
     if refused is not None:
         index.close()
         return refused
@@ -99,7 +99,8 @@ def _open_locked(
     return OpenedIndex(index)
 
 
-def _compare(found: IndexBinding, expected: IndexBinding) -> OpenedIndex | None:
+def compare_bindings(found: IndexBinding, expected: IndexBinding) -> OpenedIndex | None:
+    """Why an index is not for the table, branch and key; None when it is."""
     if (found.table_uuid, found.branch) != (expected.table_uuid, expected.branch):
         detail = f"the index is for table {found.table_uuid}, branch {found.branch}"
         return OpenedIndex(None, Refusal.FOREIGN, detail)

@@ -33,10 +33,9 @@ import pyarrow as pa
 
 from resolver.index.base import Entries, IndexBinding, IndexChanges, IndexedFile, Matches, Prepared
 from resolver.index.change import ChangeParts, split_by_shard
-from resolver.index.damage import check_unmarked, damaged, remembering_damage
+from resolver.index.damage import check_unmarked, remembering_damage
 from resolver.index.dictionary import FileDictionary, file_changes
 from resolver.index.entry import (
-    FILE_ID_LIMIT,
     Rows,
     TouchedKeys,
     decode_values,
@@ -158,7 +157,9 @@ class RocksIndex:
         """See `PrimaryKeyIndex`."""
         with self._in_use():
             dropped = self._dictionary.by_paths(changes.dropped_files)
-            file_ids, next_file_id = self._assign_ids(changes.added_files, dropped)
+            file_ids, next_file_id = self._dictionary.assign_ids(
+                changes.added_files, dropped, self._header.next_file_id
+            )
             name = self._runtime.ids.uuid().hex
             path = self.generation.pending_path / name
             try:
@@ -254,22 +255,6 @@ class RocksIndex:
         return Entries(selected, file_id[live], position_of(rows[live]))
 
     # -- writing ---------------------------------------------------------------------------------
-
-    def _assign_ids(
-        self, added: Sequence[IndexedFile], dropped: dict[str, int]
-    ) -> tuple[Int32s, int]:
-        """An id per added file: its own when it stays, a new one otherwise."""
-        known = self._dictionary.by_paths(file.file_path for file in added)
-        known = {path: file_id for path, file_id in known.items() if path not in dropped}
-        next_file_id = self._header.next_file_id
-        ids = []
-        for file in added:
-            if file.file_path not in known:
-                known[file.file_path], next_file_id = next_file_id, next_file_id + 1
-            ids.append(known[file.file_path])
-        if next_file_id > FILE_ID_LIMIT:
-            raise damaged("the index has used up its file ids", self.generation.path)
-        return np.array(ids, dtype=np.int32), next_file_id
 
     def _write_shards(
         self, path: Path, changes: IndexChanges, file_ids: Int32s, dropped_ids: frozenset[int]

@@ -20,9 +20,11 @@ from pathlib import Path
 from typing import Any
 
 from rocksdict import (
+    AccessType,
     BlockBasedIndexType,
     BlockBasedOptions,
     Cache,
+    Checkpoint,
     DBCompactionStyle,
     DBCompressionType,
     IngestExternalFileOptions,
@@ -34,6 +36,7 @@ from rocksdict import (
 
 from resolver.index.damage import damaged
 from tableformat.errors import StoreUnavailableError, TableError
+from tableformat.runtime import Clock
 
 # On disk: never change. No data key is empty (resolver.keys.encode).
 HEADER_KEY = b""
@@ -48,6 +51,8 @@ SST_CHUNK_KEYS = 32_768
 GET_CHUNK_KEYS = 2048
 SCAN_BATCH_KEYS = 65_536
 INFO_LOGS_KEPT = 2
+COMPACTION_POLL_MS = 2.0
+_RUNNING = ("rocksdb.num-running-compactions", "rocksdb.compaction-pending")
 
 # Marks of an operating-system error that a rebuild would not cure.
 _DISK_TROUBLE = (
@@ -124,6 +129,19 @@ class Shard:
         with rocksdb_errors(path):
             return Shard(path, Rdict(str(path), _options(cache, create=False)))
 
+    @staticmethod
+    def open_read_only(path: Path, cache: Any) -> Shard:
+        """An existing shard, by as many processes as like; nothing of it is written.
+
+        Raises:
+            IndexDamagedError: It is missing or damaged.
+        """
+        if not (path / "CURRENT").is_file():
+            raise damaged("a shard of the index is missing", path)
+        with rocksdb_errors(path):
+            options = _options(cache, create=False)
+            return Shard(path, Rdict(str(path), options, access_type=AccessType.read_only()))
+
     def header(self) -> dict[str, Any]:
         """What the last ingestion said about the shard."""
         with rocksdb_errors(self.path):
@@ -150,6 +168,16 @@ class Shard:
         options.set_move_files(True)
         with rocksdb_errors(self.path):
             self._db.ingest_external_file([str(sst)], options)
+
+    def checkpoint(self, path: Path, clock: Clock) -> None:
+        """Hard-link a consistent copy to a new folder, after compactions that are due.
+
+        Without the wait they would be thrown away with this copy, and due again in the next one.
+        """
+        with rocksdb_errors(self.path):
+            while any(self._db.property_int_value(name) for name in _RUNNING):
+                clock.sleep_ms(COMPACTION_POLL_MS)
+            Checkpoint(self._db).create_checkpoint(str(path))
 
     def scan(
         self, *, prefix: bytes = b"", batch_keys: int = SCAN_BATCH_KEYS

@@ -79,14 +79,7 @@ class Shards:
 
     def rows_of(self, shard: int, sorted_keys: EncodedKeys) -> tuple[Int64s, Rows]:
         """Rows of keys of one shard: key ordinals, ascending, and rows."""
-        ordinals = [np.empty(0, dtype=np.int64)]
-        rows = [np.empty(0, dtype=np.uint64)]
-        for start in range(0, len(sorted_keys), LOOKUP_CHUNK_KEYS):
-            chunk = sorted_keys.slice(start, min(start + LOOKUP_CHUNK_KEYS, len(sorted_keys)))
-            ordinal, found = decode_values(self[shard].get(chunk.to_list()))
-            ordinals.append(ordinal + start)
-            rows.append(found)
-        return np.concatenate(ordinals), np.concatenate(rows)
+        return rows_of_keys(self[shard], sorted_keys)
 
     def files_header(self) -> FilesHeader:
         """The state of the whole index.
@@ -119,3 +112,15 @@ class Shards:
         for shard, state in enumerate(header.shards):
             if self.state_of(shard) != state:
                 raise damaged("a shard is not in the state of the index", self[shard].path)
+
+
+def rows_of_keys(shard: Shard, sorted_keys: EncodedKeys) -> tuple[Int64s, Rows]:
+    """Rows of keys in one shard: key ordinals, ascending, and rows."""
+    ordinals = [np.empty(0, dtype=np.int64)]
+    rows = [np.empty(0, dtype=np.uint64)]
+    for start in range(0, len(sorted_keys), LOOKUP_CHUNK_KEYS):
+        chunk = sorted_keys.slice(start, min(start + LOOKUP_CHUNK_KEYS, len(sorted_keys)))
+        ordinal, found = decode_values(shard.get(chunk.to_list()))
+        ordinals.append(ordinal + start)
+        rows.append(found)
+    return np.concatenate(ordinals), np.concatenate(rows)

@@ -1,0 +1,275 @@
+"""Copies of shards on this machine: a shard of any version is opened by fetching what is missing.
+
+```
+<folder>/shard-0003/files/<object name>     SST files, whole, under their unique names
+<folder>/shard-0003/open-<gen>-<state>/     one version for RocksDB: links to the files, MANIFEST
+<folder>/shard-0003/work-<uuid>/            a change in progress
+```
+
+Several processes may share a folder: files and folders appear under their names complete, by
+renaming, and links keep what a process has open when another one removes the name. The folder may
+be deleted at any time; it costs the next download.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from resolver.index.base import IndexDamagedError
+from resolver.index.damage import damaged
+from resolver.index.depot import IndexDepot
+from resolver.index.folder import disk_errors
+from resolver.index.header import ShardHeader
+from resolver.index.shard import Shard, open_cache
+from resolver.index.versions import ShardVersion, StoredFile
+from tableformat.runtime import Runtime
+
+BLOCK_CACHE_BYTES = 64 << 20  # of all shards that a process has open
+OPEN_SHARDS_MAX = 40  # in one process; each holds a handful of open files
+ABANDONED_AGE_MS = 86_400_000
+_LINK_ATTEMPTS = 5
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardPlace:
+    """Everything a process needs to work on one shard of one version. Pickles.
+
+    Attributes:
+        depot: Shared storage.
+        folder: Gives the cache folder of the index on the machine it is called on.
+        generation: The index's build.
+        shard: Number of the shard; -1 is the file dictionary.
+        shard_count: Number of key shards.
+        version: What the shard is.
+    """
+
+    depot: IndexDepot
+    folder: Callable[[], Path]
+    generation: str
+    shard: int
+    shard_count: int
+    version: ShardVersion
+
+    @property
+    def path(self) -> Path:
+        """The shard's part of the cache on this machine."""
+        return self.folder() / f"shard-{self.shard:04d}"
+
+    @property
+    def opened_name(self) -> str:
+        """Name of the folder that RocksDB opens."""
+        return f"open-{self.generation}-{self.version.state}"
+
+    def header(self, state: str) -> ShardHeader:
+        """What the shard says of itself in a state."""
+        return ShardHeader(self.generation, self.shard, self.shard_count, state)
+
+
+class _OpenShards:
+    """The read-only shards that this process has open, the least recently used ones closed."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._shards: OrderedDict[Path, tuple[str, Shard]] = OrderedDict()
+        self._block_cache: Any = None
+
+    def get(self, place: ShardPlace) -> Shard:
+        path, name = place.path, place.opened_name
+        with self._lock:
+            known = self._shards.get(path)
+            if known is not None and known[0] == name:
+                self._shards.move_to_end(path)
+                return known[1]
+            if self._block_cache is None:
+                self._block_cache = open_cache(BLOCK_CACHE_BYTES)
+            block_cache = self._block_cache
+        shard = _open(place, block_cache)
+        with self._lock:
+            # One that is replaced may be in use by another thread: it closes with its last user.
+            self._shards[path] = (name, shard)
+            self._shards.move_to_end(path)
+            while len(self._shards) > OPEN_SHARDS_MAX:
+                self._shards.popitem(last=False)
+        return shard
+
+    def forget(self, path: Path) -> None:
+        with self._lock:
+            self._shards.pop(path, None)
+
+
+_open_shards = _OpenShards()
+
+
+def with_shard(place: ShardPlace, work: Callable[[Shard], T]) -> T:
+    """Do something with a shard, opened for reading.
+
+    A damaged copy is fetched again, once: what is damaged then is damaged in shared storage.
+
+    Raises:
+        IndexDamagedError: The shard cannot be trusted.
+        StoreUnavailableError: The store or the disk failed.
+
+    Effects: files in the cache folder.
+    """
+    try:
+        return work(_open_shards.get(place))
+    except IndexDamagedError:
+        _open_shards.forget(place.path)
+        for path in (*place.path.glob("open-*"), place.path / "files"):
+            shutil.rmtree(path, ignore_errors=True)
+        return work(_open_shards.get(place))
+
+
+def forget_open(folder: Path) -> None:
+    """Close what this process has open below a cache folder."""
+    for path in folder.glob("shard-*"):
+        _open_shards.forget(path)
+
+
+@contextmanager
+def writable_copy(place: ShardPlace) -> Iterator[tuple[Shard, Path]]:
+    """A copy of a shard to be changed, and an empty folder beside it. Both go with the block."""
+    with _work_folder(place) as work:
+        copy = work / "shard"
+        scratch = work / "scratch"
+        with disk_errors(scratch):
+            scratch.mkdir()
+        _materialize(place, copy)
+        shard = Shard.open(copy, open_cache(0))
+        try:
+            yield shard, scratch
+        finally:
+            shard.close()
+
+
+@contextmanager
+def new_shard(place: ShardPlace) -> Iterator[tuple[Callable[[], Shard], Path]]:
+    """A function that makes an empty shard, and an empty folder. Both go with the block."""
+    with _work_folder(place) as work:
+        scratch = work / "scratch"
+        with disk_errors(scratch):
+            scratch.mkdir()
+        made: list[Shard] = []
+
+        def create() -> Shard:
+            made.append(Shard.create(work / "shard", open_cache(0)))
+            return made[-1]
+
+        try:
+            yield create, scratch
+        finally:
+            for shard in made:
+                shard.close()
+
+
+def publish_shard(place: ShardPlace, shard: Shard, scratch: Path, state: str) -> ShardVersion:
+    """Upload what a changed shard has and `place.version` has not.
+
+    Effects: objects, which are garbage until a version names them. This machine keeps copies.
+    """
+    runtime = Runtime()
+    checkpoint = scratch / "checkpoint"
+    shard.checkpoint(checkpoint, runtime.clock)
+    known = {file.name: file for file in place.version.files}
+    files = []
+    with disk_errors(checkpoint):
+        for path in sorted(checkpoint.glob("*.sst")):
+            file = known.get(path.name)
+            if file is None:
+                file = place.depot.upload(path, runtime.ids)
+                _keep(path, place.path / "files" / file.object_name)
+            files.append(file)
+        manifest_name = (checkpoint / "CURRENT").read_text().strip()
+        manifest = (checkpoint / manifest_name).read_bytes()
+    return ShardVersion(state, manifest_name, manifest, tuple(files))
+
+
+def _open(place: ShardPlace, block_cache: Any) -> Shard:
+    opened = place.path / place.opened_name
+    if not opened.is_dir():
+        with _work_folder(place) as work:
+            _materialize(place, work / "shard")
+            with suppress(OSError):  # another process was faster
+                (work / "shard").rename(opened)
+    shard = Shard.open_read_only(opened, block_cache)
+    found = ShardHeader.parse(shard.header(), opened)
+    if found != place.header(place.version.state):
+        raise damaged("a shard belongs to another index or another version", opened)
+    _evict_others(place, opened.name)
+    return shard
+
+
+def _materialize(place: ShardPlace, target: Path) -> None:
+    """Make the folder that RocksDB opens."""
+    with disk_errors(target):
+        target.mkdir()
+        for file in place.version.files:
+            _link(place, file, target / file.name)
+        (target / place.version.manifest_name).write_bytes(place.version.manifest)
+        (target / "CURRENT").write_text(f"{place.version.manifest_name}\n")
+
+
+def _link(place: ShardPlace, file: StoredFile, target: Path) -> None:
+    cached = place.path / "files" / file.object_name
+    for _ in range(_LINK_ATTEMPTS):
+        try:
+            if cached.stat().st_size == file.size_bytes:
+                os.link(cached, target)
+                return
+        except FileNotFoundError:
+            pass  # never fetched, or removed by a process that works on another version
+        _fetch(place, file, cached)
+    raise damaged("a cached file of the index cannot be kept", cached)
+
+
+def _fetch(place: ShardPlace, file: StoredFile, cached: Path) -> None:
+    cached.parent.mkdir(parents=True, exist_ok=True)
+    part = cached.with_name(f"{file.object_name}.{Runtime().ids.uuid().hex}.part")
+    try:
+        place.depot.download(file, part)
+        part.replace(cached)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _keep(path: Path, cached: Path) -> None:
+    with suppress(OSError):  # a copy that is not kept is fetched when it is needed
+        cached.parent.mkdir(parents=True, exist_ok=True)
+        os.link(path, cached)
+
+
+def _evict_others(place: ShardPlace, opened: str) -> None:
+    """Remove what the version does not need. What others have open stays with them."""
+    wanted = {file.object_name for file in place.version.files}
+    with suppress(OSError):
+        for path in place.path.glob("open-*"):
+            if path.name != opened:
+                shutil.rmtree(path, ignore_errors=True)
+        for path in (place.path / "files").glob("*.sst"):
+            if path.name not in wanted:
+                path.unlink(missing_ok=True)
+        horizon_ms = Runtime().clock.now_ms() - ABANDONED_AGE_MS
+        for path in place.path.glob("work-*"):  # of processes that were killed
+            if path.stat().st_mtime_ns // 1_000_000 < horizon_ms:
+                shutil.rmtree(path, ignore_errors=True)
+
+
+@contextmanager
+def _work_folder(place: ShardPlace) -> Iterator[Path]:
+    work = place.path / f"work-{Runtime().ids.uuid().hex}"
+    with disk_errors(work):
+        work.mkdir(parents=True)
+    try:
+        yield work
+    finally:
+        shutil.rmtree(work, ignore_errors=True)

@@ -1,0 +1,354 @@
+"""The primary-key index in shared storage: any process may do any shard's work in any cycle.
+
+Steps of a change, and what a crash after each leaves:
+
+1. `prepare` makes the next version of each touched shard, on the executors: objects with fresh
+   names. Left: garbage.
+2. The caller publishes. Left: an index bound to the older snapshot; the next run follows.
+3. `apply` creates one small object, the version: it binds the new shards to the published snapshot.
+   It exists whole or not at all, and its number can be taken once, so of two processes that moved
+   the index from the same version only one succeeds; the other loads what it finds. Left: done.
+
+The process that has the index open keeps the file dictionary only; keys and rows of the shards pass
+through it in the share of one cycle.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyroaring import BitMap
+
+from resolver.index.base import (
+    Entries,
+    IndexBinding,
+    IndexChanges,
+    IndexedFile,
+    Matches,
+    Prepared,
+)
+from resolver.index.change import ChangeParts, split_by_shard
+from resolver.index.damage import damaged
+from resolver.index.depot import IndexDepot
+from resolver.index.dictionary import FileDictionary, file_changes
+from resolver.index.entry import Rows, decode_values, file_id_of, position_of
+from resolver.index.folder import disk_errors
+from resolver.index.follow import EntriesOfFiles
+from resolver.index.shard import Shard
+from resolver.index.shard_cache import ShardPlace, forget_open, with_shard
+from resolver.index.shard_work import (
+    Loaded,
+    RowSource,
+    ShardChange,
+    change_shard,
+    ingest,
+    look_up,
+    put_rows,
+    split_rows,
+    without_gone,
+)
+from resolver.index.versions import IndexVersion, ShardVersion
+from resolver.keys import EncodedKeys
+from resolver.runner import Runner, ShufflingRunner
+from tableformat.errors import InvalidInputError, StoreUnavailableError
+from tableformat.runtime import Runtime
+
+DICTIONARY_SHARD = -1
+# Listing all files costs little next to a cycle, and garbage need not go at once.
+GARBAGE_EVERY = 8
+
+Int32s = npt.NDArray[np.int32]
+Folder = Callable[[], Path]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workplace:
+    """Where the work on an index is done.
+
+    Attributes:
+        runner: Runs the work on the shards.
+        cache: The cache folder on the machine of a task. Pickles.
+        own_cache: The cache folder of this process.
+    """
+
+    runner: Runner
+    cache: Folder
+    own_cache: Path
+
+
+class SharedIndex:
+    """A `PrimaryKeyIndex` in shared storage. Get one from `open_shared` or `build_shared`."""
+
+    __slots__ = ("_depot", "_dictionary", "_prepared", "_runtime", "_version", "_workplace")
+
+    def __init__(
+        self, depot: IndexDepot, version: IndexVersion, workplace: Workplace, runtime: Runtime
+    ) -> None:
+        """Open a version; the dictionary is fetched.
+
+        Raises:
+            IndexDamagedError: The dictionary cannot be trusted.
+            StoreUnavailableError: The store or the disk failed.
+        """
+        self._depot = depot
+        self._version = version
+        self._workplace = workplace
+        self._runtime = runtime
+        self._prepared: dict[str, IndexVersion] = {}
+        self._dictionary = self._open_dictionary()
+
+    @property
+    def binding(self) -> IndexBinding:
+        """See `PrimaryKeyIndex`."""
+        return self._version.binding
+
+    @property
+    def version(self) -> IndexVersion:
+        """The version that is open."""
+        return self._version
+
+    @property
+    def shard_count(self) -> int:
+        """Number of key shards."""
+        return len(self._version.shards)
+
+    def lookup(self, keys: EncodedKeys) -> Matches:
+        """See `PrimaryKeyIndex`."""
+        parts = list(split_by_shard(keys, self.shard_count))
+        places = self._places(self._workplace.cache)
+        answers = self._workplace.runner.run(
+            partial(look_up, self._version.gone_files),
+            [(places[shard], keys.take(ordinals)) for shard, ordinals in parts],
+        )
+        ordinal = np.concatenate(
+            [_NO_INT64, *(part[1][found[0]] for part, found in zip(parts, answers, strict=True))]
+        )
+        rows = np.concatenate([_NO_ROWS, *(found[1] for found in answers)])
+        order = np.argsort(ordinal, kind="stable")
+        ordinal, rows = ordinal[order], rows[order]
+        file_id = file_id_of(rows)
+        distinct = np.unique(file_id).tolist()
+        files = self._dictionary.by_ids(distinct)
+        if len(files) != len(distinct):
+            raise damaged("the index names a file that it does not know", self._depot.root)
+        return Matches(ordinal, file_id, position_of(rows), files)
+
+    def file_ids(self, paths: Iterable[str]) -> dict[str, int]:
+        """See `PrimaryKeyIndex`."""
+        return self._dictionary.by_paths(paths)
+
+    def files(self) -> dict[int, IndexedFile]:
+        """See `PrimaryKeyIndex`."""
+        return self._dictionary.all()
+
+    def entries(self) -> Iterator[Entries]:
+        """See `PrimaryKeyIndex`. Fetches every shard to this machine."""
+        gone = BitMap.deserialize(self._version.gone_files)
+        for place in self._places(self._own_folder):
+            shard = with_shard(place, _itself)
+            for batch in shard.scan():
+                yield _entries_of(batch, gone)
+
+    def prepare(self, changes: IndexChanges) -> Prepared:
+        """See `PrimaryKeyIndex`. Effects: objects, which are garbage until `apply`."""
+        version = self._version
+        dropped = self._dictionary.by_paths(changes.dropped_files)
+        file_ids, next_file_id = self._dictionary.assign_ids(
+            changes.added_files, dropped, version.next_file_id
+        )
+        state = self._runtime.ids.uuid().hex
+        gone = BitMap.deserialize(version.gone_files) | BitMap(dropped.values())
+        gone.run_optimize()
+        shards = self._change_shards(state, gone.serialize(), changes, file_ids)
+        self._prepared[state] = replace(
+            version,
+            number=version.number + 1,
+            next_file_id=next_file_id,
+            gone_files=gone.serialize(),
+            dictionary=self._change_dictionary(state, changes.added_files, file_ids, dropped),
+            shards=shards,
+        )
+        self._runtime.fail_point("index.prepare.written")
+        return Prepared(id=state, base=str(version.number))
+
+    def apply(self, prepared: Prepared, binding: IndexBinding) -> None:
+        """See `PrimaryKeyIndex`.
+
+        Raises:
+            StoreUnavailableError: Also when another process has moved the index meanwhile.
+
+        Effects: *1. creates the version; 2. sometimes removes garbage.*
+        """
+        draft = self._prepared.get(prepared.id)
+        if draft is None:
+            raise InvalidInputError("this change was applied or discarded", prepared=prepared.id)
+        if draft.number != self._version.number + 1:
+            raise InvalidInputError(
+                "the index has changed since this change was prepared", prepared=prepared.id
+            )
+        mine = self.binding.at(snapshot_id=None, sequence_number=0)
+        if binding.at(snapshot_id=None, sequence_number=0) != mine:
+            raise InvalidInputError("an index keeps its table, branch and key", binding=binding)
+        version = replace(draft, binding=binding)
+        self._runtime.fail_point("index.apply.before")
+        if not self._depot.take(version):
+            raise IndexMovedError(
+                "another process has moved the index",
+                index=self._depot.root,
+                action="nothing is lost: the next run goes on from there",
+            )
+        self._runtime.fail_point("index.apply.after")
+        self._version = version
+        self._prepared.clear()  # changes prepared on the older version can no longer be applied
+        self._dictionary = self._open_dictionary()
+        if version.number % GARBAGE_EVERY == 0:
+            self._depot.collect_garbage()
+
+    def discard(self, prepared: Prepared) -> None:
+        """See `PrimaryKeyIndex`. The objects are left as garbage: a lost `apply` may name them."""
+        self._prepared.pop(prepared.id, None)
+
+    def close(self) -> None:
+        """See `PrimaryKeyIndex`."""
+        self._prepared.clear()
+        forget_open(self._workplace.own_cache)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # -- help ------------------------------------------------------------------------------------
+
+    def _change_shards(
+        self, state: str, gone: bytes, changes: IndexChanges, file_ids: Int32s
+    ) -> tuple[ShardVersion, ...]:
+        places = self._places(self._workplace.cache)
+        runner = self._workplace.runner
+        if isinstance(changes.put, EntriesOfFiles) and isinstance(runner, ShufflingRunner):
+            assert not changes.removed_keys, "following a table removes files and rows of files"
+            assert not changes.removed
+            rows = changes.put.rows
+            found = runner.shuffle(
+                partial(split_rows, changes.put.key, self.shard_count),
+                [RowSource(int(i), each.read) for i, each in zip(file_ids, rows, strict=True)],
+                partial(put_rows, places, state, gone),
+                self.shard_count,
+            )
+            return tuple(
+                old if new is None else new
+                for old, new in zip(self._version.shards, found, strict=True)
+            )
+        scratch = self._workplace.own_cache / f"change-{state}"
+        with _scratch_folder(scratch):
+            parts = ChangeParts(self.shard_count, scratch)
+            parts.fill(changes, file_ids)
+            touched = parts.touched()
+            changed = runner.run(
+                partial(change_shard, state, gone),
+                [
+                    ShardChange(
+                        places[shard],
+                        partial(parts.load, shard)
+                        if runner.name == "local"
+                        else Loaded(parts.load(shard)),
+                    )
+                    for shard in touched
+                ],
+            )
+        shards = list(self._version.shards)
+        for shard, version in zip(touched, changed, strict=True):
+            shards[shard] = version
+        return tuple(shards)
+
+    def _change_dictionary(
+        self,
+        state: str,
+        added: Sequence[IndexedFile],
+        file_ids: Int32s,
+        dropped: dict[str, int],
+    ) -> ShardVersion:
+        if not added and not dropped:
+            return self._version.dictionary
+        pairs = file_changes(dropped.items(), zip(file_ids.tolist(), added, strict=True))
+        place = dictionary_place(self._depot, self._own_folder, self._version)
+        return ingest(place, state, [(pairs.keys, pairs.values)])
+
+    def _open_dictionary(self) -> FileDictionary:
+        place = dictionary_place(self._depot, self._own_folder, self._version)
+        return FileDictionary(with_shard(place, _itself))
+
+    def _places(self, folder: Folder) -> list[ShardPlace]:
+        return places_of(self._depot, folder, self._version.generation, self._version.shards)
+
+    def _own_folder(self) -> Path:
+        return self._workplace.own_cache
+
+
+class IndexMovedError(StoreUnavailableError):
+    """Another process has taken the next version: load it, and go on from there."""
+
+
+def places_of(
+    depot: IndexDepot, folder: Folder, generation: str, shards: Sequence[ShardVersion]
+) -> list[ShardPlace]:
+    """The places of all key shards."""
+    return [
+        ShardPlace(
+            depot=depot,
+            folder=folder,
+            generation=generation,
+            shard=shard,
+            shard_count=len(shards),
+            version=version,
+        )
+        for shard, version in enumerate(shards)
+    ]
+
+
+def dictionary_place(depot: IndexDepot, folder: Folder, version: IndexVersion) -> ShardPlace:
+    """The place of the file dictionary."""
+    return ShardPlace(
+        depot=depot,
+        folder=folder,
+        generation=version.generation,
+        shard=DICTIONARY_SHARD,
+        shard_count=len(version.shards),
+        version=version.dictionary,
+    )
+
+
+def _itself(shard: Shard) -> Shard:
+    return shard
+
+
+def _entries_of(pairs: Sequence[tuple[bytes, bytes]], gone: BitMap) -> Entries:
+    keys: Any = pa.array([key for key, _ in pairs], type=pa.large_binary())
+    ordinal, rows = decode_values([value for _, value in pairs])
+    live = without_gone(rows, gone)
+    selected = EncodedKeys(binary=keys).take(ordinal[live])
+    return Entries(selected, file_id_of(rows[live]), position_of(rows[live]))
+
+
+@contextmanager
+def _scratch_folder(path: Path) -> Iterator[Path]:
+    with disk_errors(path):
+        path.mkdir(parents=True)
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+_NO_INT64: npt.NDArray[np.int64] = np.empty(0, dtype=np.int64)
+_NO_ROWS: Rows = np.empty(0, dtype=np.uint64)

@@ -1,0 +1,216 @@
+"""Open the index in shared storage, or build it: on the executors, or in this process.
+
+On the executors every data file is read once, its rows go to their shards' tasks, and each task
+writes and uploads its shard. In this process the index is built as a local one is (resumable, in
+bounded memory), then uploaded. Nothing is visible before the version is created, last.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from pyroaring import BitMap
+
+from resolver.index.base import IndexBinding, IndexDamagedError, IndexedFile
+from resolver.index.build import (
+    BUILT,
+    SHARDS_MAX,
+    BuildOptions,
+    BuildProgress,
+    SourceFile,
+    build_index,
+    default_shard_count,
+)
+from resolver.index.depot import IndexDepot
+from resolver.index.dictionary import file_changes
+from resolver.index.open import compare_bindings
+from resolver.index.shard import Shard, open_cache
+from resolver.index.shard_cache import ShardPlace, publish_shard
+from resolver.index.shard_work import RowSource, build_shard, create, split_rows
+from resolver.index.shared import (
+    DICTIONARY_SHARD,
+    IndexMovedError,
+    SharedIndex,
+    Workplace,
+    places_of,
+)
+from resolver.index.versions import IndexVersion, ShardVersion
+from resolver.keys import KeySchema
+from resolver.runner import ShufflingRunner
+from tableformat.errors import InvalidInputError
+from tableformat.runtime import Runtime
+
+Progress = Callable[[BuildProgress], None]
+_NOTHING = ShardVersion("", "", b"", ())
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedShared:
+    """Either an index, or one line on why there is none."""
+
+    index: SharedIndex | None
+    detail: str = ""
+
+
+def open_shared(
+    depot: IndexDepot, expected: IndexBinding, workplace: Workplace, runtime: Runtime
+) -> OpenedShared:
+    """Open the newest version.
+
+    Args:
+        depot: Shared storage.
+        expected: Table, branch and key that it must be for; the snapshot is not compared.
+        workplace: Where the work is done.
+        runtime: Ids and fail points.
+
+    Raises:
+        StoreUnavailableError: The store or the disk failed; a rebuild would not help.
+    """
+    number = depot.newest_number()
+    if not number:
+        return OpenedShared(None, "there is no index")
+    try:
+        version = depot.load(number)
+        refused = compare_bindings(version.binding, expected)
+        if refused is not None:
+            return OpenedShared(None, refused.detail)
+        return OpenedShared(SharedIndex(depot, version, workplace, runtime))
+    except IndexDamagedError as error:
+        return OpenedShared(None, str(error))
+
+
+def build_shared(
+    depot: IndexDepot,
+    binding: IndexBinding,
+    key: KeySchema,
+    sources: Sequence[SourceFile],
+    workplace: Workplace,
+    *,
+    runtime: Runtime,
+    options: BuildOptions,
+    progress: Progress | None = None,
+) -> SharedIndex:
+    """Build the index of a snapshot as the next version, and open it.
+
+    Args:
+        depot: Shared storage; what is there stays until it is garbage.
+        binding: The snapshot that `sources` are the live data files of.
+        key: The key; its fingerprint must be the binding's.
+        sources: Every live data file of the snapshot, each once.
+        workplace: Where the work is done.
+        runtime: Ids and fail points.
+        options: Settings.
+        progress: Called now and then.
+
+    Raises:
+        IndexMovedError: Another process has taken the next version.
+        StoreUnavailableError, CorruptDataError: See `build_index`.
+
+    Effects: *1. objects; 2. the version; 3. removes garbage.* A crash before 2 leaves garbage.
+    """
+    if binding.key_fingerprint != key.fingerprint:
+        raise InvalidInputError("the binding is for another key", key=key.fingerprint)
+    number = depot.newest_number() + 1
+    build = _on_executors if isinstance(workplace.runner, ShufflingRunner) else _in_process
+    built = build(depot, binding, key, sources, workplace, runtime, options, progress)
+    dictionary_at = ShardPlace(
+        depot=depot,
+        folder=partial(Path, workplace.own_cache),
+        generation=built.generation,
+        shard=DICTIONARY_SHARD,
+        shard_count=len(built.shards),
+        version=_NOTHING,
+    )
+    pairs = file_changes((), sorted(built.files.items()))
+    runtime.fail_point("index.build.before_current")
+    version = IndexVersion(
+        number=number,
+        generation=built.generation,
+        binding=binding,
+        next_file_id=max(built.files, default=-1) + 1,
+        gone_files=BitMap().serialize(),
+        dictionary=create(dictionary_at, BUILT, [(pairs.keys, pairs.values)]),
+        shards=built.shards,
+    )
+    if not depot.take(version):
+        raise IndexMovedError("another process has built the index", index=depot.root)
+    runtime.fail_point("index.build.after_current")
+    depot.collect_garbage()
+    return SharedIndex(depot, version, workplace, runtime)
+
+
+@dataclass(frozen=True, slots=True)
+class _Built:
+    generation: str
+    shards: tuple[ShardVersion, ...]
+    files: dict[int, IndexedFile]
+
+
+def _on_executors(
+    depot: IndexDepot,
+    _binding: IndexBinding,
+    key: KeySchema,
+    sources: Sequence[SourceFile],
+    workplace: Workplace,
+    runtime: Runtime,
+    options: BuildOptions,
+    progress: Progress | None,
+) -> _Built:
+    runner = workplace.runner
+    assert isinstance(runner, ShufflingRunner)
+    rows = sum(source.record_count for source in sources)
+    # Every core should have a shard to look up.
+    count = options.shard_count or max(
+        default_shard_count(rows), min(runner.parallelism, SHARDS_MAX)
+    )
+    generation = f"gen-{runtime.ids.uuid().hex}"
+    places = places_of(depot, workplace.cache, generation, [_NOTHING] * count)
+    if progress is not None:
+        progress(BuildProgress("on executors", 0, rows, 0, count))
+    shards = runner.shuffle(
+        partial(split_rows, key, count),
+        [RowSource(file_id, source.read) for file_id, source in enumerate(sources)],
+        partial(build_shard, places, BUILT),
+        count,
+    )
+    if progress is not None:
+        progress(BuildProgress("on executors", rows, rows, count, count))
+    return _Built(generation, tuple(shards), {i: source.file for i, source in enumerate(sources)})
+
+
+def _in_process(
+    depot: IndexDepot,
+    binding: IndexBinding,
+    key: KeySchema,
+    sources: Sequence[SourceFile],
+    workplace: Workplace,
+    runtime: Runtime,
+    options: BuildOptions,
+    progress: Progress | None,
+) -> _Built:
+    folder = workplace.own_cache / "build"
+    local = build_index(
+        folder, binding, key, sources, runtime=runtime, options=options, progress=progress
+    )
+    generation, files = local.generation, local.files()
+    local.close()
+    places = places_of(depot, workplace.cache, generation.name, [_NOTHING] * generation.shard_count)
+
+    def upload(place: ShardPlace) -> ShardVersion:
+        path = generation.shard_path(place.shard)
+        shard = Shard.open(path, open_cache(0))
+        try:
+            checkpoint = path.with_suffix(".upload")
+            shutil.rmtree(checkpoint, ignore_errors=True)
+            checkpoint.mkdir()
+            return publish_shard(place, shard, checkpoint, BUILT)
+        finally:
+            shard.close()
+
+    shards = workplace.runner.run(upload, places)
+    shutil.rmtree(folder, ignore_errors=True)
+    return _Built(generation.name, tuple(shards), files)

@@ -1,0 +1,159 @@
+"""Versions of a shared index, as they stand in shared storage. JSON with a checksum.
+
+```
+<root>/versions/00000000000000000007.json   what the index is at version 7
+<root>/files/<uuid>.sst                     an immutable SST file of one shard
+```
+
+A version names everything: the binding, the shards, and for each shard the RocksDB checkpoint that
+it is: its SST files under the names RocksDB gave them, and the bytes of its MANIFEST. Nothing is
+ever overwritten. The number of a version is taken by creating its object, which only one can do, so
+two processes that computed version 7 from version 6 cannot both have it.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from resolver.index.base import IndexBinding
+from resolver.index.damage import damaged
+
+# On disk: never change the value for the same meaning of versions, keys and values.
+SHARED_FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    """One SST file of a shard.
+
+    Attributes:
+        name: What RocksDB calls it inside the shard.
+        object_name: Its unique name in the index's `files` folder.
+        size_bytes: Its size.
+        sha256: Digest of its content, hex.
+    """
+
+    name: str
+    object_name: str
+    size_bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class ShardVersion:
+    """One immutable state of one shard.
+
+    Attributes:
+        state: The change that made it; the shard's own header names it too.
+        manifest_name: RocksDB's MANIFEST file.
+        manifest: Its content.
+        files: The SST files it refers to.
+    """
+
+    state: str
+    manifest_name: str
+    manifest: bytes
+    files: tuple[StoredFile, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all its files."""
+        return sum(file.size_bytes for file in self.files)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexVersion:
+    """One immutable state of a shared index.
+
+    Attributes:
+        number: Versions are numbered upwards, across rebuilds.
+        generation: The build it descends from.
+        binding: What the content is true for.
+        next_file_id: The next free file id.
+        gone_files: A serialized 32-bit roaring bitmap: ids of files that have left the table.
+        dictionary: The file dictionary.
+        shards: The key shards.
+    """
+
+    number: int
+    generation: str
+    binding: IndexBinding
+    next_file_id: int
+    gone_files: bytes
+    dictionary: ShardVersion
+    shards: tuple[ShardVersion, ...]
+
+    def object_names(self) -> set[str]:
+        """The files that this version needs."""
+        return {
+            file.object_name for shard in (self.dictionary, *self.shards) for file in shard.files
+        }
+
+    def encode(self) -> bytes:
+        """The stored form."""
+        body = {
+            "format": SHARED_FORMAT,
+            "number": self.number,
+            "generation": self.generation,
+            "binding": asdict(self.binding),
+            "next_file_id": self.next_file_id,
+            "gone_files": base64.b64encode(self.gone_files).decode(),
+            "dictionary": _shard_json(self.dictionary),
+            "shards": [_shard_json(shard) for shard in self.shards],
+        }
+        text = json.dumps(body, sort_keys=True, separators=(",", ":")).encode()
+        return hashlib.sha256(text).hexdigest().encode() + b"\n" + text
+
+    @staticmethod
+    def decode(data: bytes, location: str) -> IndexVersion:
+        """The inverse of `encode`.
+
+        Raises:
+            IndexDamagedError: Cut, changed, of another format, or no version at all.
+        """
+        digest, _, text = data.partition(b"\n")
+        if hashlib.sha256(text).hexdigest().encode() != digest:
+            raise damaged("a version of the index does not match its checksum", location)
+        try:
+            body = json.loads(text)
+            if body["format"] != SHARED_FORMAT:
+                raise damaged(
+                    "the index has another format",
+                    location,
+                    found=body["format"],
+                    expected=SHARED_FORMAT,
+                )
+            return IndexVersion(
+                number=int(body["number"]),
+                generation=str(body["generation"]),
+                binding=IndexBinding(**body["binding"]),
+                next_file_id=int(body["next_file_id"]),
+                gone_files=base64.b64decode(body["gone_files"], validate=True),
+                dictionary=_shard_of(body["dictionary"]),
+                shards=tuple(_shard_of(shard) for shard in body["shards"]),
+            )
+        except (KeyError, TypeError, ValueError, binascii.Error) as error:
+            raise damaged("a version of the index is unreadable", location) from error
+
+
+def _shard_json(shard: ShardVersion) -> dict[str, Any]:
+    return {
+        "state": shard.state,
+        "manifest_name": shard.manifest_name,
+        "manifest": base64.b64encode(shard.manifest).decode(),
+        "files": [asdict(file) for file in shard.files],
+    }
+
+
+def _shard_of(content: dict[str, Any]) -> ShardVersion:
+    return ShardVersion(
+        state=content["state"],
+        manifest_name=content["manifest_name"],
+        manifest=base64.b64decode(content["manifest"], validate=True),
+        files=tuple(StoredFile(**file) for file in content["files"]),
+    )
