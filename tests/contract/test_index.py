@@ -1,4 +1,4 @@
-"""What every primary-key index does, in memory and in RocksDB with one and with several shards."""
+"""What every primary-key index does: in memory, in RocksDB, and in shared storage."""
 
 from __future__ import annotations
 
@@ -25,21 +25,34 @@ from tests.support.index_builder import (
     Row,
     binding_at,
     build_rocks,
+    build_shared_in,
     content_of,
     entries_of,
     file_of,
     keys_of,
+    reopen_shared,
     rows_of,
 )
 
-IMPLEMENTATIONS = ["memory", "rocks-1", "rocks-3"]
+IMPLEMENTATIONS = ["memory", "rocks-1", "rocks-3", "shared-1", "shared-3"]
 Make = Callable[[Path], PrimaryKeyIndex]
 
 
 def make_index(name: str, folder: Path) -> PrimaryKeyIndex:
     if name == "memory":
         return MemoryIndex.create(BINDING, runtime=Runtime())
+    if name.startswith("shared-"):
+        return build_shared_in(folder, shards=int(name.removeprefix("shared-")))
     return build_rocks(folder, shards=int(name.removeprefix("rocks-")))
+
+
+def reopen(name: str, folder: Path, machine: str) -> PrimaryKeyIndex:
+    """Open what is there; a shared index on another machine, with a cache of its own."""
+    if name.startswith("shared-"):
+        return reopen_shared(folder, machine)
+    opened = open_index(folder, BINDING, runtime=Runtime())
+    assert opened.index is not None, opened
+    return opened.index
 
 
 @pytest.fixture(params=IMPLEMENTATIONS)
@@ -295,7 +308,7 @@ step = st.fixed_dictionaries(
 )
 
 
-@pytest.mark.parametrize("name", IMPLEMENTATIONS)
+@pytest.mark.parametrize("name", ["memory", "rocks-1", "rocks-3", "shared-3"])
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(steps=st.lists(step, max_size=6))
 def test_index_equals_model_after_any_changes(
@@ -316,9 +329,7 @@ def test_index_equals_model_after_any_changes(
             if action["reopen"] and name != "memory":
                 bound = index.binding
                 index.close()
-                opened = open_index(folder, BINDING, runtime=Runtime())
-                assert opened.index is not None, opened
-                index = opened.index
+                index = reopen(name, folder, machine=f"machine-{number % 2}")
                 assert index.binding == bound
             assert content_of(index) == model.content()
             assert rows_of(index, KEYS) == [sorted(model.rows.get(key, ())) for key in KEYS]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +13,15 @@ from pyiceberg.types import LongType, NestedField
 
 from resolver.index.base import Entries, IndexBinding, IndexedFile, PrimaryKeyIndex
 from resolver.index.build import BuildOptions, SourceFile, build_index
+from resolver.index.depot import IndexDepot
 from resolver.index.rocks import RocksIndex
+from resolver.index.shared import SharedIndex, Workplace
+from resolver.index.shared_build import build_shared, open_shared
 from resolver.keys import EncodedKeys, KeySchema, encode_keys
+from resolver.runner import LocalRunner, Runner
 from tableformat.runtime import Runtime
+from tableformat.store.arrow_store import ArrowObjectStore
+from tableformat.store.locations import AllowedLocations
 
 SCHEMA = Schema(NestedField(1, "id", LongType(), required=False))
 KEY = KeySchema.of(SCHEMA, [1])
@@ -80,6 +87,39 @@ def build_rocks(
         runtime=runtime or Runtime(),
         options=BuildOptions(shard_count=shards, **options),
     )
+
+
+def depot_in(folder: Path) -> IndexDepot:
+    store = ArrowObjectStore({}, AllowedLocations([str(folder)]))
+    return IndexDepot(store, f"{folder}/shared")
+
+
+def workplace_in(folder: Path, machine: str = "a", runner: Runner | None = None) -> Workplace:
+    """A machine of its own: nothing but shared storage is common with others."""
+    cache = folder / f"machine-{machine}"
+    return Workplace(
+        runner=runner or LocalRunner(2), cache=partial(Path, str(cache)), own_cache=cache
+    )
+
+
+def build_shared_in(
+    folder: Path, sources: Sequence[SourceFile] = (), *, shards: int = 1, machine: str = "a"
+) -> SharedIndex:
+    return build_shared(
+        depot_in(folder),
+        BINDING,
+        KEY,
+        sources,
+        workplace_in(folder, machine),
+        runtime=Runtime(),
+        options=BuildOptions(shard_count=shards),
+    )
+
+
+def reopen_shared(folder: Path, machine: str = "a") -> SharedIndex:
+    opened = open_shared(depot_in(folder), BINDING, workplace_in(folder, machine), Runtime())
+    assert opened.index is not None, opened
+    return opened.index
 
 
 def rows_of(index: PrimaryKeyIndex, keys: Sequence[int | None]) -> list[list[Row]]:
