@@ -36,6 +36,11 @@ def data_file_locations(metadata: TableMetadata, ids: IdSource) -> Callable[[str
     return _parquet_locations(metadata, ids, "")
 
 
+def data_file_location(directory: str, partition_path: str, ids: IdSource) -> str:
+    """A fresh data file location below a data directory, for tasks that have no metadata."""
+    return _parquet_location(directory, partition_path, ids, "")
+
+
 def equality_delete_locations(metadata: TableMetadata, ids: IdSource) -> Callable[[str], str]:
     """A function from partition path ("" for none) to a fresh equality delete file location."""
     return _parquet_locations(metadata, ids, "-eq-deletes")
@@ -50,8 +55,9 @@ def puffin_locations(metadata: TableMetadata, ids: IdSource) -> Callable[[], str
 def _parquet_locations(metadata: TableMetadata, ids: IdSource, suffix: str) -> Callable[[str], str]:
     directory = data_directory(metadata)
 
-    def location_for(partition_path: str) -> str:
-        folder = f"{directory}/{partition_path}" if partition_path else directory
-        return f"{folder}/{ids.uuid()}{suffix}.parquet"
+    return lambda partition_path: _parquet_location(directory, partition_path, ids, suffix)
 
-    return location_for
+
+def _parquet_location(directory: str, partition_path: str, ids: IdSource, suffix: str) -> str:
+    folder = f"{directory}/{partition_path}" if partition_path else directory
+    return f"{folder}/{ids.uuid()}{suffix}.parquet"

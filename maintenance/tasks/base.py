@@ -23,12 +23,13 @@ from resolver.maintenance_lock import fence_of, hold_maintenance, maintenance_lo
 from tableformat import Environment, Table
 from tableformat.catalog.base import Identifier, TableState
 from tableformat.commit.changeset import Fence
-from tableformat.spec.names import MAIN_BRANCH
+from tableformat.errors import InvalidInputError, NotFoundError, UnsupportedError
+from tableformat.spec.names import MAIN_BRANCH, STAGING_BRANCH
 
 if TYPE_CHECKING:  # Spark is an optional dependency
     from pyspark.sql import SparkSession
 
-__all__ = ["LOCK_TIMEOUT_MS", "Task", "TaskReport", "TaskRun", "run_task"]
+__all__ = ["LOCK_TIMEOUT_MS", "Task", "TaskReport", "TaskRun", "check_branch", "run_task"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,3 +172,31 @@ def run_task(
         run.refresh()
         yield run
     run.refresh()
+
+
+def check_branch(state: TableState, branch: str, *, task: str) -> None:
+    """Whether a task may commit to a branch.
+
+    Raises:
+        UnsupportedError: The table is not v3.
+        InvalidInputError: It is a tag, or the staging branch: what is staged is the resolver's.
+        NotFoundError: There is no such branch. `main` may be empty.
+    """
+    version = state.metadata.format_version
+    if version < 3:
+        raise UnsupportedError(
+            f"cannot {task} a v{version} table",
+            table=state.name,
+            action="upgrade the table to format version 3",
+        )
+    if branch == STAGING_BRANCH:
+        raise InvalidInputError(
+            f"cannot {task} the staging branch: staged changes are resolved as they are",
+            table=state.name,
+            branch=branch,
+        )
+    ref = state.ref(branch)
+    if ref is None and branch != MAIN_BRANCH:
+        raise NotFoundError("there is no such branch", table=state.name, branch=branch)
+    if ref is not None and ref.snapshot_ref_type.value != "branch":
+        raise InvalidInputError("not a branch", table=state.name, branch=branch)

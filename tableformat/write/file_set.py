@@ -12,9 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 import pyarrow as pa
+from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 
 from tableformat.errors import TableError
@@ -22,12 +23,21 @@ from tableformat.files.parquet_options import ParquetOptions
 from tableformat.files.parquet_writer import ParquetFileWriter, describe_file
 from tableformat.spec.data_file import DataFile, FileContent, canonical_partition
 from tableformat.store.base import ObjectStore
-from tableformat.write.partitioning import Partitioner, PartitionValues
+from tableformat.write.partitioning import PartitionValues
 
 _BUFFERED_BYTES_MAX = 256 << 20
 _OPEN_FILES_MAX = 64
 # A file this close to its target is closed: another row group would be a sliver.
 _FULL_ENOUGH = 0.95
+
+
+class PartitionFolders(Protocol):
+    """Where the files of a partition go."""
+
+    spec: PartitionSpec
+
+    def path(self, partition: PartitionValues) -> str:
+        """The folder of a partition; empty when there are no fields."""
 
 
 class _Partition:
@@ -68,7 +78,7 @@ class FileSet:
         store: ObjectStore,
         *,
         schema: Schema,
-        partitioner: Partitioner,
+        partitioner: PartitionFolders,
         options: ParquetOptions,
         properties: Mapping[str, str],
         location_for: Callable[[str], str],

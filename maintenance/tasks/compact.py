@@ -1,0 +1,216 @@
+"""`compact`: fewer, larger files without dead rows; the same rows, their identity kept.
+
+1. plan: the files of the branch's head in groups
+2. per group: read with deletes applied, write new files (this process, or Spark's workers)
+3. per group: rebase onto what others committed meanwhile, and commit
+
+Neither rewriting nor rebasing needs the lock, so a waiting task is let through while a group is
+rewritten: a resolver beside a compaction of hours waits a quarter of a second. The index is told
+nothing; it follows by the difference of the snapshots.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from lock import LockManager
+from maintenance.compaction.ordering import parse_ordering
+from maintenance.compaction.plan import FileGroup, check_options, plan_groups
+from maintenance.compaction.publish import publish_groups
+from maintenance.compaction.rewrite import RewriteJob, RewrittenGroup, rewrite_job
+from maintenance.compaction.workers import Rewritten, rewrite_here, rewrite_on_spark
+from maintenance.tasks.base import LOCK_TIMEOUT_MS, TaskRun, check_branch, run_task
+from maintenance.tasks.options import CompactOptions
+from maintenance.tasks.reports import CompactReport
+from tableformat import Table
+from tableformat.errors import CommitConflictError, NotFoundError
+from tableformat.scan.plan import plan_scan
+
+if TYPE_CHECKING:  # Spark is an optional dependency
+    from pyspark.sql import SparkSession
+
+TASK = "compact"
+
+
+def compact(
+    table: Table,
+    options: CompactOptions | None = None,
+    *,
+    dry_run: bool = False,
+    lock: LockManager | None = None,
+    lock_timeout_ms: int = LOCK_TIMEOUT_MS,
+    spark: SparkSession | None = None,
+) -> CompactReport:
+    """Rewrite small files, files with many dead rows, or all, in another order if wanted.
+
+    Args:
+        table: A v3 table. Refreshed.
+        options: What and how; None: the defaults.
+        dry_run: Only say what would be rewritten.
+        lock: Lock manager; None: the catalog's own.
+        lock_timeout_ms: How long to wait for other maintenance of the table.
+        spark: Rewrite on this session's workers. None: in this process, unless a session is active
+            and there are at least `options.spark_bytes_min` bytes to rewrite.
+
+    Returns:
+        What was done. A group that could not be rewritten or committed is left as it was and
+        counted in `failed_groups`, with its reason in `errors`.
+
+    Raises:
+        InvalidInputError: Options that cannot be right, a staging branch, a malformed property.
+        NotFoundError: There is no such branch.
+        UnsupportedError: A v1 or v2 table, a column of a reserved name, or a store that Spark's
+            workers cannot use.
+        CommitUnknownError: A commit may have landed; nothing was deleted.
+        FencedError, lock.LeaseLostError: Another holder of the lock has taken over.
+
+    Effects: per group new data files, then one commit. Killed anywhere, committed groups are done,
+    the others are as they were, and some unreferenced files wait for orphan removal.
+    """
+    options = options or CompactOptions()
+    check_options(options)
+    with run_task(
+        table,
+        task=TASK,
+        dry_run=dry_run,
+        lock=lock,
+        lock_timeout_ms=lock_timeout_ms,
+        branch=options.branch,
+    ) as run:
+        check_branch(table.state, options.branch, task=TASK)
+        return _Compaction(run, options, spark).run()
+
+
+@dataclass(slots=True)
+class _Compaction:
+    """One run; `_report` grows."""
+
+    task: TaskRun
+    options: CompactOptions
+    spark: SparkSession | None
+    totals: dict[str, int] = field(default_factory=dict)
+    commits: list[int] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+
+    def run(self) -> CompactReport:
+        state = self.task.table.state
+        metadata = state.metadata
+        ordering = parse_ordering(self.options, metadata)
+        head = state.head(self.options.branch)
+        if head is None:
+            return self._report("arrow", ())
+        environment = self.task.environment
+        plan = plan_scan(environment, state, snapshot_id=head.snapshot_id)
+        groups = plan_groups(plan, metadata, self.options)
+        jobs = [rewrite_job(plan, metadata, group, ordering) for group in groups]
+        engine = "arrow" if self._session(groups) is None else "spark"
+        if self.task.lease is None:
+            for group in groups:
+                self._count_removed(group)
+            return self._report(engine, groups)
+        environment.runtime.fail_point("compact.after_plan")
+        self._rewrite(groups, jobs)
+        return self._report(engine, groups)
+
+    def _rewrite(self, groups: Sequence[FileGroup], jobs: Sequence[RewriteJob]) -> None:
+        waiting: list[tuple[FileGroup, RewrittenGroup]] = []
+        with closing(self._rewritten(groups, jobs)) as results:  # type: ignore[type-var]
+            for each in results:
+                self.task.environment.runtime.fail_point("compact.after_write")
+                group = groups[each.ordinal]
+                if each.group is None:
+                    self._fail(group, str(each.error))
+                    continue
+                waiting.append((group, each.group))
+                if self.options.partial_progress:
+                    self._publish(waiting)
+                    waiting = []
+        if waiting and not self.errors:
+            self._publish(waiting)
+        elif waiting:
+            self._give_up(waiting)
+
+    def _rewritten(
+        self, groups: Sequence[FileGroup], jobs: Sequence[RewriteJob]
+    ) -> Iterator[Rewritten]:
+        environment, session = self.task.environment, self._session(groups)
+        if session is None:
+            return rewrite_here(environment, jobs, between=self._let_others)
+        return rewrite_on_spark(session, environment, jobs, between=self._let_others)
+
+    def _session(self, groups: Sequence[FileGroup]) -> SparkSession | None:
+        if self.spark is not None:
+            return self.spark
+        if sum(group.size_bytes for group in groups) < self.options.spark_bytes_min:
+            return None
+        from pyspark.sql import SparkSession
+
+        return SparkSession.getActiveSession()
+
+    def _let_others(self) -> None:
+        if self.task.yield_if_waited():
+            self._add(yields=1)
+
+    def _publish(self, groups: Sequence[tuple[FileGroup, RewrittenGroup]]) -> None:
+        try:
+            published = publish_groups(
+                self.task, self.options.branch, [rewritten for _, rewritten in groups]
+            )
+        except (CommitConflictError, NotFoundError) as error:
+            for group, _ in groups:
+                self._fail(group, str(error))
+            return
+        self.commits.append(published.result.snapshot.snapshot_id)
+        for group, rewritten in groups:
+            self._count_removed(group)
+            deleted = sum(len(source.deleted) for source in rewritten.sources)
+            rows = sum(source.rows for source in rewritten.sources)
+            self._add(committed_groups=1, rows=rows, deleted_rows=deleted - group.deleted_rows)
+        self._add(
+            added_data_files=len(published.added),
+            added_bytes=sum(file.file_size_in_bytes for file in published.added),
+            rebases=published.attempts - 1 + any(each.rows for each in published.rebased),
+            rebased_rows=sum(each.rows for each in published.rebased),
+        )
+
+    def _give_up(self, groups: Sequence[tuple[FileGroup, RewrittenGroup]]) -> None:
+        """All or nothing was asked for, and something failed."""
+        files = [file.file_path for _, rewritten in groups for file in rewritten.files]
+        self.task.environment.store.delete(files)
+        for group, _ in groups:
+            self._fail(group, "another group failed, and all are committed together or none")
+
+    def _count_removed(self, group: FileGroup) -> None:
+        self._add(
+            removed_data_files=len(group.tasks),
+            removed_bytes=group.size_bytes,
+            removed_dvs=sum(task.dv is not None for task in group.tasks),
+            deleted_rows=group.deleted_rows,
+        )
+
+    def _fail(self, group: FileGroup, reason: str) -> None:
+        self._add(failed_groups=1)
+        first = group.tasks[0].entry.data_file.file_path
+        self.errors.append(f"{len(group.tasks)} files from {first}: {reason}")
+
+    def _add(self, **counts: int) -> None:
+        for name, count in counts.items():
+            self.totals[name] = self.totals.get(name, 0) + count
+
+    def _report(self, engine: str, groups: Sequence[FileGroup]) -> CompactReport:
+        run = self.task
+        return CompactReport(
+            task=TASK,
+            table=run.table.name,
+            dry_run=run.lease is None,
+            changed=bool(self.commits) or (run.lease is None and bool(groups)),
+            duration_ms=run.duration_ms,
+            engine=engine,
+            groups=len(groups),
+            commits=tuple(self.commits),
+            errors=tuple(self.errors),
+            **self.totals,
+        )
