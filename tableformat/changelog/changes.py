@@ -23,6 +23,7 @@ import numpy as np
 import pyarrow as pa
 from pyiceberg.expressions import BooleanExpression
 from pyiceberg.schema import Schema
+from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 
 from tableformat.catalog.base import TableState
@@ -33,6 +34,7 @@ from tableformat.changelog.file_changes import FileChange, diff_files
 from tableformat.changelog.pairing import KIND, pair_rows
 from tableformat.changelog.step_rows import RowSource, StepRows, plan_step_rows, row_producers
 from tableformat.changelog.steps import ChangeStep, plan_steps
+from tableformat.commit.history import is_ancestor
 from tableformat.environment import Environment
 from tableformat.errors import InvalidInputError
 from tableformat.scan.ordered_stream import stream_ordered
@@ -53,7 +55,8 @@ class Changes:
     Attributes:
         old: The version to start from; None: the empty table.
         new: The version to arrive at.
-        schema: Rows of every version are read with it: the newer version's.
+        schema: Rows of every version are read with it: that of `new`, as a scan of it would; the
+            table's current one if `old` is not in the history of `new`.
     """
 
     environment: Environment
@@ -196,21 +199,30 @@ def new_changes(
         )
     old = None if from_snapshot is None else _select(state, from_snapshot).snapshot
     new = _select(state, to_snapshot if to_snapshot is not None else branch or MAIN_BRANCH)
-    expression = normalize_filter(parse_filter(row_filter), new.schema)
-    bind_filter(expression, new.schema)
     metadata = state.metadata
+    schema = _reading_schema(metadata, old, new)
+    expression = normalize_filter(parse_filter(row_filter), schema)
+    bind_filter(expression, schema)
     return Changes(
         environment=environment,
         state=state,
         old=old,
         new=new.snapshot,
-        schema=new.schema,
+        schema=schema,
         row_filter=expression,
         columns=plan_columns(
-            new.schema, columns, specs=metadata.specs(), schemas=tuple(metadata.schemas)
+            schema, columns, specs=metadata.specs(), schemas=tuple(metadata.schemas)
         ),
         net=net,
     )
+
+
+def _reading_schema(metadata: TableMetadata, old: Snapshot | None, new: SelectedSnapshot) -> Schema:
+    """The newer version's schema; going back or sideways, the table's, which reads every file."""
+    if old is None or new.snapshot is None:
+        return new.schema
+    is_forward = is_ancestor(metadata, old.snapshot_id, of=new.snapshot.snapshot_id)
+    return new.schema if is_forward else metadata.schema()
 
 
 def _select(state: TableState, given: int | str) -> SelectedSnapshot:
