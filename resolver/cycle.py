@@ -24,6 +24,7 @@ from typing import Protocol
 from pyiceberg.table.snapshots import Snapshot
 
 from resolver.convert import Conversion, DeadPositions, convert
+from resolver.cycle_figures import cycle_figures, freshness_ms
 from resolver.cycle_input import CycleInput, OrderedFile, read_cycle_input, staged_files
 from resolver.immutable_check import check_immutable
 from resolver.index.base import Matches, PrimaryKeyIndex
@@ -359,12 +360,21 @@ class Cycle:
                 conversion=conversion,
                 dv_files=dv_files,
                 removed=(*work.converted, *match.live.position_deletes),
-                summary=publish_summary(match.state.head(self._options.target), work.covered),
+                summary=self._summary(match, work, conversion),
                 fence=None if self._options.fence is None else self._options.fence(),
             )
             runtime.fail_point("resolve.after_publish")
             self._vectors.delete_unused(dv_files)
         return _Published(result=result, match=match, conversion=conversion, attempts=attempts)
+
+    def _summary(self, match: _Match, work: _Work, conversion: Conversion) -> dict[str, str]:
+        figures = cycle_figures(
+            work.covered,
+            equality_deletes=_delete_count(work),
+            deleted_rows=conversion.new_positions,
+            phases_ms=self._phases.spent_ms,
+        )
+        return figures | publish_summary(match.state.head(self._options.target), work.covered)
 
     def _advance_index(self, published: _Published, work: _Work) -> None:
         """Bring the index to the published snapshot.
@@ -437,14 +447,13 @@ class Cycle:
     def _report(self, work: _Work, published: _Published, *, trimmed: bool) -> ResolveReport:
         conversion = published.conversion
         batch = work.batch
-        deletes = [batch.deletes, *batch.other_deletes]
         return ResolveReport(
             table=published.result.state.name,
             target_snapshot_id=published.result.snapshot.snapshot_id,
             staging_snapshot_id=work.covered[-1].snapshot_id if work.covered else None,
             staged_snapshots=len(work.covered) or 1,
             equality_delete_files=batch.equality_delete_files,
-            equality_deletes=sum(len(each.keys) for each in deletes),
+            equality_deletes=_delete_count(work),
             staged_rows=len(batch.rows.keys),
             deleted_rows=conversion.new_positions,
             outdated_rows=published.match.resolution.outdated,
@@ -454,8 +463,13 @@ class Cycle:
             attempts=published.attempts,
             index=published.match.index,
             trimmed=trimmed,
+            freshness_ms=freshness_ms(published.result.snapshot, work.covered),
             phases_ms=self._phases.spent_ms,
         )
+
+
+def _delete_count(work: _Work) -> int:
+    return sum(len(each.keys) for each in (work.batch.deletes, *work.batch.other_deletes))
 
 
 def _sequence_number(entry: ManifestEntry) -> int:

@@ -24,6 +24,7 @@ class ResolveReport:
         dvs: Deletion vectors written.
         attempts: Publish attempts; more than 1 means that others committed meanwhile.
         index: How the index got to the planned head: `current`, `followed` or `built`.
+        freshness_ms: Age of the oldest staged snapshot when it was published.
         trimmed: Whether staging was moved to the published snapshot.
         phases_ms: Milliseconds per phase, in order.
     """
@@ -43,6 +44,7 @@ class ResolveReport:
     attempts: int = 0
     index: str = "unused"
     trimmed: bool = False
+    freshness_ms: int = 0
     phases_ms: dict[str, float] = field(default_factory=dict)
 
     @property

@@ -35,7 +35,7 @@ from tableformat.spec.names import MAIN_BRANCH, STAGING_BRANCH
 EXIT_FAILED, EXIT_UNFINISHED = 1, 3
 
 
-class DurationType(click.ParamType):
+class DurationType(click.ParamType[int]):
     """`500ms`, `30s`, `5m`, `2h`, `1d`."""
 
     name = "duration"
