@@ -14,9 +14,9 @@ from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
 
 from resolver.index.base import Matches
-from resolver.key_reader import READERS_MAX
 from resolver.match import Bools, Int64s, group_by_file
 from resolver.position_files import read_position_file
+from resolver.runner import THREADS_MAX
 from resolver.target import LiveFiles
 from tableformat.environment import Environment
 from tableformat.files.dv_file import read_deletion_vectors
@@ -24,6 +24,8 @@ from tableformat.files.parquet_reader import read_data_file
 from tableformat.scan.key_fields import key_path, key_schema
 from tableformat.spec.data_file import DataFile
 from tableformat.spec.types import arrow_schema
+
+FILES_AT_ONCE = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +101,7 @@ class ColumnReader:
             )
 
         empty = pa.RecordBatch.from_pylist([], schema=arrow_schema(schema))
-        with ThreadPoolExecutor(READERS_MAX) as pool:
+        with ThreadPoolExecutor(THREADS_MAX) as pool:
             batches = [batch for part in pool.map(read, wanted) for batch in part]
         return pa.Table.from_batches([empty, *batches])
 
