@@ -1,1 +1,0 @@
-"""Row-level DELETE, UPDATE, MERGE and their scan context."""
