@@ -34,6 +34,7 @@ from tableformat.cdc.debezium_options import (
     encoding_defaults,
 )
 from tableformat.cdc.debezium_rows import DebeziumRows, as_mask, delete_by_key
+from tableformat.cdc.deletes import DELETES, WHOLE_ROW
 from tableformat.cdc.encodings import EncodingDefaults, fits
 from tableformat.cdc.events import KEY, VALUE, ChangeCollector, EventBatch, ParsedEvents
 from tableformat.cdc.events import change_schema as change_schema_of
@@ -119,7 +120,8 @@ class DebeziumFormat:
         if not len(rows):
             return
         if self.values.text("layout") == FLATTENED:
-            delete_by_key(rows, keys, self.sequence, {}, collector)
+            whole = self.values.text(DELETES) == WHOLE_ROW
+            delete_by_key(rows, keys, self.sequence, {}, collector, keys_suffice=not whole)
             return
         collector.skip("tombstone", rows)
 

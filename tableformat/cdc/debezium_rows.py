@@ -64,7 +64,7 @@ class DebeziumRows:
             mask=upsert & has_after,
             check_key=~old_key[upsert & has_after],
         )
-        known = list(self.codec.key) if self.values.text(DELETES) == KEY_ONLY else names
+        known = list(self.codec.key) if self._deletes_have_keys_only else names
         self._deletes(struct_columns(before, known, delete & has_before), delete & has_before)
         self._deletes_by_key(delete & ~has_before)
 
@@ -88,8 +88,13 @@ class DebeziumRows:
             mask=upsert,
             check_key=np.ones(int(upsert.sum()), np.bool_),
         )
-        removed = {name: columns[name].filter(pa.array(delete)) for name in self.codec.key}
+        known = list(self.codec.key) if self._deletes_have_keys_only else list(columns)
+        removed = {name: columns[name].filter(pa.array(delete)) for name in known}
         self._deletes(removed, delete)
+
+    @property
+    def _deletes_have_keys_only(self) -> bool:
+        return self.values.text(DELETES) == KEY_ONLY
 
     def _upserts(
         self,
@@ -146,6 +151,7 @@ class DebeziumRows:
                 self.sequence,
                 self._sequence(mask),
                 self.collector,
+                keys_suffice=self._deletes_have_keys_only,
             )
 
     def _old_keys(self, before: pa.StructArray, after: pa.StructArray, mask: Mask) -> Mask:
@@ -205,8 +211,19 @@ def delete_by_key(
     sequence: SequenceFields,
     sequence_columns: dict[str, pa.Array],
     collector: ChangeCollector,
+    *,
+    keys_suffice: bool,
 ) -> None:
-    """Deletes of events that say which row in their message key only."""
+    """Deletes of events that say which row in their message key only.
+
+    They are bad records unless `keys_suffice`: where deletes are said to hold the whole row, its
+    other columns decide where the delete goes, and null would send it elsewhere (R10).
+    """
+    if not keys_suffice:
+        for row in rows.tolist():
+            collector.bad.setdefault(
+                row, "the delete holds its key only, not the row (deletes=row)"
+            )
     columns = keys.take(rows)
     _check_keys_present(columns, tuple(keys.columns), rows, collector.bad)
     for column in sequence.order:

@@ -142,10 +142,14 @@ class EventBatch:
 
 @dataclass(slots=True)
 class ParsedEvents:
-    """Change rows, bad records, and how many events of which kind are neither."""
+    """Change rows, bad records, and how many events of which kind are neither.
+
+    `rows`: the event of the batch that each change came from, shape `(changes,)`.
+    """
 
     changes: pa.Table
     bad: pa.Table
+    rows: RowNumbers
     skipped: Counter[str] = field(default_factory=Counter)
 
 
@@ -198,4 +202,9 @@ class ChangeCollector:
             raise InternalError(
                 "events were lost while parsing", events=len(self.batch), accounted=accounted
             )
-        return ParsedEvents(changes=changes, bad=self.batch.bad_records(self.bad), skipped=+skipped)
+        return ParsedEvents(
+            changes=changes,
+            bad=self.batch.bad_records(self.bad),
+            rows=rows,
+            skipped=+skipped,
+        )

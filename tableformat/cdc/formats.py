@@ -105,6 +105,11 @@ class FormatChoice:
         """Whether deletes come with the old row's values, not only with its key."""
         return self.values.values.get(DELETES) == WHOLE_ROW
 
+    @property
+    def deletes_rows(self) -> bool:
+        """Whether older rows of the keys go: all formats but `append`."""
+        return self.identifier != "append"
+
     def build(self, schema: Schema) -> ChangeFormat:
         """The format for a table of this schema.
 

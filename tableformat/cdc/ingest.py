@@ -19,7 +19,7 @@ from tableformat.cdc.batch_commit import BatchId, commit_batch, committed_batch
 from tableformat.cdc.dead_letter import commit_dead_letters
 from tableformat.cdc.events import ORDINAL, POSITION, VALUE, EventBatch
 from tableformat.cdc.options import GivenOptions
-from tableformat.cdc.sink import SinkPlan, WrittenFiles, parse_or_fail, plan_sink
+from tableformat.cdc.sink import SinkPlan, WrittenFiles, plan_sink
 from tableformat.commit.changeset import Changeset
 from tableformat.commit.engine import CommitResult, commit
 from tableformat.environment import Environment
@@ -99,12 +99,9 @@ def write_batch(plan: SinkPlan, events: pa.Table, batch: BatchId | None) -> Inge
         if done is not None and done >= batch.number:
             return IngestResult(events=events.num_rows, repeated=True)
     change_format = plan.writer.build_format()
-    keep_bad = plan.writer.dead_letter is not None
     slices = EventBatch.split(with_ordinals(events), PARSE_ROWS)
     with ThreadPoolExecutor(max_workers=pa.cpu_count()) as threads:
-        parsed = list(
-            threads.map(lambda part: parse_or_fail(change_format, part, keep_bad=keep_bad), slices)
-        )
+        parsed = list(threads.map(lambda part: plan.writer.parse(change_format, part), slices))
     skipped: Counter[str] = Counter()
     for part in parsed:
         skipped.update(part.skipped)

@@ -19,15 +19,24 @@ from tableformat.catalog.base import Identifier, TableState
 from tableformat.cdc.dead_letter import FROM_FIELD, load_dead_letter_table
 from tableformat.cdc.events import FILE, EventBatch, ParsedEvents
 from tableformat.cdc.formats import ChangeFormat, FormatChoice, choose_format
-from tableformat.cdc.options import GivenOptions, Option, OptionKind, OptionTable
+from tableformat.cdc.options import (
+    GivenOptions,
+    Option,
+    OptionKind,
+    OptionTable,
+    OptionValues,
+)
 from tableformat.cdc.reduce import ReducedChanges, reduce_changes
 from tableformat.cdc.row_codec import key_columns
+from tableformat.cdc.row_policy import POLICY_OPTIONS, RowPolicy
 from tableformat.cdc.rowkind import check_sink_takes
 from tableformat.commit.changeset import CommitKind
+from tableformat.commit.declarations import declare_sequence_column
 from tableformat.environment import Environment
 from tableformat.errors import CommitConflictError, InvalidInputError, UnsupportedError
 from tableformat.paths import data_file_locations, equality_delete_locations
 from tableformat.runtime import IdSource
+from tableformat.spec.constraints import define_sequence, sequence_field_id
 from tableformat.spec.data_file import DataFile
 from tableformat.spec.names import MAIN_BRANCH
 from tableformat.store.base import ObjectStore
@@ -66,6 +75,7 @@ SINK_OPTIONS = OptionTable(
             help="tasks that write a batch on Spark, and so files per partition and batch. "
             "Default: Spark's default parallelism",
         ),
+        *POLICY_OPTIONS,
     ),
 )
 
@@ -99,6 +109,7 @@ class ChangeWriter:
     delete_spec: PartitionSpec | None  # None: nothing is ever deleted (format `append`)
     choice: FormatChoice
     assume_new_keys: bool
+    policy: RowPolicy
     table: str  # its name, for dead letters
     dead_letter: TableMetadata | None  # None: a bad record fails the batch
 
@@ -116,9 +127,21 @@ class ChangeWriter:
         """The change format for the table."""
         return self.choice.build(self.schema)
 
+    def parse(self, change_format: ChangeFormat, events: EventBatch) -> ParsedEvents:
+        """Parse events; without a dead-letter table a bad record is an error.
+
+        Raises:
+            InvalidInputError: There is a bad record and no dead-letter table; names the first one.
+                Or see `ChangeFormat.parse`.
+        """
+        parsed = self.policy.complete(change_format.parse(events), events)
+        if parsed.bad.num_rows and self.dead_letter is None:
+            raise bad_record_error(parsed.bad)
+        return parsed
+
     def reduce(self, changes: pa.Table, change_format: ChangeFormat) -> ReducedChanges:
         """One row per key; see `reduce_changes`."""
-        order = [column.name for column in change_format.order]
+        order = self.policy.order(change_format)
         if FILE in changes.column_names:
             order.append(FILE)
         return reduce_changes(
@@ -143,21 +166,24 @@ class ChangeWriter:
         if changes.num_rows == 0:
             return WrittenFiles()
         if self.delete_spec is None:
-            data_files = self._data_files(changes.select(columns), ids)
+            data_files = self._data_files(self.policy.sorted(changes.select(columns)), ids)
             return WrittenFiles(tuple(data_files), changes=changes.num_rows)
         reduced = self.reduce(changes, change_format)
         sources = {field.source_id for field in self.delete_spec.fields}
-        placing = [c.name for c in self.schema.fields if c.field_id in sources]
+        sequence = sequence_field_id(self.metadata)
+        carried = () if sequence is None else (sequence,)
+        beside = [c.name for c in self.schema.fields if c.field_id in {*sources, *carried}]
         delete_files = write_equality_deletes(
             self.store,
-            reduced.keys(list(dict.fromkeys([*self.key, *placing]))),
+            self.policy.sorted_keys(reduced.keys(list(dict.fromkeys([*self.key, *beside])))),
             schema=self.schema,
             equality_ids=sorted(self.schema.identifier_field_ids),
             spec=self.delete_spec,
             properties=self.metadata.properties,
             location_for=equality_delete_locations(self.metadata, ids),
+            carried_ids=carried,
         )
-        data_files = self._data_files(reduced.rows(columns), ids)
+        data_files = self._data_files(self.policy.rows(reduced, columns), ids)
         return WrittenFiles(tuple(data_files), tuple(delete_files), changes=changes.num_rows)
 
     def write_dead_letters(self, bad: Sequence[pa.Table], ids: IdSource) -> list[DataFile]:
@@ -197,6 +223,7 @@ class SinkPlan:
     identifier: Identifier
     branch: str
     writer: ChangeWriter
+    values: OptionValues
     dead_letter: Identifier | None  # None: a bad record fails the batch
     shards: int | None
 
@@ -241,9 +268,15 @@ class SinkPlan:
         )
         if unchanged:
             return self
-        spec, state = _delete_spec(self.environment, state, self.writer.choice)
-        metadata = without_history(state.metadata)
-        return replace(self, writer=replace(self.writer, metadata=metadata, delete_spec=spec))
+        choice = self.writer.choice
+        spec, state = _delete_spec(self.environment, state, choice)
+        writer = replace(
+            self.writer,
+            metadata=without_history(state.metadata),
+            delete_spec=spec,
+            policy=RowPolicy.of(state.metadata, choice, self.values),
+        )
+        return replace(self, writer=writer)
 
 
 def plan_sink(
@@ -268,8 +301,8 @@ def plan_sink(
         NotFoundError: There is no such table.
         UnsupportedError: The table is not v3, or has columns that the format cannot read.
 
-    Effects: may add an unpartitioned partition spec to the table (see `delete_scope`), and create
-    the dead-letter table.
+    Effects: may declare the sequence column and add an unpartitioned partition spec to the table
+    (see `delete_scope`), and create the dead-letter table.
     """
     choice, (values,) = choose_format(format_name, options, SINK_OPTIONS)
     state = environment.catalog.load_table(identifier)
@@ -281,6 +314,8 @@ def plan_sink(
         dead_letter = parse_table_name(values.optional_text("dead-letter-table") or default)
     elif values.optional_text("dead-letter-table") is not None:
         raise InvalidInputError("dead-letter-table has no effect without on-bad-record=dead-letter")
+    state = _declare_sequence(environment, state, choice, values)
+    policy = RowPolicy.of(state.metadata, choice, values)
     spec, state = _delete_spec(environment, state, choice)
     letters = None if dead_letter is None else load_dead_letter_table(environment, dead_letter)
     writer = ChangeWriter(
@@ -289,6 +324,7 @@ def plan_sink(
         delete_spec=spec,
         choice=choice,
         assume_new_keys=values.flag("assume-new-keys"),
+        policy=policy,
         table=state.name,
         dead_letter=None if letters is None else without_history(letters.metadata),
     )
@@ -297,6 +333,7 @@ def plan_sink(
         identifier=identifier,
         branch=branch,
         writer=writer,
+        values=values,
         dead_letter=dead_letter,
         shards=values.optional_integer("shards"),
     )
@@ -314,7 +351,7 @@ def _check_table(state: TableState, choice: FormatChoice, branch: str) -> None:
         format_name=choice.identifier,
         has_primary_key=bool(state.metadata.schema().identifier_field_ids),
     )
-    if branch == MAIN_BRANCH and _deletes(choice):
+    if branch == MAIN_BRANCH and choice.deletes_rows:
         raise InvalidInputError(
             "cannot stage on the published branch: its readers never see equality deletes",
             table=state.name,
@@ -323,17 +360,34 @@ def _check_table(state: TableState, choice: FormatChoice, branch: str) -> None:
         )
 
 
+def _declare_sequence(
+    environment: Environment, state: TableState, choice: FormatChoice, values: OptionValues
+) -> TableState:
+    """The table with the sequence column of the options declared.
+
+    The choice is checked before it is declared: a wrong one leaves no trace on the table.
+    """
+    column = values.optional_text("sequence-column")
+    if column is None:
+        return state
+    if not choice.deletes_rows:
+        raise InvalidInputError(
+            "sequence-column has no effect: every row is a new one", format=choice.identifier
+        )
+    wanted = define_sequence(state.metadata.schema(), column)
+    properties = {**state.metadata.properties, **wanted}
+    trial = state.metadata.model_copy(update={"properties": properties})
+    RowPolicy.of(trial, choice, values)
+    return declare_sequence_column(environment, state.identifier, column)
+
+
 def _delete_spec(
     environment: Environment, state: TableState, choice: FormatChoice
 ) -> tuple[PartitionSpec | None, TableState]:
-    if not _deletes(choice):
+    if not choice.deletes_rows:
         return None, state
     known = choice.deletes_carry_rows
     return delete_spec(environment, state, values_of_deletes_known=known)
-
-
-def _deletes(choice: FormatChoice) -> bool:
-    return choice.identifier != "append"
 
 
 def without_history(metadata: TableMetadata) -> TableMetadata:
@@ -348,20 +402,6 @@ def without_history(metadata: TableMetadata) -> TableMetadata:
         "partition_statistics": [],
     }
     return metadata.model_copy(update=dropped)
-
-
-def parse_or_fail(
-    change_format: ChangeFormat, events: EventBatch, *, keep_bad: bool
-) -> ParsedEvents:
-    """Parse; without a dead-letter table a bad record is an error.
-
-    Raises:
-        InvalidInputError: There is a bad record and `keep_bad` is off. Names the first one.
-    """
-    parsed = change_format.parse(events)
-    if parsed.bad.num_rows and not keep_bad:
-        raise bad_record_error(parsed.bad)
-    return parsed
 
 
 def bad_record_error(bad: pa.Table) -> InvalidInputError:

@@ -25,7 +25,7 @@ from pyspark.sql import functions as sf
 from tableformat.cdc.events import EventBatch
 from tableformat.cdc.formats import ChangeFormat
 from tableformat.cdc.sharding import shards_of
-from tableformat.cdc.sink import ChangeWriter, WrittenFiles, parse_or_fail
+from tableformat.cdc.sink import ChangeWriter, WrittenFiles
 from tableformat.errors import InternalError
 from tableformat.runtime import SystemIds
 from tableformat.write.fragments import decode_data_files, encode_data_files
@@ -120,12 +120,11 @@ def _parser(writer: ChangeWriter, labels: tuple[int, ...]) -> ArrowMap:
     def parse(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         freeze_imports()
         change_format = writer.build_format()
-        keep_bad = writer.dead_letter is not None
         waiting: list[pa.Table] = []
         waiting_rows = 0
         counts: Counter[str] = Counter()
         for batch in batches:
-            parsed = parse_or_fail(change_format, EventBatch(batch), keep_bad=keep_bad)
+            parsed = writer.parse(change_format, EventBatch(batch))
             counts[EVENTS] += batch.num_rows
             counts[CHANGES] += parsed.changes.num_rows
             for what, count in parsed.skipped.items():

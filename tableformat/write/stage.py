@@ -14,6 +14,7 @@ from tableformat.commit.engine import CommitResult, commit
 from tableformat.environment import Environment
 from tableformat.errors import InvalidInputError, UnsupportedError
 from tableformat.paths import data_file_locations, equality_delete_locations
+from tableformat.spec.constraints import sequence_field_id
 from tableformat.spec.data_file import DataFile
 from tableformat.spec.names import MAIN_BRANCH, STAGING_BRANCH
 from tableformat.write.data_files import write_data_files
@@ -44,8 +45,8 @@ def stage_rows(
         summary: Summary properties, e.g. the writer's own marker.
 
     Raises:
-        InvalidInputError: No key, nothing to stage, a key twice in `upserts`, a wrong column, or
-            the published branch.
+        InvalidInputError: No key, nothing to stage, a key twice in `upserts`, a wrong column, a row
+            without the table's sequence, or the published branch.
         UnsupportedError: The table is not v3.
 
     Effects: data files, then delete files, then one commit. A crash before the commit leaves
@@ -54,6 +55,7 @@ def stage_rows(
     state = environment.catalog.load_table(identifier)
     _check(state, branch)
     schema = state.metadata.schema()
+    _check_sequence(state, upserts)
     keys = _keys(state, schema, upserts, deletes)
     spec, state = delete_spec(environment, state)
     data_files = _write_rows(environment, state, upserts)
@@ -97,6 +99,23 @@ def _check(state: TableState, branch: str) -> None:
             "cannot stage on a table without a primary key",
             table=state.name,
             action="declare identifier fields",
+        )
+
+
+def _check_sequence(state: TableState, upserts: pa.Table | None) -> None:
+    """Without its sequence a row would count as the oldest, and lose against what is there.
+
+    The keys of `deletes` have none: they delete what was there before, in arrival order.
+    """
+    field_id = sequence_field_id(state.metadata)
+    if field_id is None or upserts is None or not upserts.num_rows:
+        return
+    name = state.metadata.schema().find_column_name(field_id) or str(field_id)
+    if name not in upserts.column_names or upserts.column(name).null_count:
+        raise InvalidInputError(
+            "an upserted row lacks its value of the table's sequence column",
+            table=state.name,
+            column=name,
         )
 
 

@@ -1,0 +1,240 @@
+"""What a sink does to rows besides writing them: sequence, soft deletes, order within files.
+
+The sequence column (`spec.constraints`) orders the versions of a row, in a batch and across
+batches. It is a column of the table, so that the version of the row that is there can be compared;
+equality deletes carry it too. Its values are those of the rows, or with the option `sequence` of a
+JSON format the field of the event, which deletes have as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg.schema import Schema
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.types import BooleanType, PrimitiveType
+
+from tableformat.cdc.events import SEQUENCE_PREFIX, EventBatch, ParsedEvents
+from tableformat.cdc.formats import ChangeFormat, FormatChoice
+from tableformat.cdc.message_keys import storage
+from tableformat.cdc.options import Option, OptionKind, OptionValues
+from tableformat.cdc.reduce import ReducedChanges
+from tableformat.cdc.row_codec import key_columns
+from tableformat.errors import InvalidInputError
+from tableformat.spec.constraints import sequence_field_id
+from tableformat.spec.types import arrow_type
+
+UNSORTED = "none"
+EVENT_SEQUENCE = f"{SEQUENCE_PREFIX}0"
+
+POLICY_OPTIONS = (
+    Option(
+        name="sequence-column",
+        help="column of the table that orders the versions of a row, also across batches: an older "
+        "change never replaces a newer row. Declared on the table by its first use. Filled from "
+        "the field of `sequence`, if a JSON format has that option",
+    ),
+    Option(
+        name="soft-delete",
+        help="boolean column of the table: deleted rows stay and have true there. "
+        "With deletes=row they keep their values",
+    ),
+    Option(
+        name="sort-by",
+        kind=OptionKind.LIST,
+        help="columns that order the rows within a file, or `none` for arrival order. "
+        "Default: the primary key",
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowPolicy:
+    """The choices for one version of one table.
+
+    Attributes:
+        sequence: The table's sequence column, None without one.
+        sequence_type: Its Arrow type.
+        fill_sequence: Take its values from the event's sequence field.
+        soft_delete: Boolean column that marks deleted rows; None: deleted rows go.
+        sort_by: Columns that order the rows of a file.
+    """
+
+    sequence: str | None = None
+    sequence_type: pa.DataType | None = None
+    fill_sequence: bool = False
+    soft_delete: str | None = None
+    sort_by: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, metadata: TableMetadata, choice: FormatChoice, values: OptionValues) -> RowPolicy:
+        """Check the options against the table.
+
+        Raises:
+            InvalidInputError: A column is unknown or of the wrong type, or the format's deletes
+                cannot have what the option needs.
+        """
+        schema = metadata.schema()
+        field_id = sequence_field_id(metadata)
+        change_format = choice.build(schema)
+        sequence, kind, fills = None, None, False
+        if field_id is not None and choice.deletes_rows:
+            column = schema.find_field(field_id)
+            sequence, kind = column.name, arrow_type(column.field_type, path=column.name)
+            fills = _check_sequence(sequence, kind, choice, change_format)
+        soft_delete = values.optional_text("soft-delete")
+        if soft_delete is not None:
+            _check_soft_delete(soft_delete, schema, choice)
+        return cls(
+            sequence=sequence,
+            sequence_type=kind,
+            fill_sequence=fills,
+            soft_delete=soft_delete,
+            sort_by=_sort_columns(values.names("sort-by"), schema),
+        )
+
+    def order(self, change_format: ChangeFormat) -> list[str]:
+        """Columns of the changes that order those of one key, before the file and the ordinal."""
+        if self.sequence is not None:
+            return [self.sequence]
+        return [column.name for column in change_format.order]
+
+    def complete(self, parsed: ParsedEvents, events: EventBatch) -> ParsedEvents:
+        """Give every change its sequence; events without one become bad records.
+
+        Rows of a Debezium snapshot may lack it: they are the oldest.
+        """
+        if self.sequence is None:
+            return parsed
+        changes = parsed.changes
+        place = changes.schema.get_field_index(self.sequence)
+        if self.fill_sequence:
+            filled = changes.column(EVENT_SEQUENCE).cast(self.sequence_type)
+            changes = changes.set_column(place, changes.schema.field(place), filled)
+            return ParsedEvents(changes, parsed.bad, parsed.rows, parsed.skipped)
+        absent = changes.column(place).is_null().to_numpy()
+        if not absent.any():
+            return parsed
+        bad_rows = np.unique(parsed.rows[absent])
+        reason = f"the change lacks a value of the sequence column '{self.sequence}'"
+        more = events.bad_records({int(row): reason for row in bad_rows})
+        keep = ~np.isin(parsed.rows, bad_rows)
+        return ParsedEvents(
+            changes=changes.filter(pa.array(keep)),
+            bad=pa.concat_tables([parsed.bad, more]),
+            rows=parsed.rows[keep],
+            skipped=parsed.skipped,
+        )
+
+    def rows(self, reduced: ReducedChanges, columns: list[str]) -> pa.Table:
+        """The rows to write: those that stay, with soft deletes also those that go."""
+        if self.soft_delete is None:
+            return self.sorted(reduced.rows(columns))
+        rows = reduced.last.select(columns)
+        place = rows.schema.get_field_index(self.soft_delete)
+        given = pc.fill_null(rows.column(place), False)
+        marks = pc.or_(given, pa.chunked_array([pa.array(~reduced.upserts)]))
+        return self.sorted(rows.set_column(place, rows.schema.field(place), marks))
+
+    def sorted_keys(self, keys: pa.Table) -> pa.Table:
+        """Keys to delete in the order of `sort_by`, as far as they have its columns."""
+        names = tuple(name for name in self.sort_by if name in keys.column_names)
+        return replace(self, sort_by=names).sorted(keys)
+
+    def sorted(self, rows: pa.Table) -> pa.Table:
+        """The rows in the order of `sort_by`, nulls first; equal ones as they came."""
+        if not self.sort_by or rows.num_rows < 2:
+            return rows
+        keys: dict[str, pa.Array] = {}
+        for number, name in enumerate(self.sort_by):
+            column = _plain(rows.column(name))
+            if column.null_count:  # False sorts before True
+                keys[f"valid_{number}"] = column.is_valid()
+            keys[f"value_{number}"] = column
+        indices = pc.sort_indices(pa.table(keys), sort_keys=[(name, "ascending") for name in keys])
+        return rows.take(indices)
+
+
+def _check_sequence(
+    column: str, kind: pa.DataType, choice: FormatChoice, change_format: ChangeFormat
+) -> bool:
+    """Whether the column is filled from the event's sequence field."""
+    order = list(change_format.order)
+    if choice.factory.is_typed:
+        if choice.values.names("sequence") not in ((), (column,)):
+            raise InvalidInputError(
+                "the table orders changes by another column",
+                sequence=list(choice.values.names("sequence")),
+                sequence_column=column,
+                action="leave out the option 'sequence'",
+            )
+        return False
+    if not order:
+        if not choice.deletes_carry_rows:
+            raise InvalidInputError(
+                "deletes have nothing that says how old they are",
+                sequence_column=column,
+                action="set sequence=FIELD to fill the column from the event, or deletes=row if "
+                "deletes hold the whole old row",
+            )
+        return False
+    if len(order) > 1:
+        raise InvalidInputError(
+            "one column cannot hold a sequence of several fields",
+            sequence_column=column,
+            action="name one field in the option 'sequence'",
+        )
+    try:
+        pa.array([], order[0].type).cast(kind)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise InvalidInputError(
+            f"the sequence field's type {order[0].type} does not fit the column's type {kind}",
+            sequence_column=column,
+        ) from error
+    return True
+
+
+def _check_soft_delete(column: str, schema: Schema, choice: FormatChoice) -> None:
+    found = next((each for each in schema.fields if each.name == column), None)
+    if not choice.deletes_rows:
+        raise InvalidInputError("soft-delete has no effect: the format has no deletes")
+    if found is None or not isinstance(found.field_type, BooleanType) or found.required:
+        raise InvalidInputError(
+            "soft-delete needs an optional boolean column of the table",
+            column=column,
+            columns=list(schema.column_names),
+            action="add the column first",
+        )
+    keys = key_columns(schema)
+    needed = [
+        each.name
+        for each in schema.fields
+        if each.required and each.name not in keys and each.write_default is None
+    ]
+    if needed and not choice.deletes_carry_rows:
+        raise InvalidInputError(
+            "a deleted row cannot stay: deletes hold the key only, and a column is required",
+            column=needed[0],
+            action="set deletes=row if deletes hold the whole old row, or make the column optional",
+        )
+
+
+def _sort_columns(names: tuple[str, ...], schema: Schema) -> tuple[str, ...]:
+    if names == (UNSORTED,):
+        return ()
+    fields: Mapping[str, object] = {each.name: each.field_type for each in schema.fields}
+    for name in names:
+        if not isinstance(fields.get(name), PrimitiveType):
+            raise InvalidInputError(
+                "sort-by needs columns of primitive types", column=name, columns=list(fields)
+            )
+    return names or key_columns(schema)
+
+
+def _plain(column: pa.ChunkedArray) -> pa.Array:
+    array = column.combine_chunks()
+    return storage(array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array)
