@@ -60,8 +60,10 @@ WAREHOUSE_FOLDER = ".icefold/index"
 Progress = Callable[[BuildProgress], None]
 
 
-def index_folder(environment: Environment, state: TableState, target: str) -> Path:
-    """Where the index of one branch of one table lives.
+def index_folder(
+    environment: Environment, state: TableState, target: str, name: str | None = None
+) -> Path:
+    """Where the index of one branch of one table lives; `name` is a secondary index.
 
     The catalog property `index-directory`, else `.icefold/index` in a local warehouse, else the
     user's cache folder. By table uuid, so a table of the same name made later has its own.
@@ -74,7 +76,9 @@ def index_folder(environment: Environment, state: TableState, target: str) -> Pa
     if root is None:
         cache = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
         root = str(Path(cache) / "icefold" / "index")
-    return Path(root) / str(state.metadata.table_uuid) / quote(target, safe="")
+    # Quoting leaves no @ in a branch's name.
+    folder = quote(target, safe="") + ("" if name is None else f"@{name}")
+    return Path(root) / str(state.metadata.table_uuid) / folder
 
 
 @dataclass(slots=True)
@@ -86,12 +90,14 @@ class LocalIndexKeeper:
         folder: The index folder.
         rebuild: Build afresh once, whatever is there.
         progress: Told how far a build is.
+        field_ids: The indexed columns; None: the primary key.
     """
 
     environment: Environment
     folder: Path
     rebuild: bool = False
     progress: Progress | None = None
+    field_ids: tuple[int, ...] | None = None
     _index: RocksIndex | None = field(default=None, init=False)
 
     def __enter__(self) -> Self:
@@ -111,23 +117,8 @@ class LocalIndexKeeper:
     ) -> tuple[PrimaryKeyIndex, str]:
         """See `IndexKeeper`."""
         self.rebuild = self.rebuild or rebuild
-        reader = KeyReader(
-            self.environment.store,
-            state.metadata,
-            sorted(state.metadata.schema().identifier_field_ids),
-        )
-        head = state.head(target)
-        wanted = head_binding(state, target, reader.key.fingerprint, head)
-        index = self._opened(wanted)
-        if index is None:
-            return self._build(wanted, reader, live), "built"
-        if index.binding.snapshot_id == wanted.snapshot_id:
-            return index, "current"
-        why_not = self._follow(index, state, head, wanted, reader, live)
-        if why_not is None:
-            return index, "followed"
-        logger.warning("index %s: built afresh: %s", self.folder, why_not)
-        return self._build(wanted, reader, live), "built"
+        head = TargetHead.of(self.environment, state, target, live, field_ids=self.field_ids)
+        return bring_to_head(head, self._opened(head.wanted), self._build, name=str(self.folder))
 
     def _opened(self, wanted: IndexBinding) -> RocksIndex | None:
         if self.rebuild:
@@ -139,50 +130,85 @@ class LocalIndexKeeper:
             self._index = opened.index
         return self._index
 
-    def _follow(
-        self,
-        index: RocksIndex,
-        state: TableState,
-        head: Snapshot | None,
-        wanted: IndexBinding,
-        reader: KeyReader,
-        live: LiveFiles,
-    ) -> str | None:
-        """Bring the index to `head`; returns why that cannot be done, None when it is."""
-        bound = index.binding.snapshot_id
-        old = None if bound is None else state.metadata.snapshot_by_id(bound)
-        if bound is not None and old is None:
-            return f"snapshot {bound}, which it reflects, has expired"
-        try:
-            difference = self._difference(state, old, head)
-        except NotFoundError as error:
-            return f"snapshot {bound}, which it reflects, cannot be read ({error})"
-        if difference.rebuild is not None:
-            return difference.rebuild
-        try:
-            prepared = index.prepare(
-                changes_to_follow(
-                    difference.dropped,
-                    _rows_to_put(self.environment.store, reader, difference, live),
-                    reader.key,
-                )
-            )
-            index.apply(prepared, wanted)
-        except CorruptDataError as error:
-            if "location" in error.context:  # a data file, which no rebuild repairs
-                raise
-            return f"it is damaged ({error})"
-        return None
+    def _build(self, head: TargetHead) -> RocksIndex:
+        self.close()
+        self._index = build_index(
+            self.folder,
+            head.wanted,
+            head.reader.key,
+            head.sources(),
+            runtime=self.environment.runtime,
+            options=BuildOptions(threads=max(os.cpu_count() or 1, 2)),
+            progress=self.progress,
+        )
+        self.rebuild = False
+        return self._index
 
-    def _difference(
-        self, state: TableState, old: Snapshot | None, new: Snapshot | None
-    ) -> TableDifference:
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetHead:
+    """The head of a target branch, as an index sees it.
+
+    Attributes:
+        environment: Where files are read.
+        state: The table version.
+        snapshot: The head; None for a branch without snapshots.
+        live: Its live files.
+        reader: Reads the key.
+        wanted: What an index of it is bound to.
+    """
+
+    environment: Environment
+    state: TableState
+    snapshot: Snapshot | None
+    live: LiveFiles
+    reader: KeyReader
+    wanted: IndexBinding
+
+    @staticmethod
+    def of(
+        environment: Environment,
+        state: TableState,
+        target: str,
+        live: LiveFiles,
+        *,
+        field_ids: tuple[int, ...] | None = None,
+    ) -> TargetHead:
+        """The head of `target`, whose live files are `live`; None: the primary key's columns."""
+        ids = field_ids or sorted(state.metadata.schema().identifier_field_ids)
+        reader = KeyReader(environment.store, state.metadata, ids)
+        snapshot = state.head(target)
+        return TargetHead(
+            environment=environment,
+            state=state,
+            snapshot=snapshot,
+            live=live,
+            reader=reader,
+            wanted=head_binding(state, target, reader.key.fingerprint, snapshot),
+        )
+
+    def sources(self) -> list[SourceFile]:
+        """Every live data file, to build an index from."""
         store = self.environment.store
+        return [
+            SourceFile(
+                file=indexed_file(entry.data_file),
+                record_count=entry.data_file.record_count,
+                read=partial(
+                    _live_rows, store, self.reader, entry.data_file, self.live.dvs.get(path)
+                ),
+            )
+            for path, entry in self.live.data.items()
+        ]
+
+    def difference(self, old: Snapshot | None) -> TableDifference:
+        """What has changed since another snapshot."""
+        store, new = self.environment.store, self.snapshot
         manifests = manifest_difference(
             [] if old is None else load_manifest_list(store, old),
             [] if new is None else load_manifest_list(store, new),
         )
-        newer = ancestors(state.metadata, None if new is None else new.snapshot_id)
+        newer = ancestors(self.state.metadata, None if new is None else new.snapshot_id)
         is_forward = old is None or any(s.snapshot_id == old.snapshot_id for s in newer)
         return table_difference(
             live_entries(store, manifests.only_old),
@@ -190,29 +216,59 @@ class LocalIndexKeeper:
             is_forward=is_forward,
         )
 
-    def _build(self, wanted: IndexBinding, reader: KeyReader, live: LiveFiles) -> RocksIndex:
-        self.close()
-        sources = [
-            SourceFile(
-                file=indexed_file(entry.data_file),
-                record_count=entry.data_file.record_count,
-                read=partial(
-                    _live_rows, self.environment.store, reader, entry.data_file, live.dvs.get(path)
-                ),
+
+def bring_to_head(
+    head: TargetHead,
+    index: PrimaryKeyIndex | None,
+    build: Callable[[TargetHead], PrimaryKeyIndex],
+    *,
+    name: str,
+) -> tuple[PrimaryKeyIndex, str]:
+    """Use an index as it is, let it follow, or build it; and say which.
+
+    Args:
+        head: Where to.
+        index: What is there; None: nothing that can be used.
+        build: Builds it afresh.
+        name: Where the index lives, for the log.
+    """
+    if index is None:
+        return build(head), "built"
+    if index.binding.snapshot_id == head.wanted.snapshot_id:
+        return index, "current"
+    why_not = _follow(index, head)
+    if why_not is None:
+        return index, "followed"
+    logger.warning("index %s: built afresh: %s", name, why_not)
+    return build(head), "built"
+
+
+def _follow(index: PrimaryKeyIndex, head: TargetHead) -> str | None:
+    """Bring an index to the head; returns why that cannot be done, None when it is."""
+    bound = index.binding.snapshot_id
+    old = None if bound is None else head.state.metadata.snapshot_by_id(bound)
+    if bound is not None and old is None:
+        return f"snapshot {bound}, which it reflects, has expired"
+    try:
+        difference = head.difference(old)
+    except NotFoundError as error:
+        return f"snapshot {bound}, which it reflects, cannot be read ({error})"
+    if difference.rebuild is not None:
+        return difference.rebuild
+    try:
+        prepared = index.prepare(
+            changes_to_follow(
+                difference.dropped,
+                rows_to_put(head.environment.store, head.reader, difference, head.live),
+                head.reader.key,
             )
-            for path, entry in live.data.items()
-        ]
-        self._index = build_index(
-            self.folder,
-            wanted,
-            reader.key,
-            sources,
-            runtime=self.environment.runtime,
-            options=BuildOptions(threads=max(os.cpu_count() or 1, 2)),
-            progress=self.progress,
         )
-        self.rebuild = False
-        return self._index
+        index.apply(prepared, head.wanted)
+    except CorruptDataError as error:
+        if "location" in error.context:  # a data file, which no rebuild repairs
+            raise
+        return f"it is damaged ({error})"
+    return None
 
 
 def head_binding(
@@ -233,9 +289,10 @@ def indexed_file(file: DataFile) -> IndexedFile:
     return IndexedFile(file_path=file.file_path, spec_id=file.spec_id, partition=file.partition)
 
 
-def _rows_to_put(
+def rows_to_put(
     store: ObjectStore, reader: KeyReader, difference: TableDifference, live: LiveFiles
 ) -> list[RowsToPut]:
+    """The rows that an index has to learn to follow a difference; `live` is the newer snapshot."""
     rows = [
         RowsToPut(indexed_file(entry.data_file), partial(reader.read_rows, entry.data_file))
         for entry in difference.added

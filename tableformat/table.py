@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyiceberg.expressions import BooleanExpression
@@ -20,6 +20,7 @@ from tableformat.commit.changeset import Changeset, CommitKind
 from tableformat.commit.engine import CommitResult, commit
 from tableformat.commit.expire import ExpiryReport, apply_expiry
 from tableformat.commit.expiry_plan import ExpiryPolicy
+from tableformat.commit.index_declarations import add_index, drop_index
 from tableformat.commit.operations import (
     overwrite_changeset,
     replace_partitions_changeset,
@@ -27,21 +28,25 @@ from tableformat.commit.operations import (
 )
 from tableformat.environment import Environment
 from tableformat.errors import InvalidInputError
+from tableformat.lookup.result import LookupResult
+from tableformat.lookup.session import Lookup
 from tableformat.paths import data_file_locations
 from tableformat.scan.row_filter import parse_filter
 from tableformat.spec.constraints import ImmutableColumns, immutable_columns
 from tableformat.spec.data_file import DataFile
 from tableformat.spec.names import MAIN_BRANCH, STAGING_BRANCH
+from tableformat.spec.secondary_indexes import secondary_indexes
 from tableformat.table_refs import TableRefs
 from tableformat.table_scan import Scan, new_scan
 from tableformat.write.data_files import write_data_files
 from tableformat.write.stage import stage_rows
 
 if TYPE_CHECKING:  # Spark is an optional dependency
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
     from tableformat.cdc.ingest import IngestResult
+    from tableformat.rowlevel.execute import RowLevelResult  # sqlglot is loaded when it is needed
 
 
 class Table:
@@ -50,6 +55,7 @@ class Table:
     def __init__(self, environment: Environment, state: TableState) -> None:
         self.environment = environment
         self.state = state
+        self._lookup: Lookup | None = None
 
     def __repr__(self) -> str:
         return f"Table({self.name!r}, primary_key={list(self.primary_key)})"
@@ -316,6 +322,155 @@ class Table:
             net=net,
             columns=columns,
             row_filter=filter,
+        )
+
+    def lookup(
+        self,
+        keys: Any,
+        columns: Sequence[str] | None = None,
+        *,
+        index: str | None = None,
+        branch: str | None = None,
+        tag: str | None = None,
+        snapshot_id: int | None = None,
+    ) -> LookupResult:
+        """The rows of keys, through the primary-key index or a secondary one.
+
+        Without an index, or when it cannot be brought to the snapshot, the rows are found by a
+        scan of the files that may hold them; the result's `source` and `reason` say so.
+
+        Args:
+            keys: A table of the key's columns (Arrow, polars, pandas), a dict, or a list of
+                dicts, of tuples in the order of `primary_key`, or of values when the key is one
+                column; or one such value. NULL finds rows whose column is NULL.
+            columns: Columns wanted, metadata columns included; None: all of the table.
+            index: A secondary index, by the name it was declared with.
+            branch: Read another branch than `main`.
+            tag: Read a tag.
+            snapshot_id: Read a snapshot.
+
+        Raises:
+            InvalidInputError: Keys without the key's columns, values that do not fit, an unknown
+                column.
+            NotFoundError: There is no such index, branch, tag or snapshot.
+
+        Cost: what was read stays in memory, within bounds, for the next lookup on this object.
+        """
+        if self._lookup is None:
+            self._lookup = Lookup(self.environment, self.identifier)
+        return self._lookup.find(
+            keys, columns, index=index, branch=branch, tag=tag, snapshot_id=snapshot_id
+        )
+
+    @property
+    def indexes(self) -> dict[str, tuple[str, ...]]:
+        """The declared secondary indexes: columns by name."""
+        declared = secondary_indexes(self.state.metadata)
+        return {name: index.columns for name, index in declared.items()}
+
+    def add_index(self, name: str, columns: Sequence[str]) -> Table:
+        """Declare a secondary index. The next `resolve`, or `icefold index build`, builds it.
+
+        Raises:
+            AlreadyExistsError: There is one of that name on other columns.
+            InvalidInputError: A column that is unknown or cannot be compared (float, nested).
+        """
+        self._move_on(add_index(self.environment, self.identifier, name, columns))
+        return self
+
+    def drop_index(self, name: str) -> Table:
+        """Drop a secondary index; `NotFoundError` if there is none of that name."""
+        self._move_on(drop_index(self.environment, self.identifier, name))
+        return self
+
+    def delete(
+        self,
+        where: str | None = None,
+        *,
+        branch: str = MAIN_BRANCH,
+        spark: SparkSession | None = None,
+        mode: str | None = None,
+        retries: int = 0,
+    ) -> RowLevelResult:
+        """Delete the rows for which a condition is true; without one, all rows.
+
+        Args:
+            where: A condition in Spark SQL (`amount > 10 AND region = 'EU'`).
+            branch: The branch to change.
+            spark: Evaluates the condition; without it only plain comparisons can be.
+            mode: `merge-on-read` or `copy-on-write`; None: the table's `write.delete.mode`.
+            retries: How often to plan again after losing against another commit.
+
+        Raises:
+            See `rowlevel.execute.run_statement`.
+        """
+        from tableformat.rowlevel.requests import delete_statement, run_on_table
+
+        statement = delete_statement(self.identifier, where)
+        return run_on_table(self, statement, branch=branch, spark=spark, mode=mode, retries=retries)
+
+    def update(
+        self,
+        assignments: Mapping[str, str],
+        where: str | None = None,
+        *,
+        branch: str = MAIN_BRANCH,
+        spark: SparkSession | None = None,
+        mode: str | None = None,
+        retries: int = 0,
+    ) -> RowLevelResult:
+        """Change columns of the rows for which a condition is true; without one, of all rows.
+
+        Args:
+            assignments: Column to value, an expression in Spark SQL: `{"amount": "amount * 2",
+                "status": "'paid'"}`.
+            where: As for `delete`, like the other arguments.
+            branch: See `delete`.
+            spark: See `delete`.
+            mode: See `delete`; the property is `write.update.mode`.
+            retries: See `delete`.
+        """
+        from tableformat.rowlevel.requests import run_on_table, update_statement
+
+        statement = update_statement(self.identifier, assignments, where)
+        return run_on_table(self, statement, branch=branch, spark=spark, mode=mode, retries=retries)
+
+    def merge(
+        self,
+        source: DataFrame | pa.Table | str,
+        on: str,
+        clauses: Sequence[str] = (
+            "WHEN MATCHED THEN UPDATE SET *",
+            "WHEN NOT MATCHED THEN INSERT *",
+        ),
+        *,
+        branch: str = MAIN_BRANCH,
+        spark: SparkSession | None = None,
+        mode: str | None = None,
+        retries: int = 0,
+    ) -> RowLevelResult:
+        """MERGE INTO this table, which is `t` in the expressions; the source is `s`.
+
+        Args:
+            source: A DataFrame, an Arrow table, or the name of a table or view.
+            on: The condition: `t.id = s.id`.
+            clauses: WHEN … THEN …, in order, as in SQL.
+            branch: See `delete`, like the others.
+            spark: The session; None: the source's, else the active one.
+            mode: See `delete`; the property is `write.merge.mode`.
+            retries: See `delete`.
+        """
+        from tableformat.rowlevel.requests import merge_statement, run_on_table
+
+        statement = merge_statement(self.identifier, source, on, clauses)
+        return run_on_table(
+            self,
+            statement,
+            branch=branch,
+            spark=spark,
+            mode=mode,
+            retries=retries,
+            source=None if isinstance(source, str) else source,
         )
 
     @property

@@ -1,0 +1,186 @@
+"""From what a caller gives as keys to columns of the key's own types."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+import pyarrow as pa
+from pyiceberg.schema import Schema
+from pyiceberg.types import DoubleType, FloatType, NestedField, PrimitiveType, UUIDType
+
+from tableformat.errors import InvalidInputError
+from tableformat.spec.types import arrow_type
+
+
+@dataclass(frozen=True, slots=True)
+class KeyColumns:
+    """The columns of a key in field-id order; names are dotted inside structs."""
+
+    fields: tuple[NestedField, ...]
+    names: tuple[str, ...]
+
+    @staticmethod
+    def of(schema: Schema, field_ids: Sequence[int], *, what: str) -> KeyColumns:
+        """The columns with these ids.
+
+        Raises:
+            InvalidInputError: One is not in the schema.
+        """
+        fields, names = [], []
+        for field_id in sorted(field_ids):
+            name = schema.find_column_name(field_id)
+            if name is None:
+                raise InvalidInputError(
+                    f"a column of {what} does not exist in this snapshot", field_id=field_id
+                )
+            fields.append(schema.find_field(field_id))
+            names.append(name)
+        if not fields:
+            raise InvalidInputError("a table without a primary key has no rows by key")
+        return KeyColumns(tuple(fields), tuple(names))
+
+    @property
+    def field_ids(self) -> tuple[int, ...]:
+        """Ascending."""
+        return tuple(field.field_id for field in self.fields)
+
+    @property
+    def roots(self) -> tuple[str, ...]:
+        """The top-level columns they are in, each once."""
+        return tuple(dict.fromkeys(name.split(".")[0] for name in self.names))
+
+    def leaf(self, rows: pa.Table, ordinal: int) -> pa.ChunkedArray:
+        """The column of one key field in rows that have its root; null below a null struct."""
+        root, *below = self.names[ordinal].split(".")
+        column = rows.column(root)
+        for name in below:
+            parts = [chunk.flatten()[chunk.type.get_field_index(name)] for chunk in column.chunks]
+            kind = column.type.field(column.type.get_field_index(name)).type
+            column = pa.chunked_array(parts, kind)
+        return column
+
+
+def check_indexable(field: NestedField, name: str) -> None:
+    """Refuse columns whose values have no one equality.
+
+    Raises:
+        InvalidInputError: A nested column, or float or double: NaN and -0.0 have no one value.
+    """
+    kind = field.field_type
+    if not isinstance(kind, PrimitiveType) or isinstance(kind, FloatType | DoubleType):
+        raise InvalidInputError("a column of this type cannot be in a key", column=name, type=kind)
+
+
+def parse_keys(given: Any, columns: KeyColumns) -> pa.Table:
+    """Keys as a table with exactly the key's columns and types, in field-id order.
+
+    Args:
+        given: A table or record batch (Arrow, polars, pandas: anything with Arrow's stream
+            interface), a dict of one key or of columns, a list of dicts, of tuples in field-id
+            order or, for a key of one column, of values; or one such value.
+        columns: The key.
+
+    Raises:
+        InvalidInputError: Missing or unknown key columns, or values that do not fit their types.
+    """
+    by_name = _by_name(given, columns)
+    _check_names(by_name, columns)
+    arrays = [
+        _typed(by_name[name], field, name)
+        for name, field in zip(columns.names, columns.fields, strict=True)
+    ]
+    if len({len(array) for array in arrays}) > 1:
+        raise InvalidInputError("key columns differ in length", columns=", ".join(columns.names))
+    return pa.table(arrays, names=list(columns.names))
+
+
+def _by_name(given: Any, columns: KeyColumns) -> Mapping[str, Any]:
+    if isinstance(given, pa.RecordBatch):
+        given = pa.table(given)
+    if not isinstance(given, pa.Table) and hasattr(given, "__arrow_c_stream__"):
+        given = pa.table(given)
+    if isinstance(given, pa.Table):
+        if len(set(given.column_names)) != given.num_columns:
+            raise InvalidInputError("two columns of the keys have the same name")
+        return dict(zip(given.column_names, given.columns, strict=True))
+    if isinstance(given, Mapping):
+        several = any(_is_column(value) for value in given.values())
+        return given if several else {name: [value] for name, value in given.items()}
+    rows = list(given) if isinstance(given, Sequence | set | frozenset) else None
+    if rows is None or isinstance(given, str | bytes):
+        rows = given.to_pylist() if _is_column(given) else [given]
+    if rows and all(isinstance(row, Mapping) for row in rows):
+        names = {name for row in rows for name in row}
+        for row in rows:
+            if set(row) != names:
+                raise InvalidInputError(
+                    "keys have different columns", columns=", ".join(sorted(map(str, names)))
+                )
+        return {name: [row[name] for row in rows] for name in names}
+    if len(columns.names) == 1:
+        return {columns.names[0]: [_only(row) for row in rows]}
+    if not all(isinstance(row, tuple | list) and len(row) == len(columns.names) for row in rows):
+        raise InvalidInputError(
+            "a key of several columns is a dict, or a tuple of its values",
+            columns=", ".join(columns.names),
+        )
+    return {name: [row[at] for row in rows] for at, name in enumerate(columns.names)}
+
+
+def _only(row: Any) -> Any:
+    return row[0] if isinstance(row, tuple | list) and len(row) == 1 else row
+
+
+def _is_column(value: Any) -> bool:
+    return isinstance(value, list | tuple | pa.Array | pa.ChunkedArray) or hasattr(value, "dtype")
+
+
+def _check_names(given: Mapping[str, Any], columns: KeyColumns) -> None:
+    unknown = sorted(str(name) for name in given if name not in columns.names)
+    missing = [name for name in columns.names if name not in given]
+    if unknown or missing:
+        problem = (
+            f"{unknown[0]!r} is no column of the key" if unknown else f"{missing[0]!r} is missing"
+        )
+        raise InvalidInputError(
+            f"keys do not have the key's columns: {problem}", key=", ".join(columns.names)
+        )
+
+
+def _typed(values: Any, field: NestedField, name: str) -> pa.Array:
+    target = arrow_type(field.field_type, path=name)
+    try:
+        if isinstance(values, pa.ChunkedArray):
+            values = values.combine_chunks()
+        if isinstance(values, pa.ChunkedArray):  # without a chunk
+            values = pa.array([], values.type)
+        if not isinstance(values, pa.Array):
+            if isinstance(field.field_type, UUIDType):
+                return _uuids(values, target)
+            if hasattr(values, "dtype"):
+                values = pa.array(values)
+            else:
+                return pa.array(list(values), target)
+        if values.type == target:
+            return values
+        if isinstance(target, pa.BaseExtensionType):
+            return _uuids(values.to_pylist(), target)
+        return values.cast(target, safe=True)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError, AttributeError) as error:
+        raise InvalidInputError(
+            f"a key value does not fit its column: {error}", column=name, type=field.field_type
+        ) from error
+
+
+def _uuids(values: Any, target: pa.DataType) -> pa.Array:
+    stored = [None if value is None else _uuid(value).bytes for value in values]
+    return pa.ExtensionArray.from_storage(target, pa.array(stored, pa.binary(16)))
+
+
+def _uuid(value: Any) -> UUID:
+    if isinstance(value, UUID):
+        return value
+    return UUID(bytes=value) if isinstance(value, bytes) else UUID(str(value))
