@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from maintenance.cli.changes import changes
 from maintenance.cli.constraint import immutable
 from maintenance.cli.context import CliContext, GuardedGroup, parse_properties
 from maintenance.cli.index import index
@@ -50,7 +51,7 @@ def cli(
     ctx.obj = CliContext(catalog_name, properties)
 
 
-for command in (table, ingest, resolve_command, maintain, scan, status, index, lock):
+for command in (table, ingest, resolve_command, maintain, scan, changes, status, index, lock):
     cli.add_command(command)
 table.add_command(immutable)
 

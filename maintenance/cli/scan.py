@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import csv
-import json
-import sys
-from collections.abc import Iterator
-from typing import Any
+from datetime import UTC, datetime, timedelta
 
 import click
-import pyarrow as pa
-from rich.table import Table as Grid
 
 from maintenance.cli.context import CliContext, parse_columns, pass_context
+from maintenance.cli.row_output import PREVIEW_ROWS, format_option, print_rows
+from tableformat.errors import InvalidInputError
 
-PREVIEW_ROWS = 20
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @click.command("scan")
@@ -24,15 +20,13 @@ PREVIEW_ROWS = 20
 @click.option("--branch", help="Read a branch; 'staging' has unresolved deletes applied.")
 @click.option("--tag", help="Read a tag.")
 @click.option("--snapshot-id", type=int, help="Read a snapshot.")
-@click.option("--limit", type=click.IntRange(min=0), help="At most so many rows.")
 @click.option(
-    "--format",
-    "output",
-    type=click.Choice(["table", "csv", "json", "count"]),
-    default="table",
-    show_default=True,
-    help="'table' shows the first rows, 'csv' and 'json' (lines) print all of them.",
+    "--as-of",
+    metavar="TIME",
+    help="Read what the branch held then: 2026-01-31T12:00:00 (UTC, or with an offset).",
 )
+@click.option("--limit", type=click.IntRange(min=0), help="At most so many rows.")
+@format_option
 @pass_context
 def scan(
     context: CliContext,
@@ -42,6 +36,7 @@ def scan(
     branch: str | None,
     tag: str | None,
     snapshot_id: int | None,
+    as_of: str | None,
     limit: int | None,
     output: str,
 ) -> None:
@@ -52,39 +47,23 @@ def scan(
         branch=branch,
         tag=tag,
         snapshot_id=snapshot_id,
-        limit=min(limit or PREVIEW_ROWS, PREVIEW_ROWS) if output == "table" else limit,
+        as_of_ms=None if as_of is None else _milliseconds(as_of),
+        limit=_preview_limit(limit) if output == "table" else limit,
     )
-    batches = wanted.to_batches()
-    if output == "count":
-        click.echo(sum(batch.num_rows for batch in batches))
-    elif output == "csv":
-        _print_csv(wanted.arrow_schema().names, batches)
-    elif output == "json":
-        for row in _rows(batches):
-            click.echo(json.dumps(row, default=str))
-    else:
-        _print_preview(context, wanted.arrow_schema().names, batches)
+    print_rows(context, wanted.arrow_schema().names, wanted.to_batches(), output)
 
 
-def _rows(batches: Iterator[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
-    for batch in batches:
-        yield from batch.to_pylist()
+def _preview_limit(limit: int | None) -> int:
+    return PREVIEW_ROWS if limit is None else min(limit, PREVIEW_ROWS)
 
 
-def _print_csv(names: list[str], batches: Iterator[pa.RecordBatch]) -> None:
-    writer = csv.DictWriter(sys.stdout, names, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(_rows(batches))
-
-
-def _print_preview(
-    context: CliContext, names: list[str], batches: Iterator[pa.RecordBatch]
-) -> None:
-    grid = Grid(*names)
-    shown = 0
-    for row in _rows(batches):
-        grid.add_row(*("NULL" if value is None else str(value) for value in row.values()))
-        shown += 1
-    context.out.print(grid)
-    if shown == PREVIEW_ROWS:
-        click.echo(f"(the first {PREVIEW_ROWS} rows; --format csv or json prints all)", err=True)
+def _milliseconds(text: str) -> int:
+    """ISO 8601 text as milliseconds since the epoch."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise InvalidInputError(
+            "not a time", action="write it as 2026-01-31T12:00:00", as_of=repr(text)
+        ) from None
+    moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+    return (moment - EPOCH) // timedelta(milliseconds=1)

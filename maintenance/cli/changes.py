@@ -1,0 +1,54 @@
+"""`icefold changes`: what changed between two versions."""
+
+from __future__ import annotations
+
+import click
+
+from maintenance.cli.context import CliContext, parse_columns, pass_context
+from maintenance.cli.row_output import format_option, print_rows
+
+
+@click.command("changes")
+@click.argument("table_name", metavar="TABLE")
+@click.option("--from", "from_snapshot", metavar="VERSION", help="Start here.  [the empty table]")
+@click.option("--to", "to_snapshot", metavar="VERSION", help="End here.  [the head of --branch]")
+@click.option("--branch", help="End at the head of a branch.  [main]")
+@click.option("--net", is_flag=True, help="One set of changes, not one per snapshot.")
+@click.option("--filter", "row_filter", help="The changes of the rows that pass it.")
+@click.option("--columns", help="Columns wanted, comma separated.  [all]")
+@format_option
+@click.option("--json", "as_json", is_flag=True, help="Short for --format json.")
+@pass_context
+def changes(
+    context: CliContext,
+    table_name: str,
+    from_snapshot: str | None,
+    to_snapshot: str | None,
+    branch: str | None,
+    row_filter: str | None,
+    columns: str | None,
+    output: str,
+    *,
+    net: bool,
+    as_json: bool,
+) -> None:
+    """Print what changed in TABLE: rows with +I, -U, +U or -D.
+
+    A VERSION is a snapshot id, a branch or a tag.
+    """
+    wanted = context.table(table_name).changes(
+        _version(from_snapshot),
+        _version(to_snapshot),
+        branch=branch,
+        net=net,
+        columns=parse_columns(columns),
+        filter=row_filter,
+    )
+    print_rows(
+        context, wanted.arrow_schema().names, wanted.to_batches(), "json" if as_json else output
+    )
+
+
+def _version(text: str | None) -> int | str | None:
+    """Digits are a snapshot id; refs with such names are out of reach here."""
+    return int(text) if text is not None and text.isascii() and text.isdigit() else text
