@@ -1,23 +1,97 @@
-"""What a table is made of and how far its published branch is behind. Read from metadata only."""
+"""How one table does: what waits, what it is made of, who works on it, what comes next.
+
+Metadata, the manifests of the published head, the index's header, the lock's record and the local
+ledger are read; no data file is.
+"""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from pyiceberg.table.snapshots import Snapshot
+import numpy as np
+from pyiceberg.table.metadata import TableMetadata
 
-from resolver.staging import plan_backlog
+from lock import LockError
+from maintenance.figures import Figures, figures_of
+from maintenance.history import Cycle, read_cycles
+from maintenance.ledger import Ledger, ledger_path, load_ledger
+from maintenance.settings import TaskName, parse_config
+from maintenance.triggers import plan_table
+from resolver.index.position import read_position
+from resolver.index_keeper import index_folder
+from resolver.maintenance_lock import maintenance_lock, maintenance_lock_name
+from resolver.target import live_files
 from tableformat import InvalidInputError, Table
+from tableformat.commit.history import snapshots_by_id, walk_back
+from tableformat.errors import TableError
+from tableformat.files.manifest_store import load_manifest_list
+from tableformat.spec.names import MAIN_BRANCH, STAGING_BRANCH
 
-TOTALS = {
-    "rows_before_deletes": "total-records",
-    "data_files": "total-data-files",
-    "delete_files": "total-delete-files",
-    "deleted_positions": "total-position-deletes",
-    "equality_deletes": "total-equality-deletes",
-    "size_bytes": "total-files-size",
-}
+SIZE_LIMITS_MB = (1, 4, 16, 64, 256, 1024)
+CYCLES_MAX = 5
+RUNS_MAX = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SizeBin:
+    """Data files of one size class; `below_bytes` None: the largest."""
+
+    below_bytes: int | None
+    files: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexStatus:
+    """The local primary-key index.
+
+    Attributes:
+        state: `missing`, `current`, `behind`, `elsewhere` (not on the branch's history) or
+            `unreadable`.
+        behind_commits: Target commits that it has not followed yet.
+    """
+
+    state: str
+    size_bytes: int = 0
+    snapshot_id: int | None = None
+    behind_commits: int | None = None
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockStatus:
+    """Who works on the table; `holder` None: nobody. Times are since then."""
+
+    holder: str | None = None
+    held_ms: int = 0
+    silent_ms: int = 0
+    waiters: int = 0
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskStatus:
+    """One task of `maintain`.
+
+    Attributes:
+        is_due: Whether it would start now.
+        why: The trigger that is reached, or what all of them wait for.
+        at_ms: When time alone makes it due, wall clock.
+        ended_ms: End of the last run on this machine.
+        failures: Since the last success.
+        error: The last failure, if there was no success since.
+    """
+
+    task: str
+    is_due: bool
+    why: str
+    at_ms: int | None = None
+    ended_ms: int | None = None
+    failures: int = 0
+    error: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,10 +100,13 @@ class TableStatus:
 
     Attributes:
         backlog_snapshots: Staged snapshots that are not published; None: cannot be told.
-        backlog_rows, backlog_deletes: Rows and equality deletes in them.
+        backlog_rows, backlog_deletes, backlog_bytes: What they hold.
         lag_ms: Age of the oldest unpublished staged snapshot; 0 without a backlog.
         problem: Why the next resolve would stop, if it would.
         totals: Of the target head, by the summary's counters.
+        dv_share: Share of the rows in data files that deletion vectors hide.
+        settings_problem: Why `maintain` would leave the table alone.
+        runs: The last ones of `maintain` on this machine, the newest last.
     """
 
     table: str
@@ -39,38 +116,30 @@ class TableStatus:
     backlog_snapshots: int | None
     backlog_rows: int
     backlog_deletes: int
+    backlog_bytes: int
     lag_ms: int
     problem: str | None
-    totals: dict[str, int]
+    totals: Mapping[str, int]
+    dv_share: float
+    snapshots: int
+    manifests: int
+    metadata_bytes: int
+    sizes: Sequence[SizeBin]
+    index: IndexStatus
+    lock: LockStatus
+    cycles: Sequence[Cycle]
+    tasks: Sequence[TaskStatus] = ()
+    settings_problem: str | None = None
+    runs: Sequence[Mapping[str, Any]] = field(default=())
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
         return asdict(self)
 
-    def describe(self) -> list[tuple[str, str]]:
-        """Label and value, for people."""
-        totals = self.totals
-        waiting = (
-            "unknown"
-            if self.backlog_snapshots is None
-            else f"{self.backlog_snapshots} snapshots, {self.backlog_rows:,} rows, "
-            f"{self.backlog_deletes:,} equality deletes"
-        )
-        live = totals["rows_before_deletes"] - totals["deleted_positions"]
-        share = totals["deleted_positions"] / max(totals["rows_before_deletes"], 1)
-        lines = [
-            ("published", _snapshot_text(self.target_snapshot_id, self.target_age_ms)),
-            ("staged, waiting", waiting),
-            ("lag", f"{self.lag_ms / 1000:.1f} s"),
-            ("live rows", f"{live:,}"),
-            ("data files", f"{totals['data_files']:,} ({totals['size_bytes'] / 1e6:,.1f} MB)"),
-            ("deleted by DVs", f"{totals['deleted_positions']:,} rows ({share:.1%})"),
-            ("equality deletes", f"{totals['equality_deletes']:,} on the target"),
-        ]
-        return lines + ([("problem", self.problem)] if self.problem else [])
 
-
-def read_status(table: Table, *, staging: str, target: str) -> TableStatus:
+def read_status(
+    table: Table, *, staging: str = STAGING_BRANCH, target: str = MAIN_BRANCH
+) -> TableStatus:
     """Read the status of `table`.
 
     Args:
@@ -78,38 +147,122 @@ def read_status(table: Table, *, staging: str, target: str) -> TableStatus:
         staging: Branch with staged changes; may not exist.
         target: The published branch; may be empty.
     """
+    environment = table.environment
     state = table.refresh().state
-    now_ms = table.environment.runtime.clock.now_ms()
-    head, staged = state.head(target), state.head(staging)
-    backlog: list[Snapshot] | None = []
-    problem = None
-    if staged is not None and staging != target:
-        try:
-            backlog = plan_backlog(state, staging=staging, target=target)
-        except InvalidInputError as error:
-            backlog, problem = None, str(error)
-    waiting = backlog or []
+    now_ms = environment.runtime.clock.now_ms()
+    ledger = load_ledger(ledger_path(environment, state, target))
+    figures = figures_of(state, ledger, staging=staging, target=target)
+    head = state.head(target)
+    manifests = [] if head is None else load_manifest_list(environment.store, head)
+    backlog = figures.backlog
+    tasks, settings_problem = _tasks(figures, ledger, state.metadata.properties, now_ms)
     return TableStatus(
         table=state.name,
-        target_snapshot_id=None if head is None else head.snapshot_id,
-        target_age_ms=None if head is None else now_ms - head.timestamp_ms,
-        staging_snapshot_id=None if staged is None else staged.snapshot_id,
-        backlog_snapshots=None if backlog is None else len(backlog),
-        backlog_rows=sum(_counter(snapshot, "added-records") for snapshot in waiting),
-        backlog_deletes=sum(_counter(snapshot, "added-equality-deletes") for snapshot in waiting),
-        lag_ms=max((now_ms - snapshot.timestamp_ms for snapshot in waiting), default=0),
-        problem=problem,
-        totals={name: _counter(head, key) for name, key in TOTALS.items()},
+        target_snapshot_id=figures.target_snapshot_id,
+        target_age_ms=None if figures.target_ms is None else now_ms - figures.target_ms,
+        staging_snapshot_id=figures.staging_snapshot_id,
+        backlog_snapshots=backlog.commits,
+        backlog_rows=backlog.rows,
+        backlog_deletes=backlog.deletes,
+        backlog_bytes=backlog.size_bytes,
+        lag_ms=backlog.lag_ms(now_ms),
+        problem=backlog.problem,
+        totals=figures.totals,
+        dv_share=figures.dv_share,
+        snapshots=figures.snapshots,
+        manifests=len(manifests),
+        metadata_bytes=sum(manifest.manifest_length for manifest in manifests),
+        sizes=_sizes([e.data_file.file_size_in_bytes
+                      for e in live_files(environment, head).data.values()]),
+        index=_index(table, target, figures),
+        lock=_lock(table),
+        cycles=read_cycles(state.metadata, target)[-CYCLES_MAX:],
+        tasks=tasks,
+        settings_problem=settings_problem,
+        runs=ledger.runs[-RUNS_MAX:],
+    )  # fmt: skip
+
+
+def _tasks(
+    figures: Figures, ledger: Ledger, properties: Mapping[str, str], now_ms: int
+) -> tuple[list[TaskStatus], str | None]:
+    try:
+        plan = plan_table(figures, ledger, parse_config(properties), now_ms=now_ms)
+    except InvalidInputError as error:
+        return [], str(error)
+    found = [_task(ledger, due.task, is_due=True, why=due.reason) for due in plan.due]
+    found += [
+        _task(ledger, waiting.task, is_due=False, why=waiting.why, at_ms=waiting.at_ms)
+        for waiting in plan.waiting
+    ]
+    return found, None
+
+
+def _task(
+    ledger: Ledger, task: TaskName, *, is_due: bool, why: str, at_ms: int | None = None
+) -> TaskStatus:
+    record = ledger.record(task)
+    return TaskStatus(
+        task=task.value,
+        is_due=is_due,
+        why=why,
+        at_ms=at_ms,
+        ended_ms=record.ended_ms,
+        failures=record.failures,
+        error=record.error,
     )
 
 
-def _counter(snapshot: Snapshot | None, key: str) -> int:
-    if snapshot is None or snapshot.summary is None:
+def _sizes(sizes_bytes: Sequence[int]) -> list[SizeBin]:
+    limits = [limit << 20 for limit in SIZE_LIMITS_MB]
+    sizes = np.asarray(sizes_bytes, dtype=np.int64)
+    bins = np.digitize(sizes, limits)
+    return [
+        SizeBin(
+            below_bytes=limits[number] if number < len(limits) else None,
+            files=int((bins == number).sum()),
+            size_bytes=int(sizes[bins == number].sum()),
+        )
+        for number in range(len(limits) + 1)
+    ]
+
+
+def _index(table: Table, target: str, figures: Figures) -> IndexStatus:
+    state = table.state
+    position = read_position(index_folder(table.environment, state, target))
+    if position.binding is None:
+        return IndexStatus(
+            state="unreadable" if position.problem else "missing",
+            size_bytes=position.size_bytes,
+            problem=position.problem,
+        )
+    bound = position.binding.snapshot_id
+    behind = _commits_behind(state.metadata, figures.target_snapshot_id, bound)
+    name = "elsewhere" if behind is None else "behind" if behind else "current"
+    return IndexStatus(
+        state=name, size_bytes=position.size_bytes, snapshot_id=bound, behind_commits=behind
+    )
+
+
+def _commits_behind(metadata: TableMetadata, head_id: int | None, bound: int | None) -> int | None:
+    """Snapshots after `bound` up to the head; None: `bound` is not in its history."""
+    if head_id == bound:
         return 0
-    return int(snapshot.summary.additional_properties.get(key, "0"))
+    for count, snapshot in enumerate(walk_back(snapshots_by_id(metadata), head_id)):
+        if snapshot.snapshot_id == bound:
+            return count
+    return None
 
 
-def _snapshot_text(snapshot_id: int | None, age_ms: int | None) -> str:
-    if snapshot_id is None or age_ms is None:
-        return "nothing yet"
-    return f"snapshot {snapshot_id}, {age_ms / 1000:.1f} s ago"
+def _lock(table: Table) -> LockStatus:
+    try:
+        with closing(maintenance_lock(table.environment)) as manager:
+            state = manager.inspect(maintenance_lock_name(table.state))
+    except (LockError, TableError) as error:
+        return LockStatus(problem=str(error))
+    return LockStatus(
+        holder=state.holder if state.is_held else None,
+        held_ms=state.held_ms,
+        silent_ms=state.silent_ms,
+        waiters=len(state.waiters),
+    )

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from maintenance.figures import Figures, Since
 from maintenance.ledger import Ledger, TaskRecord
 from maintenance.settings import SETTINGS, Kind, MaintainConfig, Setting, TaskName
+from maintenance.wording import bytes_text, count_text, span_text
 
 PRIORITIES: Mapping[TaskName, int] = {
     TaskName.RESOLVE: 0,
@@ -234,16 +235,8 @@ def _held_until(task: TaskName, view: _View, config: MaintainConfig) -> _Check:
 
 
 def _amount(kind: Kind, value: float) -> str:
-    """A figure as people read it."""
     if kind == Kind.SHARE:
         return f"{value:.1%}"
-    if kind == Kind.BYTES:
-        return f"{value / 1e6:,.1f} MB"
-    if kind == Kind.COUNT:
-        return f"{value:,.0f}"
     if value == FOREVER_MS:
         return "long"
-    for unit, size in (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000)):
-        if value >= size:
-            return f"{value / size:.1f} {unit}"
-    return f"{value / 1000:.1f} s"
+    return {Kind.BYTES: bytes_text, Kind.MS: span_text}.get(kind, count_text)(value)

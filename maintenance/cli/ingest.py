@@ -1,8 +1,10 @@
-"""`icefold ingest`: change events from files into the staging branch."""
+"""`icefold ingest`: change events from files or Kafka into the staging branch."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -14,6 +16,8 @@ from maintenance.cli.context import (
     print_json,
     progress_bar,
 )
+from maintenance.cli.ingest_stream import KAFKA_BATCH_EVENTS, StreamRequest, ingest_stream
+from tableformat import Table
 from tableformat.cdc.formats import FACTORIES
 from tableformat.cdc.ingest import BATCH_EVENTS, IngestResult, ingest_files
 from tableformat.cdc.sink import SINK_OPTIONS, plan_sink
@@ -36,7 +40,7 @@ def _option_help(_ctx: click.Context, _param: click.Parameter, value: bool) -> N
 
 @click.command("ingest")
 @click.argument("table_name", metavar="TABLE")
-@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("files", nargs=-1, type=click.Path(path_type=Path))
 @click.option(
     "--format",
     "format_name",
@@ -63,9 +67,48 @@ def _option_help(_ctx: click.Context, _param: click.Parameter, value: bool) -> N
 @click.option(
     "--batch-events",
     type=click.IntRange(min=1),
-    default=BATCH_EVENTS,
-    show_default=True,
-    help="Events per commit, at most.",
+    help=f"Events per commit, at most.  [{BATCH_EVENTS:,} from files, "
+    f"{KAFKA_BATCH_EVENTS:,} from Kafka]",
+)
+@click.option(
+    "--kafka",
+    metavar="HOST:PORT,...",
+    help="Read from Kafka instead of FILES: its bootstrap servers.",
+)
+@click.option("--topic", help="The Kafka topic; all changes of a key in one partition of it.")
+@click.option(
+    "--connector-jar",
+    "connector_jars",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="A jar, or a folder of jars, of Spark's Kafka connector; may be repeated.",
+)
+@click.option(
+    "--kafka-option",
+    "kafka_options",
+    multiple=True,
+    metavar="KEY=VALUE",
+    callback=parse_properties,
+    help="A setting of Kafka's consumer, such as security.protocol=SSL; may be repeated.",
+)
+@click.option(
+    "--starting-offsets",
+    type=click.Choice(["earliest", "latest"]),
+    help="Where to begin in a topic that the checkpoint does not know.  [earliest]",
+)
+@click.option(
+    "--checkpoint",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder where a stream (Kafka, or one folder as FILES) notes how far it is: started "
+    "again with it, it goes on exactly there. One per stream, never shared.",
+)
+@click.option(
+    "--follow", is_flag=True, help="Go on with what arrives, until interrupted (Ctrl-C, SIGTERM)."
+)
+@click.option(
+    "--interval-s",
+    type=click.FloatRange(min=0.0),
+    help="With --follow: seconds from the start of one commit to the next.  [1]",
 )
 @click.option(
     "--list-options",
@@ -85,27 +128,42 @@ def ingest(
     options: dict[str, str],
     branch: str,
     query_id: str | None,
-    batch_events: int,
+    batch_events: int | None,
     as_json: bool,
+    **streaming: Any,
 ) -> None:
-    """Stage change events from FILES (JSON lines or Parquet) for TABLE."""
+    """Stage change events for TABLE from FILES (JSON lines or Parquet), or from Kafka.
+
+    With --checkpoint the events are streamed through Spark, from --kafka or from a folder.
+    """
+    request = _stream_request(files, batch_events, query_id, **streaming)
     table = context.table(table_name)
-    plan = plan_sink(
-        table.environment,
-        table.identifier,
-        format_name=format_name,
-        options=options,
-        branch=branch,
-    )
     with progress_bar(context) as bar:
         task = bar.add_task("staging events", total=None)
-        results = ingest_files(
-            plan,
-            files,
-            query_id=query_id,
-            batch_events=batch_events,
-            progress=lambda result: bar.advance(task, result.events),
-        )
+
+        def progress(result: IngestResult) -> None:
+            bar.advance(task, result.events)
+
+        if request is not None:
+            results = ingest_stream(
+                table,
+                request,
+                format_name=format_name,
+                options=options,
+                branch=branch,
+                progress=progress,
+            )
+        else:
+            results = _ingest_files(
+                table,
+                files,
+                format_name=format_name,
+                options=options,
+                branch=branch,
+                query_id=query_id,
+                batch_events=batch_events or BATCH_EVENTS,
+                progress=progress,
+            )
     totals = _totals(results)
     if as_json:
         print_json(totals)
@@ -116,6 +174,91 @@ def ingest(
                 branch=branch, **totals
             )
         )
+
+
+def _ingest_files(
+    table: Table,
+    files: tuple[Path, ...],
+    *,
+    format_name: str,
+    options: dict[str, str],
+    branch: str,
+    query_id: str | None,
+    batch_events: int,
+    progress: Callable[[IngestResult], None],
+) -> list[IngestResult]:
+    plan = plan_sink(
+        table.environment,
+        table.identifier,
+        format_name=format_name,
+        options=options,
+        branch=branch,
+    )
+    return ingest_files(
+        plan, files, query_id=query_id, batch_events=batch_events, progress=progress
+    )
+
+
+def _stream_request(
+    files: tuple[Path, ...],
+    batch_events: int | None,
+    query_id: str | None,
+    *,
+    kafka: str | None,
+    topic: str | None,
+    connector_jars: tuple[Path, ...],
+    kafka_options: dict[str, str],
+    starting_offsets: str | None,
+    checkpoint: Path | None,
+    follow: bool,
+    interval_s: float | None,
+) -> StreamRequest | None:
+    """The stream that the options ask for; None: plain files. Options that miss another are errors.
+
+    Raises:
+        click.UsageError: They do not go together.
+    """
+    of_kafka = {
+        "--topic": topic,
+        "--connector-jar": connector_jars,
+        "--kafka-option": kafka_options,
+        "--starting-offsets": starting_offsets,
+    }
+    if kafka is None:
+        for name, value in of_kafka.items():
+            if value:
+                raise click.UsageError(f"{name} needs --kafka")
+        if not files:
+            raise click.UsageError("name FILES, or --kafka with --topic")
+    elif files:
+        raise click.UsageError("FILES and --kafka exclude each other")
+    elif topic is None:
+        raise click.UsageError("--kafka needs --topic")
+    if interval_s is not None and not follow:
+        raise click.UsageError("--interval-s needs --follow")
+    if checkpoint is None:
+        if kafka is not None or follow:
+            raise click.UsageError("--kafka and --follow need --checkpoint")
+        return None
+    if query_id is not None:
+        raise click.UsageError("--query-id is for plain files; a stream has its --checkpoint")
+    if kafka is None:
+        if len(files) != 1 or not files[0].is_dir():
+            raise click.UsageError("with --checkpoint FILES is one folder of JSON-lines files")
+        if batch_events is not None:
+            raise click.UsageError("a streamed folder is committed file by file: no --batch-events")
+    return StreamRequest(
+        folder=files[0] if kafka is None else None,
+        kafka=kafka,
+        topic=topic,
+        connector_jars=connector_jars,
+        kafka_settings=kafka_options,
+        starting_offsets=starting_offsets or "earliest",
+        batch_events=batch_events or KAFKA_BATCH_EVENTS,
+        checkpoint=checkpoint,
+        follow=follow,
+        interval_s=1.0 if interval_s is None else interval_s,
+    )
 
 
 def _totals(results: list[IngestResult]) -> dict[str, int]:

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
 import click
+from rich.markup import escape
 from rich.table import Table as Grid
 
 from maintenance.cli.context import CliContext, json_option, pass_context, print_json
-from maintenance.status import TableStatus, read_status
+from maintenance.names import find_tables
+from maintenance.status import IndexStatus, LockStatus, SizeBin, TableStatus, read_status
+from maintenance.wording import bytes_text, count_text, span_text
 from tableformat.spec.names import MAIN_BRANCH, STAGING_BRANCH
+
+BAR_WIDTH = 24
 
 
 @click.command("status")
@@ -19,22 +27,167 @@ from tableformat.spec.names import MAIN_BRANCH, STAGING_BRANCH
 def status(
     context: CliContext, table_name: str | None, staging: str, target: str, as_json: bool
 ) -> None:
-    """Show staging lag, deletes and files of TABLE, or of every table."""
-    names = [table_name] if table_name else context.catalog.list_tables()
-    found = [read_status(context.table(name), staging=staging, target=target) for name in names]
+    """Show how TABLE does, or the tables of a pattern such as 'shop.*', or every table.
+
+    Lag, last cycles, index, deletes, file sizes, the lock's holder, and what `icefold maintain`
+    would do or waits for.
+    """
+    identifiers = find_tables(context.catalog.environment.catalog, [table_name or "*"])
+    found = [
+        read_status(context.table(".".join(name)), staging=staging, target=target)
+        for name in identifiers
+    ]
     if as_json:
         print_json([one.to_dict() for one in found])
         return
     if not found:
         click.echo("no tables", err=True)
-    for one in found:
+    if len(found) > 1:
+        context.out.print(_overview(found))
+    for one in found if len(found) == 1 else ():
         _print(context, one)
 
 
+def _overview(found: list[TableStatus]) -> Grid:
+    grid = Grid(box=None, header_style="bold")
+    grid.add_column("table", overflow="fold")
+    for name in ("waiting", "lag", "rows", "files", "size", "hidden by DVs", "due"):
+        grid.add_column(name, justify="right", no_wrap=True)
+    for one in found:
+        waiting = "?" if one.backlog_snapshots is None else count_text(one.backlog_snapshots)
+        live = one.totals["records"] - one.totals["position_deletes"]
+        due = ", ".join(task.task for task in one.tasks if task.is_due)
+        grid.add_row(
+            escape(one.table),
+            waiting,
+            span_text(one.lag_ms),
+            count_text(live),
+            count_text(one.totals["data_files"]),
+            bytes_text(one.totals["size_bytes"]),
+            f"{one.dv_share:.1%}",
+            "[red]problem" if one.problem or one.settings_problem else due,
+        )
+    return grid
+
+
 def _print(context: CliContext, one: TableStatus) -> None:
-    grid = Grid(title=one.table, title_justify="left", box=None, show_header=False)
+    grid = Grid(title=escape(one.table), title_justify="left", box=None, show_header=False)
     grid.add_column(no_wrap=True)
     grid.add_column(overflow="fold")
-    for label, value in one.describe():
-        grid.add_row(f"[bold]{label}", value)
+    for label, value in _lines(one):
+        grid.add_row(f"[bold]{label}", escape(value))
     context.out.print(grid, soft_wrap=True)
+    if one.cycles:
+        context.out.print(_cycles(one))
+    if one.tasks:
+        context.out.print(_tasks(one))
+
+
+def _lines(one: TableStatus) -> list[tuple[str, str]]:
+    totals = one.totals
+    lines = [
+        ("published", _published(one)),
+        ("staged, waiting", _waiting(one)),
+        ("lag", span_text(one.lag_ms)),
+        ("live rows", count_text(totals["records"] - totals["position_deletes"])),
+        ("data files", f"{count_text(totals['data_files'])}, {bytes_text(totals['size_bytes'])}"),
+        *_sizes(one.sizes),
+        (
+            "deleted by DVs",
+            f"{count_text(totals['position_deletes'])} rows ({one.dv_share:.1%}) "
+            f"in {count_text(totals['delete_files'])} delete files",
+        ),
+        ("equality deletes", f"{count_text(totals['equality_deletes'])} on the target"),
+        (
+            "metadata",
+            f"{one.snapshots} snapshots, {one.manifests} manifests "
+            f"({bytes_text(one.metadata_bytes)})",
+        ),
+        ("index", _index(one.index)),
+        ("lock", _lock(one.lock)),
+    ]
+    problems = [("problem", one.problem), ("settings", one.settings_problem)]
+    return lines + [(label, text) for label, text in problems if text]
+
+
+def _published(one: TableStatus) -> str:
+    if one.target_snapshot_id is None or one.target_age_ms is None:
+        return "nothing yet"
+    return f"snapshot {one.target_snapshot_id}, {span_text(one.target_age_ms)} ago"
+
+
+def _waiting(one: TableStatus) -> str:
+    if one.backlog_snapshots is None:
+        return "unknown"
+    return (
+        f"{one.backlog_snapshots} snapshots, {count_text(one.backlog_rows)} rows, "
+        f"{count_text(one.backlog_deletes)} equality deletes, {bytes_text(one.backlog_bytes)}"
+    )
+
+
+def _sizes(sizes: Sequence[SizeBin]) -> list[tuple[str, str]]:
+    bins = [each for each in sizes if each.files]
+    most = max((each.files for each in bins), default=1)
+    lines = []
+    for each in bins:
+        limit = "largest" if each.below_bytes is None else f"< {each.below_bytes >> 20} MiB"
+        bar = "█" * max(round(BAR_WIDTH * each.files / most), 1)
+        lines.append((f"  {limit}", f"{bar} {count_text(each.files)}"))
+    return lines
+
+
+def _index(index: IndexStatus) -> str:
+    if index.state == "missing":
+        return "none here yet; the next resolve builds it"
+    if index.state == "unreadable":
+        return f"cannot be read ({index.problem}); the next resolve builds it again"
+    behind = f", {index.behind_commits} commits" if index.behind_commits else ""
+    return f"{index.state}{behind}, {bytes_text(index.size_bytes)}"
+
+
+def _lock(lock: LockStatus) -> str:
+    if lock.problem:
+        return lock.problem
+    if lock.holder is None:
+        return "free"
+    queue = f", {lock.waiters} waiting" if lock.waiters else ""
+    return f"{lock.holder} for {span_text(lock.held_ms)}{queue}"
+
+
+def _cycles(one: TableStatus) -> Grid:
+    grid = Grid(title="last cycles", title_justify="left", box=None, header_style="bold")
+    for name in ("at", "commits", "rows", "deletes", "rows deleted", "freshness", "until commit"):
+        grid.add_column(name, justify="left" if name == "at" else "right", no_wrap=True)
+    for each in one.cycles:
+        grid.add_row(
+            _time(each.at_ms),
+            count_text(each.staged_commits),
+            count_text(each.rows),
+            count_text(each.equality_deletes),
+            count_text(each.deleted_rows),
+            "?" if each.freshness_ms is None else span_text(each.freshness_ms),
+            span_text(sum(each.phases_ms.values())),
+        )
+    return grid
+
+
+def _tasks(one: TableStatus) -> Grid:
+    grid = Grid(
+        title="next (icefold maintain)", title_justify="left", box=None, header_style="bold"
+    )
+    for name in ("task", "", "last run"):
+        grid.add_column(name, no_wrap=True)
+    grid.add_column("why", overflow="fold")
+    for each in one.tasks:
+        failed = f"[red]failed {each.failures}x[/red]: {escape(each.error or '')}; "
+        grid.add_row(
+            each.task,
+            "[green]due[/green]" if each.is_due else "waits",
+            "never" if each.ended_ms is None else _time(each.ended_ms),
+            (failed if each.failures else "") + escape(each.why),
+        )
+    return grid
+
+
+def _time(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms / 1e3, UTC).strftime("%Y-%m-%d %H:%M:%SZ")

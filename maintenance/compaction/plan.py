@@ -71,7 +71,7 @@ def check_options(options: CompactOptions) -> None:
     }
     for name, value in positive.items():
         if value is not None and value < 1:
-            raise InvalidInputError("a compaction option must be at least 1", **{name: value})
+            raise InvalidInputError("a compaction option must be at least 1", option=name, value=value)
     if not 0 < options.dv_share_min <= 1:
         raise InvalidInputError("not a share of rows", dv_share_min=options.dv_share_min)
     if not 0 <= options.small_share < 1 < options.large_share:
@@ -189,7 +189,7 @@ def _tier(
     taken = list(wanted)
     taken_bytes = sum(map(_live_bytes, wanted))
     for task in sorted(small, key=_live_bytes):
-        is_few = len(taken) < sizes.options.input_files_min - 1
+        is_few = not wanted and len(taken) < sizes.options.input_files_min - 1
         if not is_few and _live_bytes(task) > GROWTH_MAX * taken_bytes:
             break
         taken.append(task)
