@@ -34,7 +34,7 @@ class Due:
 
     Attributes:
         since_ms: Wall-clock time from which it is due, as far as that is known.
-        reason: The trigger: `compact.files 70 >= 64`.
+        reason: The trigger: `files 70 of 64`.
     """
 
     table: str
@@ -209,9 +209,8 @@ def _check(triggers: tuple[_Trigger, ...], view: _View, config: MaintainConfig) 
         if threshold == 0 or value is None:
             continue
         is_reached = value >= threshold
-        text = (
-            f"{setting.name} {_amount(setting.kind, value)} of {_amount(setting.kind, threshold)}"
-        )
+        name = setting.name.partition(".")[2].removesuffix("-ms")
+        text = f"{name} {_amount(setting.kind, value)} of {_amount(setting.kind, threshold)}"
         at_ms = view.now_ms + threshold - value if setting.kind == Kind.MS else FOREVER_MS
         yield _Check(text=text, is_reached=is_reached, at_ms=max(at_ms, 0))
 
