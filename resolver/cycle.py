@@ -26,6 +26,7 @@ from pyiceberg.table.snapshots import Snapshot
 from resolver.convert import Conversion, DeadPositions, convert
 from resolver.cycle_figures import cycle_figures, freshness_ms
 from resolver.cycle_input import CycleInput, OrderedFile, read_cycle_input, staged_files
+from resolver.engine import Engine
 from resolver.immutable_check import check_immutable
 from resolver.index.base import Matches, PrimaryKeyIndex
 from resolver.keys import EncodedKeys
@@ -159,11 +160,13 @@ class Cycle:
         identifier: Identifier,
         options: CycleOptions,
         keeper: IndexKeeper,
+        engine: Engine | None = None,
     ) -> None:
         self._environment = environment
         self._identifier = identifier
         self._options = options
         self._keeper = keeper
+        self._engine = engine or Engine()
         self._phases = Phases(environment)
         self._vectors = VectorWriter(environment)
 
@@ -210,6 +213,15 @@ class Cycle:
 
     def _read(self, state: TableState, live: LiveFiles, staged: list[StagedSnapshot]) -> _Work:
         converted = live.equality_deletes if self._options.is_in_place else ()
+        runner = self._engine.choose(
+            state.metadata,
+            changes=[
+                *(entry.data_file for entry in converted),
+                *(entry.data_file for each in staged for entry in each.equality_deletes),
+                *(entry.data_file for each in staged for entry in each.data_files),
+            ],
+            target=[entry.data_file for entry in live.data.values()],
+        )
         batch = read_cycle_input(
             self._environment,
             state.metadata,
@@ -221,6 +233,7 @@ class Cycle:
             data_files=staged_files(staged, "data_files"),
             position_deletes=[e.data_file for each in staged for e in each.position_deletes],
             dvs=[e.data_file for each in staged for e in each.dvs],
+            runner=runner,
         )
         self._environment.runtime.fail_point("resolve.after_read")
         return _Work(
@@ -266,6 +279,7 @@ class Cycle:
                 work.batch.scopes,
                 [*self._ordered(live.data.values()), *work.batch.files],
                 resolution.dead,
+                self._engine.runner,
             )
             self._fold_position_deletes(state, live.position_deletes, resolution.dead)
         self._environment.runtime.fail_point("resolve.after_match")
@@ -332,6 +346,7 @@ class Cycle:
             work.batch.scopes,
             self._ordered(added),
             match.resolution.dead,
+            self._engine.runner,
         )
         folded = {entry.data_file.identity for entry in match.live.position_deletes}
         self._fold_position_deletes(
@@ -462,6 +477,7 @@ class Cycle:
             dvs=len(conversion.vectors),
             attempts=published.attempts,
             index=published.match.index,
+            engine=self._engine.runner.name,
             trimmed=trimmed,
             freshness_ms=freshness_ms(published.result.snapshot, work.covered),
             phases_ms=self._phases.spent_ms,

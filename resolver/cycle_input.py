@@ -19,6 +19,7 @@ from resolver.key_reader import FileKeys, KeyReader
 from resolver.keys import EncodedKeys, KeySchema
 from resolver.match import Int64s
 from resolver.position_files import read_position_file
+from resolver.runner import Runner
 from resolver.scopes import Scopes
 from resolver.staging import StagedSnapshot
 from tableformat.environment import Environment
@@ -95,6 +96,7 @@ def read_cycle_input(
     data_files: Iterable[OrderedFile],
     position_deletes: Iterable[DataFile],
     dvs: Iterable[DataFile],
+    runner: Runner | None = None,
 ) -> CycleInput:
     """Read the files of a backlog.
 
@@ -106,6 +108,7 @@ def read_cycle_input(
         data_files: Staged data files; none in place, where all rows are in the index.
         position_deletes: v2 position delete files to resolve.
         dvs: Staged deletion vectors to resolve.
+        runner: Where keys are read; None: in this process.
 
     Raises:
         CorruptDataError: A file is damaged.
@@ -119,12 +122,14 @@ def read_cycle_input(
     reader = KeyReader(environment.store, metadata, primary)
     files = tuple(data_files)
     return CycleInput(
-        deletes=_read_deletes(environment, metadata, scopes, primary, groups.pop(primary, [])),
+        deletes=_read_deletes(
+            environment, metadata, scopes, primary, groups.pop(primary, []), runner
+        ),
         other_deletes=tuple(
-            _read_deletes(environment, metadata, scopes, ids, group)
+            _read_deletes(environment, metadata, scopes, ids, group, runner)
             for ids, group in sorted(groups.items())
         ),
-        rows=reader.read_files(each.file for each in files),
+        rows=reader.read_files((each.file for each in files), runner),
         files=files,
         scopes=scopes,
         positions=_read_positions(environment, metadata, position_deletes, dvs),
@@ -145,9 +150,10 @@ def _read_deletes(
     scopes: Scopes,
     ids: tuple[int, ...],
     files: list[OrderedFile],
+    runner: Runner | None,
 ) -> KeyedDeletes:
     reader = KeyReader(environment.store, metadata, ids)
-    found = reader.read_files(each.file for each in files)
+    found = reader.read_files((each.file for each in files), runner)
     order = np.array([each.order for each in files], dtype=np.int64)
     scope = np.array([scopes.of_delete(each.file) for each in files], dtype=np.int64)
     return KeyedDeletes(

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,13 +11,12 @@ from pyiceberg.table.metadata import TableMetadata
 
 from resolver.keys import EncodedKeys, KeySchema, concat_keys, encode_batch
 from resolver.match import Int64s
+from resolver.runner import LocalRunner, Runner
 from tableformat.errors import error_context
 from tableformat.files.parquet_reader import read_data_file
 from tableformat.scan.key_fields import key_schema
 from tableformat.spec.data_file import DataFile
 from tableformat.store.base import ObjectStore
-
-READERS_MAX = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,15 +81,9 @@ class KeyReader:
                 return EncodedKeys.empty()
             return encode_batch(rows, self.key)
 
-    def read_files(self, files: Iterable[DataFile]) -> FileKeys:
+    def read_files(self, files: Iterable[DataFile], runner: Runner | None = None) -> FileKeys:
         """The keys of several files; read side by side, returned in the order given."""
-        files = list(files)
-        workers = min(READERS_MAX, max(os.cpu_count() or 1, 2), max(len(files), 1))
-        if len(files) > 1:
-            with ThreadPoolExecutor(workers) as pool:
-                parts = list(pool.map(self.read_file, files))
-        else:
-            parts = [self.read_file(file) for file in files]
+        parts = (runner or LocalRunner()).run(self.read_file, list(files))
         counts = [len(part) for part in parts]
         return FileKeys(
             keys=concat_keys(parts),

@@ -25,6 +25,7 @@ class ResolveReport:
         attempts: Publish attempts; more than 1 means that others committed meanwhile.
         index: How the index got to the planned head: `current`, `followed` or `built`.
         freshness_ms: Age of the oldest staged snapshot when it was published.
+        engine: Where keys were read and looked up: `local` (this process) or `spark`.
         trimmed: Whether staging was moved to the published snapshot.
         phases_ms: Milliseconds per phase, in order.
     """
@@ -43,6 +44,7 @@ class ResolveReport:
     dvs: int = 0
     attempts: int = 0
     index: str = "unused"
+    engine: str = "local"
     trimmed: bool = False
     freshness_ms: int = 0
     phases_ms: dict[str, float] = field(default_factory=dict)

@@ -7,9 +7,7 @@ those of its partition when it is scoped, and those that are older than it.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,9 +15,10 @@ from pyiceberg.table.metadata import TableMetadata
 
 from resolver.convert import DeadPositions
 from resolver.cycle_input import KeyedDeletes, OrderedFile
-from resolver.key_reader import READERS_MAX, KeyReader
+from resolver.key_reader import KeyReader
 from resolver.keys import factorize
 from resolver.match import GLOBAL_SCOPE, Int64s, dead_rows, newest_deletes
+from resolver.runner import LocalRunner, Runner
 from resolver.scopes import Scopes
 from tableformat.environment import Environment
 
@@ -31,6 +30,7 @@ def add_joined_positions(
     scopes: Scopes,
     files: Iterable[OrderedFile],
     dead: DeadPositions,
+    runner: Runner | None = None,
 ) -> None:
     """Add to `dead` the rows of `files` that `deletes` reach.
 
@@ -41,6 +41,7 @@ def add_joined_positions(
         scopes: The numbers of their scopes.
         files: Data files and their orders.
         dead: Grows.
+        runner: Where the files are read; None: in this process.
 
     Raises:
         CorruptDataError: A file is damaged.
@@ -51,9 +52,9 @@ def add_joined_positions(
             continue
         join = _Join(each, scopes, KeyReader(environment.store, metadata, each.key.field_ids))
         reachable = [file for file in files if join.may_reach(file)]
-        with ThreadPoolExecutor(min(READERS_MAX, max(os.cpu_count() or 1, 2))) as pool:
-            for file, positions in zip(reachable, pool.map(join.dead_in, reachable), strict=True):
-                dead.add(file.file.file_path, positions)
+        found = (runner or LocalRunner()).run(join.dead_in, reachable)
+        for file, positions in zip(reachable, found, strict=True):
+            dead.add(file.file.file_path, positions)
 
 
 @dataclass(frozen=True, slots=True)
