@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyiceberg.schema import Schema
@@ -16,6 +17,11 @@ from tableformat.spec.constraints import NO_KEY, define_immutable
 from tableformat.spec.names import IMMUTABLE_COLUMNS, IMMUTABLE_ENFORCED, IMMUTABLE_NAME
 from tableformat.table import Table
 from tableformat.table_definition import define_partition_spec, define_schema, parse_table_name
+
+if TYPE_CHECKING:  # Spark is an optional dependency
+    from pyspark.sql import SparkSession
+
+    from tableformat.rowlevel.execute import RowLevelResult
 
 
 class TableCatalog:
@@ -99,6 +105,40 @@ class TableCatalog:
     def load_table(self, name: str) -> Table:
         """The table `namespace.table`; `NotFoundError` if there is none."""
         return Table(self.environment, self.environment.catalog.load_table(parse_table_name(name)))
+
+    def sql(
+        self,
+        statement: str,
+        *,
+        spark: SparkSession | None = None,
+        branch: str | None = None,
+        mode: str | None = None,
+        retries: int = 0,
+    ) -> RowLevelResult:
+        """Run `DELETE FROM`, `UPDATE` or `MERGE INTO` on a table of this catalog.
+
+        Args:
+            statement: In Spark's SQL. Tables of this catalog are `namespace.table`; other names
+                are Spark's own tables and views.
+            spark: Evaluates it; without it, this process does what is simple.
+            branch: The branch to change; None: `main`, or what `namespace.table.branch_x` says.
+            mode: Overrides `write.{delete,update,merge}.mode` of the table.
+            retries: How often to plan again after losing against another commit.
+
+        Raises:
+            See `rowlevel.execute.run_statement`.
+        """
+        from tableformat.rowlevel.execute import run_statement  # sqlglot takes time to load
+        from tableformat.rowlevel.statement import parse_statement
+
+        return run_statement(
+            self.environment,
+            parse_statement(statement),
+            spark=spark,
+            branch=branch,
+            mode=mode,
+            retries=retries,
+        )
 
     def list_tables(self, namespace: str | None = None) -> list[str]:
         """Names of all tables, or of one namespace's, sorted."""

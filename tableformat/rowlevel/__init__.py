@@ -1,0 +1,1 @@
+"""Row-level DELETE, UPDATE and MERGE: from a statement to one validated commit."""

@@ -1,0 +1,156 @@
+"""From row changes to one commit, validated from the snapshots in the scan context.
+
+1. Positions are merged with the deletes that are there: one vector per data file (I6).
+2. A file without any row left goes as a whole. The others get a vector (merge-on-read), or are
+   written again without the rows (copy-on-write).
+3. One changeset: covered files, replaced files and vectors go; new files and vectors come.
+4. Commit. After a definite failure the files written here are deleted, and only those (I10).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from tableformat.commit.changeset import Changeset, CommitKind
+from tableformat.commit.engine import CommitResult, commit
+from tableformat.environment import Environment
+from tableformat.errors import CommitConflictError, TableError
+from tableformat.files.deletion_vector import Positions
+from tableformat.files.dv_file import DeletionVector, write_deletion_vectors
+from tableformat.paths import puffin_locations
+from tableformat.rowlevel.changes import RowChanges, check_known
+from tableformat.rowlevel.context import WriteMode
+from tableformat.rowlevel.engine import Engine
+from tableformat.rowlevel.planning import StatementPlan
+from tableformat.rowlevel.rewrite import FileRewrite
+from tableformat.rowlevel.statement import RowLevelOperation
+from tableformat.scan.delete_index import referenced_path
+from tableformat.scan.file_source import FileSource
+from tableformat.scan.plan import FileScanTask
+from tableformat.scan.position_deletes import PositionDeletes
+from tableformat.spec.data_file import DataFile, ManifestEntry
+from tableformat.spec.properties import dv_placement
+
+
+@dataclass(slots=True)
+class _FileChanges:
+    """What happens to the existing files of the target."""
+
+    removed: list[ManifestEntry] = field(default_factory=list)
+    vectors: list[DeletionVector] = field(default_factory=list)
+    rewrites: list[FileRewrite] = field(default_factory=list)
+
+
+def commit_changes(
+    environment: Environment, plan: StatementPlan, changes: RowChanges, engine: Engine
+) -> CommitResult | None:
+    """Commit what a statement found; None when there is nothing to change.
+
+    Raises:
+        CommitConflictError: Something landed since planning that excludes it; nothing landed.
+        CommitUnknownError: It may have landed; nothing was deleted.
+        TableError: Raised before the swap; nothing landed.
+
+    Effects: 1. Puffin files or rewritten data files; 2. the commit. A crash before it leaves
+    unreferenced files for orphan removal.
+    """
+    if changes.is_empty and not plan.covered:
+        return None
+    written = list(changes.files)
+    try:
+        check_known(changes.positions, (t.entry.data_file.file_path for t in plan.scan.tasks))
+        files = _file_changes(environment, plan, changes)
+        rewritten = engine.rewrite(plan, files.rewrites) if files.rewrites else []
+        written += rewritten
+        vectors = write_deletion_vectors(
+            environment.store,
+            files.vectors,
+            location_for=puffin_locations(plan.state.metadata, environment.runtime.ids),
+            placement=dv_placement(plan.state.metadata.properties),
+        )
+        written += vectors
+        environment.runtime.fail_point("rowlevel.before_commit")
+        changeset = _changeset(plan, files, [*changes.files, *rewritten], vectors)
+        state = environment.catalog.load_table(plan.state.identifier)
+        if state.metadata.table_uuid != plan.context.target.table_uuid:
+            raise CommitConflictError(
+                "the table was dropped and created again since the statement was planned",
+                table=state.name,
+            )
+        return commit(environment, plan.state.identifier, changeset, state=state)
+    except TableError as error:
+        if error.files_safe_to_delete:
+            delete_written(environment, written)
+        raise
+
+
+def delete_written(environment: Environment, files: Sequence[DataFile]) -> None:
+    """Remove files that no commit knows. Never raises; what stays is an orphan."""
+    locations = sorted({file.file_path for file in files})
+    try:
+        if locations:
+            environment.store.delete(locations)
+    except TableError:
+        return
+
+
+def _file_changes(
+    environment: Environment, plan: StatementPlan, changes: RowChanges
+) -> _FileChanges:
+    found = _FileChanges(removed=[task.entry for task in plan.covered])
+    touched = [t for t in plan.scan.tasks if t.entry.data_file.file_path in changes.positions]
+    source = FileSource(environment.store, plan.scan.specs, plan.scan.properties)
+    deletes = PositionDeletes(source, touched)
+    for task in touched:
+        file = task.entry.data_file
+        dead = changes.positions[file.file_path]
+        known = deletes.load(task)
+        if known is not None:
+            dead = dead | known
+        _add(found, task, dead, plan.context.mode)
+    return found
+
+
+def _add(found: _FileChanges, task: FileScanTask, dead: Positions, mode: WriteMode) -> None:
+    file = task.entry.data_file
+    if len(dead) == file.record_count:
+        found.removed.append(task.entry)
+    elif mode == WriteMode.COPY_ON_WRITE:
+        found.removed.append(task.entry)
+        found.rewrites.append(FileRewrite(task, dead))
+    else:
+        found.vectors.append(DeletionVector(file, dead))
+        if task.dv is not None:
+            found.removed.append(task.dv)
+        # A vector takes over position deletes, but only those of this file alone may go.
+        found.removed += [
+            entry
+            for entry in task.position_deletes
+            if referenced_path(entry.data_file) == file.file_path
+        ]
+
+
+def _changeset(
+    plan: StatementPlan,
+    files: _FileChanges,
+    added: Sequence[DataFile],
+    vectors: Sequence[DataFile],
+) -> Changeset:
+    """The kind picks the row of the conflict matrix.
+
+    Files that go protect their own rows. A statement that depends on other rows too (MERGE looks
+    for rows that are not there, a sub-query reads the target) needs the stricter row.
+    """
+    context = plan.context
+    looks_further = context.operation == RowLevelOperation.MERGE or context.rereads_target
+    kind = CommitKind.ROW_DELTA if vectors or looks_further else CommitKind.OVERWRITE
+    referenced = frozenset(vector.data_file.file_path for vector in files.vectors)
+    return Changeset(
+        kind=kind,
+        branch=context.branch,
+        added_data_files=tuple(added),
+        added_delete_files=tuple(vectors),
+        removed_entries=tuple(files.removed),
+        validation=context.validation(referenced),
+    )

@@ -1,0 +1,124 @@
+"""What a statement knows once it is planned, and hands from its scan to its commit.
+
+The idea is Flink's row-level modification scan context: the scan is told what it reads for, and
+what it answers reaches the sink. Here the answer is the exact version of every table read, so that
+the commit is validated from the snapshot the scan saw, never from the head at commit time (I13).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from uuid import UUID
+
+from pyiceberg.expressions import AlwaysTrue, BooleanExpression
+from pyiceberg.table.snapshots import IsolationLevel
+
+from tableformat.commit.changeset import Validation
+from tableformat.errors import InvalidInputError
+from tableformat.rowlevel.statement import RowLevelOperation
+
+
+class WriteMode(StrEnum):
+    """`write.{delete,update,merge}.mode`."""
+
+    MERGE_ON_READ = "merge-on-read"
+    COPY_ON_WRITE = "copy-on-write"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableVersion:
+    """One table of a statement as it was at planning; `snapshot_id` None: it was empty."""
+
+    name: str
+    table_uuid: UUID
+    snapshot_id: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScanContext:
+    """Created at planning; every later scan reads these versions, and the commit is held to them.
+
+    Attributes:
+        operation: What the target is read for.
+        branch: The branch of the target.
+        tables: The target first, then every other table in the order it is written.
+        isolation: From `write.<operation>.isolation-level`.
+        mode: From `write.<operation>.mode`.
+        conflict_filter: Rows of the target that the statement read; what is committed elsewhere
+            and cannot match is no conflict.
+        required_columns: Columns of the target that have to be read, in table order.
+        updated_columns: Columns that are assigned to, in table order.
+        rereads_target: A sub-query reads the target too, so every change of it counts.
+    """
+
+    operation: RowLevelOperation
+    branch: str
+    tables: tuple[TableVersion, ...]
+    isolation: IsolationLevel
+    mode: WriteMode
+    conflict_filter: BooleanExpression = field(default_factory=AlwaysTrue)
+    required_columns: tuple[str, ...] = ()
+    updated_columns: tuple[str, ...] = ()
+    rereads_target: bool = False
+
+    @property
+    def target(self) -> TableVersion:
+        """The table that changes."""
+        return self.tables[0]
+
+    def validation(self, referenced_data_files: frozenset[str]) -> Validation:
+        """What must not have happened since planning (`commit.conflicts` has the matrix).
+
+        A DELETE does not mind what others delete: its own rows are protected by their files. It
+        does when a sub-query read the target.
+        """
+        tolerant = self.operation == RowLevelOperation.DELETE and not self.rereads_target
+        return Validation(
+            starting_snapshot_id=self.target.snapshot_id,
+            isolation=self.isolation,
+            conflict_filter=self.conflict_filter,
+            referenced_data_files=referenced_data_files,
+            allow_new_deletes=tolerant,
+        )
+
+
+def isolation_of(properties: Mapping[str, str], operation: RowLevelOperation) -> IsolationLevel:
+    """`write.<operation>.isolation-level`; default `serializable`, as in Iceberg.
+
+    Raises:
+        InvalidInputError: It is something else.
+    """
+    name = f"write.{operation}.isolation-level"
+    text = properties.get(name, IsolationLevel.SERIALIZABLE.value).strip().lower()
+    try:
+        return IsolationLevel(text)
+    except ValueError:
+        raise InvalidInputError(
+            "not an isolation level",
+            property=name,
+            value=repr(text),
+            action="use serializable or snapshot",
+        ) from None
+
+
+def mode_of(
+    properties: Mapping[str, str], operation: RowLevelOperation, given: str | None = None
+) -> WriteMode:
+    """`write.<operation>.mode`; default `merge-on-read`, since every reader of v3 knows DVs.
+
+    Raises:
+        InvalidInputError: It is something else.
+    """
+    name = f"write.{operation}.mode"
+    text = given if given is not None else properties.get(name, WriteMode.MERGE_ON_READ.value)
+    try:
+        return WriteMode(text.strip().lower())
+    except ValueError:
+        raise InvalidInputError(
+            "not a write mode",
+            property=name,
+            value=repr(text),
+            action="use merge-on-read or copy-on-write",
+        ) from None

@@ -1,0 +1,106 @@
+"""Who evaluates a statement: this process for what is simple, Spark for everything else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import pyarrow as pa
+
+from tableformat.cdc.sink import without_history
+from tableformat.environment import Environment
+from tableformat.errors import UnsupportedError
+from tableformat.rowlevel.changes import FILE, POSITION, ROW_ID, PositionSet, RowChanges
+from tableformat.rowlevel.planning import StatementPlan
+from tableformat.rowlevel.rewrite import FileRewrite, RowWriter, surviving_rows
+from tableformat.rowlevel.statement import RowLevelOperation
+from tableformat.rowlevel.values import LocalValue, local_value
+from tableformat.scan.reader import read_scan
+from tableformat.spec.data_file import DataFile
+
+
+class Engine(Protocol):
+    """Reads what a plan says and writes files; commits nothing."""
+
+    def evaluate(self, plan: StatementPlan) -> RowChanges:
+        """Run the statement's query over the pinned snapshots.
+
+        Effects: data files of rows that come. They mean nothing until a commit names them.
+        """
+
+    def rewrite(self, plan: StatementPlan, rewrites: Sequence[FileRewrite]) -> list[DataFile]:
+        """Write the surviving rows of data files again."""
+
+
+@dataclass(frozen=True, slots=True)
+class InProcessEngine:
+    """Arrow in this process. Conditions are plain filters, values are `rowlevel.values`."""
+
+    environment: Environment
+    values: tuple[LocalValue, ...] = ()
+
+    @classmethod
+    def for_plan(cls, environment: Environment, plan: StatementPlan) -> InProcessEngine | None:
+        """The engine, if it can do the statement.
+
+        Raises:
+            InvalidInputError: An assigned value has the wrong type.
+        """
+        statement = plan.statement
+        found = [local_value(each, plan.columns) for each in statement.assignments]
+        values = tuple(value for value in found if value is not None)
+        if (
+            statement.operation == RowLevelOperation.MERGE
+            or statement.ctes
+            or not plan.pushed.is_exact
+            or len(values) != len(found)
+        ):
+            return None
+        return cls(environment, values)
+
+    def evaluate(self, plan: StatementPlan) -> RowChanges:
+        """See `Engine.evaluate`."""
+        found = PositionSet()
+        if plan.statement.operation == RowLevelOperation.DELETE:
+            for batch in read_scan(self.environment, plan.scan, columns=[FILE, POSITION]):
+                found.add_rows(batch.column(0), batch.column(1))
+            return RowChanges(positions=found.by_path, deleted_rows=found.distinct)
+        writer = row_writer(self.environment, plan)
+        files = writer.write(self._updated(plan, found), self.environment.runtime.ids)
+        return RowChanges(positions=found.by_path, files=tuple(files), updated_rows=found.distinct)
+
+    def rewrite(self, plan: StatementPlan, rewrites: Sequence[FileRewrite]) -> list[DataFile]:
+        """See `Engine.rewrite`."""
+        rows = surviving_rows(self.environment.store, plan.scan, rewrites)
+        return row_writer(self.environment, plan).write(rows, self.environment.runtime.ids)
+
+    def _updated(self, plan: StatementPlan, found: PositionSet) -> Iterator[pa.RecordBatch]:
+        """The new versions of matching rows; collects which rows they replace."""
+        names = [field.name for field in plan.schema.fields]
+        columns = [*names, ROW_ID, FILE, POSITION]
+        by_name = {value.field.name: value for value in self.values}
+        for batch in read_scan(self.environment, plan.scan, columns=columns):
+            found.add_rows(batch.column(FILE), batch.column(POSITION))
+            arrays = [
+                by_name[name].compute(batch) if name in by_name else batch.column(name)
+                for name in names
+            ]
+            yield pa.RecordBatch.from_arrays(
+                [*arrays, batch.column(ROW_ID)], names=[*names, ROW_ID]
+            )
+
+
+def row_writer(environment: Environment, plan: StatementPlan) -> RowWriter:
+    """What writes rows of the plan's target."""
+    return RowWriter(environment.store, without_history(plan.state.metadata))
+
+
+def needs_spark(plan: StatementPlan) -> UnsupportedError:
+    """The error for a statement that this process cannot do itself."""
+    return UnsupportedError(
+        f"this {plan.statement.operation.upper()} needs Spark: without it, conditions compare "
+        "columns with literals and values are literals, columns, + - and *",
+        action="pass spark=..., e.g. tableformat.spark.session.local_session('sql')",
+        table=plan.state.name,
+    )

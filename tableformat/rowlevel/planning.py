@@ -1,0 +1,301 @@
+"""Planning a statement: versions are pinned, files chosen, and what cannot be done is refused.
+
+```
+target ── version, schema, properties ─┐
+other tables ── versions, in order ────┼─> ScanContext
+condition ── what metadata can decide ─┤─> files covered whole │ files to look into
+assignments ── columns, types ─────────┘
+```
+
+No data is read and nothing is written here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from pyiceberg.expressions import AlwaysTrue
+from pyiceberg.schema import Schema
+from pyiceberg.table.refs import SnapshotRefType
+from sqlglot import exp
+
+from tableformat.catalog.base import TableState
+from tableformat.commit.matching import FileMatcher
+from tableformat.commit.request import check_writable
+from tableformat.environment import Environment
+from tableformat.errors import InvalidInputError, NotFoundError, UnsupportedError
+from tableformat.rowlevel.columns import TargetColumns
+from tableformat.rowlevel.context import ScanContext, TableVersion, isolation_of, mode_of
+from tableformat.rowlevel.predicates import PushedFilter, push_down
+from tableformat.rowlevel.statement import (
+    Assignment,
+    MatchKind,
+    MergeAction,
+    RowLevelOperation,
+    Statement,
+    has_subquery,
+)
+from tableformat.rowlevel.tables import PinnedTable, find_target, pin_tables
+from tableformat.scan.metadata_columns import METADATA_COLUMNS
+from tableformat.scan.plan import FileScanTask, ScanPlan, plan_scan
+from tableformat.spec.constraints import immutable_columns
+from tableformat.spec.names import STAGING_BRANCH
+
+_NOT_DETERMINISTIC = frozenset(
+    [
+        "input_file_block_length",
+        "input_file_block_start",
+        "input_file_name",
+        "monotonically_increasing_id",
+        "rand",
+        "randn",
+        "random",
+        "randstr",
+        "shuffle",
+        "spark_partition_id",
+        "uniform",
+        "uuid",
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatementPlan:
+    """Everything that is decided before the first row is read. Immutable.
+
+    Attributes:
+        statement: What was asked for.
+        state: The target as it was loaded.
+        context: The pinned versions and what the commit is held to.
+        columns: Resolves names of the target.
+        pushed: What of the condition metadata and our own reader can decide.
+        scan: Files to look into.
+        covered: Files of which every row is deleted, proven by metadata.
+        others: The other tables, by the text they have in the statement.
+    """
+
+    statement: Statement
+    state: TableState
+    context: ScanContext
+    columns: TargetColumns
+    pushed: PushedFilter
+    scan: ScanPlan
+    covered: tuple[FileScanTask, ...]
+    others: dict[str, PinnedTable]
+
+    @property
+    def schema(self) -> Schema:
+        """The target's schema."""
+        return self.columns.schema
+
+
+def plan_statement(
+    environment: Environment,
+    statement: Statement,
+    *,
+    branch: str | None = None,
+    mode: str | None = None,
+) -> StatementPlan:
+    """Pin every table, then decide what has to be read.
+
+    Args:
+        environment: Catalog and store; manifests are read.
+        statement: Parsed.
+        branch: The branch to change; None: what the target's name says, else `main`.
+        mode: Overrides `write.<operation>.mode`.
+
+    Raises:
+        InvalidInputError: Unknown columns, wrong properties, a tag, the staging branch, immutable
+            columns that are enforced, functions that are not deterministic.
+        NotFoundError: No such table or branch.
+        UnsupportedError: A version of a table as the target, or a table that is not v3.
+    """
+    state, branch = find_target(environment, statement, branch)
+    _check_branch(state, branch)
+    metadata = state.metadata
+    check_writable(metadata, table=state.name)
+    schema = metadata.schema()
+    _check_names(schema)
+    _check_deterministic(statement)
+    columns = TargetColumns(
+        schema,
+        statement.alias,
+        state.identifier,
+        is_qualified=statement.operation == RowLevelOperation.MERGE,
+    )
+    updated = _updated_columns(statement, columns, state)
+    others, rereads = pin_tables(environment, statement, state, branch)
+    pushed = _pushed(statement, columns)
+    head = state.head(branch)
+    scan = plan_scan(
+        environment,
+        state,
+        snapshot_id=None if head is None else head.snapshot_id,
+        row_filter=pushed.expression,
+        schema=schema,
+    )
+    if head is None:
+        scan = replace(scan, snapshot=None, tasks=())  # never main for an empty branch
+    covered, looked_into = _split(statement, pushed, state, scan)
+    versions = [
+        TableVersion(
+            name=state.name,
+            table_uuid=metadata.table_uuid,
+            snapshot_id=None if head is None else head.snapshot_id,
+        ),
+        *(pinned.version for pinned in others.values()),
+    ]
+    context = ScanContext(
+        operation=statement.operation,
+        branch=branch,
+        tables=tuple(versions),
+        isolation=isolation_of(metadata.properties, statement.operation),
+        mode=mode_of(metadata.properties, statement.operation, mode),
+        conflict_filter=AlwaysTrue() if rereads else pushed.expression,
+        required_columns=_required_columns(statement, schema),
+        updated_columns=updated,
+        rereads_target=rereads,
+    )
+    return StatementPlan(
+        statement=statement,
+        state=state,
+        context=context,
+        columns=columns,
+        pushed=pushed,
+        scan=replace(scan, tasks=tuple(looked_into)),
+        covered=tuple(covered),
+        others=others,
+    )
+
+
+def mentioned_names(statement: Statement) -> frozenset[str]:
+    """Every name in the statement's expressions, lower case; columns are among them."""
+    return frozenset(
+        identifier.name.casefold()
+        for tree in statement.expressions()
+        for identifier in tree.find_all(exp.Identifier)
+    )
+
+
+def _check_branch(state: TableState, branch: str) -> None:
+    ref = state.ref(branch)
+    if ref is not None and ref.snapshot_ref_type == SnapshotRefType.TAG:
+        raise InvalidInputError(
+            f"{branch!r} is a tag, which cannot change", table=state.name, action="use a branch"
+        )
+    if branch == STAGING_BRANCH:
+        raise InvalidInputError(
+            "statements do not change the staging branch: its rows are not final",
+            table=state.name,
+            action="resolve first, or change main; the resolver gets along with it",
+        )
+    if ref is None and branch != "main":
+        raise NotFoundError(
+            f"there is no branch {branch!r}", table=state.name, refs=sorted(state.metadata.refs)
+        )
+
+
+def _check_names(schema: Schema) -> None:
+    for field in schema.fields:
+        if field.name.casefold() in METADATA_COLUMNS:
+            raise UnsupportedError(
+                "row-level statements need the metadata columns, and a column of the table hides "
+                "one",
+                column=field.name,
+                action="rename it",
+            )
+
+
+def _check_deterministic(statement: Statement) -> None:
+    for tree in statement.scalar_expressions():
+        for function in tree.find_all(exp.Func):
+            name = (
+                function.name if isinstance(function, exp.Anonymous) else function.sql_name()
+            ).lower()
+            if name in _NOT_DETERMINISTIC:
+                raise InvalidInputError(
+                    f"{statement.operation.upper()} cannot use {name}(): it gives another value "
+                    "each time it is asked",
+                    action="compute it into a table first",
+                )
+
+
+def _updated_columns(
+    statement: Statement, columns: TargetColumns, state: TableState
+) -> tuple[str, ...]:
+    """Assigned top-level columns in table order, after checking them."""
+    constraint = immutable_columns(state.metadata)
+    fixed = set(constraint.field_ids) if constraint is not None and constraint.enforced else set()
+    updated: set[str] = set()
+    for assignments, is_update in _assignment_lists(statement, columns.schema):
+        seen: set[tuple[str, ...]] = set()
+        for assignment in assignments:
+            fields = columns.assigned(assignment.path)
+            path = tuple(field.name for field in fields)
+            if any(path[: len(other)] == other or other[: len(path)] == path for other in seen):
+                raise InvalidInputError("a column is assigned twice", column=".".join(path))
+            seen.add(path)
+            below = Schema(fields[-1]).field_ids
+            if is_update and fixed & set(below):
+                assert constraint is not None
+                raise InvalidInputError(
+                    "an IMMUTABLE column cannot be changed",
+                    column=".".join(path),
+                    constraint=constraint.name,
+                )
+            updated.add(fields[0].name)
+    if statement.operation == RowLevelOperation.UPDATE and not updated:
+        raise InvalidInputError("UPDATE assigns nothing")
+    return tuple(field.name for field in columns.schema.fields if field.name in updated)
+
+
+def _assignment_lists(
+    statement: Statement, schema: Schema
+) -> Iterator[tuple[Iterable[Assignment], bool]]:
+    """Assignments that belong together, and whether they change existing rows."""
+    yield statement.assignments, True
+    for clause in statement.clauses:
+        is_update = clause.action == MergeAction.UPDATE
+        if clause.star:
+            everything = [Assignment((field.name,), exp.null()) for field in schema.fields]
+            yield everything, is_update
+        else:
+            yield clause.assignments, is_update
+
+
+def _pushed(statement: Statement, columns: TargetColumns) -> PushedFilter:
+    """What of the statement's condition selects rows of the target by themselves."""
+    if statement.operation != RowLevelOperation.MERGE:
+        return push_down(statement.where, columns)
+    if any(clause.kind == MatchKind.NOT_MATCHED_BY_SOURCE for clause in statement.clauses):
+        return PushedFilter(AlwaysTrue(), False)
+    return PushedFilter(push_down(statement.on, columns).expression, False)
+
+
+def _split(
+    statement: Statement, pushed: PushedFilter, state: TableState, scan: ScanPlan
+) -> tuple[list[FileScanTask], list[FileScanTask]]:
+    """Files covered by a DELETE, and the others. The filter counts as a whole or not at all."""
+    if statement.operation != RowLevelOperation.DELETE or not pushed.is_exact:
+        return [], list(scan.tasks)
+    matcher = FileMatcher(state.metadata, pushed.expression)
+    covered = [task for task in scan.tasks if matcher.must_match(task.entry.data_file)]
+    paths = {task.entry.data_file.file_path for task in covered}
+    return covered, [task for task in scan.tasks if task.entry.data_file.file_path not in paths]
+
+
+def _required_columns(statement: Statement, schema: Schema) -> tuple[str, ...]:
+    """Columns to read: those mentioned, or all where whole rows are written again."""
+    actions = {clause.action for clause in statement.clauses}
+    writes = statement.operation == RowLevelOperation.UPDATE or MergeAction.UPDATE in actions
+    stars = any(
+        not isinstance(star.parent, exp.Count)
+        for tree in statement.scalar_expressions()
+        if not has_subquery(tree)
+        for star in tree.find_all(exp.Star)
+    )
+    names = mentioned_names(statement)
+    return tuple(
+        field.name for field in schema.fields if writes or stars or field.name.casefold() in names
+    )
