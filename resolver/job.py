@@ -3,18 +3,35 @@
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Callable
 from contextlib import closing, nullcontext
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from lock import HeldLease, LockManager
 from resolver.cycle import Cycle, CycleOptions
+from resolver.engine import Engine, EngineName, check_engine
 from resolver.index_keeper import LocalIndexKeeper, Progress, index_folder
 from resolver.maintenance_lock import fence_of, hold_maintenance, maintenance_lock
 from resolver.report import ResolveReport
+from resolver.shared_keeper import (
+    INDEX_CACHE,
+    SharedIndexKeeper,
+    cache_name,
+    configured_root,
+    default_root,
+    index_depot,
+)
 from resolver.target import live_files
 from tableformat import InvalidInputError, NotFoundError, Table, UnsupportedError
 from tableformat.catalog.base import TableState
 from tableformat.spec.names import MAIN_BRANCH, STAGING_BRANCH
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 LOCK_TIMEOUT_MS = 60_000
 
@@ -28,6 +45,9 @@ def resolve(
     from_snapshot: int | None = None,
     rebuild_index: bool = False,
     index_directory: str | os.PathLike[str] | None = None,
+    index_location: str | None = None,
+    engine: EngineName = "auto",
+    spark: SparkSession | None = None,
     lock: LockManager | None = None,
     lock_timeout_ms: int = LOCK_TIMEOUT_MS,
     progress: Progress | None = None,
@@ -45,7 +65,12 @@ def resolve(
         limit: At most so many staged snapshots, the oldest.
         from_snapshot: Override of a lost cursor: the last staged snapshot that was published.
         rebuild_index: Build the index afresh.
-        index_directory: Folder of the index; None: see `index_keeper.index_folder`.
+        index_directory: Folder of a local index; None: see `index_keeper.index_folder`.
+        index_location: Folder of shared indexes, reached by all executors; None: the catalog
+            property `index-location`, and on a cluster without it a folder in the warehouse.
+        engine: `local`: this process. `spark`: a Spark session, started if there is none. `auto`:
+            an active session for a large backlog, else this process; see `engine`.
+        spark: The session to use; None: the active one.
         lock: Lock manager; None: the catalog's own.
         lock_timeout_ms: How long to wait for other maintenance of the table.
         progress: Told how far an index build is.
@@ -56,7 +81,7 @@ def resolve(
     Raises:
         NotFoundError: There is no such branch.
         InvalidInputError: No primary key, or a cursor that cannot be reached.
-        UnsupportedError: A v1 or v2 table, or staged changes that were rewritten.
+        UnsupportedError: A v1 or v2 table, staged changes that were rewritten, or no Spark.
         CommitConflictError, CommitUnknownError, FencedError: See `cycle.Cycle.run`.
         lock.LeaseUnavailableError, lock.LeaseLostError: The lock is someone else's.
 
@@ -64,6 +89,7 @@ def resolve(
     """
     state = table.refresh().state
     _check(state, staging, target)
+    workers = _Workers.of(table, check_engine(engine), spark)
     task = f"resolve {state.name}"
     with (
         closing(maintenance_lock(table.environment))
@@ -72,19 +98,79 @@ def resolve(
         hold_maintenance(
             state, manager, task=task, branch=target, timeout_ms=lock_timeout_ms
         ) as lease,
+        _keeper(
+            table, state, target, workers, index_directory, index_location, rebuild_index, progress
+        ) as keeper,
     ):
-        folder = (
-            index_folder(table.environment, state, target)
-            if index_directory is None
-            else Path(index_directory)
-        )
-        keeper = LocalIndexKeeper(
-            table.environment, folder, rebuild=rebuild_index, progress=progress
-        )
-        with keeper:
-            report = _run(table, staging, target, limit, from_snapshot, lease, keeper)
+        report = _run(table, staging, target, limit, from_snapshot, lease, keeper, workers.engine)
     table.refresh()
     return report
+
+
+@dataclass(frozen=True, slots=True)
+class _Workers:
+    """The engine, and what it means for the place of the index."""
+
+    engine: Engine
+    is_cluster: bool = False
+    executor_cache: Callable[[str], Path] | None = None
+
+    @staticmethod
+    def of(table: Table, name: EngineName, spark: SparkSession | None) -> _Workers:
+        is_loaded = spark is not None or "pyspark" in sys.modules
+        if name == "local" or (name == "auto" and not is_loaded):
+            return _Workers(Engine(name=name))
+        try:
+            from resolver import spark_runner
+        except ImportError as error:
+            if name == "auto":
+                return _Workers(Engine(name=name))
+            raise UnsupportedError(
+                "the engine spark needs PySpark", action="pip install 'icefold[spark]'"
+            ) from error
+        session = spark_runner.open_session(spark, start=name == "spark")
+        if session is None:
+            return _Workers(Engine(name=name))
+        environment = table.environment
+        runner = spark_runner.SparkRunner(session, environment.store)
+        configured = environment.catalog.properties.get(INDEX_CACHE)
+        return _Workers(
+            Engine(name=name, spark=runner),
+            spark_runner.is_cluster(session),
+            partial(spark_runner.executor_cache, configured),
+        )
+
+
+def _keeper(
+    table: Table,
+    state: TableState,
+    target: str,
+    workers: _Workers,
+    directory: str | os.PathLike[str] | None,
+    location: str | None,
+    rebuild: bool,
+    progress: Progress | None,
+) -> LocalIndexKeeper | SharedIndexKeeper:
+    environment = table.environment
+    if directory is not None and location is not None:
+        raise InvalidInputError(
+            "an index is in a local folder or in shared storage, not in both",
+            index_directory=directory,
+            index_location=location,
+        )
+    root = None if directory is not None else location or configured_root(environment)
+    if root is None and directory is None and workers.is_cluster:
+        root = default_root(environment)
+    if root is None:
+        folder = index_folder(environment, state, target) if directory is None else Path(directory)
+        return LocalIndexKeeper(environment, folder, rebuild=rebuild, progress=progress)
+    depot = index_depot(environment, root, state, target)
+    cache: Callable[[], Path] = Path  # without executors nobody asks
+    if workers.executor_cache is not None:
+        cache = partial(workers.executor_cache, cache_name(depot.root))
+    return SharedIndexKeeper(
+        environment, depot, workers.engine, cache, rebuild=rebuild, progress=progress
+    )
 
 
 def _run(
@@ -94,7 +180,8 @@ def _run(
     limit: int | None,
     from_snapshot: int | None,
     lease: HeldLease,
-    keeper: LocalIndexKeeper,
+    keeper: LocalIndexKeeper | SharedIndexKeeper,
+    engine: Engine,
 ) -> ResolveReport:
     def cycle(source: str) -> ResolveReport:
         options = CycleOptions(
@@ -104,7 +191,7 @@ def _run(
             from_snapshot=from_snapshot,
             fence=lambda: fence_of(lease),
         )
-        return Cycle(table.environment, table.identifier, options, keeper).run()
+        return Cycle(table.environment, table.identifier, options, keeper, engine).run()
 
     head = table.refresh().state.head(target)
     if staging != target and live_files(table.environment, head).equality_deletes:

@@ -8,19 +8,26 @@ as a value, so the driver raises the same class; only trouble that another execu
 
 from __future__ import annotations
 
+import os
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 from py4j.protocol import Py4JError
+from pyspark import SparkFiles
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from tableformat.errors import StoreUnavailableError, TableError, UnsupportedError
+from tableformat.spark.session import local_session
 from tableformat.store.base import ObjectStore
 
+APP_NAME = "icefold resolve"
+SUBMITTED = "PYSPARK_GATEWAY_PORT"  # spark-submit has started the JVM
+CACHE_FOLDER = "icefold-index-cache"
 # Items differ in size: some more tasks than cores even that out.
 TASKS_PER_CORE = 4
 
@@ -85,11 +92,37 @@ class SparkRunner:
         return self._context.parallelize(items, slices)
 
 
+def open_session(given: SparkSession | None, *, start: bool) -> SparkSession | None:
+    """The session to use.
+
+    Args:
+        given: The caller's.
+        start: Start one where none is active: the one that `spark-submit` configured, else a local
+            one.
+    """
+    session = given or SparkSession.getActiveSession()
+    if session is not None or not start:
+        return session
+    if SUBMITTED in os.environ:
+        return SparkSession.builder.appName(APP_NAME).getOrCreate()
+    return local_session(APP_NAME)
+
+
+def executor_cache(configured: str | None, name: str) -> Path:
+    """Runs on an executor: where it keeps copies of an index.
+
+    Args:
+        configured: The operator's folder. None: the executor's own, which goes with it.
+        name: The index.
+    """
+    base = Path(configured) if configured else Path(SparkFiles.getRootDirectory()) / CACHE_FOLDER
+    return base.absolute() / name
+
+
 def is_cluster(spark: SparkSession) -> bool:
     """Whether executors are other processes than the driver, perhaps on other machines."""
-    return not str(spark.sparkContext.master).startswith("local[") and (
-        spark.sparkContext.master != "local"
-    )
+    master = str(spark.sparkContext.master)
+    return master != "local" and not master.startswith("local[")
 
 
 def _results(rdd: Any) -> list[Any]:

@@ -12,6 +12,7 @@ from maintenance.cli.context import (
     progress_bar,
 )
 from resolver import resolve
+from resolver.engine import ENGINES, EngineName
 from resolver.index.build import BuildProgress
 from tableformat.spec.names import MAIN_BRANCH, STAGING_BRANCH
 
@@ -27,6 +28,13 @@ from tableformat.spec.names import MAIN_BRANCH, STAGING_BRANCH
     help="Operator's override of a lost cursor: the last staged snapshot that was published.",
 )
 @click.option("--rebuild-index", is_flag=True, help="Build the index afresh from the target.")
+@click.option(
+    "--engine",
+    type=click.Choice(ENGINES),
+    default="auto",
+    show_default=True,
+    help="This process, or Spark; auto: Spark for a large backlog under spark-submit.",
+)
 @json_option
 @pass_context
 def resolve_command(
@@ -37,6 +45,7 @@ def resolve_command(
     limit: int | None,
     from_snapshot: int | None,
     rebuild_index: bool,
+    engine: EngineName,
     as_json: bool,
 ) -> None:
     """Turn TABLE's staged equality deletes into deletion vectors and publish them."""
@@ -59,6 +68,7 @@ def resolve_command(
             limit=limit,
             from_snapshot=from_snapshot,
             rebuild_index=rebuild_index,
+            engine=engine,
             progress=show,
         )
     if as_json:
