@@ -4,5 +4,6 @@ from __future__ import annotations
 
 from resolver.job import resolve
 from resolver.report import ResolveReport
+from resolver.secondary import IndexBuild, build_index
 
-__all__ = ["ResolveReport", "resolve"]
+__all__ = ["IndexBuild", "ResolveReport", "build_index", "resolve"]

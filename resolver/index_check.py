@@ -20,6 +20,7 @@ from tableformat import NotFoundError, Table
 from tableformat.errors import InvalidInputError
 from tableformat.files.dv_file import read_deletion_vector
 from tableformat.spec.names import MAIN_BRANCH
+from tableformat.spec.secondary_indexes import secondary_index
 
 Int64s = npt.NDArray[np.int64]
 
@@ -41,8 +42,13 @@ class IndexCheck:
     report: VerifyReport
 
 
-def verify(table: Table, *, target: str = MAIN_BRANCH) -> IndexCheck:
+def verify(table: Table, *, target: str = MAIN_BRANCH, name: str | None = None) -> IndexCheck:
     """Compare the index of a branch with a full scan of the snapshot that it is bound to.
+
+    Args:
+        table: The table. Refreshed.
+        target: The branch.
+        name: A secondary index; None: the primary key's.
 
     Raises:
         NotFoundError: There is no index, or its snapshot has expired.
@@ -51,10 +57,13 @@ def verify(table: Table, *, target: str = MAIN_BRANCH) -> IndexCheck:
     """
     state = table.refresh().state
     environment = table.environment
-    folder = index_folder(environment, state, target)
-    reader = KeyReader(
-        environment.store, state.metadata, sorted(state.metadata.schema().identifier_field_ids)
+    folder = index_folder(environment, state, target, name)
+    field_ids = (
+        sorted(state.metadata.schema().identifier_field_ids)
+        if name is None
+        else secondary_index(state.metadata, name).field_ids
     )
+    reader = KeyReader(environment.store, state.metadata, field_ids)
     head = state.head(target)
     wanted = head_binding(state, target, reader.key.fingerprint, head)
     opened = open_index(folder, wanted, runtime=environment.runtime)

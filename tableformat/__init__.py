@@ -18,6 +18,8 @@ from tableformat.errors import (
     TableError,
     UnsupportedError,
 )
+from tableformat.lookup.result import LookupResult, LookupSource
+from tableformat.lookup.session import Lookup
 from tableformat.runtime import Runtime
 from tableformat.table import Table
 from tableformat.table_catalog import TableCatalog, open_catalog
@@ -33,6 +35,9 @@ __all__ = [
     "FencedError",
     "InternalError",
     "InvalidInputError",
+    "Lookup",
+    "LookupResult",
+    "LookupSource",
     "NotFoundError",
     "Retry",
     "Runtime",
