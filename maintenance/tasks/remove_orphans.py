@@ -1,0 +1,225 @@
+"""`remove_orphans`: delete files that no version of the table needs and no writer can still want.
+
+1. list the table's data and metadata folders
+2. load the table *after* that, and read every manifest of every snapshot
+3. an orphan is listed, not needed, of a kind that Iceberg or icefold writes, and older than the
+   longest write takes
+4. per batch: prove the lease, load the table again, take out what it needs by now, delete
+
+A writer's file is older than the listing or younger than the age limit: one that is committed
+between 1 and 2 is found by 2, one that is not committed yet is too young. Locations are compared in
+their canonical spelling, so `s3a://` and `s3://`, `file:/` and `/` name one file (R75). Only names
+below the two folders are looked at; the index and the locks lie elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from lock import LockManager
+from maintenance.tasks.base import LOCK_TIMEOUT_MS, TaskRun, run_task
+from maintenance.tasks.options import RemoveOrphansOptions
+from maintenance.tasks.reports import RemoveOrphansReport
+from tableformat import Table
+from tableformat.catalog.base import TableState
+from tableformat.commit.carry import check_fence, load_carried
+from tableformat.commit.expire import DELETE_BATCH_SIZE
+from tableformat.commit.history import snapshots_by_id
+from tableformat.commit.reachability import Reachable, statistics_locations
+from tableformat.commit.retry import property_bool
+from tableformat.errors import InvalidInputError, TableError
+from tableformat.paths import data_directory, metadata_directory
+from tableformat.store.base import ObjectInfo, ObjectStore
+from tableformat.store.locations import canonical_location
+
+if TYPE_CHECKING:  # Spark is an optional dependency
+    from pyspark.sql import SparkSession
+
+TASK = "remove-orphans"
+METADATA_SUFFIXES = (".metadata.json", ".metadata.json.gz", ".gz.metadata.json")
+SUFFIXES = (".parquet", ".puffin", ".avro", ".orc", ".stats", ".tmp", *METADATA_SUFFIXES)
+
+
+def remove_orphans(
+    table: Table,
+    options: RemoveOrphansOptions | None = None,
+    *,
+    dry_run: bool = False,
+    lock: LockManager | None = None,
+    lock_timeout_ms: int = LOCK_TIMEOUT_MS,
+    spark: SparkSession | None = None,  # noqa: ARG001 - every task is called alike
+) -> RemoveOrphansReport:
+    """Delete unreferenced files of a table.
+
+    Args:
+        table: Refreshed.
+        options: The age limit; None: three days.
+        dry_run: Only list them.
+        lock: Lock manager; None: the catalog's own.
+        lock_timeout_ms: How long to wait for other maintenance of the table.
+        spark: Not used.
+
+    Raises:
+        InvalidInputError: An age below the minimum, `gc.enabled` = false, or another table inside
+            this one's folders. Nothing was deleted.
+        FencedError, lock.LeaseLostError: Another holder of the lock has taken over; deleting
+            stopped.
+        CorruptDataError, NotFoundError: A snapshot cannot be read, so what it needs is not known;
+            nothing was deleted.
+
+    Effects: deletes in batches. A crash leaves the rest for the next run.
+    """
+    options = options or RemoveOrphansOptions()
+    if options.older_than_ms < options.older_than_min_ms:
+        raise InvalidInputError(
+            "refused: files this young may belong to a write under way",
+            older_than_ms=options.older_than_ms,
+            minimum_ms=options.older_than_min_ms,
+            action="wait longer than the longest write takes",
+        )
+    with run_task(
+        table,
+        task=TASK,
+        dry_run=dry_run,
+        lock=lock,
+        lock_timeout_ms=lock_timeout_ms,
+        branch=options.branch,
+    ) as run:
+        return _Removal(run, options).run()
+
+
+@dataclass(slots=True)
+class _Removal:
+    task: TaskRun
+    options: RemoveOrphansOptions
+    needed: _Needed = field(init=False)
+    removed: int = 0
+    failed: int = 0
+
+    def __post_init__(self) -> None:
+        self.needed = _Needed(self.task.environment.store)
+
+    def run(self) -> RemoveOrphansReport:
+        run, runtime = self.task, self.task.environment.runtime
+        _check_gc(run.table.state)
+        now_ms = runtime.clock.now_ms()  # before the listing: a file is never older than it is
+        listed = _list(run.environment.store, run.table.state)
+        runtime.fail_point("orphans.after_list")
+        state = run.refresh()
+        self.needed.add(state)
+        unneeded = [
+            info for location, info in sorted(listed.items()) if location not in self.needed
+        ]
+        limit_ms = now_ms - self.options.older_than_ms
+        orphans = [info for info in unneeded if info.modified_ms < limit_ms]
+        if run.lease is not None:
+            self._delete(orphans)
+        return RemoveOrphansReport(
+            task=TASK,
+            table=run.table.name,
+            dry_run=run.lease is None,
+            changed=bool(orphans) if run.lease is None else self.removed > 0,
+            duration_ms=run.duration_ms,
+            listed_files=len(listed),
+            referenced_files=len(listed) - len(unneeded),
+            young_files=len(unneeded) - len(orphans),
+            orphan_files=len(orphans),
+            orphan_bytes=sum(info.size_bytes for info in orphans),
+            removed_files=self.removed,
+            failed_files=self.failed,
+            locations=tuple(info.location for info in orphans[: self.options.listed_max]),
+        )
+
+    def _delete(self, orphans: Sequence[ObjectInfo]) -> None:
+        run = self.task
+        for start in range(0, len(orphans), DELETE_BATCH_SIZE):
+            fence = run.fence()
+            state = run.refresh()
+            head = state.head(self.options.branch)
+            carried = load_carried(
+                snapshots_by_id(state.metadata), None if head is None else head.snapshot_id
+            )
+            check_fence(fence, carried, branch=self.options.branch)
+            self.needed.add(state)
+            batch = [
+                info.location
+                for info in orphans[start : start + DELETE_BATCH_SIZE]
+                if canonical_location(info.location) not in self.needed
+            ]
+            run.environment.runtime.fail_point("orphans.before_delete")
+            self._delete_batch(batch)
+
+    def _delete_batch(self, batch: Sequence[str]) -> None:
+        if not batch:
+            return
+        try:
+            self.task.environment.store.delete(batch)
+        except TableError:
+            self.failed += len(batch)
+        else:
+            self.removed += len(batch)
+
+
+class _Needed:
+    """Canonical locations that any table version shown to it needs; grows only."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._reachable = Reachable(store)
+        self._locations: set[str] = set()
+
+    def __contains__(self, location: str) -> bool:
+        return location in self._locations
+
+    def add(self, state: TableState) -> None:
+        """Read what is new in a table version.
+
+        Raises:
+            CorruptDataError, NotFoundError: A list or manifest cannot be read.
+        """
+        metadata, reachable = state.metadata, self._reachable
+        reachable.content_files.clear()
+        reachable.add_content_files(reachable.add_snapshots(metadata.snapshots))
+        self._add(reachable.content_files)
+        self._add(reachable.manifests)
+        self._add(reachable.manifest_lists)
+        self._add(statistics_locations(metadata))
+        self._add([state.metadata_location])
+        self._add(entry.metadata_file for entry in metadata.metadata_log)
+
+    def _add(self, locations: Iterable[str]) -> None:
+        self._locations.update(canonical_location(location) for location in locations)
+
+
+def _list(store: ObjectStore, state: TableState) -> dict[str, ObjectInfo]:
+    """Files of the table's folders by canonical location, only of kinds that writers make.
+
+    Raises:
+        InvalidInputError: A metadata file lies among the data files: another table is inside.
+    """
+    found: dict[str, ObjectInfo] = {}
+    metadata_folder = canonical_location(metadata_directory(state.metadata))
+    for folder in (data_directory(state.metadata), metadata_directory(state.metadata)):
+        for info in store.list_prefix(folder):
+            location = canonical_location(info.location)
+            if not location.endswith(SUFFIXES):
+                continue
+            inside = location.removeprefix(f"{metadata_folder}/")
+            if location.endswith(METADATA_SUFFIXES) and "/" in inside:
+                raise InvalidInputError(
+                    "refused: another table lies inside this table's folders",
+                    table=state.name,
+                    location=location,
+                )
+            found[location] = info
+    return found
+
+
+def _check_gc(state: TableState) -> None:
+    if not property_bool(state.metadata.properties, "gc.enabled", default=True):
+        raise InvalidInputError(
+            "cannot remove orphans: the table's files may belong to other tables too",
+            action="set gc.enabled only if they do not",
+            table=state.name,
+        )

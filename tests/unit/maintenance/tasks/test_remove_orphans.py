@@ -1,0 +1,201 @@
+"""Orphan removal: what goes, and above all what never does."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import tableformat as tf
+from lock import LeaseLostError
+from maintenance.tasks.expire import expire
+from maintenance.tasks.options import ExpireOptions, RemoveOrphansOptions
+from maintenance.tasks.remove_orphans import remove_orphans
+from resolver import resolve
+from tableformat.commit.expiry_plan import ExpiryPolicy
+from tableformat.errors import CorruptDataError, InvalidInputError, NotFoundError
+from tests.support.lying_lock import GrantAllLock
+from tests.support.table_checker import check_table
+
+SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.int64())])
+HOUR_MS = 3_600_000
+OLD = RemoveOrphansOptions(older_than_ms=2 * HOUR_MS)
+
+
+def rows(*keys):
+    return pa.table({"id": pa.array(keys, pa.int64()), "v": pa.array(keys, pa.int64())})
+
+
+@pytest.fixture
+def catalog(tmp_path):
+    return tf.open_catalog("local", warehouse=str(tmp_path / "warehouse"))
+
+
+@pytest.fixture
+def table(catalog):
+    table = catalog.create_table("t.rows", SCHEMA, primary_key=["id"])
+    table.append(rows(1, 2, 3))
+    table.stage(upserts=rows(2, 9), deletes=pa.table({"id": pa.array([1], pa.int64())}))
+    resolve(table)
+    table.stage(upserts=rows(3))
+    return table
+
+
+def folder(table, name="data"):
+    return Path(table.state.metadata.location.removeprefix("file://")) / name
+
+
+def files(table):
+    root = folder(table, "")
+    return {path for path in root.rglob("*") if path.is_file()}
+
+
+def put(path, age_hours):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"left behind")
+    age(path, age_hours)
+    return path
+
+
+def age(path, hours):
+    seconds = path.stat().st_mtime - hours * 3600
+    os.utime(path, (seconds, seconds))
+
+
+def make_old(table):
+    for path in files(table):
+        age(path, 24 * 30)
+
+
+def test_only_old_unreferenced_files_of_known_kinds_go(table):
+    make_old(table)
+    kept = files(table)
+    orphans = {
+        put(folder(table) / "a.parquet", 3),
+        put(folder(table) / "deep" / "b-dvs.puffin", 3),
+        put(folder(table) / ".x.parquet.7-1.tmp", 3),
+        put(folder(table, "metadata") / "c-m0.avro", 3),
+        put(folder(table, "metadata") / "00009-x.metadata.json", 3),
+    }
+    kept |= {
+        put(folder(table) / "young.parquet", 1),
+        put(folder(table) / "notes.txt", 99),
+        put(folder(table, "metadata") / "version-hint.text", 99),
+        put(folder(table, "other") / "d.parquet", 99),
+        put(folder(table, "").parent / "rows2" / "data" / "e.parquet", 99),
+    }
+    assert remove_orphans(table, OLD, dry_run=True).orphan_files == 5
+    assert orphans <= files(table)
+    report = remove_orphans(table, OLD)
+    assert report.removed_files == report.orphan_files == 5
+    assert report.young_files == 1
+    assert not any(path.exists() for path in orphans)
+    assert all(path.exists() for path in kept)
+    assert remove_orphans(table, OLD).changed is False
+    check_table(table.environment.store.get, table.metadata_location)
+    assert table.scan(branch="staging").to_arrow().num_rows == 3
+
+
+def test_files_of_branches_tags_and_expired_but_kept_snapshots_stay(table):
+    table.refs.create_tag("then")
+    table.overwrite(rows(100))
+    table.refs.create_branch("audit", snapshot_id=table.refresh().state.head("staging").snapshot_id)
+    make_old(table)
+    before = files(table)
+    assert remove_orphans(table, OLD).removed_files == 0
+    assert files(table) == before
+    assert table.scan(tag="then").to_arrow().num_rows == 3
+
+
+def test_leftovers_of_an_expiry_without_deletes_are_found(table):
+    table.overwrite(rows(100))
+    resolve(table)
+    policy = ExpiryPolicy(max_snapshot_age_ms=0, min_snapshots_to_keep=1)
+    assert expire(table, ExpireOptions(policy=policy, delete_files=False)).snapshots
+    make_old(table)
+    assert remove_orphans(table, OLD).removed_files > 3
+    check_table(table.environment.store.get, table.refresh().metadata_location)
+    assert table.scan().to_arrow().num_rows > 0
+
+
+def test_file_committed_after_the_listing_stays(catalog, table):
+    make_old(table)
+    other = catalog.load_table("t.rows")
+
+    def commit_old_file(_name):
+        other.append(rows(77))
+        make_old(other)
+
+    table.environment.runtime.fail_points.armed["orphans.after_list"] = commit_old_file
+    assert remove_orphans(table, OLD).removed_files == 0
+    assert 77 in table.scan().to_arrow()["id"].to_pylist()
+
+
+def test_listed_orphan_that_is_committed_before_its_batch_stays(catalog, table):
+    """The refs are read again right before each delete."""
+    make_old(table)
+    state = table.refresh().state
+    file = table._write(state, rows(55))[0]
+    age(Path(file.file_path.removeprefix("file://")), 99)
+    assert remove_orphans(table, OLD, dry_run=True).orphan_files == 1
+    lock = GrantAllLock()
+
+    def commit(lease):
+        from tableformat.commit.changeset import Changeset, CommitKind
+        from tableformat.commit.engine import commit
+
+        change = Changeset(kind=CommitKind.APPEND, added_data_files=(file,))
+        commit(table.environment, table.identifier, change)
+        return False
+
+    lock.lost = commit
+    assert remove_orphans(table, OLD, lock=lock).removed_files == 0
+    assert 55 in table.scan().to_arrow()["id"].to_pylist()
+
+
+def test_lost_lease_deletes_nothing(table):
+    orphan = put(folder(table) / "a.parquet", 99)
+    with pytest.raises(LeaseLostError):
+        remove_orphans(table, OLD, lock=GrantAllLock(lost=lambda _: True))
+    assert orphan.exists()
+
+
+def test_unreadable_snapshot_deletes_nothing(table):
+    orphan = put(folder(table) / "a.parquet", 99)
+    manifest = sorted(folder(table, "metadata").glob("*-m0.avro"))[0]
+    manifest.unlink()
+    fresh = tf.open_catalog("local", warehouse=str(folder(table, "").parent.parent))
+    with pytest.raises((NotFoundError, CorruptDataError)):
+        remove_orphans(fresh.load_table("t.rows"), OLD)
+    assert orphan.exists()
+
+
+def test_too_small_an_age_is_refused(table):
+    with pytest.raises(InvalidInputError, match="write under way"):
+        remove_orphans(table, RemoveOrphansOptions(older_than_ms=HOUR_MS - 1))
+
+
+def test_table_inside_the_table_is_refused(table):
+    put(folder(table) / "inner" / "metadata" / "00000-x.metadata.json", 99)
+    with pytest.raises(InvalidInputError, match="another table"):
+        remove_orphans(table, OLD)
+
+
+def test_shared_files_are_refused(table):
+    table.set_properties({"gc.enabled": "false"})
+    with pytest.raises(InvalidInputError, match=r"gc\.enabled"):
+        remove_orphans(table, OLD)
+    with pytest.raises(InvalidInputError, match=r"gc\.enabled"):
+        expire(table)
+
+
+def test_expire_dry_run_says_what_would_go(table):
+    table.append(rows(50))
+    policy = ExpiryPolicy(max_snapshot_age_ms=0, min_snapshots_to_keep=1)
+    options = ExpireOptions(policy=policy)
+    planned = expire(table, options, dry_run=True)
+    assert planned.changed
+    assert len(table.refresh().state.metadata.snapshots) > 1
+    assert expire(table, options).snapshots == planned.snapshots
