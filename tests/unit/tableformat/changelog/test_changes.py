@@ -3,7 +3,7 @@ from collections import Counter
 import pyarrow as pa
 import pytest
 from pyiceberg.table.refs import SnapshotRef, SnapshotRefType
-from pyiceberg.table.snapshots import Operation, Snapshot, Summary
+from pyiceberg.table.snapshots import Operation, Summary
 from pyiceberg.types import LongType, StringType
 
 from resolver import resolve
@@ -257,18 +257,16 @@ class TwoVersions:
         self.states.append((self.made.state(), [dict(r.values) for r in self.made.live_rows()]))
 
     def changes(self, old, new, **options):
-        snapshots, parent = [], None
-        for number, (state, _) in enumerate(self.states):
-            [snapshot] = state.metadata.snapshots
-            parent = Snapshot(
-                **{
-                    **snapshot.model_dump(),
-                    "snapshot_id": number + 1,
-                    "parent_snapshot_id": number or None,
+        snapshots = [
+            state.metadata.snapshots[0].model_copy(
+                update={
+                    "snapshot_id": number,
+                    "parent_snapshot_id": number - 1 or None,
                     "summary": Summary(Operation.OVERWRITE),
                 }
             )
-            snapshots.append(parent)
+            for number, (state, _) in enumerate(self.states, start=1)
+        ]
         head = SnapshotRef(snapshot_id=len(snapshots), snapshot_ref_type=SnapshotRefType.BRANCH)
         last = self.states[-1][0].metadata
         changed = {
