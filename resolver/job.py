@@ -25,6 +25,7 @@ from resolver.shared_keeper import (
     default_root,
     index_depot,
 )
+from resolver.secondary import maintain_indexes
 from resolver.target import live_files
 from tableformat import InvalidInputError, NotFoundError, Table, UnsupportedError
 from tableformat.catalog.base import TableState
@@ -103,6 +104,13 @@ def resolve(
         ) as keeper,
     ):
         report = _run(table, staging, target, limit, from_snapshot, lease, keeper, workers.engine)
+        maintain_indexes(
+            table.environment,
+            table.refresh().state,
+            target,
+            rebuild=rebuild_index,
+            progress=progress,
+        )
     table.refresh()
     return report
 
