@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, overload
 
 import pyarrow as pa
 from pyiceberg.expressions import BooleanExpression
@@ -15,11 +15,21 @@ from pyiceberg.table.snapshots import Snapshot
 from tableformat.catalog.base import TableState
 from tableformat.environment import Environment
 from tableformat.errors import InvalidInputError
+from tableformat.scan.exports import (
+    RowStream,
+    rows_to_duckdb,
+    rows_to_lazy_polars,
+    rows_to_pandas,
+    rows_to_polars,
+)
 from tableformat.scan.plan import ScanPlan, plan_scan
 from tableformat.scan.reader import read_scan, scan_schema
 from tableformat.scan.snapshot_selection import SelectedSnapshot, select_snapshot
 
-if TYPE_CHECKING:  # Spark is an optional dependency
+if TYPE_CHECKING:  # optional dependencies
+    import duckdb
+    import pandas as pd
+    import polars as pl
     from pyspark.sql import DataFrame, SparkSession
 
 
@@ -66,6 +76,65 @@ class Scan:
     def to_arrow(self) -> pa.Table:
         """The rows as one Arrow table."""
         return pa.Table.from_batches(self.to_batches(), schema=self.arrow_schema())
+
+    def to_reader(self) -> pa.RecordBatchReader:
+        """The rows as an Arrow stream, with bounded memory."""
+        return RowStream(self.arrow_schema(), self.to_batches).reader()
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """Arrow's stream interface: DuckDB, polars, pandas and others take a scan as a table."""
+        stream = RowStream(self.arrow_schema(), self.to_batches)
+        return stream.__arrow_c_stream__(requested_schema)
+
+    def to_duckdb(
+        self, connection: duckdb.DuckDBPyConnection | None = None, *, view: str | None = None
+    ) -> duckdb.DuckDBPyConnection:
+        """The rows as a view in DuckDB; every query of it reads this scan as a stream.
+
+        Args:
+            connection: Where to; None: a new database in memory.
+            view: The view's name; None: the table's, without its namespace.
+
+        Returns:
+            The connection: `scan.to_duckdb(view="orders").sql("SELECT count(*) FROM orders")`.
+
+        Raises:
+            UnsupportedError: DuckDB is not installed.
+        """
+        name = view or self.state.identifier[-1]
+        return rows_to_duckdb(self.arrow_schema(), self.to_batches, connection, name)
+
+    @overload
+    def to_polars(self, *, lazy: Literal[False] = False) -> pl.DataFrame: ...
+
+    @overload
+    def to_polars(self, *, lazy: Literal[True]) -> pl.LazyFrame: ...
+
+    def to_polars(self, *, lazy: bool = False) -> pl.DataFrame | pl.LazyFrame:
+        """The rows as a polars frame; `lazy` reads them in batches when it is collected or sunk.
+
+        Raises:
+            UnsupportedError: polars is not installed.
+        """
+        if not lazy:
+            return rows_to_polars(self.to_arrow())
+
+        def read(columns: list[str] | None, limit: int | None) -> Iterator[pa.RecordBatch]:
+            limits = [each for each in (self.limit, limit) if each is not None]
+            narrowed = self if columns is None else replace(self, columns=tuple(columns))
+            return replace(narrowed, limit=min(limits, default=None)).to_batches()
+
+        return rows_to_lazy_polars(self.arrow_schema(), read)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """The rows as a pandas frame of Arrow-backed columns, every type as it is.
+
+        `scan.to_arrow().to_pandas()` gives NumPy's types; integers with NULL become floats there.
+
+        Raises:
+            UnsupportedError: pandas is not installed.
+        """
+        return rows_to_pandas(self.to_arrow())
 
     def to_spark(self, spark: SparkSession) -> DataFrame:
         """The rows as a Spark DataFrame: Spark's own Parquet scan with the deletes applied."""
