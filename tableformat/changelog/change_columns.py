@@ -53,13 +53,28 @@ class ChangeColumns:
 
     def finish(self, batch: pa.RecordBatch, kinds: pa.Array, step: ChangeStep) -> pa.RecordBatch:
         """Result columns of rows with the int8 kinds `kinds`."""
+        arrays = self._arrays(batch, kinds, step)
+        return pa.RecordBatch.from_arrays(arrays, schema=self.output)
+
+    def finish_travelling(
+        self, batch: pa.RecordBatch, kinds: pa.Array, step: ChangeStep
+    ) -> pa.RecordBatch:
+        """As `finish`, for a batch whose columns have other types on their way to an engine."""
+        return pa.RecordBatch.from_arrays(self._arrays(batch, kinds, step), names=self.output.names)
+
+    @property
+    def row_schema(self) -> Schema:
+        """The result's columns that come from the row."""
+        return Schema(*(self.read.schema.find_field(name) for name in self.rows))
+
+    def _arrays(self, batch: pa.RecordBatch, kinds: pa.Array, step: ChangeStep) -> list[pa.Array]:
         count = batch.num_rows
         ordinals: NDArray[np.int32] = np.full(count, step.ordinal, np.int32)
         arrays = [batch.column(name) for name in self.rows]
         arrays.append(_KIND_NAMES.take(kinds))
         arrays.append(pa.array(ordinals))
         arrays.append(pa.repeat(pa.scalar(step.commit_snapshot_id, pa.int64()), count))
-        return pa.RecordBatch.from_arrays(arrays, schema=self.output)
+        return arrays
 
 
 def plan_columns(

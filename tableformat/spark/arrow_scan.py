@@ -38,6 +38,16 @@ def arrow_scan(
     Raises:
         UnsupportedError: Workers cannot reach the store, because it lives in this process.
     """
+    check_reachable(store)
+    cores = spark.sparkContext.defaultParallelism
+    partitions = min(len(tasks), cores * PARTITIONS_PER_CORE)
+    ordinals = spark.range(0, len(tasks), 1, partitions)
+    read = _reader(store, replace(plan, tasks=()), projection, tuple(tasks))
+    return ordinals.mapInArrow(read, spark_schema(projection.schema))
+
+
+def check_reachable(store: ObjectStore) -> None:
+    """Raise `UnsupportedError` if workers cannot reach the store."""
     try:
         pickle.dumps(store)
     except (TypeError, pickle.PicklingError, AttributeError) as error:
@@ -45,11 +55,6 @@ def arrow_scan(
             f"Spark's workers cannot read from {type(store).__name__}",
             action="use a store outside of this process, or read without Spark",
         ) from error
-    cores = spark.sparkContext.defaultParallelism
-    partitions = min(len(tasks), cores * PARTITIONS_PER_CORE)
-    ordinals = spark.range(0, len(tasks), 1, partitions)
-    read = _reader(store, replace(plan, tasks=()), projection, tuple(tasks))
-    return ordinals.mapInArrow(read, spark_schema(projection.schema))
 
 
 def _reader(
