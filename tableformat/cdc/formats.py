@@ -103,7 +103,9 @@ class FormatChoice:
     @property
     def deletes_carry_rows(self) -> bool:
         """Whether deletes come with the old row's values, not only with its key."""
-        return self.values.values.get(DELETES) == WHOLE_ROW
+        given = self.values.values
+        only_upserts = self.identifier == "upsert" and given.get("kind-column") is None
+        return only_upserts or given.get(DELETES) == WHOLE_ROW
 
     @property
     def deletes_rows(self) -> bool:

@@ -17,6 +17,7 @@ from tableformat.cdc.sink import plan_sink
 from tableformat.files.manifest_store import load_manifest, load_manifest_list
 from tableformat.spec.constraints import sequence_field_id
 from tests.support.memory_tables import memory_catalog
+from tests.support.staged_tables import StagedTable
 
 SCHEMA = pa.schema(
     [
@@ -188,13 +189,16 @@ def test_equal_sequences_are_taken_in_arrival_order(table: Table) -> None:
     assert {key: row[0] for key, row in published(table).items()} == {1: "us"}
 
 
-def test_row_that_another_writer_deleted_on_the_target_guards_no_longer(table: Table) -> None:
-    """The index may still know the row; its deletion vector says that it is gone."""
+def test_row_that_another_writer_deleted_on_the_target_guards_no_longer(tmp_path: object) -> None:
+    """The index may still know the row; the vector of its file says that it is gone."""
+    foreign = StagedTable(tmp_path, schema=SCHEMA)
+    table = foreign.table
     typed(table, [event(1, 10), event(2, 10)])
     resolve(table)
-    typed(table, [event(1, 11, "d")])
-    resolve(table)
-    typed(table, [event(1, 3)])
+    task = table.scan().plan.tasks[0]
+    file = task.entry.data_file
+    foreign.commit(branch="main", deletes=foreign.vectors({file.file_path: [0]}, [file]))
+    typed(table, [event(1, 3), event(2, 3)])
     resolve(table)
     assert {key: row[2] for key, row in published(table).items()} == {1: 3, 2: 10}
 
