@@ -11,6 +11,7 @@ from maintenance.cli.index import index
 from maintenance.cli.ingest import ingest
 from maintenance.cli.lock import lock
 from maintenance.cli.maintain import maintain
+from maintenance.cli.report import report
 from maintenance.cli.resolve import resolve_command
 from maintenance.cli.scan import scan
 from maintenance.cli.status import status
@@ -51,7 +52,9 @@ def cli(
     ctx.obj = CliContext(catalog_name, properties)
 
 
-for command in (table, ingest, resolve_command, maintain, scan, changes, status, index, lock):
+for command in (
+    table, ingest, resolve_command, maintain, scan, changes, status, report, index, lock,
+):  # fmt: skip
     cli.add_command(command)
 table.add_command(immutable)
 

@@ -1,0 +1,1 @@
+"""The HTML report of a table: one file, no external resources."""

@@ -1,0 +1,262 @@
+"""The report of a table as one HTML file: its state, its history in charts, what comes next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from maintenance.history import Cycle, Point
+from maintenance.page.charts import TimeChart, draw_bars, draw_time_chart, escape
+from maintenance.page.figures import (
+    backlog_chart,
+    files_chart,
+    freshness_chart,
+    phases_chart,
+    rows_chart,
+    share_chart,
+)
+from maintenance.page.scales import time_text
+from maintenance.page.series import percentile
+from maintenance.page.style import STYLE
+from maintenance.status import SizeBin, TableStatus
+from maintenance.wording import bytes_text, count_text, span_text
+
+LAG_GOOD_MS = 60_000  # a backlog older than this is worth a look, whatever it is made of
+_EMPTY = "Nothing yet: the history shows this after the first cycles of <b>icefold resolve</b>."
+
+
+def render_report(status: TableStatus, history: Sequence[Point], *, now_ms: int) -> str:
+    """The page.
+
+    Args:
+        status: The table as it is.
+        history: Its target branch, the oldest snapshot first.
+        now_ms: Wall clock.
+    """
+    name = escape(status.table)
+    cycles = [point.cycle for point in history if point.cycle is not None]
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; '
+        "style-src 'unsafe-inline'\">"
+        f"<title>{name} - icefold report</title><style>{STYLE}</style></head><body><main>"
+        f"{_header(status, history, now_ms)}{_problems(status)}{_tiles(status, cycles)}"
+        f'<section class="grid" aria-label="History">{_charts(history, cycles)}'
+        f"{_sizes(status.sizes)}</section>"
+        f'<section class="grid" aria-label="Maintenance" style="margin-top:14px">'
+        f"{_tasks(status)}{_runs(status)}</section>"
+        f"<footer>Drawn by icefold from the table's own snapshots, "
+        f"{escape(time_text(now_ms))}. Expired snapshots are not in it.</footer>"
+        "</main></body></html>\n"
+    )
+
+
+def _header(status: TableStatus, history: Sequence[Point], now_ms: int) -> str:
+    kind, sign, verdict = _verdict(status)
+    span = "no snapshot yet"
+    if history:
+        span = (
+            f"{count_text(len(history))} snapshots over "
+            f"{span_text(max(history[-1].at_ms - history[0].at_ms, 0))}, the last one "
+            f"{span_text(max(now_ms - history[-1].at_ms, 0))} ago"
+        )
+    return (
+        f"<header><h1>{escape(status.table)}</h1>"
+        f'<span class="chip {kind}"><span aria-hidden="true">{sign}</span>{escape(verdict)}</span>'
+        f"<p>{escape(span)}</p></header>"
+    )
+
+
+def _verdict(status: TableStatus) -> tuple[str, str, str]:
+    failing = [task.task for task in status.tasks if task.failures]
+    if status.problem or status.settings_problem:
+        return "bad", "✕", "needs an operator"
+    if failing:
+        return "bad", "✕", f"failing: {', '.join(failing)}"
+    if status.lag_ms > LAG_GOOD_MS:
+        return "warn", "!", f"{span_text(status.lag_ms)} behind"
+    return "good", "✓", "up to date" if not status.backlog_snapshots else "following"
+
+
+def _problems(status: TableStatus) -> str:
+    problems = [status.problem, status.settings_problem]
+    problems += [f"{task.task}: {task.error}" for task in status.tasks if task.error]
+    return "".join(
+        f'<div class="card problem wide" role="alert" style="margin-bottom:14px">'
+        f"<h2>Problem</h2><p>{escape(text)}</p></div>"
+        for text in problems
+        if text
+    )
+
+
+def _tiles(status: TableStatus, cycles: Sequence[Cycle]) -> str:
+    totals = status.totals
+    fresh = [each.freshness_ms for each in cycles]
+    middle, high = percentile(fresh, 0.5), percentile(fresh, 0.99)
+    waiting = "?" if status.backlog_snapshots is None else count_text(status.backlog_snapshots)
+    index = status.index
+    tiles = [
+        (
+            "Freshness, 99 %",
+            "-" if high is None else span_text(high),
+            "no publish yet" if middle is None else f"half within {span_text(middle)}",
+        ),
+        ("Staged, waiting", waiting, f"commits, oldest {span_text(status.lag_ms)}"),
+        (
+            "Live rows",
+            count_text(totals["records"] - totals["position_deletes"]),
+            f"{status.dv_share:.1%} more hidden by DVs",
+        ),
+        (
+            "Data files",
+            count_text(totals["data_files"]),
+            f"{bytes_text(totals['size_bytes'])}, {count_text(totals['delete_files'])} DVs",
+        ),
+        (
+            "Metadata",
+            count_text(status.snapshots),
+            f"snapshots, {count_text(status.manifests)} manifests",
+        ),
+        (
+            "Index",
+            bytes_text(index.size_bytes) if index.size_bytes else "-",
+            f"{index.behind_commits} commits behind" if index.behind_commits else index.state,
+        ),
+    ]
+    inner = "".join(
+        f'<dl class="tile"><dt>{escape(label)}</dt><dd>{escape(value)}</dd>'
+        f"<dd>{escape(note)}</dd></dl>"
+        for label, value, note in tiles
+    )
+    return f'<section class="tiles" aria-label="Now">{inner}</section>'
+
+
+def _charts(history: Sequence[Point], cycles: Sequence[Cycle]) -> str:
+    by_cycle = [
+        (freshness_chart, "Freshness"), (backlog_chart, "Backlog"), (phases_chart, "Cycle phases")
+    ]  # fmt: skip
+    by_point = [
+        (files_chart, "Files"),
+        (share_chart, "Rows hidden by deletion vectors"),
+        (rows_chart, "Live rows"),
+    ]
+    drawn = {title: _figure(draw(cycles)) if cycles else _empty(title) for draw, title in by_cycle}
+    drawn |= {
+        title: _figure(make(history)) if history else _empty(title) for make, title in by_point
+    }
+    order = ("Freshness", "Backlog", "Files", "Rows hidden by deletion vectors", "Cycle phases")
+    return "".join(drawn[title] for title in (*order, "Live rows"))
+
+
+def _figure(chart: TimeChart) -> str:
+    return (
+        f'<figure class="card"><figcaption><h2>{escape(chart.title)}</h2>'
+        f"<p>{escape(chart.text)}</p></figcaption>{_legend(chart)}{draw_time_chart(chart)}"
+        f"{_data(chart)}</figure>"
+    )
+
+
+def _legend(chart: TimeChart) -> str:
+    items = []
+    if len(chart.lines) > 1:
+        items = [
+            f'<li><span class="key k{line.colour}"></span>{escape(line.name)}</li>'
+            for line in chart.lines
+        ]
+    if chart.marks:
+        items.append(f'<li><span class="kmark"></span>{escape(chart.mark_name)}</li>')
+    return f'<ul class="legend">{"".join(items)}</ul>' if items else ""
+
+
+def _data(chart: TimeChart) -> str:
+    """The numbers behind a chart, for those who want or need them as text."""
+    rows = (
+        [time_text(at), *("" if line.values[n] is None else chart.value_text(line.values[n] or 0)
+                          for line in chart.lines)]
+        for n, at in enumerate(chart.times_ms)
+    )  # fmt: skip
+    table = _table(["time", *(line.name for line in chart.lines)], rows, numbers_from=1)
+    return f"<details><summary>Numbers</summary>{table}</details>"
+
+
+def _empty(title: str) -> str:
+    return f'<figure class="card"><h2>{escape(title)}</h2><p class="empty">{_EMPTY}</p></figure>'
+
+
+def _sizes(sizes: Sequence[SizeBin]) -> str:
+    limits = [each.below_bytes for each in sizes]
+    bars = [
+        (
+            f"≥ {(limits[-2] or 0) >> 20} MiB"
+            if each.below_bytes is None
+            else f"< {each.below_bytes >> 20} MiB",
+            float(each.files),
+            f"{count_text(each.files)} files, {bytes_text(each.size_bytes)}"
+            if each.files
+            else "none",
+        )
+        for each in sizes
+    ]
+    text = "Data files of the published branch by size; many small ones are slow to read."
+    return (
+        f'<figure class="card wide"><figcaption><h2>File sizes</h2><p>{text}</p></figcaption>'
+        f"{draw_bars('sizes', 'File sizes', text, bars)}</figure>"
+    )
+
+
+def _tasks(status: TableStatus) -> str:
+    rows = (
+        [
+            task.task,
+            "due" if task.is_due else "waits",
+            "never" if task.ended_ms is None else time_text(task.ended_ms),
+            f"failed {task.failures} times; {task.why}" if task.failures else task.why,
+        ]
+        for task in status.tasks
+    )
+    holder = status.lock.holder or status.lock.problem or "nobody"
+    return (
+        '<div class="card wide"><h2>What icefold maintain does next</h2>'
+        f"<p>Works on the table now: {escape(holder)}.</p>"
+        f"{_table(['task', '', 'last run here', 'why'], rows)}</div>"
+    )
+
+
+def _runs(status: TableStatus) -> str:
+    if not status.runs:
+        return ""
+    rows = (
+        [
+            time_text(int(run.get("began_ms", 0))),
+            str(run.get("task", "")),
+            str(run.get("outcome", "")),
+            span_text(float(run.get("duration_ms", 0))),
+            str(run.get("text", "")),
+        ]
+        for run in reversed(status.runs)
+    )
+    return (
+        '<div class="card wide"><h2>Last runs on this machine</h2>'
+        f"{_table(['began', 'task', 'outcome', 'took', 'what'], rows)}</div>"
+    )
+
+
+def _table(
+    heads: Sequence[str], rows: Iterable[Sequence[str]], *, numbers_from: int | None = None
+) -> str:
+    def classed(number: int) -> str:
+        return ' class="n"' if numbers_from is not None and number >= numbers_from else ""
+
+    head = "".join(
+        f'<th scope="col"{classed(number)}>{escape(text)}</th>' for number, text in enumerate(heads)
+    )
+    body = "".join(
+        "<tr>"
+        + "".join(f"<td{classed(n)}>{escape(text)}</td>" for n, text in enumerate(row))
+        + "</tr>"
+        for row in rows
+    )
+    return (
+        f'<div class="scroll" tabindex="0" role="region" aria-label="Table"><table><thead><tr>'
+        f"{head}</tr></thead><tbody>{body}</tbody></table></div>"
+    )
