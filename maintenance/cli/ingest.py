@@ -122,6 +122,7 @@ def _option_help(_ctx: click.Context, _param: click.Parameter, value: bool) -> N
 @pass_context
 def ingest(
     context: CliContext,
+    /,
     table_name: str,
     files: tuple[Path, ...],
     format_name: str,

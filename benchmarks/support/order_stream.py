@@ -1,0 +1,47 @@
+"""`python -m benchmarks.support.order_stream WAREHOUSE TABLE EVENTS CHECKPOINT`: the streaming job.
+
+Streams the files of a folder, one per micro-batch, until all are staged. Prints one JSON line when
+the query runs, and one per batch that is committed. It is a process of its own so that it can be
+killed at any instant, its JVM with it.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import tableformat as tf
+from benchmarks.support.order_events import OPTIONS
+from tableformat.cdc.ingest import IngestResult
+from tableformat.spark.session import local_session
+from tableformat.spark.stream_writer import file_events, write_stream
+
+
+def main() -> None:
+    warehouse, name, events, checkpoint = sys.argv[1:]
+    table = tf.open_catalog("local", warehouse=warehouse).load_table(name)
+    spark = local_session("orders", cores=2)
+
+    def on_batch(batch: int, result: IngestResult) -> None:
+        _say(batch=batch, events=result.events, repeated=result.repeated)
+
+    query = write_stream(
+        table.environment,
+        table.identifier,
+        file_events(spark, events),
+        checkpoint=checkpoint,
+        options=OPTIONS,
+        trigger={"availableNow": True},
+        on_batch=on_batch,
+    )
+    _say(started=True)
+    query.awaitTermination()
+    spark.stop()
+
+
+def _say(**values: object) -> None:
+    print(json.dumps(values), flush=True)
+
+
+if __name__ == "__main__":
+    main()

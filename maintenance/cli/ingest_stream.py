@@ -1,0 +1,173 @@
+"""The streaming half of `icefold ingest`: a Kafka topic or a folder, through Spark."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING
+
+from tableformat import InvalidInputError, Table, UnsupportedError
+from tableformat.cdc.formats import choose_format
+from tableformat.cdc.ingest import IngestResult
+from tableformat.cdc.sink import SINK_OPTIONS, plan_sink
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+POLL_S = 0.1
+KAFKA_BATCH_EVENTS = 500_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamRequest:
+    """What to stream, and how long.
+
+    Attributes:
+        folder: A folder of JSON-lines files; None: Kafka.
+        kafka: Bootstrap servers; None: the folder.
+        topic: The topic.
+        connector_jars: Jars, and folders of jars, of Spark's Kafka connector.
+        kafka_settings: Kafka's own consumer settings.
+        starting_offsets: Where a new checkpoint begins: `earliest` or `latest`.
+        batch_events: Messages per commit, at most.
+        checkpoint: Spark's checkpoint.
+        follow: Go on until interrupted; else stop after what is there.
+        interval_s: With `follow`, seconds from the start of one batch to that of the next.
+    """
+
+    folder: Path | None = None
+    kafka: str | None = None
+    topic: str | None = None
+    connector_jars: Sequence[Path] = ()
+    kafka_settings: Mapping[str, str] = field(default_factory=dict)
+    starting_offsets: str = "earliest"
+    batch_events: int = KAFKA_BATCH_EVENTS
+    checkpoint: Path
+    follow: bool = False
+    interval_s: float = 1.0
+
+
+def ingest_stream(
+    table: Table,
+    request: StreamRequest,
+    *,
+    format_name: str,
+    options: Mapping[str, str],
+    branch: str,
+    progress: Callable[[IngestResult], None],
+) -> list[IngestResult]:
+    """Run a stream to the end of what is there, or until the process is interrupted.
+
+    Raises:
+        TableError: See `plan_sink`, `connector_class_path`, `check_kafka` and `stream_error`.
+
+    Effects: starts Spark; see `stream_writer.write_stream`. Interrupted or killed at any instant
+    and started again with the same checkpoint, every event is in the table once.
+    """
+    choice, _ = choose_format(format_name, options, SINK_OPTIONS)
+    if choice.factory.is_typed:
+        raise InvalidInputError(
+            f"format '{format_name}' reads typed columns, a stream of messages has none",
+            action="use a JSON format, or write_stream with your own DataFrame",
+        )
+    # Whatever can be told without Spark is told before it starts.
+    plan_sink(
+        table.environment, table.identifier, format_name=format_name, options=options, branch=branch
+    )
+    try:
+        from tableformat.spark.session import local_session
+        from tableformat.spark.stream_writer import write_stream
+    except ImportError as error:
+        raise UnsupportedError(
+            "streaming needs Spark", action="pip install 'icefold[spark]'"
+        ) from error
+    session = local_session(f"icefold ingest {table.name}", conf=_settings(request))
+    session.sparkContext.setLogLevel("FATAL")  # what goes wrong is told by `stream_error`, once
+    results: list[IngestResult] = []
+
+    def on_batch(_batch: int, result: IngestResult) -> None:
+        results.append(result)
+        progress(result)
+
+    every = {"processingTime": f"{round(request.interval_s * 1000)} milliseconds"}
+    query = write_stream(
+        table.environment,
+        table.identifier,
+        _events(session, request),
+        checkpoint=str(request.checkpoint.absolute()),
+        format_name=format_name,
+        options=options,
+        branch=branch,
+        trigger=every if request.follow else {"availableNow": True},
+        on_batch=on_batch,
+    )
+    _wait(query)
+    return results
+
+
+def _settings(request: StreamRequest) -> dict[str, str]:
+    if request.kafka is None:
+        return {}
+    from tableformat.spark.kafka_source import connector_class_path
+
+    path = connector_class_path(request.connector_jars)
+    return {"spark.driver.extraClassPath": path} if path else {}
+
+
+def _events(session: SparkSession, request: StreamRequest) -> DataFrame:
+    from tableformat.spark.kafka_source import KafkaSource, check_kafka, kafka_events
+    from tableformat.spark.stream_writer import file_events
+
+    if request.folder is not None:
+        return file_events(session, str(request.folder.absolute()))
+    assert request.kafka is not None
+    assert request.topic is not None
+    source = KafkaSource(
+        servers=request.kafka,
+        topic=request.topic,
+        starting_offsets=request.starting_offsets,
+        batch_events=request.batch_events,
+        settings=request.kafka_settings,
+    )
+    check_kafka(session, source)
+    return kafka_events(session, source)
+
+
+def _wait(query: StreamingQuery) -> None:
+    from pyspark.errors import StreamingQueryException
+
+    from tableformat.spark.stream_errors import stream_error
+
+    try:
+        with _interrupt_event() as interrupted:
+            while query.isActive and not interrupted.wait(POLL_S):
+                pass
+        if interrupted.is_set():
+            query.stop()
+        else:
+            query.awaitTermination()
+    except StreamingQueryException as error:
+        raise stream_error(error) from error
+
+
+@contextmanager
+def _interrupt_event() -> Iterator[threading.Event]:
+    """Is set by Ctrl-C and SIGTERM; an exception instead would break a call to Java."""
+    interrupted = threading.Event()
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        interrupted.set()
+
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(number, interrupt) for number in numbers]
+    try:
+        yield interrupted
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)

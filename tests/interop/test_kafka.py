@@ -1,0 +1,208 @@
+"""`icefold ingest --kafka` against a real broker, as a person types it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import tableformat as tf
+from tableformat.spec.names import BATCH_ID, QUERY_ID
+from tests.support.change_events import envelope
+from tests.support.kafka import kafka
+
+pytestmark = [pytest.mark.interop, pytest.mark.slow]
+ROOT = Path(__file__).resolve().parents[2]
+SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("note", pa.string())])
+
+
+class Shell:
+    """`icefold ingest` into one table; every call is a process of its own."""
+
+    def __init__(self, folder, broker):
+        self.folder, self.broker = folder, broker
+        self.warehouse = str(folder / "warehouse")
+        catalog = tf.open_catalog("local", warehouse=self.warehouse)
+        self.table = catalog.create_table("shop.orders", SCHEMA, primary_key=["id"])
+
+    def start(self, topic, *words):
+        source = ["--kafka", self.broker.servers, "--topic", topic]
+        source += ["--connector-jar", str(self.broker.connector)]
+        return subprocess.Popen(
+            [
+                *(sys.executable, "-c", "from maintenance.cli.main import main; main()"),
+                *("--warehouse", self.warehouse, "ingest", "shop.orders", "--json"),
+                *(*source, "--checkpoint", str(self.folder / "checkpoint"), *words),
+            ],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def ok(self, *words):
+        return self.finish(self.start(*words))
+
+    def finish(self, process):
+        out, err = process.communicate(timeout=120)
+        assert process.returncode == 0, err
+        assert err == ""
+        return json.loads(out)
+
+    def state(self):
+        rows = self.table.scan(branch="staging").to_arrow().to_pylist()
+        assert len({row["id"] for row in rows}) == len(rows), "a key has two rows"
+        return {row["id"]: row["note"] for row in rows}
+
+    def batches(self):
+        snapshots = self.table.refresh().state.metadata.snapshots
+        found = [s.summary.additional_properties for s in snapshots]
+        return [(s[QUERY_ID], int(s[BATCH_ID])) for s in found]
+
+
+@pytest.fixture(scope="module")
+def broker():
+    return kafka()
+
+
+@pytest.fixture
+def shell(tmp_path, broker):
+    return Shell(tmp_path, broker)
+
+
+def upsert(key, note, op="c"):
+    return json.dumps({"id": key}), envelope(op, after={"id": key, "note": note})
+
+
+def deletion(key):
+    """What Debezium sends for a delete: the event, then a tombstone for Kafka's log compaction."""
+    message_key = json.dumps({"id": key})
+    return [(message_key, envelope("d", before={"id": key, "note": None})), (message_key, None)]
+
+
+def test_topic_is_staged_once_whatever_happens_to_the_process(shell):
+    topic = shell.broker.create_topic("orders", partitions=3)
+    shell.broker.send(topic, [upsert(key, "new") for key in range(50)])
+    shell.broker.send(topic, [*deletion(7), upsert(8, "paid", "u")])
+    first = shell.ok(topic, "--batch-events", "20")
+    assert (first["events"], first["changes"]) == (53, 52)  # the tombstone is no change
+    assert first["commits"] >= 3
+    expected = dict.fromkeys(range(50), "new") | {8: "paid"}
+    del expected[7]
+    assert shell.state() == expected
+
+    follow = ("--follow", "--interval-s", "0.1", "--batch-events", "25")
+    process = shell.start(topic, *follow)
+    for part in range(3):
+        keys = range(part * 30, part * 30 + 60)
+        shell.broker.send(topic, [upsert(key, f"{part}", "u") for key in keys])
+        expected |= dict.fromkeys(keys, f"{part}")
+        if part == 0:
+            wait_for(lambda: len(shell.batches()) >= first["commits"] + 2, process)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+
+    process = shell.start(topic, *follow)
+    shell.broker.send(topic, [upsert(7, "again"), *deletion(9)])
+    expected[7] = "again"
+    expected.pop(9)
+    wait_for(lambda: shell.state() == expected, process)
+    process.send_signal(signal.SIGTERM)
+    shell.finish(process)
+    assert shell.state() == expected
+    numbers = [number for _, number in shell.batches()]
+    assert numbers == list(range(len(numbers))), "a batch is missing or was written twice"
+    assert len({query for query, _ in shell.batches()}) == 1
+
+
+def test_bad_message_is_one_line_with_its_position(shell):
+    topic = shell.broker.create_topic("bad")
+    shell.broker.send(topic, [upsert(1, "good"), (None, "{no json")])
+    process = shell.start(topic)
+    out, err = process.communicate(timeout=120)
+    assert (process.returncode, out) == (1, "")
+    assert len(err.splitlines()) == 1, err
+    assert err.startswith("icefold: invalid-input: bad record: not a JSON object")
+    assert "position=bad-0@1" in err
+
+
+IN_ONE_SESSION = """
+import json, sys
+import tableformat as tf
+from pathlib import Path
+from tableformat.errors import TableError
+from tableformat.spark.kafka_source import KafkaSource, check_kafka, connector_class_path
+from tableformat.spark.kafka_source import kafka_events
+from tableformat.spark.session import local_session
+
+jars, warehouse, checkpoint, servers = sys.argv[1:]
+path = connector_class_path([Path(jars)])
+spark = local_session("kafka", cores=1, conf={"spark.driver.extraClassPath": path})
+sources = {
+    "no topic": KafkaSource(servers=servers, topic="flatened"),
+    "no broker": KafkaSource(
+        servers="127.0.0.1:1", topic="x", settings={"default.api.timeout.ms": "1500"}
+    ),
+    "no such protocol": KafkaSource(
+        servers=servers, topic="x", settings={"kafka.security.protocol": "nonsense"}
+    ),
+    "no address": KafkaSource(servers="nowhere", topic="x"),
+    "not to be set": KafkaSource(
+        servers=servers, topic="flattened", settings={"key.deserializer": "x"}
+    ),
+}
+answers = {}
+for name, source in sources.items():
+    try:
+        check_kafka(spark, source)
+        kafka_events(spark, source)
+        answers[name] = "no error"
+    except TableError as error:
+        answers[name] = f"{error.kind.value}: {error}"
+table = tf.open_catalog("local", warehouse=warehouse).load_table("shop.orders")
+query = table.write_stream(
+    kafka_events(spark, KafkaSource(servers=servers, topic="flattened")),
+    checkpoint=checkpoint,
+    options={"layout": "flattened"},
+    trigger={"availableNow": True},
+)
+query.awaitTermination()
+print(json.dumps(answers))
+"""
+
+
+def test_flattened_tombstones_and_everything_that_is_refused(shell):
+    topic = shell.broker.create_topic("flattened")
+    row = [(f'{{"id": {key}}}', json.dumps({"id": key, "note": "new"})) for key in (1, 2, 3)]
+    shell.broker.send(topic, [*row, ('{"id": 2}', None)])
+    words = [str(shell.broker.connector), shell.warehouse, str(shell.folder / "checkpoint")]
+    done = subprocess.run(
+        [sys.executable, "-c", IN_ONE_SESSION, *words, shell.broker.servers],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert done.returncode == 0, done.stderr
+    answers = json.loads(done.stdout)
+    assert answers["no topic"].startswith("not-found: there is no Kafka topic 'flatened'")
+    assert "did you mean 'flattened'?" in answers["no topic"]
+    assert answers["no broker"].startswith("unavailable: no Kafka broker answers")
+    assert answers["no such protocol"].startswith("invalid-input: Kafka refuses a setting")
+    assert answers["no address"].startswith("invalid-input: Kafka refuses a setting")
+    assert answers["not to be set"].startswith("invalid-input: Spark refuses a Kafka setting")
+    assert shell.state() == {1: "new", 3: "new"}
+
+
+def wait_for(condition, process, seconds=90):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert process.poll() is None, process.communicate()[1]
+        assert time.monotonic() < deadline, "nothing happened"
+        time.sleep(0.2)
