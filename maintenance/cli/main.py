@@ -14,6 +14,7 @@ from maintenance.cli.maintain import maintain
 from maintenance.cli.report import report
 from maintenance.cli.resolve import resolve_command
 from maintenance.cli.scan import scan
+from maintenance.cli.sql import sql
 from maintenance.cli.status import status
 from maintenance.cli.table import table
 
@@ -53,7 +54,7 @@ def cli(
 
 
 for command in (
-    table, ingest, resolve_command, maintain, scan, changes, status, report, index, lock,
+    table, ingest, resolve_command, maintain, scan, sql, changes, status, report, index, lock,
 ):  # fmt: skip
     cli.add_command(command)
 table.add_command(immutable)

@@ -103,4 +103,5 @@ def needs_spark(plan: StatementPlan) -> UnsupportedError:
         "columns with literals and values are literals, columns, + - and *",
         action="pass spark=..., e.g. tableformat.spark.session.local_session('sql')",
         table=plan.state.name,
+        needs="spark",
     )

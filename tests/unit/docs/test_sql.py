@@ -1,0 +1,28 @@
+"""The page on SQL is run as it stands."""
+
+import ast
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[3]
+PAGE = (ROOT / "docs" / "sql.md").read_text()
+[SNIPPET] = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+
+
+def test_sql_example_runs_as_it_stands(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", SNIPPET],
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(ROOT), "PATH": os.environ["PATH"], "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    deleted, rows = done.stdout.strip().split(" ", 1)
+    assert deleted == "1"
+    found = sorted((row["id"], row["status"]) for row in ast.literal_eval(rows))
+    assert found == [(2, "paid"), (3, "paid")]
