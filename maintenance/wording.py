@@ -25,3 +25,8 @@ def bytes_text(size_bytes: float) -> str:
 def count_text(count: float) -> str:
     """A count with thousands separated."""
     return f"{count:,.0f}"
+
+
+def plural(count: int, noun: str) -> str:
+    """`1 file`, `2,000 files`."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

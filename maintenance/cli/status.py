@@ -12,7 +12,7 @@ from rich.table import Table as Grid
 from maintenance.cli.context import CliContext, json_option, pass_context, print_json
 from maintenance.names import find_tables
 from maintenance.status import IndexStatus, LockStatus, SizeBin, TableStatus, read_status
-from maintenance.wording import bytes_text, count_text, span_text
+from maintenance.wording import bytes_text, count_text, plural, span_text
 from tableformat.spec.names import MAIN_BRANCH, STAGING_BRANCH
 
 BAR_WIDTH = 24
@@ -100,7 +100,7 @@ def _lines(one: TableStatus) -> list[tuple[str, str]]:
         ("equality deletes", f"{count_text(totals['equality_deletes'])} on the target"),
         (
             "metadata",
-            f"{one.snapshots} snapshots, {one.manifests} manifests "
+            f"{plural(one.snapshots, 'snapshot')}, {plural(one.manifests, 'manifest')} "
             f"({bytes_text(one.metadata_bytes)})",
         ),
         ("index", _index(one.index)),
@@ -120,7 +120,7 @@ def _waiting(one: TableStatus) -> str:
     if one.backlog_snapshots is None:
         return "unknown"
     return (
-        f"{one.backlog_snapshots} snapshots, {count_text(one.backlog_rows)} rows, "
+        f"{plural(one.backlog_snapshots, 'snapshot')}, {count_text(one.backlog_rows)} rows, "
         f"{count_text(one.backlog_deletes)} equality deletes, {bytes_text(one.backlog_bytes)}"
     )
 
@@ -141,7 +141,7 @@ def _index(index: IndexStatus) -> str:
         return "none here yet; the next resolve builds it"
     if index.state == "unreadable":
         return f"cannot be read ({index.problem}); the next resolve builds it again"
-    behind = f", {index.behind_commits} commits" if index.behind_commits else ""
+    behind = f", {plural(index.behind_commits, 'commit')}" if index.behind_commits else ""
     return f"{index.state}{behind}, {bytes_text(index.size_bytes)}"
 
 

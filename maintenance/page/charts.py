@@ -24,7 +24,8 @@ from maintenance.page.scales import (
 WIDTH, HEIGHT = 640, 230
 LEFT, RIGHT, TOP, BOTTOM = 58, 14, 16, 30
 TIP_LINE, TIP_CHAR, TIP_PAD = 17, 6.7, 9
-BAR_HEIGHT, BAR_GAP, BAR_LABEL = 22, 10, 96
+BAR_HEIGHT, BAR_GAP, BAR_LABEL = 16, 9, 86
+COLUMN_WIDTH_MAX = 22.0
 
 ValueText = Callable[[float], str]
 Shape = Literal["line", "step", "stack"]
@@ -96,7 +97,7 @@ def draw_bars(name: str, title: str, text: str, bars: Sequence[tuple[str, float,
     """Horizontal bars: label, value, and what the bar says."""
     height = TOP + len(bars) * (BAR_HEIGHT + BAR_GAP)
     most = max((value for _, value, _ in bars), default=0) or 1
-    across = Axis(low=0, high=most, start=0, end=WIDTH - BAR_LABEL - 130)
+    across = Axis(low=0, high=most, start=0, end=WIDTH - BAR_LABEL - 140)
     parts = []
     for number, (label, value, shown) in enumerate(bars):
         top = TOP / 2 + number * (BAR_HEIGHT + BAR_GAP)
@@ -210,10 +211,10 @@ def _stacks(chart: TimeChart, across: Axis, up: Axis) -> str:
 
 
 def _column_width(chart: TimeChart, across: Axis) -> float:
-    room = (across.end - across.start) / max(len(chart.times_ms), 1)
+    """Columns stand in spans of equal time: the nearest two tell how wide one is."""
     places = [across.place(at) for at in chart.times_ms]
-    nearest = min((b - a for a, b in pairwise(places)), default=room)
-    return min(max(min(room, nearest) - 1.5, 1.0), 22.0)
+    nearest = min((b - a for a, b in pairwise(places)), default=COLUMN_WIDTH_MAX)
+    return min(max(nearest - 1.5, 1.0), COLUMN_WIDTH_MAX)
 
 
 def _marks(chart: TimeChart, across: Axis) -> str:

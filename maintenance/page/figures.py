@@ -6,8 +6,16 @@ from collections.abc import Sequence
 
 from maintenance.history import Cycle, Point
 from maintenance.page.charts import Line, TimeChart
-from maintenance.page.series import PHASES, folded, group_by_time, last, mean, percentile
-from maintenance.wording import bytes_text, count_text, span_text
+from maintenance.page.series import (
+    PHASES,
+    folded,
+    group_by_time,
+    last,
+    mean,
+    percentile,
+    spans_of_time,
+)
+from maintenance.wording import bytes_text, count_text, plural, span_text
 
 _SPAN_UNITS = ((86_400_000.0, "d"), (3_600_000.0, "h"), (60_000.0, "min"), (1_000.0, "s"))
 
@@ -21,7 +29,8 @@ def freshness_chart(cycles: Sequence[Cycle]) -> TimeChart:
         text += f" Half within {span_text(middle)}, 99 % within {span_text(high)}."
     groups = group_by_time([each for each in cycles if each.freshness_ms is not None])
     worst = folded(groups, lambda each: each.freshness_ms, max)
-    return _time_chart("freshness", "Freshness", text, groups, [("freshness", worst)], "line")
+    lines = [("freshness", worst)]
+    return _time_chart("freshness", "Freshness", text, _times(groups), lines, "line")
 
 
 def backlog_chart(cycles: Sequence[Cycle]) -> TimeChart:
@@ -30,8 +39,8 @@ def backlog_chart(cycles: Sequence[Cycle]) -> TimeChart:
     most = folded(groups, lambda each: each.staged_commits, max)
     changes = sum(each.rows + each.deleted_rows for each in cycles)
     text = (
-        f"Staged commits that each cycle found waiting. {count_text(len(cycles))} cycles published "
-        f"{count_text(sum(each.staged_commits for each in cycles))} commits, "
+        f"Staged commits that each cycle found waiting. {plural(len(cycles), 'cycle')} published "
+        f"{plural(sum(each.staged_commits for each in cycles), 'commit')}, "
         f"{count_text(changes)} rows written or deleted."
     )
     lines = [("staged commits", most)]
@@ -43,9 +52,9 @@ def files_chart(points: Sequence[Point]) -> TimeChart:
     groups = group_by_time(points)
     marks = [each.at_ms for each in points if each.kind == "compaction"]
     text = (
-        f"Files of the published branch: {count_text(points[-1].totals['data_files'])} data files "
-        f"and {count_text(points[-1].totals['delete_files'])} deletion vectors at the end; "
-        f"{count_text(len(marks))} compactions."
+        f"Files of the published branch: {plural(points[-1].totals['data_files'], 'data file')} "
+        f"and {plural(points[-1].totals['delete_files'], 'deletion vector')} at the end; "
+        f"{plural(len(marks), 'compaction')}."
     )
     lines = [
         ("data files", folded(groups, lambda each: each.totals["data_files"], last)),
@@ -79,7 +88,8 @@ def share_chart(points: Sequence[Point]) -> TimeChart:
 
 def phases_chart(cycles: Sequence[Cycle]) -> TimeChart:
     """Where the time of a cycle goes, up to its commit."""
-    groups = group_by_time(cycles, columns_max=90)
+    spans = spans_of_time(cycles)
+    groups = list(spans.values())
     lines = [
         (phase, folded(groups, lambda each, phase=phase: each.phases_ms.get(phase, 0), mean))  # type: ignore[misc]
         for phase in PHASES
@@ -89,7 +99,7 @@ def phases_chart(cycles: Sequence[Cycle]) -> TimeChart:
         "." if total is None else f"; half of the cycles took at most {span_text(total)}."
     )
     used = [(name, values) for name, values in lines if any(values)]
-    return _time_chart("phases", "Cycle phases", text, groups, used or lines[:1], "stack")
+    return _time_chart("phases", "Cycle phases", text, list(spans), used or lines[:1], "stack")
 
 
 def rows_chart(points: Sequence[Point]) -> TimeChart:
@@ -135,7 +145,7 @@ def _time_chart(
     name: str,
     title: str,
     text: str,
-    groups: Sequence[Sequence[Cycle]],
+    times_ms: Sequence[int],
     named: Named,
     shape: str,
 ) -> TimeChart:
@@ -150,7 +160,7 @@ def _time_chart(
         name=name,
         title=title,
         text=text,
-        times_ms=_times(groups),
+        times_ms=times_ms,
         lines=_lines(scaled),
         shape="stack" if shape == "stack" else "line",
         value_text=lambda value: span_text(value * size),

@@ -18,7 +18,7 @@ from maintenance.page.scales import time_text
 from maintenance.page.series import percentile
 from maintenance.page.style import STYLE
 from maintenance.status import SizeBin, TableStatus
-from maintenance.wording import bytes_text, count_text, span_text
+from maintenance.wording import bytes_text, count_text, plural, span_text
 
 LAG_GOOD_MS = 60_000  # a backlog older than this is worth a look, whatever it is made of
 _EMPTY = "Nothing yet: the history shows this after the first cycles of <b>icefold resolve</b>."
@@ -56,7 +56,7 @@ def _header(status: TableStatus, history: Sequence[Point], now_ms: int) -> str:
     span = "no snapshot yet"
     if history:
         span = (
-            f"{count_text(len(history))} snapshots over "
+            f"{plural(len(history), 'snapshot')} over "
             f"{span_text(max(history[-1].at_ms - history[0].at_ms, 0))}, the last one "
             f"{span_text(max(now_ms - history[-1].at_ms, 0))} ago"
         )
@@ -110,7 +110,7 @@ def _tiles(status: TableStatus, cycles: Sequence[Cycle]) -> str:
         (
             "Data files",
             count_text(totals["data_files"]),
-            f"{bytes_text(totals['size_bytes'])}, {count_text(totals['delete_files'])} DVs",
+            f"{bytes_text(totals['size_bytes'])}, {plural(totals['delete_files'], 'DV')}",
         ),
         (
             "Metadata",
@@ -120,7 +120,9 @@ def _tiles(status: TableStatus, cycles: Sequence[Cycle]) -> str:
         (
             "Index",
             bytes_text(index.size_bytes) if index.size_bytes else "-",
-            f"{index.behind_commits} commits behind" if index.behind_commits else index.state,
+            f"{plural(index.behind_commits, 'commit')} behind"
+            if index.behind_commits
+            else index.state,
         ),
     ]
     inner = "".join(
@@ -191,7 +193,7 @@ def _sizes(sizes: Sequence[SizeBin]) -> str:
             if each.below_bytes is None
             else f"< {each.below_bytes >> 20} MiB",
             float(each.files),
-            f"{count_text(each.files)} files, {bytes_text(each.size_bytes)}"
+            f"{plural(each.files, 'file')}, {bytes_text(each.size_bytes)}"
             if each.files
             else "none",
         )
@@ -199,7 +201,7 @@ def _sizes(sizes: Sequence[SizeBin]) -> str:
     ]
     text = "Data files of the published branch by size; many small ones are slow to read."
     return (
-        f'<figure class="card wide"><figcaption><h2>File sizes</h2><p>{text}</p></figcaption>'
+        f'<figure class="card wide bars"><figcaption><h2>File sizes</h2><p>{text}</p></figcaption>'
         f"{draw_bars('sizes', 'File sizes', text, bars)}</figure>"
     )
 

@@ -10,6 +10,7 @@ import numpy as np
 from maintenance.history import Cycle, Point
 
 COLUMNS_MAX = 140
+SPANS_MAX = 56
 PHASES = ("plan", "read", "index", "match", "rebase", "write")
 
 T = TypeVar("T", Point, Cycle)
@@ -27,6 +28,17 @@ def group_by_time(items: Sequence[T], *, columns_max: int = COLUMNS_MAX) -> list
         number = min(int(max(item.at_ms - low, 0) / step), columns_max - 1)
         groups.setdefault(number, []).append(item)
     return [groups[number] for number in sorted(groups)]
+
+
+def spans_of_time(items: Sequence[T], *, columns_max: int = SPANS_MAX) -> dict[int, list[T]]:
+    """Items in spans of equal time, by the middle of each: columns beside each other."""
+    low, high = items[0].at_ms, max(item.at_ms for item in items)
+    step = max((high - low) / columns_max, 1.0)
+    spans: dict[int, list[T]] = {}
+    for item in sorted(items, key=lambda each: each.at_ms):
+        number = min(int((item.at_ms - low) / step), columns_max - 1) if item.at_ms > low else 0
+        spans.setdefault(int(low + (number + 0.5) * step), []).append(item)
+    return spans
 
 
 def folded(

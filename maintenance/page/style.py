@@ -47,11 +47,11 @@ font-size:13px;color:var(--soft)}
 .kmark{width:0;height:0;border-left:5px solid transparent;border-right:5px solid transparent;
 border-top:8px solid var(--c4)}
 svg{display:block;width:100%;height:auto;overflow:visible;font:12px system-ui,sans-serif}
-.grid-line,.grid line.grid{stroke:var(--grid)}
 line.grid{stroke:var(--grid)}line.axis{stroke:var(--axis)}
 .tick{fill:var(--faint);font-variant-numeric:tabular-nums}.value{fill:var(--ink)}
-.track{fill:var(--track)}
+.track{fill:var(--track)}.bars svg{max-width:760px}
 .l1,.l2,.l3,.l4,.l5,.l6{fill:none;stroke-width:2;stroke-linejoin:round;stroke-linecap:round}
+.l2{stroke-dasharray:7 4}
 .l1{stroke:var(--c1)}.l2{stroke:var(--c2)}.l3{stroke:var(--c3)}
 .l4{stroke:var(--c4)}.l5{stroke:var(--c5)}.l6{stroke:var(--c6)}
 .f1{fill:var(--c1)}.f2{fill:var(--c2)}.f3{fill:var(--c3)}
