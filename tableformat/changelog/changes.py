@@ -12,14 +12,11 @@ Applying the changes to the rows of the old snapshot, in order, gives the rows o
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pyarrow as pa
 from pyiceberg.expressions import BooleanExpression
 from pyiceberg.schema import Schema
@@ -27,19 +24,14 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 
 from tableformat.catalog.base import TableState
-from tableformat.cdc.rowkind import RowKind
-from tableformat.changelog.buckets import ADDED, REMOVED, ChangeBuckets
 from tableformat.changelog.change_columns import ChangeColumns, plan_columns
 from tableformat.changelog.file_changes import FileChange, diff_files
-from tableformat.changelog.pairing import KIND, pair_rows
-from tableformat.changelog.step_rows import RowSource, StepRows, plan_step_rows, row_producers
+from tableformat.changelog.step_rows import StepReader, StepRows, plan_step_rows
 from tableformat.changelog.steps import ChangeStep, plan_steps
 from tableformat.commit.history import is_ancestor
 from tableformat.environment import Environment
 from tableformat.errors import InvalidInputError
-from tableformat.scan.ordered_stream import stream_ordered
 from tableformat.scan.plan import ScanPlan
-from tableformat.scan.reader import BATCH_ROWS, READERS_MAX
 from tableformat.scan.row_filter import bind_filter, normalize_filter, parse_filter
 from tableformat.scan.snapshot_selection import SelectedSnapshot, select_snapshot
 from tableformat.spec.names import MAIN_BRANCH
@@ -88,7 +80,11 @@ class Changes:
             NotFoundError: A file is gone, or a snapshot between the two has expired.
         """
         steps = self.steps  # what cannot be told is said before anything is read
-        return (batch for step in steps for batch in self.step_batches(step, threads=threads))
+        return (
+            batch
+            for step in steps
+            for batch in self.reader.changes(step, self.step_rows(step), threads=threads)
+        )
 
     def to_arrow(self) -> pa.Table:
         """The changes as one Arrow table."""
@@ -131,38 +127,10 @@ class Changes:
             properties=metadata.properties,
         )
 
-    def step_batches(
-        self, step: ChangeStep, *, threads: int | None = None
-    ) -> Iterator[pa.RecordBatch]:
-        """The changes of one step."""
-        rows = self.step_rows(step)
-        if rows.removed and rows.added:
-            yield from self._paired(step, rows, threads)
-            return
-        kind = RowKind.DELETE if rows.removed else RowKind.INSERT
-        for batch in self._read(rows.removed or rows.added, threads):
-            kinds = pa.array(np.full(batch.num_rows, kind, np.int8))
-            yield self.columns.finish(batch, kinds, step)
-
-    def _paired(
-        self, step: ChangeStep, rows: StepRows, threads: int | None
-    ) -> Iterator[pa.RecordBatch]:
-        columns = self.columns
-        with ChangeBuckets(columns.read.arrow_schema, columns.key) as buckets:
-            for side, sources in ((REMOVED, rows.removed), (ADDED, rows.added)):
-                for batch in self._read(sources, threads):
-                    buckets.add(side, batch)
-            for removed, added in buckets.pairs():
-                paired = pair_rows(removed, added, key=columns.key, values=columns.compared)
-                for batch in paired.to_batches(max_chunksize=BATCH_ROWS):
-                    if batch.num_rows:
-                        yield columns.finish(batch, batch.column(KIND), step)
-
-    def _read(self, sources: Sequence[RowSource], threads: int | None) -> Iterator[pa.RecordBatch]:
-        producers = row_producers(self.environment.store, self.plan, self.columns.read, sources)
-        readers = threads or min(os.cpu_count() or 1, READERS_MAX)
-        with closing(stream_ordered(producers, threads=readers)) as batches:
-            yield from batches
+    @cached_property
+    def reader(self) -> StepReader:
+        """Reads the rows of any step."""
+        return StepReader(self.environment.store, self.plan, self.columns)
 
 
 def new_changes(

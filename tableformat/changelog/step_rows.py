@@ -11,19 +11,27 @@ Of a kept file only the row groups that hold such positions are read.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 
+import numpy as np
 import pyarrow as pa
 
+from tableformat.cdc.rowkind import RowKind
+from tableformat.changelog.buckets import ADDED, REMOVED, ChangeBuckets
+from tableformat.changelog.change_columns import ChangeColumns
 from tableformat.changelog.file_changes import FileChange
+from tableformat.changelog.pairing import KIND, pair_rows
+from tableformat.changelog.steps import ChangeStep
 from tableformat.files.deletion_vector import Positions
 from tableformat.scan.file_source import FileSource
-from tableformat.scan.ordered_stream import Producer
+from tableformat.scan.ordered_stream import stream_ordered
 from tableformat.scan.plan import FileScanTask, ScanPlan, map_ordered
 from tableformat.scan.projection import Projection
-from tableformat.scan.reader import TaskReader
+from tableformat.scan.reader import BATCH_ROWS, READERS_MAX, TaskReader
 from tableformat.store.base import ObjectStore
 
 
@@ -80,19 +88,56 @@ def plan_step_rows(
     return StepRows(tuple(removed), tuple(added))
 
 
-def row_producers(
-    store: ObjectStore, plan: ScanPlan, projection: Projection, sources: Sequence[RowSource]
-) -> list[Producer[pa.RecordBatch]]:
-    """One producer of batches per source; each may run on a thread of its own, once."""
-    whole = [each.task for each in sources if each.positions is None]
-    reader = _reader(store, plan, projection, whole)
+@dataclass(frozen=True, slots=True)
+class StepReader:
+    """Reads what `plan_step_rows` planned, and makes changes of it. Picklable if the store is."""
 
-    def produce(source: RowSource) -> Iterator[pa.RecordBatch]:
-        if source.positions is None:
-            return reader.read(source.task)
-        return reader.read_at(source.task, source.positions)
+    store: ObjectStore
+    plan: ScanPlan
+    columns: ChangeColumns
 
-    return [partial(produce, source) for source in sources]
+    def changes(
+        self, step: ChangeStep, rows: StepRows, *, threads: int | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """The changes of a step, updates paired; columns as `ChangeColumns.output`."""
+        if rows.removed and rows.added:
+            yield from self._paired(step, rows, threads)
+            return
+        kind = RowKind.DELETE if rows.removed else RowKind.INSERT
+        for batch in self.rows(rows.removed or rows.added, threads=threads):
+            kinds = pa.array(np.full(batch.num_rows, kind, np.int8))
+            yield self.columns.finish(batch, kinds, step)
+
+    def rows(
+        self, sources: Sequence[RowSource], *, threads: int | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows of some sources, columns as `ChangeColumns.read`."""
+        whole = [each.task for each in sources if each.positions is None]
+        reader = _reader(self.store, self.plan, self.columns.read, whole)
+        producers = [partial(_produce, reader, source) for source in sources]
+        readers = threads or min(os.cpu_count() or 1, READERS_MAX)
+        with closing(stream_ordered(producers, threads=readers)) as batches:
+            yield from batches
+
+    def _paired(
+        self, step: ChangeStep, rows: StepRows, threads: int | None
+    ) -> Iterator[pa.RecordBatch]:
+        columns = self.columns
+        with ChangeBuckets(columns.read.arrow_schema, columns.key) as buckets:
+            for side, sources in ((REMOVED, rows.removed), (ADDED, rows.added)):
+                for batch in self.rows(sources, threads=threads):
+                    buckets.add(side, batch)
+            for removed, added in buckets.pairs():
+                paired = pair_rows(removed, added, key=columns.key, values=columns.compared)
+                for batch in paired.to_batches(max_chunksize=BATCH_ROWS):
+                    if batch.num_rows:
+                        yield columns.finish(batch, batch.column(KIND), step)
+
+
+def _produce(reader: TaskReader, source: RowSource) -> Iterator[pa.RecordBatch]:
+    if source.positions is None:
+        return reader.read(source.task)
+    return reader.read_at(source.task, source.positions)
 
 
 def _reader(

@@ -27,12 +27,10 @@ from tableformat.changelog.buckets import ADDED, REMOVED
 from tableformat.changelog.change_columns import ChangeColumns
 from tableformat.changelog.changes import Changes
 from tableformat.changelog.pairing import KIND, one_array, pair_rows
-from tableformat.changelog.step_rows import RowSource, row_producers
+from tableformat.changelog.step_rows import RowSource, StepReader
 from tableformat.changelog.steps import ChangeStep
-from tableformat.scan.plan import ScanPlan
 from tableformat.spark.arrow_scan import PARTITIONS_PER_CORE, check_reachable
 from tableformat.spark.types import spark_schema, to_spark_batch
-from tableformat.store.base import ObjectStore
 
 ROWS_PER_BUCKET = 200_000  # of both sides together: what one task pairs at a time
 SIDE, STEP, BUCKET = "__icefold_side", "__icefold_step", "__icefold_bucket"
@@ -58,15 +56,17 @@ class ChangeItem:
 class ChangeReader:
     """What tasks need to read items. Picklable if the store is."""
 
-    store: ObjectStore
-    plan: ScanPlan
-    columns: ChangeColumns
+    rows_of: StepReader
     steps: tuple[ChangeStep, ...]
+
+    @property
+    def columns(self) -> ChangeColumns:
+        """The changelog's columns."""
+        return self.rows_of.columns
 
     def rows(self, item: ChangeItem) -> Iterator[pa.RecordBatch]:
         """The item's rows, in the types that travel through Spark."""
-        [produce] = row_producers(self.store, self.plan, self.columns.read, [item.source])
-        for batch in produce():
+        for batch in self.rows_of.rows([item.source], threads=1):
             yield to_spark_batch(batch, self.columns.read.schema)
 
     def finish(self, batch: pa.RecordBatch, kinds: pa.Array, step: int) -> pa.RecordBatch:
@@ -81,9 +81,8 @@ def changes_to_spark(changes: Changes, spark: SparkSession) -> DataFrame:
         UnsupportedError: Spark's workers cannot reach the store.
         NotFoundError: A file is gone, or a snapshot between the two has expired.
     """
-    store = changes.environment.store
-    check_reachable(store)
-    reader = ChangeReader(store, changes.plan, changes.columns, tuple(changes.steps))
+    check_reachable(changes.environment.store)
+    reader = ChangeReader(changes.reader, tuple(changes.steps))
     single, double = plan_items(changes)
     frames = []
     if single:
