@@ -22,6 +22,7 @@ from tableformat.files.parquet_schema import stored_rows, stored_schema
 from tableformat.files.parquet_schema_checksum import CHECKSUM_KEY, expected_checksum
 from tableformat.files.parquet_value_counts import WrittenCounts
 from tableformat.spec.data_file import PARQUET_FORMAT, DataFile, FileContent
+from tableformat.spec.types import ROW_ID_FIELD
 from tableformat.store.base import ObjectStore
 
 
@@ -71,7 +72,18 @@ class ParquetFileWriter:
         }
         if filtered:
             arguments["bloom_filter_options"] = filtered
+        arguments |= self._row_id_encoding()
         self._writer = pq.ParquetWriter(self._sink, self._arrow, **arguments)
+
+    def _row_id_encoding(self) -> dict[str, Any]:
+        """Row ids of rewritten files rise in runs: as differences they take next to nothing."""
+        names = [".".join(leaf.path) for leaf in self._leaves]
+        if ROW_ID_FIELD.name not in names or any(leaf.repeated for leaf in self._leaves):
+            return {}  # the names of columns in lists are the Parquet library's
+        return {
+            "use_dictionary": [name for name in names if name != ROW_ID_FIELD.name],
+            "column_encoding": {ROW_ID_FIELD.name: "DELTA_BINARY_PACKED"},
+        }
 
     @property
     def written_bytes(self) -> int:

@@ -1,0 +1,126 @@
+"""Compaction: megabytes of Parquet per second and core, in this process or on Spark.
+
+Writes a table of small files (an int64 key, two numbers, a timestamp, two texts) with deletion
+vectors on a share of the rows, and compacts all of it. Megabytes are the Parquet bytes read; cores
+are CPU seconds used, so that waiting for the disk does not count and threads do.
+
+    scripts/bench compact [--rows N] [--files N] [--dead SHARE] [--strategy S] [--spark] [--profile]
+"""
+
+from __future__ import annotations
+
+import argparse
+import cProfile
+import pstats
+import resource
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+import tableformat as tf
+from maintenance.tasks.compact import compact
+from maintenance.tasks.options import CompactOptions
+from resolver import resolve
+
+SCHEMA = pa.schema(
+    [
+        ("id", pa.int64()),
+        ("amount", pa.float64()),
+        ("quantity", pa.int32()),
+        ("at", pa.timestamp("us", "UTC")),
+        ("name", pa.string()),
+        ("note", pa.string()),
+    ]
+)
+
+
+def rows_of(first: int, count: int) -> pa.Table:
+    draw = np.random.default_rng(first)
+    names = pa.array([f"name-{number:05d}" for number in range(20_000)])
+    words = pa.array([f"{number:x}" for number in draw.integers(0, 1 << 60, 4096)])
+    note = pa.compute.binary_join_element_wise(
+        words.take(pa.array(draw.integers(0, 4096, count))),
+        words.take(pa.array(draw.integers(0, 4096, count))),
+        " ",
+    )
+    return pa.table(
+        {
+            "id": np.arange(first, first + count),
+            "amount": draw.random(count) * 1000,
+            "quantity": draw.integers(0, 1000, count, dtype=np.int32),
+            "at": pa.array(draw.integers(1 << 50, 1 << 51, count)).cast(SCHEMA.field("at").type),
+            "name": names.take(pa.array(draw.integers(0, 20_000, count))),
+            "note": note,
+        },
+        schema=SCHEMA,
+    )
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="scripts/bench compact")
+    parser.add_argument("--rows", type=int, default=5_000_000)
+    parser.add_argument("--files", type=int, default=50)
+    parser.add_argument("--dead", type=float, default=0.05)
+    parser.add_argument("--strategy", default="bin-pack", choices=["bin-pack", "sort", "z-order"])
+    parser.add_argument("--spark", action="store_true")
+    parser.add_argument("--profile", action="store_true")
+    options = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory(prefix="icefold-bench-") as folder:
+        table = _table(Path(folder), options.rows, options.files, options.dead)
+        spark = None
+        if options.spark:
+            from tableformat.spark.session import local_session
+
+            spark = local_session("icefold bench", cores=2)
+        columns = () if options.strategy == "bin-pack" else ("name", "amount")
+        wanted = CompactOptions(
+            rewrite_all=True,
+            strategy=options.strategy,
+            sort_by=columns,
+            group_bytes_max=128 << 20 if options.spark else 2 << 30,
+        )
+        profile = cProfile.Profile()
+        begin, cpu = time.perf_counter(), _cpu_seconds()
+        if options.profile:
+            profile.enable()
+        report = compact(table, wanted, spark=spark)
+        profile.disable()
+        wall, used = time.perf_counter() - begin, _cpu_seconds() - cpu
+        megabytes = report.removed_bytes / 1e6
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        print(f"{report.describe()}\n{report.rows:,} rows, {report.engine}, {options.strategy}")
+        print(f"{megabytes:.0f} MB of Parquet in {wall:.2f} s, {used:.2f} CPU s: "
+              f"{megabytes / wall:.1f} MB/s, {megabytes / max(used, 1e-9):.1f} MB/s per core, "
+              f"{report.rows / wall / 1e6:.2f} M rows/s, peak {peak:.0f} MiB")  # fmt: skip
+        if options.profile:
+            pstats.Stats(profile).sort_stats("tottime").print_stats(20)
+        if spark is not None:
+            print("on Spark the workers' CPU is not counted: divide MB/s by the cores used")
+            spark.stop()
+    return 0
+
+
+def _table(folder: Path, rows: int, files: int, dead: float) -> tf.Table:
+    catalog = tf.open_catalog("local", warehouse=str(folder / "warehouse"))
+    table = catalog.create_table("bench.rows", SCHEMA, primary_key=["id"])
+    each = rows // files
+    for number in range(files):
+        table.append(rows_of(number * each, each))
+    if dead:
+        keys = np.random.default_rng(1).choice(rows, int(rows * dead), replace=False)
+        table.stage(deletes=pa.table({"id": pa.array(keys, pa.int64())}))
+        resolve(table)
+    return table
+
+
+def _cpu_seconds() -> float:
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
+
+
+if __name__ == "__main__":
+    sys.exit(main())
