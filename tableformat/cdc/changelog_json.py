@@ -19,10 +19,24 @@ from tableformat.cdc.deletes import DELETES_OPTION
 from tableformat.cdc.encodings import Encoding, EncodingDefaults, Hint
 from tableformat.cdc.events import VALUE, ChangeCollector, EventBatch, ParsedEvents
 from tableformat.cdc.events import change_schema as change_schema_of
-from tableformat.cdc.json_objects import JsonLayout, parse_json_objects, utf8_rows
+from tableformat.cdc.json_objects import (
+    JsonLayout,
+    JsonObjects,
+    Path,
+    parse_json_objects,
+    utf8_rows,
+)
 from tableformat.cdc.options import Option, OptionKind, OptionTable, OptionValues
 from tableformat.cdc.row_codec import RowCodec, struct_columns
 from tableformat.cdc.rowkind import ALL_KINDS, KIND_NAMES, RowKind
+from tableformat.cdc.schema_wishes import (
+    SCHEMA_EVOLUTION_OPTION,
+    SchemaEvolution,
+    evolution_of,
+    json_wishes,
+    long_wishes,
+    unknown_columns,
+)
 from tableformat.cdc.sequence import SEQUENCE_OPTION, SequenceFields, check_sequenced
 from tableformat.errors import InvalidInputError
 
@@ -55,8 +69,9 @@ OPTIONS = OptionTable(
             kind=OptionKind.CHOICE,
             choices=("fail", "ignore"),
             default="fail",
-            help="columns that the table does not have; fail: the batch fails",
+            help="columns that the table does not have; fail: see `schema-evolution`",
         ),
+        SCHEMA_EVOLUTION_OPTION,
     ),
 )
 
@@ -72,6 +87,8 @@ class ChangelogJsonFormat:
     layout: JsonLayout
     kind_field: str
     is_flat: bool
+    schema: Schema
+    evolution: SchemaEvolution
 
     @classmethod
     def build(cls, schema: Schema, values: OptionValues) -> Self:
@@ -95,9 +112,12 @@ class ChangelogJsonFormat:
                 schema=pa.schema(list(fields.items())),
                 alternatives=codec.alternatives(path),
                 closed=(path,) if values.text("unknown-columns") == "fail" else (),
+                pass_null=evolution_of(values) is not SchemaEvolution.STRICT,
             ),
             kind_field=kind_field,
             is_flat=is_flat,
+            schema=schema,
+            evolution=evolution_of(values),
         )
 
     def parse(self, events: EventBatch) -> ParsedEvents:
@@ -105,7 +125,7 @@ class ChangelogJsonFormat:
 
         Raises:
             InvalidInputError: There is no column `value`, or an event has a column that the table
-                does not have.
+                does not have and may not get.
         """
         collector = ChangeCollector(batch=events, schema=self.change_schema)
         values = events.required(VALUE)
@@ -113,18 +133,30 @@ class ChangelogJsonFormat:
         collector.skip("tombstone", np.flatnonzero(values.is_null()))
         present = np.flatnonzero(texts.is_valid().to_numpy(zero_copy_only=False))
         parsed = parse_json_objects(texts.take(pa.array(present)), self.layout)
-        if parsed.undeclared:
-            names = sorted(path[-1] for path in parsed.undeclared)
-            raise InvalidInputError(
-                f"the events have a column '{names[0]}' that the table does not have",
-                action="add it to the table, or set unknown-columns=ignore",
-                columns=names,
-            )
+        self._note_columns(texts.take(pa.array(present)), parsed, collector)
         for row, reason in parsed.bad.items():
             collector.bad.setdefault(int(present[row]), reason)
         for rows, table in parsed.pieces:
             self._changes(table, present[rows], collector)
+        if collector.bad and self.evolution is SchemaEvolution.FULL:
+            rows = pa.array(sorted(collector.bad), pa.int64())
+            collector.wishes.merge(long_wishes(texts.take(rows), self._row_path, self.schema))
         return collector.finish()
+
+    def _note_columns(
+        self, texts: pa.StringArray, parsed: JsonObjects, collector: ChangeCollector
+    ) -> None:
+        """Refuse columns that the table does not have, or wish for them."""
+        names = sorted(path[-1] for path in parsed.undeclared)
+        if names and self.evolution is SchemaEvolution.STRICT:
+            raise unknown_columns(names)
+        if names:
+            wishes = json_wishes(texts, self._row_path, names, self.schema, self.evolution)
+            collector.wishes.merge(wishes)
+
+    @property
+    def _row_path(self) -> Path:
+        return () if self.is_flat else ("data",)
 
     def _changes(
         self,

@@ -120,15 +120,19 @@ def row_hints(schema: Mapping[str, Any] | None, *path: str) -> dict[str, Hint]:
         schema: The schema of the whole payload; None gives no hints.
         path: Where the row is in it: `("after",)`, or nothing when the payload is the row.
     """
-    for name in path:
-        fields = {} if schema is None else _fields(schema)
-        schema = fields.get(name)
     hints: dict[str, Hint] = {}
-    for name, column in ({} if schema is None else _fields(schema)).items():
+    for name, column in row_fields(schema, *path).items():
         hint = _hint(column)
         if hint is not None:
             hints[name] = hint
     return hints
+
+
+def row_fields(schema: Mapping[str, Any] | None, *path: str) -> dict[str, Mapping[str, Any]]:
+    """The fields of a row by name, as the payload's Connect schema declares them."""
+    for name in path:
+        schema = None if schema is None else _fields(schema).get(name)
+    return {} if schema is None else _fields(schema)
 
 
 def _fields(schema: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:

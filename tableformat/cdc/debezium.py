@@ -27,7 +27,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.schema import Schema
 
-from tableformat.cdc.connect_schema import row_hints, split_payloads
+from tableformat.cdc.connect_schema import PayloadGroup, row_fields, row_hints, split_payloads
 from tableformat.cdc.debezium_options import (
     FLATTENED,
     column_hints,
@@ -38,10 +38,24 @@ from tableformat.cdc.deletes import DELETES, WHOLE_ROW
 from tableformat.cdc.encodings import EncodingDefaults, fits
 from tableformat.cdc.events import KEY, VALUE, ChangeCollector, EventBatch, ParsedEvents
 from tableformat.cdc.events import change_schema as change_schema_of
-from tableformat.cdc.json_objects import JsonLayout, parse_json_objects, utf8_rows
+from tableformat.cdc.json_objects import (
+    JsonLayout,
+    JsonObjects,
+    Path,
+    parse_json_objects,
+    utf8_rows,
+)
 from tableformat.cdc.message_keys import MessageKeys
 from tableformat.cdc.options import OptionValues
 from tableformat.cdc.row_codec import RowCodec
+from tableformat.cdc.schema_wishes import (
+    SchemaEvolution,
+    connect_wishes,
+    evolution_of,
+    json_wishes,
+    long_wishes,
+    unknown_columns,
+)
 from tableformat.cdc.sequence import SequenceFields
 from tableformat.errors import InvalidInputError
 
@@ -59,6 +73,7 @@ class DebeziumFormat:
     sequence: SequenceFields
     order: tuple[pa.Field, ...]
     change_schema: pa.Schema
+    evolution: SchemaEvolution
 
     @classmethod
     def build(cls, schema: Schema, values: OptionValues) -> Self:
@@ -76,6 +91,7 @@ class DebeziumFormat:
             sequence=sequence,
             order=tuple(sequence.order),
             change_schema=change_schema_of(schema, sequence.order),
+            evolution=evolution_of(values),
         )
 
     def parse(self, events: EventBatch) -> ParsedEvents:
@@ -83,7 +99,7 @@ class DebeziumFormat:
 
         Raises:
             InvalidInputError: There is no column `value`, or an event has a column that the table
-                does not have.
+                does not have and may not get.
         """
         collector = ChangeCollector(batch=events, schema=self.change_schema)
         values = events.required(VALUE)
@@ -97,7 +113,7 @@ class DebeziumFormat:
                 group = group.filter(~absent)
             codec = self._codec_for(group.schema)
             parsed = parse_json_objects(group.payloads, self._layout(codec))
-            self._check_columns(parsed.undeclared)
+            self._note_columns(group, parsed, collector)
             for row, reason in parsed.bad.items():
                 collector.bad.setdefault(int(group.rows[row]), reason)
             for rows, table in parsed.pieces:
@@ -114,6 +130,7 @@ class DebeziumFormat:
                     piece.flattened()
                 else:
                     piece.envelope()
+            self._note_long_integers(group, collector)
         return collector.finish()
 
     def _tombstones(self, rows: RowNumbers, keys: MessageKeys, collector: ChangeCollector) -> None:
@@ -155,15 +172,42 @@ class DebeziumFormat:
             schema=pa.schema(list(fields.items())),
             alternatives=alternatives,
             closed=paths if closed else (),
+            pass_null=self._evolves,
         )
 
-    def _check_columns(self, undeclared: Mapping[tuple[str, ...], int]) -> None:
+    @property
+    def _evolves(self) -> bool:
+        return self.evolution is not SchemaEvolution.STRICT
+
+    @property
+    def _row_path(self) -> Path:
+        return () if self.values.text("layout") == FLATTENED else ("after",)
+
+    def _note_columns(
+        self, group: PayloadGroup, parsed: JsonObjects, collector: ChangeCollector
+    ) -> None:
+        """Refuse columns that the table does not have, or wish for them."""
         # Flattened events carry metadata beside the row (`add.fields`), with this prefix.
         flattened = self.values.text("layout") == FLATTENED
-        names = [path[-1] for path in undeclared if not (flattened and path[-1].startswith("__"))]
+        names = sorted(
+            path[-1] for path in parsed.undeclared if not (flattened and path[-1].startswith("__"))
+        )
+        if not self._evolves:
+            if names:
+                raise unknown_columns(names)
+            return
+        if group.schema is not None:
+            fields = row_fields(group.schema, *self._row_path)
+            fields = {k: v for k, v in fields.items() if not (flattened and k.startswith("__"))}
+            wishes = connect_wishes(fields, self.schema, self.evolution)
+            names = [name for name in names if name not in wishes.added]
+            collector.wishes.merge(wishes)
         if names:
-            raise InvalidInputError(
-                f"the events have a column '{min(names)}' that the table does not have",
-                action="add it to the table, or set unknown-columns=ignore",
-                columns=sorted(names),
-            )
+            found = json_wishes(group.payloads, self._row_path, names, self.schema, self.evolution)
+            collector.wishes.merge(found)
+
+    def _note_long_integers(self, group: PayloadGroup, collector: ChangeCollector) -> None:
+        """Bare JSON says that a column is too narrow by a value that does not fit."""
+        if self.evolution is SchemaEvolution.FULL and collector.bad:
+            bad = group.filter(np.isin(group.rows, list(collector.bad)))
+            collector.wishes.merge(long_wishes(bad.payloads, self._row_path, self.schema))

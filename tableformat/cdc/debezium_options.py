@@ -6,6 +6,7 @@ from tableformat.cdc.deletes import DELETES_OPTION
 from tableformat.cdc.encodings import Encoding, EncodingDefaults, Hint
 from tableformat.cdc.options import Option, OptionKind, OptionTable, OptionValues
 from tableformat.cdc.rowkind import ChangelogMode, RowKind
+from tableformat.cdc.schema_wishes import SCHEMA_EVOLUTION_OPTION
 from tableformat.cdc.sequence import SEQUENCE_OPTION
 
 MODE = ChangelogMode.of([RowKind.INSERT, RowKind.UPDATE_AFTER, RowKind.DELETE])
@@ -82,8 +83,9 @@ OPTIONS = OptionTable(
             kind=OptionKind.CHOICE,
             choices=("fail", "ignore"),
             default="fail",
-            help="columns that the table does not have; fail: the batch fails",
+            help="columns that the table does not have; fail: see `schema-evolution`",
         ),
+        SCHEMA_EVOLUTION_OPTION,
     ),
 )
 

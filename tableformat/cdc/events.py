@@ -33,6 +33,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.schema import Schema
 
+from tableformat.cdc.schema_wishes import SchemaWishes
 from tableformat.errors import InternalError, InvalidInputError, UnsupportedError
 from tableformat.spec.types import arrow_schema
 
@@ -144,13 +145,16 @@ class EventBatch:
 class ParsedEvents:
     """Change rows, bad records, and how many events of which kind are neither.
 
-    `rows`: the event of the batch that each change came from, shape `(changes,)`.
+    `rows`: the event of the batch that each change came from, shape `(changes,)`. `wishes`: how the
+    table has to change before the events can be parsed; while there are any, the rest means
+    nothing.
     """
 
     changes: pa.Table
     bad: pa.Table
     rows: RowNumbers
     skipped: Counter[str] = field(default_factory=Counter)
+    wishes: SchemaWishes = field(default_factory=SchemaWishes)
 
 
 @dataclass(slots=True)
@@ -166,6 +170,7 @@ class ChangeCollector:
     tables: list[pa.Table] = field(default_factory=list)
     rows: list[RowNumbers] = field(default_factory=list)
     skipped: list[tuple[str, RowNumbers]] = field(default_factory=list)
+    wishes: SchemaWishes = field(default_factory=SchemaWishes)
 
     def skip(self, what: str, rows: RowNumbers) -> None:
         """Note events that are no changes; those that are bad too count as bad."""
@@ -207,4 +212,5 @@ class ChangeCollector:
             bad=self.batch.bad_records(self.bad),
             rows=rows,
             skipped=+skipped,
+            wishes=self.wishes,
         )

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import count, islice
 from pathlib import Path
 
@@ -17,8 +18,10 @@ import pyarrow.parquet as pq
 from tableformat.catalog.base import Identifier
 from tableformat.cdc.batch_commit import BatchId, commit_batch, committed_batch
 from tableformat.cdc.dead_letter import commit_dead_letters
-from tableformat.cdc.events import ORDINAL, POSITION, VALUE, EventBatch
+from tableformat.cdc.events import ORDINAL, POSITION, VALUE, EventBatch, ParsedEvents
+from tableformat.cdc.formats import ChangeFormat
 from tableformat.cdc.options import GivenOptions
+from tableformat.cdc.schema_wishes import SchemaWishes
 from tableformat.cdc.sink import SinkPlan, WrittenFiles, plan_sink
 from tableformat.commit.changeset import Changeset
 from tableformat.commit.engine import CommitResult, commit
@@ -98,10 +101,7 @@ def write_batch(plan: SinkPlan, events: pa.Table, batch: BatchId | None) -> Inge
         done = committed_batch(state, plan.branch, batch.query_id)
         if done is not None and done >= batch.number:
             return IngestResult(events=events.num_rows, repeated=True)
-    change_format = plan.writer.build_format()
-    slices = EventBatch.split(with_ordinals(events), PARSE_ROWS)
-    with ThreadPoolExecutor(max_workers=pa.cpu_count()) as threads:
-        parsed = list(threads.map(lambda part: plan.writer.parse(change_format, part), slices))
+    plan, change_format, parsed = _parse(plan, events)
     skipped: Counter[str] = Counter()
     for part in parsed:
         skipped.update(part.skipped)
@@ -118,6 +118,22 @@ def write_batch(plan: SinkPlan, events: pa.Table, batch: BatchId | None) -> Inge
         skipped=dict(skipped),
         files=(len(written.data_files), len(written.delete_files)),
     )
+
+
+def _parse(plan: SinkPlan, events: pa.Table) -> tuple[SinkPlan, ChangeFormat, list[ParsedEvents]]:
+    """Parse a batch; where it wants other columns and may have them, change the table first."""
+    slices = EventBatch.split(with_ordinals(events), PARSE_ROWS)
+    while True:
+        change_format, writer = plan.writer.build_format(), plan.writer
+        parse = partial(writer.parse, change_format)
+        with ThreadPoolExecutor(max_workers=pa.cpu_count()) as threads:
+            parsed = list(threads.map(parse, slices))
+        wishes = SchemaWishes()
+        for part in parsed:
+            wishes.merge(part.wishes)
+        if not wishes:
+            return plan, change_format, parsed
+        plan = plan.evolved(wishes)
 
 
 def commit_written(

@@ -48,11 +48,13 @@ class JsonLayout:
         schema: Declared fields with their first wire types. Structs may be nested.
         alternatives: For the path of a field, the other wire types it may have.
         closed: Paths of structs (`()` is the object itself) whose undeclared fields are reported.
+        pass_null: Do not report fields that are null wherever they occur: nothing is lost.
     """
 
     schema: pa.Schema
     alternatives: Mapping[Path, tuple[pa.DataType, ...]] = field(default_factory=dict)
     closed: tuple[Path, ...] = ()
+    pass_null: bool = False
 
     def with_types(self, types: Mapping[Path, pa.DataType]) -> pa.Schema:
         """The schema with other wire types at some paths."""
@@ -249,7 +251,8 @@ class _Reader:
         """Drop what was inferred, after noting the names in the closed structs."""
         for path in self.layout.closed:
             declared = _names_at(self.layout.schema, path)
-            for name in _names_at(table.schema, path) - declared:
+            found = _names_at(table.schema, path, pass_null=self.layout.pass_null)
+            for name in found - declared:
                 self.result.undeclared.setdefault((*path, name), row)
         return table.select(self.layout.schema.names)
 
@@ -258,6 +261,8 @@ class _Reader:
             struct = _value_at(value, path)
             if isinstance(struct, dict):
                 for name in struct.keys() - _names_at(self.layout.schema, path):
+                    if struct[name] is None and self.layout.pass_null:
+                        continue
                     self.result.undeclared.setdefault((*path, name), row)
 
 
@@ -327,14 +332,14 @@ def _retype(field_: pa.Field, path: Path, types: Mapping[Path, pa.DataType]) -> 
     return field_
 
 
-def _names_at(schema: pa.Schema, path: Path) -> set[str]:
+def _names_at(schema: pa.Schema, path: Path, *, pass_null: bool = False) -> set[str]:
     fields: Any = schema
     for name in path:
         kind = fields.field(name).type
         if not pa.types.is_struct(kind):
             return set()  # null in all rows, so that nothing was inferred
         fields = kind
-    return {child.name for child in fields}
+    return {child.name for child in fields if not (pass_null and pa.types.is_null(child.type))}
 
 
 def _mask(array: pa.BooleanArray) -> npt.NDArray[np.bool_]:

@@ -30,6 +30,8 @@ from tableformat.cdc.reduce import ReducedChanges, reduce_changes
 from tableformat.cdc.row_codec import key_columns
 from tableformat.cdc.row_policy import POLICY_OPTIONS, RowPolicy
 from tableformat.cdc.rowkind import check_sink_takes
+from tableformat.cdc.schema_evolution import evolve_table
+from tableformat.cdc.schema_wishes import SchemaWishes
 from tableformat.commit.changeset import CommitKind
 from tableformat.commit.declarations import declare_sequence_column
 from tableformat.environment import Environment
@@ -134,7 +136,10 @@ class ChangeWriter:
             InvalidInputError: There is a bad record and no dead-letter table; names the first one.
                 Or see `ChangeFormat.parse`.
         """
-        parsed = self.policy.complete(change_format.parse(events), events)
+        parsed = change_format.parse(events)
+        if parsed.wishes:
+            return parsed
+        parsed = self.policy.complete(parsed, events)
         if parsed.bad.num_rows and self.dead_letter is None:
             raise bad_record_error(parsed.bad)
         return parsed
@@ -255,6 +260,23 @@ class SinkPlan:
                 table=state.name,
                 branch=self.branch,
             )
+
+    def evolved(self, wishes: SchemaWishes) -> SinkPlan:
+        """The same sink after adding and widening the columns that events have.
+
+        Raises:
+            InvalidInputError: The table has all that already, and the events still do not fit.
+            CommitConflictError: Others kept changing the schema.
+        """
+        evolve_table(self.environment, self.identifier, wishes)
+        plan = self.refreshed()
+        if plan is self:
+            raise InvalidInputError(
+                "the events do not fit the table, and no evolution of it helps",
+                table=self.writer.table,
+                columns=[*wishes.added, *wishes.widened],
+            )
+        return plan
 
     def refreshed(self) -> SinkPlan:
         """The same sink for the table's current version."""

@@ -31,6 +31,13 @@ from tableformat.cdc.events import change_schema as change_schema_of
 from tableformat.cdc.options import Option, OptionKind, OptionTable, OptionValues
 from tableformat.cdc.row_codec import key_columns
 from tableformat.cdc.rowkind import ALL_KINDS, INSERT_ONLY, RowKind
+from tableformat.cdc.schema_wishes import (
+    SCHEMA_EVOLUTION_OPTION,
+    SchemaEvolution,
+    SchemaWishes,
+    arrow_wishes,
+    evolution_of,
+)
 from tableformat.errors import InvalidInputError
 from tableformat.spec.types import arrow_schema
 from tableformat.write.rows import check_columns, conform_batch
@@ -53,9 +60,10 @@ UPSERT_OPTIONS = OptionTable(
             help="columns that order the changes of a row; default: arrival order",
         ),
         DELETES_OPTION,
+        SCHEMA_EVOLUTION_OPTION,
     ),
 )
-APPEND_OPTIONS = OptionTable("format 'append'", ())
+APPEND_OPTIONS = OptionTable("format 'append'", (SCHEMA_EVOLUTION_OPTION,))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +77,7 @@ class TypedRowsFormat:
     sequence: tuple[str, ...]
     order: tuple[pa.Field, ...]
     change_schema: pa.Schema
+    evolution: SchemaEvolution
 
     @classmethod
     def build_upsert(cls, schema: Schema, values: OptionValues) -> Self:
@@ -92,10 +101,11 @@ class TypedRowsFormat:
             sequence=values.names("sequence"),
             order=tuple(order),
             change_schema=change_schema_of(schema, order),
+            evolution=evolution_of(values),
         )
 
     @classmethod
-    def build_append(cls, schema: Schema, values: OptionValues) -> Self:  # noqa: ARG003 - no options
+    def build_append(cls, schema: Schema, values: OptionValues) -> Self:
         """The format `append`; see `FormatChoice.build`."""
         return cls(
             schema=schema,
@@ -105,6 +115,7 @@ class TypedRowsFormat:
             sequence=(),
             order=(),
             change_schema=change_schema_of(schema, ()),
+            evolution=evolution_of(values),
         )
 
     def parse(self, events: EventBatch) -> ParsedEvents:
@@ -115,6 +126,10 @@ class TypedRowsFormat:
                 or a row's kind is none. The message names the column.
         """
         collector = ChangeCollector(batch=events, schema=self.change_schema)
+        collector.wishes = self._wishes(events)
+        if collector.wishes:
+            collector.skip("unparsed", np.arange(len(events)))
+            return collector.finish()
         kinds = self._kinds(events)
         adds = np.isin(kinds.to_numpy(), [kind.value for kind in RowKind if kind.adds])
         for mask, needed in ((adds, None), (~adds, frozenset(self.key))):
@@ -129,6 +144,12 @@ class TypedRowsFormat:
                 columns[f"{SEQUENCE_PREFIX}{number}"] = sequence
             collector.add(columns, kinds.filter(pa.array(mask)), rows)
         return collector.finish()
+
+    def _wishes(self, events: EventBatch) -> SchemaWishes:
+        if self.evolution is SchemaEvolution.STRICT:
+            return SchemaWishes()
+        own = {*OWN_COLUMNS, *([self.kind_column] if self.kind_column else [])}
+        return arrow_wishes(events.rows.schema, self.schema, self.evolution, without=own)
 
     def _kinds(self, events: EventBatch) -> pa.Array:
         if self.kind_column is None:
@@ -146,6 +167,9 @@ class TypedRowsFormat:
     def _columns(self, rows: pa.RecordBatch, needed: frozenset[str] | None) -> dict[str, pa.Array]:
         """The table's columns; only those `needed` (None: as the schema says) must have values."""
         dropped = OWN_COLUMNS | {self.kind_column}
+        if self.evolution is not SchemaEvolution.STRICT:  # nothing is lost, and no type is known
+            known = {each.name for each in self.schema.fields}
+            dropped |= {c.name for c in rows.schema if pa.types.is_null(c.type)} - known
         given = rows.select([name for name in rows.schema.names if name not in dropped])
         schema = self.schema
         if needed is not None:

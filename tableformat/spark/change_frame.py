@@ -24,6 +24,7 @@ from pyspark.sql import functions as sf
 
 from tableformat.cdc.events import EventBatch
 from tableformat.cdc.formats import ChangeFormat
+from tableformat.cdc.schema_wishes import SchemaWishes
 from tableformat.cdc.sharding import shards_of
 from tableformat.cdc.sink import ChangeWriter, WrittenFiles
 from tableformat.errors import InternalError
@@ -35,7 +36,7 @@ BLOBS = f"{LABEL} int, {WHAT} string, {PAYLOAD} binary"
 ANSWERS = f"{WHAT} string, {PAYLOAD} binary"
 BLOB_SCHEMA = pa.schema([(LABEL, pa.int32()), (WHAT, pa.string()), (PAYLOAD, pa.binary())])
 ANSWER_SCHEMA = pa.schema([(WHAT, pa.string()), (PAYLOAD, pa.binary())])
-CHANGES, BAD, COUNTS, FILES = "changes", "bad", "counts", "files"
+CHANGES, BAD, COUNTS, FILES, WISHES = "changes", "bad", "counts", "files", "wishes"
 EVENTS, SKIPPED_PREFIX = "events", "skipped: "
 
 # Change rows that a task holds before it reduces and ships them: blobs of a few megabytes.
@@ -46,11 +47,16 @@ ArrowMap = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 @dataclass(frozen=True, slots=True)
 class BatchAnswer:
-    """What the tasks of a batch did. `counts`: events, changes, and what was skipped."""
+    """What the tasks of a batch did. `counts`: events, changes, and what was skipped.
+
+    With `wishes` for other columns the files are not the whole batch: they are left to orphan
+    removal, and the batch is written again after the table has changed.
+    """
 
     written: WrittenFiles
     bad_records: int = 0
     counts: Counter[str] = field(default_factory=Counter)
+    wishes: SchemaWishes = field(default_factory=SchemaWishes)
 
     @property
     def skipped(self) -> dict[str, int]:
@@ -81,7 +87,11 @@ def write_frame_files(
     parts: list[WrittenFiles] = []
     bad_records = 0
     counts: Counter[str] = Counter()
-    for _, payload in answers:
+    wishes = SchemaWishes()
+    for what, payload in answers:
+        if what == WISHES:
+            wishes.merge(SchemaWishes.decode(bytes(payload)))
+            continue
         answer = json.loads(bytes(payload))
         parts.append(
             WrittenFiles(
@@ -93,7 +103,7 @@ def write_frame_files(
         )
         bad_records += answer["bad_records"]
         counts.update(answer["counts"])
-    return BatchAnswer(WrittenFiles.together(parts), bad_records, counts)
+    return BatchAnswer(WrittenFiles.together(parts), bad_records, counts, wishes)
 
 
 def shard_labels(spark: SparkSession, count: int) -> list[int]:
@@ -123,8 +133,13 @@ def _parser(writer: ChangeWriter, labels: tuple[int, ...]) -> ArrowMap:
         waiting: list[pa.Table] = []
         waiting_rows = 0
         counts: Counter[str] = Counter()
+        wishes = SchemaWishes()
         for batch in batches:
             parsed = writer.parse(change_format, EventBatch(batch))
+            if parsed.wishes:
+                wishes.merge(parsed.wishes)
+            if wishes:
+                continue  # the batch is written anew, after the table has changed
             counts[EVENTS] += batch.num_rows
             counts[CHANGES] += parsed.changes.num_rows
             for what, count in parsed.skipped.items():
@@ -136,6 +151,9 @@ def _parser(writer: ChangeWriter, labels: tuple[int, ...]) -> ArrowMap:
             if waiting_rows >= SHIPPED_ROWS:
                 yield from _ship(writer, change_format, waiting, labels)
                 waiting, waiting_rows = [], 0
+        if wishes:
+            yield _blob(labels[0], WISHES, wishes.encode())
+            return
         yield from _ship(writer, change_format, waiting, labels)
         if counts:
             yield _blob(labels[0], COUNTS, json.dumps(counts).encode())
@@ -179,13 +197,19 @@ def _shard_writer(writer: ChangeWriter) -> ArrowMap:
         changes: list[pa.Table] = []
         bad: list[pa.Table] = []
         counts: Counter[str] = Counter()
+        wishes = SchemaWishes()
         for batch in batches:
             for what, payload in zip(batch.column(WHAT), batch.column(PAYLOAD), strict=True):
                 if what.as_py() == COUNTS:
                     counts.update(json.loads(payload.as_py()))
+                elif what.as_py() == WISHES:
+                    wishes.merge(SchemaWishes.decode(payload.as_py()))
                 else:
                     tables = changes if what.as_py() == CHANGES else bad
                     tables.append(decode_table(payload.as_buffer()))
+        if wishes:
+            yield _answer(WISHES, wishes.encode())
+            return
         if not (changes or bad or counts):
             return
         ids = SystemIds()
@@ -201,8 +225,7 @@ def _shard_writer(writer: ChangeWriter) -> ArrowMap:
             "bad_records": sum(table.num_rows for table in bad),
             "counts": counts,
         }
-        columns = [pa.array([FILES]), pa.array([json.dumps(answer).encode()], pa.binary())]
-        yield pa.RecordBatch.from_arrays(columns, schema=ANSWER_SCHEMA)
+        yield _answer(FILES, json.dumps(answer).encode())
 
     return write
 
@@ -229,6 +252,11 @@ def decode_table(data: pa.Buffer) -> pa.Table:
     """The table of `encode_table`."""
     with pa.ipc.open_stream(data) as stream:
         return stream.read_all()
+
+
+def _answer(what: str, payload: bytes) -> pa.RecordBatch:
+    columns = [pa.array([what]), pa.array([payload], pa.binary())]
+    return pa.RecordBatch.from_arrays(columns, schema=ANSWER_SCHEMA)
 
 
 def _blob(label: int, what: str, payload: bytes) -> pa.RecordBatch:

@@ -250,6 +250,9 @@ def _write(
     if not plan.writer.choice.factory.is_typed:
         events = events.select([name for name in events.columns if name in EVENT_COLUMNS])
     answer = write_frame_files(events, plan.writer, labels)
+    while answer.wishes:
+        plan = plan.evolved(answer.wishes)
+        answer = write_frame_files(events, plan.writer, labels)
     written = answer.written
     return IngestResult(
         commit=commit_written(plan, written, batch, summary),

@@ -1,0 +1,69 @@
+"""Change the table as the events wish: add columns, widen types. Never rename, never drop.
+
+The edit is made on the table's newest schema. If somebody else evolves the table at the same time,
+what is still missing afterwards is asked for again; two drivers that add the same column add it
+once.
+"""
+
+from __future__ import annotations
+
+from pyiceberg.schema import Schema
+from pyiceberg.table.update.schema import UpdateSchema
+
+from tableformat.catalog.base import Identifier, TableState
+from tableformat.cdc.events import FILE, KIND, ORDINAL, POSITION, SEQUENCE_PREFIX
+from tableformat.cdc.schema_wishes import SchemaWishes, is_wider
+from tableformat.commit.evolution import update_schema
+from tableformat.environment import Environment
+from tableformat.errors import CommitConflictError, InvalidInputError
+
+ATTEMPTS_MAX = 20
+
+
+def evolve_table(
+    environment: Environment, identifier: Identifier, wishes: SchemaWishes
+) -> TableState:
+    """Add and widen columns; what the table has by now is left alone.
+
+    Raises:
+        InvalidInputError: A column has a name that change streams use themselves.
+        CommitConflictError: Others kept changing the schema.
+
+    Effects: at most one metadata commit that changes the schema, of optional columns only.
+    """
+    for name in wishes.added:
+        if name in (ORDINAL, FILE, POSITION, KIND) or name.startswith(SEQUENCE_PREFIX):
+            raise InvalidInputError(
+                "cannot add a column: change streams use its name themselves", column=name
+            )
+    attempt = 0
+    while True:
+        attempt += 1
+        state = environment.catalog.load_table(identifier)
+        missing = _missing(wishes, state.metadata.schema())
+        if not missing:
+            return state
+
+        def edit(update: UpdateSchema, missing: SchemaWishes = missing) -> None:
+            for name, kind in missing.added.items():
+                update.add_column((name,), kind)
+            for name, kind in missing.widened.items():
+                update.update_column((name,), field_type=kind)
+
+        try:
+            return update_schema(environment, identifier, edit)
+        except CommitConflictError:
+            if attempt >= ATTEMPTS_MAX:
+                raise
+
+
+def _missing(wishes: SchemaWishes, schema: Schema) -> SchemaWishes:
+    have = {each.name: each.field_type for each in schema.fields}
+    return SchemaWishes(
+        added={name: kind for name, kind in wishes.added.items() if name not in have},
+        widened={
+            name: kind
+            for name, kind in wishes.widened.items()
+            if name in have and is_wider(have[name], kind)
+        },
+    )

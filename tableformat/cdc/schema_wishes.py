@@ -1,0 +1,353 @@
+"""What events say about columns that the table does not have, or has too narrow.
+
+Tasks find out while they parse; only the driver changes the table (`schema_evolution`), and then
+the batch is parsed again. So wishes cross process boundaries: they are JSON.
+
+Types are taken from the events' own schema (Arrow, Kafka Connect) where they have one. Bare JSON
+has none: a column's type is then inferred from all its values in the batch: boolean, long, double,
+string, lists and objects of those. A text stays a text, whatever it looks like. Null says nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+import pyarrow as pa
+from pyiceberg.schema import Schema
+from pyiceberg.types import (
+    BinaryType,
+    BooleanType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IcebergType,
+    IntegerType,
+    ListType,
+    LongType,
+    NestedField,
+    StringType,
+    StructType,
+    TimestampNanoType,
+    TimestampType,
+    TimestamptzType,
+    TimeType,
+    UUIDType,
+)
+
+from tableformat.cdc.json_objects import Path
+from tableformat.cdc.options import Option, OptionKind, OptionValues
+from tableformat.errors import InvalidInputError
+from tableformat.spec.types import iceberg_schema
+
+DECIMAL_DIGITS_MAX = 38
+INT_MAX = 2**31 - 1
+LONG_MAX = 2**63 - 1
+SCHEMA_EVOLUTION = "schema-evolution"
+IGNORED_ID = 0  # field ids of wishes mean nothing: the table gives its own
+
+CONNECT_PLAIN: Mapping[str, IcebergType] = {
+    "boolean": BooleanType(),
+    "int8": IntegerType(),
+    "int16": IntegerType(),
+    "int32": IntegerType(),
+    "int64": LongType(),
+    "float": FloatType(),
+    "float32": FloatType(),
+    "double": DoubleType(),
+    "float64": DoubleType(),
+    "string": StringType(),
+    "bytes": BinaryType(),
+}
+CONNECT_SEMANTIC: Mapping[str, IcebergType] = {
+    "io.debezium.time.Date": DateType(),
+    "io.debezium.time.IsoDate": DateType(),
+    "io.debezium.time.Time": TimeType(),
+    "io.debezium.time.MicroTime": TimeType(),
+    "io.debezium.time.NanoTime": TimeType(),
+    "io.debezium.time.IsoTime": TimeType(),
+    "io.debezium.time.Timestamp": TimestampType(),
+    "io.debezium.time.MicroTimestamp": TimestampType(),
+    "io.debezium.time.NanoTimestamp": TimestampNanoType(),
+    "io.debezium.time.IsoTimestamp": TimestampType(),
+    "io.debezium.time.ZonedTimestamp": TimestamptzType(),
+    "io.debezium.data.Uuid": UUIDType(),
+    "org.apache.kafka.connect.data.Date": DateType(),
+    "org.apache.kafka.connect.data.Time": TimeType(),
+    "org.apache.kafka.connect.data.Timestamp": TimestampType(),
+}
+CONNECT_DECIMAL = "org.apache.kafka.connect.data.Decimal"
+CONNECT_DIGITS = "connect.decimal.precision"
+
+
+class SchemaEvolution(StrEnum):
+    """What a sink may change about the table."""
+
+    STRICT = "strict"
+    ADD_COLUMNS = "add-columns"
+    FULL = "full"
+
+
+SCHEMA_EVOLUTION_OPTION = Option(
+    name=SCHEMA_EVOLUTION,
+    kind=OptionKind.CHOICE,
+    choices=tuple(mode.value for mode in SchemaEvolution),
+    default=SchemaEvolution.STRICT.value,
+    help="columns that the table does not have; strict: the batch fails; add-columns: they are "
+    "added; full: added, and types are widened (int to long, float to double, decimal digits). "
+    "A renamed column is a new one",
+)
+
+
+def evolution_of(values: OptionValues) -> SchemaEvolution:
+    """The choice of the option.
+
+    Raises:
+        InvalidInputError: Unknown columns are to be ignored as well.
+    """
+    mode = SchemaEvolution(values.text(SCHEMA_EVOLUTION))
+    if mode is not SchemaEvolution.STRICT and values.values.get("unknown-columns") == "ignore":
+        raise InvalidInputError(
+            "unknown columns can be ignored or added, not both",
+            action=f"leave out unknown-columns, or set {SCHEMA_EVOLUTION}=strict",
+        )
+    return mode
+
+
+@dataclass(slots=True)
+class SchemaWishes:
+    """Columns to add and columns to widen, with their types."""
+
+    added: dict[str, IcebergType] = field(default_factory=dict)
+    widened: dict[str, IcebergType] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.added or self.widened)
+
+    def want(self, schema: Schema, mode: SchemaEvolution, name: str, kind: IcebergType) -> None:
+        """Note that the events have a column `name` of type `kind`."""
+        known = next((each for each in schema.fields if each.name == name), None)
+        if known is None:
+            self.added[name] = common_type(self.added.get(name), kind, column=name)
+        elif mode is SchemaEvolution.FULL and is_wider(known.field_type, kind):
+            wanted = common_type(self.widened.get(name), kind, column=name)
+            self.widened[name] = wanted
+
+    def merge(self, other: SchemaWishes) -> None:
+        """Take over the wishes of another task."""
+        for mine, theirs in ((self.added, other.added), (self.widened, other.widened)):
+            for name, kind in theirs.items():
+                mine[name] = common_type(mine.get(name), kind, column=name)
+
+    def encode(self) -> bytes:
+        """The wishes as JSON."""
+        parts = (
+            Schema(*(_field(name, kind) for name, kind in wishes.items())).model_dump_json()
+            for wishes in (self.added, self.widened)
+        )
+        return "\n".join(parts).encode()
+
+    @classmethod
+    def decode(cls, text: bytes) -> SchemaWishes:
+        """The wishes of `encode`."""
+        added, widened = (
+            {each.name: each.field_type for each in Schema.model_validate_json(line).fields}
+            for line in text.split(b"\n")
+        )
+        return cls(added, widened)
+
+
+def unknown_columns(names: Sequence[str]) -> InvalidInputError:
+    """The error for columns that the table does not have and may not get."""
+    return InvalidInputError(
+        f"the events have a column '{min(names)}' that the table does not have",
+        action=f"add it to the table, set {SCHEMA_EVOLUTION}=add-columns, or, for JSON, "
+        "unknown-columns=ignore",
+        columns=sorted(names),
+    )
+
+
+def is_wider(have: IcebergType, want: IcebergType) -> bool:
+    """Whether `want` is a type that Iceberg can promote `have` to."""
+    match have, want:
+        case (IntegerType(), LongType()) | (FloatType(), DoubleType()):
+            return True
+        case (DecimalType(), DecimalType()):
+            return have.scale == want.scale and have.precision < want.precision
+    return False
+
+
+def common_type(known: IcebergType | None, kind: IcebergType, *, column: str) -> IcebergType:
+    """The narrowest type that holds both.
+
+    Raises:
+        InvalidInputError: There is none.
+    """
+    if known is None or known == kind or is_wider(known, kind):
+        return kind
+    if is_wider(kind, known):
+        return known
+    numbers = (IntegerType, LongType, FloatType, DoubleType)
+    if isinstance(known, numbers) and isinstance(kind, numbers):
+        return DoubleType()
+    raise InvalidInputError(
+        "the events disagree about the type of a new column",
+        column=column,
+        types=[str(known), str(kind)],
+        action="add the column to the table yourself",
+    )
+
+
+def arrow_wishes(
+    given: pa.Schema, schema: Schema, mode: SchemaEvolution, *, without: Iterable[str]
+) -> SchemaWishes:
+    """What typed events wish, by their Arrow types alone. All-null columns say nothing."""
+    wishes = SchemaWishes()
+    dropped = set(without)
+    columns = [c for c in given if c.name not in dropped and not pa.types.is_null(c.type)]
+    for column in columns:
+        plain = column.type
+        if pa.types.is_dictionary(plain) or pa.types.is_run_end_encoded(plain):
+            plain = plain.value_type
+        alone = iceberg_schema(pa.schema([pa.field(column.name, plain)]))
+        wishes.want(schema, mode, column.name, alone.fields[0].field_type)
+    return wishes
+
+
+def connect_wishes(
+    fields: Mapping[str, Mapping[str, Any]], schema: Schema, mode: SchemaEvolution
+) -> SchemaWishes:
+    """What events with a Connect schema wish.
+
+    Args:
+        fields: Fields of the row's Connect schema, by name.
+        schema: The table's.
+        mode: What may be changed.
+
+    Raises:
+        InvalidInputError: A new column has a type that cannot be read from JSON.
+    """
+    wishes = SchemaWishes()
+    known = {each.name for each in schema.fields}
+    for name, declared in fields.items():
+        if name in known and _is_open_decimal(declared):
+            continue  # as many digits as its column has
+        kind = _connect_type(declared)
+        if kind is not None:
+            wishes.want(schema, mode, name, kind)
+        elif name not in known:
+            raise InvalidInputError(
+                "a new column has a type that no column can be made of",
+                column=name,
+                type=declared.get("name") or declared.get("type"),
+                action="add it to the table yourself, or set unknown-columns=ignore",
+            )
+    return wishes
+
+
+def json_wishes(
+    texts: pa.Array, path: Path, names: Sequence[str], schema: Schema, mode: SchemaEvolution
+) -> SchemaWishes:
+    """What bare JSON events wish, by all their values. Only called when columns are missing.
+
+    Args:
+        texts: JSON objects; those that cannot be read are left out.
+        path: Where the row is in them.
+        names: Columns that the table does not have.
+        schema: The table's.
+        mode: What may be changed.
+    """
+    wishes = SchemaWishes()
+    for row in _rows(texts, path):
+        for name in names:
+            kind = _json_type(row.get(name), name)
+            if kind is not None:
+                wishes.want(schema, mode, name, kind)
+    return wishes
+
+
+def long_wishes(texts: pa.Array, path: Path, schema: Schema) -> SchemaWishes:
+    """Columns of type int for which bare JSON events have larger integers."""
+    wishes = SchemaWishes()
+    narrow = [each.name for each in schema.fields if isinstance(each.field_type, IntegerType)]
+    for row in _rows(texts, path):
+        for name in narrow:
+            value = row.get(name)
+            if type(value) is int and INT_MAX < abs(value) <= LONG_MAX:
+                wishes.widened[name] = LongType()
+    return wishes
+
+
+def _rows(texts: pa.Array, path: Path) -> Iterable[Mapping[str, Any]]:
+    for text in texts.to_pylist():
+        try:
+            value = json.loads(text)
+        except (ValueError, TypeError, RecursionError):
+            continue  # a bad record; reported by the parser
+        for name in path:
+            value = value.get(name) if isinstance(value, dict) else None
+        if isinstance(value, dict):
+            yield value
+
+
+def _json_type(value: Any, column: str) -> IcebergType | None:
+    match value:
+        case None:
+            return None
+        case bool():
+            return BooleanType()
+        case int():
+            return LongType() if abs(value) <= LONG_MAX else DoubleType()
+        case float():
+            return DoubleType()
+        case str():
+            return StringType()
+        case list():
+            element: IcebergType | None = None
+            for item in value:
+                kind = _json_type(item, column)
+                element = element if kind is None else common_type(element, kind, column=column)
+            return None if element is None else ListType(IGNORED_ID, element, False)
+        case dict():
+            kinds = {name: _json_type(item, column) for name, item in value.items()}
+            fields = [_field(name, kind) for name, kind in kinds.items() if kind is not None]
+            return StructType(*fields) if fields else None
+    return None
+
+
+def _connect_type(declared: Mapping[str, Any]) -> IcebergType | None:
+    name, kind = declared.get("name"), str(declared.get("type"))
+    parameters = declared.get("parameters")
+    if name == CONNECT_DECIMAL:
+        given = parameters if isinstance(parameters, dict) else {}
+        digits = str(given.get(CONNECT_DIGITS, DECIMAL_DIGITS_MAX))
+        scale = str(given.get("scale", ""))
+        if not (digits.isdigit() and scale.isdigit()) or int(digits) > DECIMAL_DIGITS_MAX:
+            return None
+        return DecimalType(int(digits), int(scale))
+    if name in CONNECT_SEMANTIC:
+        return CONNECT_SEMANTIC[str(name)]
+    if kind == "array" and isinstance(declared.get("items"), dict):
+        element = _connect_type(declared["items"])
+        return None if element is None else ListType(IGNORED_ID, element, False)
+    if kind == "struct" and name is None and isinstance(declared.get("fields"), list):
+        parts = {str(each["field"]): _connect_type(each) for each in declared["fields"]}
+        if not parts or None in parts.values():
+            return None
+        return StructType(*(_field(key, part) for key, part in parts.items() if part is not None))
+    return CONNECT_PLAIN.get(kind)
+
+
+def _is_open_decimal(declared: Mapping[str, Any]) -> bool:
+    """A decimal whose schema does not say how many digits it has."""
+    parameters = declared.get("parameters")
+    given = parameters if isinstance(parameters, dict) else {}
+    return declared.get("name") == CONNECT_DECIMAL and CONNECT_DIGITS not in given
+
+
+def _field(name: str, kind: IcebergType) -> NestedField:
+    return NestedField(IGNORED_ID, name, kind, required=False)

@@ -1,0 +1,259 @@
+"""`schema-evolution`: what each format adds and widens, and what strict refuses."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyiceberg.types import (
+    DecimalType,
+    DoubleType,
+    IntegerType,
+    ListType,
+    LongType,
+    NestedField,
+    StringType,
+    StructType,
+    TimestampType,
+)
+
+from tableformat import CommitConflictError, InvalidInputError, Table
+from tableformat.cdc import schema_evolution
+from tableformat.cdc.ingest import IngestResult, write_changes
+from tableformat.cdc.schema_evolution import evolve_table
+from tableformat.cdc.schema_wishes import SchemaWishes, common_type
+from tableformat.commit.evolution import update_schema
+from tests.support.memory_tables import memory_catalog
+
+SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("small", pa.int32())])
+
+
+@pytest.fixture
+def table() -> Table:
+    return memory_catalog().create_table("t.rows", SCHEMA, primary_key=["id"])
+
+
+def write(
+    table: Table, events: pa.Table, mode: str, format_name: str = "debezium-json", **options: str
+) -> IngestResult:
+    given = {name.replace("_", "-"): text for name, text in options.items()}
+    return write_changes(
+        table.environment,
+        table.identifier,
+        events,
+        format_name=format_name,
+        options={**given, "schema-evolution": mode},
+    )
+
+
+def events(*rows: Mapping[str, Any]) -> pa.Table:
+    return pa.table({"value": [json.dumps(row) for row in rows]})
+
+
+def upsert(**row: Any) -> dict[str, Any]:
+    return {"before": None, "after": row, "op": "u"}
+
+
+def with_schema(fields: list[dict[str, Any]], **row: Any) -> dict[str, Any]:
+    after = {"type": "struct", "field": "after", "fields": fields}
+    return {"schema": {"type": "struct", "fields": [after]}, "payload": upsert(**row)}
+
+
+def types(table: Table) -> dict[str, object]:
+    return {each.name: each.field_type for each in table.refresh().schema.fields}
+
+
+def staged(table: Table) -> list[dict[str, Any]]:
+    rows = table.scan(branch="staging").to_arrow().to_pylist()
+    return sorted(rows, key=lambda row: row["id"])
+
+
+@pytest.mark.parametrize("format_name", ["debezium-json", "changelog-json", "upsert", "append"])
+def test_strict_fails_the_batch_and_names_the_column(table: Table, format_name: str) -> None:
+    row = {"id": 1, "extra": 2}
+    given = {
+        "debezium-json": events(upsert(**row)),
+        "changelog-json": events({"data": row, "op": "+I"}),
+        "upsert": pa.Table.from_pylist([row]),
+        "append": pa.Table.from_pylist([row]),
+    }[format_name]
+    with pytest.raises(InvalidInputError, match="extra"):
+        write(table, given, "strict", format_name)
+    assert list(types(table)) == ["id", "small"]
+    assert table.state.head("staging") is None
+
+
+@pytest.mark.parametrize("format_name", ["debezium-json", "changelog-json", "flattened"])
+def test_columns_of_bare_json_are_added_with_inferred_types(table: Table, format_name: str) -> None:
+    rows = [
+        {"id": 1, "n": 1, "text": "2020-01-01", "flag": True, "list": [1], "nothing": None},
+        {"id": 2, "n": 2.5, "deep": {"a": "x", "b": None}, "nothing": None},
+        {"id": 3, "n": 3},
+    ]
+    wrap = {
+        "debezium-json": lambda row: upsert(**row),
+        "changelog-json": lambda row: {"data": row, "op": "+I"},
+        "flattened": lambda row: {**row, "__op": "u", "__source": "kept out"},
+    }[format_name]
+    options = {"layout": "flattened"} if format_name == "flattened" else {}
+    name = "debezium-json" if format_name == "flattened" else format_name
+    result = write(table, events(*map(wrap, rows)), "add-columns", name, **options)
+    assert result.changes == 3
+    found = types(table)
+    assert set(found) == {"id", "small", "n", "text", "flag", "list", "deep"}
+    assert (found["n"], found["text"]) == (DoubleType(), StringType())
+    assert isinstance(found["list"], ListType)
+    assert isinstance(found["deep"], StructType)
+    assert [row["n"] for row in staged(table)] == [1.0, 2.5, 3.0]
+    assert staged(table)[1]["deep"] == {"a": "x"}
+    assert not any(each.required for each in table.schema.fields[1:])
+
+
+def test_columns_with_a_connect_schema_are_added_with_its_types(table: Table) -> None:
+    fields = [
+        {"field": "id", "type": "int64"},
+        {"field": "at", "type": "int64", "name": "io.debezium.time.MicroTimestamp"},
+        {
+            "field": "price",
+            "type": "bytes",
+            "name": "org.apache.kafka.connect.data.Decimal",
+            "parameters": {"scale": "2", "connect.decimal.precision": "9"},
+        },
+        {"field": "unused", "type": "int32"},
+    ]
+    write(table, events(with_schema(fields, id=1, at=5, price="AfQ=")), "add-columns")
+    found = types(table)
+    assert found["at"] == TimestampType()
+    assert found["price"] == DecimalType(9, 2)
+    assert found["unused"] == IntegerType(), "declared, so it is there, whatever its values"
+    (row,) = staged(table)
+    assert (row["at"].microsecond, str(row["price"])) == (5, "5.00")
+
+
+def test_new_column_that_nothing_can_be_made_of_is_named(table: Table) -> None:
+    fields = [{"field": "id", "type": "int64"}, {"field": "m", "type": "map"}]
+    with pytest.raises(InvalidInputError, match=r"no column can be made of.*column=m"):
+        write(table, events(with_schema(fields, id=1, m={})), "add-columns")
+
+
+def test_values_that_disagree_about_a_new_column_are_refused(table: Table) -> None:
+    rows = events(upsert(id=1, x="a"), upsert(id=2, x=5))
+    with pytest.raises(InvalidInputError, match=r"disagree.*column=x"):
+        write(table, rows, "add-columns")
+
+
+@pytest.mark.parametrize("format_name", ["debezium", "connect", "upsert"])
+def test_full_widens_int_to_long_and_add_columns_does_not(table: Table, format_name: str) -> None:
+    row = {"id": 1, "small": 2**40}
+    fields = [{"field": "id", "type": "int64"}, {"field": "small", "type": "int64"}]
+    given = {
+        "debezium": events(upsert(**row)),
+        "connect": events(with_schema(fields, **row)),
+        "upsert": pa.Table.from_pylist([row]),
+    }[format_name]
+    name = "upsert" if format_name == "upsert" else "debezium-json"
+    with pytest.raises(InvalidInputError):
+        write(table, given, "add-columns", name)
+    assert types(table)["small"] == IntegerType()
+    write(table, given, "full", name)
+    assert types(table)["small"] == LongType()
+    assert staged(table) == [row]
+
+
+def test_full_never_narrows(table: Table) -> None:
+    write(table, pa.table({"id": pa.array([1], pa.int32())}), "full", "upsert")
+    assert types(table)["id"] == LongType()
+
+
+def test_decimal_digits_widen_only_where_the_schema_says_them(table: Table) -> None:
+    table.update_schema(lambda s: s.add_column("price", DecimalType(5, 2)))
+    decimal = {
+        "field": "price",
+        "type": "bytes",
+        "name": "org.apache.kafka.connect.data.Decimal",
+        "parameters": {"scale": "2"},
+    }
+    fields = [{"field": "id", "type": "int64"}, decimal]
+    write(table, events(with_schema(fields, id=1, price="AfQ=")), "full")
+    assert types(table)["price"] == DecimalType(5, 2)
+    decimal["parameters"] = {"scale": "2", "connect.decimal.precision": "12"}
+    write(table, events(with_schema(fields, id=1, price="AfQ=")), "full")
+    assert types(table)["price"] == DecimalType(12, 2)
+
+
+def test_renamed_column_is_a_new_one(table: Table) -> None:
+    write(table, events(upsert(id=1, small=1)), "full")
+    write(table, events(upsert(id=2, tiny=2)), "full")
+    assert staged(table) == [
+        {"id": 1, "small": 1, "tiny": None},
+        {"id": 2, "small": None, "tiny": 2},
+    ]
+
+
+def test_typed_frames_add_nested_columns_and_skip_the_kind(table: Table) -> None:
+    rows = pa.table({"id": [1], "op": ["+I"], "tags": [["a"]], "none": pa.nulls(1)})
+    write(table, rows, "add-columns", "upsert", kind_column="op")
+    assert list(types(table)) == ["id", "small", "tags"]
+
+
+def test_ignoring_and_adding_exclude_each_other(table: Table) -> None:
+    with pytest.raises(InvalidInputError, match="ignored or added, not both"):
+        write(table, events(), "full", unknown_columns="ignore")
+
+
+def test_column_with_a_name_of_ours_is_refused(table: Table) -> None:
+    with pytest.raises(InvalidInputError, match=r"use its name themselves.*column=_kind"):
+        write(table, events(upsert(id=1, _kind=1)), "add-columns")
+    assert list(types(table)) == ["id", "small"]
+
+
+def test_column_that_somebody_adds_meanwhile_is_added_once(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+
+    def racing(environment: Any, identifier: Any, edit: Any) -> Any:
+        if not calls:
+            calls.append(1)
+            update_schema(environment, identifier, lambda s: s.add_column("x", StringType()))
+            raise CommitConflictError("the table's structure was changed by another commit")
+        return update_schema(environment, identifier, edit)
+
+    monkeypatch.setattr(schema_evolution, "update_schema", racing)
+    write(table, events(upsert(id=1, x="a", y="b")), "add-columns")
+    assert types(table) | {"id": None} == {
+        "id": None,
+        "small": IntegerType(),
+        "x": StringType(),
+        "y": StringType(),
+    }
+    assert staged(table) == [{"id": 1, "small": None, "x": "a", "y": "b"}]
+
+
+def test_two_drivers_that_add_the_same_column_add_it_once(table: Table) -> None:
+    wishes = SchemaWishes(added={"x": LongType()}, widened={"small": LongType()})
+    for _ in range(2):
+        evolve_table(table.environment, table.identifier, wishes)
+    assert [each.name for each in table.refresh().schema.fields] == ["id", "small", "x"]
+    assert table.schema.find_field("small").field_type == LongType()
+
+
+def test_wishes_survive_the_way_from_a_task_to_the_driver() -> None:
+    nested = StructType(NestedField(0, "a", ListType(0, DecimalType(9, 2), False), required=False))
+    wishes = SchemaWishes(added={"x": LongType(), "deep": nested}, widened={"y": DoubleType()})
+    assert SchemaWishes.decode(wishes.encode()) == wishes
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "common"),
+    [
+        (LongType(), IntegerType(), LongType()),
+        (LongType(), DoubleType(), DoubleType()),
+        (DecimalType(5, 2), DecimalType(9, 2), DecimalType(9, 2)),
+    ],
+)
+def test_common_type_holds_both(one: Any, other: Any, common: Any) -> None:
+    assert common_type(one, other, column="x") == common_type(other, one, column="x") == common
