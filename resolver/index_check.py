@@ -8,12 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from resolver.index.base import PrimaryKeyIndex
 from resolver.index.open import open_index
 from resolver.index.verify import FileRows, VerifyReport, verify_index
 from resolver.index_keeper import head_binding, index_folder
 from resolver.key_reader import KeyReader
 from resolver.keys import encode_batch
 from resolver.position_files import read_position_file
+from resolver.shared_keeper import configured_root, index_depot, open_here
 from resolver.staging import ancestors
 from resolver.target import LiveFiles, live_files
 from tableformat import NotFoundError, Table
@@ -42,13 +44,21 @@ class IndexCheck:
     report: VerifyReport
 
 
-def verify(table: Table, *, target: str = MAIN_BRANCH, name: str | None = None) -> IndexCheck:
+def verify(
+    table: Table,
+    *,
+    target: str = MAIN_BRANCH,
+    name: str | None = None,
+    index_location: str | None = None,
+) -> IndexCheck:
     """Compare the index of a branch with a full scan of the snapshot that it is bound to.
 
     Args:
         table: The table. Refreshed.
         target: The branch.
         name: A secondary index; None: the primary key's.
+        index_location: Where shared indexes are; None: the catalog property `index-location`, else
+            the index is a local one.
 
     Raises:
         NotFoundError: There is no index, or its snapshot has expired.
@@ -66,16 +76,26 @@ def verify(table: Table, *, target: str = MAIN_BRANCH, name: str | None = None) 
     reader = KeyReader(environment.store, state.metadata, field_ids)
     head = state.head(target)
     wanted = head_binding(state, target, reader.key.fingerprint, head)
-    opened = open_index(folder, wanted, runtime=environment.runtime)
-    if opened.index is None:
-        kind = NotFoundError if not folder.is_dir() else InvalidInputError
+    root = (index_location or configured_root(environment)) if name is None else None
+    if root is None:
+        place = str(folder)
+        opened = open_index(folder, wanted, runtime=environment.runtime)
+        index: PrimaryKeyIndex | None = opened.index
+        why, is_missing = opened.detail or opened.refusal, not folder.is_dir()
+    else:
+        depot = index_depot(environment, root, state, target)
+        place = depot.root
+        shared = open_here(environment, depot, wanted)
+        index = shared.index
+        why, is_missing = shared.detail, not depot.newest_number()
+    if index is None:
+        kind = NotFoundError if is_missing else InvalidInputError
         raise kind(
-            f"there is no usable index: {opened.detail or opened.refusal}",
+            f"there is no usable index: {why}",
             table=state.name,
-            folder=folder,
+            folder=place,
             action="run resolve; it builds the index",
         )
-    index = opened.index
     try:
         bound = index.binding.snapshot_id
         snapshot = None if bound is None else state.metadata.snapshot_by_id(bound)
@@ -92,7 +112,7 @@ def verify(table: Table, *, target: str = MAIN_BRANCH, name: str | None = None) 
         index.close()
     chain = [s.snapshot_id for s in ancestors(state.metadata, wanted.snapshot_id)]
     return IndexCheck(
-        folder=str(folder),
+        folder=place,
         snapshot_id=bound,
         snapshots_behind=chain.index(bound) if bound in chain else None,
         report=report,

@@ -22,9 +22,9 @@ from resolver.index.base import IndexBinding, PrimaryKeyIndex
 from resolver.index.build import BuildOptions
 from resolver.index.depot import IndexDepot
 from resolver.index.shared import IndexMovedError, SharedIndex, Workplace
-from resolver.index.shared_build import build_shared, open_shared
+from resolver.index.shared_build import OpenedShared, build_shared, open_shared
 from resolver.index_keeper import Progress, TargetHead, bring_to_head
-from resolver.runner import Runner
+from resolver.runner import LocalRunner, Runner
 from resolver.target import LiveFiles
 from tableformat.catalog.base import TableState
 from tableformat.environment import Environment
@@ -76,6 +76,13 @@ def own_cache_folder(properties: Mapping[str, str], depot: IndexDepot) -> Path:
 def cache_name(root: str) -> str:
     """The name of an index's folder in a cache."""
     return hashlib.sha256(root.encode()).hexdigest()[:24]
+
+
+def open_here(environment: Environment, depot: IndexDepot, wanted: IndexBinding) -> OpenedShared:
+    """Open an index with all work in this process, to look at it."""
+    own = own_cache_folder(environment.catalog.properties, depot)
+    here = Workplace(runner=LocalRunner(), cache=partial(Path, str(own)), own_cache=own)
+    return open_shared(depot, wanted, here, environment.runtime)
 
 
 @dataclass(slots=True)

@@ -22,6 +22,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from tableformat.errors import StoreUnavailableError, TableError, UnsupportedError
+from tableformat.spark.change_frame import freeze_imports
 from tableformat.spark.session import local_session
 from tableformat.store.base import ObjectStore
 
@@ -141,6 +142,7 @@ def _results(rdd: Any) -> list[Any]:
 
 def _guarded(task: Callable[[S], T], item: S) -> T | _Failed:
     """Runs on an executor."""
+    freeze_imports()
     try:
         return task(item)
     except StoreUnavailableError:
