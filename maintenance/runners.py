@@ -9,6 +9,9 @@ from typing import Any, Protocol
 from lock import LockManager
 from maintenance.settings import MaintainConfig, TaskName
 from maintenance.tasks.base import TaskReport
+from maintenance.tasks.compact import compact
+from maintenance.tasks.drop_dead_deletes import drop_dead_deletes
+from maintenance.tasks.expire import expire
 from maintenance.tasks.options import (
     CompactOptions,
     DropDeadDeletesOptions,
@@ -17,6 +20,9 @@ from maintenance.tasks.options import (
     RewriteManifestsOptions,
     RewriteVectorsOptions,
 )
+from maintenance.tasks.remove_orphans import remove_orphans
+from maintenance.tasks.rewrite_manifests import rewrite_manifests
+from maintenance.tasks.rewrite_vectors import rewrite_vectors
 from resolver import resolve
 from tableformat import Table
 from tableformat.commit.expiry_plan import ExpiryPolicy
@@ -70,8 +76,6 @@ def run_resolve(call: TaskCall) -> TaskResult:
 
 def run_compact(call: TaskCall) -> TaskResult:
     """Rewrite what is worth it, in groups small enough for cycles to get their turns."""
-    from maintenance.tasks.compact import compact
-
     options = CompactOptions(
         branch=call.target, group_bytes_max=int(call.config["compact.group-bytes"])
     )
@@ -80,24 +84,18 @@ def run_compact(call: TaskCall) -> TaskResult:
 
 def run_rewrite_vectors(call: TaskCall) -> TaskResult:
     """Pack deletion vectors."""
-    from maintenance.tasks.rewrite_vectors import rewrite_vectors
-
     options = RewriteVectorsOptions(branch=call.target)
     return _result(rewrite_vectors(call.table, options, **_lock(call)))
 
 
 def run_rewrite_manifests(call: TaskCall) -> TaskResult:
     """Cluster manifests."""
-    from maintenance.tasks.rewrite_manifests import rewrite_manifests
-
     options = RewriteManifestsOptions(branch=call.target)
     return _result(rewrite_manifests(call.table, options, **_lock(call)))
 
 
 def run_expire(call: TaskCall) -> TaskResult:
     """Expire by the table's `history.expire.*`."""
-    from maintenance.tasks.expire import expire
-
     policy = ExpiryPolicy(staging={call.staging: call.target})
     options = ExpireOptions(policy=policy, branch=call.target)
     return _result(expire(call.table, options, **_lock(call)))
@@ -105,8 +103,6 @@ def run_expire(call: TaskCall) -> TaskResult:
 
 def run_remove_orphans(call: TaskCall) -> TaskResult:
     """Delete unreferenced files that are old enough."""
-    from maintenance.tasks.remove_orphans import remove_orphans
-
     options = RemoveOrphansOptions(
         branch=call.target, older_than_ms=int(call.config["remove-orphans.older-than-ms"])
     )
@@ -115,8 +111,6 @@ def run_remove_orphans(call: TaskCall) -> TaskResult:
 
 def run_drop_dead_deletes(call: TaskCall) -> TaskResult:
     """Remove delete files that reach nothing."""
-    from maintenance.tasks.drop_dead_deletes import drop_dead_deletes
-
     options = DropDeadDeletesOptions(branch=call.target)
     return _result(drop_dead_deletes(call.table, options, **_lock(call)))
 
