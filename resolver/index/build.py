@@ -296,7 +296,7 @@ class _Build:
                 yield from sst_chunks(*group_by_key(keyed.keys, keyed.rows))
 
         name, count = self.state.finished.name, self.state.shard_count
-        write_sst(sst, chunks(), ShardHeader(name, shard, count, BUILT).to_json())
+        write_sst(sst, chunks(), ShardHeader(name, shard, count, BUILT).to_json(), base=True)
         unfinished = self.state.unfinished.shard_path(shard).with_suffix(".new")
         shutil.rmtree(unfinished, ignore_errors=True)
         _create_database(unfinished, sst)

@@ -330,7 +330,7 @@ except t.StoreUnavailableError as error:
 
 def limit_file_size() -> None:
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
 
 
 def test_full_disk_is_reported_and_the_index_stays_usable(folder: Path) -> None:
