@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pyarrow as pa
 from pyiceberg.schema import Schema
-from pyiceberg.types import DoubleType, FloatType, NestedField, PrimitiveType, UUIDType
+from pyiceberg.types import NestedField, UUIDType
 
 from tableformat.errors import InvalidInputError
 from tableformat.spec.types import arrow_type
@@ -63,17 +63,6 @@ class KeyColumns:
         return column
 
 
-def check_indexable(field: NestedField, name: str) -> None:
-    """Refuse columns whose values have no one equality.
-
-    Raises:
-        InvalidInputError: A nested column, or float or double: NaN and -0.0 have no one value.
-    """
-    kind = field.field_type
-    if not isinstance(kind, PrimitiveType) or isinstance(kind, FloatType | DoubleType):
-        raise InvalidInputError("a column of this type cannot be in a key", column=name, type=kind)
-
-
 def parse_keys(given: Any, columns: KeyColumns) -> pa.Table:
     """Keys as a table with exactly the key's columns and types, in field-id order.
 
@@ -109,9 +98,10 @@ def _by_name(given: Any, columns: KeyColumns) -> Mapping[str, Any]:
     if isinstance(given, Mapping):
         several = any(_is_column(value) for value in given.values())
         return given if several else {name: [value] for name, value in given.items()}
-    rows = list(given) if isinstance(given, Sequence | set | frozenset) else None
-    if rows is None or isinstance(given, str | bytes):
-        rows = given.to_pylist() if _is_column(given) else [given]
+    if not isinstance(given, Sequence) and _is_column(given):
+        given = pa.array(given).to_pylist()
+    is_one = isinstance(given, str | bytes) or not isinstance(given, Sequence | set | frozenset)
+    rows = [given] if is_one else list(given)
     if rows and all(isinstance(row, Mapping) for row in rows):
         names = {name for row in rows for name in row}
         for row in rows:
@@ -163,7 +153,7 @@ def _typed(values: Any, field: NestedField, name: str) -> pa.Array:
             if hasattr(values, "dtype"):
                 values = pa.array(values)
             else:
-                return pa.array(list(values), target)
+                return _from_python(list(values), target)
         if values.type == target:
             return values
         if isinstance(target, pa.BaseExtensionType):
@@ -173,6 +163,12 @@ def _typed(values: Any, field: NestedField, name: str) -> pa.Array:
         raise InvalidInputError(
             f"a key value does not fit its column: {error}", column=name, type=field.field_type
         ) from error
+
+
+def _from_python(values: list[Any], target: pa.DataType) -> pa.Array:
+    if any(isinstance(value, float) for value in values):
+        raise TypeError("a floating-point number is no key")  # Arrow would cut it to an integer
+    return pa.array(values, target)
 
 
 def _uuids(values: Any, target: pa.DataType) -> pa.Array:

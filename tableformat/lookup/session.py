@@ -196,7 +196,7 @@ def _read(wanted: _Wanted, rows: SnapshotRows, located: Located) -> LookupResult
     """The rows at what was located; a line of text when that is not where they are."""
     files = _live_rows(rows, located)
     if files is None:
-        return "the index names a file that the snapshot does not have"
+        return "the index names a file or a row that the snapshot does not have"
     table, ordinal = rows.read(files, wanted.read_columns)
     if not _keys_equal(wanted, table, located.key[ordinal]):
         return "the index leads to rows of other keys"
@@ -214,7 +214,7 @@ def _live_rows(rows: SnapshotRows, located: Located) -> list[RowsOfFile] | None:
         starts, np.split(position, starts[1:]), np.split(order, starts[1:]), strict=True
     ):
         task = rows.task(located.paths[int(file[at])])
-        if task is None:
+        if task is None or positions[-1] >= task.entry.data_file.record_count:
             return None
         live = rows.live(task, positions)
         if live.any():
