@@ -57,7 +57,7 @@ SPILL_BATCH_ROWS = 262_144
 # A cycle writes and syncs one file per shard: once every core has some, shards grow instead.
 ROWS_PER_SHARD_MIN = 2_000_000
 SMALL_SHARDS_MAX = 8
-ROWS_PER_SHARD_MAX = 8_000_000
+ROWS_PER_SHARD_MAX = 12_500_000
 SHARDS_MAX = 32  # each has a handful of open files; still larger tables make larger shards
 # Sorting holds the keys, their order and a sorted copy.
 _SORT_COPIES = 4
