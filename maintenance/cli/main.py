@@ -5,14 +5,20 @@ from __future__ import annotations
 import click
 
 from maintenance.cli.changes import changes
+from maintenance.cli.compact import compact_command
 from maintenance.cli.constraint import immutable
 from maintenance.cli.context import CliContext, GuardedGroup, parse_properties
+from maintenance.cli.drop_dead_deletes import drop_dead_deletes_command
+from maintenance.cli.expire import expire_command
 from maintenance.cli.index import index
 from maintenance.cli.ingest import ingest
 from maintenance.cli.lock import lock
 from maintenance.cli.maintain import maintain
+from maintenance.cli.orphans import orphans_command
 from maintenance.cli.report import report
 from maintenance.cli.resolve import resolve_command
+from maintenance.cli.rewrite_manifests import rewrite_manifests_command
+from maintenance.cli.rewrite_vectors import rewrite_vectors_command
 from maintenance.cli.scan import scan
 from maintenance.cli.sql import sql
 from maintenance.cli.status import status
@@ -58,6 +64,15 @@ for command in (
 ):  # fmt: skip
     cli.add_command(command)
 table.add_command(immutable)
+for task_command in (
+    compact_command,
+    expire_command,
+    orphans_command,
+    rewrite_manifests_command,
+    rewrite_vectors_command,
+    drop_dead_deletes_command,
+):
+    cli.add_command(task_command)
 
 
 def main() -> None:

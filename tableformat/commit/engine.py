@@ -76,7 +76,16 @@ def commit(
     Effects: writes manifests and a manifest list, then one swap; retried by `commit.retry.*`.
     """
     check_changeset(changeset)
-    change = SnapshotChange(environment, changeset)
+    return commit_change(environment, identifier, SnapshotChange(environment, changeset), state)
+
+
+def commit_change(
+    environment: Environment,
+    identifier: Identifier,
+    change: SnapshotChange,
+    state: TableState | None = None,
+) -> CommitResult:
+    """As `commit`, for a change that makes its manifests in its own way."""
     try:
         outcome = swap_until_settled(environment, identifier, change, state=state)
     except TableError as error:
