@@ -22,7 +22,7 @@ from pyiceberg.expressions import (
     BoundPredicate,
     Or,
 )
-from pyiceberg.expressions.visitors import _StrictMetricsEvaluator, rewrite_not
+from pyiceberg.expressions.visitors import _StrictMetricsEvaluator
 from pyiceberg.manifest import DataFile as PyIcebergDataFile
 from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
@@ -30,7 +30,7 @@ from pyiceberg.types import DoubleType, FloatType
 
 from tableformat.errors import InvalidInputError
 from tableformat.scan.pruning import Pruner
-from tableformat.scan.row_filter import bind_filter
+from tableformat.scan.row_filter import bind_filter, normalize_filter
 from tableformat.spec.data_file import DataFile, PartitionKey
 from tableformat.spec.manifest_file import ManifestFile
 
@@ -58,8 +58,9 @@ class FileMatcher:
         Raises:
             InvalidInputError: The filter names a column that no schema of the table has.
         """
-        self._filter = rewrite_not(row_filter)
-        self._schema = _schema_for(metadata, self._filter)
+        self._schema = _schema_for(metadata, row_filter)
+        # PyIceberg takes a literal out of the column's range for plain TRUE, also for null rows.
+        self._filter = normalize_filter(row_filter, self._schema)
         self._pruner = Pruner(self._filter, self._schema, metadata.specs())
         self._proof = _proof(self._filter, self._schema, metadata)
         self._partitions = partitions
