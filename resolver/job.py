@@ -17,6 +17,7 @@ from resolver.engine import Engine, EngineName, check_engine
 from resolver.index_keeper import LocalIndexKeeper, Progress, index_folder
 from resolver.maintenance_lock import fence_of, hold_maintenance, maintenance_lock
 from resolver.report import ResolveReport
+from resolver.secondary import maintain_indexes
 from resolver.shared_keeper import (
     INDEX_CACHE,
     SharedIndexKeeper,
@@ -25,7 +26,6 @@ from resolver.shared_keeper import (
     default_root,
     index_depot,
 )
-from resolver.secondary import maintain_indexes
 from resolver.target import live_files
 from tableformat import InvalidInputError, NotFoundError, Table, UnsupportedError
 from tableformat.catalog.base import TableState
@@ -88,9 +88,10 @@ def resolve(
 
     Effects: see the steps in `cycle`; killed at any of them and run again, the result is the same.
     """
+    engine = check_engine(engine)
     state = table.refresh().state
     _check(state, staging, target)
-    workers = _Workers.of(table, check_engine(engine), spark)
+    workers = _Workers.of(table, engine, spark)
     task = f"resolve {state.name}"
     with (
         closing(maintenance_lock(table.environment))

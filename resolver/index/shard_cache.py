@@ -111,9 +111,14 @@ _open_shards = _OpenShards()
 
 
 def with_shard(place: ShardPlace, work: Callable[[Shard], T]) -> T:
-    """Do something with a shard, opened for reading.
+    """Do something with a shard, opened for reading; see `healing`."""
+    return healing(place, lambda: work(_open_shards.get(place)))
 
-    A damaged copy is fetched again, once: what is damaged then is damaged in shared storage.
+
+def healing(place: ShardPlace, work: Callable[[], T]) -> T:
+    """Do something with a shard's copy, and again with a fresh one if it turns out damaged.
+
+    What is damaged then is damaged in shared storage.
 
     Raises:
         IndexDamagedError: The shard cannot be trusted.
@@ -122,12 +127,12 @@ def with_shard(place: ShardPlace, work: Callable[[Shard], T]) -> T:
     Effects: files in the cache folder.
     """
     try:
-        return work(_open_shards.get(place))
+        return work()
     except IndexDamagedError:
         _open_shards.forget(place.path)
         for path in (*place.path.glob("open-*"), place.path / "files"):
             shutil.rmtree(path, ignore_errors=True)
-        return work(_open_shards.get(place))
+        return work()
 
 
 def forget_open(folder: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +32,7 @@ from resolver.index.key_ranges import key_ranges
 from resolver.index.shard import Shard, SstChunk, write_sst
 from resolver.index.shard_cache import (
     ShardPlace,
+    healing,
     new_shard,
     publish_shard,
     with_shard,
@@ -120,16 +122,26 @@ def change_shard(state: str, gone: bytes, change: ShardChange) -> ShardVersion:
     ordinal, rows = with_shard(place, present_rows)
     stays = without_gone(rows, BitMap.deserialize(gone))
     key, rows = new_rows(touched, wanted[ordinal[stays]], rows[stays])
-    return ingest(place, state, sst_chunks(touched.keys, key, rows))
+    return ingest(place, state, partial(sst_chunks, touched.keys, key, rows))
 
 
-def ingest(place: ShardPlace, state: str, pairs: Iterable[SstChunk]) -> ShardVersion:
-    """The next version of one shard, by what changes: sorted pairs, an empty value deletes."""
-    with writable_copy(place) as (shard, scratch):
-        sst = scratch / "change.sst"
-        write_sst(sst, pairs, place.header(state).to_json())
-        shard.ingest(sst)
-        return publish_shard(place, shard, scratch, state)
+def ingest(place: ShardPlace, state: str, pairs: Callable[[], Iterable[SstChunk]]) -> ShardVersion:
+    """The next version of one shard.
+
+    Args:
+        place: The shard.
+        state: The name of the version.
+        pairs: Gives what changes: sorted, an empty value deletes. Called again if it must be.
+    """
+
+    def work() -> ShardVersion:
+        with writable_copy(place) as (shard, scratch):
+            sst = scratch / "change.sst"
+            write_sst(sst, pairs(), place.header(state).to_json())
+            shard.ingest(sst)
+            return publish_shard(place, shard, scratch, state)
+
+    return healing(place, work)
 
 
 def create(place: ShardPlace, state: str, pairs: Iterable[SstChunk]) -> ShardVersion:

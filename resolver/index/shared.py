@@ -282,7 +282,7 @@ class SharedIndex:
             return self._version.dictionary
         pairs = file_changes(dropped.items(), zip(file_ids.tolist(), added, strict=True))
         place = dictionary_place(self._depot, self._own_folder, self._version)
-        return ingest(place, state, [(pairs.keys, pairs.values)])
+        return ingest(place, state, lambda: [(pairs.keys, pairs.values)])
 
     def _open_dictionary(self) -> FileDictionary:
         place = dictionary_place(self._depot, self._own_folder, self._version)
