@@ -9,6 +9,7 @@
 | null value (tombstone) | skipped: its `d` came before; with `layout=flattened` it is the delete |
 | `t` (truncate) | bad record, or skipped with `on-truncate=ignore` |
 | `m` (logical message), heartbeat, transaction marker | skipped and counted |
+| another `op` | bad record, or skipped with `on-unknown-op=ignore` |
 | anything else | bad record |
 
 A message key that contradicts the row is a bad record, and so is a value that its column cannot

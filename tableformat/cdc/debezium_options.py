@@ -76,7 +76,15 @@ OPTIONS = OptionTable(
             kind=OptionKind.CHOICE,
             choices=("fail", "ignore"),
             default="fail",
-            help="fail: a truncate event is a bad record; ignore: rows stay",
+            help="fail: a truncate event is a bad record; ignore: skipped and counted, rows stay",
+        ),
+        Option(
+            name="on-unknown-op",
+            kind=OptionKind.CHOICE,
+            choices=("fail", "ignore"),
+            default="fail",
+            help="fail: an event with another `op` than c, u, r, d, t, m is a bad record; "
+            "ignore: it is skipped and counted",
         ),
         Option(
             name="unknown-columns",

@@ -191,7 +191,13 @@ class DebeziumRows:
             self.collector.skip("truncate", self.rows[truncate])
         else:
             self._report(truncate, "a truncate event: all rows of the table were removed")
-        self._report(rest & ~(message | truncate | quiet), "the event has no known 'op'")
+        unknown = rest & ~(message | truncate | quiet)
+        if self.values.text("on-unknown-op") == "ignore":
+            # Only an op that says something else: without any it is no event at all.
+            named = unknown & as_mask(op.is_valid())
+            self.collector.skip("unknown op", self.rows[named])
+            unknown &= ~named
+        self._report(unknown, "the event has no known 'op'")
 
     def _report(self, mask: Mask, reason: str) -> None:
         for row in self.rows[mask].tolist():

@@ -28,10 +28,35 @@ def shards_of(columns: Sequence[pa.Array], count: int) -> npt.NDArray[np.int64]:
     Returns:
         int64, shape (n,). Equal keys have equal shards; nulls equal nulls.
     """
+    return (key_hashes(columns) % np.uint64(count)).astype(np.int64)
+
+
+def key_hashes(columns: Sequence[pa.Array]) -> Hashes:
+    """A 64-bit hash per row, uint64 of shape (n,); see `shards_of`."""
     hashes = np.zeros(len(columns[0]), np.uint64)
     for column in columns:
         hashes = _mixed(hashes * GOLDEN + _column_hashes(column))
-    return (hashes % np.uint64(count)).astype(np.int64)
+    return hashes
+
+
+def shards_by_partition(
+    partition: Sequence[pa.Array], key: Sequence[pa.Array], count: int, per_partition: int
+) -> npt.NDArray[np.int64]:
+    """The shard of each row where at most `per_partition` shards share a partition.
+
+    So a batch has at most `per_partition` files of a kind per partition, however many shards there
+    are. Only for tables whose keys never leave their partition: all changes of a key must meet.
+
+    Args:
+        partition: Partition columns (transformed values), each of shape (n,).
+        key: Key columns, each of shape (n,); none: the rows are dealt out.
+        count: Number of shards.
+        per_partition: Shards of one partition at most.
+    """
+    first = shards_of(partition, count)
+    if not key:
+        return (first + np.arange(len(first)) % min(per_partition, count)) % count
+    return (first + shards_of(key, min(per_partition, count))) % count
 
 
 def _column_hashes(column: pa.Array) -> Hashes:

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
@@ -32,6 +34,7 @@ from tableformat.cdc.row_policy import POLICY_OPTIONS, RowPolicy
 from tableformat.cdc.rowkind import check_sink_takes
 from tableformat.cdc.schema_evolution import evolve_table
 from tableformat.cdc.schema_wishes import SchemaWishes
+from tableformat.cdc.sharding import shards_by_partition, shards_of
 from tableformat.commit.changeset import CommitKind
 from tableformat.commit.declarations import declare_sequence_column
 from tableformat.environment import Environment
@@ -46,6 +49,7 @@ from tableformat.table_definition import parse_table_name
 from tableformat.write.data_files import write_data_files
 from tableformat.write.delete_scope import delete_spec, key_decides_partition
 from tableformat.write.equality_deletes import write_equality_deletes
+from tableformat.write.partitioning import Partitioner
 
 FAIL, DEAD_LETTER = "fail", "dead-letter"
 
@@ -76,6 +80,14 @@ SINK_OPTIONS = OptionTable(
             minimum=1,
             help="tasks that write a batch on Spark, and so files per partition and batch. "
             "Default: Spark's default parallelism",
+        ),
+        Option(
+            name="shards-per-partition",
+            kind=OptionKind.INTEGER,
+            minimum=1,
+            help="how many of the shards may write to one partition: bounds the files of a batch "
+            "to this many per partition. For tables whose keys never leave their partition. "
+            "Default: all shards",
         ),
         *POLICY_OPTIONS,
     ),
@@ -112,6 +124,7 @@ class ChangeWriter:
     choice: FormatChoice
     assume_new_keys: bool
     policy: RowPolicy
+    per_partition: int | None
     table: str  # its name, for dead letters
     dead_letter: TableMetadata | None  # None: a bad record fails the batch
 
@@ -155,6 +168,14 @@ class ChangeWriter:
             order=order,
             assume_new_keys=self.assume_new_keys,
         )
+
+    def shards(self, changes: pa.Table, count: int) -> npt.NDArray[np.int64]:
+        """The task, 0 to `count` - 1, that writes each change; all changes of a key have one."""
+        key = [_array(changes.column(name)) for name in self.key]
+        if self.per_partition is not None:
+            partition = Partitioner(self.metadata.spec(), self.schema).columns(changes)
+            return shards_by_partition(partition, key, count, self.per_partition)
+        return shards_of(key, count) if key else np.arange(changes.num_rows) % count
 
     def write(self, changes: pa.Table, change_format: ChangeFormat, ids: IdSource) -> WrittenFiles:
         """Write all changes of some keys: data files and equality deletes. Nothing is committed.
@@ -292,6 +313,8 @@ class SinkPlan:
             return self
         choice = self.writer.choice
         spec, state = _delete_spec(self.environment, state, choice)
+        if self.writer.per_partition is not None:
+            _check_keys_stay(state, choice, spec)
         writer = replace(
             self.writer,
             metadata=without_history(state.metadata),
@@ -339,6 +362,8 @@ def plan_sink(
     state = _declare_sequence(environment, state, choice, values)
     policy = RowPolicy.of(state.metadata, choice, values)
     spec, state = _delete_spec(environment, state, choice)
+    if values.optional_integer("shards-per-partition") is not None:
+        _check_keys_stay(state, choice, spec)
     letters = None if dead_letter is None else load_dead_letter_table(environment, dead_letter)
     writer = ChangeWriter(
         store=environment.store,
@@ -347,6 +372,7 @@ def plan_sink(
         choice=choice,
         assume_new_keys=values.flag("assume-new-keys"),
         policy=policy,
+        per_partition=values.optional_integer("shards-per-partition"),
         table=state.name,
         dead_letter=None if letters is None else without_history(letters.metadata),
     )
@@ -410,6 +436,25 @@ def _delete_spec(
         return None, state
     known = choice.deletes_carry_rows
     return delete_spec(environment, state, values_of_deletes_known=known)
+
+
+def _check_keys_stay(state: TableState, choice: FormatChoice, spec: PartitionSpec | None) -> None:
+    default = state.metadata.spec()
+    if default.is_unpartitioned():
+        raise InvalidInputError(
+            "shards-per-partition has no effect: the table has no partitions", table=state.name
+        )
+    if choice.deletes_rows and spec != default:
+        raise InvalidInputError(
+            "shards-per-partition needs keys that never leave their partition",
+            table=state.name,
+            action="partition by columns of the key, or by IMMUTABLE columns with deletes=row",
+        )
+
+
+def _array(column: pa.ChunkedArray) -> pa.Array:
+    combined = column.combine_chunks()
+    return combined.combine_chunks() if isinstance(combined, pa.ChunkedArray) else combined
 
 
 def without_history(metadata: TableMetadata) -> TableMetadata:

@@ -25,7 +25,6 @@ from pyspark.sql import functions as sf
 from tableformat.cdc.events import EventBatch
 from tableformat.cdc.formats import ChangeFormat
 from tableformat.cdc.schema_wishes import SchemaWishes
-from tableformat.cdc.sharding import shards_of
 from tableformat.cdc.sink import ChangeWriter, WrittenFiles
 from tableformat.errors import InternalError
 from tableformat.runtime import SystemIds
@@ -177,10 +176,7 @@ def _ship(
     changes = changes.combine_chunks()
     if changes.num_rows == 0:
         return
-    if not writer.key:
-        yield _blob(labels[changes.num_rows % len(labels)], CHANGES, encode_table(changes))
-        return
-    shards = shards_of([_array(changes.column(name)) for name in writer.key], len(labels))
+    shards = writer.shards(changes, len(labels))
     order = np.argsort(shards, kind="stable")
     bounds = np.searchsorted(shards[order], np.arange(len(labels) + 1))
     for shard, label in enumerate(labels):
@@ -266,8 +262,3 @@ def _blob(label: int, what: str, payload: bytes) -> pa.RecordBatch:
         pa.array([payload], pa.binary()),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=BLOB_SCHEMA)
-
-
-def _array(column: pa.ChunkedArray) -> pa.Array:
-    combined = column.combine_chunks()
-    return combined.combine_chunks() if isinstance(combined, pa.ChunkedArray) else combined

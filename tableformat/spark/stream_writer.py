@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.streaming.query import StreamingQuery
@@ -167,12 +166,20 @@ def with_order(events: DataFrame) -> DataFrame:
         place = sf.concat_ws("@", sf.concat_ws("-", "topic", "partition"), "offset")
         ordered = events.withColumns({ORDINAL: sf.col("offset").cast("long"), POSITION: place})
         return ordered.drop(*KAFKA_COLUMNS, *KAFKA_METADATA)
-    try:
-        # Parts of a file are read by different tasks: the part's offset orders them.
-        start = sf.lpad(sf.col("_metadata.file_block_start").cast("string"), 20, "0")
-        return events.withColumn(FILE, sf.concat_ws("@", sf.col("_metadata.file_path"), start))
-    except AnalysisException:
+    if not _reads_files(events):
         return events  # neither Kafka nor files, or transformed: the order Spark reads in
+    # Parts of a file are read by different tasks: the part's offset orders them.
+    start = sf.lpad(sf.col("_metadata.file_block_start").cast("string"), 20, "0")
+    return events.withColumn(FILE, sf.concat_ws("@", sf.col("_metadata.file_path"), start))
+
+
+def _reads_files(events: DataFrame) -> bool:
+    """Whether Spark knows of each row the file it is from.
+
+    Asked of the plan: asking for the column and catching the error fills the user's log.
+    """
+    plan = events._jdf.queryExecution().analyzed()  # noqa: SLF001 - PySpark has no public way
+    return "_metadata#" in plan.metadataOutput().mkString(",")
 
 
 @dataclass(slots=True, kw_only=True)

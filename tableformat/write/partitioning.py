@@ -79,6 +79,10 @@ class Partitioner:
             # A copy of its own: a slice, waiting for its row group, would keep all of `rows`.
             yield partition, rows.take(pa.array(order[start:end]))
 
+    def columns(self, rows: pa.Table) -> list[pa.Array]:
+        """The partition values of rows, one array per field that has any; see `split`."""
+        return [column.values(rows) for column in self._columns if not column.is_void]
+
     def path(self, partition: PartitionValues) -> str:
         """The folder of a partition, `a=1/b_bucket=3`, escaped; empty when there are no fields."""
         return self.spec.partition_to_path(Record(*partition), self._schema)
@@ -117,11 +121,17 @@ class _PartitionColumn:
         """Codes, shape `(rows,)`, and the partition value each code stands for."""
         if self.is_void:
             return np.zeros(rows.num_rows, dtype=np.int64), [None]
-        source = flat_column(rows, self._path)
         if isinstance(self._type, UnknownType):
             return np.zeros(rows.num_rows, dtype=np.int64), [None]
-        values = self._field.transform.pyarrow_transform(self._type)(source)
-        return encode_values(values)
+        return encode_values(self.values(rows))
+
+    def values(self, rows: pa.Table) -> pa.Array:
+        """The transformed source column."""
+        source = flat_column(rows, self._path)
+        if isinstance(self._type, UnknownType):
+            return source
+        transformed: pa.Array = self._field.transform.pyarrow_transform(self._type)(source)
+        return transformed
 
 
 def struct_path(schema: Schema, field_id: int) -> tuple[tuple[str, ...], NestedField] | None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.errors import StreamingQueryException
+from pyspark.errors import PythonException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
@@ -317,6 +317,72 @@ def test_shards_never_split_a_key_and_every_task_writes_one_file_per_kind(
     files = answer.written
     assert (len(files.data_files), len(files.delete_files)) == (4, 4)
     assert sum(file.record_count for file in files.data_files) == 50
+
+
+def test_frame_without_files_is_written_without_a_word(
+    spark: SparkSession, stream: Stream, capfd: pytest.CaptureFixture[str]
+) -> None:
+    stream.table.write_changes(spark.range(3).selectExpr("id", "'EU' as region"))
+    assert "UNRESOLVED_COLUMN" not in capfd.readouterr().err
+
+
+def test_batch_of_a_typed_frame_is_written_once(spark: SparkSession, stream: Stream) -> None:
+    frame = spark.range(100).selectExpr("id", "'EU' as region", "string(id) as note")
+    first, again, later = (
+        stream.table.write_changes(frame, query_id="nightly", batch_id=batch) for batch in (4, 4, 5)
+    )
+    assert (first.changes, again.repeated, later.repeated) == (100, True, False)
+    assert len(stream.state()) == 100
+    with pytest.raises(InvalidInputError, match="go together"):
+        stream.table.write_changes(frame, query_id="nightly")
+
+
+def test_new_columns_of_a_stream_are_added_and_the_batch_is_written_once(stream: Stream) -> None:
+    stream.put("1", envelope("c", after=order(1, note="a")))
+    stream.put("2", *(envelope("c", after=order(n, extra=n / 2)) for n in range(2, 40)))
+    stream.put("3", envelope("u", after=order(1, note="b")))
+    stream.run(schema_evolution="add-columns")
+    assert [result.changes for _, result in stream.results] == [1, 38, 1]
+    rows = stream.table.scan(branch="staging").to_arrow().to_pylist()
+    assert {row["id"]: row["extra"] for row in rows} == {1: None} | {n: n / 2 for n in range(2, 40)}
+
+
+def test_types_of_a_frame_widen_the_table(spark: SparkSession, tmp_path: Path) -> None:
+    catalog = open_catalog("local", warehouse=str(tmp_path))
+    schema = pa.schema([pa.field("id", pa.int32(), nullable=False), pa.field("x", pa.float32())])
+    table = catalog.create_table("t.narrow", schema, primary_key=["id"])
+    frame = spark.range(2**40, 2**40 + 5).selectExpr("id", "double(id) as x", "now() as at")
+    with pytest.raises(PythonException, match="column=at"):
+        table.write_changes(frame)
+    table.write_changes(frame, options={"schema-evolution": "full"})
+    kinds = [str(column.field_type) for column in table.refresh().schema.fields]
+    assert kinds == ["long", "double", "timestamptz"]
+    assert table.scan(branch="staging").to_arrow().num_rows == 5
+
+
+def test_files_of_a_batch_are_bounded_per_partition(spark: SparkSession, tmp_path: Path) -> None:
+    catalog = open_catalog("local", warehouse=str(tmp_path))
+    schema = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("day", pa.int64())])
+    frame = spark.range(400).selectExpr("id", "id % 10 as day").repartition(4)
+    for shards, most in (({}, 40), ({"shards-per-partition": "2"}, 20)):
+        name = f"t.days{most}"
+        table = catalog.create_table(
+            name, schema, primary_key=["id"], partition_by=["day"], immutable_columns=["day"]
+        )
+        result = table.write_changes(frame, options={"shards": "4", **shards})
+        assert most / 2 < result.files[0] <= most
+        assert result.files[0] == result.files[1]
+        table.write_changes(frame, options={"shards": "4", **shards})
+        assert table.scan(branch="staging").to_arrow().num_rows == 400
+
+
+def test_files_are_cut_at_the_target_size(spark: SparkSession, stream: Stream) -> None:
+    stream.table.set_properties({"write.target-file-size-bytes": str(64 << 10)})
+    frame = spark.range(40_000).selectExpr("id", "'EU' as region", "sha2(string(id), 256) as note")
+    result = stream.table.write_changes(frame, options={"shards": "1"})
+    assert 20 <= result.files[0] <= 60
+    plan = stream.table.scan(branch="staging").plan
+    assert max(task.entry.data_file.file_size_in_bytes for task in plan.tasks) < 128 << 10
 
 
 def test_source_offsets_are_left_out_where_they_cannot_be_read(tmp_path: Path) -> None:
