@@ -27,7 +27,7 @@ class Operation:
     """What an actor asked for. `keys` die in rows staged before, `rows` come."""
 
     actor: str
-    kind: str  # stage | append | publish | rollback | expire
+    kind: str  # stage | append | publish | rewrite | rollback | expire | clean
     rows: tuple[Row, ...] = ()
     keys: frozenset[int] = frozenset()
     ids: list[int] = field(default_factory=list)
@@ -59,7 +59,8 @@ class Oracle:
         self.location = ""
         self.next_row_id = 0
         self.swaps = 0
-        self._files: dict[str, list[Row]] = {}
+        self.identities: dict[int, dict[int, tuple[Row, int]]] = {}
+        self._files: dict[str, tuple[list[Row], list[int | None], list[int | None]]] = {}
         self._vectors: dict[tuple[int, str], BitMap64] = {}
 
     @property
@@ -120,6 +121,19 @@ class Oracle:
         state = self._fold(parent, snapshot, operation)
         self.main[snapshot_id] = state
         self.check_rows(metadata, snapshot, state)
+        self._check_identities(snapshot, operation)
+
+    def _check_identities(self, snapshot: dict[str, Any], operation: Operation) -> None:
+        """Row ids are unique; a row keeps its own, and what it holds, while it lives (I7, R42)."""
+        now = self.identities[snapshot["snapshot-id"]]
+        before = self.identities.get(snapshot.get("parent-snapshot-id", -1), {})
+        if operation.kind == "rewrite":
+            assert now == before, f"a rewrite changed {set(now.items()) ^ set(before.items())}"
+        changed = {row_id for row_id in now.keys() & before.keys() if now[row_id] != before[row_id]}
+        assert not changed, f"rows changed under their row ids {changed}"
+        kept = {row for row, _ in now.values()} & {row for row, _ in before.values()}
+        ids = {row_id for row_id, (row, _) in before.items() if row in kept}
+        assert ids <= now.keys(), "rows got other row ids"
 
     def _fold(self, parent: MainState, snapshot: dict[str, Any], operation: Operation) -> MainState:
         marker = snapshot["summary"].get(MARKER)
@@ -127,6 +141,10 @@ class Oracle:
             carried = 0 if marker is None else self.staged.index(int(marker)) + 1
             assert carried in {0, parent.published}, f"an append moved the marker to {marker}"
             return MainState(parent.rows + Counter(operation.rows), parent.published)
+        if operation.kind == "rewrite":
+            carried = 0 if marker is None else self.staged.index(int(marker)) + 1
+            assert carried == parent.published, f"a rewrite moved the marker to {marker}"
+            return parent
         assert operation.kind == "publish", operation
         assert marker is not None, "a publish without a marker"
         published = self.staged.index(int(marker)) + 1
@@ -159,12 +177,23 @@ class Oracle:
             if f.offset is not None
         }
         found: Counter[Row] = Counter()
+        identities: dict[int, tuple[Row, int]] = {}
         for file in checked.live:
             if file.content == 0:
-                rows = self._rows(file.path)
+                rows, ids, updates = self._rows(file.path)
                 assert len(rows) == file.record_count, file
                 gone = dead.get(file.path, ())
-                found.update(row for at, row in enumerate(rows) if at not in gone)
+                for at, row in enumerate(rows):
+                    if at in gone:
+                        continue
+                    found[row] += 1
+                    stored, updated = ids[at], updates[at]
+                    row_id = (file.first_row_id or 0) + at if stored is None else stored
+                    assert row_id not in identities, f"row id {row_id} twice"
+                    identities[row_id] = (
+                        row, file.sequence_number if updated is None else updated
+                    )  # fmt: skip
+        self.identities[snapshot["snapshot-id"]] = identities
         if found != state.rows:
             raise Violation(
                 f"snapshot {snapshot['snapshot-id']}: too many {dict(found - state.rows)}, "
@@ -184,11 +213,17 @@ class Oracle:
             for file in checked.live:
                 self.read(file.path)
 
-    def _rows(self, path: str) -> list[Row]:
+    def _rows(self, path: str) -> tuple[list[Row], list[int | None], list[int | None]]:
+        """Rows, and the row ids and last updates stored with them."""
         if path not in self._files:
             table = pq.read_table(io.BytesIO(self.read(path)))
             columns = [table.column(name).to_pylist() for name in ("id", "region", "amount")]
-            self._files[path] = list(zip(*columns, strict=True))
+            rows = list(zip(*columns, strict=True))
+            lineage = [
+                table.column(name).to_pylist() if name in table.column_names else [None] * len(rows)
+                for name in ("_row_id", "_last_updated_sequence_number")
+            ]
+            self._files[path] = (rows, lineage[0], lineage[1])
         return self._files[path]
 
     def _vector(self, path: str, offset: int | None, size: int) -> BitMap64:

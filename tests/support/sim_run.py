@@ -11,6 +11,17 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from lock import LockError
+from maintenance.tasks.compact import compact
+from maintenance.tasks.drop_dead_deletes import drop_dead_deletes
+from maintenance.tasks.options import (
+    CompactOptions,
+    RemoveOrphansOptions,
+    RewriteManifestsOptions,
+    RewriteVectorsOptions,
+)
+from maintenance.tasks.remove_orphans import remove_orphans
+from maintenance.tasks.rewrite_manifests import rewrite_manifests
+from maintenance.tasks.rewrite_vectors import rewrite_vectors
 from resolver.cycle import Cycle, CycleOptions
 from resolver.index.memory import MemoryIndex
 from resolver.maintenance_lock import fence_of, hold_maintenance
@@ -104,12 +115,13 @@ class _Simulation:
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self.store = MemoryObjectStore()
+        self.healer = Actor(world, "healer", lambda _: None)
+        self.store = MemoryObjectStore(Runtime(clock=SimClock(self.healer)))
         self.pointers = WatchedPointers()
         self.lock = SimLock(world)
         self.amount = 0
         self.indexes: dict[str, MemoryIndex | None] = {}
-        self.healer = Actor(world, "healer", lambda _: None)
+        self.unsettled: list[tuple[Operation, float]] = []
         self.oracle = Oracle(world, self.store.get)
         self.clean = self._clean_environment()
         TableCatalog(self.clean).create_table(
@@ -125,6 +137,10 @@ class _Simulation:
             world.add("expirer", self.expire)
         if world.profile.has_operator:
             world.add("operator", self.roll_back)
+        if world.profile.has_compactor:
+            world.add("compactor", self.rewrite)
+        if world.profile.has_cleaner:
+            world.add("cleaner", self.clean_up)
 
     def _clean_environment(self) -> Environment:
         """Without faults and without hand-over: for the set-up and for the healed phase."""
@@ -150,6 +166,7 @@ class _Simulation:
             self.oracle.operation_of[snapshot_id] = operation
 
         actor.on_draw = draw
+        self.unsettled.append((operation, self.world.now_ms))
         self.world.log(
             f"{actor.name} begins {operation.kind} {operation.rows} {sorted(operation.keys)}"
         )
@@ -258,6 +275,59 @@ class _Simulation:
                 if chain:
                     to = actor.rng.choice(chain[-4:])
                     rollback(environment, IDENTIFIER, snapshot_id=to)
+
+    def rewrite(self, actor: Actor) -> None:
+        """Compaction and the other rewrites: rows, row ids and last updates stay as they are."""
+        load = self.table(self.environment(actor))
+        while True:
+            actor.sleep(actor.rng.random() * 5_000)
+            with self.operation(actor, Operation(actor.name, "rewrite")):
+                match actor.rng.choice(["compact", "compact", "compact", "manifests", "vectors",
+                                        "dead"]):  # fmt: skip
+                    case "compact":
+                        self.compact(actor, load())
+                    case "manifests":
+                        options = RewriteManifestsOptions(rewrite_all=True)
+                        rewrite_manifests(load(), options, lock=self.lock, lock_timeout_ms=0)
+                    case "vectors":
+                        all_vectors = RewriteVectorsOptions(rewrite_all=True)
+                        rewrite_vectors(load(), all_vectors, lock=self.lock, lock_timeout_ms=0)
+                    case _:
+                        drop_dead_deletes(load(), lock=self.lock, lock_timeout_ms=0)
+
+    def compact(self, actor: Actor, table: Table) -> None:
+        strategy = actor.rng.choice(["bin-pack", "bin-pack", "sort"])
+        options = CompactOptions(
+            rewrite_all=actor.rng.random() < 0.5,
+            input_files_min=2,
+            strategy=strategy,
+            sort_by=("amount",) if strategy == "sort" else (),
+            rewrite_bytes_max=1,  # one group, so one commit
+        )
+        report = compact(table, options, lock=self.lock, lock_timeout_ms=0)
+        if report.errors:
+            assert not report.commits
+            raise CommitConflictError("; ".join(report.errors))
+        self.world.outcomes["rows rebased"] += report.rebased_rows
+        self.world.outcomes["compactions"] += len(report.commits)
+
+    def clean_up(self, actor: Actor) -> None:
+        """Orphan removal, its age limit beyond the longest write and the clock's error."""
+        load = self.table(self.environment(actor))
+        while True:
+            actor.sleep(actor.rng.random() * 8_000)
+            with self.operation(actor, Operation(actor.name, "clean")):
+                age_ms = self.longest_write_ms() + 1_000 + max(actor.skew_ms, 0)
+                options = RemoveOrphansOptions(older_than_ms=int(age_ms), older_than_min_ms=0)
+                report = remove_orphans(load(), options, lock=self.lock, lock_timeout_ms=0)
+                self.world.outcomes["orphans removed"] += report.removed_files
+
+    def longest_write_ms(self) -> float:
+        """How long the oldest write has been under way that may still land."""
+        if not self.world.late:
+            self.unsettled = [each for each in self.unsettled if each[0].outcome in {"running"}]
+        began = [start_ms for operation, start_ms in self.unsettled]
+        return self.world.now_ms - min(began, default=self.world.now_ms)
 
     def table(self, environment: Environment) -> Callable[[], Table]:
         """Loads the table at the first use that succeeds."""

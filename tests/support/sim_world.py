@@ -57,6 +57,8 @@ class Profile:
     point_error: float
     crash: float
     delay: float
+    has_compactor: bool
+    has_cleaner: bool
 
     @staticmethod
     def draw(rng: random.Random, steps: int) -> Profile:
@@ -86,6 +88,8 @@ class Profile:
             point_error=rate(0.0, 0.0, 0.01, 0.03),
             crash=rate(0.0, 0.002, 0.01),
             delay=rate(0.0, 0.01),
+            has_compactor=rng.random() < 0.6,
+            has_cleaner=rng.random() < 0.4,
         )
 
 
