@@ -1,0 +1,38 @@
+"""The page about change streams: its snippet runs, its option tables are those that validate."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tableformat.cdc.formats import FACTORIES
+from tableformat.cdc.sink import SINK_OPTIONS
+from tests.unit.docs.test_readme import run_snippet
+
+PAGE = (Path(__file__).resolve().parents[3] / "docs" / "change-streams.md").read_text()
+
+
+def test_snippet_runs_as_it_stands(tmp_path):
+    (snippet,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    result = run_snippet(snippet, tmp_path, path="/nowhere")
+    assert result.returncode == 0, result.stderr
+    assert result.stdout == "[{'id': 1, 'version': 7}, {'id': 2, 'version': 3}]\n"
+
+
+@pytest.mark.parametrize("name", ["sink", *FACTORIES])
+def test_option_table_is_the_one_that_validates(name):
+    table = SINK_OPTIONS if name == "sink" else FACTORIES[name].options
+    assert table.markdown() in PAGE, f"the page should have:\n{table.markdown()}"
+
+
+@pytest.mark.parametrize("factory", FACTORIES.values(), ids=list(FACTORIES))
+def test_format_says_which_row_kinds_it_produces(factory):
+    assert f"### `{factory.identifier}`" in PAGE
+    assert f"Produces {factory.mode}." in PAGE
+
+
+def test_linked_pages_exist():
+    for target in re.findall(r"\]\(([^):]+)\)", PAGE):
+        assert (Path("docs") / target).exists(), target
