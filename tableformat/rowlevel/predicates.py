@@ -84,6 +84,7 @@ _PREDICATES: dict[str, Callable[..., BooleanExpression]] = {
     ">": GreaterThan,
     ">=": GreaterThanOrEqual,
 }
+_KNOWN_PARTS = frozenset({"this", "expression", "expressions", "low", "high", "negate", "to"})
 _NUMBER = re.compile(r"\d+(\.\d*)?|\.\d+")
 _DATE = re.compile(r"\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])")
 _MOMENT = re.compile(rf"({_DATE.pattern})[ T]([01]\d|2[0-3])(:[0-5]\d){{2}}(\.\d{{1,6}})?")
@@ -135,6 +136,9 @@ def _binds(expression: BooleanExpression, columns: TargetColumns) -> bool:
 
 def _convert(tree: exp.Expr, columns: TargetColumns, *, negated: bool) -> BooleanExpression | None:
     tree = tree.unnest()
+    if not _is_plain(tree):
+        return None
+    negated = negated != bool(tree.args.get("negate"))  # NOT LIKE is one node, NOT IN is two
     match tree:
         case exp.Not():
             return _convert(tree.this, columns, negated=not negated)
@@ -167,6 +171,13 @@ def _convert(tree: exp.Expr, columns: TargetColumns, *, negated: bool) -> Boolea
     if type(tree) in _COMPARISONS:
         return _comparison(tree, columns, negated=negated)
     return None
+
+
+def _is_plain(tree: exp.Expr) -> bool:
+    """Whether the node has no part that is not looked at here, whatever a parser adds."""
+    if isinstance(tree, exp.Column):
+        return True
+    return {key for key, value in tree.args.items() if value} <= _KNOWN_PARTS
 
 
 def _comparison(
@@ -391,6 +402,6 @@ def _text(tree: exp.Expr) -> str | None:
 
 def _typed_text(tree: exp.Expr, *kinds: exp.DType) -> str | None:
     """The text of `TYPE 'text'`, or of a text that a comparison makes one."""
-    if isinstance(tree, exp.Cast) and not isinstance(tree, exp.TryCast):
+    if isinstance(tree, exp.Cast) and not isinstance(tree, exp.TryCast) and _is_plain(tree):
         return _text(tree.this) if tree.to.this in kinds else None
     return _text(tree)

@@ -1,0 +1,1 @@
+from tests.support.spark import spark  # noqa: F401
