@@ -36,6 +36,7 @@ from tableformat.spec.constraints import ImmutableColumns, immutable_columns
 from tableformat.spec.data_file import DataFile
 from tableformat.spec.names import MAIN_BRANCH, STAGING_BRANCH
 from tableformat.spec.secondary_indexes import secondary_indexes
+from tableformat.table_inspect import TableInspect
 from tableformat.table_refs import TableRefs
 from tableformat.table_scan import Scan, new_scan
 from tableformat.write.data_files import write_data_files
@@ -472,6 +473,11 @@ class Table:
             retries=retries,
             source=None if isinstance(source, str) else source,
         )
+
+    @property
+    def inspect(self) -> TableInspect:
+        """The table's metadata as Arrow tables: snapshots, files, vectors, staged work, ..."""
+        return TableInspect(self.environment, self.refresh().state)
 
     @property
     def refs(self) -> TableRefs:
