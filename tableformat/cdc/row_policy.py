@@ -113,7 +113,7 @@ class RowPolicy:
         changes = parsed.changes
         place = changes.schema.get_field_index(self.sequence)
         if self.fill_sequence:
-            filled = changes.column(EVENT_SEQUENCE).cast(self.sequence_type)
+            filled = self._from_event(changes.column(EVENT_SEQUENCE))
             changes = changes.set_column(place, changes.schema.field(place), filled)
             return ParsedEvents(changes, parsed.bad, parsed.rows, parsed.skipped)
         absent = changes.column(place).is_null().to_numpy()
@@ -129,6 +129,16 @@ class RowPolicy:
             rows=parsed.rows[keep],
             skipped=parsed.skipped,
         )
+
+    def _from_event(self, values: pa.ChunkedArray) -> pa.ChunkedArray:
+        try:
+            return values.cast(self.sequence_type)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise InvalidInputError(
+                f"an event's sequence does not fit the column: {error}",
+                sequence_column=self.sequence,
+                type=self.sequence_type,
+            ) from error
 
     def rows(self, reduced: ReducedChanges, columns: list[str]) -> pa.Table:
         """The rows to write: those that stay, with soft deletes also those that go."""

@@ -237,6 +237,31 @@ def test_change_without_a_sequence_is_a_bad_record(table: Table) -> None:
     assert set(published(table)) == {1, 2}
 
 
+def test_newer_row_that_somebody_publishes_meanwhile_wins(table: Table) -> None:
+    """The publish loses its race; the rows that came are compared, not only deleted by key."""
+    typed(table, [event(1, 5), event(2, 5)])
+    other = Table(table.environment, table.state)
+    raced: list[object] = []
+
+    def race(name: str) -> None:
+        if name == "resolve.after_match" and not raced:
+            rows = pa.Table.from_pylist([event(1, 9), event(2, 4)], schema=EVENT).drop(["op"])
+            raced.append(other.append(rows))
+
+    with pytest.MonkeyPatch.context() as patch:
+        runtime = type(table.environment.runtime)
+        patch.setattr(runtime, "fail_point", lambda _, name: race(name))
+        assert resolve(table).attempts == 2
+    assert {key: row[2] for key, row in published(table).items()} == {1: 9, 2: 5}
+
+
+def test_sequence_that_its_column_cannot_hold_fails_the_batch(tmp_path: object) -> None:
+    schema = pa.schema([*SCHEMA, pa.field("short", pa.int32())])
+    table = memory_catalog(str(tmp_path)).create_table("t.a", schema, primary_key=["id"])
+    with pytest.raises(InvalidInputError, match=r"does not fit the column.*sequence_column=short"):
+        debezium(table, [event(1, 2**40)], sequence_column="short")
+
+
 def test_later_sink_without_the_option_keeps_to_the_declared_column(table: Table) -> None:
     typed(table, [event(1, 10)])
     resolve(table)
