@@ -12,9 +12,7 @@ from lock import HeldLease, Lease, LeaseUnavailableError
 from resolver.index.base import IndexBinding
 from resolver.index.follow import RowsToPut, changes_to_follow
 from resolver.index.memory import MemoryIndex
-from resolver.index_keeper import LocalIndexKeeper, _live_rows, indexed_file
-from resolver.key_reader import KeyReader
-from resolver.target import LiveFiles
+from resolver.index_keeper import LocalIndexKeeper, TargetHead, _live_rows, indexed_file
 from tableformat.catalog.base import Identifier
 from tableformat.catalog.memory import MemoryPointers
 from tableformat.environment import Environment
@@ -187,7 +185,8 @@ class MemoryIndexKeeper(LocalIndexKeeper):
     def _opened(self, wanted: IndexBinding) -> Any:
         return None if self.rebuild else self._index
 
-    def _build(self, wanted: IndexBinding, reader: KeyReader, live: LiveFiles) -> Any:
+    def _build(self, head: TargetHead) -> Any:
+        wanted, reader, live = head.wanted, head.reader, head.live
         empty = wanted.at(snapshot_id=None, sequence_number=0)
         index = MemoryIndex.create(empty, runtime=self.environment.runtime)
         rows = [
