@@ -7,24 +7,95 @@ from dataclasses import asdict
 
 import click
 
-from maintenance.cli.context import CliContext, json_option, pass_context, print_json
+from maintenance.cli.context import (
+    CliContext,
+    json_option,
+    parse_columns,
+    pass_context,
+    print_json,
+)
+from resolver import build_index
 from resolver.index_check import verify
 from tableformat.spec.names import MAIN_BRANCH
 
 
 @click.group()
 def index() -> None:
-    """Inspect the primary-key index that resolve keeps."""
+    """Declare secondary indexes; build and verify all indexes that resolve keeps."""
+
+
+@index.command("add")
+@click.argument("table_name", metavar="TABLE")
+@click.argument("name")
+@click.argument("columns", metavar="A,B")
+@pass_context
+def add(context: CliContext, table_name: str, name: str, columns: str) -> None:
+    """Declare the secondary index NAME of TABLE on columns."""
+    context.table(table_name).add_index(name, parse_columns(columns) or [])
+    click.echo(f"declared {name}; resolve keeps it, 'icefold index build' builds it now")
+
+
+@index.command("drop")
+@click.argument("table_name", metavar="TABLE")
+@click.argument("name")
+@pass_context
+def drop(context: CliContext, table_name: str, name: str) -> None:
+    """Drop the secondary index NAME of TABLE."""
+    context.table(table_name).drop_index(name)
+    click.echo(f"dropped {name}")
+
+
+@index.command("list")
+@click.argument("table_name", metavar="TABLE")
+@json_option
+@pass_context
+def list_indexes(context: CliContext, table_name: str, as_json: bool) -> None:
+    """List the secondary indexes of TABLE."""
+    declared = context.table(table_name).indexes
+    if as_json:
+        print_json(declared)
+        return
+    if not declared:
+        click.echo("no secondary indexes", err=True)
+    for name, columns in declared.items():
+        click.echo(f"{name}: {', '.join(columns)}")
+
+
+@index.command("build")
+@click.argument("table_name", metavar="TABLE")
+@click.argument("name", required=False)
+@click.option("--target", default=MAIN_BRANCH, show_default=True, help="The published branch.")
+@click.option("--rebuild", is_flag=True, help="Build it afresh, whatever is there.")
+@json_option
+@pass_context
+def build(
+    context: CliContext,
+    table_name: str,
+    name: str | None,
+    target: str,
+    rebuild: bool,
+    as_json: bool,
+) -> None:
+    """Bring the index NAME of TABLE, or the primary key's, to the head of its branch."""
+    done = build_index(context.table(table_name), name, target=target, rebuild=rebuild)
+    if as_json:
+        print_json(asdict(done))
+        return
+    what = name or "the primary key's index"
+    click.echo(f"{what}: {done.how}, at snapshot {done.snapshot_id}, {done.duration_ms:,.0f} ms")
 
 
 @index.command("verify")
 @click.argument("table_name", metavar="TABLE")
 @click.option("--target", default=MAIN_BRANCH, show_default=True, help="The published branch.")
+@click.option("--index", "name", help="A secondary index.  [the primary key's]")
 @json_option
 @pass_context
-def verify_command(context: CliContext, table_name: str, target: str, as_json: bool) -> None:
+def verify_command(
+    context: CliContext, table_name: str, target: str, name: str | None, as_json: bool
+) -> None:
     """Compare the index with a full scan; exit code 1 when they differ."""
-    check = verify(context.table(table_name), target=target)
+    check = verify(context.table(table_name), target=target, name=name)
     report = check.report
     if as_json:
         print_json(asdict(check))

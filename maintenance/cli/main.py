@@ -12,7 +12,9 @@ from maintenance.cli.drop_dead_deletes import drop_dead_deletes_command
 from maintenance.cli.expire import expire_command
 from maintenance.cli.index import index
 from maintenance.cli.ingest import ingest
+from maintenance.cli.inspect import inspect
 from maintenance.cli.lock import lock
+from maintenance.cli.lookup import lookup
 from maintenance.cli.maintain import maintain
 from maintenance.cli.orphans import orphans_command
 from maintenance.cli.report import report
@@ -60,7 +62,9 @@ def cli(
 
 
 for command in (
-    table, ingest, resolve_command, maintain, scan, sql, changes, status, report, index, lock,
+    table, ingest, resolve_command, maintain, scan,
+    lookup,
+    inspect, sql, changes, status, report, index, lock,
 ):  # fmt: skip
     cli.add_command(command)
 table.add_command(immutable)

@@ -10,7 +10,9 @@ from typing import Any
 
 import click
 import pyarrow as pa
+from rich.table import Column
 from rich.table import Table as Grid
+from rich.text import Text
 
 from maintenance.cli.context import CliContext
 
@@ -27,7 +29,12 @@ format_option = click.option(
 
 
 def print_rows(
-    context: CliContext, names: list[str], batches: Iterator[pa.RecordBatch], output: str
+    context: CliContext,
+    names: list[str],
+    batches: Iterator[pa.RecordBatch],
+    output: str,
+    *,
+    preview_rows: int = PREVIEW_ROWS,
 ) -> None:
     """Rows as `format_option` asks for; 'table' reads no further than it shows."""
     if output == "count":
@@ -38,7 +45,7 @@ def print_rows(
         for row in _rows(batches):
             click.echo(json.dumps(row, default=str))
     else:
-        _print_preview(context, names, batches)
+        _print_preview(context, names, batches, preview_rows)
 
 
 def _rows(batches: Iterator[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
@@ -52,16 +59,22 @@ def _print_csv(names: list[str], batches: Iterator[pa.RecordBatch]) -> None:
     writer.writerows(_rows(batches))
 
 
+def printable(value: Any) -> Text:
+    """A value as the terminal shows it: data may hold control sequences and markup."""
+    text = "NULL" if value is None else str(value)
+    return Text("".join(each if each.isprintable() else ascii(each)[1:-1] for each in text))
+
+
 def _print_preview(
-    context: CliContext, names: list[str], batches: Iterator[pa.RecordBatch]
+    context: CliContext, names: list[str], batches: Iterator[pa.RecordBatch], rows_max: int
 ) -> None:
-    grid = Grid(*names)
+    grid = Grid(*(Column(printable(name)) for name in names))
     shown = 0
     for row in _rows(batches):
-        grid.add_row(*("NULL" if value is None else str(value) for value in row.values()))
+        grid.add_row(*map(printable, row.values()))
         shown += 1
-        if shown == PREVIEW_ROWS:
+        if shown == rows_max:
             break
     context.out.print(grid)
-    if shown == PREVIEW_ROWS:
-        click.echo(f"(the first {PREVIEW_ROWS} rows; --format csv or json prints all)", err=True)
+    if shown == rows_max:
+        click.echo(f"(the first {rows_max} rows; csv or json prints all)", err=True)

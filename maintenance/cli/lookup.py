@@ -1,0 +1,146 @@
+"""`icefold lookup`: the rows of a key."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, date, datetime, time
+from decimal import Decimal, InvalidOperation
+from typing import Any
+from uuid import UUID
+
+import click
+import pyarrow as pa
+from pyiceberg.types import (
+    BinaryType,
+    BooleanType,
+    DateType,
+    DecimalType,
+    FixedType,
+    IcebergType,
+    IntegerType,
+    LongType,
+    TimestampNanoType,
+    TimestampType,
+    TimestamptzNanoType,
+    TimestamptzType,
+    TimeType,
+    UUIDType,
+)
+
+from maintenance.cli.context import (
+    CliContext,
+    json_option,
+    parse_columns,
+    pass_context,
+    print_json,
+)
+from maintenance.cli.row_output import print_rows
+from tableformat import Table
+from tableformat.errors import InvalidInputError
+from tableformat.spec.types import arrow_type
+
+SHOWN_ROWS = 100
+
+
+def _instant(text: str) -> datetime:
+    found = datetime.fromisoformat(text)
+    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+
+
+def _flag(text: str) -> bool:
+    return {"true": True, "false": False}[text.lower()]
+
+
+_PARSERS: dict[type[IcebergType], Callable[[str], Any]] = {
+    BooleanType: _flag,
+    IntegerType: int,
+    LongType: int,
+    DecimalType: Decimal,
+    DateType: date.fromisoformat,
+    TimeType: time.fromisoformat,
+    TimestampType: datetime.fromisoformat,
+    TimestamptzType: _instant,
+    UUIDType: UUID,
+    BinaryType: bytes.fromhex,
+    FixedType: bytes.fromhex,
+}
+
+
+@click.command("lookup")
+@click.argument("table_name", metavar="TABLE")
+@click.argument("key", nargs=-1, metavar="[COLUMN=VALUE]...")
+@click.option("--null", "nulls", multiple=True, metavar="COLUMN", help="A key column that is NULL.")
+@click.option("--index", help="Look up through a secondary index.")
+@click.option("--columns", help="Columns wanted, comma separated.  [all]")
+@click.option("--branch", help="Read a branch; 'staging' has unresolved deletes applied.")
+@click.option("--tag", help="Read a tag.")
+@click.option("--snapshot-id", type=int, help="Read a snapshot.")
+@json_option
+@pass_context
+def lookup(
+    context: CliContext,
+    table_name: str,
+    key: tuple[str, ...],
+    nulls: tuple[str, ...],
+    index: str | None,
+    columns: str | None,
+    branch: str | None,
+    tag: str | None,
+    snapshot_id: int | None,
+    as_json: bool,
+) -> None:
+    """Show the rows of a key: one COLUMN=VALUE per column of the key, e.g. id=5.
+
+    Naming a column several times asks for several keys. Binary values are hexadecimal digits.
+    """
+    table = context.table(table_name)
+    found = table.lookup(
+        parse_key(table, key, nulls),
+        parse_columns(columns),
+        index=index,
+        branch=branch,
+        tag=tag,
+        snapshot_id=snapshot_id,
+    )
+    if as_json:
+        facts = {"source": found.source, "reason": found.reason, "snapshot_id": found.snapshot_id}
+        print_json({**facts, "missing": found.missing.tolist(), "rows": found.to_pylist()})
+        return
+    names, batches = found.rows.column_names, iter(found.rows.to_batches())
+    print_rows(context, names, batches, "table", preview_rows=SHOWN_ROWS)
+    how = f"{len(found)} rows by {found.source}" + (f": {found.reason}" if found.reason else "")
+    click.echo(how, err=True)
+
+
+def parse_key(table: Table, words: tuple[str, ...], nulls: tuple[str, ...]) -> dict[str, list[Any]]:
+    """`COLUMN=VALUE` words as values of the columns' types.
+
+    Raises:
+        InvalidInputError: Not such a word, an unknown column, or a value of another type.
+    """
+    values: dict[str, list[Any]] = {name: [None] for name in nulls}
+    for word in words:
+        name, separator, text = word.partition("=")
+        if not separator:
+            raise InvalidInputError("not COLUMN=VALUE", argument=repr(word))
+        values.setdefault(name, []).append(_value(table, name, text))
+    if not values:
+        raise InvalidInputError("no key was given", action="write COLUMN=VALUE, e.g. id=5")
+    return values
+
+
+def _value(table: Table, name: str, text: str) -> Any:
+    try:
+        kind = table.schema.find_field(name).field_type
+    except ValueError as error:
+        raise InvalidInputError(
+            f"there is no column {name!r}", columns=", ".join(table.schema.column_names)
+        ) from error
+    try:
+        if isinstance(kind, TimestampNanoType | TimestamptzNanoType):
+            return pa.scalar(text).cast(arrow_type(kind))
+        return _PARSERS.get(type(kind), str)(text)
+    except (ValueError, KeyError, InvalidOperation, pa.ArrowException) as error:
+        raise InvalidInputError(
+            "a key value does not fit its column", column=name, value=repr(text), type=kind
+        ) from error
