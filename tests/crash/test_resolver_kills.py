@@ -48,6 +48,8 @@ def run_resolve(table):
 class History:
     """A table with unresolved changes on top of two published cycles, and its model."""
 
+    index_location: str | None = None
+
     def __init__(self, folder: Path) -> None:
         self.warehouse = str(folder / "warehouse")
         catalog = tf.open_catalog("local", warehouse=self.warehouse)
@@ -76,7 +78,7 @@ class History:
         positions = [self.staged.index(marker) for marker in published if marker is not None]
         assert positions == sorted(set(positions)), "a staged snapshot was published twice"
         assert positions[-1] == len(self.staged) - 1
-        assert verify(table).report.is_sound
+        assert verify(table, index_location=self.index_location).report.is_sound
         check_table(table.environment.store.get, table.metadata_location)
 
 

@@ -23,14 +23,14 @@ def open_table(warehouse: str, name: str) -> Table:
     return tf.open_catalog("local", warehouse=warehouse).load_table(name)
 
 
-def short_lock(table: Table) -> LeaseManager:
+def short_lock(table: Table, lease_ms: int = LEASE_MS) -> LeaseManager:
     runtime = table.environment.runtime
     url = f"{table.environment.catalog.properties['uri']}.locks"
     return open_lock(
         url,
         clock=runtime.clock,
         ids=runtime.ids,
-        lease_ms=LEASE_MS,
+        lease_ms=lease_ms,
         fail_point=runtime.fail_point,
     )
 
