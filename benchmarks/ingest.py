@@ -1,23 +1,36 @@
 """How fast change events get into `staging`: `scripts/bench ingest`.
 
-One core's parsing, the in-process path, and the Spark path, all on the flights of 2013 as
-Debezium events (about 780 bytes each), checked against the plain fold at the end.
+    scripts/bench ingest [--orders N] [--batches N] [--before key|full] [--flights N] [--cores N]
+
+1. Order events (see `benchmarks.support.order_events`), about 450 bytes each, through Spark: as
+   Debezium JSON, and as typed rows from Parquet; the table has a three-column key and is
+   partitioned by a column outside it, so deletes are global. Checked by DuckDB's fold.
+2. The flights of 2013, about 780 bytes each: one core's parsing, the in-process path, and Spark.
+   Checked by the plain fold.
+
+`events/s` of Spark leaves out the first batch: a stream starts its workers and compiles once.
+`CPU` is of the whole process tree (JVM and Python workers too); on a busy machine it says more.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table as Report
 
+from benchmarks.demo import open_duckdb
 from benchmarks.flights import (
     KEY,
     flights_schema,
@@ -25,6 +38,9 @@ from benchmarks.flights import (
     state_table,
     write_flight_events,
 )
+from benchmarks.support import order_events
+from benchmarks.support.order_events import OrderEvents, OrderFold, orders_schema
+from benchmarks.support.process_tree import cpu_seconds
 from tableformat import Table, open_catalog
 from tableformat.cdc.events import EventBatch
 from tableformat.cdc.formats import choose_format
@@ -38,13 +54,34 @@ SEQUENCE = {"sequence": "source.lsn"}
 PARSED_ROWS = 10_000  # what Spark hands to a Python task at once
 
 
+@dataclass
+class StreamRun:
+    """Results of a stream's batches; clock and CPU seconds at its start and after each batch."""
+
+    results: list[IngestResult] = field(default_factory=list)
+    finished: list[float] = field(default_factory=list)
+    cpu: list[float] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.lap()
+
+    def lap(self) -> None:
+        self.finished.append(time.perf_counter())
+        self.cpu.append(cpu_seconds(os.getpid()))
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     options = _options(arguments)
     console = Console()
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
+        report = Report("step", "events", "seconds", "events/s", "CPU", "per batch", title="ingest")
+        if options.orders and not options.no_spark:
+            _orders(report, work, options)
+        if options.flights == 0:
+            console.print(report)
+            return
         paths = write_flight_events(work / "events", files=options.files, limit=options.flights)
-        report = Report("step", "events", "seconds", "events/s", "per batch", title="ingest")
         events = _parse(report, paths)
         _in_process(report, work, paths, options.partition_by)
         if not options.no_spark:
@@ -56,8 +93,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _options(arguments: Sequence[str] | None) -> Any:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--flights", type=int, default=None, help="only the first so many")
-    parser.add_argument("--files", type=int, default=20)
+    parser.add_argument("--orders", type=int, default=3_000_000, help="order events; 0: none")
+    parser.add_argument("--batches", type=int, default=10, help="of the order events")
+    parser.add_argument("--before", choices=("key", "full"), default="key")
+    parser.add_argument("--flights", type=int, default=None, help="only the first so many; 0: none")
+    parser.add_argument("--files", type=int, default=5)
     parser.add_argument("--files-per-batch", type=int, default=1)
     parser.add_argument("--partition-by", action="append", default=[])
     parser.add_argument("--cores", type=int, default=2)
@@ -86,7 +126,7 @@ def _parse(report: Report, paths: list[Path]) -> int:
 
 
 def _in_process(report: Report, work: Path, paths: list[Path], partition_by: list[str]) -> None:
-    table = _table(work / "in process", "flights", partition_by)
+    table = _table(work / "flights, in process", "flights", partition_by)
     plan = plan_sink(
         table.environment,
         table.identifier,
@@ -106,29 +146,96 @@ def _in_process(report: Report, work: Path, paths: list[Path], partition_by: lis
 def _spark(report: Report, work: Path, options: Any) -> None:
     table = _table(work / "spark", "flights", options.partition_by)
     spark = local_session("ingest benchmark", cores=options.cores)
-    finished: list[float] = [time.perf_counter()]
-    results: list[IngestResult] = []
+    events = file_events(spark, str(work / "events"), files_per_batch=options.files_per_batch)
+    run = _run_stream(table, events, work / "checkpoint", SEQUENCE)
+    _row(
+        report,
+        "Spark, flights, first batch",
+        run.results[0].events,
+        run.finished[1] - run.finished[0],
+    )
+    _rest_row(report, "Spark, flights, others", run)
+    _check(table, work)
+    spark.stop()
+
+
+def _orders(report: Report, work: Path, options: Any) -> None:
+    """Order events through Spark, as JSON and as typed rows."""
+    drawn = OrderEvents.draw(options.orders, files=options.batches, seed=1)
+    json_paths = drawn.write(work / "orders", before=options.before)
+    typed = work / "typed"
+    typed.mkdir()
+    for number, events in enumerate(drawn.files):
+        path = typed / f"orders-{number:04d}.parquet"
+        pq.write_table(drawn.typed(events), path)
+        os.utime(path, (number, number))
+        os.utime(json_paths[number], (number, number))
+    size = sum(path.stat().st_size for path in json_paths) / options.orders
+    spark = local_session("ingest benchmark", cores=options.cores)
+    sources = {
+        f"Spark, order JSON of {size:.0f} bytes": (
+            "debezium-json",
+            file_events(spark, str(work / "orders")),
+            order_events.OPTIONS,
+        ),
+        "Spark, typed order rows": (
+            "upsert",
+            _typed_stream(spark, typed),
+            {"kind-column": "op", "sequence": "version"},
+        ),
+    }
+    with open_duckdb(work / "duckdb-extensions") as duck:
+        fold = OrderFold(duck)
+        for path in json_paths:
+            fold.add(path)
+        for step, (format_name, stream, given) in sources.items():
+            folder = work / format_name
+            catalog = open_catalog("local", warehouse=str(folder / "warehouse"))
+            table = catalog.create_table(
+                "tpcc.orders",
+                orders_schema(),
+                primary_key=order_events.KEY,
+                partition_by=order_events.PARTITION_BY,
+            )
+            run = _run_stream(table, stream, folder / "checkpoint", given, format_name)
+            _rest_row(report, step, run)
+            rows = table.scan(branch="staging").to_arrow()
+            duck.register("staged_rows", rows)
+            if fold.differences("staged_rows"):
+                raise SystemExit(f"{step}: staging differs from the fold of the events")
+
+
+def _typed_stream(spark: SparkSession, folder: Path) -> DataFrame:
+    columns = spark.read.parquet(str(folder)).schema
+    reader = spark.readStream.schema(columns).option("maxFilesPerTrigger", 1)
+    return reader.parquet(str(folder))
+
+
+def _run_stream(
+    table: Table,
+    events: DataFrame,
+    checkpoint: Path,
+    options: dict[str, str],
+    format_name: str = "debezium-json",
+) -> StreamRun:
+    run = StreamRun()
 
     def listener(_: int, result: IngestResult) -> None:
-        finished.append(time.perf_counter())
-        results.append(result)
+        run.lap()
+        run.results.append(result)
 
     query = write_stream(
         table.environment,
         table.identifier,
-        file_events(spark, str(work / "events"), files_per_batch=options.files_per_batch),
-        checkpoint=str(work / "checkpoint"),
-        options=SEQUENCE,
+        events,
+        checkpoint=str(checkpoint),
+        format_name=format_name,
+        options=options,
         trigger={"availableNow": True},
         on_batch=listener,
     )
     query.awaitTermination()
-    # The first batch starts Python workers and compiles; a stream pays that once.
-    rest = results[1:]
-    _row(report, "Spark, first batch", results[0].events, finished[1] - finished[0])
-    _row(report, "Spark, others", _events(rest), finished[-1] - finished[1], _per_batch(rest))
-    _check(table, work)
-    spark.stop()
+    return run
 
 
 def _table(warehouse: Path, name: str, partition_by: Sequence[str] = ()) -> Table:
@@ -163,9 +270,23 @@ def _bytes_added(result: IngestResult) -> int:
     return int(result.commit.snapshot.summary.additional_properties.get("added-files-size", 0))
 
 
-def _row(report: Report, step: str, events: int, seconds: float, per_batch: str = "") -> None:
+def _rest_row(report: Report, step: str, run: StreamRun) -> None:
+    """All batches but the first."""
+    seconds, cpu = run.finished[-1] - run.finished[1], run.cpu[-1] - run.cpu[1]
+    _row(report, step, _events(run.results[1:]), seconds, _per_batch(run.results[1:]), cpu)
+
+
+def _row(
+    report: Report,
+    step: str,
+    events: int,
+    seconds: float,
+    per_batch: str = "",
+    cpu_seconds: float | None = None,
+) -> None:
     rate = f"{events / seconds:,.0f}" if seconds else ""
-    report.add_row(step, f"{events:,}", f"{seconds:.2f}", rate, per_batch)
+    cpu = "" if cpu_seconds is None or not events else f"{cpu_seconds / events * 1e6:.1f} µs/event"
+    report.add_row(step, f"{events:,}", f"{seconds:.2f}", rate, cpu, per_batch)
 
 
 if __name__ == "__main__":
