@@ -47,7 +47,7 @@ def measure(folder: Path, tables: int, seconds: float) -> int:
         create(folder, tables)
     words = ["--warehouse", str(folder), "maintain", "idle.*", "--metrics-port", str(PORT)]
     code = "from maintenance.cli.main import main; main()"
-    process = subprocess.Popen([sys.executable, "-c", code, *words])
+    process = subprocess.Popen([sys.executable, "-c", code, *words], stderr=subprocess.DEVNULL)
     try:
         with console.status("waiting for the first looks"):
             wait_until_quiet(process.pid, tables)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -52,14 +54,24 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(content, default=str)
 
 
-def configure_logs(log_format: LogFormat, *, level: int = logging.INFO) -> None:
-    """Send all of `icefold.*` to standard error."""
+@contextmanager
+def logging_to_stderr(log_format: LogFormat, *, level: int = logging.INFO) -> Iterator[None]:
+    """Send all of `icefold.*` to standard error while the block runs."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
-    root = logging.getLogger("icefold")
-    root.handlers = [handler]
+    root, inner = logging.getLogger("icefold"), logging.getLogger("icefold.resolver")
+    before = (root.handlers, root.level, root.propagate, inner.level)
+    root.handlers, root.propagate = [handler], False
     root.setLevel(level)
-    root.propagate = False
+    # A run's own line says what a cycle did; of the steps inside only trouble is worth one.
+    inner.setLevel(max(level, logging.WARNING))
+    try:
+        yield
+    finally:
+        handler.flush()
+        root.handlers, root.propagate = before[0], before[2]
+        root.setLevel(before[1])
+        inner.setLevel(before[3])
 
 
 def _time(record: logging.LogRecord) -> str:

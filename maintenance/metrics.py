@@ -8,9 +8,9 @@ counted once, `size_bytes` total-files-size.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
-from wsgiref.simple_server import WSGIServer
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, start_http_server
 from prometheus_client.core import GaugeMetricFamily
@@ -113,14 +113,15 @@ class SchedulerMetrics:
         if run.task == TaskName.RESOLVE and isinstance(freshness_ms, int | float):
             self._freshness.observe(freshness_ms / 1e3)
 
-    def serve(self, port: int, *, host: str) -> WSGIServer:
-        """Answer scrapes at `http://host:port/metrics`, in a thread; `shutdown` it.
+    @contextmanager
+    def serving(self, port: int, *, host: str) -> Iterator[None]:
+        """Answer scrapes at `http://host:port/metrics` while the block runs.
 
         Raises:
             InvalidInputError: The port cannot be had.
         """
         try:
-            server, _ = start_http_server(port, addr=host, registry=self.registry)
+            server, thread = start_http_server(port, addr=host, registry=self.registry)
         except OSError as error:
             raise InvalidInputError(
                 f"metrics cannot be served: {error.strerror or error}",
@@ -128,7 +129,12 @@ class SchedulerMetrics:
                 port=port,
                 action="choose another --metrics-port",
             ) from error
-        return server
+        try:
+            yield
+        finally:
+            server.shutdown()
+            server.server_close()
+            thread.join()
 
 
 class _TableCollector(Collector):

@@ -63,7 +63,7 @@ class Setting:
             value = _parse(self.kind, text.strip().lower())
         except ValueError:
             value = -1.0
-        if value < 0 or (self.kind == Kind.SHARE and value > 1) or value > _VALUE_MAX:
+        if not 0 <= value <= (1 if self.kind == Kind.SHARE else _VALUE_MAX):  # nor NaN
             raise InvalidInputError(
                 f"not a {_KIND_TEXTS[self.kind]}",
                 property=self.property_name,

@@ -11,7 +11,7 @@ from typing import Any
 
 import tableformat as tf
 from maintenance.ledger import Run
-from maintenance.logs import configure_logs
+from maintenance.logs import logging_to_stderr
 from maintenance.runners import RUNNERS, TaskCall, TaskResult, plain_facts
 from maintenance.scheduler import Scheduler, SchedulerOptions
 from maintenance.settings import TaskName
@@ -36,9 +36,8 @@ SETTINGS: dict[str, float] = {
 
 def maintain(folder: Path, table_name: str) -> None:
     """Maintain until SIGTERM; a line per run in `runs.jsonl`."""
-    configure_logs("text", level=30)
     catalog = tf.open_catalog("local", warehouse=str(folder / "warehouse"))
-    with (folder / "runs.jsonl").open("a", buffering=1) as log:
+    with logging_to_stderr("text", level=30), (folder / "runs.jsonl").open("a", buffering=1) as log:
 
         def observe(run: Run) -> None:
             log.write(json.dumps(run.to_dict() | {"rss_mb": resident_mb(os.getpid())}) + "\n")

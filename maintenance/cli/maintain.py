@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from types import FrameType
 
 import click
@@ -20,7 +20,7 @@ from maintenance.cli.context import (
     print_json,
 )
 from maintenance.ledger import Outcome
-from maintenance.logs import LogFormat, configure_logs, log_run
+from maintenance.logs import LogFormat, log_run, logging_to_stderr
 from maintenance.metrics import SchedulerMetrics
 from maintenance.scheduler import Scheduler, SchedulerEnd, SchedulerOptions
 from maintenance.settings import (
@@ -145,20 +145,29 @@ def maintain(
         target=target,
         grace_ms=grace_ms,
     )
-    configure_logs(log_format)
-    clock = context.catalog.environment.runtime.clock
-    metrics = SchedulerMetrics(clock)
-    scheduler = Scheduler(context.catalog, names, options, observers=(log_run, metrics))
-    metrics.watch(scheduler)
-    if not scheduler.tables():
-        _no_tables(names, once=once)
-    if metrics_port is not None:
-        metrics.serve(metrics_port, host=metrics_host)
-    with _signals(scheduler):
-        end = scheduler.run_once() if once else scheduler.run()
+    with logging_to_stderr(log_format):
+        end = _maintain(context, names, options, once=once, metrics=(metrics_host, metrics_port))
     if as_json:
         print_json([run.to_dict() for run in end.runs])
     _leave(end, once=once)
+
+
+def _maintain(
+    context: CliContext,
+    names: tuple[str, ...],
+    options: SchedulerOptions,
+    *,
+    once: bool,
+    metrics: tuple[str, int | None],
+) -> SchedulerEnd:
+    watcher = SchedulerMetrics(context.catalog.environment.runtime.clock)
+    scheduler = Scheduler(context.catalog, names, options, observers=(log_run, watcher))
+    watcher.watch(scheduler)
+    if not scheduler.tables():
+        _no_tables(names, once=once)
+    host, port = metrics
+    with _signals(scheduler), nullcontext() if port is None else watcher.serving(port, host=host):
+        return scheduler.run_once() if once else scheduler.run()
 
 
 def _no_tables(names: tuple[str, ...], *, once: bool) -> None:

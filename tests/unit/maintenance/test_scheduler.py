@@ -1,0 +1,250 @@
+"""Scheduling with plain functions for tasks: what runs, what waits, what a failure does."""
+
+import threading
+import time
+from itertools import pairwise
+
+import pyarrow as pa
+import pytest
+
+from lock import LeaseUnavailableError
+from maintenance.ledger import Outcome, ledger_path, load_ledger
+from maintenance.runners import TaskResult, run_resolve
+from maintenance.scheduler import Scheduler, SchedulerOptions
+from maintenance.settings import TaskName
+from tableformat import InvalidInputError, NotFoundError
+from tests.support.memory_tables import memory_catalog
+
+SCHEMA = pa.schema([("id", pa.int64()), ("note", pa.string())])
+NOTHING = TaskResult(changed=False, text="nothing")
+
+
+def rows(*ids):
+    return pa.table({"id": list(ids), "note": ["x"] * len(ids)})
+
+
+@pytest.fixture
+def catalog(tmp_path):
+    return memory_catalog(str(tmp_path / "index"))
+
+
+def new_table(catalog, name="t.rows", **properties):
+    table = catalog.create_table(
+        name, SCHEMA, primary_key=["id"],
+        properties={f"icefold.maintain.{k}": v for k, v in properties.items()},
+    )  # fmt: skip
+    table.append(rows(1, 2))
+    return table
+
+
+def runners(**replaced):
+    found = {task: lambda _call: NOTHING for task in TaskName}
+    found[TaskName.RESOLVE] = run_resolve
+    return found | {TaskName(name): runner for name, runner in replaced.items()}
+
+
+def once(catalog, *names, options=None, **replaced):
+    scheduler = Scheduler(catalog, names, options, runners=runners(**replaced))
+    return scheduler.run_once()
+
+
+def running(scheduler):
+    """Run in a thread; returns a function that stops it and gives its end."""
+    ends = []
+    thread = threading.Thread(target=lambda: ends.append(scheduler.run()))
+    thread.start()
+
+    def stop():
+        scheduler.stop()
+        thread.join(30)
+        assert not thread.is_alive()
+        return ends[0]
+
+    return stop
+
+
+def wait_for(condition, seconds=20):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it never happened"
+        time.sleep(0.02)
+
+
+def test_once_publishes_whatever_waits_and_remembers_it(catalog):
+    table = new_table(catalog)
+    table.stage(upserts=rows(2, 3))
+    options = SchedulerOptions(tasks=(TaskName.RESOLVE,))
+    end = once(catalog, "t.rows", options=options)
+    assert [(run.task, run.outcome) for run in end.runs] == [(TaskName.RESOLVE, Outcome.DONE)]
+    assert sorted(table.scan().to_arrow()["id"].to_pylist()) == [1, 2, 3]
+    ledger = load_ledger(ledger_path(table.environment, table.refresh().state, "main"))
+    assert ledger.record(TaskName.RESOLVE).snapshot_id == table.state.head("main").snapshot_id
+    assert once(catalog, "t.rows", options=options).runs == ()
+
+
+def test_failing_table_does_not_stop_the_others(catalog):
+    for name in ("t.bad", "t.good"):
+        new_table(catalog, name).stage(upserts=rows(9))
+
+    def resolve(call):
+        if call.table.name == "t.bad":
+            raise ZeroDivisionError("boom\nsecond line")
+        return run_resolve(call)
+
+    end = once(catalog, "t.*", resolve=resolve)
+    found = {run.table: (run.outcome, run.text) for run in end.runs}
+    assert found["t.bad"] == (Outcome.FAILED, "ZeroDivisionError: boom second line")
+    assert found["t.good"][0] == Outcome.DONE
+
+
+def test_wrong_property_fails_its_table_only(catalog):
+    new_table(catalog, "t.bad", **{"compact.filez": "3"}).stage(upserts=rows(9))
+    new_table(catalog, "t.good").stage(upserts=rows(9))
+    end = once(catalog, "t.*")
+    assert [run.table for run in end.runs] == ["t.good"]
+    assert "icefold.maintain.compact.filez" in end.failed["t.bad"]
+
+
+def test_table_that_is_named_must_exist(catalog):
+    with pytest.raises(NotFoundError):
+        once(catalog, "t.nothing")
+    assert once(catalog, "t.nothing*").runs == ()
+
+
+def test_unknown_number_of_threads_is_refused():
+    with pytest.raises(InvalidInputError):
+        SchedulerOptions(parallel_max=0)
+
+
+def test_failures_wait_twice_as_long_each_time(catalog):
+    table = new_table(catalog, **{"backoff-min-ms": "60"})
+    begun = []
+
+    def resolve(_call):
+        begun.append(time.monotonic())
+        raise ValueError("no")
+
+    table.stage(upserts=rows(9))
+    options = SchedulerOptions(every_ms=50)
+    stop = running(Scheduler(catalog, ["t.rows"], options, runners=runners(resolve=resolve)))
+    wait_for(lambda: len(begun) >= 5)
+    stop()
+    waits = [b - a for a, b in pairwise(begun)]
+    for number, wait in enumerate(waits[:4]):
+        assert wait >= 0.06 * 2**number
+    ledger = load_ledger(ledger_path(table.environment, table.refresh().state, "main"))
+    assert ledger.record(TaskName.RESOLVE).error == "ValueError: no"
+
+
+def test_busy_lock_is_no_failure(catalog):
+    def resolve(call):
+        raise LeaseUnavailableError("held", holder="someone")
+
+    new_table(catalog).stage(upserts=rows(9))
+    end = once(catalog, "t.rows", resolve=resolve)
+    assert [run.outcome for run in end.runs] == [Outcome.BUSY]
+
+
+def test_new_commits_and_new_tables_are_noticed(catalog):
+    table = new_table(catalog)
+    options = SchedulerOptions(rediscover_ms=100)
+    stop = running(Scheduler(catalog, ["t.*"], options, runners=runners()))
+    try:
+        table.stage(upserts=rows(5))
+        wait_for(lambda: table.scan().to_arrow().num_rows == 3)
+        other = new_table(catalog, "t.other")
+        other.stage(upserts=rows(7))
+        wait_for(lambda: other.scan().to_arrow().num_rows == 3)
+        catalog.drop_table("t.other")
+        table.stage(upserts=rows(6))
+        wait_for(lambda: table.scan().to_arrow().num_rows == 4)
+    finally:
+        stop()
+
+
+def test_quiet_tables_are_polled_by_pointer_and_never_loaded(catalog, monkeypatch):
+    for number in range(30):
+        new_table(catalog, f"t.rows{number}")
+    scheduler = Scheduler(catalog, ["t.*"], runners=runners())
+    backend, loads = catalog.environment.catalog, []
+    load = backend.load_table
+    monkeypatch.setattr(backend, "load_table", lambda i: loads.append(i) or load(i))
+    stop = running(scheduler)
+    wait_for(lambda: all(each.figures for each in scheduler.tables()))
+    time.sleep(0.3)
+    known = len(loads)
+    time.sleep(1.5)
+    stop()
+    assert len(loads) == known
+
+
+def test_long_tasks_leave_room_for_cycles_and_one_table_runs_one_of_each(catalog):
+    for number in range(4):
+        new_table(catalog, f"t.rows{number}", **{"compact.commits": "1"}).stage(upserts=rows(9))
+    gate, compacting, most = threading.Event(), [], []
+
+    def compact(call):
+        compacting.append(call.table.name)
+        most.append(len(compacting))
+        assert gate.wait(20)
+        compacting.remove(call.table.name)
+        return NOTHING
+
+    options = SchedulerOptions(parallel_max=3)
+    scheduler = Scheduler(catalog, ["t.*"], options, runners=runners(compact=compact))
+    stop = running(scheduler)
+    try:
+        tables = [catalog.load_table(f"t.rows{number}") for number in range(4)]
+        wait_for(lambda: all(table.scan().to_arrow().num_rows == 3 for table in tables))
+        assert max(most) == 2
+    finally:
+        gate.set()
+        stop()
+
+
+def test_stop_waits_for_what_runs_and_a_second_one_does_not(catalog):
+    gate, begun = threading.Event(), threading.Event()
+
+    def resolve(_call):
+        begun.set()
+        gate.wait(20)
+        return NOTHING
+
+    new_table(catalog).stage(upserts=rows(9))
+    for is_patient in (True, False):
+        gate.clear()
+        begun.clear()
+        scheduler = Scheduler(catalog, ["t.rows"], runners=runners(resolve=resolve))
+        stop = running(scheduler)
+        assert begun.wait(20)
+        if is_patient:
+            threading.Timer(0.3, gate.set).start()
+        else:
+            scheduler.stop()
+        end = stop()
+        gate.set()
+        assert end.was_stopped
+        assert end.abandoned == (() if is_patient else ("resolve t.rows",))
+
+
+def test_long_task_ends_between_two_steps_when_it_is_stopped(catalog):
+    begun = threading.Event()
+    runs = []
+
+    def compact(call):
+        with call.lock.hold("t/maintenance", task="compact", timeout_ms=1000) as lease:
+            for _ in range(1000):
+                begun.set()
+                time.sleep(0.02)
+                lease.yield_if_waited()
+        return NOTHING
+
+    new_table(catalog, **{"compact.commits": "1"})
+    scheduler = Scheduler(
+        catalog, ["t.rows"], runners=runners(compact=compact), observers=[runs.append]
+    )
+    stop = running(scheduler)
+    assert begun.wait(20)
+    assert stop().abandoned == ()
+    assert [(run.task, run.outcome) for run in runs] == [(TaskName.COMPACT, Outcome.BUSY)]
+    assert "as asked" in runs[0].text
