@@ -143,6 +143,7 @@ def new_changes(
     net: bool = False,
     columns: Sequence[str] | None = None,
     row_filter: str | BooleanExpression | None = None,
+    schema: Schema | None = None,
 ) -> Changes:
     """Check what can be checked without reading a file, and fix both snapshots.
 
@@ -156,6 +157,7 @@ def new_changes(
         columns: Row columns wanted; metadata columns may be among them.
         row_filter: The changes of the rows that pass it: an update of a row that passed before and
             does not pass after it is a delete.
+        schema: What rows are read with; None: see `Changes.schema`.
 
     Raises:
         InvalidInputError: A wrong column or filter, or both `to_snapshot` and `branch` are given.
@@ -168,7 +170,7 @@ def new_changes(
     old = None if from_snapshot is None else _select(state, from_snapshot).snapshot
     new = _select(state, to_snapshot if to_snapshot is not None else branch or MAIN_BRANCH)
     metadata = state.metadata
-    schema = _reading_schema(metadata, old, new)
+    schema = schema or _reading_schema(metadata, old, new)
     expression = normalize_filter(parse_filter(row_filter), schema)
     bind_filter(expression, schema)
     return Changes(

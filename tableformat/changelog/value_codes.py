@@ -59,7 +59,7 @@ def _codes(values: pa.Array) -> Codes:
 
 
 def _struct_codes(values: pa.StructArray) -> Codes:
-    codes = values.is_valid().to_numpy(zero_copy_only=False).astype(np.int64)
+    codes: Codes = values.is_valid().to_numpy(zero_copy_only=False).astype(np.int64)
     # `flatten` shows the fields of a NULL struct as NULL, whatever is stored there.
     for child in values.flatten():
         codes = _fold(codes, _codes(child))

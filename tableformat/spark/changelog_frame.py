@@ -18,7 +18,7 @@ from functools import partial, reduce
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql import types as spark_types
 
@@ -202,7 +202,7 @@ def _mine(
             yield items[ordinal]
 
 
-def _column(path: Sequence[str]) -> sf.Column:
+def _column(path: Sequence[str]) -> Column:
     first, *rest = path
     column = sf.col(f"`{first.replace('`', '``')}`")
     for name in rest:

@@ -1,0 +1,279 @@
+"""Batch reads of `format("icefold")`: the rows of one version, or the changes between two.
+
+The driver's Python process plans and hands out partitions; each worker reads its own. What travels
+to the workers is the store and the plan, never the catalog.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+
+import pyarrow as pa
+from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression
+from pyiceberg.schema import Schema
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+
+from tableformat.catalog.base import TableState
+from tableformat.cdc.options import OptionValues
+from tableformat.changelog.change_columns import CHANGE_FIELDS
+from tableformat.changelog.changes import Changes, new_changes
+from tableformat.changelog.step_rows import StepReader, StepRows
+from tableformat.changelog.steps import ChangeStep
+from tableformat.environment import Environment
+from tableformat.errors import InvalidInputError
+from tableformat.scan.file_source import FileSource
+from tableformat.scan.plan import FileScanTask, ScanPlan, plan_scan
+from tableformat.scan.projection import Projection, project
+from tableformat.scan.reader import TaskReader
+from tableformat.scan.row_filter import parse_filter
+from tableformat.spark.source_filters import scan_filter
+from tableformat.spark.source_options import CHANGES, SourceOptions
+from tableformat.spark.types import to_spark_batch, to_spark_schema
+from tableformat.store.base import ObjectStore
+from tableformat.table_scan import new_scan
+
+# Rows of a partition: small enough to keep every core busy, large enough to pay for a task.
+PARTITION_ROWS = 500_000
+
+_NOT_FOR_ROWS = ("from", "to", "net", "max-snapshots-per-batch")
+_NOT_FOR_CHANGES = ("tag", "snapshot-id", "as-of-ms", "max-snapshots-per-batch")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PinnedScan:
+    """A read whose version is fixed: every use of one DataFrame reads the same. Picklable.
+
+    Attributes:
+        snapshot_id: None: the table was empty.
+        schema: What rows are read with.
+        pushed: What Spark's planner added to the filter of the options.
+    """
+
+    options: SourceOptions
+    snapshot_id: int | None
+    schema: Schema
+    row_filter: BooleanExpression
+    columns: tuple[str, ...] | None
+    pushed: tuple[BooleanExpression, ...] = ()
+
+    @classmethod
+    def of(cls, options: SourceOptions) -> PinnedScan:
+        """Fix the version that the options mean now.
+
+        Raises:
+            InvalidInputError: Options exclude each other; a wrong column or filter.
+            NotFoundError: There is no such table, branch, tag or snapshot.
+        """
+        values = options.values
+        refuse(values, _NOT_FOR_ROWS, "they belong to option 'read=changes'")
+        environment, state = load(options)
+        scan = new_scan(
+            environment,
+            state,
+            branch=values.optional_text("branch"),
+            tag=values.optional_text("tag"),
+            snapshot_id=values.optional_integer("snapshot-id"),
+            as_of_ms=values.optional_integer("as-of-ms"),
+        )
+        return cls(
+            options=options,
+            snapshot_id=None if scan.snapshot is None else scan.snapshot.snapshot_id,
+            schema=scan.schema,
+            row_filter=parse_filter(values.optional_text("filter")),
+            columns=values.names("columns") or None,
+        )
+
+    def plan(self) -> ScanPlan:
+        """Files to read. Opens the catalog."""
+        environment, state = load(self.options)
+        plan = plan_scan(
+            environment,
+            state,
+            snapshot_id=self.snapshot_id,
+            row_filter=reduce(And, self.pushed, self.row_filter),
+            schema=self.schema,
+        )
+        return plan if self.snapshot_id is not None else replace(plan, tasks=())
+
+    def projection(self) -> Projection:
+        """Result columns. Opens the catalog: `_partition` depends on the table's specs."""
+        _, state = load(self.options)
+        return project(_empty_plan(state, self.schema), self.columns)
+
+
+@dataclass
+class RowsPartition(InputPartition):
+    """Some files of a scan."""
+
+    store: ObjectStore
+    plan: ScanPlan
+    projection: Projection
+    tasks: tuple[FileScanTask, ...]
+
+
+class RowsReader(DataSourceReader):
+    """Reads the rows of one version."""
+
+    def __init__(self, pinned: PinnedScan) -> None:
+        self._pinned = pinned
+
+    def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:  # noqa: N802
+        """Take what we can evaluate exactly as Spark would; give back the rest."""
+        taken: list[BooleanExpression] = []
+        for each in filters:
+            found = scan_filter(each, self._pinned.schema)
+            if found is None:
+                yield each
+            else:
+                taken.append(found)
+        self._pinned = replace(self._pinned, pushed=tuple(taken))
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Groups of files of about equal size."""
+        plan = self._pinned.plan()
+        environment = self._pinned.options.open()
+        projection = project(plan, self._pinned.columns)
+        shipped = replace(plan, tasks=())
+        return [
+            RowsPartition(environment.store, shipped, projection, tuple(tasks))
+            for tasks in _groups(plan.tasks)
+        ]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Runs on a worker."""
+        if not isinstance(partition, RowsPartition):
+            return  # Spark's stand-in when there are no partitions
+        source = FileSource(partition.store, partition.plan.specs, partition.plan.properties)
+        reader = TaskReader(source, partition.plan, partition.projection, partition.tasks)
+        for task in partition.tasks:
+            for batch in reader.read(task):
+                yield to_spark_batch(batch, partition.projection.schema)
+
+
+@dataclass
+class ChangesPartition(InputPartition):
+    """Some files of a step whose rows need no partner, or a whole step."""
+
+    reader: StepReader
+    step: ChangeStep
+    rows: StepRows
+
+
+class ChangesReader(DataSourceReader):
+    """Reads the changes between two versions, which are fixed when the reader is made."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        refuse(options.values, _NOT_FOR_CHANGES, "they do not fit option 'read=changes'")
+        self._partitions = change_partitions(plan_changes(options))
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """One per step, several for a step of inserts or deletes only."""
+        return self._partitions
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Runs on a worker."""
+        return read_changes(partition)
+
+
+def plan_changes(options: SourceOptions, *, from_option: bool = True) -> Changes:
+    """The changes that the options of a batch read mean now.
+
+    Args:
+        options: Checked options.
+        from_option: False leaves the option `from` out; columns do not depend on it, and a stream
+            that goes on after a restart no longer needs the snapshot it began with.
+
+    Raises:
+        InvalidInputError: Options that exclude each other, a wrong column or filter.
+        NotFoundError: There is no such table, branch, tag or snapshot.
+    """
+    values = options.values
+    environment, state = load(options)
+    return new_changes(
+        environment,
+        state,
+        from_snapshot=version(values.optional_text("from")) if from_option else None,
+        to_snapshot=version(values.optional_text("to")),
+        branch=values.optional_text("branch"),
+        net=values.flag("net"),
+        columns=values.names("columns") or None,
+        row_filter=values.optional_text("filter"),
+    )
+
+
+def change_partitions(changes: Changes) -> list[ChangesPartition]:
+    """Partitions of a changelog."""
+    partitions: list[ChangesPartition] = []
+    for step in changes.steps:
+        rows = changes.step_rows(step)
+        if rows.removed and rows.added:
+            partitions.append(ChangesPartition(changes.reader, step, rows))
+            continue
+        parts = [StepRows(removed=(source,), added=()) for source in rows.removed]
+        parts += [StepRows(removed=(), added=(source,)) for source in rows.added]
+        partitions += [ChangesPartition(changes.reader, step, part) for part in parts]
+    return partitions
+
+
+def read_changes(partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    """Runs on a worker: the partition's changes, in the types that travel through Spark."""
+    if not isinstance(partition, ChangesPartition):
+        return  # Spark's stand-in when there are no partitions
+    columns = partition.reader.columns
+    schema = pa.schema([*to_spark_schema(columns.row_schema), *CHANGE_FIELDS])
+    for batch in partition.reader.changes(partition.step, partition.rows, threads=1):
+        rows = to_spark_batch(batch.select(columns.rows), columns.row_schema)
+        yield pa.RecordBatch.from_arrays(
+            [*rows.columns, *batch.columns[len(columns.rows) :]], schema=schema
+        )
+
+
+def load(options: SourceOptions) -> tuple[Environment, TableState]:
+    """Open the catalog and load the table."""
+    environment = options.open()
+    return environment, environment.catalog.load_table(options.identifier)
+
+
+def version(text: str | None) -> int | str | None:
+    """Digits are a snapshot id, anything else is a branch or tag."""
+    return int(text) if text is not None and text.isascii() and text.isdigit() else text
+
+
+def refuse(values: OptionValues, names: Sequence[str], why: str) -> None:
+    """Raise `InvalidInputError` if one of the options is given."""
+    for name in names:
+        if values.values[name]:
+            raise InvalidInputError(f"option '{name}' has no effect here: {why}")
+
+
+def is_changes(options: SourceOptions) -> bool:
+    """Whether changes are read, not rows."""
+    return options.values.text("read") == CHANGES
+
+
+def _groups(tasks: Sequence[FileScanTask]) -> list[list[FileScanTask]]:
+    """Neighbouring files until they hold `PARTITION_ROWS`."""
+    groups: list[list[FileScanTask]] = []
+    rows = PARTITION_ROWS
+    for task in tasks:
+        if rows >= PARTITION_ROWS:
+            groups.append([])
+            rows = 0
+        groups[-1].append(task)
+        rows += task.entry.data_file.record_count
+    return groups
+
+
+def _empty_plan(state: TableState, schema: Schema) -> ScanPlan:
+    metadata = state.metadata
+    return ScanPlan(
+        snapshot=None,
+        schema=schema,
+        row_filter=AlwaysTrue(),
+        tasks=(),
+        specs=metadata.specs(),
+        schemas=tuple(metadata.schemas),
+        properties=metadata.properties,
+    )

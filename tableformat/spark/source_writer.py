@@ -1,0 +1,322 @@
+"""Writes of `format("icefold")`: rows straight to a branch, or change events to a staging branch.
+
+Tasks write files and return what they wrote; the driver commits once. Spark gives each task one
+partition of the frame and offers no shuffle here, so all changes of a key must be in one partition
+(`events.repartition("id")`): each task says which keys it has written, and a key that two of them
+know fails the write. `Table.write_changes` and `Table.write_stream` shuffle themselves.
+
+Durable: after the tasks, files that nothing names; after the commit, the rows. A write that fails
+leaves the table as it was, and its files to orphan removal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import StructType
+
+from tableformat.catalog.base import TableState
+from tableformat.cdc.batch_commit import BatchId, committed_batch
+from tableformat.cdc.events import EVENT_COLUMNS, EventBatch
+from tableformat.cdc.formats import FACTORIES
+from tableformat.cdc.ingest import PARSE_ROWS, commit_written, with_ordinals
+from tableformat.cdc.options import GivenOptions
+from tableformat.cdc.sharding import key_hashes
+from tableformat.cdc.sink import (
+    SINK_OPTIONS,
+    ChangeWriter,
+    SinkPlan,
+    WrittenFiles,
+    plan_sink,
+    without_history,
+)
+from tableformat.commit.changeset import Changeset, CommitKind
+from tableformat.commit.engine import commit
+from tableformat.commit.operations import (
+    overwrite_changeset,
+    replace_partitions_changeset,
+    select_files,
+)
+from tableformat.environment import Environment
+from tableformat.errors import FencedError, InvalidInputError
+from tableformat.paths import data_file_locations
+from tableformat.runtime import SystemIds
+from tableformat.scan.row_filter import parse_filter
+from tableformat.spark.source_options import (
+    DYNAMIC,
+    FORMAT,
+    STREAM_WRITE_OPTIONS,
+    WRITE_OPTIONS,
+    SourceOptions,
+    parse_change_options,
+    parse_source_options,
+)
+from tableformat.spark.source_reader import load
+from tableformat.spark.types import from_spark_batch
+from tableformat.spec.data_file import DataFile
+from tableformat.spec.names import MAIN_BRANCH, STAGING_BRANCH
+from tableformat.write.data_files import write_data_files
+
+
+@dataclass
+class WrittenRows(WriterCommitMessage):
+    """Data files of one task."""
+
+    files: tuple[DataFile, ...]
+
+
+class RowsWriter(DataSourceArrowWriter):
+    """Appends rows, or replaces the table or some partitions by them."""
+
+    def __init__(self, options: SourceOptions, state: TableState, *, overwrite: bool) -> None:
+        self._options = options
+        self._metadata = without_history(state.metadata)
+        self._store = options.open().store
+        self._overwrite = overwrite
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Runs on a worker: one partition's rows as data files."""
+        metadata = self._metadata
+        schema = metadata.schema()
+        files = write_data_files(
+            self._store,
+            (from_spark_batch(batch, schema) for batch in iterator),
+            schema=schema,
+            spec=metadata.spec(),
+            properties=metadata.properties,
+            location_for=data_file_locations(metadata, SystemIds()),
+        )
+        return WrittenRows(tuple(files))
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """One commit of all tasks' files."""
+        parts = [each.files for each in messages if isinstance(each, WrittenRows)]
+        files = [file for part in parts for file in part]
+        environment, state = load(self._options)
+        branch = self._options.values.optional_text("branch") or MAIN_BRANCH
+        changeset = self._changeset(environment, state, files, branch)
+        if changeset is not None:
+            commit(environment, self._options.identifier, changeset)
+
+    def _changeset(
+        self, environment: Environment, state: TableState, files: Sequence[DataFile], branch: str
+    ) -> Changeset | None:
+        if not self._overwrite:
+            added = tuple(files)
+            changes = Changeset(kind=CommitKind.APPEND, branch=branch, added_data_files=added)
+            return changes if files else None
+        if self._options.values.text("overwrite-mode") == DYNAMIC:
+            if not files:
+                return None
+            return replace_partitions_changeset(environment, state, files, branch=branch)
+        everything = parse_filter(None)
+        selection = select_files(environment, state, everything, branch=branch)
+        if not files and not selection.all_match:
+            return None
+        return overwrite_changeset(selection, files, everything, state.metadata, branch=branch)
+
+
+@dataclass
+class WrittenChanges(WriterCommitMessage):
+    """What one task wrote, and hashes of its keys: uint64, distinct."""
+
+    written: WrittenFiles
+    keys: NDArray[np.uint64]
+
+
+class ChangeTask:
+    """What tasks of both kinds of change writers do, and how the driver commits it. Picklable."""
+
+    def __init__(
+        self, options: SourceOptions, plan: SinkPlan, format_name: str, given: GivenOptions
+    ) -> None:
+        self.options = options
+        self.branch = plan.branch
+        self._writer: ChangeWriter = plan.writer
+        self._format_name = format_name
+        self._given = dict(given)
+
+    def write(self, batches: Iterator[pa.RecordBatch]) -> WrittenChanges:
+        """Parse one partition's events and write their changes."""
+        writer = self._writer
+        taken = list(batches)
+        if not taken:
+            return WrittenChanges(WrittenFiles(), np.empty(0, np.uint64))
+        events = pa.Table.from_batches(taken)
+        if not writer.choice.factory.is_typed:
+            known = [name for name in events.column_names if name in EVENT_COLUMNS]
+            events = events.select(known)
+        change_format = writer.build_format()
+        parsed = [
+            writer.parse(change_format, part)
+            for part in EventBatch.split(with_ordinals(events), PARSE_ROWS)
+        ]
+        changes = pa.concat_tables([part.changes for part in parsed])
+        ids = SystemIds()
+        written = writer.write(changes, change_format, ids)
+        letters = writer.write_dead_letters([part.bad for part in parsed], ids)
+        return WrittenChanges(
+            replace(written, dead_letter_files=tuple(letters)), _hashes(changes, writer.key)
+        )
+
+    def plan(self) -> SinkPlan:
+        """The sink again, on the driver, with what the tasks were told."""
+        plan = plan_sink(
+            self.options.open(),
+            self.options.identifier,
+            format_name=self._format_name,
+            options=self._given,
+            branch=self.branch,
+        )
+        return replace(plan, writer=self._writer)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batch: BatchId | None) -> None:
+        """One commit of all tasks' files, at most once for a batch.
+
+        Raises:
+            InvalidInputError: A key was written by two tasks.
+            FencedError: A later batch of the query is in the branch.
+        """
+        parts = [each for each in messages if isinstance(each, WrittenChanges)]
+        if self._writer.delete_spec is not None:
+            self._check_keys(parts)
+        plan = self.plan()
+        if batch is not None:
+            state = plan.environment.catalog.load_table(plan.identifier)
+            done = committed_batch(state, plan.branch, batch.query_id)
+            if done is not None and done > batch.number:
+                raise FencedError(
+                    "a later batch of this query has been committed: another driver runs it, or "
+                    "its checkpoint is older than the table",
+                    table=state.name,
+                    query_id=batch.query_id,
+                    batch_id=batch.number,
+                    committed=done,
+                )
+        commit_written(plan, WrittenFiles.together([each.written for each in parts]), batch)
+
+    def _check_keys(self, parts: Sequence[WrittenChanges]) -> None:
+        keys = np.concatenate([np.empty(0, np.uint64), *(each.keys for each in parts)])
+        if np.unique(keys).size < keys.size:
+            names = ", ".join(repr(name) for name in self._writer.key)
+            raise InvalidInputError(
+                "changes of one key are in several partitions, so their order is lost",
+                action=f"write events.repartition({names}), or use Table.write_changes",
+                table=self._writer.table,
+            )
+
+
+class ChangesWriter(DataSourceArrowWriter):
+    """Writes a bounded frame of change events as one commit."""
+
+    def __init__(self, task: ChangeTask) -> None:
+        self._task = task
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Runs on a worker."""
+        return self._task.write(iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """One commit."""
+        self._task.commit(messages, None)
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """Writes micro-batches of change events, each as one commit, exactly once."""
+
+    def __init__(self, task: ChangeTask, query_id: str) -> None:
+        self._task = task
+        self._query_id = query_id
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Runs on a worker."""
+        return self._task.write(iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """One commit; none if the batch is in the branch already."""
+        self._task.commit(messages, BatchId(self._query_id, batchId))
+
+
+def rows_writer(given: Mapping[str, str], schema: StructType, *, overwrite: bool) -> RowsWriter:
+    """A writer of rows.
+
+    Raises:
+        InvalidInputError: A wrong option, or a column that the table does not have.
+        NotFoundError: There is no such table.
+    """
+    options = parse_source_options(given, WRITE_OPTIONS)
+    _, state = load(options)
+    known = {field.name for field in state.metadata.schema().fields}
+    unknown = [name for name in schema.names if name not in known]
+    if unknown:
+        raise InvalidInputError(
+            f"there is no column {unknown[0]!r}", table=state.name, columns=", ".join(sorted(known))
+        )
+    return RowsWriter(options, state, overwrite=overwrite)
+
+
+def change_writer(given: Mapping[str, str], *, overwrite: bool) -> ChangesWriter:
+    """A writer of change events.
+
+    Raises:
+        InvalidInputError: A wrong option; `overwrite`, which changes cannot do.
+        NotFoundError: There is no such table.
+    """
+    if overwrite:
+        raise InvalidInputError("changes are appended", action="use mode('append')")
+    task, _ = _change_task(given, stream=False)
+    return ChangesWriter(task)
+
+
+def stream_writer(given: Mapping[str, str], *, overwrite: bool) -> StreamWriter:
+    """A writer of micro-batches.
+
+    Raises:
+        InvalidInputError: A wrong or missing option; another output mode than append.
+        NotFoundError: There is no such table.
+    """
+    if overwrite:
+        raise InvalidInputError("changes are appended", action="use outputMode('append')")
+    task, options = _change_task(given, stream=True)
+    query_id = options.values.optional_text("query-id")
+    if not query_id:
+        raise InvalidInputError(
+            "missing option 'query-id' of writing a stream",
+            action="give every checkpoint a name of its own",
+        )
+    return StreamWriter(task, query_id)
+
+
+def _change_task(given: Mapping[str, str], *, stream: bool) -> tuple[ChangeTask, SourceOptions]:
+    name = str(given.get(FORMAT.name, "")).strip().lower()
+    if name not in FACTORIES:
+        raise InvalidInputError(
+            f"unknown change format {name!r}" if name else "missing option 'format' of writing",
+            action=f"use one of {', '.join(FACTORIES)}",
+        )
+    table = STREAM_WRITE_OPTIONS if stream else WRITE_OPTIONS
+    options, others = parse_change_options(given, table, [FACTORIES[name].options, SINK_OPTIONS])
+    plan = plan_sink(
+        options.open(),
+        options.identifier,
+        format_name=name,
+        options=others,
+        branch=options.values.optional_text("branch") or STAGING_BRANCH,
+    )
+    return ChangeTask(options, plan, name, others), options
+
+
+def _hashes(changes: pa.Table, key: Sequence[str]) -> NDArray[np.uint64]:
+    if not key or not changes.num_rows:
+        return np.empty(0, np.uint64)
+    columns = [changes.column(name).combine_chunks() for name in key]
+    return np.unique(key_hashes(columns))
