@@ -15,6 +15,7 @@ _TIME_STEPS_MS = tuple(
     )
 )  # fmt: skip
 _DAY_MS = 86_400_000
+_QUARTER_MS = 90 * _DAY_MS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +66,8 @@ def time_ticks(low_ms: float, high_ms: float, *, count_max: int = 7) -> list[int
 
 def time_labels(ticks: Sequence[int]) -> list[str]:
     """What ticks say: as much of date and time as tells them apart."""
+    if len(ticks) > 1 and ticks[1] - ticks[0] >= _QUARTER_MS:
+        return [_utc(tick, "%b %Y") for tick in ticks]
     if len(ticks) > 1 and ticks[1] - ticks[0] >= _DAY_MS:
         return [_utc(tick, "%d %b") for tick in ticks]
     seconds = any(tick % 60_000 for tick in ticks)
