@@ -21,6 +21,7 @@ from tableformat.errors import (
 from tableformat.lookup.result import LookupResult, LookupSource
 from tableformat.lookup.session import Lookup
 from tableformat.runtime import Runtime
+from tableformat.spec import nanoseconds as _nanoseconds  # noqa: F401 - registers conversions
 from tableformat.table import Table
 from tableformat.table_catalog import TableCatalog, open_catalog
 from tableformat.table_scan import Scan

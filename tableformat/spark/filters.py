@@ -67,7 +67,7 @@ def spark_default(value: Any, kind: IcebergType) -> Column:
     array = constant_array(value, kind, 1)
     if isinstance(kind, DateType):
         array = array.cast(pa.int32())
-    elif isinstance(kind, TimestampType | TimestamptzType):
+    elif pa.types.is_timestamp(array.type):
         array = array.cast(pa.int64())
     return spark_literal(array[0].as_py(), kind)
 

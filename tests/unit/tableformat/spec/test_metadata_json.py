@@ -425,13 +425,6 @@ def test_struct_nested_too_deeply_is_corrupt_data() -> None:
         bad(format_version=4),
         bad(schemas=[schema(column("variant"))]),
         bad(schemas=[schema(column("int128"))]),
-        bad(
-            schemas=[
-                schema(
-                    column("timestamp_ns", **{"initial-default": "2020-01-01T00:00:00.000000001"})
-                )
-            ]
-        ),
     ],
 )
 def test_later_version_or_type_is_unsupported_and_names_the_file(raw: dict[str, Any]) -> None:
