@@ -16,6 +16,7 @@ from resolver.index_check import verify
 from resolver.runner import LocalRunner
 from resolver.spark_runner import SparkRunner, executor_cache
 from tableformat.errors import InvalidInputError, UnsupportedError
+from tests.support.s3_server import fresh_bucket, s3_properties
 from tests.support.staged_tables import StagedTable
 
 SCHEMA = pa.schema([("id", pa.int64()), ("note", pa.string())])
@@ -163,3 +164,27 @@ def test_damaged_shared_index_is_built_again_within_the_cycle(tmp_path, monkeypa
     found = {row["id"]: row["note"] for row in table.scan().to_arrow().to_pylist()}
     assert found == dict.fromkeys(range(100), "old") | {1: "new", 2: "newer"}
     assert verify(table, index_location=location).report.is_sound
+
+
+def test_index_in_s3_is_used_by_machines_that_share_nothing_else(tmp_path, monkeypatch):
+    warehouse = f"s3://{fresh_bucket()}/warehouse"
+    expected = {}
+    for number, machine in enumerate(["a", "b", "a"]):
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / machine))
+        catalog = tf.open_catalog(
+            "lake",
+            type="sql",
+            uri=f"sqlite:///{tmp_path}/catalog.db",
+            warehouse=warehouse,
+            **{"index-location": f"{warehouse}/indexes"},
+            **s3_properties(),
+        )
+        if number == 0:
+            catalog.create_table("t.rows", SCHEMA, primary_key=["id"])
+        table = catalog.load_table("t.rows")
+        table.stage(upserts=rows((1, f"v{number}"), (number + 10, "new")))
+        expected |= {1: f"v{number}", number + 10: "new"}
+        assert resolve(table).index == ("built" if number == 0 else "current")
+        found = {row["id"]: row["note"] for row in table.scan().to_arrow().to_pylist()}
+        assert found == expected
+    assert verify(table).report.is_sound
