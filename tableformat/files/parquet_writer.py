@@ -77,9 +77,10 @@ class ParquetFileWriter:
 
     def _row_id_encoding(self) -> dict[str, Any]:
         """Row ids of rewritten files rise in runs: as differences they take next to nothing."""
-        names = [".".join(leaf.path) for leaf in self._leaves]
-        if ROW_ID_FIELD.name not in names or any(leaf.repeated for leaf in self._leaves):
+        has_ids = any(leaf.field_id == ROW_ID_FIELD.field_id for leaf in self._leaves)
+        if not has_ids or any(leaf.repeated for leaf in self._leaves):
             return {}  # the names of columns in lists are the Parquet library's
+        names = [".".join(leaf.path) for leaf in self._leaves]
         return {
             "use_dictionary": [name for name in names if name != ROW_ID_FIELD.name],
             "column_encoding": {ROW_ID_FIELD.name: "DELTA_BINARY_PACKED"},
