@@ -6,7 +6,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
@@ -108,6 +108,16 @@ def run_seed(seed: int, *, steps: int = 500, trace: bool = False) -> SeedResult:
         profile=profile,
         trace=world.trace,
     )
+
+
+@dataclass(slots=True)
+class HeldClock(SimClock):
+    """Wall-clock time as it was when an operation began."""
+
+    held_ms: int = 0
+
+    def now_ms(self) -> int:
+        return self.held_ms
 
 
 class _Simulation:
@@ -313,10 +323,16 @@ class _Simulation:
 
     def clean_up(self, actor: Actor) -> None:
         """Orphan removal, its age limit beyond the longest write and the clock's error."""
-        load = self.table(self.environment(actor))
+        environment = self.environment(actor)
+        clock = HeldClock(actor)
+        runtime = replace(environment.runtime, clock=clock)
+        load = self.table(replace(environment, runtime=runtime))
         while True:
             actor.sleep(actor.rng.random() * 8_000)
             with self.operation(actor, Operation(actor.name, "clean")):
+                # The limit is right for this moment, so the task must not be held up before it
+                # asks for the time.
+                clock.held_ms = int(self.world.now_ms) + actor.skew_ms
                 age_ms = self.longest_write_ms() + 1_000 + max(actor.skew_ms, 0)
                 options = RemoveOrphansOptions(older_than_ms=int(age_ms), older_than_min_ms=0)
                 report = remove_orphans(load(), options, lock=self.lock, lock_timeout_ms=0)
