@@ -120,17 +120,21 @@ class EventBatch:
     def bad_records(self, reasons: Mapping[int, str]) -> pa.Table:
         """The events of some rows as `BAD_RECORD_SCHEMA`, in row order."""
         rows = sorted(reasons)
+        if not rows:
+            return BAD_RECORD_SCHEMA.empty_table()
         indices = pa.array(rows, pa.int64())
-        position = self.optional(POSITION)
+        bad = EventBatch(self.rows.take(indices))
+        position = bad.optional(POSITION)
         if position is None:
-            position = pc.binary_join_element_wise("event ", self.ordinals().cast(pa.string()), "")
-            file = self.optional(FILE)
+            ordinals = self.ordinals().take(indices).cast(pa.string())
+            position = pc.binary_join_element_wise("event ", ordinals, "")
+            file = bad.optional(FILE)
             if file is not None:
                 position = pc.binary_join_element_wise(file, position, ":")
         columns = [
-            pc.fill_null(position.take(indices), "unknown"),
+            pc.fill_null(position, "unknown"),
             pa.array([reasons[row] for row in rows], pa.string()),
-            *(self._raw(name).take(indices) for name in (VALUE, KEY)),
+            *(bad._raw(name) for name in (VALUE, KEY)),
         ]
         return pa.Table.from_arrays(columns, schema=BAD_RECORD_SCHEMA)
 
