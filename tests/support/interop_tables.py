@@ -18,6 +18,8 @@ from pyiceberg.table.update.spec import UpdateSpec
 from pyiceberg.transforms import BucketTransform, MonthTransform
 from pyiceberg.types import IntegerType, LongType, StringType
 
+from maintenance.tasks.compact import compact
+from maintenance.tasks.options import CompactOptions
 from resolver import resolve
 from tableformat import Table, TableCatalog
 from tableformat.commit.changeset import Changeset, CommitKind, Validation
@@ -26,6 +28,7 @@ from tableformat.commit.evolution import update_schema, update_spec
 from tableformat.commit.refs import create_branch
 from tableformat.paths import data_file_locations
 from tableformat.write.data_files import write_data_files
+from tests.support.lying_lock import GrantAllLock
 
 Row = dict[str, Any]
 Key = tuple[Any, ...]
@@ -513,6 +516,27 @@ def rewritten(catalog: TableCatalog) -> InteropCase:
     return made.case()
 
 
+def compacted(catalog: TableCatalog) -> InteropCase:
+    """Sorted by the compactor, rows deleted under it: new files and their DVs in one commit."""
+    made = KeyedTable.create(catalog, "compacted", partition_by=["region"])
+    for start in (0, 50, 80):
+        made.append(shop_rows(range(start, start + 20)))
+    made.delete([3, 51])
+    points = made.table.environment.runtime.fail_points.armed
+
+    def delete_beside(_: str) -> None:
+        points.pop("compact.before_commit", None)
+        made.delete([5, 55, 85])
+
+    points["compact.before_commit"] = delete_beside
+    options = CompactOptions(rewrite_all=True, strategy="sort", sort_by=("amount desc",))
+    report = compact(made.table, options, lock=GrantAllLock())
+    assert report.rebased_rows == 3
+    made.append(shop_rows(range(100, 105)))
+    made.delete([6])
+    return made.case()
+
+
 CASES: tuple[Callable[[TableCatalog], InteropCase], ...] = (
     no_deletes,
     dv,
@@ -531,4 +555,5 @@ CASES: tuple[Callable[[TableCatalog], InteropCase], ...] = (
     all_rows_deleted,
     no_snapshot,
     rewritten,
+    compacted,
 )
