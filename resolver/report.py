@@ -62,9 +62,10 @@ class ResolveReport:
         """One line for people."""
         if not self.staged_snapshots:
             return f"{self.table}: nothing to resolve"
+        late = f"; {self.outdated_rows:,} came too late" if self.outdated_rows else ""
         return (
             f"{self.table}: published {self.staged_snapshots} staged snapshots as "
             f"{self.target_snapshot_id}: {self.staged_rows:,} rows in {self.data_files} files, "
             f"{self.equality_deletes:,} equality deletes -> {self.deleted_rows:,} rows deleted by "
-            f"{self.dvs} deletion vectors, in {self.seconds:.2f} s"
+            f"{self.dvs} deletion vectors, in {self.seconds:.2f} s{late}"
         )

@@ -22,6 +22,7 @@ from maintenance.cli.resolve import resolve_command
 from maintenance.cli.rewrite_manifests import rewrite_manifests_command
 from maintenance.cli.rewrite_vectors import rewrite_vectors_command
 from maintenance.cli.scan import scan
+from maintenance.cli.sequence import sequence
 from maintenance.cli.sql import sql
 from maintenance.cli.status import status
 from maintenance.cli.table import table
@@ -68,6 +69,7 @@ for command in (
 ):  # fmt: skip
     cli.add_command(command)
 table.add_command(immutable)
+table.add_command(sequence)
 for task_command in (
     compact_command,
     expire_command,

@@ -184,3 +184,6 @@ def test_command_line_declares_shows_and_drops(tmp_path: object) -> None:
     assert "no IMMUTABLE constraint" in run("immutable", "t.a", "--drop")
     assert "(not enforced)" in run("immutable", "t.a", "--columns", "region")
     assert '"immutable": [\n    "region"' in run("describe", "t.a", "--json")
+    assert run("sequence", "t.a") == "t.a has no sequence column\n"
+    assert run("sequence", "t.a", "--column", "region") == "region\n"
+    assert "no sequence column" in run("sequence", "t.a", "--drop")
