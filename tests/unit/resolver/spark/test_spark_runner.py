@@ -1,0 +1,145 @@
+"""Work on Spark: results, errors, and cycles that equal those of this process."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import tableformat as tf
+from resolver import resolve
+from resolver.index_check import verify
+from resolver.spark_runner import SparkRunner, is_cluster
+from tableformat.errors import CorruptDataError, StoreUnavailableError
+
+pytestmark = pytest.mark.spark
+
+SCHEMA = pa.schema([("id", pa.int64()), ("note", pa.string())])
+
+
+@pytest.fixture
+def table(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    catalog = tf.open_catalog("local", warehouse=str(tmp_path / "warehouse"))
+    table = catalog.create_table("t.rows", SCHEMA, primary_key=["id"])
+    for start in range(0, 300, 100):
+        table.append(rows(range(start, start + 100), "old"))
+    return table
+
+
+@pytest.fixture
+def runner(spark, table):
+    return SparkRunner(spark, table.environment.store)
+
+
+def rows(ids, note):
+    ids = list(ids)
+    return pa.table({"id": ids, "note": [note] * len(ids)}, schema=SCHEMA)
+
+
+def content(table):
+    found = table.refresh().scan().to_arrow().to_pydict()
+    return dict(zip(found["id"], found["note"], strict=True))
+
+
+def fail(error, item):
+    if item == 3:
+        raise error
+    return item
+
+
+def split(item):
+    yield item % 3, item
+    yield (item + 1) % 3, -item
+
+
+def merge(shard, parts):
+    return shard, sorted(parts)
+
+
+def test_results_are_in_the_order_of_the_items(runner):
+    assert runner.run(abs, range(0, -20, -1)) == list(range(20))
+    assert runner.run(abs, []) == []
+
+
+def test_error_of_a_task_keeps_its_class_and_context(runner):
+    error = CorruptDataError("the file is cut", location="s3://b/x.parquet")
+    with pytest.raises(CorruptDataError, match="the file is cut") as caught:
+        runner.run(partial(fail, error), range(5))
+    assert caught.value.context == {"location": "s3://b/x.parquet"}
+    with pytest.raises(CorruptDataError, match="the file is cut"):
+        runner.shuffle(partial(fail_split, error), range(5), merge, 3)
+
+
+def fail_split(error, item):
+    yield 0, fail(error, item)
+
+
+def test_trouble_that_stays_is_unavailable_and_one_line(runner):
+    with pytest.raises(StoreUnavailableError, match="disk is full") as caught:
+        runner.run(partial(fail, StoreUnavailableError("disk is full")), range(5))
+    assert "\n" not in str(caught.value)
+
+
+def test_shuffle_brings_the_parts_of_a_shard_together(runner):
+    found = runner.shuffle(split, range(6), merge, 4, more=[(2, 100)])
+    assert found == [
+        (0, [-5, -2, 0, 3]),
+        (1, [-3, 0, 1, 4]),
+        (2, [-4, -1, 2, 5, 100]),
+        (3, []),
+    ]
+
+
+def test_a_local_session_is_no_cluster(spark):
+    assert not is_cluster(spark)
+
+
+def test_cycle_on_spark_uses_the_local_index_of_one_machine(spark, table, tmp_path):
+    table.stage(upserts=rows([5, 300], "new"), deletes=pa.table({"id": [7]}))
+    report = resolve(table, engine="spark", spark=spark)
+    assert (report.engine, report.deleted_rows) == ("spark", 2)
+    expected = dict.fromkeys(range(300), "old") | {5: "new", 300: "new"}
+    del expected[7]
+    assert content(table) == expected
+    assert (tmp_path / "warehouse" / ".icefold" / "index").exists()
+    assert verify(table).report.is_sound
+
+
+def test_auto_takes_the_active_session_from_the_threshold_on(spark, table):
+    table.set_properties({"icefold.resolve.spark-rows-min": "6"})
+    table.stage(upserts=rows([1, 2], "few"))
+    assert resolve(table).engine == "local"
+    table.stage(upserts=rows([1, 2, 3], "more"))
+    assert resolve(table, spark=spark).engine == "spark"
+
+
+def test_damaged_staged_file_stops_the_cycle_with_its_name(spark, table):
+    table.stage(upserts=rows([5], "new"))
+    deletes = next(
+        Path(table.state.metadata.location.removeprefix("file://")).rglob("*eq-deletes.parquet")
+    )
+    deletes.write_bytes(deletes.read_bytes()[:-20])
+    before = table.refresh().state.head("main").snapshot_id
+    with pytest.raises(CorruptDataError, match=deletes.name):
+        resolve(table, engine="spark", spark=spark)
+    assert table.refresh().state.head("main").snapshot_id == before
+
+
+def test_equality_deletes_on_the_target_itself_are_converted(spark, table):
+    location = f"{table.state.metadata.location}-index"
+    table.stage(upserts=rows([5, 6], "new"), deletes=pa.table({"id": [7]}))
+    table.stage(upserts=rows([5], "newer"))
+    report = resolve(
+        table, staging="staging", target="staging", engine="spark", spark=spark,
+        index_location=location,
+    )  # fmt: skip
+    assert (report.engine, report.index, report.deleted_rows) == ("spark", "built", 4)
+    found = table.refresh().scan(branch="staging").to_arrow().to_pydict()
+    expected = dict.fromkeys(range(300), "old") | {5: "newer", 6: "new"}
+    del expected[7]
+    assert dict(zip(found["id"], found["note"], strict=True)) == expected
+    assert len(found["id"]) == len(expected)
+    assert verify(table, target="staging", index_location=location).report.is_sound
