@@ -1,0 +1,269 @@
+"""Lookup join: a stream or a frame gets the columns of a table's rows with the same key.
+
+```
+rows ──> tasks: key columns ─> Lookup (index on this machine, else a pruned scan) ─> rows + columns
+```
+
+No state is kept for the join and nothing is shuffled: each task asks for the keys of its rows.
+Tasks of one Python worker share open files and caches. A batch frame is joined with the snapshot
+that the table had when `enrich` was called; a stream with the head at the moment of each task.
+
+On several machines the index must be where the tasks run: without one, tasks scan the files that
+may hold their keys, which is right and slower.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal, cast
+
+import numpy as np
+import pyarrow as pa
+from pyiceberg.schema import Schema
+from pyspark.sql import DataFrame
+from pyspark.sql import types as spark
+
+from tableformat.catalog.base import Catalog, Identifier
+from tableformat.catalog.open import open_backend
+from tableformat.catalog.pinned import PinnedCatalog
+from tableformat.environment import Environment
+from tableformat.errors import InvalidInputError, UnsupportedError
+from tableformat.lookup.session import Lookup
+from tableformat.spark.types import spark_schema, to_spark_batch
+from tableformat.spec.secondary_indexes import secondary_indexes
+from tableformat.store.base import ObjectStore
+from tableformat.table import Table
+
+How = Literal["left", "inner"]
+LOOKUPS_MAX = 4  # kept per worker, with their caches
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Join:
+    """What a task needs. Pickles.
+
+    Attributes:
+        identifier: The table.
+        pinned: Its version; None: the head when a task runs.
+        store: Reads the pinned version's files.
+        catalog: Name and properties of the catalog, to ask for the head.
+        index: The secondary index; None: the primary key's.
+        on: Key column by column of the frame.
+        schema: The table's columns wanted, all optional.
+        names: Their names in the result.
+        how: `left` keeps rows without a match.
+    """
+
+    identifier: Identifier
+    pinned: PinnedCatalog | None
+    store: ObjectStore | None
+    catalog: tuple[str, Mapping[str, str]] | None
+    index: str | None
+    on: Mapping[str, str]
+    schema: Schema
+    names: tuple[str, ...]
+    how: How
+
+    def environment(self) -> Environment:
+        """Where a task looks up."""
+        if self.pinned is not None and self.store is not None:
+            return Environment(cast("Catalog", self.pinned), self.store)
+        assert self.catalog is not None
+        return open_backend(*self.catalog)
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """What lookups that may be shared have in common."""
+        place = self.pinned.state.metadata_location if self.pinned else repr(self.catalog)
+        return (self.identifier, place)
+
+
+def enrich(
+    frame: DataFrame,
+    table: Table,
+    *,
+    on: str | Sequence[str] | Mapping[str, str],
+    columns: Sequence[str] | None = None,
+    how: How = "left",
+    prefix: str = "",
+) -> DataFrame:
+    """Add columns of a table to the rows of a stream or frame, found by key.
+
+    Args:
+        frame: Streaming or not.
+        table: The table that is looked up; refreshed.
+        on: The key columns: the primary key's, or those of a declared index. A dict maps columns of
+            the frame to columns of the table where names differ.
+        columns: Columns of the table to add; None: all but the key's.
+        how: `left` keeps rows without a match, with NULL; `inner` drops them. A key with several
+            rows gives a row for each. NULL matches nothing, as in SQL.
+        prefix: Put before the names of the columns that are added.
+
+    Raises:
+        InvalidInputError: The columns are no key or index of the table, a column is unknown, or
+            two columns of the result would have the same name.
+        UnsupportedError: Tasks cannot reach the store, because it lives in this process.
+    """
+    if how not in ("left", "inner"):
+        raise InvalidInputError("enrich joins left or inner", how=repr(how))
+    state = table.refresh().state
+    by_frame = _key_columns(frame, on)
+    index = _index_on(table, list(by_frame.values()))
+    schema = _added_schema(table, columns, set(by_frame.values()))
+    names = tuple(prefix + field.name for field in schema.fields)
+    _check_names(frame, names)
+    environment = table.environment
+    if frame.isStreaming:
+        pinned, store = None, None
+    else:
+        pinned = PinnedCatalog.of(environment.catalog.name, environment.catalog.properties, state)
+        store = environment.store
+        _check_pickles(store)
+    catalog = (environment.catalog.name, dict(environment.catalog.properties))
+    join = _Join(
+        identifier=table.identifier,
+        pinned=pinned,
+        store=store,
+        catalog=catalog if pinned is None else None,
+        index=index,
+        on=by_frame,
+        schema=schema,
+        names=names,
+        how=how,
+    )
+    added = spark_schema(schema)
+    fields = [
+        spark.StructField(name, field.dataType, nullable=True)
+        for name, field in zip(names, added.fields, strict=True)
+    ]
+    result = spark.StructType([*frame.schema.fields, *fields])
+    run: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]] = partial(_run, join=join)
+    return frame.mapInArrow(run, result)
+
+
+def _run(batches: Iterator[pa.RecordBatch], *, join: _Join) -> Iterator[pa.RecordBatch]:
+    """Runs on a worker: each batch with the columns of its keys' rows."""
+    lookup = _lookup_of(join)
+    for batch in batches:
+        if batch.num_rows:
+            yield join_batch(batch, lookup, join)
+
+
+def join_batch(batch: pa.RecordBatch, lookup: Lookup, join: _Join) -> pa.RecordBatch:
+    """One batch of the frame with the table's columns."""
+    keys = {name: batch.column(column) for column, name in join.on.items()}
+    complete = np.ones(batch.num_rows, dtype=np.bool_)
+    for column in keys.values():
+        complete &= column.is_valid().to_numpy(zero_copy_only=False)
+    asked = np.flatnonzero(complete)
+    taken = pa.array(asked)
+    found = lookup.find(
+        {name: column.take(taken) for name, column in keys.items()},
+        [field.name for field in join.schema.fields],
+        index=join.index,
+    )
+    left, right = asked[found.key], np.arange(len(found), dtype=np.int64)
+    if join.how == "left":
+        alone = np.setdiff1d(np.arange(batch.num_rows), left)
+        left = np.concatenate([left, alone])
+        right = np.concatenate([right, np.full(len(alone), -1, dtype=np.int64)])
+        order = np.argsort(left, kind="stable")
+        left, right = left[order], right[order]
+    rows = found.rows.combine_chunks().take(pa.array(right, mask=right < 0))
+    added = _one_batch(rows)
+    if len(left):
+        added = to_spark_batch(added, join.schema)
+    kept = batch.take(pa.array(left))
+    return pa.RecordBatch.from_arrays(
+        [*kept.columns, *added.columns], names=[*batch.schema.names, *join.names]
+    )
+
+
+def _one_batch(table: pa.Table) -> pa.RecordBatch:
+    columns = [
+        column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
+        for column in table.columns
+    ]
+    # Rows without a match have NULL, also in required columns.
+    schema = pa.schema([field.with_nullable(True) for field in table.schema])
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+_lookups: OrderedDict[tuple[object, ...], Lookup] = OrderedDict()
+
+
+def _lookup_of(join: _Join) -> Lookup:
+    """The worker's lookup of a table; kept between tasks."""
+    found = _lookups.pop(join.key, None)
+    if found is None:
+        found = Lookup(join.environment(), join.identifier)
+    _lookups[join.key] = found
+    while len(_lookups) > LOOKUPS_MAX:
+        _, oldest = _lookups.popitem(last=False)
+        oldest.close()
+    return found
+
+
+def _key_columns(frame: DataFrame, on: str | Sequence[str] | Mapping[str, str]) -> dict[str, str]:
+    if isinstance(on, str):
+        on = [on]
+    pairs = dict(on) if isinstance(on, Mapping) else {name: name for name in on}
+    for name in pairs:
+        if name not in frame.columns:
+            raise InvalidInputError(
+                f"the frame has no column {name!r}", columns=", ".join(frame.columns)
+            )
+    return pairs
+
+
+def _index_on(table: Table, columns: list[str]) -> str | None:
+    """The index on exactly these columns; None for the primary key's."""
+    wanted = sorted(columns)
+    if wanted == sorted(table.primary_key):
+        return None
+    declared = secondary_indexes(table.state.metadata)
+    for index in declared.values():
+        if sorted(index.columns) == wanted:
+            return index.name
+    known = [", ".join(table.primary_key), *(", ".join(i.columns) for i in declared.values())]
+    raise InvalidInputError(
+        f"there is no index on {', '.join(columns)}",
+        table=table.name,
+        indexed=" | ".join(known),
+        action="declare one with add_index, or join on the primary key",
+    )
+
+
+def _added_schema(table: Table, columns: Sequence[str] | None, key: set[str]) -> Schema:
+    by_name = {field.name: field for field in table.schema.fields}
+    names = [n for n in by_name if n not in key] if columns is None else list(columns)
+    for name in names:
+        if name not in by_name:
+            raise InvalidInputError(f"there is no column {name!r}", columns=", ".join(by_name))
+    fields = [by_name[name].model_copy(update={"required": False}) for name in names]
+    return Schema(*fields)
+
+
+def _check_names(frame: DataFrame, added: Sequence[str]) -> None:
+    taken = [name.lower() for name in frame.columns]
+    for name in added:
+        if name.lower() in taken:
+            raise InvalidInputError(
+                f"two columns of the result would be called {name!r}",
+                action="choose columns, or give a prefix",
+            )
+        taken.append(name.lower())
+
+
+def _check_pickles(store: Any) -> None:
+    try:
+        pickle.dumps(store)
+    except (TypeError, pickle.PicklingError, AttributeError) as error:
+        raise UnsupportedError(
+            f"Spark's workers cannot read from {type(store).__name__}",
+            action="use a store outside of this process",
+        ) from error
