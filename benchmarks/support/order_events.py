@@ -89,11 +89,28 @@ class OrderEvents:
 
     @classmethod
     def draw(
-        cls, events: int, *, files: int, seed: int, late_across_files: bool = False
+        cls,
+        events: int,
+        *,
+        files: int,
+        seed: int,
+        late_across_files: bool = False,
+        keys: int | None = None,
+        first_event: int = 0,
     ) -> OrderEvents:
-        """Draw a change stream; equal arguments give equal streams."""
+        """Draw a change stream; equal arguments give equal streams.
+
+        Args:
+            events: How many.
+            files: In how many files, of about the same size.
+            seed: Of everything that is random.
+            late_across_files: Late events may arrive in a later file than their own.
+            keys: How many orders there are; None: three for ten events.
+            first_event: How many events other draws of the same stream had before. Each draw
+                begins with orders it does not know, so inserts may repeat an order.
+        """
         draw = np.random.default_rng(seed)
-        key = _keys(events, draw)
+        key = _keys(events, keys or max(int(events * KEYS_PER_EVENT), 10), draw)
         order = np.argsort(key, kind="stable")
         first = np.ones(events, np.bool_)
         first[1:] = key[order][1:] != key[order][:-1]
@@ -101,7 +118,7 @@ class OrderEvents:
         operation[order] = _operations(first, draw)
         previous = np.full(events, -1, np.int64)
         previous[order[1:]] = np.where(first[1:], -1, order[:-1])
-        rows = _rows(key, order, operation, draw)
+        rows = _rows(key, order, operation, first_event, draw)
         bounds = np.linspace(0, events, files + 1).astype(np.int64)
         arrival = np.arange(events, dtype=np.float64)
         late = draw.random(events) < LATE
@@ -184,7 +201,7 @@ class OrderFold:
         )
 
     def add(self, path: Path) -> None:
-        """Apply one more file."""
+        """Apply one more file, or all that a glob pattern names."""
         keys = ", ".join(KEY)
         self.duck.execute(
             f"""
@@ -214,8 +231,7 @@ class OrderFold:
 _FIELDS = {field.name: field.type for field in orders_schema()}
 
 
-def _keys(events: int, draw: np.random.Generator) -> Integers:
-    keys = max(int(events * KEYS_PER_EVENT), 10)
+def _keys(events: int, keys: int, draw: np.random.Generator) -> Integers:
     hot = int(keys * HOT_KEYS)
     is_hot = draw.random(events) < HOT_EVENTS
     return np.where(is_hot, draw.integers(0, hot, events), draw.integers(hot, keys, events))
@@ -223,7 +239,7 @@ def _keys(events: int, draw: np.random.Generator) -> Integers:
 
 def _operations(first: Mask, draw: np.random.Generator) -> Integers:
     """Operations of events sorted by key: a delete needs a row, an insert needs none."""
-    drawn = (draw.random(len(first)) < DELETES / (1 - first.mean())) & ~first
+    drawn = (draw.random(len(first)) < DELETES / max(1 - first.mean(), DELETES)) & ~first
     begins = np.flatnonzero(drawn & ~np.concatenate([[False], drawn[:-1]]))
     number_in_run = np.zeros(len(first), np.int64)
     if len(begins):
@@ -235,7 +251,11 @@ def _operations(first: Mask, draw: np.random.Generator) -> Integers:
 
 
 def _rows(
-    key: Integers, order: Integers, operation: Integers, draw: np.random.Generator
+    key: Integers,
+    order: Integers,
+    operation: Integers,
+    first_event: int,
+    draw: np.random.Generator,
 ) -> pa.Table:
     events = len(key)
     inserts = operation == INSERT
@@ -246,7 +266,7 @@ def _rows(
     age = np.empty(events, np.int64)
     age[order] = np.arange(events)
     age = np.minimum((age - age[born]) // 2, len(STATES) - 1)
-    number = np.arange(events, dtype=np.int64)
+    number = np.arange(first_event, first_event + events, dtype=np.int64)
     draws = draw.integers(0, 1 << 40, events)
     carrier = pa.array((draws % 10 + 1)[born].astype(np.int32), mask=age < 3)
     cents = np.zeros((events, 2), np.int64)  # 128-bit unscaled values, the low word first

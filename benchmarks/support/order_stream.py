@@ -1,8 +1,9 @@
-"""`python -m benchmarks.support.order_stream WAREHOUSE TABLE EVENTS CHECKPOINT`: the streaming job.
+"""`python -m benchmarks.support.order_stream WAREHOUSE TABLE EVENTS CHECKPOINT [follow]`: the job.
 
-Streams the files of a folder, one per micro-batch, until all are staged. Prints one JSON line when
-the query runs, and one per batch that is committed. It is a process of its own so that it can be
-killed at any instant, its JVM with it.
+Streams the files of a folder, one per micro-batch, until all are staged. With `follow` it takes
+whatever there is into each batch, and goes on until its input ends. Prints one JSON line when the
+query runs, and one per batch that is committed. It is a process of its own so that it can be killed
+at any instant, its JVM with it.
 """
 
 from __future__ import annotations
@@ -16,9 +17,11 @@ from tableformat.cdc.ingest import IngestResult
 from tableformat.spark.session import local_session
 from tableformat.spark.stream_writer import file_events, write_stream
 
+FOLLOWED_FILES = 1000
+
 
 def main() -> None:
-    warehouse, name, events, checkpoint = sys.argv[1:]
+    warehouse, name, events, checkpoint, *follow = sys.argv[1:]
     table = tf.open_catalog("local", warehouse=warehouse).load_table(name)
     spark = local_session("orders", cores=2)
 
@@ -28,13 +31,17 @@ def main() -> None:
     query = write_stream(
         table.environment,
         table.identifier,
-        file_events(spark, events),
+        file_events(spark, events, files_per_batch=FOLLOWED_FILES if follow else 1),
         checkpoint=checkpoint,
         options=OPTIONS,
-        trigger={"availableNow": True},
+        trigger=None if follow else {"availableNow": True},
         on_batch=on_batch,
     )
     _say(started=True)
+    if follow:
+        sys.stdin.read()
+        query.processAllAvailable()
+        query.stop()
     query.awaitTermination()
     spark.stop()
 
