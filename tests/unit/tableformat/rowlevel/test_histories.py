@@ -1,0 +1,237 @@
+"""Histories of concurrent statements, resolver cycles and compactions, and their checker.
+
+A statement may be interrupted at each of its phases by others, which may be interrupted in turn. A
+run is a pure function of its seed. The checker knows the snapshot each statement read and the order
+of commits, takes the rows of every snapshot from the files with code of its own, and holds them
+against dicts:
+
+* always: what a snapshot changed is what its operation writes on the snapshot it *read*, and no two
+  operations, neither of which saw the other, wrote one row (snapshot isolation, I14);
+* under `serializable`: it is also what the operation writes on the snapshot *before* it (a serial
+  history in commit order).
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import pytest
+
+from resolver import resolve
+from resolver.index_check import verify
+from tableformat.environment import Environment
+from tableformat.errors import CommitConflictError
+from tests.support.memory_tables import memory_catalog
+from tests.support.rowlevel_histories import (
+    NAME,
+    SCHEMA,
+    Change,
+    Row,
+    Rows,
+    add_to_ids,
+    applied,
+    as_table,
+    compact,
+    delete_ids,
+    delete_rich,
+    load,
+    move_poor,
+    stored_rows,
+    tax_region,
+)
+
+PHASES = ("rowlevel.after_plan", "rowlevel.after_scan", "rowlevel.before_commit",
+          "commit.before_swap")  # fmt: skip
+DEPTH_MAX = 2
+INTERRUPTED = 0.35
+KEYS = 40
+
+
+@dataclass
+class Landed:
+    """One commit on main. `read` None: it read its parent (blind writes)."""
+
+    what: str
+    read: int | None
+    change: Change | None = None
+    writes: Mapping[int, Row | None] = field(default_factory=dict)
+
+
+@dataclass
+class History:
+    """Runs operations, interrupts them, and remembers what landed."""
+
+    environment: Environment
+    rng: random.Random
+    isolation: str
+    landed: dict[int, Landed] = field(default_factory=dict)
+    outcomes: Counter[str] = field(default_factory=Counter)
+    depth: int = 0
+    statements: int = 0
+    next_key: int = KEYS
+
+    def arm(self) -> None:
+        for phase in PHASES:
+            self.environment.runtime.fail_points.armed[phase] = self._interrupt
+
+    def step(self) -> None:
+        roll = self.rng.random()
+        if roll < 0.72:
+            self._statement()
+        elif roll < 0.82:
+            self._append()
+        elif roll < 0.92:
+            self._publish()
+        else:
+            self._compact()
+
+    def _interrupt(self, _: str) -> None:
+        if self.depth < DEPTH_MAX and self.rng.random() < INTERRUPTED:
+            self.depth += 1
+            try:
+                self.step()
+            finally:
+                self.depth -= 1
+
+    def _statement(self) -> None:
+        self.statements += 1
+        change = self._draw()
+        table = load(self.environment)
+        options = {"mode": self.rng.choice(["merge-on-read", "copy-on-write"])}
+        if self.rng.random() < 0.3:
+            options["retries"] = 2
+        try:
+            result = change.run(table, **options)
+        except CommitConflictError:
+            self.outcomes["conflict"] += 1
+            return
+        self.outcomes["committed" if result.snapshot else "nothing to do"] += 1
+        self.outcomes["planned again"] += result.plans > 1
+        if result.snapshot is not None:
+            read = result.context.target.snapshot_id
+            self.landed[result.snapshot.snapshot_id] = Landed("statement", read, change)
+
+    def _draw(self) -> Change:
+        rng = self.rng
+        low = rng.randrange(self.next_key)
+        match rng.randrange(6):
+            case 0:
+                return delete_ids(low, low + rng.randrange(1, 3))
+            case 1 | 2:
+                return add_to_ids(low, low + rng.randrange(1, 8), rng.randrange(1, 50))
+            case 3:
+                return delete_rich(rng.randrange(60, 200))
+            case 4:
+                return tax_region(rng.choice(["EU", "US"]), rng.randrange(1, 9))
+        return move_poor(rng.randrange(-30, 30), rng.choice(["EU", "US"]))
+
+    def _append(self) -> None:
+        rows = {self.next_key + i: ("EU", self.rng.randrange(90)) for i in range(2)}
+        self.next_key += 2
+        result = load(self.environment).append(as_table(rows))
+        self.landed[result.snapshot.snapshot_id] = Landed("append", None, writes=rows)
+
+    def _publish(self) -> None:
+        """Stage and resolve; the resolver matches again when its head moved, so it never fails."""
+        key = self.rng.randrange(self.next_key)
+        rows: Rows = {key: ("US", self.rng.randrange(90))}
+        gone = (key + 1) % self.next_key
+        table = load(self.environment)
+        keys = as_table({gone: (None, 0)}).select(["id"])
+        table.stage(upserts=as_table(rows), deletes=keys)
+        before = set(self._snapshots())
+        resolve(table)
+        for snapshot_id in self._snapshots():
+            if snapshot_id not in before and snapshot_id not in self.landed:
+                self.landed[snapshot_id] = Landed("publish", None, writes={**rows, gone: None})
+
+    def _compact(self) -> None:
+        try:
+            snapshot_id = compact(self.environment, lambda path: self.rng.random() < 0.6)
+        except (CommitConflictError, ValueError):
+            self.outcomes["compaction lost"] += 1
+            return
+        self.landed[snapshot_id] = Landed("compaction", None)
+
+    def _snapshots(self) -> list[int]:
+        """Main from its head to its first snapshot."""
+        state = load(self.environment).state
+        found, current = [], state.head("main")
+        while current is not None:
+            found.append(current.snapshot_id)
+            parent = current.parent_snapshot_id
+            current = None if parent is None else state.metadata.snapshot_by_id(parent)
+        return found
+
+    def check(self) -> None:
+        table = load(self.environment)
+        order = self._snapshots()[::-1]
+        rows = {each: stored_rows(self.environment, table, each) for each in order}
+        written: dict[int, Mapping[int, Row | None]] = {}
+        for at, snapshot_id in enumerate(order[1:], start=1):
+            landed, parent = self.landed[snapshot_id], order[at - 1]
+            writes = landed.writes
+            if landed.change is not None:
+                assert landed.read is not None
+                writes = landed.change.delta(rows[landed.read])
+                for other in order[order.index(landed.read) + 1 : at]:
+                    clash = {k for k in written[other] if k in rows[landed.read]} & writes.keys()
+                    assert not clash, f"both wrote {clash}: {landed} and {self.landed[other]}"
+                if self.isolation == "serializable":
+                    assert writes == landed.change.delta(rows[parent]), landed
+            written[snapshot_id] = writes
+            assert rows[snapshot_id] == applied(rows[parent], writes), landed
+
+
+def run_history(seed: int, isolation: str, statements: int, folder) -> History:
+    catalog = memory_catalog(index_directory=str(folder))
+    properties = {f"write.{each}.isolation-level": isolation for each in ("delete", "update")}
+    table = catalog.create_table(
+        NAME,
+        SCHEMA,
+        primary_key=["id"],
+        properties={**properties, "commit.retry.min-wait-ms": "0"},
+    )
+    rng = random.Random(seed)
+    base = {key: (rng.choice(["EU", "US"]), rng.randrange(90)) for key in range(KEYS)}
+    for start in range(0, KEYS, 10):
+        table.append(as_table({key: base[key] for key in range(start, start + 10)}))
+    history = History(catalog.environment, rng, isolation)
+    for snapshot_id in history._snapshots():
+        history.landed[snapshot_id] = Landed("base", None)
+    first = history._snapshots()[::-1]
+    for start, snapshot_id in zip(range(0, KEYS, 10), first, strict=True):
+        rows = {key: base[key] for key in range(start, start + 10)}
+        history.landed[snapshot_id] = Landed("base", None, writes=rows)
+    history.arm()
+    while history.statements < statements:
+        history.step()
+    catalog.environment.runtime.fail_points.armed.clear()
+    history.check()
+    return history
+
+
+@pytest.mark.parametrize("isolation", ["serializable", "snapshot"])
+def test_concurrent_statements_keep_their_isolation(tmp_path, isolation: str) -> None:
+    history = run_history(7, isolation, 30, tmp_path)
+    assert history.outcomes["committed"] >= 8, history.outcomes
+    assert history.outcomes["conflict"] >= 2, history.outcomes
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("isolation", ["serializable", "snapshot"])
+@pytest.mark.parametrize("seed", range(10))
+def test_five_hundred_statements_keep_their_isolation(tmp_path, isolation: str, seed: int) -> None:
+    run_history(seed, isolation, 50, tmp_path)
+
+
+def test_index_follows_statements(tmp_path) -> None:
+    history = run_history(11, "serializable", 12, tmp_path)
+    table = load(history.environment)
+    table.stage(upserts=as_table({3: ("EU", 1)}))
+    resolve(table)
+    report = verify(load(history.environment))
+    assert report.report.is_sound, report
