@@ -247,7 +247,9 @@ def _table(
     heads: Sequence[str], rows: Iterable[Sequence[str]], *, numbers_from: int | None = None
 ) -> str:
     def classed(number: int) -> str:
-        return ' class="n"' if numbers_from is not None and number >= numbers_from else ""
+        if numbers_from is not None and number >= numbers_from:
+            return ' class="n"'
+        return ' class="w"' if number < len(heads) - 1 else ""  # the last column takes the rest
 
     head = "".join(
         f'<th scope="col"{classed(number)}>{escape(text)}</th>' for number, text in enumerate(heads)
