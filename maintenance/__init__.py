@@ -1,1 +1,28 @@
 """Everything that runs on a schedule, the status view and the command line."""
+
+from __future__ import annotations
+
+from maintenance.scheduler import Scheduler, SchedulerEnd, SchedulerOptions
+from maintenance.settings import TaskName
+from maintenance.status import TableStatus, read_status
+from maintenance.tasks.compact import compact
+from maintenance.tasks.drop_dead_deletes import drop_dead_deletes
+from maintenance.tasks.expire import expire
+from maintenance.tasks.remove_orphans import remove_orphans
+from maintenance.tasks.rewrite_manifests import rewrite_manifests
+from maintenance.tasks.rewrite_vectors import rewrite_vectors
+
+__all__ = [
+    "Scheduler",
+    "SchedulerEnd",
+    "SchedulerOptions",
+    "TableStatus",
+    "TaskName",
+    "compact",
+    "drop_dead_deletes",
+    "expire",
+    "read_status",
+    "remove_orphans",
+    "rewrite_manifests",
+    "rewrite_vectors",
+]

@@ -444,7 +444,10 @@ class Scheduler:
             self._note(each, finished)
             each.needs_look = True
         for observer in self._observers:
-            observer(run)
+            try:
+                observer(run)
+            except Exception:
+                logger.exception("an observer of runs has failed")
 
     def _note(self, each: WatchedTable, finished: _Finished) -> None:
         assert each.look is not None

@@ -194,6 +194,21 @@ def test_tables_are_listed_by_namespace(backend: Backend) -> None:
     ]
 
 
+def test_metadata_locations_follow_commits_and_leave_missing_tables_out(backend: Backend) -> None:
+    catalog = backend.catalog()
+    before = create(catalog, TABLE)
+    others = [("shop", f"other{number}") for number in range(20)]  # enough for one read of all
+    for wanted in ([TABLE, others[0]], [TABLE, *others]):
+        found = catalog.metadata_locations(wanted)
+        if backend.kind == "rest":
+            assert found is None
+        else:
+            assert found == {TABLE: before.metadata_location}
+    after = catalog.commit(before, [SetPropertiesUpdate(updates={"a": "b"})])
+    for wanted in ([TABLE], [TABLE, *others]):
+        assert catalog.metadata_locations(wanted) in (None, {TABLE: after.metadata_location})
+
+
 def test_dropped_table_is_gone_but_its_files_stay(backend: Backend) -> None:
     environment = backend.open()
     state = create(environment.catalog, TABLE)

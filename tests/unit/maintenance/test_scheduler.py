@@ -3,16 +3,18 @@
 import threading
 import time
 from itertools import pairwise
+from types import ModuleType
 
 import pyarrow as pa
 import pytest
 
+import maintenance
 from lock import LeaseUnavailableError
 from maintenance.ledger import Outcome, ledger_path, load_ledger
 from maintenance.runners import TaskResult, run_resolve
 from maintenance.scheduler import Scheduler, SchedulerOptions
 from maintenance.settings import TaskName
-from tableformat import InvalidInputError, NotFoundError
+from tableformat import InvalidInputError, NotFoundError, StoreUnavailableError
 from tests.support.memory_tables import memory_catalog
 
 SCHEMA = pa.schema([("id", pa.int64()), ("note", pa.string())])
@@ -248,3 +250,53 @@ def test_long_task_ends_between_two_steps_when_it_is_stopped(catalog):
     assert stop().abandoned == ()
     assert [(run.task, run.outcome) for run in runs] == [(TaskName.COMPACT, Outcome.BUSY)]
     assert "as asked" in runs[0].text
+
+
+def test_catalog_without_cheap_pointers_is_followed_by_loading(catalog, monkeypatch):
+    table = new_table(catalog)
+    monkeypatch.setattr(catalog.environment.catalog, "metadata_locations", lambda _wanted: None)
+    stop = running(Scheduler(catalog, ["t.*"], runners=runners()))
+    try:
+        table.stage(upserts=rows(5))
+        wait_for(lambda: table.scan().to_arrow().num_rows == 3)
+    finally:
+        stop()
+
+
+def test_catalog_that_does_not_answer_is_asked_again(catalog, monkeypatch):
+    table = new_table(catalog)
+    backend, asked = catalog.environment.catalog, []
+    locations = backend.metadata_locations
+
+    def flaky(wanted):
+        asked.append(1)
+        if len(asked) == 2:
+            raise StoreUnavailableError("catalog is down")
+        return locations(wanted)
+
+    monkeypatch.setattr(backend, "metadata_locations", flaky)
+    monkeypatch.setattr("maintenance.scheduler.POLL_MAX_LOADING_MS", 200)
+    stop = running(Scheduler(catalog, ["t.*"], runners=runners()))
+    try:
+        wait_for(lambda: len(asked) > 2)
+        table.stage(upserts=rows(5))
+        wait_for(lambda: table.scan().to_arrow().num_rows == 3)
+    finally:
+        stop()
+
+
+def test_observer_that_fails_stops_nothing(catalog):
+    def observe(_run):
+        raise KeyError("observer")
+
+    table = new_table(catalog)
+    table.stage(upserts=rows(5))
+    scheduler = Scheduler(catalog, ["t.*"], runners=runners(), observers=[observe])
+    assert scheduler.run_once().runs
+    assert table.scan().to_arrow().num_rows == 3
+
+
+def test_public_names_are_sorted_and_exported():
+    names = {name for name, value in vars(maintenance).items() if not isinstance(value, ModuleType)}
+    wanted = sorted(name for name in names - {"annotations"} if not name.startswith("_"))
+    assert maintenance.__all__ == wanted
