@@ -8,6 +8,7 @@
 | `_partition`                    | partition values, a struct over the fields of all specs     |
 | `_row_id`                       | stored, else `first_row_id + _pos`; null without lineage     |
 | `_last_updated_sequence_number` | stored, else the file's sequence number; null likewise      |
+| `_deleted`                      | whether a delete killed it; asking for it brings such rows  |
 
 A table column of the same name hides the metadata column.
 """
@@ -20,12 +21,24 @@ from typing import Any
 import pyarrow as pa
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
-from pyiceberg.types import IntegerType, NestedField, StringType, StructType, UnknownType
+from pyiceberg.types import (
+    BooleanType,
+    IntegerType,
+    NestedField,
+    StringType,
+    StructType,
+    UnknownType,
+)
 
 from tableformat.scan.file_source import POSITIONS
 from tableformat.scan.key_fields import merged_fields
 from tableformat.spec.data_file import ManifestEntry
-from tableformat.spec.names import FILE_PATH_FIELD_ID, PARTITION_FIELD_ID, SPEC_ID_FIELD_ID
+from tableformat.spec.names import (
+    FILE_PATH_FIELD_ID,
+    IS_DELETED_FIELD_ID,
+    PARTITION_FIELD_ID,
+    SPEC_ID_FIELD_ID,
+)
 from tableformat.spec.types import (
     LAST_UPDATED_FIELD,
     POS_FIELD,
@@ -35,12 +48,22 @@ from tableformat.spec.types import (
 
 FILE_FIELD = NestedField(FILE_PATH_FIELD_ID, "_file", StringType(), required=True)
 SPEC_ID_FIELD = NestedField(SPEC_ID_FIELD_ID, "_spec_id", IntegerType(), required=True)
+DELETED_FIELD = NestedField(IS_DELETED_FIELD_ID, "_deleted", BooleanType(), required=True)
 PARTITION_NAME = "_partition"
+# Which rows of a batch are deleted, while it is worked on; a name no table column can have.
+DELETED = "\0deleted"
 
 # Stored in the file when a writer kept them, and read like any column.
 STORED_FIELDS = {field.name: field for field in (ROW_ID_FIELD, LAST_UPDATED_FIELD)}
 METADATA_COLUMNS = frozenset(
-    {FILE_FIELD.name, POS_FIELD.name, SPEC_ID_FIELD.name, PARTITION_NAME, *STORED_FIELDS}
+    {
+        FILE_FIELD.name,
+        POS_FIELD.name,
+        SPEC_ID_FIELD.name,
+        DELETED_FIELD.name,
+        PARTITION_NAME,
+        *STORED_FIELDS,
+    }
 )
 
 
@@ -65,7 +88,7 @@ def metadata_field(
     if name == PARTITION_NAME:
         struct = partition_struct(specs, schemas)
         return NestedField(PARTITION_FIELD_ID, name, struct, required=False)
-    fixed = {field.name: field for field in (FILE_FIELD, POS_FIELD, SPEC_ID_FIELD)}
+    fixed = {field.name: field for field in (FILE_FIELD, POS_FIELD, SPEC_ID_FIELD, DELETED_FIELD)}
     return {**fixed, **STORED_FIELDS}[name]
 
 
@@ -83,12 +106,14 @@ def metadata_column(
     entry: ManifestEntry,
     specs: Mapping[int, PartitionSpec],
 ) -> pa.Array:
-    """The column for the rows of `batch`, which holds positions and lineage if wanted."""
+    """The column for the rows of `batch`, which holds positions, lineage and flags if wanted."""
     data, rows = entry.data_file, batch.num_rows
     if field.name == POS_FIELD.name:
         return batch.column(POSITIONS)
     if field.name in STORED_FIELDS:
         return batch.column(field.name)
+    if field.name == DELETED_FIELD.name:
+        return batch.column(DELETED)
     if field.name == FILE_FIELD.name:
         return pa.repeat(pa.scalar(data.file_path, pa.string()), rows)
     if field.name == SPEC_ID_FIELD.name:

@@ -48,6 +48,11 @@ class Projection:
         """Whether a metadata column is computed from row ordinals."""
         return "_pos" in self.metadata_names
 
+    @property
+    def keeps_deleted(self) -> bool:
+        """Whether deleted rows are returned, too, and told by `_deleted`."""
+        return "_deleted" in self.metadata_names
+
 
 def project(plan: ScanPlan, columns: Sequence[str] | None) -> Projection:
     """Resolve column names; None is every table column and no metadata column.

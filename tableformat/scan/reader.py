@@ -26,6 +26,7 @@ from tableformat.environment import Environment
 from tableformat.files.deletion_vector import Positions
 from tableformat.scan.equality_deletes import EqualityDeletes
 from tableformat.scan.file_source import POSITIONS, FileSource
+from tableformat.scan.metadata_columns import DELETED
 from tableformat.scan.ordered_stream import stream_ordered
 from tableformat.scan.plan import FileScanTask, ScanPlan
 from tableformat.scan.position_deletes import PositionDeletes
@@ -193,8 +194,12 @@ class TaskReader:
             row_group_filter=file_projection.row_group_filter,
             wanted=wanted,
         )
+        keeps_deleted = self._projection.keeps_deleted
         for batch in batches:
-            live = batch if mask is None else mask.apply(batch)
+            if keeps_deleted:
+                live = _flagged(batch, mask)
+            else:
+                live = batch if mask is None else mask.apply(batch)
             if live.num_rows:
                 finished = file_projection.finish(live, task.entry, self._plan)
                 if finished.num_rows:
@@ -216,19 +221,31 @@ class _Mask:
         self._deleted = _ordinals(deleted)
 
     def apply(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        live = self.live(batch)
+        return batch if live is None else batch.filter(pa.array(live))
+
+    def live(self, batch: pa.RecordBatch) -> NDArray[np.bool_] | None:
+        """Which rows are not deleted; None: all of them."""
         positions = batch.column(POSITIONS).to_numpy(zero_copy_only=False)
         if not positions.size:
-            return batch
+            return None
         first, last = int(positions[0]), int(positions[-1])
         start, stop = np.searchsorted(self._deleted, [first, last + 1])
         if start == stop:
-            return batch
+            return None
         live: NDArray[np.bool_] = np.ones(positions.size, dtype=np.bool_)
         if last - first + 1 == positions.size:
             live[self._deleted[start:stop] - first] = False
         else:  # row groups were skipped: positions are ascending, with gaps
             live = ~np.isin(positions, self._deleted[start:stop], assume_unique=True)
-        return batch.filter(pa.array(live))
+        return live
+
+
+def _flagged(batch: pa.RecordBatch, mask: _Mask | None) -> pa.RecordBatch:
+    """The batch with a column that says which rows are deleted."""
+    live = None if mask is None else mask.live(batch)
+    deleted = np.zeros(batch.num_rows, np.bool_) if live is None else ~live
+    return batch.append_column(DELETED, pa.array(deleted))
 
 
 def _ordinals(positions: Positions) -> NDArray[np.int64]:

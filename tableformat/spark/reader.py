@@ -119,6 +119,7 @@ class _NativeScan:
         if self._columns.obstacle is not None:
             return [], list(tasks)
         join_obstacle = self._join.obstacle()
+        keeps_deleted = self._projection.keeps_deleted  # a join would drop the rows
         has_ids = self._with_field_ids(tasks)
         absent = absent_columns(self._store, self._plan, tasks, self._columns.fields.fields)
         words = 0
@@ -129,7 +130,7 @@ class _NativeScan:
             if task.dv is not None or task.position_deletes:
                 words += word_count(data.record_count)
             if (
-                (task.equality_deletes and join_obstacle is not None)
+                (task.equality_deletes and (join_obstacle is not None or keeps_deleted))
                 or not is_readable
                 or words > WORDS_TOTAL_MAX
                 or file_obstacle(data) is not None
@@ -215,7 +216,7 @@ class _NativeScan:
         helpers = self._columns.helpers | (frozenset() if lookup is None else lookup.helpers)
         frame = read_files(self._spark, paths, self._columns.fields, helpers)
         resolve = self._columns.resolver(missing)
-        if lookup is not None:
+        if lookup is not None and not self._projection.keeps_deleted:
             frame = frame.where(lookup.is_live())
         if self._filter is not None:
             frame = frame.where(spark_filter(self._filter, resolve))

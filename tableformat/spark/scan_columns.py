@@ -16,6 +16,7 @@ from pyspark.sql import functions as sf
 from tableformat.files.parquet_columns import FileColumn, file_columns
 from tableformat.scan.delete_index import sequence_number
 from tableformat.scan.metadata_columns import (
+    DELETED_FIELD,
     PARTITION_NAME,
     STORED_FIELDS,
     partition_array,
@@ -121,6 +122,8 @@ class ScanColumns:
         row_index = sf.col(ROW_INDEX)
         if name == "_pos":
             return row_index
+        if name == DELETED_FIELD.name:
+            return sf.lit(False) if lookup is None else ~lookup.is_live()
         assert lookup is not None, f"{name} is looked up per file"
         if name not in STORED_FIELDS:
             return lookup.value(_ARRAYS_OF[name][0])

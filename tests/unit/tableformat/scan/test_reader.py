@@ -37,6 +37,24 @@ def test_random_deletes_leave_the_rows_the_rules_leave(seed: int) -> None:
     assert scanned(table) == expected(table)
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_deleted_flag_brings_every_row_and_tells_which_are_dead(seed: int) -> None:
+    table = random_table(seed)
+    live = {(row.entry.data_file.file_path, row.position) for row in table.live_rows()}
+    for row_filter, keep in (
+        (None, lambda _: True),
+        ("amount > 2", lambda v: v[3] is not None and v[3] > 2),
+    ):
+        plan = plan_scan(table.environment(), table.state(), row_filter=row_filter)
+        result = to_table(table.environment(), plan, columns=["_deleted", "_file", "_pos", "id"])
+        assert Counter(tuple(row.values()) for row in result.to_pylist()) == Counter(
+            ((path, row.position) not in live, path, row.position, row.values.get(1))
+            for row in table.rows
+            for path in [row.entry.data_file.file_path]
+            if keep(row.values)
+        )
+
+
 @pytest.mark.parametrize("seed", range(60, 90))
 @pytest.mark.parametrize(
     ("text", "keep"),

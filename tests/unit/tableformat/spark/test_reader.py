@@ -113,6 +113,25 @@ def test_metadata_columns_alone_have_every_row(spark, new_table, columns) -> Non
     assert from_spark(table, spark, columns) == from_arrow(table, columns)
 
 
+@pytest.mark.parametrize("seed", [3, 5])
+def test_deleted_flag_brings_every_row(spark, new_table, seed) -> None:
+    table = random_table(seed, new_table)
+    columns = ["_deleted", "_pos", "id", "_file"]
+    assert len(from_spark(table, spark, columns)) == len(table.rows)
+    assert from_spark(table, spark, columns) == from_arrow(table, columns)
+    filtered = from_spark(table, spark, columns, "amount > 2")
+    assert filtered == from_arrow(table, columns, "amount > 2")
+
+
+def test_deleted_rows_come_from_sparks_own_scan(spark, new_table, monkeypatch) -> None:
+    table = new_table(KEYED)
+    table.commit()
+    [entry] = table.add(rows((1, "a", 1), (2, "b", 2)))
+    table.delete_vector(entry, [0])
+    monkeypatch.setattr(reader, "arrow_scan", None)
+    assert from_spark(table, spark, ["id", "_deleted"]) == comparable([(1, True), (2, False)])
+
+
 def test_frame_gives_the_same_rows_twice(spark, new_table) -> None:
     table = random_table(3, new_table)
     plan = plan_scan(table.environment(), table.state())
