@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,14 +25,18 @@ Row = tuple[int, str | None, int]
 
 @dataclass(eq=False, slots=True)
 class Operation:
-    """What an actor asked for. `keys` die in rows staged before, `rows` come."""
+    """What an actor asked for. `keys` die in rows staged before, `rows` come.
+
+    `becomes` is the meaning of an SQL statement: what a row is after it, None when it goes.
+    """
 
     actor: str
-    kind: str  # stage | append | publish | rewrite | rollback | expire | clean
+    kind: str  # stage | append | publish | statement | rewrite | rollback | expire | clean
     rows: tuple[Row, ...] = ()
     keys: frozenset[int] = frozenset()
     ids: list[int] = field(default_factory=list)
     outcome: str = "running"
+    becomes: Callable[[Row], Row | None] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +132,12 @@ class Oracle:
         """Row ids are unique; a row keeps its own, and what it holds, while it lives (I7, R42)."""
         now = self.identities[snapshot["snapshot-id"]]
         before = self.identities.get(snapshot.get("parent-snapshot-id", -1), {})
+        if operation.becomes is not None:
+            expected = _changed_identities(before, operation.becomes, snapshot["sequence-number"])
+            assert now == expected, (
+                f"a statement changed {set(now.items()) ^ set(expected.items())}"
+            )
+            return
         if operation.kind == "rewrite":
             assert now == before, f"a rewrite changed {set(now.items()) ^ set(before.items())}"
         changed = {row_id for row_id in now.keys() & before.keys() if now[row_id] != before[row_id]}
@@ -141,6 +152,15 @@ class Oracle:
             carried = 0 if marker is None else self.staged.index(int(marker)) + 1
             assert carried in {0, parent.published}, f"an append moved the marker to {marker}"
             return MainState(parent.rows + Counter(operation.rows), parent.published)
+        if operation.becomes is not None:
+            carried = 0 if marker is None else self.staged.index(int(marker)) + 1
+            assert carried == parent.published, f"a statement moved the marker to {marker}"
+            after: Counter[Row] = Counter()
+            for row, count in parent.rows.items():
+                became = operation.becomes(row)
+                if became is not None:
+                    after[became] += count
+            return MainState(after, parent.published)
         if operation.kind == "rewrite":
             carried = 0 if marker is None else self.staged.index(int(marker)) + 1
             assert carried == parent.published, f"a rewrite moved the marker to {marker}"
@@ -233,3 +253,16 @@ class Oracle:
             assert blob[4:8] == bytes([0xD1, 0xD3, 0x39, 0x64]), "not a deletion vector"
             self._vectors[offset, path] = BitMap64.deserialize(blob[8:-4])
         return self._vectors[offset, path]
+
+
+def _changed_identities(
+    before: dict[int, tuple[Row, int]], becomes: Callable[[Row], Row | None], sequence_number: int
+) -> dict[int, tuple[Row, int]]:
+    """A row keeps its id; only a row that changed was last updated by this snapshot (R42)."""
+    after = {}
+    for row_id, (row, updated) in before.items():
+        became = becomes(row)
+        if became is not None:
+            # An UPDATE that writes what was there is an update all the same; see `sim_run`.
+            after[row_id] = (became, updated if became == row else sequence_number)
+    return after

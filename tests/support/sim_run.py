@@ -151,6 +151,8 @@ class _Simulation:
             world.add("compactor", self.rewrite)
         if world.profile.has_cleaner:
             world.add("cleaner", self.clean_up)
+        if world.profile.has_statements:
+            world.add("statements", self.change)
 
     def _clean_environment(self) -> Environment:
         """Without faults and without hand-over: for the set-up and for the healed phase."""
@@ -235,6 +237,23 @@ class _Simulation:
             if rows:
                 with self.operation(actor, Operation(actor.name, "append", rows)):
                     table().append(as_table(rows))
+
+    def change(self, actor: Actor) -> None:
+        """SQL on main, serializable: each statement that lands is one of a serial history."""
+        load = self.table(self.environment(actor))
+        while True:
+            actor.sleep(actor.rng.random() * 4_000)
+            where, assignments, becomes = draw_statement(actor.rng, self.world.profile.keys)
+            mode = actor.rng.choice(["merge-on-read", "copy-on-write"])
+            operation = Operation(actor.name, "statement", becomes=becomes)
+            with self.operation(actor, operation):
+                if assignments:
+                    result = load().update(assignments, where, mode=mode)
+                else:
+                    result = load().delete(where, mode=mode)
+                self.world.outcomes["rows changed by statements"] += result.updated_rows + (
+                    result.deleted_rows or 0
+                )
 
     def resolve(self, actor: Actor) -> None:
         environment = self.environment(actor)
@@ -407,3 +426,39 @@ def as_table(rows: tuple[Row, ...]) -> pa.Table | None:
     columns = list(zip(*rows, strict=True))
     arrays = [pa.array(c, t.type) for c, t in zip(columns, SCHEMA, strict=True)]
     return pa.table(arrays, schema=SCHEMA)
+
+
+def draw_statement(
+    rng: random.Random, keys: int
+) -> tuple[str, dict[str, str], Callable[[Row], Row | None]]:
+    """A condition, assignments (none: DELETE), and what the statement makes of a row.
+
+    Every assignment changes every row that matches, so that row lineage has one right answer.
+    """
+    key = rng.randrange(keys)
+    match rng.randrange(5):
+        case 0:
+            return f"id = {key}", {}, lambda row: None if row[0] == key else row
+        case 1:
+            return (
+                "NOT (region = 'eu')",
+                {},
+                lambda row: None if row[1] not in {"eu", None} else row,
+            )
+        case 2:
+            return (
+                f"id >= {key}",
+                {"amount": "amount + 1000000"},
+                lambda row: (row[0], row[1], row[2] + 1_000_000) if row[0] >= key else row,
+            )
+        case 3:
+            return (
+                f"region IS NULL AND id <= {key}",
+                {"region": "'us'"},
+                lambda row: (row[0], "us", row[2]) if row[1] is None and row[0] <= key else row,
+            )
+    return (
+        f"region = 'us' AND amount > {key}",
+        {"region": "NULL", "amount": "amount + 1000000"},
+        lambda row: (row[0], None, row[2] + 1_000_000) if row[1] == "us" and row[2] > key else row,
+    )

@@ -59,6 +59,7 @@ class Profile:
     delay: float
     has_compactor: bool
     has_cleaner: bool
+    has_statements: bool
 
     @staticmethod
     def draw(rng: random.Random, steps: int) -> Profile:
@@ -90,6 +91,7 @@ class Profile:
             delay=rate(0.0, 0.01),
             has_compactor=rng.random() < 0.6,
             has_cleaner=rng.random() < 0.4,
+            has_statements=rng.random() < 0.6,
         )
 
 
