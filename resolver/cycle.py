@@ -290,10 +290,11 @@ class Cycle:
     ) -> DeadRows | None:
         """What the table declares about the versions of a row: check it, or decide by it."""
         given = (live, work.batch, work.numbered, matches)
-        check_immutable(self._environment, state, *given)
+        runner = self._engine.runner
+        check_immutable(self._environment, state, *given, runner=runner)
         if self._options.is_in_place:
             return None
-        return guarded_dead_rows(self._environment, state.metadata, *given)
+        return guarded_dead_rows(self._environment, state.metadata, *given, runner=runner)
 
     def _look_up(
         self, state: TableState, live: LiveFiles, keys: EncodedKeys

@@ -15,6 +15,7 @@ from resolver.index.base import Matches
 from resolver.match import Bools, Int64s
 from resolver.resolution import NumberedKeys, dead_by_position
 from resolver.row_values import ColumnReader, live_matches
+from resolver.runner import Runner
 from resolver.target import LiveFiles
 from tableformat.catalog.base import TableState
 from tableformat.environment import Environment
@@ -30,6 +31,8 @@ def check_immutable(
     batch: CycleInput,
     numbered: NumberedKeys,
     matches: Matches,
+    *,
+    runner: Runner | None = None,
 ) -> None:
     """Compare the versions of every key that has several.
 
@@ -40,6 +43,7 @@ def check_immutable(
         batch: The cycle's input.
         numbered: Its keys.
         matches: The index's answer for them.
+        runner: Where the columns are read; None: in this process.
 
     Raises:
         InvalidInputError: The constraint is broken. Names the first key, the columns and values.
@@ -65,7 +69,7 @@ def check_immutable(
     ids = sorted(matches.files)
     files = [live.data[matches.files[i].file_path].data_file for i in ids]
     slot = np.searchsorted(np.array(ids, dtype=np.int64), matches.file_id[known])
-    reader = ColumnReader(environment, metadata, (*key_ids, *compared))
+    reader = ColumnReader(environment, metadata, (*key_ids, *compared), runner)
     rows = reader.read_rows(
         [*files, *(each.file for each in batch.files)],
         np.concatenate([slot, len(files) + batch.rows.file[staged]]),

@@ -2,39 +2,71 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
 
 from resolver.index.base import Matches
 from resolver.match import Bools, Int64s, group_by_file
 from resolver.position_files import read_position_file
-from resolver.runner import THREADS_MAX
+from resolver.runner import LocalRunner, Runner
 from resolver.target import LiveFiles
 from tableformat.environment import Environment
+from tableformat.errors import error_context
 from tableformat.files.dv_file import read_deletion_vectors
 from tableformat.files.parquet_reader import read_data_file
 from tableformat.scan.key_fields import key_path, key_schema
 from tableformat.spec.data_file import DataFile
 from tableformat.spec.types import arrow_schema
+from tableformat.store.base import ObjectStore
 
-FILES_AT_ONCE = 8
+
+@dataclass(frozen=True, slots=True)
+class _FileReader:
+    """Reads one file; small enough to be sent to every task."""
+
+    store: ObjectStore
+    schema: Schema
+    specs: Mapping[int, PartitionSpec]
+    properties: Mapping[str, str]
+
+    def read(self, item: tuple[DataFile, npt.NDArray[np.int64] | None]) -> pa.Table:
+        """The columns of all rows, or of those at some positions (ascending, distinct)."""
+        file, positions = item
+        with error_context(location=file.file_path):
+            batches = read_data_file(
+                self.store,
+                file,
+                schema=self.schema,
+                spec=self.specs[file.spec_id],
+                properties=self.properties,
+                wanted=positions,
+            )
+            return pa.Table.from_batches(batches, schema=arrow_schema(self.schema))
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnReader:
-    """Reads columns by field id from data and delete files of any schema version."""
+    """Reads columns by field id from data and delete files of any schema version.
+
+    Attributes:
+        environment: Where the files are.
+        metadata: Schemas and specs.
+        field_ids: The columns.
+        runner: Where files are read; None: in this process.
+    """
 
     environment: Environment
     metadata: TableMetadata
     field_ids: tuple[int, ...]
+    runner: Runner | None = None
 
     @property
     def schema(self) -> Schema:
@@ -85,25 +117,11 @@ class ColumnReader:
         if not defaults:
             fields = [each.model_copy(update={"initial_default": None}) for each in schema.fields]
             schema = Schema(*fields)
-        specs, properties = self.metadata.specs(), self.metadata.properties
-
-        def read(item: tuple[DataFile, npt.NDArray[np.int64] | None]) -> list[pa.RecordBatch]:
-            file, positions = item
-            return list(
-                read_data_file(
-                    self.environment.store,
-                    file,
-                    schema=schema,
-                    spec=specs[file.spec_id],
-                    properties=properties,
-                    wanted=positions,
-                )
-            )
-
-        empty = pa.RecordBatch.from_pylist([], schema=arrow_schema(schema))
-        with ThreadPoolExecutor(THREADS_MAX) as pool:
-            batches = [batch for part in pool.map(read, wanted) for batch in part]
-        return pa.Table.from_batches([empty, *batches])
+        reader = _FileReader(
+            self.environment.store, schema, self.metadata.specs(), self.metadata.properties
+        )
+        parts = (self.runner or LocalRunner()).run(reader.read, list(wanted))
+        return pa.concat_tables([arrow_schema(schema).empty_table(), *parts])
 
 
 def live_matches(

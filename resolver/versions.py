@@ -38,6 +38,7 @@ from resolver.match import (
 )
 from resolver.resolution import DeadRows, NumberedKeys, dead_by_position, match_scopes
 from resolver.row_values import ColumnReader, live_matches
+from resolver.runner import Runner
 from resolver.target import LiveFiles
 from tableformat.environment import Environment
 from tableformat.spec.constraints import immutable_columns, sequence_field_id
@@ -72,6 +73,8 @@ def guarded_dead_rows(
     batch: CycleInput,
     numbered: NumberedKeys,
     matches: Matches,
+    *,
+    runner: Runner | None = None,
 ) -> DeadRows | None:
     """Which rows die by the table's sequence column; None for a table without one.
 
@@ -83,6 +86,7 @@ def guarded_dead_rows(
         batch: The cycle's input.
         numbered: Its keys.
         matches: The index's answer for them.
+        runner: Where the column is read; None: in this process.
 
     Raises:
         CorruptDataError: A file is damaged.
@@ -90,7 +94,7 @@ def guarded_dead_rows(
     field_id = sequence_field_id(metadata)
     if field_id is None:
         return None
-    reader = ColumnReader(environment, metadata, (field_id,))
+    reader = ColumnReader(environment, metadata, (field_id,), runner)
     alive = live_matches(environment, metadata, live, matches)
     sequences = _read_sequences(reader, live, batch, matches)
     return _judge(batch, numbered, matches, sequences, alive)
