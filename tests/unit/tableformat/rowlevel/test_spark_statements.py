@@ -1,0 +1,158 @@
+"""Statements on Spark: what they see, keep and refuse. Their results are the corpus's business."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import functions as sf
+from pyspark.sql import types as st
+
+from tableformat import open_catalog
+from tableformat.errors import InvalidInputError, UnsupportedError
+from tests.support.memory_tables import memory_catalog
+
+pytestmark = pytest.mark.spark
+
+SCHEMA = pa.schema([("id", pa.int64()), ("amount", pa.int64()), ("note", pa.string())])
+
+
+@pytest.fixture
+def catalog(tmp_path):
+    catalog = open_catalog("local", warehouse=str(tmp_path))
+    for name in ("orders", "changes"):
+        table = catalog.create_table(f"shop.{name}", SCHEMA, primary_key=["id"])
+        rows = [{"id": i, "amount": i * 10, "note": f"n{i}"} for i in range(6)]
+        table.append(pa.Table.from_pylist(rows, schema=SCHEMA))
+    return catalog
+
+
+def data_files(tmp_path) -> set[str]:
+    return {str(path) for path in tmp_path.rglob("data/**/*.*") if path.is_file()}
+
+
+@pytest.mark.parametrize("mode", ["merge-on-read", "copy-on-write"])
+def test_merge_keeps_row_ids_of_updated_rows(spark, catalog, mode) -> None:
+    orders = catalog.load_table("shop.orders")
+    source = pa.table({"id": [1, 9], "amount": [100, 900], "note": ["one", "nine"]})
+    result = orders.merge(source, "t.id = s.id", spark=spark, mode=mode)
+    assert (result.updated_rows, result.inserted_rows, result.deleted_rows) == (1, 1, 0)
+    columns = ["id", "amount", "_row_id", "_last_updated_sequence_number"]
+    rows = {row["id"]: tuple(row.values())[1:] for row in
+            orders.scan(columns=columns).to_arrow().to_pylist()}  # fmt: skip
+    assert rows[1] == (100, 1, 2)
+    assert rows[2] == (20, 2, 1)
+    assert rows[9][0] == 900
+    assert rows[9][1] > 5
+    assert len({row_id for _, row_id, _ in rows.values()}) == 7
+
+
+def test_other_tables_are_read_at_their_pinned_snapshots(spark, catalog) -> None:
+    points = catalog.environment.runtime.fail_points
+    changes = catalog.load_table("shop.changes")
+    points.armed["rowlevel.after_plan"] = lambda _: changes.delete("id < 3")
+    result = catalog.sql(
+        "DELETE FROM shop.orders WHERE id IN (SELECT id FROM shop.changes WHERE id < 4)",
+        spark=spark,
+    )
+    points.armed.clear()
+    assert result.deleted_rows == 4
+
+
+def test_older_versions_can_be_read_in_sub_queries(spark, catalog) -> None:
+    orders = catalog.load_table("shop.orders")
+    first = orders.state.head("main").snapshot_id
+    orders.delete("id < 4")
+    text = (
+        f"MERGE INTO shop.orders t USING (SELECT * FROM shop.orders VERSION AS OF {first}) s "
+        "ON t.id = s.id WHEN NOT MATCHED THEN INSERT *"
+    )
+    assert catalog.sql(text, spark=spark).inserted_rows == 4
+
+
+def test_metadata_columns_can_be_asked_for(spark, catalog) -> None:
+    assert catalog.sql(
+        "DELETE FROM shop.orders WHERE _pos < 2 AND _spec_id = 0 AND _row_id = 1", spark=spark
+    ).deleted_rows == 1  # fmt: skip
+
+
+def test_temporary_views_are_dropped(spark, catalog) -> None:
+    before = {table.name for table in spark.catalog.listTables()}
+    with pytest.raises(InvalidInputError):
+        catalog.sql(
+            "DELETE FROM shop.orders WHERE nope IN (SELECT id FROM shop.changes)", spark=spark
+        )
+    assert {table.name for table in spark.catalog.listTables()} == before
+
+
+def test_streams_are_refused(spark, catalog) -> None:
+    stream = spark.readStream.format("rate").load().withColumnRenamed("value", "id")
+    stream.createOrReplaceTempView("events")
+    for statement, operation in (
+        ("DELETE FROM shop.orders WHERE id IN (SELECT id FROM events)", "DELETE"),
+        ("UPDATE shop.orders SET amount = 0 WHERE id IN (SELECT id FROM events)", "UPDATE"),
+        ("MERGE INTO shop.orders t USING events s ON t.id = s.id WHEN MATCHED THEN DELETE",
+         "MERGE"),
+    ):  # fmt: skip
+        with pytest.raises(UnsupportedError) as caught:
+            catalog.sql(statement, spark=spark)
+        wanted = f"{operation} TABLE is not supported for streaming mode now"
+        assert caught.value.message == wanted
+    with pytest.raises(UnsupportedError, match="streaming mode"):
+        catalog.load_table("shop.orders").merge(stream, "t.id = s.id", spark=spark)
+    spark.catalog.dropTempView("events")
+
+
+def test_ambiguous_merge_is_refused_and_leaves_no_files(spark, catalog, tmp_path) -> None:
+    orders = catalog.load_table("shop.orders")
+    source = pa.table({"id": [1, 1], "amount": [5, 6], "note": ["a", "b"]})
+    before = data_files(tmp_path)
+    for clause in (
+        "WHEN MATCHED THEN UPDATE SET amount = s.amount",
+        "WHEN MATCHED AND s.amount = 5 THEN UPDATE SET amount = s.amount",
+        "WHEN MATCHED AND s.amount = 5 THEN DELETE",
+    ):
+        with pytest.raises(InvalidInputError, match="MERGE is ambiguous"):
+            orders.merge(source, "t.id = s.id", [clause], spark=spark)
+    assert data_files(tmp_path) == before
+    result = orders.merge(source, "t.id = s.id", ["WHEN MATCHED THEN DELETE"], spark=spark)
+    assert result.deleted_rows == 1
+
+
+def test_function_that_is_not_deterministic_is_refused(spark, catalog) -> None:
+    dice = sf.udf(lambda: 4, st.IntegerType()).asNondeterministic()
+    spark.udf.register("dice", dice)
+    with pytest.raises(InvalidInputError, match="not deterministic"):
+        catalog.sql("DELETE FROM shop.orders WHERE id = dice()", spark=spark)
+    with pytest.raises(InvalidInputError, match=r"rand\(\)"):
+        catalog.sql("UPDATE shop.orders SET amount = rand()", spark=spark)
+
+
+WRONG = [
+    ("UPDATE shop.orders SET amount = note", "wrong type; column=amount, type=long, found=string"),
+    ("UPDATE shop.orders SET id = NULL WHERE id = 1", "required column holds nulls"),
+    ("DELETE FROM shop.orders WHERE nope = 1", "Spark refuses the statement"),
+    ("UPDATE shop.orders SET amount = amount / (id - id)", "DIVIDE_BY_ZERO"),
+    ("MERGE INTO shop.orders t USING (SELECT 9 AS id) s ON t.id = s.id "
+     "WHEN NOT MATCHED THEN INSERT *", "which * needs; column=amount"),
+    ("MERGE INTO shop.orders t USING (SELECT 9 AS id) s ON t.id = s.id "
+     "WHEN NOT MATCHED AND t.id = 1 THEN INSERT (id) VALUES (s.id)", "Spark refuses"),
+    ("MERGE INTO shop.orders t USING nowhere s ON t.id = s.id WHEN MATCHED THEN DELETE",
+     "Spark refuses"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "message"), WRONG, ids=[text for text, _ in WRONG])
+def test_what_spark_refuses_is_one_clear_line(spark, catalog, tmp_path, text, message) -> None:
+    before = data_files(tmp_path)
+    with pytest.raises(InvalidInputError) as caught:
+        catalog.sql(text, spark=spark)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert data_files(tmp_path) == before
+
+
+def test_store_in_this_process_cannot_be_reached_by_workers(spark) -> None:
+    table = memory_catalog().create_table("shop.orders", SCHEMA, primary_key=["id"])
+    table.append(pa.table({"id": [1], "amount": [1], "note": ["x"]}))
+    with pytest.raises(UnsupportedError, match="workers cannot read"):
+        table.delete("abs(id) = 1", spark=spark)
