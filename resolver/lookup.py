@@ -22,6 +22,7 @@ from resolver.index.reader import IndexReader, current_state, open_reader
 from resolver.index_keeper import TargetHead, head_binding, index_folder, rows_to_put
 from resolver.key_reader import KeyReader
 from resolver.keys import EncodedKeys, encode_keys
+from resolver.shared_keeper import configured_root
 from resolver.target import live_files
 from tableformat.environment import Environment
 from tableformat.errors import CorruptDataError, NotFoundError, StoreUnavailableError
@@ -80,7 +81,7 @@ class IndexLocator:
         try:
             opened = self._opened(folder, wanted)
             if opened is None:
-                return NotLocated("there is no index yet; resolve builds it")
+                return NotLocated(self._why_missing(query))
             if not _is_for(opened.reader.binding, wanted):
                 return NotLocated("the index is for another table or key; resolve builds it afresh")
             keys = encode_keys(query.keys.columns, reader.key)
@@ -103,6 +104,11 @@ class IndexLocator:
         """See `RowLocator`."""
         for folder in list(self._open):
             self._forget(folder)
+
+    def _why_missing(self, query: KeyQuery) -> str:
+        if query.index is None and configured_root(self.environment) is not None:
+            return "the index is in shared storage; 'icefold index build' makes one on this machine"
+        return "there is no index yet; resolve builds it"
 
     def _branch(self, query: KeyQuery) -> str:
         """The branch whose index to ask: its own, else the published one's."""
