@@ -122,7 +122,7 @@ class DeltaLake:
         for part in parts(rows):
             write_deltalake(str(self.base), part, mode="append")
 
-    def run(self, operation: str, where: str, mode: str) -> tuple[float, int]:
+    def run(self, operation: str, where: str, mode: str) -> tuple[float, int]:  # noqa: ARG002
         from deltalake import DeltaTable
 
         copy = self.folder / "copy"

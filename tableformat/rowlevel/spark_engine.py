@@ -115,14 +115,13 @@ class SparkEngine:
         return answers.files
 
     def _delete(self, plan: StatementPlan, views: Views) -> RowChanges:
-        if not plan.scan.tasks:
-            views.check(plan.statement.where)
-            return RowChanges()
         frame = self._target(plan)
         if plan.statement.where is not None:
             frame = frame.where(views.column(plan.statement.where))
         frame = frame.select(FILE, POSITION)
         deterministic(frame, plan.statement.operation)
+        if not plan.scan.tasks:
+            return RowChanges()  # the names are right; there is nothing to read
         answers = Answers.of(frame.mapInArrow(collect_row_ids, ANSWERS).collect())
         gone = answers.gone
         return RowChanges(positions=gone.by_path, deleted_rows=gone.distinct)

@@ -65,11 +65,6 @@ class Views:
         bound.set("alias", None)
         return self._spark.sql(f"SELECT * FROM {to_sql(bound)}")  # noqa: S608 - parsed, not pasted
 
-    def check(self, tree: exp.Expr | None) -> None:
-        """Nothing will be read, but names should be right all the same."""
-        if tree is not None:
-            self.column(tree)
-
     def refuse_stream(self, frame: DataFrame) -> None:
         """Statements are for batches.
 
