@@ -74,7 +74,7 @@ def _publish(name: str, rows: Rows, **letters: bool) -> Other:
     def run(environment: Environment) -> None:
         table = load(environment)
         table.stage(upserts=as_table(rows))
-        resolve(table)
+        resolve(table, engine="local")
 
     return Other(name, run, lambda before: {**before, **rows}, **letters)
 

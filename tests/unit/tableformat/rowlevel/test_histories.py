@@ -143,7 +143,7 @@ class History:
         keys = as_table({gone: (None, 0)}).select(["id"])
         table.stage(upserts=as_table(rows), deletes=keys)
         before = set(self._snapshots())
-        resolve(table)
+        resolve(table, engine="local")
         for snapshot_id in self._snapshots():
             if snapshot_id not in before and snapshot_id not in self.landed:
                 self.landed[snapshot_id] = Landed("publish", None, writes={**rows, gone: None})
@@ -232,6 +232,6 @@ def test_index_follows_statements(tmp_path) -> None:
     history = run_history(11, "serializable", 12, tmp_path)
     table = load(history.environment)
     table.stage(upserts=as_table({3: ("EU", 1)}))
-    resolve(table)
+    resolve(table, engine="local")
     report = verify(load(history.environment))
     assert report.report.is_sound, report

@@ -49,13 +49,18 @@ def test_merge_keeps_row_ids_of_updated_rows(spark, catalog, mode) -> None:
 def test_other_tables_are_read_at_their_pinned_snapshots(spark, catalog) -> None:
     points = catalog.environment.runtime.fail_points
     changes = catalog.load_table("shop.changes")
-    points.armed["rowlevel.after_plan"] = lambda _: changes.delete("id < 3")
+
+    def land(_: str) -> None:
+        points.armed.clear()
+        changes.delete("id < 3")
+
+    points.armed["rowlevel.after_plan"] = land
     result = catalog.sql(
         "DELETE FROM shop.orders WHERE id IN (SELECT id FROM shop.changes WHERE id < 4)",
         spark=spark,
     )
-    points.armed.clear()
     assert result.deleted_rows == 4
+    assert changes.scan().to_arrow().num_rows == 3
 
 
 def test_older_versions_can_be_read_in_sub_queries(spark, catalog) -> None:
