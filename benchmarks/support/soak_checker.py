@@ -37,7 +37,10 @@ class Checker:
         self.duck.execute("SET threads=1")
         self.staged: dict[int, int] = {}
         self.runs: list[dict[str, Any]] = []
+        self.staged_log = LogTail(folder / "staged.log")
+        self.run_log = LogTail(folder / "runs.jsonl")
         self.last_checked = 0  # sequence number
+        self.last_id = 0
         self.checked = self.checked_row_by_row = self.skipped = 0
         self.reached: dict[str, list[tuple[str, int]]] = {}
         self.problems: list[str] = []
@@ -102,14 +105,17 @@ class Checker:
         )
 
     def _read_logs(self) -> None:
-        for line in _lines(self.folder / "staged.log")[len(self.staged) :]:
-            snapshot_id, number = line.split()
-            self.staged[int(snapshot_id)] = int(number)
-        for line in _lines(self.folder / "runs.jsonl")[len(self.runs) :]:
+        self._read_staged()
+        for line in self.run_log.new_lines():
             run = json.loads(line)
             self.runs.append(run)
             if run["task"] in DELETING and run["outcome"] == "done":
                 self.reach()
+
+    def _read_staged(self) -> None:
+        for line in self.staged_log.new_lines():
+            snapshot_id, number = line.split()
+            self.staged[int(snapshot_id)] = int(number)
 
     def _metadata(self) -> dict[str, Any]:
         for _ in range(20):
@@ -129,9 +135,7 @@ class Checker:
             begin = time.monotonic()
             while int(marker) not in self.staged and time.monotonic() < begin + 10:
                 time.sleep(0.02)  # committed, and the writer's line is on its way
-                for line in _lines(self.folder / "staged.log")[len(self.staged) :]:
-                    snapshot_id, number = line.split()
-                    self.staged[int(snapshot_id)] = int(number)
+                self._read_staged()
             self.model.advance(self.staged[int(marker)])
         oldest = summary.get("icefold.cycle-oldest-staged-ms")
         if oldest is not None:
@@ -214,11 +218,23 @@ def _path(location: str) -> str:
     return unquote(location.removeprefix("file://"))
 
 
-def _lines(path: Path) -> list[str]:
-    """Whole lines so far."""
-    if not path.exists():
-        return []
-    return path.read_text().rpartition("\n")[0].splitlines()
+class LogTail:
+    """The lines that a growing file has got since the last look; whole ones only."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.offset = 0
+
+    def new_lines(self) -> list[str]:
+        if not self.path.exists():
+            return []
+        with self.path.open("rb") as file:
+            file.seek(self.offset)
+            data, _, _ = file.read().rpartition(b"\n")
+        if not data:
+            return []
+        self.offset += len(data) + 1
+        return data.decode().splitlines()
 
 
 def _size(paths: Any) -> int:

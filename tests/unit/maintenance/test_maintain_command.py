@@ -98,6 +98,17 @@ def test_publish_says_in_its_summary_what_the_cycle_did(tmp_path, orders):
     assert sum(key.startswith("icefold.cycle-") for key in summary) < 12
 
 
+def test_freshness_is_the_age_of_the_oldest_staged_commit(tmp_path, orders):
+    first = orders.state.head("staging").timestamp_ms
+    time.sleep(0.05)
+    orders.stage(upserts=rows(3))
+    result = run(tmp_path, "maintain", "shop.orders", "--once", "--task", "resolve", "--json")
+    head = orders.refresh().state.head("main")
+    assert head.summary.additional_properties["icefold.cycle-oldest-staged-ms"] == str(first)
+    (done,) = json.loads(result.stdout)
+    assert done["facts"]["freshness_ms"] == head.timestamp_ms - first >= 50
+
+
 @pytest.mark.parametrize(
     ("words", "code", "text"),
     [

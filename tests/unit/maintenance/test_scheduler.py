@@ -204,6 +204,28 @@ def test_long_tasks_leave_room_for_cycles_and_one_table_runs_one_of_each(catalog
         stop()
 
 
+def test_one_cycle_of_a_table_runs_at_a_time(catalog):
+    running_now, most = [], []
+
+    def resolve(call):
+        running_now.append(1)
+        most.append(len(running_now))
+        time.sleep(0.4)
+        running_now.pop()
+        return run_resolve(call)
+
+    table = new_table(catalog)
+    table.stage(upserts=rows(5))
+    stop = running(Scheduler(catalog, ["t.rows"], runners=runners(resolve=resolve)))
+    try:
+        wait_for(lambda: len(most) > 0)
+        table.stage(upserts=rows(6))
+        wait_for(lambda: table.scan().to_arrow().num_rows == 4)
+    finally:
+        stop()
+    assert max(most) == 1
+
+
 def test_stop_waits_for_what_runs_and_a_second_one_does_not(catalog):
     gate, begun = threading.Event(), threading.Event()
 
