@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from pyiceberg.types import LongType
 
 import tableformat as tf
 from resolver import resolve
 from resolver.index_check import verify
 from resolver.spark_runner import SparkRunner, is_cluster
-from tableformat.errors import CorruptDataError, StoreUnavailableError
+from tableformat.errors import CorruptDataError, InvalidInputError, StoreUnavailableError
 
 pytestmark = pytest.mark.spark
 
@@ -143,3 +144,20 @@ def test_equality_deletes_on_the_target_itself_are_converted(spark, table):
     assert dict(zip(found["id"], found["note"], strict=True)) == expected
     assert len(found["id"]) == len(expected)
     assert verify(table, target="staging", index_location=location).report.is_sound
+
+
+def test_versions_of_rows_are_compared_on_spark_too(spark, table):
+    """The sequence column and enforced IMMUTABLE columns are read by the executors."""
+    table.update_schema(lambda s: s.add_column("version", LongType()).add_column("a", LongType()))
+    table.set_sequence_column("version").set_immutable_columns(["a"], enforced=True)
+    changes = pa.table({"id": [1, 2], "version": [5, 5], "note": ["new", "new"]})
+    table.write_changes(changes)
+    resolve(table, engine="spark", spark=spark)
+    late = pa.table({"id": [1, 2], "version": [4, 6], "note": ["late", "newer"]})
+    table.write_changes(late)
+    report = resolve(table, engine="spark", spark=spark)
+    assert (report.engine, report.outdated_rows) == ("spark", 1)
+    assert {key: content(table)[key] for key in (1, 2)} == {1: "new", 2: "newer"}
+    table.write_changes(pa.table({"id": [1], "version": [7], "a": [1]}))
+    with pytest.raises(InvalidInputError, match=r"column=a, old=\[None\], new=\[1\]"):
+        resolve(table, engine="spark", spark=spark)
