@@ -17,12 +17,13 @@ import pyarrow.parquet as pq
 
 from tableformat.catalog.base import Identifier
 from tableformat.cdc.batch_commit import BatchId, commit_batch, committed_batch
+from tableformat.cdc.change_writer import WrittenFiles
 from tableformat.cdc.dead_letter import commit_dead_letters
 from tableformat.cdc.events import ORDINAL, POSITION, VALUE, EventBatch, ParsedEvents
 from tableformat.cdc.formats import ChangeFormat
 from tableformat.cdc.options import GivenOptions
 from tableformat.cdc.schema_wishes import SchemaWishes
-from tableformat.cdc.sink import SinkPlan, WrittenFiles, plan_sink
+from tableformat.cdc.sink import SinkPlan, plan_sink
 from tableformat.commit.changeset import Changeset
 from tableformat.commit.engine import CommitResult, commit
 from tableformat.environment import Environment

@@ -1,26 +1,20 @@
-"""Where changes go: the checked plan of a sink, and the step that turns changes into files.
+"""Where changes go: the options of a sink, and its plan, checked against the table.
 
-A `SinkPlan` is made on the driver. Its `ChangeWriter` is shipped to the tasks: it parses events and
-writes reduced changes, and returns `WrittenFiles`. Only the driver commits.
+A `SinkPlan` is made on the driver. Its `ChangeWriter` is shipped to the tasks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-import pyarrow as pa
 from pyiceberg.partitioning import PartitionSpec
-from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
 
 from tableformat.catalog.base import Identifier, TableState
-from tableformat.cdc.dead_letter import FROM_FIELD, load_dead_letter_table
-from tableformat.cdc.events import FILE, EventBatch, ParsedEvents
-from tableformat.cdc.formats import ChangeFormat, FormatChoice, choose_format
+from tableformat.cdc.change_writer import ChangeWriter
+from tableformat.cdc.dead_letter import load_dead_letter_table
+from tableformat.cdc.formats import FormatChoice, choose_format
 from tableformat.cdc.options import (
     GivenOptions,
     Option,
@@ -28,28 +22,18 @@ from tableformat.cdc.options import (
     OptionTable,
     OptionValues,
 )
-from tableformat.cdc.reduce import ReducedChanges, reduce_changes
-from tableformat.cdc.row_codec import key_columns
 from tableformat.cdc.row_policy import POLICY_OPTIONS, RowPolicy
 from tableformat.cdc.rowkind import check_sink_takes
 from tableformat.cdc.schema_evolution import evolve_table
 from tableformat.cdc.schema_wishes import SchemaWishes
-from tableformat.cdc.sharding import shards_by_partition, shards_of
 from tableformat.commit.changeset import CommitKind
 from tableformat.commit.declarations import declare_sequence_column
 from tableformat.environment import Environment
 from tableformat.errors import CommitConflictError, InvalidInputError, UnsupportedError
-from tableformat.paths import data_file_locations, equality_delete_locations
-from tableformat.runtime import IdSource
-from tableformat.spec.constraints import define_sequence, sequence_field_id
-from tableformat.spec.data_file import DataFile
+from tableformat.spec.constraints import define_sequence
 from tableformat.spec.names import MAIN_BRANCH
-from tableformat.store.base import ObjectStore
 from tableformat.table_definition import parse_table_name
-from tableformat.write.data_files import write_data_files
 from tableformat.write.delete_scope import delete_spec, key_decides_partition
-from tableformat.write.equality_deletes import write_equality_deletes
-from tableformat.write.partitioning import Partitioner
 
 FAIL, DEAD_LETTER = "fail", "dead-letter"
 
@@ -92,153 +76,6 @@ SINK_OPTIONS = OptionTable(
         *POLICY_OPTIONS,
     ),
 )
-
-
-@dataclass(frozen=True, slots=True)
-class WrittenFiles:
-    """What one task wrote for a batch, and how many rows of what."""
-
-    data_files: tuple[DataFile, ...] = ()
-    delete_files: tuple[DataFile, ...] = ()
-    dead_letter_files: tuple[DataFile, ...] = ()
-    changes: int = 0
-
-    @classmethod
-    def together(cls, parts: Sequence[WrittenFiles]) -> Self:
-        """All files of several tasks."""
-        return cls(
-            data_files=tuple(file for part in parts for file in part.data_files),
-            delete_files=tuple(file for part in parts for file in part.delete_files),
-            dead_letter_files=tuple(file for part in parts for file in part.dead_letter_files),
-            changes=sum(part.changes for part in parts),
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChangeWriter:
-    """From events to files, for one version of one table. Pickles when its store does."""
-
-    store: ObjectStore
-    metadata: TableMetadata  # without history: what tasks need to know of the table
-    delete_spec: PartitionSpec | None  # None: nothing is ever deleted (format `append`)
-    choice: FormatChoice
-    assume_new_keys: bool
-    policy: RowPolicy
-    per_partition: int | None
-    table: str  # its name, for dead letters
-    dead_letter: TableMetadata | None  # None: a bad record fails the batch
-
-    @property
-    def schema(self) -> Schema:
-        """The table's schema."""
-        return self.metadata.schema()
-
-    @property
-    def key(self) -> tuple[str, ...]:
-        """Key columns; empty for a table without a key."""
-        return key_columns(self.schema)
-
-    def build_format(self) -> ChangeFormat:
-        """The change format for the table."""
-        return self.choice.build(self.schema)
-
-    def parse(self, change_format: ChangeFormat, events: EventBatch) -> ParsedEvents:
-        """Parse events; without a dead-letter table a bad record is an error.
-
-        Raises:
-            InvalidInputError: There is a bad record and no dead-letter table; names the first one.
-                Or see `ChangeFormat.parse`.
-        """
-        parsed = change_format.parse(events)
-        if parsed.wishes:
-            return parsed
-        parsed = self.policy.complete(parsed, events)
-        if parsed.bad.num_rows and self.dead_letter is None:
-            raise bad_record_error(parsed.bad)
-        return parsed
-
-    def reduce(self, changes: pa.Table, change_format: ChangeFormat) -> ReducedChanges:
-        """One row per key; see `reduce_changes`."""
-        order = self.policy.order(change_format)
-        if FILE in changes.column_names:
-            order.append(FILE)
-        return reduce_changes(
-            changes,
-            key=self.key,
-            order=order,
-            assume_new_keys=self.assume_new_keys,
-        )
-
-    def shards(self, changes: pa.Table, count: int) -> npt.NDArray[np.int64]:
-        """The task, 0 to `count` - 1, that writes each change; all changes of a key have one."""
-        key = [_array(changes.column(name)) for name in self.key]
-        if self.per_partition is not None:
-            partition = Partitioner(self.metadata.spec(), self.schema).columns(changes)
-            return shards_by_partition(partition, key, count, self.per_partition)
-        return shards_of(key, count) if key else np.arange(changes.num_rows) % count
-
-    def write(self, changes: pa.Table, change_format: ChangeFormat, ids: IdSource) -> WrittenFiles:
-        """Write all changes of some keys: data files and equality deletes. Nothing is committed.
-
-        Args:
-            changes: Every change of the batch for each of its keys, in any order.
-            change_format: The format they came from.
-            ids: For file names.
-
-        Effects: see `write_data_files`. Files of a task that fails later are left to orphan
-            removal.
-        """
-        columns = [column.name for column in self.schema.fields]
-        if changes.num_rows == 0:
-            return WrittenFiles()
-        if self.delete_spec is None:
-            data_files = self._data_files(self.policy.sorted(changes.select(columns)), ids)
-            return WrittenFiles(tuple(data_files), changes=changes.num_rows)
-        reduced = self.reduce(changes, change_format)
-        sources = {field.source_id for field in self.delete_spec.fields}
-        sequence = sequence_field_id(self.metadata)
-        carried = () if sequence is None else (sequence,)
-        beside = [c.name for c in self.schema.fields if c.field_id in {*sources, *carried}]
-        delete_files = write_equality_deletes(
-            self.store,
-            self.policy.sorted_keys(reduced.keys(list(dict.fromkeys([*self.key, *beside])))),
-            schema=self.schema,
-            equality_ids=sorted(self.schema.identifier_field_ids),
-            spec=self.delete_spec,
-            properties=self.metadata.properties,
-            location_for=equality_delete_locations(self.metadata, ids),
-            carried_ids=carried,
-        )
-        data_files = self._data_files(self.policy.rows(reduced, columns), ids)
-        return WrittenFiles(tuple(data_files), tuple(delete_files), changes=changes.num_rows)
-
-    def write_dead_letters(self, bad: Sequence[pa.Table], ids: IdSource) -> list[DataFile]:
-        """Write bad records into files of the dead-letter table; none without bad records."""
-        rows = [table for table in bad if table.num_rows]
-        if self.dead_letter is None or not rows:
-            return []
-        records = pa.concat_tables(rows)
-        origin = pa.array([self.table] * records.num_rows, pa.string())
-        return write_data_files(
-            self.store,
-            records.add_column(0, FROM_FIELD, origin),
-            schema=self.dead_letter.schema(),
-            spec=self.dead_letter.spec(),
-            properties=self.dead_letter.properties,
-            location_for=data_file_locations(self.dead_letter, ids),
-        )
-
-    def _data_files(self, rows: pa.Table, ids: IdSource) -> list[DataFile]:
-        if rows.num_rows == 0:
-            return []
-        return write_data_files(
-            self.store,
-            rows,
-            schema=self.schema,
-            spec=self.metadata.spec(),
-            properties=self.metadata.properties,
-            location_for=data_file_locations(self.metadata, ids),
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -452,11 +289,6 @@ def _check_keys_stay(state: TableState, choice: FormatChoice, spec: PartitionSpe
         )
 
 
-def _array(column: pa.ChunkedArray) -> pa.Array:
-    combined = column.combine_chunks()
-    return combined.combine_chunks() if isinstance(combined, pa.ChunkedArray) else combined
-
-
 def without_history(metadata: TableMetadata) -> TableMetadata:
     """The metadata without snapshots and logs: small enough for every task."""
     dropped: dict[str, Any] = {
@@ -469,14 +301,3 @@ def without_history(metadata: TableMetadata) -> TableMetadata:
         "partition_statistics": [],
     }
     return metadata.model_copy(update=dropped)
-
-
-def bad_record_error(bad: pa.Table) -> InvalidInputError:
-    """The error for a batch with bad records."""
-    first = bad.slice(0, 1).to_pylist()[0]
-    return InvalidInputError(
-        f"bad record: {first['reason']}",
-        action="repair the source, or set on-bad-record=dead-letter",
-        position=first["position"],
-        bad_records=bad.num_rows,
-    )

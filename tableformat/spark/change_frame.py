@@ -22,10 +22,10 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
+from tableformat.cdc.change_writer import ChangeWriter, WrittenFiles
 from tableformat.cdc.events import EventBatch
 from tableformat.cdc.formats import ChangeFormat
 from tableformat.cdc.schema_wishes import SchemaWishes
-from tableformat.cdc.sink import ChangeWriter, WrittenFiles
 from tableformat.errors import InternalError
 from tableformat.runtime import SystemIds
 from tableformat.write.fragments import decode_data_files, encode_data_files

@@ -26,19 +26,13 @@ from pyspark.sql.types import StructType
 
 from tableformat.catalog.base import TableState
 from tableformat.cdc.batch_commit import BatchId, committed_batch
+from tableformat.cdc.change_writer import ChangeWriter, WrittenFiles
 from tableformat.cdc.events import EVENT_COLUMNS, EventBatch
 from tableformat.cdc.formats import FACTORIES
 from tableformat.cdc.ingest import PARSE_ROWS, commit_written, with_ordinals
 from tableformat.cdc.options import GivenOptions
 from tableformat.cdc.sharding import key_hashes
-from tableformat.cdc.sink import (
-    SINK_OPTIONS,
-    ChangeWriter,
-    SinkPlan,
-    WrittenFiles,
-    plan_sink,
-    without_history,
-)
+from tableformat.cdc.sink import SINK_OPTIONS, SinkPlan, plan_sink, without_history
 from tableformat.commit.changeset import Changeset, CommitKind
 from tableformat.commit.engine import commit
 from tableformat.commit.operations import (
