@@ -18,6 +18,10 @@ from tableformat.files.deletion_vector import Positions, build_positions
 from tableformat.spec.data_file import DataFile
 
 FILE, POSITION, ROW_ID = "_file", "_pos", "_row_id"
+# Metadata columns that tell a live row; `_deleted` is none: it would bring dead rows along.
+ROW_COLUMNS = frozenset(
+    {FILE, POSITION, ROW_ID, "_last_updated_sequence_number", "_spec_id", "_partition"}
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

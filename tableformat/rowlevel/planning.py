@@ -25,6 +25,7 @@ from tableformat.commit.matching import FileMatcher
 from tableformat.commit.request import check_writable
 from tableformat.environment import Environment
 from tableformat.errors import InvalidInputError, NotFoundError, UnsupportedError
+from tableformat.rowlevel.changes import ROW_COLUMNS
 from tableformat.rowlevel.columns import TargetColumns
 from tableformat.rowlevel.context import ScanContext, TableVersion, isolation_of, mode_of
 from tableformat.rowlevel.predicates import PushedFilter, push_down
@@ -37,7 +38,6 @@ from tableformat.rowlevel.statement import (
     has_subquery,
 )
 from tableformat.rowlevel.tables import PinnedTable, find_target, pin_tables
-from tableformat.scan.metadata_columns import METADATA_COLUMNS
 from tableformat.scan.plan import FileScanTask, ScanPlan, plan_scan
 from tableformat.spec.constraints import immutable_columns
 from tableformat.spec.names import STAGING_BRANCH
@@ -198,7 +198,7 @@ def _check_branch(state: TableState, branch: str) -> None:
 
 def _check_names(schema: Schema) -> None:
     for field in schema.fields:
-        if field.name.casefold() in METADATA_COLUMNS:
+        if field.name.casefold() in ROW_COLUMNS:
             raise UnsupportedError(
                 "row-level statements need the metadata columns, and a column of the table hides "
                 "one",

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import reduce
 
 import pyarrow as pa
 from pyspark.errors import AnalysisException, PySparkException, PythonException
@@ -25,6 +26,7 @@ from tableformat.errors import InvalidInputError, TableError
 from tableformat.rowlevel.changes import (
     FILE,
     POSITION,
+    ROW_COLUMNS,
     ROW_ID,
     PositionSet,
     RowChanges,
@@ -54,7 +56,6 @@ from tableformat.rowlevel.statement import (
     MergeClause,
     RowLevelOperation,
 )
-from tableformat.scan.metadata_columns import METADATA_COLUMNS
 from tableformat.spark.reader import scan_to_spark
 from tableformat.spec.data_file import DataFile
 
@@ -201,13 +202,16 @@ class SparkEngine:
                 else values.inserted(assignments)
             )
             by_clause.append((ordinal, made))
-        columns = []
-        for at, empty in enumerate(NewValues(plan.columns, views, source).empty()):
-            column = empty
-            for ordinal, made in reversed(by_clause):
-                column = sf.when(sf.col(_CLAUSE) == ordinal, made[at]).otherwise(column)
-            columns.append(column)
-        return columns
+        if not by_clause:
+            return [sf.lit(None).cast("boolean") for _ in plan.schema.fields]  # nothing is written
+        return [
+            reduce(
+                lambda column, each, at=at: column.when(sf.col(_CLAUSE) == each[0], each[1][at]),
+                by_clause[1:],
+                sf.when(sf.col(_CLAUSE) == by_clause[0][0], by_clause[0][1][at]),
+            )
+            for at in range(len(plan.schema.fields))
+        ]
 
     def _target(self, plan: StatementPlan) -> DataFrame:
         """The target at its pinned snapshot, with row ids and the metadata columns in use."""
@@ -215,7 +219,7 @@ class SparkEngine:
         metadata = [FILE, POSITION]
         metadata += [
             name
-            for name in sorted(METADATA_COLUMNS - {FILE, POSITION})
+            for name in sorted(ROW_COLUMNS - {FILE, POSITION})
             if name in used
             or (name == ROW_ID and plan.statement.operation != RowLevelOperation.DELETE)
         ]

@@ -79,13 +79,6 @@ class NewValues:
             found.append(Assignment((field.name,), exp.column(name, table=alias, quoted=True)))
         return tuple(found)
 
-    def empty(self) -> list[Column]:
-        """Per table column a null of its type."""
-        return [
-            sf.lit(None).cast(_nullable(spark_type(field.field_type)))
-            for field in self._columns.schema.fields
-        ]
-
     def _old(self, field: NestedField) -> Column:
         return sf.col(f"{_quoted(self._columns.alias)}.{_quoted(field.name)}")
 
@@ -118,7 +111,9 @@ def _stored(value: Column, given: spark.DataType, field: NestedField, name: str)
     numbers = isinstance(given, spark.NumericType) and isinstance(wanted, spark.NumericType)
     moments = isinstance(given, _MOMENTS) and isinstance(wanted, _MOMENTS)
     texts = isinstance(wanted, spark.StringType) and isinstance(given, spark.AtomicType)
-    if isinstance(given, spark.NullType) or numbers or moments or texts:
+    if isinstance(given, spark.NullType):
+        return _null(wanted)
+    if numbers or moments or texts:
         return value.cast(_nullable(wanted))
     if isinstance(given, spark.ArrayType | spark.MapType | spark.StructType) and _same_shape(
         given, wanted
@@ -168,10 +163,16 @@ def _nullable(kind: spark.DataType) -> spark.DataType:
 
 
 def _default(field: NestedField) -> Column:
-    kind = _nullable(spark_type(field.field_type))
+    kind = spark_type(field.field_type)
     if field.write_default is None or isinstance(field.field_type, StructType):
-        return sf.lit(None).cast(kind)
-    return spark_default(field.write_default, field.field_type).cast(kind)
+        return _null(kind)
+    return spark_default(field.write_default, field.field_type).cast(_nullable(kind))
+
+
+def _null(kind: spark.DataType) -> Column:
+    """A null of a type; Spark has TIME columns, but refuses casts to TIME."""
+    empty = sf.lit(None)
+    return empty if "time(" in _bare(kind) else empty.cast(_nullable(kind))
 
 
 def _quoted(name: str) -> str:

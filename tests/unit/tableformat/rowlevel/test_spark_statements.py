@@ -161,3 +161,78 @@ def test_store_in_this_process_cannot_be_reached_by_workers(spark) -> None:
     table.append(pa.table({"id": [1], "amount": [1], "note": ["x"]}))
     with pytest.raises(UnsupportedError, match="workers cannot read"):
         table.delete("abs(id) = 1", spark=spark)
+
+
+EVERY_TYPE = pa.schema(
+    [
+        ("id", pa.int64()),
+        ("n", pa.int32()),
+        ("u", pa.uuid()),
+        ("fixed", pa.binary(4)),
+        ("raw", pa.binary()),
+        ("zoned", pa.timestamp("us", "UTC")),
+        ("nanos", pa.timestamp("ns")),
+        ("zoned_nanos", pa.timestamp("ns", "UTC")),
+        ("clock", pa.time64("us")),
+        ("day", pa.date32()),
+        ("wide", pa.decimal128(38, 10)),
+        ("items", pa.list_(pa.struct([("k", pa.string()), ("at", pa.timestamp("ns"))]))),
+        ("names", pa.map_(pa.string(), pa.struct([("u", pa.uuid())]))),
+    ]
+)
+
+
+def every_type_rows() -> pa.Table:
+    identity = bytes(range(16))
+    nanos = 1_700_000_000_123_456_789
+    full = [
+        1, 1, identity, b"abcd", b"\x00\xff", 1_700_000_000_123_456, nanos, nanos, 86_399_999_999,
+        19_000, None, [{"k": "x", "at": nanos}, None], [("a", {"u": identity}), ("b", None)],
+    ]  # fmt: skip
+    columns = []
+    for field, value in zip(EVERY_TYPE, full, strict=True):
+        if field.name == "wide":
+            storage = pa.array(["1234567890123456789012345678.0123456789", None, "-1"])
+            columns.append(storage.cast(field.type))
+            continue
+        if field.name == "u":
+            raw = pa.array([value, None, value], pa.binary(16))
+            columns.append(pa.ExtensionArray.from_storage(pa.uuid(), raw))
+            continue
+        if field.name == "names":
+            items = pa.StructArray.from_arrays(
+                [
+                    pa.ExtensionArray.from_storage(
+                        pa.uuid(), pa.array([identity, None], pa.binary(16))
+                    )
+                ],
+                names=["u"],
+            )
+            columns.append(
+                pa.MapArray.from_arrays(
+                    pa.array([0, 2, 2, 2], pa.int32()), pa.array(["a", "b"]), items
+                )
+            )
+            continue
+        values = [value, None, value] if field.name != "id" else [1, 2, 3]
+        columns.append(pa.array(values, field.type))
+    return pa.Table.from_arrays(columns, schema=EVERY_TYPE)
+
+
+@pytest.mark.parametrize("mode", ["merge-on-read", "copy-on-write"])
+def test_values_of_every_type_survive(spark, tmp_path, mode) -> None:
+    catalog = open_catalog("local", warehouse=str(tmp_path))
+    table = catalog.create_table("shop.types", EVERY_TYPE, primary_key=["id"])
+    table.append(every_type_rows())
+    before = table.scan().to_arrow().sort_by("id")
+    table.update({"n": "abs(id) * 10"}, "abs(id) <> 9", spark=spark, mode=mode)
+    table.delete("abs(id) = 3", spark=spark, mode=mode)
+    source = table.scan(columns=["id", "n"]).to_arrow()
+    clauses = [
+        "WHEN MATCHED AND s.id = 1 THEN UPDATE SET n = s.n + 1",
+        "WHEN NOT MATCHED THEN INSERT (id) VALUES (s.id)",
+    ]
+    table.merge(source, "t.id = s.id", clauses, spark=spark, mode=mode)
+    after = table.scan().to_arrow().sort_by("id")
+    assert after.column("n").to_pylist() == [11, 20]
+    assert after.drop_columns("n").equals(before.drop_columns("n").slice(0, 2))
