@@ -84,11 +84,28 @@ class ChangeWriter:
         return self.choice.build(self.schema)
 
     def parse(self, change_format: ChangeFormat, events: EventBatch) -> ParsedEvents:
-        """Parse events; without a dead-letter table a bad record is an error.
+        """Parse events for the table as it is.
 
         Raises:
             InvalidInputError: There is a bad record and no dead-letter table; names the first one.
-                Or see `ChangeFormat.parse`.
+                The events have other columns than the table. Or see `ChangeFormat.parse`.
+        """
+        parsed = self.parse_or_wish(change_format, events)
+        if parsed.wishes:
+            names = sorted({*parsed.wishes.added, *parsed.wishes.widened})
+            raise InvalidInputError(
+                "the table has to change before these events, and this writer cannot change it",
+                table=self.table,
+                columns=names,
+                action="add or widen the columns first, or use write_changes or write_stream",
+            )
+        return parsed
+
+    def parse_or_wish(self, change_format: ChangeFormat, events: EventBatch) -> ParsedEvents:
+        """The same for a caller that can change the table.
+
+        While there are `wishes` the result means nothing: grant them (`SinkPlan.evolved`), then
+        parse the whole batch again.
         """
         parsed = change_format.parse(events)
         if parsed.wishes:

@@ -126,7 +126,7 @@ def _parse(plan: SinkPlan, events: pa.Table) -> tuple[SinkPlan, ChangeFormat, li
     slices = EventBatch.split(with_ordinals(events), PARSE_ROWS)
     while True:
         change_format, writer = plan.writer.build_format(), plan.writer
-        parse = partial(writer.parse, change_format)
+        parse = partial(writer.parse_or_wish, change_format)
         with ThreadPoolExecutor(max_workers=pa.cpu_count()) as threads:
             parsed = list(threads.map(parse, slices))
         wishes = SchemaWishes()

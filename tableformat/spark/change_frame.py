@@ -134,7 +134,7 @@ def _parser(writer: ChangeWriter, labels: tuple[int, ...]) -> ArrowMap:
         counts: Counter[str] = Counter()
         wishes = SchemaWishes()
         for batch in batches:
-            parsed = writer.parse(change_format, EventBatch(batch))
+            parsed = writer.parse_or_wish(change_format, EventBatch(batch))
             if parsed.wishes:
                 wishes.merge(parsed.wishes)
             if wishes:

@@ -22,9 +22,11 @@ from pyiceberg.types import (
 
 from tableformat import CommitConflictError, InvalidInputError, Table
 from tableformat.cdc import schema_evolution
+from tableformat.cdc.events import EventBatch
 from tableformat.cdc.ingest import IngestResult, write_changes
 from tableformat.cdc.schema_evolution import evolve_table
 from tableformat.cdc.schema_wishes import SchemaWishes, common_type
+from tableformat.cdc.sink import plan_sink
 from tableformat.commit.evolution import update_schema
 from tests.support.memory_tables import memory_catalog
 
@@ -257,3 +259,17 @@ def test_wishes_survive_the_way_from_a_task_to_the_driver() -> None:
 )
 def test_common_type_holds_both(one: Any, other: Any, common: Any) -> None:
     assert common_type(one, other, column="x") == common_type(other, one, column="x") == common
+
+
+def test_writer_that_cannot_change_the_table_refuses_what_needs_it(table: Table) -> None:
+    """Nothing may be taken for written that was not even parsed."""
+    plan = plan_sink(
+        table.environment,
+        table.identifier,
+        format_name="upsert",
+        options={"schema-evolution": "add-columns"},
+        branch="staging",
+    )
+    batch = EventBatch(pa.RecordBatch.from_pylist([{"id": 1, "extra": 2}]))
+    with pytest.raises(InvalidInputError, match=r"cannot change it.*columns=\['extra'\]"):
+        plan.writer.parse(plan.writer.build_format(), batch)
