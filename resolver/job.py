@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LOCK_TIMEOUT_MS = 60_000
+SUBMITTED = "PYSPARK_GATEWAY_PORT"  # spark-submit has started a JVM for this process
 
 
 def resolve(
@@ -126,7 +127,7 @@ class _Workers:
 
     @staticmethod
     def of(table: Table, name: EngineName, spark: SparkSession | None) -> _Workers:
-        is_loaded = spark is not None or "pyspark" in sys.modules
+        is_loaded = spark is not None or "pyspark" in sys.modules or SUBMITTED in os.environ
         if name == "local" or (name == "auto" and not is_loaded):
             return _Workers(Engine(name=name))
         try:
@@ -137,7 +138,9 @@ class _Workers:
             raise UnsupportedError(
                 "the engine spark needs PySpark", action="pip install 'icefold[spark]'"
             ) from error
-        session = spark_runner.open_session(spark, start=name == "spark")
+        session = spark_runner.open_session(
+            spark, is_submitted=SUBMITTED in os.environ, start=name == "spark"
+        )
         if session is None:
             return _Workers(Engine(name=name))
         environment = table.environment

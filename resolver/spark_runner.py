@@ -8,7 +8,6 @@ as a value, so the driver raises the same class; only trouble that another execu
 
 from __future__ import annotations
 
-import os
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -27,7 +26,6 @@ from tableformat.spark.session import local_session
 from tableformat.store.base import ObjectStore
 
 APP_NAME = "icefold resolve"
-SUBMITTED = "PYSPARK_GATEWAY_PORT"  # spark-submit has started the JVM
 CACHE_FOLDER = "icefold-index-cache"
 # Items differ in size: some more tasks than cores even that out.
 TASKS_PER_CORE = 4
@@ -93,20 +91,20 @@ class SparkRunner:
         return self._context.parallelize(items, slices)
 
 
-def open_session(given: SparkSession | None, *, start: bool) -> SparkSession | None:
+def open_session(
+    given: SparkSession | None, *, is_submitted: bool = False, start: bool = False
+) -> SparkSession | None:
     """The session to use.
 
     Args:
         given: The caller's.
-        start: Start one where none is active: the one that `spark-submit` configured, else a local
-            one.
+        is_submitted: `spark-submit` has started this process: take the session it configured.
+        start: Start a local one where there is none.
     """
     session = given or SparkSession.getActiveSession()
-    if session is not None or not start:
-        return session
-    if SUBMITTED in os.environ:
+    if session is None and is_submitted:
         return SparkSession.builder.appName(APP_NAME).getOrCreate()
-    return local_session(APP_NAME)
+    return local_session(APP_NAME) if session is None and start else session
 
 
 def executor_cache(configured: str | None, name: str) -> Path:

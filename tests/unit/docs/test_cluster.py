@@ -38,7 +38,7 @@ def test_snippet_calls_resolve_with_arguments_it_has():
 
     from resolver import resolve
 
-    (snippet,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    snippet = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)[0]
     calls = [node for node in ast.walk(ast.parse(snippet)) if isinstance(node, ast.Call)]
     assert len(calls) == 3
     for call in calls:
