@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 
 import pyarrow as pa
@@ -9,6 +10,7 @@ import pyarrow.compute as pc
 import pytest
 
 import tableformat as tf
+from maintenance.compaction import workers
 from maintenance.tasks.compact import compact
 from maintenance.tasks.options import CompactOptions
 from resolver import resolve
@@ -200,9 +202,16 @@ def interfere(table, action, point="compact.before_commit", times=1):
     table.environment.runtime.fail_points.armed[point] = hook
 
 
-@pytest.mark.parametrize("point", ["compact.after_plan", "compact.after_write",
-                                   "compact.before_commit"])  # fmt: skip
-@pytest.mark.parametrize("strategy", ["bin-pack", "sort", "z-order"])
+@pytest.mark.parametrize(
+    ("strategy", "point"),
+    [
+        ("bin-pack", "compact.after_plan"),
+        ("bin-pack", "compact.after_write"),
+        ("bin-pack", "compact.before_commit"),
+        ("sort", "compact.before_commit"),
+        ("z-order", "compact.after_write"),
+    ],
+)
 def test_deletes_committed_meanwhile_hold_in_the_new_files(catalog, table, point, strategy):
     fill(table)
     other = catalog.load_table("t.rows")
@@ -361,3 +370,28 @@ def test_compaction_carries_the_cursor_and_the_writers_marks(catalog):
     key = "equality-convert-staging-snapshot"
     assert after[key] == before[key]
     assert int(after["icefold.fence-token"]) > int(before["icefold.fence-token"])
+
+
+def test_waiting_resolver_is_let_through_while_a_group_is_rewritten(catalog, monkeypatch):
+    """With the real lock: the resolver publishes in the middle, and its deletes hold."""
+    table = new_table(catalog)
+    fill(table)
+    other = catalog.load_table("t.rows")
+    monkeypatch.setattr(workers, "POLL_MS", 0)
+    resolver = threading.Thread(target=resolve, args=(other,))
+    real = workers.rewrite_group
+
+    def slow(*arguments, on_batch, **options):
+        other.stage(deletes=pa.table({"id": pa.array([1, 2], pa.int64())}))
+        resolver.start()
+        while resolver.is_alive():
+            on_batch()
+        return real(*arguments, on_batch=on_batch, **options)
+
+    monkeypatch.setattr(workers, "rewrite_group", slow)
+    report = compact(table, ALL)
+    resolver.join()
+    assert report.yields >= 1
+    assert report.rebased_rows == 2
+    assert {1, 2}.isdisjoint(row[0] for row in identified(table))
+    check(table)
