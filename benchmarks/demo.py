@@ -22,7 +22,6 @@ from typing import Any
 
 import duckdb
 import pyarrow as pa
-from duckdb_extensions import import_extension
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table as Grid
@@ -35,6 +34,7 @@ from benchmarks.flights import (
     state_table,
     write_flight_events,
 )
+from benchmarks.support.duckdb_reader import open_duckdb
 from resolver import ResolveReport, resolve
 from resolver.staging import ancestors, marker_of
 from tableformat.runtime import SystemClock
@@ -224,17 +224,6 @@ class Demo:
             out.print(f"[red]DIFFERENT[/red] {difference}")
         if not differences:
             out.print("[green]main equals the fold of the events, in Spark and in DuckDB[/green]")
-
-
-def open_duckdb(extensions: Path) -> duckdb.DuckDBPyConnection:
-    """DuckDB with its Iceberg reader from PyPI; the file cache misreads packed Puffin files."""
-    extensions.mkdir(parents=True, exist_ok=True)
-    connection = duckdb.connect(config={"extension_directory": str(extensions)})
-    for name in ("avro", "iceberg"):
-        import_extension(name, con=connection)
-    connection.execute("LOAD avro; LOAD iceberg")
-    connection.execute("SET enable_external_file_cache=false; SET TimeZone='UTC'")
-    return connection
 
 
 def compare(engine: str, what: str, expected: pa.Table, found: pa.Table) -> list[str]:

@@ -18,7 +18,7 @@ from urllib.parse import unquote
 import duckdb
 import numpy as np
 
-from benchmarks.demo import open_duckdb
+from benchmarks.support.duckdb_reader import open_duckdb
 from benchmarks.support.soak_model import SUMS_SQL, Stream
 
 MARKER = "equality-convert-staging-snapshot"
