@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import reduce
 
 import pyarrow as pa
 from pyspark.errors import AnalysisException, PySparkException, PythonException
@@ -48,7 +47,7 @@ from tableformat.rowlevel.spark_tasks import (
     file_rewriter,
     row_changer,
 )
-from tableformat.rowlevel.spark_values import NewValues, deterministic
+from tableformat.rowlevel.spark_values import NewValues, deterministic, null_of
 from tableformat.rowlevel.spark_views import Views
 from tableformat.rowlevel.statement import (
     MatchKind,
@@ -57,6 +56,7 @@ from tableformat.rowlevel.statement import (
     RowLevelOperation,
 )
 from tableformat.spark.reader import scan_to_spark
+from tableformat.spark.types import spark_type
 from tableformat.spec.data_file import DataFile
 
 _HAS_SOURCE = "__icefold_has_source"
@@ -132,7 +132,8 @@ class SparkEngine:
         if plan.statement.where is not None:
             frame = frame.where(views.column(plan.statement.where))
         values = NewValues(plan.columns, views, frame)
-        columns = values.updated(plan.statement.assignments)
+        made = values.updated(plan.statement.assignments)
+        columns = [made.get(field.name, values.old(field)) for field in plan.schema.fields]
         return frame.select(
             FILE,
             POSITION,
@@ -185,10 +186,13 @@ class SparkEngine:
         scopes: dict[MatchKind, DataFrame],
         source: DataFrame,
     ) -> list[Column]:
-        """Per column its value under the clause of the row; null where nothing is written."""
+        """Per column the value its row's clause gives it, else the value in the target.
+
+        The latter is null on rows that are inserted, and not looked at on rows that go.
+        """
         statement = plan.statement
         assert statement.source_alias is not None
-        by_clause: list[tuple[int, list[Column]]] = []
+        by_clause: list[tuple[int, dict[str, Column]]] = []
         for ordinal, clause in enumerate(statement.clauses):
             if clause.action == MergeAction.DELETE:
                 continue
@@ -196,22 +200,21 @@ class SparkEngine:
             assignments = clause.assignments
             if clause.star:
                 assignments = values.from_source(source, statement.source_alias)
-            made = (
-                values.updated(assignments)
-                if clause.action == MergeAction.UPDATE
-                else values.inserted(assignments)
-            )
-            by_clause.append((ordinal, made))
-        if not by_clause:
-            return [sf.lit(None).cast("boolean") for _ in plan.schema.fields]  # nothing is written
-        return [
-            reduce(
-                lambda column, each, at=at: column.when(sf.col(_CLAUSE) == each[0], each[1][at]),
-                by_clause[1:],
-                sf.when(sf.col(_CLAUSE) == by_clause[0][0], by_clause[0][1][at]),
-            )
-            for at in range(len(plan.schema.fields))
-        ]
+            if clause.action == MergeAction.UPDATE:
+                by_clause.append((ordinal, values.updated(assignments)))
+            else:
+                by_clause.append((ordinal, values.inserted(assignments)))
+        target = NewValues(plan.columns, views, source)
+        columns = []
+        for field in plan.schema.fields:
+            is_read = field.name in plan.context.required_columns
+            column = target.old(field) if is_read else null_of(spark_type(field.field_type))
+            for ordinal, made in by_clause:
+                if field.name in made:
+                    is_chosen = sf.col(_CLAUSE) == ordinal
+                    column = sf.when(is_chosen, made[field.name]).otherwise(column)
+            columns.append(column)
+        return columns
 
     def _target(self, plan: StatementPlan) -> DataFrame:
         """The target at its pinned snapshot, with row ids and the metadata columns in use."""

@@ -32,25 +32,30 @@ class NewValues:
         self._views = views
         self._scope = scope
 
-    def updated(self, assignments: Sequence[Assignment]) -> list[Column]:
-        """Per table column its new value, the old one where nothing is assigned.
+    def updated(self, assignments: Sequence[Assignment]) -> dict[str, Column]:
+        """New values of the table columns that are assigned to; the others keep theirs.
 
         Raises:
             InvalidInputError: A column is unknown or a value has the wrong type.
         """
-        made = {field.name: self._old(field) for field in self._columns.schema.fields}
+        made: dict[str, Column] = {}
         for assignment in assignments:
             path = self._columns.assigned(assignment.path)
             value = self._value(assignment, path[-1])
+            name = path[0].name
             if len(path) > 1:
                 inner = ".".join(_quoted(field.name) for field in path[1:])
-                value = made[path[0].name].withField(inner, value)
-            made[path[0].name] = value
-        return list(made.values())
+                value = made.get(name, self.old(path[0])).withField(inner, value)
+            made[name] = value
+        return made
 
-    def inserted(self, assignments: Sequence[Assignment]) -> list[Column]:
-        """Per table column its value in a new row; write default or null where none is given."""
-        made = {field.name: _default(field) for field in self._columns.schema.fields}
+    def inserted(self, assignments: Sequence[Assignment]) -> dict[str, Column]:
+        """Values of the table columns in a new row; those not named are null."""
+        made = {
+            field.name: _default(field)
+            for field in self._columns.schema.fields
+            if field.write_default is not None
+        }
         for assignment in assignments:
             path = self._columns.assigned(assignment.path)
             if len(path) > 1:
@@ -58,7 +63,11 @@ class NewValues:
                     "INSERT takes whole columns", column=".".join(assignment.path)
                 )
             made[path[0].name] = self._value(assignment, path[0])
-        return list(made.values())
+        return made
+
+    def old(self, field: NestedField) -> Column:
+        """The value in the target; null on rows that have no target row."""
+        return sf.col(f"{_quoted(self._columns.alias)}.{_quoted(field.name)}")
 
     def from_source(self, source: DataFrame, alias: str) -> tuple[Assignment, ...]:
         """`*`: every table column from the source's column of that name.
@@ -78,9 +87,6 @@ class NewValues:
                 )
             found.append(Assignment((field.name,), exp.column(name, table=alias, quoted=True)))
         return tuple(found)
-
-    def _old(self, field: NestedField) -> Column:
-        return sf.col(f"{_quoted(self._columns.alias)}.{_quoted(field.name)}")
 
     def _value(self, assignment: Assignment, field: NestedField) -> Column:
         if assignment.is_default and self._columns.find_tree(assignment.value) is None:
@@ -112,7 +118,7 @@ def _stored(value: Column, given: spark.DataType, field: NestedField, name: str)
     moments = isinstance(given, _MOMENTS) and isinstance(wanted, _MOMENTS)
     texts = isinstance(wanted, spark.StringType) and isinstance(given, spark.AtomicType)
     if isinstance(given, spark.NullType):
-        return _null(wanted)
+        return null_of(wanted)
     if numbers or moments or texts:
         return value.cast(_nullable(wanted))
     if isinstance(given, spark.ArrayType | spark.MapType | spark.StructType) and _same_shape(
@@ -165,11 +171,11 @@ def _nullable(kind: spark.DataType) -> spark.DataType:
 def _default(field: NestedField) -> Column:
     kind = spark_type(field.field_type)
     if field.write_default is None or isinstance(field.field_type, StructType):
-        return _null(kind)
+        return null_of(kind)
     return spark_default(field.write_default, field.field_type).cast(_nullable(kind))
 
 
-def _null(kind: spark.DataType) -> Column:
+def null_of(kind: spark.DataType) -> Column:
     """A null of a type; Spark has TIME columns, but refuses casts to TIME."""
     empty = sf.lit(None)
     return empty if "time(" in _bare(kind) else empty.cast(_nullable(kind))
