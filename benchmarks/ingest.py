@@ -8,7 +8,8 @@
 2. The flights of 2013, about 780 bytes each: one core's parsing, the in-process path, and Spark.
    Checked by the plain fold.
 
-`events/s` of Spark leaves out the first batch: a stream starts its workers and compiles once.
+`events/s` of Spark leaves out the first batches (`--warm-up`): a stream starts its workers once,
+and Java compiles what is hot meanwhile.
 `CPU` is of the whole process tree (JVM and Python workers too); on a busy machine it says more.
 """
 
@@ -93,8 +94,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _options(arguments: Sequence[str] | None) -> Any:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--orders", type=int, default=3_000_000, help="order events; 0: none")
-    parser.add_argument("--batches", type=int, default=10, help="of the order events")
+    parser.add_argument("--orders", type=int, default=4_500_000, help="order events; 0: none")
+    parser.add_argument("--batches", type=int, default=15, help="of the order events")
+    parser.add_argument("--warm-up", type=int, default=5, help="order batches not measured")
     parser.add_argument("--before", choices=("key", "full"), default="key")
     parser.add_argument("--flights", type=int, default=None, help="only the first so many; 0: none")
     parser.add_argument("--files", type=int, default=5)
@@ -102,7 +104,10 @@ def _options(arguments: Sequence[str] | None) -> Any:
     parser.add_argument("--partition-by", action="append", default=[])
     parser.add_argument("--cores", type=int, default=2)
     parser.add_argument("--no-spark", action="store_true")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if options.orders and not 0 < options.warm_up < options.batches:
+        parser.error("--warm-up must be positive, and below --batches")
+    return options
 
 
 def _parse(report: Report, paths: list[Path]) -> int:
@@ -154,7 +159,7 @@ def _spark(report: Report, work: Path, options: Any) -> None:
         run.results[0].events,
         run.finished[1] - run.finished[0],
     )
-    _rest_row(report, "Spark, flights, others", run)
+    _rest_row(report, "Spark, flights, others", run, 1)
     _check(table, work)
     spark.stop()
 
@@ -198,7 +203,7 @@ def _orders(report: Report, work: Path, options: Any) -> None:
                 partition_by=order_events.PARTITION_BY,
             )
             run = _run_stream(table, stream, folder / "checkpoint", given, format_name)
-            _rest_row(report, step, run)
+            _rest_row(report, step, run, options.warm_up)
             rows = table.scan(branch="staging").to_arrow()
             duck.register("staged_rows", rows)
             if fold.differences("staged_rows"):
@@ -270,10 +275,11 @@ def _bytes_added(result: IngestResult) -> int:
     return int(result.commit.snapshot.summary.additional_properties.get("added-files-size", 0))
 
 
-def _rest_row(report: Report, step: str, run: StreamRun) -> None:
-    """All batches but the first."""
-    seconds, cpu = run.finished[-1] - run.finished[1], run.cpu[-1] - run.cpu[1]
-    _row(report, step, _events(run.results[1:]), seconds, _per_batch(run.results[1:]), cpu)
+def _rest_row(report: Report, step: str, run: StreamRun, warm_up: int) -> None:
+    """All batches but the first ones."""
+    rest = run.results[warm_up:]
+    seconds, cpu = run.finished[-1] - run.finished[warm_up], run.cpu[-1] - run.cpu[warm_up]
+    _row(report, step, _events(rest), seconds, _per_batch(rest), cpu)
 
 
 def _row(

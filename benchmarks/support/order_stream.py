@@ -23,7 +23,8 @@ FOLLOWED_FILES = 1000
 def main() -> None:
     warehouse, name, events, checkpoint, *follow = sys.argv[1:]
     table = tf.open_catalog("local", warehouse=warehouse).load_table(name)
-    spark = local_session("orders", cores=2)
+    conf = {"spark.sql.adaptive.enabled": "false"}  # as the command line has it
+    spark = local_session("orders", cores=2, conf=conf)
 
     def on_batch(batch: int, result: IngestResult) -> None:
         _say(batch=batch, events=result.events, repeated=result.repeated)
