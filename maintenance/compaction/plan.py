@@ -71,7 +71,9 @@ def check_options(options: CompactOptions) -> None:
     }
     for name, value in positive.items():
         if value is not None and value < 1:
-            raise InvalidInputError("a compaction option must be at least 1", option=name, value=value)
+            raise InvalidInputError(
+                "a compaction option must be at least 1", option=name, value=value
+            )
     if not 0 < options.dv_share_min <= 1:
         raise InvalidInputError("not a share of rows", dv_share_min=options.dv_share_min)
     if not 0 <= options.small_share < 1 < options.large_share:
