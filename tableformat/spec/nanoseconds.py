@@ -89,8 +89,11 @@ def _register(kind: type, *, zoned: bool) -> None:
         (DateLiteral, from_days),
     ):
         vars(literal)["to"].register(kind, convert)
-    conversions.to_json.register(kind, lambda _type, value: format_nanoseconds(value, zoned=zoned))
-    conversions.from_json.register(
+    # PyIceberg declares its JSON conversions without a result type.
+    to_json: Any = conversions.to_json
+    from_json: Any = conversions.from_json
+    to_json.register(kind, lambda _type, value: format_nanoseconds(value, zoned=zoned))
+    from_json.register(
         # The models pass values through here that are numbers already.
         kind,
         lambda _type, value: (
