@@ -211,8 +211,10 @@ class Soak:
         facts = []
         for task in sorted({run["task"] for run in runs}):
             took = [r["duration_ms"] for r in runs if r["task"] == task and r["outcome"] == "done"]
-            longest = f", median {statistics.median(took):.0f} ms, max {max(took):.0f} ms"
-            facts.append((f"runs of {task}", f"{len(took)}{longest if took else ''}"))
+            text = f"median {statistics.median(took or [0]):.0f} ms, max {max(took or [0]):.0f} ms"
+            facts.append(
+                (f"runs of {task}", f"{len(took)}, {text}" if took else "none did anything")
+            )
         return facts
 
     def _maintain_text(self, exit_code: int | None) -> str:

@@ -46,6 +46,7 @@ POLL_MAX_LOADING_MS = 10_000  # where a poll is a load of the whole metadata (RE
 QUIET_SHARE = 8  # a table is polled at an eighth of the time for which it has been quiet
 TURN_MAX_MS = 500  # a signal is noticed within this time
 BUSY_RETRY_MS = 2_000
+LOOK_BACKOFF_MIN_MS, LOOK_BACKOFF_MAX_MS = 1_000, 600_000
 JITTER_MAX = 0.1
 LOOK_THREADS = 2
 ONCE_OVERRIDES = {"resolve.commits": 1.0}  # who comes once publishes whatever waits
@@ -276,13 +277,16 @@ class Scheduler:
                 each.poll_ms = now_ms + POLL_MAX_LOADING_MS
             return
         for each in due:
+            may_look = each.problem is None or now_ms >= each.look_again_ms
             if found is None:
-                each.needs_look = True
+                each.needs_look = each.needs_look or may_look
             elif found.get(each.identifier) != each.location:
                 each.location = found.get(each.identifier)
                 each.moved_ms = now_ms
                 each.needs_look = True
                 each.failures = 0
+            elif each.problem is not None and may_look:
+                each.needs_look = True
             each.poll_ms = now_ms + self._poll_interval_ms(each, now_ms, is_load=found is None)
 
     def _poll_interval_ms(self, each: WatchedTable, now_ms: float, *, is_load: bool) -> float:
@@ -431,9 +435,8 @@ class Scheduler:
         if look.problem != before:
             logger.error("%s: cannot be maintained: %s", each.name, look.problem)
         each.failures += 1
-        each.location = None  # the next poll looks again
-        each.moved_ms = self._clock.monotonic_ms()
-        each.poll_ms = each.moved_ms + self._backoff_ms(each.failures, 1_000, 600_000)
+        wait_ms = self._backoff_ms(each.failures, LOOK_BACKOFF_MIN_MS, LOOK_BACKOFF_MAX_MS)
+        each.look_again_ms = self._clock.monotonic_ms() + wait_ms  # or when its metadata moves
 
     def _take_run(self, each: WatchedTable | None, finished: _Finished) -> None:
         run = finished.run

@@ -46,6 +46,7 @@ class WatchedTable:
         needs_look: Metadata or ledger have moved on.
         is_looking: A look is under way.
         failures: Looks in a row that failed.
+        look_again_ms: Monotonic time of the next one after a failure.
         running: Tasks under way, and what started them.
     """
 
@@ -60,6 +61,7 @@ class WatchedTable:
     needs_look: bool = True
     is_looking: bool = False
     failures: int = 0
+    look_again_ms: float = 0.0
     running: dict[TaskName, str] = field(default_factory=dict)
     tried: set[TaskName] = field(default_factory=set)
 

@@ -307,6 +307,29 @@ def test_catalog_that_does_not_answer_is_asked_again(catalog, monkeypatch):
         stop()
 
 
+def test_table_that_cannot_be_looked_at_is_tried_ever_more_seldom_until_it_changes(
+    catalog, monkeypatch
+):
+    table = new_table(catalog, **{"compact.filez": "1"})
+    looks = []
+    monkeypatch.setattr("maintenance.scheduler.LOOK_BACKOFF_MIN_MS", 50)
+    monkeypatch.setattr("maintenance.scheduler.POLL_MIN_MS", 20)
+    monkeypatch.setattr("maintenance.scheduler.POLL_MAX_MS", 20)
+    backend = catalog.environment.catalog
+    load = backend.load_table
+    monkeypatch.setattr(backend, "load_table", lambda i: looks.append(time.monotonic()) or load(i))
+    stop = running(Scheduler(catalog, ["t.*"], runners=runners()))
+    try:
+        wait_for(lambda: len(looks) >= 5)
+        waits = [b - a for a, b in pairwise(looks)]
+        assert waits[-1] > 0.3
+        table.set_properties(remove=["icefold.maintain.compact.filez"])
+        table.stage(upserts=rows(5))
+        wait_for(lambda: table.scan().to_arrow().num_rows == 3, seconds=10)
+    finally:
+        stop()
+
+
 def test_observer_that_fails_stops_nothing(catalog):
     def observe(_run):
         raise KeyError("observer")
