@@ -43,12 +43,12 @@ def test_spark_examples_run_as_they_stand(spark, tmp_path, monkeypatch):  # noqa
         "shop.orders", schema, primary_key=["id"]
     )
     table.append(pa.table({"id": [1, 2], "status": ["new"] * 2, "amount": [5.0, 20.0]}, schema))
-    # Spark's Python processes were started elsewhere: relative folders are not theirs.
+    # Spark's processes were started elsewhere: relative folders are not theirs.
     warehouse = str(tmp_path / "warehouse")
     read, stream, write = (
-        code.replace('"warehouse")', f'"{warehouse}")').replace(
-            'warehouse="warehouse"', f'warehouse="{warehouse}"'
-        )
+        code.replace('"warehouse")', f'"{warehouse}")')
+        .replace('warehouse="warehouse"', f'warehouse="{warehouse}"')
+        .replace('"checkpoint")', f'"{tmp_path}/checkpoint")')
         for code in snippets("spark.md")
     )
     names = {}
