@@ -80,7 +80,7 @@ def test_driver_killed_between_publish_and_apply_is_followed(folder, report, mon
     table = catalog.load_table(ON_CLUSTER)
     table.stage(upserts=pa.table({"id": [5], "note": ["after"]}, schema=SCHEMA))
     root = default_root(table.environment)
-    result = resolve(table, engine="local", index_location=root, lock=short_lock(table))
+    result = resolve(table, engine="local", index_location=root, lock=short_lock(table, 10_000))
     assert (result.index, result.staged_snapshots, result.deleted_rows) == ("followed", 1, 1)
     found = table.refresh().scan().to_arrow().to_pydict()
     expected = dict(report["model_after"]) | {5: "after"}

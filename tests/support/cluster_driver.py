@@ -34,6 +34,7 @@ from tests.support.watched_store import WatchedStore
 SCHEMA = pa.schema([("id", pa.int64()), ("note", pa.string())])
 ON_CLUSTER, HERE = "t.cluster", "t.here"
 ROWS = 20_000
+DRIVER_LEASE_MS = 3_000  # of the driver that is killed; its successor waits for so long
 
 
 def rows(ids, note: str) -> pa.Table:
@@ -211,7 +212,7 @@ def main(folder: Path) -> None:
     points = twins.tables[ON_CLUSTER].environment.runtime.fail_points
     points.armed["resolve.after_publish"] = lambda _: os.kill(os.getpid(), signal.SIGKILL)
     table = twins.tables[ON_CLUSTER]
-    resolve(table, engine="spark", spark=spark, lock=short_lock(table))
+    resolve(table, engine="spark", spark=spark, lock=short_lock(table, DRIVER_LEASE_MS))
 
 
 if __name__ == "__main__":
