@@ -144,7 +144,12 @@ class _Workers:
         if session is None:
             return _Workers(Engine(name=name))
         environment = table.environment
-        runner = spark_runner.SparkRunner(session, environment.store)
+        try:
+            runner = spark_runner.SparkRunner(session, environment.store)
+        except UnsupportedError:
+            if name == "spark":
+                raise
+            return _Workers(Engine(name=name))  # a store in this process: nothing to choose
         configured = environment.catalog.properties.get(INDEX_CACHE)
         return _Workers(
             Engine(name=name, spark=runner),

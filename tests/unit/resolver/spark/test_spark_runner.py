@@ -13,7 +13,13 @@ import tableformat as tf
 from resolver import resolve
 from resolver.index_check import verify
 from resolver.spark_runner import SparkRunner, is_cluster
-from tableformat.errors import CorruptDataError, InvalidInputError, StoreUnavailableError
+from tableformat.errors import (
+    CorruptDataError,
+    InvalidInputError,
+    StoreUnavailableError,
+    UnsupportedError,
+)
+from tests.support.memory_tables import memory_catalog
 
 pytestmark = pytest.mark.spark
 
@@ -160,4 +166,13 @@ def test_versions_of_rows_are_compared_on_spark_too(spark, table):
     assert {key: content(table)[key] for key in (1, 2)} == {1: "new", 2: "newer"}
     table.write_changes(pa.table({"id": [1], "version": [7], "a": [1]}))
     with pytest.raises(InvalidInputError, match=r"column=a, old=\[None\], new=\[1\]"):
+        resolve(table, engine="spark", spark=spark)
+
+
+def test_auto_stays_here_for_a_store_that_executors_cannot_read(spark):
+    catalog = memory_catalog()
+    table = catalog.create_table("t.rows", SCHEMA, primary_key=["id"])
+    table.stage(upserts=rows([1], "new"))
+    assert resolve(table).engine == "local"
+    with pytest.raises(UnsupportedError, match="executors cannot read"):
         resolve(table, engine="spark", spark=spark)

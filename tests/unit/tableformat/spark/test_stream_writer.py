@@ -342,7 +342,8 @@ def test_new_columns_of_a_stream_are_added_and_the_batch_is_written_once(stream:
     stream.put("2", *(envelope("c", after=order(n, extra=n / 2)) for n in range(2, 40)))
     stream.put("3", envelope("u", after=order(1, note="b")))
     stream.run(schema_evolution="add-columns")
-    assert [result.changes for _, result in stream.results] == [1, 38, 1]
+    # files of one instant come in any order
+    assert sorted(result.changes for _, result in stream.results) == [1, 1, 38]
     rows = stream.table.scan(branch="staging").to_arrow().to_pylist()
     assert {row["id"]: row["extra"] for row in rows} == {1: None} | {n: n / 2 for n in range(2, 40)}
 
