@@ -174,7 +174,7 @@ class _Rewrite:
             duration_ms=run.duration_ms,
             removed_puffin_files=len(puffins),
             added_puffin_files=len(new),
-            vectors=len(self.tasks),
+            vectors=len(self.added) if run.lease is not None else len(self.tasks),
             folded_files=sum(not file.is_dv for file in files),
             removed_bytes=sum(puffins.values()),
             added_bytes=sum(new.values()),

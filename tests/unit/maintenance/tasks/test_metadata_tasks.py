@@ -6,6 +6,7 @@ from collections import Counter
 
 import pyarrow as pa
 import pytest
+from pyiceberg.partitioning import PartitionSpec
 
 import tableformat as tf
 from maintenance.tasks.compact import compact
@@ -19,10 +20,14 @@ from maintenance.tasks.rewrite_manifests import rewrite_manifests
 from maintenance.tasks.rewrite_vectors import rewrite_vectors
 from resolver import resolve
 from resolver.index_check import verify
+from tableformat.commit import request
 from tableformat.commit.changeset import Changeset, CommitKind
 from tableformat.commit.engine import commit
 from tableformat.files.manifest_store import load_manifest_list
-from tableformat.paths import equality_delete_locations
+from tableformat.paths import data_file_locations, equality_delete_locations
+from tableformat.scan.position_deletes import POSITION_DELETE_SCHEMA
+from tableformat.spec.data_file import FileContent
+from tableformat.write.data_files import write_data_files
 from tableformat.write.equality_deletes import write_equality_deletes
 from tests.support.table_checker import check_table
 
@@ -192,5 +197,54 @@ def test_equality_deletes_go_once_no_older_file_of_their_scope_is_left(table):
     compact(table, CompactOptions(rewrite_all=True))
     assert drop_dead_deletes(table).equality_delete_files == 1
     assert manifests(table, 1) == [] or not any(m.has_live_files for m in manifests(table, 1))
+    assert identified(table) == before
+    check(table)
+
+
+def position_file(table, gone):
+    """A v2 position delete file: path to positions, in one partition."""
+    state, environment = table.refresh().state, table.environment
+    first = next(t.entry.data_file for t in table.scan().plan.tasks
+                 if t.entry.data_file.file_path in gone)  # fmt: skip
+    paths = sorted(gone)
+    deleted = pa.table(
+        {
+            "file_path": [path for path in paths for _ in gone[path]],
+            "pos": pa.array([at for path in paths for at in gone[path]], pa.int64()),
+        }
+    )
+    [file] = write_data_files(
+        environment.store,
+        deleted,
+        schema=POSITION_DELETE_SCHEMA,
+        spec=PartitionSpec(),
+        properties={},
+        location_for=data_file_locations(state.metadata, environment.runtime.ids),
+    )
+    return file.with_(
+        content=FileContent.POSITION_DELETES, spec_id=first.spec_id, partition=first.partition
+    )
+
+
+@pytest.mark.parametrize("task", [rewrite_vectors, compact])
+def test_position_deletes_from_before_an_upgrade_are_folded(table, task, monkeypatch):
+    """P7. They may not be added to a v3 table, so the check is taken out to make the state."""
+    monkeypatch.setattr(request, "_check_vector", lambda _: None)
+    append_mixed(table)
+    eu = sorted(t.entry.data_file.file_path for t in table.scan("region = 'eu'").plan.tasks)
+    shared = position_file(table, {eu[0]: [0], eu[1]: [0]})
+    change = Changeset(kind=CommitKind.ROW_DELTA, added_delete_files=(shared,))
+    commit(table.environment, table.identifier, change)
+    before = identified(table)
+    assert sum(before.values()) == 10
+    report = task(table)
+    assert report.changed
+    assert identified(table) == before
+    if task is rewrite_vectors:
+        assert (report.folded_files, report.vectors) == (1, 2)
+    else:
+        assert drop_dead_deletes(table).position_delete_files == 1
+    assert not any(task.position_deletes for task in table.scan().plan.tasks)
+    assert not drop_dead_deletes(table).changed
     assert identified(table) == before
     check(table)
