@@ -100,6 +100,11 @@ def test_copy_on_write_leaves_no_vectors(orders) -> None:
     assert ids(orders) == [0, 2, 4, 5, 6, 7, 8, 9]
 
 
+def test_copy_on_write_drops_the_last_row_only(orders) -> None:
+    orders.delete("id = 9", mode="copy-on-write")
+    assert ids(orders) == [0, 1, 2, 3, 4, 5, 6, 7, 8]
+
+
 def test_statement_without_matches_commits_nothing(orders) -> None:
     head = orders.refresh().state.head("main").snapshot_id
     result = orders.update({"amount": "0"}, "id = 77")
