@@ -1,0 +1,50 @@
+"""When an index follows a table and when it is built afresh; what it finds is right either way."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import tableformat as tf
+from maintenance import compact
+from resolver import index_keeper, resolve
+
+
+def rows(start: int, stop: int, value: str) -> pa.Table:
+    count = stop - start
+    return pa.table({"id": pa.array(range(start, stop), pa.int64()), "value": [value] * count})
+
+
+@pytest.fixture
+def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tf.Table:
+    monkeypatch.setattr(index_keeper, "FOLLOWED_ROWS_MIN", 10)
+    catalog = tf.open_catalog("local", warehouse=str(tmp_path))
+    table = catalog.create_table("shop.orders", rows(0, 1, "").schema, primary_key=["id"])
+    for part in range(10):
+        table.append(rows(part * 100, part * 100 + 100, "old"))
+    table.stage(upserts=rows(0, 1, "staged"))
+    assert resolve(table).index == "built"
+    return table
+
+
+@pytest.mark.parametrize(("appended", "how"), [(100, "followed"), (600, "built")])
+def test_index_is_built_afresh_when_that_is_less_work(
+    table: tf.Table, appended: int, how: str
+) -> None:
+    table.append(rows(1000, 1000 + appended, "new"))
+    table.stage(upserts=rows(1000, 1001, "staged"), deletes=rows(5, 6, ""))
+    report = resolve(table)
+    assert report.index == how
+    assert report.deleted_rows == 2
+
+
+def test_index_is_built_afresh_after_a_compaction_of_the_whole_table(table: tf.Table) -> None:
+    assert compact(table).changed
+    table.stage(upserts=rows(7, 8, "staged"), deletes=rows(5, 6, ""))
+    report = resolve(table)
+    assert report.index == "built"
+    assert report.deleted_rows == 2
+    ids = table.scan("value = 'staged'").to_arrow()["id"].to_pylist()
+    assert sorted(ids) == [0, 7]
