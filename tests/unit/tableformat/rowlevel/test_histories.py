@@ -72,6 +72,7 @@ class History:
     depth: int = 0
     statements: int = 0
     next_key: int = KEYS
+    is_resolving: bool = False
 
     def arm(self) -> None:
         for phase in PHASES:
@@ -136,6 +137,8 @@ class History:
 
     def _publish(self) -> None:
         """Stage and resolve; the resolver matches again when its head moved, so it never fails."""
+        if self.is_resolving:
+            return  # the cycle that is interrupted holds the maintenance lock
         key = self.rng.randrange(self.next_key)
         rows: Rows = {key: ("US", self.rng.randrange(90))}
         gone = (key + 1) % self.next_key
@@ -143,7 +146,11 @@ class History:
         keys = as_table({gone: (None, 0)}).select(["id"])
         table.stage(upserts=as_table(rows), deletes=keys)
         before = set(self._snapshots())
-        resolve(table, engine="local")
+        self.is_resolving = True
+        try:
+            resolve(table, engine="local")
+        finally:
+            self.is_resolving = False
         for snapshot_id in self._snapshots():
             if snapshot_id not in before and snapshot_id not in self.landed:
                 self.landed[snapshot_id] = Landed("publish", None, writes={**rows, gone: None})
