@@ -93,21 +93,21 @@ def _column_filter(name: str, values: pa.Array, column: pa.ChunkedArray) -> Bool
     present = column.drop_null()
     if len(values) <= IN_VALUES_MAX:
         distinct = {value.as_py() for chunk in present.chunks for value in chunk}
-        matching: BooleanExpression = In(name, distinct)  # type: ignore[call-arg,misc]
+        matching: BooleanExpression = In(name, distinct)  # type: ignore[call-arg]
     else:
         plain_values = plain(present)
         if pa.types.is_fixed_size_binary(plain_values.type):
             return AlwaysTrue()  # Arrow does not order them
         low, high = (pc.min_max(plain_values)[bound].as_py() for bound in ("min", "max"))
         matching = And(
-            GreaterThanOrEqual(name, low),  # type: ignore[call-arg,misc]
-            LessThanOrEqual(name, high),  # type: ignore[call-arg,misc]
+            GreaterThanOrEqual(name, low),  # type: ignore[call-arg]
+            LessThanOrEqual(name, high),  # type: ignore[call-arg]
         )
     return Or(matching, _null(name)) if values.null_count else matching
 
 
 def _null(name: str) -> BooleanExpression:
-    return IsNull(name)  # type: ignore[call-arg,misc]
+    return IsNull(name)  # type: ignore[call-arg]
 
 
 def _repeat_for_equal_keys(
