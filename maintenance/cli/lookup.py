@@ -108,7 +108,9 @@ def lookup(
         return
     names, batches = found.rows.column_names, iter(found.rows.to_batches())
     print_rows(context, names, batches, "table", preview_rows=SHOWN_ROWS)
-    how = f"{len(found)} rows by {found.source}" + (f": {found.reason}" if found.reason else "")
+    how = f"{len(found)} rows, found by {found.source}" + (
+        f": {found.reason}" if found.reason else ""
+    )
     click.echo(how, err=True)
 
 

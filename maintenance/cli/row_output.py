@@ -6,6 +6,7 @@ import csv
 import json
 import sys
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 import click
@@ -17,6 +18,7 @@ from rich.text import Text
 from maintenance.cli.context import CliContext
 
 PREVIEW_ROWS = 20
+COLUMN_WIDTH_MIN = 20  # narrower ones cut ids and paths: then rows are lists of fields
 
 format_option = click.option(
     "--format",
@@ -68,13 +70,31 @@ def printable(value: Any) -> Text:
 def _print_preview(
     context: CliContext, names: list[str], batches: Iterator[pa.RecordBatch], rows_max: int
 ) -> None:
-    grid = Grid(*(Column(printable(name)) for name in names))
-    shown = 0
-    for row in _rows(batches):
-        grid.add_row(*map(printable, row.values()))
-        shown += 1
-        if shown == rows_max:
-            break
-    context.out.print(grid)
-    if shown == rows_max:
+    columns = [printable(name) for name in names]
+    shown = [
+        [printable(value) for value in row.values()] for row in islice(_rows(batches), rows_max)
+    ]
+    if _is_readable_grid(columns, shown, context.out.width):
+        grid = Grid(*map(Column, columns))
+        for cells in shown:
+            grid.add_row(*cells)
+        context.out.print(grid)
+    else:
+        for number, cells in enumerate(shown, 1):
+            record = Grid(Column(), Column(overflow="fold"), box=None, show_header=False)
+            for column, cell in zip(columns, cells, strict=True):
+                record.add_row(column, cell)
+            context.out.rule(str(number), align="left", characters="-", style="")
+            context.out.print(record)
+    if len(shown) == rows_max:
         click.echo(f"(the first {rows_max} rows; csv or json prints all)", err=True)
+
+
+def _is_readable_grid(columns: list[Text], shown: list[list[Text]], width: int) -> bool:
+    """Whether a grid fits the terminal, or leaves every column some characters."""
+    between = 3
+    natural = sum(
+        between + max(len(column), *(len(cells[at]) for cells in shown), 0)
+        for at, column in enumerate(columns)
+    )
+    return natural <= width or width // max(len(columns), 1) >= COLUMN_WIDTH_MIN
