@@ -73,7 +73,7 @@ def notes(result):
         pa.array([3, 12]),
         np.array([3, 12]),
     ],
-    ids=repr,
+    ids=lambda keys: type(keys).__name__,
 )
 def test_keys_may_be_given_in_many_forms(table, keys):
     found = table.lookup(keys)
