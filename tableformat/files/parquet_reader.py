@@ -263,12 +263,20 @@ def open_parquet(source: pa.NativeFile, data_file: DataFile) -> pq.ParquetFile:
                 expected=data_file.file_size_in_bytes,
                 found=size_bytes,
             )
-        reader = pq.ParquetFile(
-            source, page_checksum_verification=True, coerce_int96_timestamp_unit="us"
-        )
+        reader = parquet_file(source)
         check_schema(reader)
         check_row_count(reader.metadata, data_file)
     return reader
+
+
+def parquet_file(source: pa.NativeFile, footer: pq.FileMetaData | None = None) -> pq.ParquetFile:
+    """A reader, for one thread at a time; with a footer that is known, nothing is read here."""
+    return pq.ParquetFile(
+        source,
+        metadata=footer,
+        page_checksum_verification=True,
+        coerce_int96_timestamp_unit="us",
+    )
 
 
 def wanted_columns(

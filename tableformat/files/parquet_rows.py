@@ -35,6 +35,7 @@ from tableformat.files.parquet_reader import (
     RowProjector,
     as_corrupt,
     open_parquet,
+    parquet_file,
     wanted_columns,
 )
 from tableformat.files.parquet_value_counts import ReadCounts
@@ -270,9 +271,9 @@ class _OpenFile:
         self._statistics.chunks += 1
         footer = self.reader.metadata
         counts = ReadCounts(footer, [column])
-        table = self.reader.reader.read_row_group(
-            group, column_indices=list(leaves), use_threads=False
-        )
+        # A reader of its own: Arrow's crash when two threads read with one.
+        reader = parquet_file(self._source, footer).reader
+        table = reader.read_row_group(group, column_indices=list(leaves), use_threads=False)
         chunked = table.column(0)
         values = chunked.chunk(0) if chunked.num_chunks == 1 else chunked.combine_chunks()
         check_chunks(footer, leaves, [group])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -13,6 +15,8 @@ from tableformat.files.parquet_rows import ParquetRows
 from tableformat.files.thrift_compact import decode_struct, encode_struct
 from tableformat.spec.data_file import DataFile, EntryStatus, FileContent, ManifestEntry
 from tableformat.spec.types import arrow_schema, iceberg_schema
+from tableformat.store.arrow_store import ArrowObjectStore
+from tableformat.store.locations import AllowedLocations
 from tableformat.store.memory import MemoryObjectStore
 
 ROWS = 5000
@@ -169,3 +173,16 @@ def test_thrift_structs_survive_a_round_trip() -> None:
         with pytest.raises(CorruptDataError):
             decode_struct(data[-8 - length : -8 - length + cut])
     assert file.data_file.file_size_in_bytes == len(data)
+
+
+def test_column_chunks_are_read_by_several_threads(tmp_path) -> None:
+    data = stored(LAYOUTS["row groups"])[0].get(LOCATION)
+    location = (tmp_path / "rows.parquet").as_uri()
+    store = ArrowObjectStore({}, AllowedLocations([tmp_path.as_uri()]))
+    store.put(location, data)
+    plain = entry(len(data))
+    file = replace(plain, data_file=replace(plain.data_file, file_path=location))
+    for _ in range(30):
+        rows = ParquetRows(store, cache_bytes=0)
+        assert read(rows, file, np.arange(ROWS))["id"].to_pylist() == list(range(ROWS))
+        rows.close()
