@@ -191,7 +191,9 @@ def _parse(sql: str) -> list[exp.Expr | None]:
 
 
 def _delete(tree: exp.Delete) -> Statement:
-    for name in ("using", "returning", "limit", "order", "tables"):
+    if tree.args.get("tables"):
+        raise InvalidInputError("cannot read the statement: write DELETE FROM table WHERE condition")
+    for name in ("using", "returning", "limit", "order"):
         _refuse_clause(tree, name, "DELETE")
     where = tree.args.get("where")
     target, alias = _target(tree.this)
