@@ -192,7 +192,7 @@ def _parse(sql: str) -> list[exp.Expr | None]:
 
 def _delete(tree: exp.Delete) -> Statement:
     if tree.args.get("tables"):
-        raise InvalidInputError("cannot read the statement: write DELETE FROM table WHERE condition")
+        raise InvalidInputError("cannot read the statement: write DELETE FROM table WHERE …")
     for name in ("using", "returning", "limit", "order"):
         _refuse_clause(tree, name, "DELETE")
     where = tree.args.get("where")
