@@ -283,7 +283,7 @@ def test_one_key_larger_than_memory_is_one_range(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("millions", "shards"),
-    [(0, 1), (2, 1), (3, 2), (10, 5), (60, 8), (100, 13), (1_000_000, 32)],
+    [(0, 1), (2, 1), (3, 2), (10, 5), (60, 8), (100, 8), (200, 16), (1_000_000, 32)],
 )
 def test_default_shard_count_follows_the_rows(millions: int, shards: int) -> None:
     assert default_shard_count(millions * 1_000_000) == shards
