@@ -4,9 +4,11 @@ SQLite and local files. One commit is what a resolver publishes in a small cycle
 and deletion vectors for older files that replace the vectors these have. Files are descriptors
 without bytes: the commit engine never opens them.
 
-    scripts/bench commit [--commits N] [--vectors N] [--window N] [--expire-every N] [--writers N]
+    scripts/bench commit [--commits N] [--vectors N] [--turns N] [--expire-every N] [--writers N]
 
-Prints the median over a window of commits around each mark, wall clock and processor time.
+The machine's own speed changes within seconds, so both marks are measured in turns, at the end:
+commits 10 to 30 of a new table, as many after commit 2,000 of the old one, and again. Prints the
+median over all of them, wall clock and processor time, and the ratio of each turn.
 `--expire-every N` expires snapshots every N commits, keeping 100, as maintenance would; without it
 the metadata file holds them all. `--writers N` takes turns between N writers that share nothing but
 the table, so each has to read what the others wrote.
@@ -20,6 +22,8 @@ import statistics
 import tempfile
 import time
 from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
@@ -37,6 +41,7 @@ from tableformat.spec.data_file import DataFile, EntryStatus, FileContent, Manif
 
 IDENTIFIER = ("bench", "commits")
 FIRST_MARK = 20
+HALF_WINDOW = 10
 RATIO_MAX = 1.5
 
 
@@ -155,12 +160,80 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--commits", type=int, default=2000)
     parser.add_argument("--vectors", type=int, default=4)
-    parser.add_argument("--window", type=int, default=50)
+    parser.add_argument("--turns", type=int, default=9)
     parser.add_argument("--expire-every", type=int, default=0)
     parser.add_argument("--writers", type=int, default=1)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         run(options, folder)
+
+
+@dataclass
+class Measured:
+    """Commits of one mark."""
+
+    latency_ms: list[float] = field(default_factory=list)
+    cpu_ms: list[float] = field(default_factory=list)
+    counts: list[Counter[str]] = field(default_factory=list)
+
+
+class Run:
+    """One table in a folder, changed by some writers in turns."""
+
+    def __init__(self, folder: Path, options: argparse.Namespace) -> None:
+        self.writers = [open_counted(str(folder)) for _ in range(options.writers)]
+        self.workload = Workload(self.writers[0], vectors=options.vectors)
+        self.expire_every = options.expire_every
+        self.number = 0
+
+    def commits(self, count: int) -> Measured:
+        measured = Measured()
+        for _ in range(count):
+            self.workload.environment = self.writers[self.number % len(self.writers)]
+            store = self.workload.environment.store
+            store.counts = Counter()
+            measured.latency_ms.append(self.workload.commit(self.number))
+            measured.cpu_ms.append(self.workload.cpu_ms)
+            measured.counts.append(store.counts)
+            self.number += 1
+            if self.expire_every and self.number % self.expire_every == 0:
+                policy = ExpiryPolicy(max_snapshot_age_ms=0, min_snapshots_to_keep=100)
+                apply_expiry(self.workload.environment, IDENTIFIER, policy)
+        return measured
+
+
+def run(options: argparse.Namespace, folder: str) -> None:
+    old = Run(Path(folder) / "old", options)
+    all_ms = old.commits(options.commits).latency_ms
+    young, aged, ratios = Measured(), Measured(), []
+    for turn in range(options.turns):
+        new = Run(Path(folder) / f"new-{turn}", options)
+        new.commits(FIRST_MARK - HALF_WINDOW)
+        first, last = new.commits(2 * HALF_WINDOW), old.commits(2 * HALF_WINDOW)
+        ratios.append(statistics.median(last.latency_ms) / statistics.median(first.latency_ms))
+        for part, into in ((first, young), (last, aged)):
+            into.latency_ms += part.latency_ms
+            into.cpu_ms += part.cpu_ms
+            into.counts += part.counts
+    report(f"commit {FIRST_MARK}", young)
+    report(f"commit {options.commits}", aged)
+    ordered = sorted(all_ms)
+    worst = max(range(len(all_ms)), key=all_ms.__getitem__)
+    print(f"all {options.commits}: mean {statistics.fmean(all_ms):.1f} ms, "
+          f"99 % {ordered[int(len(ordered) * 0.99)]:.1f} ms, "
+          f"max {all_ms[worst]:.1f} ms (commit {worst})")  # fmt: skip
+    ratio = statistics.median(aged.latency_ms) / statistics.median(young.latency_ms)
+    print(f"ratio of medians: {ratio:.2f} (goal: at most {RATIO_MAX}); "
+          f"of the turns: {', '.join(f'{each:.2f}' for each in sorted(ratios))}")  # fmt: skip
+
+
+def report(name: str, measured: Measured) -> None:
+    print(f"{name}: median {statistics.median(measured.latency_ms):.1f} ms "
+          f"(CPU {statistics.median(measured.cpu_ms):.1f}), "
+          f"{min(measured.latency_ms):.1f} to {max(measured.latency_ms):.1f} ms")  # fmt: skip
+    for kind in ("get", "put", "delete", "bytes read", "bytes written"):
+        values = [each[kind] for each in measured.counts]
+        print(f"    {kind} per commit: mean {statistics.fmean(values):.1f}, max {max(values)}")
 
 
 def open_counted(folder: str) -> Environment:
@@ -169,44 +242,6 @@ def open_counted(folder: str) -> Environment:
     store = CountingStore(opened.store)
     opened.catalog._store = store
     return Environment(opened.catalog, store, opened.runtime)
-
-
-def run(options: argparse.Namespace, folder: str) -> None:
-    writers = [open_counted(folder) for _ in range(options.writers)]
-    workload = Workload(writers[0], vectors=options.vectors)
-    latencies: list[float] = []
-    cpu: list[float] = []
-    counts: list[Counter[str]] = []
-    for number in range(options.commits + options.window // 2):
-        workload.environment = writers[number % len(writers)]
-        store = workload.environment.store
-        store.counts = Counter()
-        latencies.append(workload.commit(number))
-        counts.append(store.counts)
-        cpu.append(workload.cpu_ms)
-        if options.expire_every and (number + 1) % options.expire_every == 0:
-            policy = ExpiryPolicy(max_snapshot_age_ms=0, min_snapshots_to_keep=100)
-            apply_expiry(workload.environment, IDENTIFIER, policy)
-    marks = {
-        f"commit {FIRST_MARK}": slice(FIRST_MARK - 10, FIRST_MARK + 10),
-        f"commit {options.commits}": slice(options.commits - options.window // 2, None),
-    }
-    medians = []
-    for name, window in marks.items():
-        medians.append(statistics.median(latencies[window]))
-        print(f"{name}: median {medians[-1]:.1f} ms (CPU {statistics.median(cpu[window]):.1f}), "
-              f"max {max(latencies[window]):.1f} ms")  # fmt: skip
-        for kind in ("get", "put", "delete", "bytes read", "bytes written"):
-            values = [each[kind] for each in counts[window]]
-            mean = statistics.fmean(values)
-            print(f"    {kind} per commit: mean {mean:.1f}, max {max(values)}")
-    ordered = sorted(latencies)
-    worst = max(range(len(latencies)), key=latencies.__getitem__)
-    print(f"all: mean {statistics.fmean(latencies):.1f} ms, "
-          f"99 % {ordered[int(len(ordered) * 0.99)]:.1f} ms, "
-          f"max {latencies[worst]:.1f} ms (commit {worst})")  # fmt: skip
-    ratio = medians[1] / medians[0]
-    print(f"ratio of medians: {ratio:.2f} (goal: at most {RATIO_MAX})")
 
 
 if __name__ == "__main__":
