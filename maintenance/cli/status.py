@@ -156,11 +156,11 @@ def _lock(lock: LockStatus) -> str:
 
 def _cycles(one: TableStatus) -> Grid:
     grid = Grid(title="last cycles", title_justify="left", box=None, header_style="bold")
-    for name in ("at", "commits", "rows", "deletes", "rows deleted", "freshness", "until commit"):
+    for name in ("at", "commits", "rows", "deletes", "killed", "freshness", "took"):
         grid.add_column(name, justify="left" if name == "at" else "right", no_wrap=True)
     for each in one.cycles:
         grid.add_row(
-            _time(each.at_ms),
+            _time(each.at_ms)[5:],
             count_text(each.staged_commits),
             count_text(each.rows),
             count_text(each.equality_deletes),
