@@ -205,9 +205,8 @@ def test_delete_with_one_location_outside_removes_nothing(place: Place) -> None:
     assert place.names() == ["x"]
 
 
+@pytest.mark.parametrize("place", ["local", "s3"], indirect=True)  # what workers are sent
 def test_pickled_store_still_works(place: Place) -> None:
-    if isinstance(place.store, MemoryObjectStore):
-        pytest.skip("the memory store lives in one process")
     place.store.put(place.at("x"), b"1")
     copy = pickle.loads(pickle.dumps(place.store))
     assert copy.get(place.at("x")) == b"1"

@@ -10,7 +10,8 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -35,6 +36,7 @@ from tests.support.index_builder import (
     source_of,
 )
 
+NOBODY = 65534
 KEYS = list(range(600))
 EXPECTED = [[("a", key)] if key < 500 else [("b", key - 500)] for key in KEYS]
 
@@ -364,20 +366,28 @@ def test_full_disk_stops_a_build_that_goes_on_later(folder: Path) -> None:
         assert rows_of(index, [0, 29_999]) == [[("c", 0)], [("c", 29_999)]]
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_read_only_folder_is_a_clear_error(folder: Path) -> None:
-    with _read_only(folder), pytest.raises(StoreUnavailableError):
-        open_index(folder, BINDING, runtime=Runtime())
+    with _unprivileged(folder) as read_only, pytest.raises(StoreUnavailableError):
+        open_index(read_only, BINDING, runtime=Runtime())
     assert check_right_or_refused(folder) == "right"
 
 
 @contextlib.contextmanager
-def _read_only(folder: Path) -> object:
-    (folder / "LOCK").chmod(0o400)
-    try:
-        yield
-    finally:
-        (folder / "LOCK").chmod(0o600)
+def _unprivileged(folder: Path) -> Iterator[Path]:
+    """A copy of the folder that may be read only, and a user whom that stops: root it would not."""
+    with tempfile.TemporaryDirectory(prefix="icefold-test-") as outside:
+        Path(outside).chmod(0o755)  # pytest's own folders are closed to others
+        copy = Path(outside) / folder.name
+        shutil.copytree(folder, copy)
+        (copy / "LOCK").chmod(0o444)
+        user = os.geteuid()
+        if user == 0:
+            os.seteuid(NOBODY)
+        try:
+            yield copy
+        finally:
+            if user == 0:
+                os.seteuid(0)
 
 
 @pytest.mark.parametrize(
