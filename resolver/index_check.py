@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from pyiceberg.table.snapshots import Snapshot
 
-from resolver.index.base import PrimaryKeyIndex
+from resolver.index.base import IndexBinding
 from resolver.index.open import open_index
+from resolver.index.rocks import RocksIndex
+from resolver.index.shared import SharedIndex
 from resolver.index.verify import FileRows, VerifyReport, verify_index
 from resolver.index_keeper import head_binding, index_folder
 from resolver.key_reader import KeyReader
@@ -19,6 +23,7 @@ from resolver.shared_keeper import configured_root, index_depot, open_here
 from resolver.staging import ancestors
 from resolver.target import LiveFiles, live_files
 from tableformat import NotFoundError, Table
+from tableformat.catalog.base import TableState
 from tableformat.errors import InvalidInputError
 from tableformat.files.dv_file import read_deletion_vector
 from tableformat.spec.names import MAIN_BRANCH
@@ -66,50 +71,19 @@ def verify(
         StoreUnavailableError: Another process has the index open.
     """
     state = table.refresh().state
-    environment = table.environment
-    folder = index_folder(environment, state, target, name)
     field_ids = (
         sorted(state.metadata.schema().identifier_field_ids)
         if name is None
         else secondary_index(state.metadata, name).field_ids
     )
-    reader = KeyReader(environment.store, state.metadata, field_ids)
-    head = state.head(target)
-    wanted = head_binding(state, target, reader.key.fingerprint, head)
-    root = (index_location or configured_root(environment)) if name is None else None
-    if root is None:
-        place = str(folder)
-        opened = open_index(folder, wanted, runtime=environment.runtime)
-        index: PrimaryKeyIndex | None = opened.index
-        why, is_missing = opened.detail or opened.refusal, not folder.is_dir()
-    else:
-        depot = index_depot(environment, root, state, target)
-        place = depot.root
-        shared = open_here(environment, depot, wanted)
-        index = shared.index
-        why, is_missing = shared.detail, not depot.newest_number()
-    if index is None:
-        kind = NotFoundError if is_missing else InvalidInputError
-        raise kind(
-            f"there is no usable index: {why}",
-            table=state.name,
-            folder=place,
-            action="run resolve; it builds the index",
-        )
-    try:
+    reader = KeyReader(table.environment.store, state.metadata, field_ids)
+    wanted = head_binding(state, target, reader.key.fingerprint, state.head(target))
+    index, place = _opened(table, target, name, index_location, wanted)
+    with closing(index):
         bound = index.binding.snapshot_id
-        snapshot = None if bound is None else state.metadata.snapshot_by_id(bound)
-        if bound is not None and snapshot is None:
-            raise NotFoundError(
-                "the snapshot that the index is bound to has expired",
-                table=state.name,
-                snapshot_id=bound,
-                action="run resolve; the index then follows or is built afresh",
-            )
-        scan = _Scan(reader, live_files(environment, snapshot), table)
+        snapshot = _bound_snapshot(state, bound)
+        scan = _Scan(reader, live_files(table.environment, snapshot), table)
         report = verify_index(index, scan.rows, scan.deleted)
-    finally:
-        index.close()
     chain = [s.snapshot_id for s in ancestors(state.metadata, wanted.snapshot_id)]
     return IndexCheck(
         folder=place,
@@ -117,6 +91,46 @@ def verify(
         snapshots_behind=chain.index(bound) if bound in chain else None,
         report=report,
     )
+
+
+def _opened(
+    table: Table, target: str, name: str | None, index_location: str | None, wanted: IndexBinding
+) -> tuple[RocksIndex | SharedIndex, str]:
+    """The index and where it is: in shared storage if that is configured, else in a folder."""
+    environment, state = table.environment, table.state
+    root = (index_location or configured_root(environment)) if name is None else None
+    if root is None:
+        folder = index_folder(environment, state, target, name)
+        local = open_index(folder, wanted, runtime=environment.runtime)
+        if local.index is not None:
+            return local.index, str(folder)
+        place, why = str(folder), local.detail or str(local.refusal)
+        is_missing = not folder.is_dir()
+    else:
+        depot = index_depot(environment, root, state, target)
+        shared = open_here(environment, depot, wanted)
+        if shared.index is not None:
+            return shared.index, depot.root
+        place, why, is_missing = depot.root, shared.detail, not depot.newest_number()
+    raise (NotFoundError if is_missing else InvalidInputError)(
+        f"there is no usable index: {why}",
+        table=state.name,
+        folder=place,
+        action="run resolve; it builds the index",
+    )
+
+
+def _bound_snapshot(state: TableState, bound: int | None) -> Snapshot | None:
+    """The snapshot that an index reflects; None for a branch without snapshots."""
+    snapshot = None if bound is None else state.metadata.snapshot_by_id(bound)
+    if bound is not None and snapshot is None:
+        raise NotFoundError(
+            "the snapshot that the index is bound to has expired",
+            table=state.name,
+            snapshot_id=bound,
+            action="run resolve; the index then follows or is built afresh",
+        )
+    return snapshot
 
 
 class _Scan:

@@ -8,7 +8,6 @@ as a value, so the driver raises the same class; only trouble that another execu
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -20,7 +19,8 @@ from pyspark import SparkFiles
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from tableformat.errors import StoreUnavailableError, TableError, UnsupportedError
+from tableformat.errors import StoreUnavailableError, TableError
+from tableformat.spark.arrow_scan import check_reachable
 from tableformat.spark.change_frame import freeze_imports
 from tableformat.spark.session import local_session
 from tableformat.store.base import ObjectStore
@@ -53,13 +53,7 @@ class SparkRunner:
         Raises:
             UnsupportedError: Executors could not reach the store, because it lives in this process.
         """
-        try:
-            pickle.dumps(store)
-        except (TypeError, pickle.PicklingError, AttributeError) as error:
-            raise UnsupportedError(
-                f"Spark's executors cannot read from {type(store).__name__}",
-                action="use a store outside of this process, or engine='local'",
-            ) from error
+        check_reachable(store, instead="engine='local'")
         self._context: Any = spark.sparkContext
         self.parallelism: int = max(self._context.defaultParallelism, 1)
 

@@ -127,29 +127,17 @@ def plan_statement(
     updated = _updated_columns(statement, columns, state)
     others, rereads = pin_tables(environment, statement, state, branch)
     pushed = _pushed(statement, columns)
-    head = state.head(branch)
-    scan = plan_scan(
-        environment,
-        state,
-        snapshot_id=None if head is None else head.snapshot_id,
-        row_filter=pushed.expression,
-        schema=schema,
-    )
-    if head is None:
-        scan = replace(scan, snapshot=None, tasks=())  # never main for an empty branch
+    scan = _scan_of(environment, state, branch, pushed)
     covered, looked_into = _split(statement, pushed, state, scan)
-    versions = [
-        TableVersion(
-            name=state.name,
-            table_uuid=metadata.table_uuid,
-            snapshot_id=None if head is None else head.snapshot_id,
-        ),
-        *(pinned.version for pinned in others.values()),
-    ]
+    target = TableVersion(
+        name=state.name,
+        table_uuid=metadata.table_uuid,
+        snapshot_id=None if scan.snapshot is None else scan.snapshot.snapshot_id,
+    )
     context = ScanContext(
         operation=statement.operation,
         branch=branch,
-        tables=tuple(versions),
+        tables=(target, *(pinned.version for pinned in others.values())),
         isolation=isolation_of(metadata.properties, statement.operation),
         mode=mode_of(metadata.properties, statement.operation, mode),
         conflict_filter=AlwaysTrue() if rereads else pushed.expression,
@@ -167,6 +155,22 @@ def plan_statement(
         covered=tuple(covered),
         others=others,
     )
+
+
+def _scan_of(
+    environment: Environment, state: TableState, branch: str, pushed: PushedFilter
+) -> ScanPlan:
+    """The files of the branch's head that may hold rows of the statement."""
+    head = state.head(branch)
+    scan = plan_scan(
+        environment,
+        state,
+        snapshot_id=None if head is None else head.snapshot_id,
+        row_filter=pushed.expression,
+        schema=state.metadata.schema(),
+    )
+    # Without a head the plan would be that of main: never, for an empty branch.
+    return scan if head is not None else replace(scan, snapshot=None, tasks=())
 
 
 def mentioned_names(statement: Statement) -> frozenset[str]:

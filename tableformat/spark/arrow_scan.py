@@ -46,14 +46,14 @@ def arrow_scan(
     return ordinals.mapInArrow(read, spark_schema(projection.schema))
 
 
-def check_reachable(store: ObjectStore) -> None:
-    """Raise `UnsupportedError` if workers cannot reach the store."""
+def check_reachable(store: ObjectStore, *, instead: str = "do it without Spark") -> None:
+    """Raise `UnsupportedError`, naming what to do `instead`, if executors cannot reach the store."""
     try:
         pickle.dumps(store)
     except (TypeError, pickle.PicklingError, AttributeError) as error:
         raise UnsupportedError(
-            f"Spark's workers cannot read from {type(store).__name__}",
-            action="use a store outside of this process, or read without Spark",
+            f"Spark's executors cannot read from {type(store).__name__}",
+            action=f"use a store outside of this process, or {instead}",
         ) from error
 
 

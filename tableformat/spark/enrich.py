@@ -14,12 +14,11 @@ may hold their keys, which is right and slower.
 
 from __future__ import annotations
 
-import pickle
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, cast
+from typing import Literal, cast
 
 import numpy as np
 import pyarrow as pa
@@ -31,8 +30,9 @@ from tableformat.catalog.base import Catalog, Identifier
 from tableformat.catalog.open import open_backend
 from tableformat.catalog.pinned import PinnedCatalog
 from tableformat.environment import Environment
-from tableformat.errors import InvalidInputError, UnsupportedError
+from tableformat.errors import InvalidInputError
 from tableformat.lookup.session import Lookup
+from tableformat.spark.arrow_scan import check_reachable
 from tableformat.spark.types import spark_schema, to_spark_batch
 from tableformat.spec.secondary_indexes import secondary_indexes
 from tableformat.store.base import ObjectStore
@@ -122,7 +122,7 @@ def enrich(
     else:
         pinned = PinnedCatalog.of(environment.catalog.name, environment.catalog.properties, state)
         store = environment.store
-        _check_pickles(store)
+        check_reachable(store)
     catalog = (environment.catalog.name, dict(environment.catalog.properties))
     join = _Join(
         identifier=table.identifier,
@@ -257,13 +257,3 @@ def _check_names(frame: DataFrame, added: Sequence[str]) -> None:
                 action="choose columns, or give a prefix",
             )
         taken.append(name.lower())
-
-
-def _check_pickles(store: Any) -> None:
-    try:
-        pickle.dumps(store)
-    except (TypeError, pickle.PicklingError, AttributeError) as error:
-        raise UnsupportedError(
-            f"Spark's workers cannot read from {type(store).__name__}",
-            action="use a store outside of this process",
-        ) from error

@@ -159,7 +159,7 @@ def test_what_spark_refuses_is_one_clear_line(spark, catalog, tmp_path, text, me
 def test_store_in_this_process_cannot_be_reached_by_workers(spark) -> None:
     table = memory_catalog().create_table("shop.orders", SCHEMA, primary_key=["id"])
     table.append(pa.table({"id": [1], "amount": [1], "note": ["x"]}))
-    with pytest.raises(UnsupportedError, match="workers cannot read"):
+    with pytest.raises(UnsupportedError, match="executors cannot read"):
         table.delete("abs(id) = 1", spark=spark)
 
 

@@ -110,5 +110,5 @@ def test_wrong_joins_are_refused_before_anything_runs(spark, table):
         with pytest.raises(InvalidInputError, match=text):
             enrich(frame, table, **options)
     memory = memory_catalog().create_table("t.m", SCHEMA, primary_key=["id"])
-    with pytest.raises(UnsupportedError, match="workers cannot read"):
+    with pytest.raises(UnsupportedError, match="executors cannot read"):
         enrich(frame, memory, on="id", columns=["customer"])
