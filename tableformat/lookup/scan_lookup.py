@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from contextlib import closing
 from functools import reduce
 
 import numpy as np
@@ -67,13 +67,14 @@ def scan_for_keys(
     last = wanted.newest_delete(arrays)
     found: list[pa.RecordBatch] = []
     ordinals: list[Int64s] = [np.empty(0, dtype=np.int64)]
-    for batch in read_scan(environment, replace(pruned), columns=columns):
-        table = pa.table(batch)
-        ordinal = wanted.newest_delete([key.leaf(table, at) for at in range(len(key.names))])
-        hit = np.flatnonzero(ordinal >= 0)
-        if hit.size:
-            found.append(batch.take(pa.array(hit)))
-            ordinals.append(ordinal[hit])
+    with closing(read_scan(environment, pruned, columns=columns)) as batches:
+        for batch in batches:
+            table = pa.table(batch)
+            ordinal = wanted.newest_delete([key.leaf(table, at) for at in range(len(key.names))])
+            hit = np.flatnonzero(ordinal >= 0)
+            if hit.size:
+                found.append(batch.take(pa.array(hit)))
+                ordinals.append(ordinal[hit])
     rows = pa.Table.from_batches(found, scan_schema(pruned, columns=columns))
     return _repeat_for_equal_keys(rows, np.concatenate(ordinals), last)
 

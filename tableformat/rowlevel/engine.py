@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -63,8 +64,10 @@ class InProcessEngine:
         """See `Engine.evaluate`."""
         found = PositionSet()
         if plan.statement.operation == RowLevelOperation.DELETE:
-            for batch in read_scan(self.environment, plan.scan, columns=[FILE, POSITION]):
-                found.add_rows(batch.column(0), batch.column(1))
+            hits = read_scan(self.environment, plan.scan, columns=[FILE, POSITION])
+            with closing(hits) as batches:
+                for batch in batches:
+                    found.add_rows(batch.column(0), batch.column(1))
             return RowChanges(positions=found.by_path, deleted_rows=found.distinct)
         writer = row_writer(self.environment, plan)
         files = writer.write(self._updated(plan, found), self.environment.runtime.ids)
@@ -80,15 +83,16 @@ class InProcessEngine:
         names = [field.name for field in plan.schema.fields]
         columns = [*names, ROW_ID, FILE, POSITION]
         by_name = {value.field.name: value for value in self.values}
-        for batch in read_scan(self.environment, plan.scan, columns=columns):
-            found.add_rows(batch.column(FILE), batch.column(POSITION))
-            arrays = [
-                by_name[name].compute(batch) if name in by_name else batch.column(name)
-                for name in names
-            ]
-            yield pa.RecordBatch.from_arrays(
-                [*arrays, batch.column(ROW_ID)], names=[*names, ROW_ID]
-            )
+        with closing(read_scan(self.environment, plan.scan, columns=columns)) as batches:
+            for batch in batches:
+                found.add_rows(batch.column(FILE), batch.column(POSITION))
+                arrays = [
+                    by_name[name].compute(batch) if name in by_name else batch.column(name)
+                    for name in names
+                ]
+                yield pa.RecordBatch.from_arrays(
+                    [*arrays, batch.column(ROW_ID)], names=[*names, ROW_ID]
+                )
 
 
 def row_writer(environment: Environment, plan: StatementPlan) -> RowWriter:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from threading import Condition
+from threading import Condition, get_ident
 from typing import Generic, TypeVar
 
 AHEAD_MAX = 2
@@ -28,7 +28,7 @@ def stream_ordered(
 
     Raises:
         Exception: Whatever a producer raises, at its place in the order. When the consumer stops
-            early (`close`), the producers end after their current item.
+            early (`close`), the producers end after their current item, and that is waited for.
     """
     if threads <= 1 or len(producers) <= 1:
         for producer in producers:
@@ -36,19 +36,27 @@ def stream_ordered(
         return
     waiting = deque(producers)
     running: deque[tuple[_Channel[_Item], Future[None]]] = deque()
-    with ThreadPoolExecutor(threads, thread_name_prefix="icefold-scan") as pool:
-        try:
-            while waiting or running:
-                while waiting and len(running) < threads:
-                    channel: _Channel[_Item] = _Channel()
-                    running.append((channel, pool.submit(channel.fill, waiting.popleft())))
-                channel, future = running[0]
-                yield from channel
-                future.result()
-                running.popleft()
-        finally:
-            for channel, _ in running:
-                channel.close()
+    workers: set[int] = set()
+    pool = ThreadPoolExecutor(
+        threads,
+        thread_name_prefix="icefold-scan",
+        initializer=lambda: workers.add(get_ident()),
+    )
+    try:
+        while waiting or running:
+            while waiting and len(running) < threads:
+                channel: _Channel[_Item] = _Channel()
+                running.append((channel, pool.submit(channel.fill, waiting.popleft())))
+            channel, future = running[0]
+            yield from channel
+            future.result()
+            running.popleft()
+    finally:
+        for channel, _ in running:
+            channel.close()
+        # A dropped stream is closed by the garbage collector on whatever thread it runs on; one of
+        # the stream's own cannot wait for itself.
+        pool.shutdown(wait=get_ident() not in workers)
 
 
 class _Channel(Generic[_Item]):

@@ -13,7 +13,7 @@ Several files are read ahead on threads; batches come out in plan order, rows in
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from functools import partial
 
@@ -59,7 +59,7 @@ def read_scan(
     limit: int | None = None,
     batch_rows: int = BATCH_ROWS,
     threads: int | None = None,
-) -> Iterator[pa.RecordBatch]:
+) -> Generator[pa.RecordBatch, None, None]:
     """The rows of a planned scan.
 
     Args:
@@ -111,7 +111,7 @@ def _read(
     limit: int | None,
     batch_rows: int,
     threads: int | None,
-) -> Iterator[pa.RecordBatch]:
+) -> Generator[pa.RecordBatch, None, None]:
     if limit is not None and limit <= 0:
         return
     tasks = _enough_tasks(plan.tasks, limit)

@@ -47,7 +47,7 @@ def arrow_scan(
 
 
 def check_reachable(store: ObjectStore, *, instead: str = "do it without Spark") -> None:
-    """Raise `UnsupportedError`, naming what to do `instead`, if executors cannot reach the store."""
+    """Raise `UnsupportedError`, and say what to do `instead`, if executors cannot reach it."""
     try:
         pickle.dumps(store)
     except (TypeError, pickle.PicklingError, AttributeError) as error:

@@ -97,3 +97,20 @@ def test_failed_load_is_tried_again_by_the_next() -> None:
     with pytest.raises(OSError, match="gone"):
         shared.get("a", fail)
     assert shared.get("a", lambda: 7) == 7
+
+
+def test_dropped_stream_may_be_closed_on_one_of_its_own_threads() -> None:
+    """As the garbage collector does when it runs there."""
+    dropped, closed = threading.Event(), threading.Event()
+
+    def closes() -> Iterator[int]:
+        assert dropped.wait(30)
+        stream.close()
+        closed.set()
+        yield 2
+
+    stream = stream_ordered([partial(iter, [0, 1]), closes], threads=2)
+    assert next(stream) == 0
+    dropped.set()
+    assert closed.wait(30)
+    assert list(stream) == []
