@@ -42,36 +42,35 @@ COMMIT_POINTS = [
     "catalog.before_swap", "catalog.after_swap", "commit.after_swap",
 ]  # fmt: skip
 OLD = RemoveOrphansOptions(older_than_ms=3_600_000)
-LEASE_MS = 900  # a killed holder is gone soon
 
 
 def run_compact(table):
-    return compact(table, CompactOptions(rewrite_all=True), lock=short_lock(table, LEASE_MS))
+    return compact(table, CompactOptions(rewrite_all=True), lock=short_lock(table))
 
 
 def run_manifests(table):
     return rewrite_manifests(
-        table, RewriteManifestsOptions(rewrite_all=True), lock=short_lock(table, LEASE_MS)
+        table, RewriteManifestsOptions(rewrite_all=True), lock=short_lock(table)
     )
 
 
 def run_vectors(table):
     return rewrite_vectors(
-        table, RewriteVectorsOptions(rewrite_all=True), lock=short_lock(table, LEASE_MS)
+        table, RewriteVectorsOptions(rewrite_all=True), lock=short_lock(table)
     )
 
 
 def run_drop(table):
-    return drop_dead_deletes(table, lock=short_lock(table, LEASE_MS))
+    return drop_dead_deletes(table, lock=short_lock(table))
 
 
 def run_expire(table):
     policy = ExpiryPolicy(max_snapshot_age_ms=0, min_snapshots_to_keep=1)
-    return expire(table, ExpireOptions(policy=policy), lock=short_lock(table, LEASE_MS))
+    return expire(table, ExpireOptions(policy=policy), lock=short_lock(table))
 
 
 def run_orphans(table):
-    return remove_orphans(table, OLD, lock=short_lock(table, LEASE_MS))
+    return remove_orphans(table, OLD, lock=short_lock(table))
 
 
 CASES = [

@@ -41,8 +41,7 @@ def rows(*values):
 
 
 def run_resolve(table):
-    with_lock = short_lock(table)
-    resolve(table, lock=with_lock)
+    resolve(table, lock=short_lock(table))
 
 
 class History:

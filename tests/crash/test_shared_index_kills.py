@@ -14,7 +14,7 @@ from resolver import resolve
 from resolver.index.depot import IndexDepot
 from resolver.shared_keeper import index_depot
 from tests.crash.test_resolver_kills import NAME, History
-from tests.support.crash_child import KILLED, LEASE_MS, open_table, run_until_killed, short_lock
+from tests.support.crash_child import KILLED, open_table, run_until_killed, short_lock
 
 BUILD_POINTS = [
     "index.build.shard", "index.build.before_current", "index.build.after_current",
@@ -25,7 +25,6 @@ POINTS = [
     "index.prepare.written", "resolve.after_prepare", "index.apply.before", "index.apply.after",
     "resolve.after_apply",
 ]  # fmt: skip
-PATIENT_LEASE_MS = 10_000  # of runs that nobody kills
 
 
 class SharedHistory(History):
@@ -38,15 +37,15 @@ def location_of(warehouse: str) -> str:
     return f"{warehouse}/indexes"
 
 
-def run_on_machine(table, machine: str, lease_ms: int = PATIENT_LEASE_MS) -> str:
+def run_on_machine(table, machine: str) -> str:
     warehouse = table.environment.catalog.properties["warehouse"].removeprefix("file://")
     os.environ["XDG_CACHE_HOME"] = str(Path(warehouse).parent / machine)
     location = location_of(warehouse)
-    return resolve(table, lock=short_lock(table, lease_ms), index_location=location).index
+    return resolve(table, lock=short_lock(table), index_location=location).index
 
 
 def run_first(table):
-    run_on_machine(table, "first", LEASE_MS)
+    run_on_machine(table, "first")
 
 
 def depot_of(history: SharedHistory) -> IndexDepot:

@@ -12,7 +12,8 @@ import tableformat as tf
 from lock import LeaseManager, open_lock
 from tableformat import Table
 
-LEASE_MS = 300  # a killed holder is gone soon
+LEASE_MS = 1_500  # of who is killed: gone soon, and never lost to a busy machine before that
+PATIENT_LEASE_MS = 30_000  # of who lives
 KILLED = -signal.SIGKILL
 
 _CONTEXT = multiprocessing.get_context("forkserver")
@@ -23,7 +24,11 @@ def open_table(warehouse: str, name: str) -> Table:
     return tf.open_catalog("local", warehouse=warehouse).load_table(name)
 
 
-def short_lock(table: Table, lease_ms: int = LEASE_MS) -> LeaseManager:
+def short_lock(table: Table, lease_ms: int | None = None) -> LeaseManager:
+    """Leases for a child that is killed and for the process that goes on after it."""
+    if lease_ms is None:
+        is_child = multiprocessing.parent_process() is not None
+        lease_ms = LEASE_MS if is_child else PATIENT_LEASE_MS
     runtime = table.environment.runtime
     url = f"{table.environment.catalog.properties['uri']}.locks"
     return open_lock(
