@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -159,6 +159,18 @@ class ParsedEvents:
     rows: RowNumbers
     skipped: Counter[str] = field(default_factory=Counter)
     wishes: SchemaWishes = field(default_factory=SchemaWishes)
+
+    def without(self, reasons: Mapping[int, str], events: EventBatch) -> ParsedEvents:
+        """The same with some more events bad, by row; none of their changes is left."""
+        if not reasons:
+            return self
+        keep = ~np.isin(self.rows, np.fromiter(reasons, np.int64, len(reasons)))
+        return replace(
+            self,
+            changes=self.changes.filter(pa.array(keep)),
+            bad=pa.concat_tables([self.bad, events.bad_records(reasons)]),
+            rows=self.rows[keep],
+        )
 
 
 @dataclass(slots=True)

@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.types import BooleanType, PrimitiveType
 
+from tableformat.cdc.encodings import ColumnDecoder, decode_rows
 from tableformat.cdc.events import SEQUENCE_PREFIX, EventBatch, ParsedEvents
 from tableformat.cdc.formats import ChangeFormat, FormatChoice
 from tableformat.cdc.message_keys import storage
@@ -110,35 +110,31 @@ class RowPolicy:
         """
         if self.sequence is None:
             return parsed
-        changes = parsed.changes
-        place = changes.schema.get_field_index(self.sequence)
         if self.fill_sequence:
-            filled = self._from_event(changes.column(EVENT_SEQUENCE))
-            changes = changes.set_column(place, changes.schema.field(place), filled)
-            return ParsedEvents(changes, parsed.bad, parsed.rows, parsed.skipped)
-        absent = changes.column(place).is_null().to_numpy()
-        if not absent.any():
-            return parsed
-        bad_rows = np.unique(parsed.rows[absent])
+            return self._filled(parsed, events)
+        absent = parsed.changes.column(self.sequence).is_null().to_numpy()
         reason = f"the change lacks a value of the sequence column '{self.sequence}'"
-        more = events.bad_records({int(row): reason for row in bad_rows})
-        keep = ~np.isin(parsed.rows, bad_rows)
-        return ParsedEvents(
-            changes=changes.filter(pa.array(keep)),
-            bad=pa.concat_tables([parsed.bad, more]),
-            rows=parsed.rows[keep],
-            skipped=parsed.skipped,
-        )
+        return parsed.without({int(row): reason for row in parsed.rows[absent]}, events)
 
-    def _from_event(self, values: pa.ChunkedArray) -> pa.ChunkedArray:
-        try:
-            return values.cast(self.sequence_type)
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-            raise InvalidInputError(
-                f"an event's sequence does not fit the column: {error}",
-                sequence_column=self.sequence,
-                type=self.sequence_type,
-            ) from error
+    def _filled(self, parsed: ParsedEvents, events: EventBatch) -> ParsedEvents:
+        """The changes with the sequence of their events; what the column cannot hold is bad."""
+        assert self.sequence is not None
+        given = parsed.changes.column(EVENT_SEQUENCE).combine_chunks()
+        decoder = ColumnDecoder(
+            name=self.sequence,
+            target=self.sequence_type,
+            wires=(given.type,),
+            decode=lambda values: values.cast(self.sequence_type),
+        )
+        filled, wrong = decode_rows(given, decoder)
+        place = parsed.changes.schema.get_field_index(self.sequence)
+        field = parsed.changes.schema.field(place)
+        parsed = replace(parsed, changes=parsed.changes.set_column(place, field, filled))
+        reasons = {
+            int(parsed.rows[row]): f"the event's sequence does not fit its column: {reason}"
+            for row, reason in wrong.items()
+        }
+        return parsed.without(reasons, events)
 
     def rows(self, reduced: ReducedChanges, columns: list[str]) -> pa.Table:
         """The rows to write: those that stay, with soft deletes also those that go."""

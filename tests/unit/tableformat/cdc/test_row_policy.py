@@ -255,11 +255,23 @@ def test_newer_row_that_somebody_publishes_meanwhile_wins(table: Table) -> None:
     assert {key: row[2] for key, row in published(table).items()} == {1: 9, 2: 5}
 
 
-def test_sequence_that_its_column_cannot_hold_fails_the_batch(tmp_path: object) -> None:
+def test_sequence_that_its_column_cannot_hold_is_a_bad_record(tmp_path: object) -> None:
     schema = pa.schema([*SCHEMA, pa.field("short", pa.int32())])
-    table = memory_catalog(str(tmp_path)).create_table("t.a", schema, primary_key=["id"])
-    with pytest.raises(InvalidInputError, match=r"does not fit the column.*sequence_column=short"):
-        debezium(table, [event(1, 2**40)], sequence_column="short")
+    catalog = memory_catalog(str(tmp_path))
+    table = catalog.create_table("t.a", schema, primary_key=["id"])
+    events = [event(1, 7), event(2, 2**40), event(3, 2**31, "d"), event(4, 8)]
+    with pytest.raises(
+        InvalidInputError,
+        match=r"does not fit its column: column 'short'.*position=event 1, bad.*2",
+    ):
+        debezium(table, events, sequence_column="short")
+    assert table.refresh().state.head("staging") is None
+    debezium(table, events, sequence_column="short", on_bad_record="dead-letter")
+    rows = table.scan(branch="staging").to_arrow().to_pylist()
+    assert {row["id"]: row["short"] for row in rows} == {1: 7, 4: 8}
+    letters = catalog.load_table("t.a_dead_letter").scan().to_arrow().to_pylist()
+    assert [json.loads(letter["value"])["source"]["lsn"] for letter in letters] == [2**40, 2**31]
+    assert all("column 'short'" in letter["reason"] for letter in letters)
 
 
 def test_later_sink_without_the_option_keeps_to_the_declared_column(table: Table) -> None:
