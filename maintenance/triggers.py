@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from maintenance.figures import Figures, Since
 from maintenance.ledger import Ledger, TaskRecord
 from maintenance.settings import SETTINGS, Kind, MaintainConfig, Setting, TaskName
-from maintenance.wording import bytes_text, count_text, span_text
+from resolver.wording import bytes_text, count_text, span_text
 
 PRIORITIES: Mapping[TaskName, int] = {
     TaskName.RESOLVE: 0,

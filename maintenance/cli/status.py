@@ -12,7 +12,7 @@ from rich.table import Table as Grid
 from maintenance.cli.context import CliContext, json_option, pass_context, print_json
 from maintenance.names import find_tables
 from maintenance.status import IndexStatus, LockStatus, SizeBin, TableStatus, read_status
-from maintenance.wording import bytes_text, count_text, plural, span_text
+from resolver.wording import bytes_text, count_text, plural, span_text
 from tableformat.spec.names import MAIN_BRANCH, STAGING_BRANCH
 
 BAR_WIDTH = 24

@@ -15,7 +15,7 @@ from maintenance.page.series import (
     percentile,
     spans_of_time,
 )
-from maintenance.wording import bytes_text, count_text, plural, span_text
+from resolver.wording import bytes_text, count_text, plural, span_text
 
 _SPAN_UNITS = ((86_400_000.0, "d"), (3_600_000.0, "h"), (60_000.0, "min"), (1_000.0, "s"))
 

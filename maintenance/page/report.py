@@ -18,7 +18,7 @@ from maintenance.page.scales import time_text
 from maintenance.page.series import percentile
 from maintenance.page.style import STYLE
 from maintenance.status import SizeBin, TableStatus
-from maintenance.wording import bytes_text, count_text, plural, span_text
+from resolver.wording import bytes_text, count_text, plural, span_text
 
 LAG_GOOD_MS = 60_000  # a backlog older than this is worth a look, whatever it is made of
 _EMPTY = "Nothing yet: the history shows this after the first cycles of <b>icefold resolve</b>."

@@ -27,6 +27,6 @@ def count_text(count: float) -> str:
     return f"{count:,.0f}"
 
 
-def plural(count: int, noun: str) -> str:
-    """`1 file`, `2,000 files`."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+def plural(count: int, noun: str, several: str | None = None) -> str:
+    """`1 file`, `2,000 files`; `several` where an s does not make the plural."""
+    return f"{count:,} {noun if count == 1 else several or f'{noun}s'}"
