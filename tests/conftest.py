@@ -1,8 +1,54 @@
-"""How tests share the machine: one JVM, the other worker goes on meanwhile."""
+"""How tests share the machine, and what they count: `goal("G4", kills=1)` of `tests.support.goals`.
+
+One JVM serves one xdist worker, the other worker goes on meanwhile.
+"""
 
 from __future__ import annotations
 
 import pytest
+
+from tests.support import goals
+
+COUNTED = pytest.StashKey[goals.Counts]()
+PROPERTY = "goals"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[COUNTED] = goals.Counts()
+    config.pluginmanager.register(_Collector(config.stash[COUNTED]))
+
+
+class _Collector:
+    """Adds up the counts of all reports, other workers' included."""
+
+    def __init__(self, counted: goals.Counts) -> None:
+        self._counted = counted
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when == "teardown":  # every test has one, and it knows everything
+            for name, counts in report.user_properties:
+                if name == PROPERTY:
+                    assert isinstance(counts, list)
+                    goals.merge(self._counted, {(each[0], each[1]): each[2] for each in counts})
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item):
+    yield
+    counts = goals.take()
+    if counts:
+        item.user_properties.append((PROPERTY, counts))
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    counted = config.stash[COUNTED]
+    if counted:
+        whole = config.args_source is config.ArgsSource.TESTPATHS
+        terminalreporter.section("goals")
+        for line in goals.table(counted, whole=whole):
+            terminalreporter.write_line(line)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
