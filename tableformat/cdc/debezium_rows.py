@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tableformat.cdc.deletes import DELETES, KEY_ONLY
+from tableformat.cdc.deletes import DELETES, KEY_ONLY, KEY_ONLY_REASON
 from tableformat.cdc.events import ChangeCollector
 from tableformat.cdc.message_keys import MessageKeys
 from tableformat.cdc.options import OptionValues
@@ -64,8 +64,8 @@ class DebeziumRows:
             mask=upsert & has_after,
             check_key=~old_key[upsert & has_after],
         )
-        known = list(self.codec.key) if self._deletes_have_keys_only else names
-        self._deletes(struct_columns(before, known, delete & has_before), delete & has_before)
+        removed = struct_columns(before, self._names_of_deleted, delete & has_before)
+        self._deletes(removed, delete & has_before)
         self._deletes_by_key(delete & ~has_before)
 
     def flattened(self) -> None:
@@ -88,13 +88,17 @@ class DebeziumRows:
             mask=upsert,
             check_key=np.ones(int(upsert.sum()), np.bool_),
         )
-        known = list(self.codec.key) if self._deletes_have_keys_only else list(columns)
-        removed = {name: columns[name].filter(pa.array(delete)) for name in known}
+        removed = {name: columns[name].filter(pa.array(delete)) for name in self._names_of_deleted}
         self._deletes(removed, delete)
 
     @property
     def _deletes_have_keys_only(self) -> bool:
         return self.values.text(DELETES) == KEY_ONLY
+
+    @property
+    def _names_of_deleted(self) -> list[str]:
+        """Columns that deletes are taken to have."""
+        return list(self.codec.key if self._deletes_have_keys_only else self.codec.decoders)
 
     def _upserts(
         self,
@@ -166,7 +170,7 @@ class DebeziumRows:
             differs |= as_mask(pc.fill_null(pc.not_equal(old[name], new[name]), False))
         changed[mask] = differs
         if differs.any():
-            removed = {name: array.filter(pa.array(differs)) for name, array in old.items()}
+            removed = struct_columns(before, self._names_of_deleted, changed)
             rows = self.rows[changed]
             bad = self.collector.bad
             decoded = self.codec.decode(removed, rows=rows, bad=bad, check_required=key)
@@ -227,9 +231,7 @@ def delete_by_key(
     """
     if not keys_suffice:
         for row in rows.tolist():
-            collector.bad.setdefault(
-                row, "the delete holds its key only, not the row (deletes=row)"
-            )
+            collector.bad.setdefault(row, KEY_ONLY_REASON)
     columns = keys.take(rows)
     _check_keys_present(columns, tuple(keys.columns), rows, collector.bad)
     for column in sequence.order:

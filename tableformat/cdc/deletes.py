@@ -6,6 +6,7 @@ from tableformat.cdc.options import Option, OptionKind
 
 DELETES = "deletes"
 KEY_ONLY, WHOLE_ROW = "key", "row"
+KEY_ONLY_REASON = f"the delete holds its key only, not the row ({DELETES}={WHOLE_ROW})"
 
 DELETES_OPTION = Option(
     name=DELETES,

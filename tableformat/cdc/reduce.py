@@ -21,9 +21,9 @@ import pyarrow.compute as pc
 
 from tableformat.cdc.events import KIND, ORDINAL
 from tableformat.cdc.message_keys import storage
-from tableformat.cdc.rowkind import RowKind
+from tableformat.cdc.rowkind import RowKind, adding
 
-ROW = "_row"  # cannot be a key column: names that start with an underscore are ours in changes
+ROW = "_row"  # beside key columns that are called k0, k1, ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +80,11 @@ def reduce_changes(
         .aggregate([(ROW, "last"), (ROW, "first")])
     )
     last = changes.take(groups.column(f"{ROW}_last").combine_chunks())
-    kinds = _kinds(last)
-    upserts = np.isin(kinds, [kind.value for kind in RowKind if kind.adds])
-    deletes = np.ones(len(kinds), np.bool_)
+    upserts = adding(last.column(KIND).combine_chunks())
+    deletes = np.ones(last.num_rows, np.bool_)
     if assume_new_keys:
         first = changes.select([KIND]).take(groups.column(f"{ROW}_first").combine_chunks())
-        deletes = _kinds(first) != RowKind.INSERT.value
+        deletes = first.column(KIND).to_numpy() != RowKind.INSERT.value
     return ReducedChanges(last=last, upserts=upserts, deletes=deletes)
 
 
@@ -107,8 +106,3 @@ def _sorted(changes: pa.Table, order: Sequence[str]) -> pa.Array | None:
 def _plain(column: pa.ChunkedArray) -> pa.Array:
     array = column.combine_chunks()
     return storage(array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array)
-
-
-def _kinds(changes: pa.Table) -> npt.NDArray[np.int8]:
-    kinds: npt.NDArray[np.int8] = changes.column(KIND).to_numpy()
-    return kinds

@@ -9,7 +9,7 @@ JSON format the field of the event, which deletes have as well.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,13 +17,15 @@ from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.types import BooleanType, PrimitiveType
 
+from tableformat.cdc.deletes import DELETES, KEY_ONLY_REASON, WHOLE_ROW
 from tableformat.cdc.encodings import ColumnDecoder, decode_rows
-from tableformat.cdc.events import SEQUENCE_PREFIX, EventBatch, ParsedEvents
+from tableformat.cdc.events import KIND, SEQUENCE_PREFIX, EventBatch, ParsedEvents
 from tableformat.cdc.formats import ChangeFormat, FormatChoice
 from tableformat.cdc.message_keys import storage
 from tableformat.cdc.options import Option, OptionKind, OptionValues
 from tableformat.cdc.reduce import ReducedChanges
 from tableformat.cdc.row_codec import key_columns
+from tableformat.cdc.rowkind import adding
 from tableformat.errors import InvalidInputError
 from tableformat.spec.constraints import sequence_field_id
 from tableformat.spec.types import arrow_type
@@ -62,6 +64,7 @@ class RowPolicy:
         fill_sequence: Take its values from the event's sequence field.
         soft_delete: Boolean column that marks deleted rows; None: deleted rows go.
         sort_by: Columns that order the rows of a file.
+        whole: Where deletes hold rows: columns besides the key, and whether they are required.
     """
 
     sequence: str | None = None
@@ -69,6 +72,7 @@ class RowPolicy:
     fill_sequence: bool = False
     soft_delete: str | None = None
     sort_by: tuple[str, ...] = ()
+    whole: Mapping[str, bool] = field(default_factory=dict)
 
     @classmethod
     def of(cls, metadata: TableMetadata, choice: FormatChoice, values: OptionValues) -> RowPolicy:
@@ -95,6 +99,7 @@ class RowPolicy:
             fill_sequence=fills,
             soft_delete=soft_delete,
             sort_by=_sort_columns(values.names("sort-by"), schema),
+            whole=_whole_columns(schema, choice, {soft_delete, sequence if fills else None}),
         )
 
     def order(self, change_format: ChangeFormat) -> list[str]:
@@ -106,8 +111,10 @@ class RowPolicy:
     def complete(self, parsed: ParsedEvents, events: EventBatch) -> ParsedEvents:
         """Give every change its sequence; events without one become bad records.
 
-        Rows of a Debezium snapshot may lack it: they are the oldest.
+        Rows of a Debezium snapshot may lack it: they are the oldest. Deletes that should hold the
+        whole row and hold its key only are bad too: nulls would send them to another partition.
         """
+        parsed = parsed.without(self._not_whole(parsed), events)
         if self.sequence is None:
             return parsed
         if self.fill_sequence:
@@ -115,6 +122,22 @@ class RowPolicy:
         absent = parsed.changes.column(self.sequence).is_null().to_numpy()
         reason = f"the change lacks a value of the sequence column '{self.sequence}'"
         return parsed.without({int(row): reason for row in parsed.rows[absent]}, events)
+
+    def _not_whole(self, parsed: ParsedEvents) -> dict[int, str]:
+        removed = ~adding(parsed.changes.column(KIND).combine_chunks())
+        bare = removed.copy()
+        reasons: dict[int, str] = {}
+        for name, required in self.whole.items():
+            if not removed.any():
+                break
+            absent = parsed.changes.column(name).is_null().to_numpy()
+            bare &= absent
+            if required:
+                reason = f"the delete has no value of required column '{name}' (deletes=row)"
+                reasons |= dict.fromkeys(parsed.rows[removed & absent].tolist(), reason)
+        if self.whole:
+            reasons |= dict.fromkeys(parsed.rows[bare].tolist(), KEY_ONLY_REASON)
+        return reasons
 
     def _filled(self, parsed: ParsedEvents, events: EventBatch) -> ParsedEvents:
         """The changes with the sequence of their events; what the column cannot hold is bad."""
@@ -128,8 +151,8 @@ class RowPolicy:
         )
         filled, wrong = decode_rows(given, decoder)
         place = parsed.changes.schema.get_field_index(self.sequence)
-        field = parsed.changes.schema.field(place)
-        parsed = replace(parsed, changes=parsed.changes.set_column(place, field, filled))
+        changes = parsed.changes.set_column(place, parsed.changes.schema.field(place), filled)
+        parsed = replace(parsed, changes=changes)
         reasons = {
             int(parsed.rows[row]): f"the event's sequence does not fit its column: {reason}"
             for row, reason in wrong.items()
@@ -227,6 +250,15 @@ def _check_soft_delete(column: str, schema: Schema, choice: FormatChoice) -> Non
             column=needed[0],
             action="set deletes=row if deletes hold the whole old row, or make the column optional",
         )
+
+
+def _whole_columns(
+    schema: Schema, choice: FormatChoice, without: set[str | None]
+) -> Mapping[str, bool]:
+    if choice.values.values.get(DELETES) != WHOLE_ROW:
+        return {}
+    others = {*key_columns(schema), *without}
+    return {each.name: each.required for each in schema.fields if each.name not in others}
 
 
 def _sort_columns(names: tuple[str, ...], schema: Schema) -> tuple[str, ...]:

@@ -7,6 +7,11 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Self
 
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from tableformat.errors import InvalidInputError
 
 
@@ -48,6 +53,13 @@ KIND_NAMES = {
     "upsert": RowKind.UPDATE_AFTER,
     "d": RowKind.DELETE,
 }
+
+
+def adding(kinds: pa.Array) -> npt.NDArray[np.bool_]:
+    """Which kinds (int8) say that the row is in the table afterwards; null is none."""
+    wanted = pa.array([kind.value for kind in RowKind if kind.adds], pa.int8())
+    mask: npt.NDArray[np.bool_] = pc.is_in(kinds, wanted).to_numpy(zero_copy_only=False)
+    return mask
 
 
 @dataclass(frozen=True, slots=True)

@@ -203,6 +203,16 @@ def test_row_that_another_writer_deleted_on_the_target_guards_no_longer(tmp_path
     assert {key: row[2] for key, row in published(table).items()} == {1: 3, 2: 10}
 
 
+def test_typed_delete_that_should_hold_its_row_and_does_not_is_a_bad_record(table: Table) -> None:
+    typed(table, [event(1, 1), event(2, 1)])
+    bare = {"region": None, "id": 1, "note": None, "version": None, "op": "d"}
+    with pytest.raises(InvalidInputError, match="holds its key only, not the row"):
+        typed(table, [bare], deletes="row")
+    typed(table, [bare, event(2, 2, "d")], deletes="row", on_bad_record="dead-letter")
+    resolve(table)
+    assert set(published(table)) == {1}
+
+
 def test_staged_key_without_a_sequence_deletes_whatever_came_before(table: Table) -> None:
     """`stage`, and foreign writers, whose equality deletes hold the key only."""
     typed(table, [event(1, 10), event(2, 10)])
