@@ -28,14 +28,14 @@ from tableformat.cdc.json_objects import (
 )
 from tableformat.cdc.options import Option, OptionKind, OptionTable, OptionValues
 from tableformat.cdc.row_codec import RowCodec, struct_columns
-from tableformat.cdc.rowkind import ALL_KINDS, KIND_NAMES, RowKind
+from tableformat.cdc.rowkind import ALL_KINDS, KIND_NAMES, adding
 from tableformat.cdc.schema_wishes import (
     SCHEMA_EVOLUTION_OPTION,
     SchemaEvolution,
     evolution_of,
     json_wishes,
     long_wishes,
-    unknown_columns,
+    new_columns,
 )
 from tableformat.cdc.sequence import SEQUENCE_OPTION, SequenceFields, check_sequenced
 from tableformat.errors import InvalidInputError
@@ -111,7 +111,7 @@ class ChangelogJsonFormat:
             layout=JsonLayout(
                 schema=pa.schema(list(fields.items())),
                 alternatives=codec.alternatives(path),
-                closed=(path,) if values.text("unknown-columns") == "fail" else (),
+                closed=codec.structs(path) if values.text("unknown-columns") == "fail" else (),
                 pass_null=evolution_of(values) is not SchemaEvolution.STRICT,
             ),
             kind_field=kind_field,
@@ -147,9 +147,7 @@ class ChangelogJsonFormat:
         self, texts: pa.StringArray, parsed: JsonObjects, collector: ChangeCollector
     ) -> None:
         """Refuse columns that the table does not have, or wish for them."""
-        names = sorted(path[-1] for path in parsed.undeclared)
-        if names and self.evolution is SchemaEvolution.STRICT:
-            raise unknown_columns(names)
+        names = new_columns(parsed.undeclared, self._row_path, self.evolution)
         if names:
             wishes = json_wishes(texts, self._row_path, names, self.schema, self.evolution)
             collector.wishes.merge(wishes)
@@ -165,7 +163,7 @@ class ChangelogJsonFormat:
         out: ChangeCollector,
     ) -> None:
         kinds = kinds_of(table.column(self.kind_field).combine_chunks())
-        adds = _adds(kinds)
+        adds = adding(kinds)
         for row in rows[kinds.is_null().to_numpy(zero_copy_only=False)].tolist():
             out.bad.setdefault(row, f"no row kind in the field '{self.kind_field}'")
         names = list(self.codec.decoders)
@@ -192,9 +190,3 @@ def kinds_of(texts: pa.Array) -> pa.Array:
     names, kinds = list(KIND_NAMES), [kind.value for kind in KIND_NAMES.values()]
     lowered = pc.utf8_lower(pc.utf8_trim_whitespace(texts.cast(pa.string())))
     return pa.array(kinds, pa.int8()).take(pc.index_in(lowered, pa.array(names)))
-
-
-def _adds(kinds: pa.Array) -> npt.NDArray[np.bool_]:
-    adding = pa.array([kind.value for kind in RowKind if kind.adds], pa.int8())
-    mask: npt.NDArray[np.bool_] = pc.is_in(kinds, adding).to_numpy(zero_copy_only=False)
-    return mask

@@ -55,7 +55,7 @@ from tableformat.cdc.schema_wishes import (
     evolution_of,
     json_wishes,
     long_wishes,
-    unknown_columns,
+    new_columns,
 )
 from tableformat.cdc.sequence import SequenceFields
 from tableformat.errors import InvalidInputError
@@ -162,17 +162,15 @@ class DebeziumFormat:
             fields |= {"__op": pa.string(), "__deleted": pa.string()}
             alternatives = codec.alternatives(())
             alternatives[("__deleted",)] = (pa.string(), pa.bool_())
-            paths: tuple[tuple[str, ...], ...] = ((),)
         else:
             fields = {"before": codec.struct(), "after": codec.struct(), "op": pa.string()}
             fields |= {"ts_ms": pa.int64(), "source": pa.struct([("connector", pa.string())])}
             alternatives = codec.alternatives(("before",)) | codec.alternatives(("after",))
-            paths = (("after",),)
         self.sequence.add_to(fields)
         return JsonLayout(
             schema=pa.schema(list(fields.items())),
             alternatives=alternatives,
-            closed=paths if closed else (),
+            closed=codec.structs(self._row_path) if closed else (),
             pass_null=self._evolves,
         )
 
@@ -190,14 +188,13 @@ class DebeziumFormat:
         """Refuse columns that the table does not have, or wish for them."""
         # Flattened events carry metadata beside the row (`add.fields`), with this prefix.
         flattened = self.values.text("layout") == FLATTENED
-        names = sorted(
-            path[-1] for path in parsed.undeclared if not (flattened and path[-1].startswith("__"))
-        )
-        if not self._evolves:
-            if names:
-                raise unknown_columns(names)
-            return
-        if group.schema is not None:
+        undeclared = [
+            path
+            for path in parsed.undeclared
+            if not (flattened and len(path) == 1 and path[0].startswith("__"))
+        ]
+        names = new_columns(undeclared, self._row_path, self.evolution)
+        if self._evolves and group.schema is not None:
             fields = row_fields(group.schema, *self._row_path)
             fields = {k: v for k, v in fields.items() if not (flattened and k.startswith("__"))}
             wishes = connect_wishes(fields, self.schema, self.evolution)

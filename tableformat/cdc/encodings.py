@@ -15,7 +15,8 @@
 | struct, list | object, array, of the types without an encoding | |
 
 `precise` has the scale of the Connect schema, else the column's. Texts of timestamptz have a zone,
-those of timestamp have none. Where no encoding is declared, both wire types are read.
+those of timestamp have none, but for the Z of `iso`: Debezium's `isostring` puts it behind local
+times and dates too. Where no encoding is declared, both wire types are read.
 
 A value that its column cannot hold exactly is refused, never rounded (`double` decimals apart,
 which are rounded to the column's scale because their writer has lost the digits already).
@@ -55,6 +56,7 @@ from pyiceberg.types import (
 )
 
 from tableformat.cdc.binary_text import decode_base64, decode_hex, decode_unscaled
+from tableformat.cdc.halving import read_in_halves
 from tableformat.errors import InvalidInputError, UnsupportedError
 from tableformat.spec.types import arrow_type
 from tableformat.spec.uuid_text import parse_uuids
@@ -162,7 +164,7 @@ def column_decoder(
         case BinaryType() | FixedType():
             wires, decode = (pa.string(),), _binary_of(target, encoding)
         case FloatType() | DoubleType():
-            wires, decode = (pa.float64(), pa.string()), lambda values: values.cast(target)
+            wires, decode = (pa.float64(), pa.string()), _float_of(target)
         case IntegerType() | LongType():
             wires, decode = (pa.int64(),), lambda values: values.cast(target)
         case _:
@@ -181,19 +183,17 @@ def decode_rows(values: pa.Array, decoder: ColumnDecoder) -> tuple[pa.Array, dic
     """Decode a column; wrong values become null and are returned with the reason, by row."""
     bad: dict[int, str] = {}
     pieces: list[pa.Array] = []
-    pending = [(0, len(values))]
-    while pending:
-        start, stop = pending.pop()
-        piece = values.slice(start, stop - start)
-        try:
-            pieces.append(_exact_type(decoder.decode(piece), decoder.target))
-        except (ValueError, pa.ArrowNotImplementedError) as error:
-            if stop - start <= 1:
-                bad[start] = f"column '{decoder.name}': {str(error).splitlines()[0]}"
-                pieces.append(pa.nulls(stop - start, decoder.target))
-            else:
-                middle = (start + stop) // 2
-                pending += [(middle, stop), (start, middle)]
+
+    def decode(start: int, stop: int) -> pa.Array:
+        return _exact_type(decoder.decode(values.slice(start, stop - start)), decoder.target)
+
+    errors = (ValueError, pa.ArrowNotImplementedError)
+    for start, stop, found in read_in_halves(len(values), decode, errors):
+        if isinstance(found, Exception):
+            bad[start] = f"column '{decoder.name}': {str(found).splitlines()[0]}"
+            pieces.append(pa.nulls(stop - start, decoder.target))
+        else:
+            pieces.append(found)
     return (pieces[0] if len(pieces) == 1 else pa.concat_arrays(pieces)), bad
 
 
@@ -265,10 +265,21 @@ def _boolean(values: pa.Array) -> pa.Array:
     return values
 
 
+def _float_of(target: pa.DataType) -> Callable[[pa.Array], pa.Array]:
+    def decode(values: pa.Array) -> pa.Array:
+        wide = values.cast(pa.float64())
+        narrow = wide.cast(target)
+        if pc.any(pc.and_(pc.is_inf(narrow), pc.is_finite(wide)), min_count=0).as_py():
+            raise pa.ArrowInvalid(f"too large for {target}")
+        return narrow
+
+    return decode
+
+
 def _date(values: pa.Array) -> pa.Array:
     if pa.types.is_integer(values.type):
         return values.cast(pa.int32()).cast(pa.date32())
-    return values.cast(pa.date32())
+    return _without_utc(values).cast(pa.date32())
 
 
 def _time_of(encoding: Encoding) -> Callable[[pa.Array], pa.Array]:
@@ -277,8 +288,7 @@ def _time_of(encoding: Encoding) -> Callable[[pa.Array], pa.Array]:
     def decode(values: pa.Array) -> pa.Array:
         if pa.types.is_string(values.type):
             # Arrow parses instants, not times. ZonedTime always ends with Z (UTC).
-            plain = pc.utf8_rtrim(values, "Z")
-            instants = pc.binary_join_element_wise("1970-01-01T", plain, "")
+            instants = pc.binary_join_element_wise("1970-01-01T", _without_utc(values), "")
             micros = instants.cast(pa.timestamp("us")).cast(pa.int64())
         else:
             micros = values.cast(pa.timestamp(unit)).cast(pa.timestamp("us")).cast(pa.int64())
@@ -295,10 +305,15 @@ def _timestamp_of(target: pa.TimestampType, encoding: Encoding) -> Callable[[pa.
 
     def decode(values: pa.Array) -> pa.Array:
         if pa.types.is_string(values.type):
-            return values.cast(target)
+            is_local = target.tz is None and encoding == Encoding.ISO
+            return (_without_utc(values) if is_local else values).cast(target)
         return values.cast(pa.timestamp(unit, target.tz)).cast(target)
 
     return decode
+
+
+def _without_utc(texts: pa.StringArray) -> pa.StringArray:
+    return pc.replace_substring_regex(texts, "Z$", "")
 
 
 def _unit(encoding: Encoding) -> str:

@@ -23,6 +23,7 @@ Every event is a change (or two, when it changes the key), a bad record, or coun
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -118,7 +119,7 @@ class EventBatch:
         return pa.array(np.arange(len(self), dtype=np.int64)) if given is None else given
 
     def bad_records(self, reasons: Mapping[int, str]) -> pa.Table:
-        """The events of some rows as `BAD_RECORD_SCHEMA`, in row order."""
+        """The events of some rows as `BAD_RECORD_SCHEMA`, in row order; typed rows as JSON."""
         rows = sorted(reasons)
         if not rows:
             return BAD_RECORD_SCHEMA.empty_table()
@@ -141,7 +142,9 @@ class EventBatch:
     def _raw(self, name: str) -> pa.Array:
         column = self.optional(name)
         if column is None and name == VALUE:
-            return pa.array([str(row).encode() for row in self.rows.to_pylist()], pa.binary())
+            given = [each for each in self.rows.schema.names if each not in EVENT_COLUMNS]
+            rows = self.rows.select(given).to_pylist()
+            return pa.array([json.dumps(row, default=str).encode() for row in rows], pa.binary())
         return pa.nulls(len(self), pa.binary()) if column is None else column.cast(pa.binary())
 
 

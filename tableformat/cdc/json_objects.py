@@ -26,6 +26,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
+from tableformat.cdc.halving import read_in_halves
+
 Path = tuple[str, ...]
 Rows = npt.NDArray[np.int64]
 
@@ -47,7 +49,8 @@ class JsonLayout:
     Attributes:
         schema: Declared fields with their first wire types. Structs may be nested.
         alternatives: For the path of a field, the other wire types it may have.
-        closed: Paths of structs (`()` is the object itself) whose undeclared fields are reported.
+        closed: Paths of structs (`()` is the object itself) whose undeclared fields are reported;
+            `element` leads into a list.
         pass_null: Do not report fields that are null wherever they occur: nothing is lost.
     """
 
@@ -194,20 +197,15 @@ class _Reader:
 
     def read(self, lines: pa.StringArray, rows: Rows) -> None:
         """Read some lines; halves them until only the unreadable ones are left."""
-        pending = [(0, len(lines))]
-        while pending:
-            start, stop = pending.pop()
-            chunk = lines.slice(start, stop - start)
-            try:
-                table = self._read_chunk(chunk, rows[start:stop])
-            except pa.ArrowInvalid as error:
-                if stop - start == 1:
-                    self.result.bad[int(rows[start])] = _reason(error)
-                else:
-                    middle = (start + stop) // 2
-                    pending += [(middle, stop), (start, middle)]
+
+        def chunk(start: int, stop: int) -> pa.Table:
+            return self._read_chunk(lines.slice(start, stop - start), rows[start:stop])
+
+        for start, stop, found in read_in_halves(len(lines), chunk, (pa.ArrowInvalid,)):
+            if isinstance(found, Exception):
+                self.result.bad[int(rows[start])] = _reason(found)
             else:
-                self.result.pieces.append((rows[start:stop], table))
+                self.result.pieces.append((rows[start:stop], found))
 
     def _read_chunk(self, lines: pa.StringArray, rows: Rows) -> pa.Table:
         infer = bool(self.layout.closed)
@@ -258,9 +256,9 @@ class _Reader:
 
     def _note_undeclared(self, value: Any, row: int) -> None:
         for path in self.layout.closed:
-            struct = _value_at(value, path)
-            if isinstance(struct, dict):
-                for name in struct.keys() - _names_at(self.layout.schema, path):
+            declared = _names_at(self.layout.schema, path)
+            for struct in _structs_at(value, path):
+                for name in struct.keys() - declared:
                     if struct[name] is None and self.layout.pass_null:
                         continue
                     self.result.undeclared.setdefault((*path, name), row)
@@ -333,13 +331,23 @@ def _retype(field_: pa.Field, path: Path, types: Mapping[Path, pa.DataType]) -> 
 
 
 def _names_at(schema: pa.Schema, path: Path, *, pass_null: bool = False) -> set[str]:
-    fields: Any = schema
+    kind: pa.DataType = pa.struct(list(schema))
     for name in path:
-        kind = fields.field(name).type
-        if not pa.types.is_struct(kind):
+        kind = kind.value_type if pa.types.is_list(kind) else kind.field(name).type
+        if not (pa.types.is_struct(kind) or pa.types.is_list(kind)):
             return set()  # null in all rows, so that nothing was inferred
-        fields = kind
-    return {child.name for child in fields if not (pass_null and pa.types.is_null(child.type))}
+    return {child.name for child in kind if not (pass_null and pa.types.is_null(child.type))}
+
+
+def _structs_at(value: Any, path: Path) -> Iterator[dict[str, Any]]:
+    if isinstance(value, list) and path:
+        for item in value:
+            yield from _structs_at(item, path[1:])
+    elif isinstance(value, dict):
+        if path:
+            yield from _structs_at(value.get(path[0]), path[1:])
+        else:
+            yield value
 
 
 def _mask(array: pa.BooleanArray) -> npt.NDArray[np.bool_]:
@@ -347,6 +355,6 @@ def _mask(array: pa.BooleanArray) -> npt.NDArray[np.bool_]:
     return mask
 
 
-def _reason(error: pa.ArrowInvalid) -> str:
+def _reason(error: Exception) -> str:
     text = str(error).split("\n", 1)[0]
     return re.sub(r" in row \d+$", "", text).removeprefix("JSON parse error: ")

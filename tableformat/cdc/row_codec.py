@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -74,6 +74,15 @@ class RowCodec:
             if len(decoder.wires) > 1
         }
 
+    def structs(self, path: Path) -> tuple[Path, ...]:
+        """Paths of a row at `path` and of all structs in it, as in `JsonLayout.closed`."""
+        nested = (
+            found
+            for name, decoder in self.decoders.items()
+            for found in _structs((*path, name), decoder.target)
+        )
+        return (path, *nested)
+
     def decode(
         self,
         columns: Mapping[str, pa.Array],
@@ -101,6 +110,15 @@ class RowCodec:
                 for place in nulls.tolist():
                     bad.setdefault(int(rows[place]), f"{what} '{name}' has no value")
         return decoded
+
+
+def _structs(path: Path, kind: pa.DataType) -> Iterator[Path]:
+    if pa.types.is_list(kind):
+        yield from _structs((*path, "element"), kind.value_type)
+    elif pa.types.is_struct(kind):
+        yield path
+        for child in kind:
+            yield from _structs((*path, child.name), child.type)
 
 
 def key_columns(schema: Schema) -> tuple[str, ...]:

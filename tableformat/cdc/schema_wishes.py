@@ -11,7 +11,7 @@ string, lists and objects of those. A text stays a text, whatever it looks like.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -161,14 +161,29 @@ class SchemaWishes:
         return cls(added, widened)
 
 
-def unknown_columns(names: Sequence[str]) -> InvalidInputError:
-    """The error for columns that the table does not have and may not get."""
-    return InvalidInputError(
-        f"the events have a column '{min(names)}' that the table does not have",
-        action=f"add it to the table, set {SCHEMA_EVOLUTION}=add-columns, or, for JSON, "
-        "unknown-columns=ignore",
-        columns=sorted(names),
-    )
+def new_columns(undeclared: Collection[Path], row: Path, mode: SchemaEvolution) -> list[str]:
+    """Names of columns that JSON events have and the table does not.
+
+    Args:
+        undeclared: Paths of undeclared fields in the events.
+        row: Where the row is in them.
+        mode: What may be changed.
+
+    Raises:
+        InvalidInputError: They may not be added, or they are fields inside a column: those never
+            are.
+    """
+    inner = {path for path in undeclared if len(path) > len(row) + 1}
+    refused = sorted(inner or undeclared)
+    if refused and (inner or mode is SchemaEvolution.STRICT):
+        names = [".".join(path[len(row) :]) for path in refused]
+        evolving = "" if inner else f"set {SCHEMA_EVOLUTION}=add-columns, "
+        raise InvalidInputError(
+            f"the events have a column '{names[0]}' that the table does not have",
+            action=f"add it to the table, {evolving}or set unknown-columns=ignore",
+            columns=names,
+        )
+    return [path[-1] for path in refused]
 
 
 def is_wider(have: IcebergType, want: IcebergType) -> bool:

@@ -2,7 +2,8 @@
 
 `upsert` takes the table's columns and optionally a column that says what each row does; without it
 every row replaces the older row of its key. `append` takes rows with keys that are not in the table
-yet. There are no bad records: a value of a wrong type fails the batch.
+yet. A column that is unknown or of a wrong type fails the batch; a row with a wrong value is a bad
+record.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.schema import Schema
@@ -28,9 +30,10 @@ from tableformat.cdc.events import (
     ParsedEvents,
 )
 from tableformat.cdc.events import change_schema as change_schema_of
+from tableformat.cdc.halving import read_in_halves
 from tableformat.cdc.options import Option, OptionKind, OptionTable, OptionValues
 from tableformat.cdc.row_codec import key_columns
-from tableformat.cdc.rowkind import ALL_KINDS, INSERT_ONLY, RowKind
+from tableformat.cdc.rowkind import ALL_KINDS, INSERT_ONLY, RowKind, adding
 from tableformat.cdc.schema_wishes import (
     SCHEMA_EVOLUTION_OPTION,
     SchemaEvolution,
@@ -38,9 +41,12 @@ from tableformat.cdc.schema_wishes import (
     arrow_wishes,
     evolution_of,
 )
+from tableformat.cdc.sequence import check_sequenced
 from tableformat.errors import InvalidInputError
 from tableformat.spec.types import arrow_schema
 from tableformat.write.rows import check_columns, conform_batch
+
+RowNumbers = npt.NDArray[np.int64]
 
 UPSERT_MODE = ALL_KINDS
 APPEND_MODE = INSERT_ONLY
@@ -122,27 +128,27 @@ class TypedRowsFormat:
         """Change rows of a batch of typed rows.
 
         Raises:
-            InvalidInputError: Columns or values do not fit the table, a required value is missing,
-                or a row's kind is none. The message names the column.
+            InvalidInputError: A column is unknown, missing or of a type that does not fit the
+                table's. The message names the column.
         """
         collector = ChangeCollector(batch=events, schema=self.change_schema)
         collector.wishes = self._wishes(events)
         if collector.wishes:
             collector.skip("unparsed", np.arange(len(events)))
             return collector.finish()
-        kinds = self._kinds(events)
-        adds = np.isin(kinds.to_numpy(), [kind.value for kind in RowKind if kind.adds])
+        kinds = self._kinds(events, collector.bad)
+        adds = adding(kinds)
         for mask, needed in ((adds, None), (~adds, frozenset(self.key))):
             if not mask.any():
                 continue
             rows = np.flatnonzero(mask)
-            columns = self._columns(events.rows.filter(pa.array(mask)), needed)
-            for number, name in enumerate(self.sequence):
-                sequence = columns[name]
-                if sequence.null_count:
-                    raise InvalidInputError("a row lacks its sequence", column=name)
-                columns[f"{SEQUENCE_PREFIX}{number}"] = sequence
-            collector.add(columns, kinds.filter(pa.array(mask)), rows)
+            columns = self._columns(events.rows.filter(pa.array(mask)), needed, rows, collector.bad)
+            sequence = {
+                f"{SEQUENCE_PREFIX}{number}": columns[name]
+                for number, name in enumerate(self.sequence)
+            }
+            check_sequenced(sequence, rows, collector.bad)
+            collector.add(columns | sequence, kinds.filter(pa.array(mask)), rows)
         return collector.finish()
 
     def _wishes(self, events: EventBatch) -> SchemaWishes:
@@ -151,20 +157,22 @@ class TypedRowsFormat:
         own = {*OWN_COLUMNS, *([self.kind_column] if self.kind_column else [])}
         return arrow_wishes(events.rows.schema, self.schema, self.evolution, without=own)
 
-    def _kinds(self, events: EventBatch) -> pa.Array:
+    def _kinds(self, events: EventBatch, bad: dict[int, str]) -> pa.Array:
         if self.kind_column is None:
             return pa.array(np.full(len(events), self.default_kind.value, np.int8))
-        kinds = kinds_of(events.required(self.kind_column))
-        if kinds.null_count:
-            row = pc.index(kinds.is_null(), True).as_py()
-            raise InvalidInputError(
-                "not a row kind",
-                column=self.kind_column,
-                value=repr(events.required(self.kind_column)[row].as_py()),
-            )
+        given = events.required(self.kind_column)
+        kinds = kinds_of(given)
+        for row in pc.indices_nonzero(kinds.is_null()).to_pylist():
+            bad[row] = f"column '{self.kind_column}': {given[row].as_py()!r} is not a row kind"
         return kinds
 
-    def _columns(self, rows: pa.RecordBatch, needed: frozenset[str] | None) -> dict[str, pa.Array]:
+    def _columns(
+        self,
+        rows: pa.RecordBatch,
+        needed: frozenset[str] | None,
+        numbers: RowNumbers,
+        bad: dict[int, str],
+    ) -> dict[str, pa.Array]:
         """The table's columns; only those `needed` (None: as the schema says) must have values."""
         dropped = OWN_COLUMNS | {self.kind_column}
         if self.evolution is not SchemaEvolution.STRICT:  # nothing is lost, and no type is known
@@ -179,5 +187,33 @@ class TypedRowsFormat:
             ]
             schema = Schema(*relaxed, schema_id=schema.schema_id)
         check_columns(given.schema, schema)
-        conformed = conform_batch(given, schema, arrow_schema(schema))
-        return dict(zip(conformed.schema.names, conformed.columns, strict=True))
+        conformed, wrong = conform_rows(given, schema)
+        for row, reason in wrong.items():
+            bad.setdefault(int(numbers[row]), reason)
+        return conformed
+
+
+def conform_rows(
+    rows: pa.RecordBatch, schema: Schema
+) -> tuple[dict[str, pa.Array], dict[int, str]]:
+    """The columns in the schema's form; wrong rows are null, and returned with the reason, by row.
+
+    Args:
+        rows: Columns that passed `check_columns`.
+        schema: What they must be.
+    """
+    target = arrow_schema(schema)
+    bad: dict[int, str] = {}
+    pieces: list[list[pa.Array]] = []
+
+    def conform(start: int, stop: int) -> pa.RecordBatch:
+        return conform_batch(rows.slice(start, stop - start), schema, target)
+
+    for start, _, found in read_in_halves(len(rows), conform, (InvalidInputError,)):
+        if isinstance(found, Exception):
+            bad[start] = str(found)
+            pieces.append([pa.nulls(1, kind) for kind in target.types])
+        else:
+            pieces.append(found.columns)
+    whole = pieces[0] if len(pieces) == 1 else map(pa.concat_arrays, zip(*pieces, strict=True))
+    return dict(zip(target.names, whole, strict=True)), bad

@@ -403,3 +403,38 @@ def test_empty_batch_has_no_changes_but_their_columns() -> None:
     parsed = parse(FORMAT, SCHEMA, batch_of([]))
     assert parsed.changes.column_names == [*ORDERS.names, "_ordinal", "_kind"]
     assert parsed.changes.num_rows == parsed.bad.num_rows == 0
+
+
+NESTED = pa.schema(
+    [
+        pa.field("id", pa.int64(), nullable=False),
+        pa.field(
+            "place", pa.struct([("city", pa.string()), ("at", pa.struct([("x", pa.int64())]))])
+        ),
+        pa.field("parts", pa.list_(pa.struct([("no", pa.int64())]))),
+    ]
+)
+
+
+@pytest.mark.parametrize("evolution", ["strict", "add-columns", "full"])
+@pytest.mark.parametrize(
+    ("inner", "name"),
+    [
+        ({"place": {"city": "a", "zip": 1}}, "place.zip"),
+        ({"place": {"at": {"x": 1, "y": 2}}}, "place.at.y"),
+        ({"parts": [{"no": 1}, {"no": 2, "sold": True}]}, "parts.element.sold"),
+    ],
+)
+@pytest.mark.parametrize("changing", [False, True])
+def test_unknown_field_inside_a_column_fails_the_batch_and_is_never_lost(
+    inner: dict[str, Any], name: str, evolution: str, changing: bool
+) -> None:
+    schema = define_schema(NESTED, ["id"])
+    rows = [{"id": 1, "parts": [{"no": 3}]}, {"id": 2, **inner}]
+    if changing:  # Arrow cannot infer such a field, so events are looked at singly
+        rows += [{"id": 3, "odd": value} for value in (1, "one")]
+    events = batch_of([envelope("c", after=row) for row in rows])
+    with pytest.raises(InvalidInputError, match=f"a column '{name}' that the table does not have"):
+        parse(FORMAT, schema, events, schema_evolution=evolution)
+    ignoring = parse(FORMAT, schema, events, unknown_columns="ignore")
+    assert len(ignoring.changes) == len(rows)

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+import json
+import uuid
+
 import pyarrow as pa
 import pytest
 
 from tableformat.cdc.events import EventBatch
 from tableformat.errors import InvalidInputError
 from tableformat.table_definition import define_schema
-from tests.support.change_events import ORDERS, kinds_and, order, orders_schema, parse
+from tests.support.change_events import ORDERS, kinds_and, order, orders_schema, parse, reasons
 
 SCHEMA = orders_schema()
 
@@ -47,23 +50,66 @@ def test_sequence_is_a_column_of_the_table() -> None:
     assert kinds_and(parsed, "_sequence_0") == [("+U", 5)]
     with pytest.raises(InvalidInputError, match=r"unknown column.*column=lsn"):
         parse("upsert", SCHEMA, rows(order(5)), sequence="lsn")
-    with pytest.raises(InvalidInputError, match="lacks its sequence"):
-        parse("upsert", SCHEMA, rows(order(5)), sequence="note")
+    parsed = parse("upsert", SCHEMA, rows(order(5), order(6, note="n")), sequence="note")
+    assert kinds_and(parsed, "id") == [("+U", 6)]
+    assert reasons(parsed) == ["the event lacks its sequence field"]
 
 
-def test_wrong_kind_names_column_and_value() -> None:
-    with pytest.raises(InvalidInputError, match=r"not a row kind.*column=op.*'x'"):
-        parse("upsert", SCHEMA, rows(order(1), op=["x"]), kind_column="op")
+def test_wrong_kind_is_a_bad_record_that_names_column_and_value() -> None:
+    batch = rows(order(1), order(2), order(3), op=["x", "d", None])
+    parsed = parse("upsert", SCHEMA, batch, kind_column="op")
+    assert kinds_and(parsed, "id") == [("-D", 2)]
+    assert reasons(parsed) == [
+        "column 'op': 'x' is not a row kind",
+        "column 'op': None is not a row kind",
+    ]
+    assert parsed.bad.column("position").to_pylist() == ["event 0", "event 2"]
+    assert json.loads(parsed.bad.column("value")[1].as_py()) == {**order(3), "op": None}
     with pytest.raises(InvalidInputError, match="no column 'kind'"):
         parse("upsert", SCHEMA, rows(order(1)), kind_column="kind")
 
 
-def test_unknown_column_and_missing_value_fail_the_batch() -> None:
+def test_unknown_or_missing_column_fails_the_batch() -> None:
     with pytest.raises(InvalidInputError, match=r"unknown column.*extra"):
         parse("upsert", SCHEMA, rows(order(1), extra=[1]))
-    broken = events_of(pa.table({"id": pa.array([None], pa.int64()), "region": ["EU"]}))
-    with pytest.raises(InvalidInputError, match=r"required column holds nulls.*column=id"):
-        parse("upsert", SCHEMA, broken)
+    with pytest.raises(InvalidInputError, match=r"required column is missing.*column=region"):
+        parse("upsert", SCHEMA, events_of(pa.table({"id": [1]})))
+
+
+@pytest.mark.parametrize("size", [1, 7, 64])
+@pytest.mark.parametrize("format_name", ["upsert", "append"])
+def test_rows_with_wrong_values_are_bad_and_the_others_are_not(size: int, format_name: str) -> None:
+    fields = [
+        pa.field("id", pa.int32(), nullable=False),
+        pa.field("uid", pa.uuid()),
+        pa.field("inner", pa.struct([pa.field("x", pa.int64(), nullable=False)])),
+    ]
+    schema = define_schema(pa.schema(fields), ["id"])
+    events = [{"id": n, "uid": str(uuid.UUID(int=n)), "inner": {"x": n}} for n in range(size)]
+    events[0]["id"] = 2**31
+    events[size // 2]["uid"] = "no uuid"
+    events[-1]["inner"] = {"x": None}
+    kinds = [pa.field("id", pa.int64()), pa.field("uid", pa.string())]
+    table = pa.Table.from_pylist(
+        events, pa.schema([*kinds, pa.field("inner", pa.struct([("x", pa.int64())]))])
+    )
+    parsed = parse(format_name, schema, events_of(table))
+    wrong = sorted({0, size // 2, size - 1})
+    assert parsed.changes.column("id").to_pylist() == [n for n in range(size) if n not in wrong]
+    found = parsed.changes.column("uid").to_pylist()
+    assert found == [uuid.UUID(int=n) for n in range(size) if n not in wrong]
+    assert parsed.bad.column("position").to_pylist() == [f"event {n}" for n in wrong]
+    for reason, column in zip(reasons(parsed), ("id", "uid", "inner.x"), strict=False):
+        assert f"column={column}" in reason
+
+
+def test_key_without_a_value_is_a_bad_record() -> None:
+    table = pa.table({"id": pa.array([None, 1], pa.int64()), "region": ["EU", "EU"]})
+    for kinds in ({}, {"kind_column": "op"}):
+        given = table.append_column("op", pa.array(["d", "d"])) if kinds else table
+        parsed = parse("upsert", SCHEMA, events_of(given), **kinds)
+        assert parsed.changes.column("id").to_pylist() == [1]
+        assert reasons(parsed) == ["required column holds nulls; column=id, null_count=1"]
 
 
 def test_append_produces_inserts_for_tables_with_and_without_a_key() -> None:
