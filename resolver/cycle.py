@@ -10,7 +10,8 @@
 7. apply: the index moves to the published snapshot. A crash before it leaves an index that is
    behind; the next cycle follows. The index is never ahead of the table (I20).
 8. trim: staging moves to the published snapshot if nobody staged meanwhile. A crash before it
-   leaves a longer staging branch; a later cycle trims.
+   leaves a longer staging branch; a later cycle trims. A cycle that finds nothing to resolve does
+   this only: staging follows what others have committed to the target.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from resolver.index.base import Matches, PrimaryKeyIndex
 from resolver.keys import EncodedKeys
 from resolver.match import TARGET_ORDER
 from resolver.position_files import read_position_file
-from resolver.publish import hides_a_writer, publish, publish_summary
+from resolver.publish import publish, publish_summary
 from resolver.report import ResolveReport
 from resolver.resolution import (
     DeadRows,
@@ -45,7 +46,7 @@ from resolver.resolution import (
 from resolver.scan_join import add_joined_positions
 from resolver.staging import StagedSnapshot, cursor_of, load_staged, plan_backlog
 from resolver.target import LiveFiles, live_files
-from resolver.trim import trim_staging
+from resolver.trim import hides_a_writer, trim_idle, trim_staging
 from resolver.vector_writer import VectorWriter
 from resolver.versions import compares_versions, guarded_dead_rows
 from tableformat.catalog.base import Identifier, TableState
@@ -186,7 +187,9 @@ class Cycle:
             live = live_files(self._environment, state.head(self._options.target))
             staged = self._plan(state, live)
         if staged is None:
-            return self._report_idle(state)
+            with self._phases.timed("trim"):
+                trimmed = self._trim_idle(state)
+            return self._report_idle(state, trimmed=trimmed)
         with self._phases.timed("read"):
             work = self._read(state, live, staged)
         published = self._publish_until_landed(state, live, work)
@@ -376,21 +379,21 @@ class Cycle:
                 conversion=conversion,
                 dv_files=dv_files,
                 removed=(*work.converted, *match.live.position_deletes),
-                summary=self._summary(match, work, conversion),
+                summary=self._summary(work, conversion),
                 fence=None if self._options.fence is None else self._options.fence(),
             )
             runtime.fail_point("resolve.after_publish")
             self._vectors.delete_unused(dv_files)
         return _Published(result=result, match=match, conversion=conversion, attempts=attempts)
 
-    def _summary(self, match: _Match, work: _Work, conversion: Conversion) -> dict[str, str]:
+    def _summary(self, work: _Work, conversion: Conversion) -> dict[str, str]:
         figures = cycle_figures(
             work.covered,
             equality_deletes=_delete_count(work),
             deleted_rows=conversion.new_positions,
             phases_ms=self._phases.spent_ms,
         )
-        return figures | publish_summary(match.state.head(self._options.target), work.covered)
+        return figures | publish_summary(work.covered)
 
     def _advance_index(self, published: _Published, work: _Work) -> None:
         """Bring the index to the published snapshot.
@@ -441,22 +444,39 @@ class Cycle:
         ]
 
     def _trim(self, result: CommitResult, work: _Work) -> bool:
-        if self._options.is_in_place or hides_a_writer(work.covered):
+        if self._options.is_in_place:
+            return False
+        covered, published = work.covered[-1].snapshot_id, result.snapshot.snapshot_id
+        if hides_a_writer(result.state.metadata, covered, published):
             return False
         return trim_staging(
             self._environment,
             self._identifier,
             staging=self._options.staging,
-            covered_head=work.covered[-1].snapshot_id,
-            published=result.snapshot.snapshot_id,
+            covered_head=covered,
+            published=published,
         )
 
-    def _report_idle(self, state: TableState) -> ResolveReport:
+    def _trim_idle(self, state: TableState) -> bool:
+        """Let staging follow the target; not while an operator says where staging stands."""
+        options = self._options
+        if options.from_snapshot is not None:
+            return False
+        return trim_idle(
+            self._environment,
+            state,
+            staging=options.staging,
+            target=options.target,
+            fence=options.fence,
+        )
+
+    def _report_idle(self, state: TableState, *, trimmed: bool) -> ResolveReport:
         head = state.head(self._options.target)
         return ResolveReport(
             table=state.name,
             target_snapshot_id=None if head is None else head.snapshot_id,
             staging_snapshot_id=None,
+            trimmed=trimmed,
             phases_ms=self._phases.spent_ms,
         )
 

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from pyiceberg.table.snapshots import Snapshot
 
 from resolver.convert import Conversion
 from tableformat.catalog.base import TableState
+from tableformat.commit.carry import writer_properties
 from tableformat.commit.changeset import Changeset, CommitKind, Fence, Validation
 from tableformat.commit.engine import CommitResult, commit
 from tableformat.environment import Environment
 from tableformat.spec.data_file import DataFile, ManifestEntry
-from tableformat.spec.names import (
-    BATCH_ID,
-    OTHER_QUERY_BATCH,
-    QUERY_ID,
-    STAGING_MARKER,
-    WRITER_PREFIXES,
-)
-
-FLINK_WRITER = ("flink.job-id", "flink.operator-id")
+from tableformat.spec.names import STAGING_MARKER
 
 
 def publish(
@@ -76,50 +69,14 @@ def publish(
     return commit(environment, state.identifier, changeset, state=state)
 
 
-def publish_summary(head: Snapshot | None, covered: Iterable[Snapshot]) -> dict[str, str]:
+def publish_summary(covered: Sequence[Snapshot]) -> dict[str, str]:
     """Marker and writer properties for a publish that covers staged snapshots, oldest first.
 
     A writer finds its own last commit by walking its branch. The trim takes the staged snapshots
     out of that walk, so what they say about their writers is repeated by the publish, and by every
-    publish after it.
+    own commit after it (`tableformat.commit.carry`).
     """
-    covered = list(covered)
-    summary: dict[str, str] = {}
-    for snapshot in [head, *covered]:
-        if snapshot is None or snapshot.summary is None:
-            continue
-        properties = snapshot.summary.additional_properties
-        _keep_replaced_query(summary, properties)
-        summary.update(
-            {
-                key: value
-                for key, value in properties.items()
-                if key.startswith((*WRITER_PREFIXES, OTHER_QUERY_BATCH))
-            }
-        )
-    if covered:
-        summary[STAGING_MARKER] = str(covered[-1].snapshot_id)
-    return summary
-
-
-def _keep_replaced_query(summary: dict[str, str], properties: Mapping[str, str]) -> None:
-    """A summary holds one query id; the batch of a query that loses the place moves aside."""
-    old, new = summary.get(QUERY_ID), properties.get(QUERY_ID)
-    if new is not None:
-        summary.pop(OTHER_QUERY_BATCH + new, None)
-    if old is not None and new is not None and old != new and BATCH_ID in summary:
-        summary[OTHER_QUERY_BATCH + old] = summary[BATCH_ID]
-
-
-def hides_a_writer(covered: Iterable[Snapshot]) -> bool:
-    """Whether a trim over `covered` would hide a foreign writer's own marker.
-
-    Flink's sink looks for the newest snapshot of its job and operator; a summary can repeat only
-    one of them, so with several Flink writers on one staging branch there is no trim.
-    """
-    writers = {
-        tuple(snapshot.summary.additional_properties.get(key) for key in FLINK_WRITER)
-        for snapshot in covered
-        if snapshot.summary is not None
-    }
-    return len(writers - {(None, None)}) > 1
+    summary = writer_properties(
+        each.summary.additional_properties for each in covered if each.summary is not None
+    )
+    return summary | ({STAGING_MARKER: str(covered[-1].snapshot_id)} if covered else {})

@@ -1,16 +1,37 @@
-"""Staging does not grow: after a publish that covers its head, it moves to the published snapshot.
+"""Staging does not grow: when all of it is published, it moves to a snapshot of the target.
 
 So `staging` is the target plus the unresolved tail: readable fresh by merge-on-read, and cheap to
-commit to (architecture.md, decision 10). The move is a compare-and-swap on the covered head; when
-a writer has staged more meanwhile, nothing happens and a later cycle trims.
+commit to (architecture.md, decision 10). A cycle moves it to what it has published. While nothing
+is staged the target goes on (appends, compaction), and staging follows it, else it would keep old
+snapshots and their files from expiry.
+
+Every move is a compare-and-swap on the covered head; when a writer has staged more meanwhile,
+nothing happens and a later cycle trims.
 """
 
 from __future__ import annotations
 
-from tableformat.catalog.base import Identifier
+from collections.abc import Callable, Iterable
+from itertools import takewhile
+
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Snapshot
+
+from resolver.staging import marker_of, newest_marker, plan_backlog
+from tableformat.catalog.base import Identifier, TableState
+from tableformat.commit.history import is_ancestor, snapshots_by_id, walk_back
 from tableformat.commit.refs import replace_branch
 from tableformat.environment import Environment
-from tableformat.errors import CommitConflictError, CommitUnknownError
+from tableformat.errors import (
+    CommitConflictError,
+    CommitUnknownError,
+    CorruptDataError,
+    InvalidInputError,
+)
+from tableformat.spec.names import CARRIED
+
+FLINK_WRITER = ("flink.job-id", "flink.operator-id")
+FLINK_CHECKPOINT = "flink.max-committed-checkpoint-id"
 
 
 def trim_staging(
@@ -34,3 +55,91 @@ def trim_staging(
         return False
     environment.runtime.fail_point("resolve.after_trim")
     return True
+
+
+def trim_idle(
+    environment: Environment,
+    state: TableState,
+    *,
+    staging: str,
+    target: str,
+    fence: Callable[[], object] | None,
+) -> bool:
+    """Move an idle `staging` to its `idle_position` in `state`; True if it moved.
+
+    Raises:
+        LeaseLostError: `fence`, called before the move, says that the lock is someone else's.
+    """
+    head, goal = state.head(staging), idle_position(state, staging=staging, target=target)
+    if head is None or goal is None:
+        return False
+    if fence is not None:
+        fence()
+    return trim_staging(
+        environment,
+        state.identifier,
+        staging=staging,
+        covered_head=head.snapshot_id,
+        published=goal,
+    )
+
+
+def idle_position(state: TableState, *, staging: str, target: str) -> int | None:
+    """The target's snapshot that `staging` belongs at when all of it is published. Pure.
+
+    It is the newest one that repeats the cursor and what is known of writers. Above it there are
+    commits of other tools only; they repeat nothing, and once what is below them has expired,
+    nobody would find it any more.
+
+    Returns:
+        None where staging stays: it is there already, something waits, it cannot be told whether
+        something does, or a writer would not find its last commit.
+    """
+    head, metadata = state.head(staging), state.metadata
+    target_head = state.head(target)
+    if staging == target or head is None or target_head is None:
+        return None
+    chain = list(walk_back(snapshots_by_id(metadata), target_head.snapshot_id))
+    goal = next((each for each in chain if _repeats_all(each)), None)
+    if goal is None or marker_of(goal) != newest_marker(chain):
+        return None
+    if is_ancestor(metadata, goal.snapshot_id, of=head.snapshot_id):
+        return None
+    try:
+        waiting = plan_backlog(state, staging=staging, target=target)
+    except (InvalidInputError, CorruptDataError):
+        return None
+    if waiting or hides_a_writer(metadata, head.snapshot_id, goal.snapshot_id):
+        return None
+    return goal.snapshot_id
+
+
+def hides_a_writer(metadata: TableMetadata, head_id: int, goal_id: int) -> bool:
+    """Whether moving a branch would hide a foreign writer's last commit from it.
+
+    Flink's sink looks for the newest snapshot of its job and operator. A publish can repeat only
+    one of them, so with several Flink writers on one staging branch some would not find theirs.
+    """
+    by_id = snapshots_by_id(metadata)
+    visible = list(walk_back(by_id, goal_id))
+    ids = {snapshot.snapshot_id for snapshot in visible}
+    hidden = takewhile(lambda each: each.snapshot_id not in ids, walk_back(by_id, head_id))
+    found = _last_checkpoints(visible)
+    return any(found.get(writer) != last for writer, last in _last_checkpoints(hidden).items())
+
+
+def _last_checkpoints(
+    chain: Iterable[Snapshot],
+) -> dict[tuple[str | None, ...], tuple[str | None]]:
+    """The last checkpoint of each Flink writer in a history, newest first."""
+    last: dict[tuple[str | None, ...], tuple[str | None]] = {}
+    for snapshot in chain:
+        summary = {} if snapshot.summary is None else snapshot.summary.additional_properties
+        writer = tuple(summary.get(key) for key in FLINK_WRITER)
+        if any(writer):
+            last.setdefault(writer, (summary.get(FLINK_CHECKPOINT),))
+    return last
+
+
+def _repeats_all(snapshot: Snapshot) -> bool:
+    return snapshot.summary is not None and CARRIED in snapshot.summary.additional_properties

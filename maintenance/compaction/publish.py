@@ -17,7 +17,6 @@ from lock import LockError
 from maintenance.compaction.rebase import Rebased, rebase_group
 from maintenance.compaction.rewrite import RewrittenGroup
 from maintenance.tasks.base import TaskRun
-from resolver.publish import publish_summary
 from tableformat.catalog.base import TableState
 from tableformat.commit.changeset import Changeset, CommitKind, Validation
 from tableformat.commit.engine import CommitResult, commit
@@ -124,10 +123,8 @@ class _Publish:
             added_delete_files=tuple(self._entries),
             removed_entries=tuple(entry for each in rebased for entry in each.removed),
             validation=Validation(starting_snapshot_id=head.snapshot_id),
-            # The summary repeats what this very head says about writers, so it must be the parent.
             expected_head=head.snapshot_id,
             strict_head=True,
-            summary=publish_summary(head, ()),
             fence=self.run.fence(),
         )
 

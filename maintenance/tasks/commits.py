@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pyiceberg.table.snapshots import Snapshot
 
 from maintenance.tasks.base import TaskRun
-from resolver.publish import publish_summary
 from tableformat.catalog.base import TableState
 from tableformat.commit.changeset import Changeset, CommitKind, Validation
 from tableformat.commit.engine import CommitResult, commit
@@ -55,10 +54,7 @@ def same_rows(
     removed: tuple[ManifestEntry, ...],
     added_deletes: tuple[DataFile, ...] = (),
 ) -> Changeset:
-    """A change of delete files that changes no row, only if `head` is still the head.
-
-    The summary repeats what `head` says about writers, so that they find themselves.
-    """
+    """A change of delete files that changes no row, only if `head` is still the head."""
     return Changeset(
         kind=CommitKind.REWRITE,
         branch=branch,
@@ -67,6 +63,5 @@ def same_rows(
         validation=Validation(starting_snapshot_id=head.snapshot_id),
         expected_head=head.snapshot_id,
         strict_head=True,
-        summary=publish_summary(head, ()),
         fence=run.fence(),
     )

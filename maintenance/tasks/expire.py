@@ -1,19 +1,24 @@
 """`expire`: forget old snapshots and refs, then delete what nothing needs any more.
 
-The work is `tableformat.commit.expire`: refs-aware, by Iceberg's properties, staged work kept.
+The work is `tableformat.commit.expire`: refs-aware, by Iceberg's properties, staged work kept. A
+staging branch that nothing waits on is moved to its target first, else it would keep what it is at.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pyiceberg.table.metadata import TableMetadata
+
 from lock import LockManager
 from maintenance.tasks.base import LOCK_TIMEOUT_MS, run_task
 from maintenance.tasks.options import ExpireOptions
 from maintenance.tasks.reports import ExpireReport
+from resolver.trim import idle_position, trim_idle
 from tableformat import Table
+from tableformat.catalog.base import TableState
 from tableformat.commit.expire import ExpiryReport, apply_expiry
-from tableformat.commit.expiry_plan import plan_expiry
+from tableformat.commit.expiry_plan import ExpiryPolicy, plan_expiry
 
 if TYPE_CHECKING:  # Spark is an optional dependency
     from pyspark.sql import SparkSession
@@ -46,7 +51,8 @@ def expire(
         CommitUnknownError: The removal may have landed; nothing was deleted.
         FencedError, lock.LeaseLostError: Another holder of the lock has taken over.
 
-    Effects: one commit, then deletes in batches; a crash in between leaves orphans.
+    Effects: the move of an idle staging branch, one commit, then deletes in batches; a crash in
+    between leaves orphans.
     """
     options = options or ExpireOptions()
     with run_task(
@@ -59,9 +65,14 @@ def expire(
     ) as run:
         if dry_run:
             now_ms = run.environment.runtime.clock.now_ms()
-            plan = plan_expiry(table.state.metadata, options.policy, now_ms=now_ms)
+            metadata = _with_idle_staging_trimmed(table.state, options.policy)
+            plan = plan_expiry(metadata, options.policy, now_ms=now_ms)
             done = ExpiryReport(plan=plan, state=table.state)
         else:
+            for staging, target in options.policy.staging.items():
+                trim_idle(
+                    run.environment, run.refresh(), staging=staging, target=target, fence=run.fence
+                )
             done = apply_expiry(
                 run.environment,
                 run.identifier,
@@ -86,3 +97,13 @@ def expire(
             statistics_files=done.statistics_files,
             failed_files=len(done.failed),
         )
+
+
+def _with_idle_staging_trimmed(state: TableState, policy: ExpiryPolicy) -> TableMetadata:
+    """The metadata as it is once idle staging branches have followed their targets."""
+    refs = dict(state.metadata.refs)
+    for staging, target in policy.staging.items():
+        goal = idle_position(state, staging=staging, target=target)
+        if goal is not None:
+            refs[staging] = refs[staging].model_copy(update={"snapshot_id": goal})
+    return state.metadata.model_copy(update={"refs": refs})

@@ -11,18 +11,17 @@ manifests that others have replaced meanwhile are read and written again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.snapshots import Operation, Snapshot
+from pyiceberg.table.snapshots import Operation
 
 from lock import LockManager
 from maintenance.tasks.base import LOCK_TIMEOUT_MS, TaskRun, check_branch, run_task
 from maintenance.tasks.options import RewriteManifestsOptions
 from maintenance.tasks.reports import RewriteManifestsReport
-from resolver.publish import publish_summary
 from tableformat import Table
 from tableformat.commit.changeset import Changeset, CommitKind
 from tableformat.commit.engine import commit_change
@@ -131,12 +130,6 @@ class _Clustering(SnapshotChange):
     clustered: list[ManifestFile] = field(default_factory=list)
     _first: frozenset[str] | None = None
     _done: dict[tuple[str, ...], list[ManifestFile]] = field(default_factory=dict)
-
-    def _write_snapshot(
-        self, metadata: TableMetadata, parent: Snapshot | None, extra: Mapping[str, str]
-    ) -> Snapshot:
-        """Repeat what the parent says about writers, so that they find themselves."""
-        return super()._write_snapshot(metadata, parent, {**publish_summary(parent, ()), **extra})
 
     def _manifests(
         self,

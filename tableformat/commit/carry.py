@@ -1,17 +1,21 @@
-"""Summary properties that outlive the snapshot that set them: the staging marker and fence tokens.
+"""Summary properties that outlive the snapshot that set them.
+
+* the staging marker: how far a target has got with its staging branch;
+* the highest token of each fence;
+* what streaming writers say about their last commit, by which they find it when they come back.
 
 Every own commit repeats them, so the newest own snapshot knows all of them and expiry cannot lose
 one (architecture.md, decision 4). Other writers do not repeat anything; so the walk back passes
 their snapshots, and ends at the first own one.
 
-A staging commit repeats fence tokens but not the marker: the marker says how far a target has got
-with its staging branch, and both the Flink converter and the resolver skip a staged snapshot that
-carries one. It therefore does not end the walk either.
+A staging commit repeats fence tokens only: both the Flink converter and the resolver skip a staged
+snapshot that carries a marker, and a staged snapshot says nothing about other writers than its own.
+It therefore does not end the walk either.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from pyiceberg.table.snapshots import Snapshot
@@ -20,40 +24,72 @@ from tableformat.commit.changeset import Changeset, Fence
 from tableformat.commit.history import walk_back
 from tableformat.errors import FencedError
 from tableformat.spec.names import (
+    BATCH_ID,
     CARRIED,
     FENCE_NAME,
     FENCE_TOKEN,
+    OTHER_QUERY_BATCH,
+    QUERY_ID,
+    SOURCE_OFFSETS,
     STAGING_BRANCH,
     STAGING_MARKER,
+    WRITER_PREFIXES,
 )
 
 _TOKEN_OF = f"{FENCE_TOKEN}."  # + fence name: the highest token seen, whoever commits
+_OF_WRITERS = (*WRITER_PREFIXES, OTHER_QUERY_BATCH)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Carried:
-    """What a branch's history holds: the newest marker, and the highest token of each fence."""
+    """What a branch's history holds; `writers` as in `writer_properties`."""
 
     marker: str | None = None
     tokens: Mapping[str, int] = field(default_factory=dict)
+    writers: Mapping[str, str] = field(default_factory=dict)
 
 
 def load_carried(by_id: Mapping[int, Snapshot], head_id: int | None) -> Carried:
     """Read the summaries from `head_id` back to the newest own commit."""
     marker: str | None = None
     tokens: dict[str, int] = {}
+    passed: list[Mapping[str, str]] = []
     for snapshot in walk_back(by_id, head_id):
         summary = {} if snapshot.summary is None else snapshot.summary.additional_properties
+        passed.append(summary)
         marker = marker or summary.get(STAGING_MARKER)
         for name, token in _tokens(summary).items():
             tokens[name] = max(token, tokens.get(name, token))
         if CARRIED in summary:
             break
-    return Carried(marker=marker, tokens=tokens)
+    return Carried(marker=marker, tokens=tokens, writers=writer_properties(reversed(passed)))
+
+
+def writer_properties(summaries: Iterable[Mapping[str, str]]) -> dict[str, str]:
+    """What is to be repeated of what summaries, oldest first, say about their writers.
+
+    A summary has one place for a query; the batch of a query that loses it moves aside. Of several
+    Flink writers it can hold one only, the last.
+    """
+    kept: dict[str, str] = {}
+    for summary in summaries:
+        _give_place(kept, summary.get(QUERY_ID))
+        kept.update({key: text for key, text in summary.items() if key.startswith(_OF_WRITERS)})
+    return kept
+
+
+def _give_place(kept: dict[str, str], query_id: str | None) -> None:
+    old = kept.get(QUERY_ID)
+    if query_id is None or query_id == old:
+        return
+    kept.pop(OTHER_QUERY_BATCH + query_id, None)
+    kept.pop(SOURCE_OFFSETS, None)
+    if old is not None and BATCH_ID in kept:
+        kept[OTHER_QUERY_BATCH + old] = kept[BATCH_ID]
 
 
 def carries_marker(changeset: Changeset) -> bool:
-    """Whether a commit of `changeset` repeats the marker."""
+    """Whether a commit of `changeset` repeats the marker, and what is known of writers."""
     if changeset.carry_marker is not None:
         return changeset.carry_marker
     return changeset.branch != STAGING_BRANCH
@@ -70,6 +106,7 @@ def carried_properties(carried: Carried, changeset: Changeset) -> dict[str, str]
     properties.update({f"{_TOKEN_OF}{name}": str(token) for name, token in sorted(tokens.items())})
     if carries_marker(changeset):
         properties[CARRIED] = "true"
+        properties.update(writer_properties([carried.writers, changeset.summary]))
         if carried.marker is not None:
             properties[STAGING_MARKER] = carried.marker
     return properties

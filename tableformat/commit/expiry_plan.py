@@ -10,7 +10,8 @@ RemoveSnapshots):
   may be about to point at it);
 * it is staged and not resolved: on the way from the staging head back to the target's marker, or
   to the target's own history, both ends included, and the target's own way to where the two meet
-  unless the marker says it. Without them the resolver could not prove where it stands (R18).
+  unless the marker says it. Without them the resolver could not prove where it stands (R18);
+* commits of other writers lie between it and the target's head, and it has the target's marker.
 
 A branch or tag goes, except `main`, when its snapshot is older than its `max-ref-age-ms`.
 """
@@ -159,6 +160,7 @@ def _staged(
         chain = [each.snapshot_id for each in walk_back(by_id, target_id)]
         ends = set(chain)
         marker = load_carried(by_id, target_id).marker
+        yield from _down_to_marker(by_id, target_id) if marker is not None else ()
         for snapshot in walk_back(by_id, refs[branch].snapshot_id):
             yield snapshot.snapshot_id
             if str(snapshot.snapshot_id) == marker:
@@ -169,6 +171,14 @@ def _staged(
                 break
         else:
             yield from chain if marker is None else ()
+
+
+def _down_to_marker(by_id: Mapping[int, Snapshot], target_id: int | None) -> Iterator[int]:
+    """From the target's head to the first snapshot with a marker; other writers repeat none."""
+    for snapshot in walk_back(by_id, target_id):
+        yield snapshot.snapshot_id
+        if _marker_of(snapshot) is not None:
+            return
 
 
 def _marker_of(snapshot: Snapshot) -> str | None:
