@@ -1,11 +1,11 @@
 """From event to visible on `main` under a steady load, and the memory of all processes meanwhile.
 
-    scripts/bench freshness [--minutes M] [--rate EVENTS_PER_S] [--keys N] [--warm-up-s S]
-                            [--no-check]
+    scripts/bench freshness [--minutes M] [--rate EVENTS_PER_S] [--keys N] [--trigger-s S]
+                            [--warm-up-s S] [--no-check]
 
 1. This process writes order events as JSON files, four a second, each when its last event happens.
-2. A Spark streaming job (processes of its own) stages them, batch after batch without a pause.
-3. A resolver (another process) publishes them, and expires old snapshots every half minute.
+2. A Spark streaming job (processes of its own) stages them, a batch every second by default.
+3. `icefold maintain` (another process) publishes them, compacts and expires, all by its defaults.
 4. This process watches the head of `main`. An event's freshness is the time from when it happened
    to when a snapshot with it was seen there.
 
@@ -50,7 +50,11 @@ TICK_S = 0.25
 DRAWN_TICKS = 120
 POLL_S = 0.05
 SAMPLE_S = 5.0
-EXPIRE_S = "30"
+# Otherwise the benchmark's own disk fills up: snapshots are kept for five days by default.
+PROPERTIES = {
+    "history.expire.max-snapshot-age-ms": "30000",
+    "history.expire.min-snapshots-to-keep": "20",
+}
 END_S = 300.0
 ROWS_SHOWN = 10
 
@@ -67,13 +71,13 @@ class Written:
 
 @dataclass(frozen=True)
 class Sample:
-    """Memory of the job and of the resolver, in bytes, and their CPU seconds so far."""
+    """Memory of the job and of `maintain`, in bytes, and their CPU seconds so far."""
 
     at_s: float
     job_bytes: int
-    resolver_bytes: int
+    maintainer_bytes: int
     job_cpu_s: float
-    resolver_cpu_s: float
+    maintainer_cpu_s: float
 
 
 @dataclass
@@ -84,6 +88,7 @@ class Freshness:
     minutes: float
     rate: int
     keys: int
+    trigger_s: float
     written: list[Written] = field(default_factory=list)
     published: list[tuple[float, int]] = field(default_factory=list)  # when seen, newest batch
     samples: list[Sample] = field(default_factory=list)
@@ -94,11 +99,17 @@ class Freshness:
         warehouse = str(self.folder / "warehouse")
         catalog = tf.open_catalog("local", warehouse=warehouse)
         self.table = catalog.create_table(
-            NAME, orders_schema(), primary_key=KEY, partition_by=PARTITION_BY
+            NAME,
+            orders_schema(),
+            primary_key=KEY,
+            partition_by=PARTITION_BY,
+            properties=PROPERTIES,
         )
-        arguments = (warehouse, NAME, str(self.source), str(self.folder / "checkpoint"), "follow")
-        self.job = _child("order_stream", *arguments)
-        self.resolver = _child("order_resolver", warehouse, NAME, EXPIRE_S)
+        checkpoint = str(self.folder / "checkpoint")
+        arguments = (warehouse, NAME, str(self.source), checkpoint, f"{self.trigger_s:g}")
+        self.job = _child(sys.executable, "-m", "benchmarks.support.order_stream", *arguments)
+        icefold = str(Path(sys.executable).with_name("icefold"))
+        self.maintainer = _child(icefold, "--warehouse", warehouse, "maintain", NAME)
         self.ended = threading.Event()
         watchers = [threading.Thread(target=each) for each in (self._watch, self._sample)]
         try:
@@ -107,12 +118,15 @@ class Freshness:
             for each in watchers:
                 each.start()
             self._produce()
-            for process in (self.job, self.resolver):
-                _finish(process)
-            time.sleep(2 * POLL_S)
+            assert self.job.stdin is not None
+            self.job.stdin.close()  # which tells it to finish
+            _end_well(self.job)
+            self._wait_for_last_batch()
+            self.maintainer.terminate()
+            _end_well(self.maintainer)
         finally:
             self.ended.set()
-            for process in (self.job, self.resolver):
+            for process in (self.job, self.maintainer):
                 process.kill()
             for each in watchers:
                 if each.is_alive():
@@ -122,8 +136,16 @@ class Freshness:
         assert self.job.stdout is not None
         if not self.job.stdout.readline():
             raise SystemExit("the streaming job did not start")
-        for process in (self.job, self.resolver):  # they would stop when their pipe is full
+        for process in (self.job, self.maintainer):  # they would stop when their pipe is full
             threading.Thread(target=_drain, args=(process,), daemon=True).start()
+
+    def _wait_for_last_batch(self) -> None:
+        last = max(self.batches().values())
+        deadline = time.monotonic() + END_S
+        while not self.published or self.published[-1][1] < last:
+            if time.monotonic() > deadline:
+                raise SystemExit(f"batch {last} was not published within {END_S:g} s")
+            time.sleep(POLL_S)
 
     def _produce(self) -> None:
         for number, (drawn, events) in enumerate(self._drawn()):
@@ -135,8 +157,8 @@ class Freshness:
             hidden.write_bytes(lines)
             hidden.rename(self.source / name)
             self.written.append(Written(name, begin_s, begin_s + TICK_S, len(events)))
-            if self.job.poll() is not None or self.resolver.poll() is not None:
-                raise SystemExit("the streaming job or the resolver has ended")
+            if self.job.poll() is not None or self.maintainer.poll() is not None:
+                raise SystemExit("the streaming job or `maintain` has ended")
 
     def _drawn(self) -> Iterator[tuple[OrderEvents, np.ndarray]]:
         """The events of each tick; drawn in large parts, so that most orders are seen again."""
@@ -172,14 +194,14 @@ class Freshness:
 
     def _sample(self) -> None:
         while not self.ended.wait(SAMPLE_S):
-            job, resolver = self.job.pid, self.resolver.pid
+            job, maintainer = self.job.pid, self.maintainer.pid
             self.samples.append(
                 Sample(
                     time.monotonic() - self.begin_s,
                     memory_bytes(job),
-                    memory_bytes(resolver),
+                    memory_bytes(maintainer),
                     cpu_seconds(job),
-                    cpu_seconds(resolver),
+                    cpu_seconds(maintainer),
                 )
             )
 
@@ -215,13 +237,9 @@ class Freshness:
         return fold.differences(f"iceberg_scan('{location}')")
 
 
-def _child(module: str, *arguments: str) -> subprocess.Popen[str]:
+def _child(*command: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", f"benchmarks.support.{module}", *arguments],
-        cwd=ROOT,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
+        command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
 
 
@@ -231,10 +249,7 @@ def _drain(process: subprocess.Popen[str]) -> None:
         pass
 
 
-def _finish(process: subprocess.Popen[str]) -> None:
-    """Close its input, which tells it to finish."""
-    assert process.stdin is not None
-    process.stdin.close()
+def _end_well(process: subprocess.Popen[str]) -> None:
     if process.wait(END_S) != 0:
         raise SystemExit(f"{process.args} ended with {process.returncode}")
 
@@ -245,13 +260,14 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--rate", type=int, default=20_000, help="events per second")
     parser.add_argument("--keys", type=int, default=1_000_000)
+    parser.add_argument("--trigger-s", type=float, default=1.0, help="a micro-batch so often")
     parser.add_argument("--warm-up-s", type=float, default=60.0)
     parser.add_argument("--no-check", action="store_true")
     given = parser.parse_args()
     if given.warm_up_s >= given.minutes * 60:
         parser.error("the warm-up takes all the time; give fewer --warm-up-s or more --minutes")
     with tempfile.TemporaryDirectory(prefix="icefold-freshness-") as folder:
-        run = Freshness(Path(folder), given.minutes, given.rate, given.keys)
+        run = Freshness(Path(folder), given.minutes, given.rate, given.keys, given.trigger_s)
         run.run()
         differences = 0 if given.no_check else run.differences()
         _print(run, given.warm_up_s)
@@ -267,7 +283,7 @@ def _print(run: Freshness, warm_up_s: float) -> None:
     out = Console()
     title = f"{run.rate:,} events/s for {run.minutes:g} minutes"
     grid = Grid("minute", "fresh p50 s", "p99 s", "max s", title=title)
-    for name in ("job MB", "resolver MB", "job CPU", "resolver CPU"):
+    for name in ("job MB", "maintain MB", "job CPU", "maintain CPU"):
         grid.add_column(name)
     total_s = run.minutes * 60
     edges = np.linspace(0, total_s, min(ROWS_SHOWN, max(int(run.minutes * 2), 1)) + 1)
@@ -285,7 +301,7 @@ def _print(run: Freshness, warm_up_s: float) -> None:
         f"{len(per_batch):,} batches of {len(run.written) / len(per_batch):.1f} files, "
         f"{len(run.published):,} published states seen"
     )
-    for name, bytes_of in (("job", "job_bytes"), ("resolver", "resolver_bytes")):
+    for name, bytes_of in (("job", "job_bytes"), ("maintain", "maintainer_bytes")):
         out.print(f"memory of the {name}: {_growth(run.samples, bytes_of, warm_up_s)}")
 
 
@@ -296,9 +312,9 @@ def _held(samples: list[Sample]) -> list[str]:
     seconds = last.at_s - first.at_s
     return [
         f"{np.mean([each.job_bytes for each in samples]) / 1e6:,.0f}",
-        f"{np.mean([each.resolver_bytes for each in samples]) / 1e6:,.0f}",
+        f"{np.mean([each.maintainer_bytes for each in samples]) / 1e6:,.0f}",
         f"{(last.job_cpu_s - first.job_cpu_s) / seconds:.0%}",
-        f"{(last.resolver_cpu_s - first.resolver_cpu_s) / seconds:.0%}",
+        f"{(last.maintainer_cpu_s - first.maintainer_cpu_s) / seconds:.0%}",
     ]
 
 

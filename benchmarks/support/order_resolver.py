@@ -1,8 +1,7 @@
-"""`python -m benchmarks.support.order_resolver WAREHOUSE TABLE [EXPIRE_S]`: the resolver beside it.
+"""`python -m benchmarks.support.order_resolver WAREHOUSE TABLE`: the resolver beside it.
 
 Resolves as soon as something is staged. When its input ends it resolves what is left and ends.
-With EXPIRE_S old snapshots are expired that often, as a maintained table has it. Prints one JSON
-line per published cycle.
+Prints one JSON line per published cycle.
 """
 
 from __future__ import annotations
@@ -14,19 +13,16 @@ import time
 
 import tableformat as tf
 from resolver import resolve
-from tableformat.commit.expiry_plan import ExpiryPolicy
 from tableformat.errors import NotFoundError
 
 IDLE_S = 0.05
-KEPT_SNAPSHOTS = 20
 
 
 def main() -> None:
-    warehouse, name, *expire_s = sys.argv[1:]
+    warehouse, name = sys.argv[1:]
     table = tf.open_catalog("local", warehouse=warehouse).load_table(name)
     ended = threading.Event()
     threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()
-    expired_at = time.monotonic()
     while True:
         is_last = ended.is_set()
         begin = time.perf_counter()
@@ -41,10 +37,6 @@ def main() -> None:
             return
         else:
             time.sleep(IDLE_S)
-        if expire_s and time.monotonic() - expired_at > float(expire_s[0]):
-            policy = ExpiryPolicy(max_snapshot_age_ms=0, min_snapshots_to_keep=KEPT_SNAPSHOTS)
-            table.refresh().expire_snapshots(policy)
-            expired_at = time.monotonic()
 
 
 if __name__ == "__main__":

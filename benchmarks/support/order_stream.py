@@ -1,7 +1,7 @@
-"""`python -m benchmarks.support.order_stream WAREHOUSE TABLE EVENTS CHECKPOINT [follow]`: the job.
+"""`python -m benchmarks.support.order_stream WAREHOUSE TABLE EVENTS CHECKPOINT [SECONDS]`: the job.
 
-Streams the files of a folder, one per micro-batch, until all are staged. With `follow` it takes
-whatever there is into each batch, and goes on until its input ends. Prints one JSON line when the
+Streams the files of a folder, one per micro-batch, until all are staged. With SECONDS it starts a
+batch that often with whatever there is, and goes on until its input ends. Prints one JSON line when the
 query runs, and one per batch that is committed. It is a process of its own so that it can be killed
 at any instant, its JVM with it.
 """
@@ -21,7 +21,7 @@ FOLLOWED_FILES = 1000
 
 
 def main() -> None:
-    warehouse, name, events, checkpoint, *follow = sys.argv[1:]
+    warehouse, name, events, checkpoint, *every_s = sys.argv[1:]
     table = tf.open_catalog("local", warehouse=warehouse).load_table(name)
     conf = {"spark.sql.adaptive.enabled": "false"}  # as the command line has it
     spark = local_session("orders", cores=2, conf=conf)
@@ -32,14 +32,14 @@ def main() -> None:
     query = write_stream(
         table.environment,
         table.identifier,
-        file_events(spark, events, files_per_batch=FOLLOWED_FILES if follow else 1),
+        file_events(spark, events, files_per_batch=FOLLOWED_FILES if every_s else 1),
         checkpoint=checkpoint,
         options=OPTIONS,
-        trigger=None if follow else {"availableNow": True},
+        trigger={"processingTime": f"{every_s[0]} seconds"} if every_s else {"availableNow": True},
         on_batch=on_batch,
     )
     _say(started=True)
-    if follow:
+    if every_s:
         sys.stdin.read()
         query.processAllAvailable()
         query.stop()
