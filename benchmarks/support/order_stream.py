@@ -1,9 +1,9 @@
 """`python -m benchmarks.support.order_stream WAREHOUSE TABLE EVENTS CHECKPOINT [SECONDS]`: the job.
 
 Streams the files of a folder, one per micro-batch, until all are staged. With SECONDS it starts a
-batch that often with whatever there is, and goes on until its input ends. Prints one JSON line when the
-query runs, and one per batch that is committed. It is a process of its own so that it can be killed
-at any instant, its JVM with it.
+batch that often with whatever there is, and goes on until its input ends. Prints one JSON line when
+the query runs, and one per batch that is committed. It is a process of its own so that it can be
+killed at any instant, its JVM with it.
 """
 
 from __future__ import annotations
