@@ -271,11 +271,11 @@ class _Build:
         target = self.state.unfinished.shard_path(shard)
         counter = target.with_suffix(".rows")
         with disk_errors(target):
-            if target.exists():
-                rows = int(counter.read_text())
-            else:
+            rows = _counted(counter) if target.exists() else None
+            if rows is None:
                 rows = self._create_shard(shard, file_ids)
                 counter.write_text(str(rows))
+                shutil.rmtree(target, ignore_errors=True)
                 target.with_suffix(".new").rename(target)
         self.runtime.fail_point("index.build.shard")
         with self.mutex:
@@ -366,6 +366,14 @@ class _Build:
             if not isinstance(error, CancelledError):
                 raise error
         return [future.result() for future in futures]
+
+
+def _counted(counter: Path) -> int | None:
+    """The rows of a finished shard; None where a loss of power has taken them."""
+    try:
+        return int(counter.read_text())
+    except (FileNotFoundError, ValueError):
+        return None
 
 
 def _create_database(path: Path, sst: Path) -> None:

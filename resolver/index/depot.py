@@ -11,10 +11,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from resolver.index.base import IndexDamagedError
 from resolver.index.damage import damaged
 from resolver.index.folder import disk_errors
 from resolver.index.versions import IndexVersion, StoredFile
-from tableformat.errors import AlreadyExistsError, NotFoundError, TableError
+from tableformat.errors import AlreadyExistsError, NotFoundError
 from tableformat.runtime import IdSource
 from tableformat.store.base import ObjectInfo, ObjectStore
 
@@ -124,6 +125,10 @@ class IndexDepot:
         The newest versions are kept, so that a process that reads one is not disturbed by the
         next. Ages are differences of the store's own times: no other clock is asked.
 
+        Raises:
+            StoreUnavailableError: Nothing is removed that a version which cannot be read now may
+                need.
+
         Effects: *1. removes old versions; 2. removes files that none of the kept ones names.* A
         crash in between leaves files for the next time.
         """
@@ -136,7 +141,7 @@ class IndexDepot:
         needed: set[str] = set()
         for number, info in versions:
             if info.location not in gone:
-                with suppress(TableError):  # a damaged version needs nothing: it is built again
+                with suppress(IndexDamagedError):  # it needs nothing: it is built again
                     needed |= self.load(number).object_names()
         unused = [
             info

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -211,7 +211,8 @@ class SharedIndex:
         self._prepared.clear()  # changes prepared on the older version can no longer be applied
         self._dictionary = self._open_dictionary()
         if version.number % GARBAGE_EVERY == 0:
-            self._depot.collect_garbage()
+            with suppress(StoreUnavailableError):  # the change is done; garbage can wait
+                self._depot.collect_garbage()
 
     def discard(self, prepared: Prepared) -> None:
         """See `PrimaryKeyIndex`. The objects are left as garbage: a lost `apply` may name them."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -41,7 +42,7 @@ from resolver.index.shared import (
 from resolver.index.versions import IndexVersion, ShardVersion
 from resolver.keys import KeySchema
 from resolver.runner import ShufflingRunner
-from tableformat.errors import InvalidInputError
+from tableformat.errors import InvalidInputError, StoreUnavailableError
 from tableformat.runtime import Runtime
 
 Progress = Callable[[BuildProgress], None]
@@ -139,7 +140,8 @@ def build_shared(
     if not depot.take(version):
         raise IndexMovedError("another process has built the index", index=depot.root)
     runtime.fail_point("index.build.after_current")
-    depot.collect_garbage()
+    with suppress(StoreUnavailableError):  # the index is there; garbage can wait
+        depot.collect_garbage()
     return SharedIndex(depot, version, workplace, runtime)
 
 

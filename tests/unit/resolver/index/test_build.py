@@ -219,6 +219,23 @@ def test_scratch_files_that_lost_rows_are_found(tmp_path: Path) -> None:
         assert sum(map(len, content_of(index).values())) == 150
 
 
+@pytest.mark.parametrize("left", ["", None], ids=["empty", "missing"])
+def test_shard_whose_counter_was_lost_is_written_again(tmp_path: Path, left: str | None) -> None:
+    """After a loss of power a name may be there and what was written under it not."""
+
+    def stop(_: str) -> None:
+        raise Killed
+
+    runtime = Runtime(fail_points=FailPoints(armed={"index.build.shard": stop}))
+    files: list[tuple[str, list[int | None]]] = [(f"f{i}", [i, i + 50, 9]) for i in range(3)]
+    with pytest.raises(Killed):
+        build_rocks(tmp_path, [source_of(*f) for f in files], shards=2, threads=1, runtime=runtime)
+    (counter,) = (tmp_path / "build" / "index").glob("shard-*.rows")
+    counter.unlink() if left is None else counter.write_text(left)
+    with build_rocks(tmp_path, [source_of(*file) for file in files], shards=2) as index:
+        assert content_of(index) == expected_content(files)
+
+
 def test_log_line_cut_by_a_crash_is_read_again(tmp_path: Path) -> None:
     def stop(_: str) -> None:
         raise Killed

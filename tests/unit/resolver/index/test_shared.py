@@ -321,6 +321,25 @@ def test_garbage_goes_and_recent_versions_stay_readable(folder):
     assert depot.collect_garbage() == 0
 
 
+def test_version_that_cannot_be_read_now_keeps_its_files(folder, monkeypatch):
+    with reopen_shared(folder, "a") as index:
+        for number in range(3, GARBAGE_EVERY):
+            put(index, number, f"f{number}", [9000 + number])
+        age(folder, 2)
+        before = {path.name for path in files_in(folder)}
+
+        def refuse(self, number):
+            raise StoreUnavailableError("try again later")
+
+        monkeypatch.setattr(IndexDepot, "load", refuse)
+        put(index, GARBAGE_EVERY, "g", [9100])  # the change lands, whatever becomes of the garbage
+        monkeypatch.undo()
+        assert before <= {path.name for path in files_in(folder)}
+    with reopen_shared(folder, "fresh") as index:
+        assert index.binding == binding_at(GARBAGE_EVERY)
+        assert rows_of(index, KEYS) == EXPECTED
+
+
 def test_young_garbage_stays(folder):
     with reopen_shared(folder, "a") as index:
         prepared = index.prepare(IndexChanges(removed_keys=(keys_of([1]),)))
