@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from maintenance.cli.context import (
     progress_bar,
 )
 from maintenance.cli.ingest_stream import KAFKA_BATCH_EVENTS, StreamRequest, ingest_stream
-from tableformat import Table
+from resolver.wording import plural
 from tableformat.cdc.formats import FACTORIES
 from tableformat.cdc.ingest import BATCH_EVENTS, IngestResult, ingest_files
 from tableformat.cdc.sink import SINK_OPTIONS, plan_sink
@@ -139,14 +140,16 @@ def ingest(
     """
     request = _stream_request(files, batch_events, query_id, **streaming)
     table = context.table(table_name)
+    totals = _Totals()
     with progress_bar(context) as bar:
         task = bar.add_task("staging events", total=None)
 
         def progress(result: IngestResult) -> None:
+            totals.add(result)
             bar.advance(task, result.events)
 
         if request is not None:
-            results = ingest_stream(
+            ingest_stream(
                 table,
                 request,
                 format_name=format_name,
@@ -155,49 +158,52 @@ def ingest(
                 progress=progress,
             )
         else:
-            results = _ingest_files(
-                table,
-                files,
+            plan = plan_sink(
+                table.environment,
+                table.identifier,
                 format_name=format_name,
                 options=options,
                 branch=branch,
-                query_id=query_id,
-                batch_events=batch_events or BATCH_EVENTS,
-                progress=progress,
             )
-    totals = _totals(results)
+            size = batch_events or BATCH_EVENTS
+            for result in ingest_files(plan, files, query_id=query_id, batch_events=size):
+                progress(result)
     if as_json:
-        print_json(totals)
+        print_json(asdict(totals))
     else:
-        click.echo(
-            "{events:,} events, {changes:,} changes in {commits} commits on {branch}; "
-            "{bad_records} bad records, {repeated} batches were there already".format(
-                branch=branch, **totals
-            )
+        click.echo(totals.text(branch))
+
+
+@dataclass(slots=True)
+class _Totals:
+    """Sums over batches. The results are not kept: a stream that is followed has no end."""
+
+    events: int = 0
+    changes: int = 0
+    commits: int = 0
+    bad_records: int = 0
+    skipped: Counter[str] = field(default_factory=Counter)
+    repeated: int = 0
+
+    def add(self, result: IngestResult) -> None:
+        self.events += result.events
+        self.changes += result.changes
+        self.commits += result.commit is not None
+        self.bad_records += result.bad_records
+        self.skipped.update(result.skipped)
+        self.repeated += result.repeated
+
+    def text(self, branch: str) -> str:
+        """One line for people."""
+        others = [plural(self.bad_records, "bad record")]
+        others += [f"{count:,} skipped ({what})" for what, count in sorted(self.skipped.items())]
+        if self.repeated:
+            known = plural(self.repeated, "batch", "batches")
+            others.append(f"{known} {'was' if self.repeated == 1 else 'were'} there already")
+        return (
+            f"{plural(self.events, 'event')}, {plural(self.changes, 'change')} in "
+            f"{plural(self.commits, 'commit')} on {branch}; {', '.join(others)}"
         )
-
-
-def _ingest_files(
-    table: Table,
-    files: tuple[Path, ...],
-    *,
-    format_name: str,
-    options: dict[str, str],
-    branch: str,
-    query_id: str | None,
-    batch_events: int,
-    progress: Callable[[IngestResult], None],
-) -> list[IngestResult]:
-    plan = plan_sink(
-        table.environment,
-        table.identifier,
-        format_name=format_name,
-        options=options,
-        branch=branch,
-    )
-    return ingest_files(
-        plan, files, query_id=query_id, batch_events=batch_events, progress=progress
-    )
 
 
 def _stream_request(
@@ -260,13 +266,3 @@ def _stream_request(
         follow=follow,
         interval_s=1.0 if interval_s is None else interval_s,
     )
-
-
-def _totals(results: list[IngestResult]) -> dict[str, int]:
-    return {
-        "events": sum(result.events for result in results),
-        "changes": sum(result.changes for result in results),
-        "commits": sum(result.commit is not None for result in results),
-        "bad_records": sum(result.bad_records for result in results),
-        "repeated": sum(result.repeated for result in results),
-    }

@@ -61,8 +61,10 @@ def ingest_stream(
     options: Mapping[str, str],
     branch: str,
     progress: Callable[[IngestResult], None],
-) -> list[IngestResult]:
+) -> None:
     """Run a stream to the end of what is there, or until the process is interrupted.
+
+    `progress` is called after every batch.
 
     Raises:
         TableError: See `plan_sink`, `connector_class_path`, `check_kafka` and `stream_error`.
@@ -89,12 +91,6 @@ def ingest_stream(
         ) from error
     session = local_session(f"icefold ingest {table.name}", conf=_settings(request))
     session.sparkContext.setLogLevel("FATAL")  # what goes wrong is told by `stream_error`, once
-    results: list[IngestResult] = []
-
-    def on_batch(_batch: int, result: IngestResult) -> None:
-        results.append(result)
-        progress(result)
-
     every = {"processingTime": f"{round(request.interval_s * 1000)} milliseconds"}
     query = write_stream(
         table.environment,
@@ -105,10 +101,9 @@ def ingest_stream(
         options=options,
         branch=branch,
         trigger=every if request.follow else {"availableNow": True},
-        on_batch=on_batch,
+        on_batch=lambda _, result: progress(result),
     )
     _wait(query)
-    return results
 
 
 def _settings(request: StreamRequest) -> dict[str, str]:

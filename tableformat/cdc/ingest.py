@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -189,8 +189,7 @@ def ingest_files(
     *,
     query_id: str | None = None,
     batch_events: int = BATCH_EVENTS,
-    progress: Callable[[IngestResult], None] | None = None,
-) -> list[IngestResult]:
+) -> Iterator[IngestResult]:
     """Write the events of local files, in file order, in batches.
 
     Args:
@@ -200,59 +199,62 @@ def ingest_files(
         query_id: A name for this ingestion. Running it again over the same files with the same
             batch size goes on where it stopped.
         batch_events: Events per commit, at most; a batch never spans two files.
-        progress: Called after every batch.
+
+    Yields:
+        What became of each batch; the next one is written when the iteration goes on.
 
     Raises:
         InvalidInputError: A file cannot be read, or see `write_changes`.
     """
-    results = []
     numbers = count()
     for path in paths:
         for events in read_events(path, batch_events):
             batch = None if query_id is None else BatchId(query_id, next(numbers))
-            result = write_batch(plan.refreshed(), events, batch)
-            results.append(result)
-            if progress is not None:
-                progress(result)
-    return results
+            yield write_batch(plan.refreshed(), events, batch)
 
 
 def read_events(path: Path, batch_events: int) -> Iterator[pa.Table]:
-    """The events of one file in batches, with file and line as their position.
+    """The events of one file in batches, with file and line (or row) as their position.
 
     Raises:
         InvalidInputError: The file does not exist or cannot be read.
     """
     if batch_events < 1:
         raise InvalidInputError("a batch needs at least one event", batch_events=batch_events)
+    read = _parquet_rows if path.suffix == PARQUET_SUFFIX else _json_lines
+    first = 0
     try:
-        if path.suffix == PARQUET_SUFFIX:
-            with pq.ParquetFile(path) as source:
-                for batch in source.iter_batches(batch_size=batch_events):
-                    yield pa.Table.from_batches([batch])
-            return
-        with path.open("rb") as lines:
-            number = 0
-            while values := _next_lines(lines, batch_events):
-                yield _json_events(values, path, number)
-                number += len(values)
+        for events in read(path, batch_events):
+            yield _placed(events, path, first)
+            first += events.num_rows
     except (OSError, pa.ArrowInvalid) as error:
         raise InvalidInputError(f"cannot read events: {error}", file=path) from error
 
 
-def _next_lines(lines: Iterator[bytes], most: int) -> list[bytes]:
-    return [line.rstrip(b"\r\n") for line in islice(lines, most)]
+def _parquet_rows(path: Path, most: int) -> Iterator[pa.Table]:
+    with pq.ParquetFile(path) as source:
+        for batch in source.iter_batches(batch_size=most):
+            yield pa.Table.from_batches([batch])
 
 
-def _json_events(values: Sequence[bytes], path: Path, first: int) -> pa.Table:
-    numbers = np.arange(first, first + len(values), dtype=np.int64)
+def _json_lines(path: Path, most: int) -> Iterator[pa.Table]:
+    with path.open("rb") as lines:
+        while values := [line.rstrip(b"\r\n") or None for line in islice(lines, most)]:
+            yield pa.table({VALUE: pa.array(values, pa.binary())})
+
+
+def _placed(events: pa.Table, path: Path, first: int) -> pa.Table:
+    """The events with their order in the file, and their place for people, counted from 1."""
+    numbers = np.arange(first, first + events.num_rows, dtype=np.int64)
     texts = pa.array(numbers + 1).cast(pa.string())
     columns = {
-        VALUE: pa.array([value or None for value in values], pa.binary()),
         ORDINAL: pa.array(numbers),
         POSITION: pc.binary_join_element_wise(path.name, texts, ":"),
     }
-    return pa.table(columns)
+    for name, column in columns.items():
+        if name not in events.column_names:
+            events = events.append_column(name, column)
+    return events
 
 
 def with_ordinals(events: pa.Table) -> pa.Table:

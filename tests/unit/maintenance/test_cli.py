@@ -63,7 +63,9 @@ def ingest(shell, *more):
 
 
 def test_main_path_from_create_to_scan(orders):
-    assert "4 events, 4 changes in 1 commits" in ingest(orders, "--batch-events", "10")
+    assert "4 events, 4 changes in 1 commit on staging; 0 bad records\n" in ingest(
+        orders, "--batch-events", "10"
+    )
     status = json.loads(orders.ok("status", "--json"))[0]
     assert (status["backlog_snapshots"], status["backlog_rows"]) == (1, 1)
     assert "published 1 staged snapshots" in orders.ok("resolve", "shop.orders")
@@ -79,7 +81,7 @@ def test_main_path_from_create_to_scan(orders):
 
 def test_ingest_twice_under_one_query_id_writes_once(orders):
     ingest(orders, "--query-id", "q")
-    assert "1 batches were there already" in ingest(orders, "--query-id", "q")
+    assert "; 0 bad records, 1 batch was there already\n" in ingest(orders, "--query-id", "q")
     assert json.loads(orders.ok("status", "--json"))[0]["backlog_snapshots"] == 1
 
 

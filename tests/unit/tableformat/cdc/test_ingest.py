@@ -170,6 +170,42 @@ def test_immutable_partition_is_used_only_for_deletes_that_carry_their_row(
     assert () in {file.partition for file in files_of(table, FileContent.EQUALITY_DELETES)}
 
 
+def test_key_change_deletes_the_old_row_in_its_immutable_partition(catalog: TableCatalog) -> None:
+    properties = {IMMUTABLE_COLUMNS: "region"}
+    table = create_orders(catalog, partition_by=["region"], properties=properties)
+    rows = [order(1), order(2, region="US")]
+    ingest(table, [envelope("c", after=row) for row in rows], deletes="row")
+    moved = envelope("u", before=rows[1], after=order(3, region="US"))
+    ingest(table, [moved], deletes="row")
+    assert state_of(table) == {1: ("EU", None), 3: ("US", None)}
+    deletes = files_of(table, FileContent.EQUALITY_DELETES)
+    assert {file.partition for file in deletes} == {("EU",), ("US",)}
+
+
+@pytest.mark.parametrize(
+    ("before", "reason"),
+    [
+        ({"id": 1}, "holds its key only, not the row"),
+        ({"id": 1, "region": None, "note": None}, "holds its key only, not the row"),
+        ({"id": 1, "note": "x"}, "no value of required column 'region'"),
+    ],
+)
+@pytest.mark.parametrize("op", ["d", "u"])
+def test_delete_that_should_hold_the_row_and_does_not_is_a_bad_record(
+    catalog: TableCatalog, before: dict[str, Any], reason: str, op: str
+) -> None:
+    """Nulls would send the delete to the null partition, and the row would stay."""
+    properties = {IMMUTABLE_COLUMNS: "region"}
+    table = create_orders(catalog, partition_by=["region"], properties=properties)
+    ingest(table, [envelope("c", after=order(1))], deletes="row")
+    after = None if op == "d" else order(7)
+    events = [envelope("c", after=order(2)), envelope(op, before=before, after=after)]
+    with pytest.raises(InvalidInputError, match=reason):
+        ingest(table, events, deletes="row")
+    ingest(table, events, deletes="row", on_bad_record="dead-letter")
+    assert state_of(table) == {1: ("EU", None), 2: ("EU", None)}
+
+
 def test_key_change_moves_the_row_in_both_forms(catalog: TableCatalog) -> None:
     table = create_orders(catalog)
     ingest(table, [envelope("c", after=order(1, note="x")), envelope("c", after=order(5))])
@@ -380,7 +416,7 @@ def test_files_are_read_in_order_resumed_and_positions_name_file_and_line(
     paths = sorted(tmp_path.glob("*.jsonl"))
     seen: list[IngestResult] = []
     with pytest.raises(InvalidInputError, match=r"position=4.jsonl:1"):
-        ingest_files(plan, paths, query_id="files", batch_events=10, progress=seen.append)
+        seen.extend(ingest_files(plan, paths, query_id="files", batch_events=10))
     assert [result.events for result in seen] == [10, 10, 5] * 4
     assert state_of(table) == {n % 7: ("EU", str(n)) for n in range(93, 100)}
     (tmp_path / "4.jsonl").write_text(envelope("d", before=order(0)) + "\n")
@@ -396,10 +432,33 @@ def test_parquet_files_are_read_as_typed_rows(catalog: TableCatalog, tmp_path: P
     plan = plan_sink(
         table.environment, table.identifier, format_name="upsert", options={}, branch="staging"
     )
-    ingest_files(plan, [path])
+    list(ingest_files(plan, [path]))
     assert state_of(table) == {1: ("EU", None), 2: ("EU", None)}
     with pytest.raises(InvalidInputError, match="cannot read events"):
-        ingest_files(plan, [tmp_path / "missing.parquet"])
+        list(ingest_files(plan, [tmp_path / "missing.parquet"]))
+
+
+def test_bad_row_of_a_parquet_file_is_found_by_its_number_in_the_file(
+    catalog: TableCatalog, tmp_path: Path
+) -> None:
+    table = create_orders(catalog)
+    rows = pa.Table.from_pylist([{**order(n), "op": "u"} for n in range(30)])
+    kinds = ["u"] * 30
+    kinds[23] = "oops"
+    path = tmp_path / "rows.parquet"
+    pq.write_table(rows.drop(["op", "amount", "at"]).append_column("op", pa.array(kinds)), path)
+    plan = plan_sink(
+        table.environment,
+        table.identifier,
+        format_name="upsert",
+        options={"kind-column": "op"},
+        branch="staging",
+    )
+    with pytest.raises(
+        InvalidInputError, match=r"'oops' is not a row kind; position=rows.parquet:24"
+    ):
+        list(ingest_files(plan, [path], batch_events=10))
+    assert set(state_of(table)) == set(range(20))
 
 
 def test_partition_spec_added_during_a_batch_refuses_its_scoped_deletes(
@@ -494,7 +553,7 @@ def test_first_flights_of_the_year_fold_like_plain_dicts(
             options=options,
             branch="staging",
         )
-        ingest_files(plan, [path])
+        list(ingest_files(plan, [path]))
         rows = table.scan(branch="staging").to_arrow()
         expected = state_table(state)
         assert (
