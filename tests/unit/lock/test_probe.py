@@ -1,13 +1,13 @@
 from __future__ import annotations
 
 import threading
-import time
 
 import pytest
 
 from lock import LockUnavailableError, UnsafeStoreError
 from lock.probe import check_conditional_writes
 from lock.register import SwapOutcome
+from tests.support.goals import goal
 from tests.support.lock_seams import SeededIds
 
 
@@ -72,22 +72,37 @@ class RefusesEverything(HonestStore):
         return SwapOutcome.LOST
 
 
-class LooksThenCreates(HonestStore):
-    """Honest in turn, wrong in a race: R73."""
+class LooksFirst(HonestStore):
+    """Honest in turn, wrong in a race (R73): whoever looks waits until a rival has looked too."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.looking = threading.Condition()
+        self.lookers = 0
+
+    def wait_for_rival(self) -> None:
+        if threading.current_thread() is threading.main_thread():
+            return  # in turn
+        with self.looking:
+            self.lookers += 1
+            self.looking.notify_all()
+            self.looking.wait_for(lambda: self.lookers > 1, timeout=30)
+
+
+class LooksThenCreates(LooksFirst):
     def put_if_absent(self, key: str, data: bytes) -> SwapOutcome:
         if key in self.objects:
             return SwapOutcome.LOST
-        time.sleep(0.01)
+        self.wait_for_rival()
         return self.write(key, data)
 
 
-class LooksThenReplaces(HonestStore):
+class LooksThenReplaces(LooksFirst):
     def put_if_match(self, key: str, data: bytes, etag: str) -> SwapOutcome:
         found = self.get(key)
         if found is None or found[1] != etag:
             return SwapOutcome.LOST
-        time.sleep(0.01)
+        self.wait_for_rival()
         return self.write(key, data)
 
 
@@ -148,6 +163,14 @@ def test_honest_store_is_accepted_and_left_clean(store_class: type[HonestStore])
 def test_lying_store_is_refused(store_class: type[HonestStore]) -> None:
     with pytest.raises(UnsafeStoreError, match="store=honest://"):
         check_conditional_writes(store_class(), ids=SeededIds(), rounds=3)
+
+
+@pytest.mark.parametrize("store_class", [LooksThenCreates, LooksThenReplaces])
+def test_store_that_lies_in_races_only_is_found_every_time(store_class: type[HonestStore]) -> None:
+    for seed in range(25):
+        with pytest.raises(UnsafeStoreError):
+            check_conditional_writes(store_class(), ids=SeededIds(seed), rounds=1)
+        goal("G8", races=1)
 
 
 @pytest.mark.parametrize("store_class", [AlwaysBusy, Unreachable])
