@@ -21,3 +21,13 @@ def memory_catalog(
         properties["index-directory"] = index_directory
     catalog = MemoryCatalog(store, runtime=runtime, properties=properties)
     return TableCatalog(Environment(catalog, store, runtime))
+
+
+def copy_of(environment: Environment) -> Environment:
+    """The same tables in a catalog and a store of their own."""
+    copy = memory_catalog().environment
+    assert isinstance(copy.store, MemoryObjectStore)
+    assert isinstance(environment.store, MemoryObjectStore)
+    copy.store._objects.update(environment.store._objects)
+    copy.catalog._pointers._tables.update(environment.catalog._pointers._tables)
+    return copy
