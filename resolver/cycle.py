@@ -20,6 +20,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Protocol
 
 from pyiceberg.table.snapshots import Snapshot
@@ -280,7 +281,7 @@ class Cycle:
                 state.metadata,
                 work.batch.other_deletes,
                 work.batch.scopes,
-                [*self._ordered(live.data.values()), *work.batch.files],
+                chain(self._ordered(live.data.values()), work.batch.files),
                 resolution.dead,
                 self._engine.runner,
             )
@@ -402,7 +403,13 @@ class Cycle:
         """
         runtime, match = self._environment.runtime, published.match
         paths = {file.file_path for file in published.conversion.published}
-        changes = index_changes(work.batch, work.numbered, match.resolution, paths)
+        changes = index_changes(
+            work.batch,
+            work.numbered,
+            match.resolution,
+            paths,
+            is_in_place=self._options.is_in_place,
+        )
         snapshot = published.result.snapshot
         try:
             index, _ = self._keeper.at_head(match.state, self._options.target, match.live)
@@ -435,13 +442,13 @@ class Cycle:
             return None
         return lambda path: _sequence_number(live.data[path])
 
-    def _ordered(self, entries: Iterable[ManifestEntry]) -> list[OrderedFile]:
+    def _ordered(self, entries: Iterable[ManifestEntry]) -> Iterator[OrderedFile]:
         """Data files of the target with their orders."""
         in_place = self._options.is_in_place
-        return [
-            OrderedFile(entry.data_file, _sequence_number(entry) if in_place else TARGET_ORDER)
-            for entry in entries
-        ]
+        for entry in entries:
+            yield OrderedFile(
+                entry.data_file, _sequence_number(entry) if in_place else TARGET_ORDER
+            )
 
     def _trim(self, result: CommitResult, work: _Work) -> bool:
         if self._options.is_in_place:

@@ -171,7 +171,12 @@ def match_scopes(batch: CycleInput, matches: Matches) -> Int64s:
 
 
 def index_changes(
-    batch: CycleInput, numbered: NumberedKeys, resolution: Resolution, published: set[str]
+    batch: CycleInput,
+    numbered: NumberedKeys,
+    resolution: Resolution,
+    published: set[str],
+    *,
+    is_in_place: bool = False,
 ) -> IndexChanges:
     """What the publish changes in the index: dead rows go, live staged rows come.
 
@@ -180,6 +185,8 @@ def index_changes(
         numbered: Its keys.
         resolution: Its dead rows.
         published: Paths of the staged data files that are published.
+        is_in_place: The deletes reach rows by sequence number: a row that came to the target after
+            the match may live under a key whose known rows all die.
     """
     added = [i for i, each in enumerate(batch.files) if each.file.file_path in published]
     ordinal = np.full(len(batch.files), -1, dtype=np.int32)
@@ -190,7 +197,7 @@ def index_changes(
         file_id=ordinal[batch.rows.file[live]],
         position=batch.rows.position[live],
     )
-    removed_keys, removed = _removed(batch, numbered, resolution)
+    removed_keys, removed = _removed(batch, numbered, resolution, is_in_place=is_in_place)
     return IndexChanges(
         added_files=tuple(
             IndexedFile(
@@ -207,12 +214,13 @@ def index_changes(
 
 
 def _removed(
-    batch: CycleInput, numbered: NumberedKeys, resolution: Resolution
+    batch: CycleInput, numbered: NumberedKeys, resolution: Resolution, *, is_in_place: bool
 ) -> tuple[tuple[EncodedKeys, ...], tuple[Entries, ...]]:
     matches, gone = resolution.matches, resolution.dead_matches
     if not gone.any():
         return (), ()
-    if gone.all() and bool((batch.deletes.scope == GLOBAL_SCOPE).all()):
+    reach_all = not is_in_place and bool((batch.deletes.scope == GLOBAL_SCOPE).all())
+    if gone.all() and reach_all:
         present = np.unique(matches.key_ordinal)
         return (numbered.lookup.take(present),), ()
     return (), (

@@ -39,17 +39,16 @@ def add_joined_positions(
         metadata: Schemas and specs.
         deletes: Equality deletes, one set of columns each.
         scopes: The numbers of their scopes.
-        files: Data files and their orders.
+        files: Data files and their orders; not looked at without deletes.
         dead: Grows.
         runner: Where the files are read; None: in this process.
 
     Raises:
         CorruptDataError: A file is damaged.
     """
-    files = list(files)
+    deletes = [each for each in deletes if len(each.keys)]
+    files = list(files) if deletes else []
     for each in deletes:
-        if not len(each.keys):
-            continue
         join = _Join(each, scopes, KeyReader(environment.store, metadata, each.key.field_ids))
         reachable = [file for file in files if join.may_reach(file)]
         found = (runner or LocalRunner()).run(join.dead_in, reachable)
