@@ -19,6 +19,7 @@ from resolver.index_keeper import head_binding, index_folder
 from resolver.key_reader import KeyReader
 from resolver.keys import encode_batch
 from resolver.position_files import read_position_file
+from resolver.secondary import key_columns
 from resolver.shared_keeper import configured_root, index_depot, open_here
 from resolver.staging import ancestors
 from resolver.target import LiveFiles, live_files
@@ -27,7 +28,6 @@ from tableformat.catalog.base import TableState
 from tableformat.errors import InvalidInputError
 from tableformat.files.dv_file import read_deletion_vector
 from tableformat.spec.names import MAIN_BRANCH
-from tableformat.spec.secondary_indexes import secondary_index
 
 Int64s = npt.NDArray[np.int64]
 
@@ -71,11 +71,7 @@ def verify(
         StoreUnavailableError: Another process has the index open.
     """
     state = table.refresh().state
-    field_ids = (
-        sorted(state.metadata.schema().identifier_field_ids)
-        if name is None
-        else secondary_index(state.metadata, name).field_ids
-    )
+    field_ids = key_columns(state, name)
     reader = KeyReader(table.environment.store, state.metadata, field_ids)
     wanted = head_binding(state, target, reader.key.fingerprint, state.head(target))
     index, place = _opened(table, target, name, index_location, wanted)

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Self
 from urllib.parse import quote
 
 import numpy as np
@@ -24,13 +23,8 @@ from pyiceberg.table.snapshots import Snapshot
 from pyroaring import BitMap64
 
 from resolver.index.base import IndexBinding, IndexedFile, PrimaryKeyIndex
-from resolver.index.build import (
-    POSITION_COLUMN,
-    BuildOptions,
-    BuildProgress,
-    SourceFile,
-    build_index,
-)
+from resolver.index.build import BuildOptions, BuildProgress, SourceFile, build_index
+from resolver.index.entry import POSITION_COLUMN
 from resolver.index.follow import (
     ChangedVector,
     RowsToPut,
@@ -51,6 +45,7 @@ from tableformat.files.dv_file import read_deletion_vector
 from tableformat.files.manifest_store import load_manifest_list
 from tableformat.spec.data_file import DataFile, ManifestEntry
 from tableformat.store.base import ObjectStore
+from tableformat.store.locations import local_path
 
 logger = logging.getLogger("icefold.resolver")
 
@@ -75,19 +70,23 @@ def index_folder(
     properties = environment.catalog.properties
     root = properties.get(INDEX_DIRECTORY)
     warehouse = properties.get("warehouse", "")
-    if root is None and warehouse.startswith("file:"):
-        root = str(Path(warehouse.removeprefix("file://")) / WAREHOUSE_FOLDER)
+    if root is None and warehouse.startswith(("file:", "/")):
+        root = str(Path(local_path(warehouse)) / WAREHOUSE_FOLDER)
     if root is None:
-        cache = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
-        root = str(Path(cache) / "icefold" / "index")
+        root = str(user_cache() / "index")
     # Quoting leaves no @ in a branch's name.
     folder = quote(target, safe="") + ("" if name is None else f"@{name}")
     return Path(root) / str(state.metadata.table_uuid) / folder
 
 
+def user_cache() -> Path:
+    """The folder for copies and indexes that have no place of their own."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / "icefold"
+
+
 @dataclass(slots=True)
 class LocalIndexKeeper:
-    """`IndexKeeper` over a folder. Use it as a context manager: it holds the folder's lock.
+    """`IndexKeeper` over a folder. Close it: it holds the folder's lock.
 
     Attributes:
         environment: Where data files are read.
@@ -103,12 +102,6 @@ class LocalIndexKeeper:
     progress: Progress | None = None
     field_ids: tuple[int, ...] | None = None
     _index: RocksIndex | None = field(default=None, init=False)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Close the index and release the folder."""

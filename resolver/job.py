@@ -93,6 +93,9 @@ def resolve(
     state = table.refresh().state
     _check(state, staging, target)
     workers = _Workers.of(table, engine, spark)
+    keeper = _keeper(
+        table, state, target, workers, index_directory, index_location, rebuild_index, progress
+    )
     task = f"resolve {state.name}"
     with (
         closing(maintenance_lock(table.environment))
@@ -101,9 +104,7 @@ def resolve(
         hold_maintenance(
             state, manager, task=task, branch=target, timeout_ms=lock_timeout_ms
         ) as lease,
-        _keeper(
-            table, state, target, workers, index_directory, index_location, rebuild_index, progress
-        ) as keeper,
+        closing(keeper),
     ):
         report = _run(table, staging, target, limit, from_snapshot, lease, keeper, workers.engine)
         maintain_indexes(
@@ -230,6 +231,13 @@ def _check(state: TableState, staging: str, target: str) -> None:
         ref = state.ref(branch)
         if not branch or (ref is not None and ref.snapshot_ref_type.value != "branch"):
             raise InvalidInputError("not a branch", table=state.name, branch=repr(branch))
+    if target != MAIN_BRANCH and state.ref(target) is None:
+        raise NotFoundError(
+            "there is no such branch",
+            table=state.name,
+            branch=target,
+            action="create it first; only main may begin with a publish",
+        )
     if state.head(staging) is None:
         raise NotFoundError(
             "there is no staging branch" if staging != target else "there is no such branch",

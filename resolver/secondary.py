@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import shutil
 from collections.abc import Iterable
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -72,9 +73,7 @@ def build_index(
         StoreUnavailableError: Another process is using the index.
     """
     state = table.refresh().state
-    field_ids = None if name is None else secondary_index(state.metadata, name).field_ids
-    if field_ids is None and not state.metadata.schema().identifier_field_ids:
-        raise InvalidInputError("a table without a primary key has no index", table=state.name)
+    field_ids = key_columns(state, name)
     live = live_files(table.environment, state.head(target))
     return _bring_to_head(
         table.environment,
@@ -86,6 +85,21 @@ def build_index(
         rebuild=rebuild,
         progress=progress,
     )
+
+
+def key_columns(state: TableState, name: str | None) -> tuple[int, ...]:
+    """Field ids of the columns of an index; None: the primary key's.
+
+    Raises:
+        NotFoundError: There is no such index.
+        InvalidInputError: The table has no primary key, or a column of the index was dropped.
+    """
+    if name is not None:
+        return secondary_index(state.metadata, name).field_ids
+    ids = tuple(sorted(state.metadata.schema().identifier_field_ids))
+    if not ids:
+        raise InvalidInputError("a table without a primary key has no index", table=state.name)
+    return ids
 
 
 def maintain_indexes(
@@ -136,7 +150,7 @@ def _bring_to_head(
     *,
     target: str,
     name: str | None,
-    field_ids: tuple[int, ...] | None,
+    field_ids: tuple[int, ...],
     rebuild: bool,
     progress: Progress | None,
 ) -> IndexBuild:
@@ -146,7 +160,7 @@ def _bring_to_head(
     keeper = LocalIndexKeeper(
         environment, folder, rebuild=rebuild, progress=progress, field_ids=field_ids
     )
-    with keeper:
+    with closing(keeper):
         index, how = keeper.at_head(state, target, live)
         snapshot_id = index.binding.snapshot_id
     return IndexBuild(

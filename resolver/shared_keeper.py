@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Self
 from urllib.parse import quote
 
 from resolver.engine import Engine
@@ -23,7 +22,7 @@ from resolver.index.build import BuildOptions
 from resolver.index.depot import IndexDepot
 from resolver.index.shared import IndexMovedError, SharedIndex, Workplace
 from resolver.index.shared_build import OpenedShared, build_shared, open_shared
-from resolver.index_keeper import Progress, TargetHead, bring_to_head
+from resolver.index_keeper import Progress, TargetHead, bring_to_head, user_cache
 from resolver.runner import LocalRunner, Runner
 from resolver.target import LiveFiles
 from tableformat.catalog.base import TableState
@@ -68,8 +67,7 @@ def index_depot(environment: Environment, root: str, state: TableState, target: 
 def own_cache_folder(properties: Mapping[str, str], depot: IndexDepot) -> Path:
     """Where this process keeps copies of an index: the configured folder, or the user's cache."""
     configured = properties.get(INDEX_CACHE)
-    home = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
-    base = Path(configured) if configured else Path(home) / "icefold" / "index-cache"
+    base = Path(configured) if configured else user_cache() / "index-cache"
     return base.absolute() / cache_name(depot.root)
 
 
@@ -87,7 +85,7 @@ def open_here(environment: Environment, depot: IndexDepot, wanted: IndexBinding)
 
 @dataclass(slots=True)
 class SharedIndexKeeper:
-    """`IndexKeeper` over shared storage. Use it as a context manager.
+    """`IndexKeeper` over shared storage. Close it.
 
     Attributes:
         environment: Where data files are read.
@@ -106,12 +104,6 @@ class SharedIndexKeeper:
     progress: Progress | None = None
     _index: SharedIndex | None = field(default=None, init=False)
     _runner: Runner | None = field(default=None, init=False)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Close the index."""

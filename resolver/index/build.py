@@ -30,7 +30,7 @@ from resolver.index.base import IndexBinding, IndexedFile
 from resolver.index.build_state import BuildState, SpilledFile
 from resolver.index.change import split_by_shard
 from resolver.index.dictionary import file_changes
-from resolver.index.entry import KeyedRows, concat_rows, group_by_key, pack_rows, sst_chunks
+from resolver.index.entry import group_by_key, keyed_batches, sst_chunks
 from resolver.index.folder import (
     FolderLock,
     Generation,
@@ -44,16 +44,14 @@ from resolver.index.key_ranges import key_ranges
 from resolver.index.rocks import DEFAULT_CACHE_BYTES, RocksIndex
 from resolver.index.shard import Shard, SstChunk, open_cache, write_sst
 from resolver.index.spill import ShardSpill
-from resolver.keys import KeySchema, encode_batch
+from resolver.keys import KeySchema
 from tableformat.errors import CorruptDataError, InvalidInputError
 from tableformat.runtime import Runtime
 
-POSITION_COLUMN = "_pos"
 BUILT = "built"  # the state of a fresh generation
 
 DEFAULT_MEMORY_BYTES = 512 << 20
 DEFAULT_THREADS = 2
-SPILL_BATCH_ROWS = 262_144
 # A cycle writes and syncs one file per shard: once every core has some, shards grow instead.
 ROWS_PER_SHARD_MIN = 2_000_000
 SMALL_SHARDS_MAX = 8
@@ -215,7 +213,7 @@ class _Build:
 
     def _spill_file(self, source: SourceFile, file_id: int, spills: list[ShardSpill]) -> None:
         rows = 0
-        for keyed in self._encoded(source, file_id):
+        for keyed in keyed_batches(source.read(), self.key, file_id):
             parts = [
                 (shard, keyed.take(part))
                 for shard, part in split_by_shard(keyed.keys, self.state.shard_count)
@@ -229,19 +227,6 @@ class _Build:
             self.state.log(source.file.file_path, SpilledFile(file_id, rows))
             self.rows_done += source.record_count
             self._report("read")
-
-    def _encoded(self, source: SourceFile, file_id: int) -> Iterator[KeyedRows]:
-        """Keyed rows of a file, in batches large enough to split by shard."""
-        waiting: list[KeyedRows] = []
-        for batch in source.read():
-            positions = batch.column(POSITION_COLUMN).to_numpy().astype(np.int64, copy=False)
-            keys = encode_batch(batch, self.key)
-            waiting.append(KeyedRows(keys=keys, rows=pack_rows(file_id, positions)))
-            if sum(map(len, waiting)) >= SPILL_BATCH_ROWS:
-                yield concat_rows(waiting)
-                waiting = []
-        if waiting:
-            yield concat_rows(waiting)
 
     # -- step 2: spills to shards ----------------------------------------------------------------
 

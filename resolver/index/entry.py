@@ -6,22 +6,25 @@ ascending order; no rows is no entry. On disk: never change.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from resolver.index.base import Entries
 from resolver.index.damage import damaged
 from resolver.index.shard import SST_CHUNK_KEYS, SstChunk
-from resolver.keys import EncodedKeys, concat_keys, factorize
+from resolver.keys import EncodedKeys, KeySchema, concat_keys, encode_batch, factorize
 from tableformat.errors import UnsupportedError
 
 POSITION_BITS = 36
 POSITION_LIMIT = 1 << POSITION_BITS  # rows per data file
 FILE_ID_LIMIT = 1 << (64 - POSITION_BITS - 1)  # files over the life of an index; int32 holds them
 ROW_BYTES = 8
+POSITION_COLUMN = "_pos"
+SPLIT_ROWS = 262_144  # rows that are split by shard at a time
 
 Rows = npt.NDArray[np.uint64]
 Int64s = npt.NDArray[np.int64]
@@ -150,6 +153,28 @@ class KeyedRows:
 
     def __len__(self) -> int:
         return len(self.rows)
+
+
+def keyed_batches(
+    batches: Iterable[pa.RecordBatch], key: KeySchema, file_id: int
+) -> Iterator[KeyedRows]:
+    """Keyed rows of one data file, in batches large enough to be split by shard.
+
+    Args:
+        batches: The key's columns and int64 `_pos`.
+        key: The key.
+        file_id: The file's id in the index.
+    """
+    waiting: list[KeyedRows] = []
+    for batch in batches:
+        positions = batch.column(POSITION_COLUMN).to_numpy().astype(np.int64, copy=False)
+        rows = pack_rows(file_id, positions)
+        waiting.append(KeyedRows(keys=encode_batch(batch, key), rows=rows))
+        if sum(map(len, waiting)) >= SPLIT_ROWS:
+            yield concat_rows(waiting)
+            waiting = []
+    if waiting:
+        yield concat_rows(waiting)
 
 
 def concat_rows(parts: Sequence[KeyedRows]) -> KeyedRows:

@@ -27,7 +27,7 @@ import numpy as np
 import pyarrow as pa
 
 from resolver.index.base import Entries, IndexChanges, IndexedFile
-from resolver.index.build import POSITION_COLUMN
+from resolver.index.entry import POSITION_COLUMN
 from resolver.keys import KeySchema, encode_batch
 from tableformat.spec.data_file import DataFile, FileContent, ManifestEntry
 from tableformat.spec.manifest_file import ManifestFile

@@ -13,16 +13,16 @@ from pathlib import Path
 from typing import Self
 
 import numpy as np
-from rocksdict import AccessType, Rdict
 
 from resolver.index.base import IndexBinding, IndexDamagedError, Matches
 from resolver.index.change import split_by_shard
 from resolver.index.damage import check_unmarked, damaged
 from resolver.index.dictionary import FileDictionary
-from resolver.index.entry import decode_values, file_id_of, position_of
+from resolver.index.entry import file_id_of, position_of
 from resolver.index.folder import Generation, current_generation
 from resolver.index.header import FilesHeader, ShardHeader
-from resolver.index.shard import Shard, _options, open_cache, rocksdb_errors
+from resolver.index.shard import Shard, open_cache
+from resolver.index.shards import rows_of_keys
 from resolver.keys import EncodedKeys
 from tableformat.errors import StoreUnavailableError
 from tableformat.runtime import Runtime
@@ -47,11 +47,11 @@ class IndexReader:
         check_unmarked(generation.path)
         cache = open_cache(cache_bytes)
         self._shards: list[Shard] = []
-        self._files = _open(generation.files_path, cache)
+        self._files = Shard.open_read_only(generation.files_path, cache)
         try:
             self.header = FilesHeader.parse(self._files.header(), self._files.path)
             for number in range(generation.shard_count):
-                self._shards.append(_open(generation.shard_path(number), cache))
+                self._shards.append(Shard.open_read_only(generation.shard_path(number), cache))
             _check(self.header, generation, self._shards)
         except BaseException:
             self.close()
@@ -69,8 +69,7 @@ class IndexReader:
         for shard, selected in split_by_shard(keys, len(self._shards)):
             in_shard = keys.take(selected)
             order = in_shard.argsort()
-            values = self._shards[shard].get(in_shard.take(order).to_list())
-            ordinal, rows = decode_values(values)
+            ordinal, rows = rows_of_keys(self._shards[shard], in_shard.take(order))
             ordinals.append(selected[order[ordinal]])
             words.append(rows)
         key, rows = np.concatenate(ordinals), np.concatenate(words)
@@ -135,14 +134,6 @@ def current_state(folder: Path) -> tuple[str, float] | None:
     except OSError:
         return (generation.name, -1.0)
     return (generation.name, newest)
-
-
-def _open(path: Path, cache: object) -> Shard:
-    if not (path / "CURRENT").is_file():
-        raise damaged("a shard of the index is missing", path)
-    with rocksdb_errors(path):
-        options = _options(cache, create=False)
-        return Shard(path, Rdict(str(path), options, access_type=AccessType.read_only()))
 
 
 def _check(header: FilesHeader, generation: Generation, shards: list[Shard]) -> None:

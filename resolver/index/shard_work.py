@@ -23,8 +23,8 @@ from resolver.index.entry import (
     concat_rows,
     file_id_of,
     group_by_key,
+    keyed_batches,
     new_rows,
-    pack_rows,
     sst_chunks,
     touched_keys,
 )
@@ -41,10 +41,8 @@ from resolver.index.shard_cache import (
 from resolver.index.shards import rows_of_keys
 from resolver.index.spill import ShardSpill
 from resolver.index.versions import ShardVersion
-from resolver.keys import EncodedKeys, KeySchema, encode_batch
+from resolver.keys import EncodedKeys, KeySchema
 
-POSITION_COLUMN = "_pos"
-SPLIT_ROWS = 262_144
 SORT_BYTES = 64 << 20
 
 Int64s = npt.NDArray[np.int64]
@@ -158,21 +156,9 @@ def split_rows(
     key: KeySchema, shard_count: int, source: RowSource
 ) -> Iterator[tuple[int, KeyedRows]]:
     """Read one data file and split its rows by shard."""
-    waiting: list[KeyedRows] = []
-    for batch in source.read():
-        positions = batch.column(POSITION_COLUMN).to_numpy().astype(np.int64, copy=False)
-        rows = pack_rows(source.file_id, positions)
-        waiting.append(KeyedRows(keys=encode_batch(batch, key), rows=rows))
-        if sum(map(len, waiting)) >= SPLIT_ROWS:
-            yield from _parts(concat_rows(waiting), shard_count)
-            waiting = []
-    if waiting:
-        yield from _parts(concat_rows(waiting), shard_count)
-
-
-def _parts(keyed: KeyedRows, shard_count: int) -> Iterator[tuple[int, KeyedRows]]:
-    for shard, rows in split_by_shard(keyed.keys, shard_count):
-        yield shard, keyed.take(rows)
+    for keyed in keyed_batches(source.read(), key, source.file_id):
+        for shard, rows in split_by_shard(keyed.keys, shard_count):
+            yield shard, keyed.take(rows)
 
 
 def put_rows(

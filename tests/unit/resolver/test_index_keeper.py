@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
@@ -48,3 +50,16 @@ def test_index_is_built_afresh_after_a_compaction_of_the_whole_table(table: tf.T
     assert report.deleted_rows == 2
     ids = table.scan("value = 'staged'").to_arrow()["id"].to_pylist()
     assert sorted(ids) == [0, 7]
+
+
+@pytest.mark.parametrize("form", ["file://{}", "file:{}", "{}"])
+def test_index_of_a_local_warehouse_is_in_it_however_the_warehouse_is_written(
+    table: tf.Table, tmp_path: Path, form: str
+) -> None:
+    catalog = tf.open_catalog("local", warehouse=str(tmp_path))
+    written = {**catalog.environment.catalog.properties, "warehouse": form.format(tmp_path)}
+    environment = replace(
+        catalog.environment, catalog=SimpleNamespace(properties=written, name="local")
+    )
+    folder = index_keeper.index_folder(environment, table.state, "main")
+    assert folder.is_relative_to(tmp_path / ".icefold")
