@@ -20,9 +20,10 @@ from maintenance.history import Cycle, read_cycles
 from maintenance.ledger import Ledger, ledger_path, load_ledger
 from maintenance.settings import TaskName, parse_config
 from maintenance.triggers import plan_table
-from resolver.index.position import read_position
+from resolver.index.position import read_position, read_shared_position
 from resolver.index_keeper import index_folder
 from resolver.maintenance_lock import maintenance_lock, maintenance_lock_name
+from resolver.shared_keeper import configured_root, index_depot
 from resolver.target import live_files
 from tableformat import InvalidInputError, Table
 from tableformat.commit.history import snapshots_by_id, walk_back
@@ -46,7 +47,7 @@ class SizeBin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexStatus:
-    """The local primary-key index.
+    """The primary-key index: in shared storage where `index-location` says so, else local.
 
     Attributes:
         state: `missing`, `current`, `behind`, `elsewhere` (not on the branch's history) or
@@ -229,7 +230,12 @@ def _sizes(sizes_bytes: Sequence[int]) -> list[SizeBin]:
 
 def _index(table: Table, target: str, figures: Figures) -> IndexStatus:
     state = table.state
-    position = read_position(index_folder(table.environment, state, target))
+    root = configured_root(table.environment)
+    position = (
+        read_position(index_folder(table.environment, state, target))
+        if root is None
+        else read_shared_position(index_depot(table.environment, root, state, target))
+    )
     if position.binding is None:
         return IndexStatus(
             state="unreadable" if position.problem else "missing",

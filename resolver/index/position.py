@@ -1,4 +1,4 @@
-"""Where a local index stands and what it takes, without opening it for work."""
+"""Where an index stands and what it takes, without opening it for work."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from resolver.index.base import IndexBinding
+from resolver.index.depot import IndexDepot
 from resolver.index.folder import current_generation
 from resolver.index.header import FilesHeader
 from resolver.index.shard import Shard, open_cache
@@ -17,7 +18,7 @@ _CACHE_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexPosition:
-    """What an index folder holds.
+    """What an index folder or shared storage holds.
 
     Attributes:
         size_bytes: Of all its files; 0: there is no index.
@@ -51,4 +52,20 @@ def read_position(folder: Path) -> IndexPosition:
         return IndexPosition(size_bytes=size_bytes, problem=str(error))
     return IndexPosition(
         size_bytes=size_bytes, shard_count=generation.shard_count, binding=header.binding
+    )
+
+
+def read_shared_position(depot: IndexDepot) -> IndexPosition:
+    """Look at the newest version of an index in shared storage. Never raises for what is wrong."""
+    try:
+        number = depot.newest_number()
+        if not number:
+            return IndexPosition()
+        version = depot.load(number)
+    except TableError as error:
+        return IndexPosition(problem=str(error))
+    return IndexPosition(
+        size_bytes=version.dictionary.size_bytes + sum(each.size_bytes for each in version.shards),
+        shard_count=len(version.shards),
+        binding=version.binding,
     )
