@@ -104,8 +104,6 @@ def commit_batch(
         done = committed_batch(state, branch, batch.query_id)
         if done is not None and done >= batch.number:
             return None
-        if check is not None:
-            check(state)
         head = head_of(state, branch)
         changeset = Changeset(
             kind=kind,
@@ -118,7 +116,7 @@ def commit_batch(
             carry_marker=branch == MAIN_BRANCH,
         )
         try:
-            return commit(environment, identifier, changeset, state=state)
+            return commit(environment, identifier, changeset, state=state, check=check)
         except (CommitConflictError, CommitUnknownError):
             elapsed_ms = runtime.clock.monotonic_ms() - started_ms
             if not HEAD_LOSSES.allows(attempt, elapsed_ms=elapsed_ms):

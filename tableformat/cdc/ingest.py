@@ -176,9 +176,8 @@ def commit_written(
             summary=summary or {},
             carry_marker=plan.branch == MAIN_BRANCH,
         )
-        state = environment.catalog.load_table(plan.identifier)
-        plan.check_delete_scope(state)
-        result = commit(environment, plan.identifier, changeset, state=state)
+        check = plan.check_delete_scope
+        result = commit(environment, plan.identifier, changeset, check=check)
     environment.runtime.fail_point("ingest.after_commit")
     return result
 

@@ -29,11 +29,11 @@ from tableformat.cdc.schema_wishes import SchemaWishes
 from tableformat.commit.changeset import CommitKind
 from tableformat.commit.declarations import declare_sequence_column
 from tableformat.environment import Environment
-from tableformat.errors import CommitConflictError, InvalidInputError, UnsupportedError
+from tableformat.errors import InvalidInputError, UnsupportedError
 from tableformat.spec.constraints import define_sequence
 from tableformat.spec.names import MAIN_BRANCH
 from tableformat.table_definition import parse_table_name
-from tableformat.write.delete_scope import delete_spec, key_decides_partition
+from tableformat.write.delete_scope import check_delete_scope, delete_spec
 
 FAIL, DEAD_LETTER = "fail", "dead-letter"
 
@@ -97,27 +97,10 @@ class SinkPlan:
         return CommitKind.APPEND if appends else CommitKind.ROW_DELTA
 
     def check_delete_scope(self, state: TableState) -> None:
-        """Refuse to commit deletes whose partition scope the table has outgrown meanwhile.
-
-        A delete written under a partitioned spec does not reach rows of another spec, so it is
-        only right while there is no other.
-
-        Raises:
-            CommitConflictError: A partition spec was added, or the IMMUTABLE constraint that
-                placed the deletes was dropped, since the batch was planned.
-        """
-        spec = self.writer.delete_spec
-        if spec is None or spec.is_unpartitioned():
-            return
-        known = self.writer.choice.deletes_carry_rows
-        if not key_decides_partition(state.metadata, values_of_deletes_known=known):
-            raise CommitConflictError(
-                "the table got a new partition spec while the batch was written, or lost its "
-                "IMMUTABLE constraint",
-                action="write the batch again",
-                table=state.name,
-                branch=self.branch,
-            )
+        """Refuse to commit deletes whose scope the table has outgrown; see `delete_scope`."""
+        if self.writer.delete_spec is not None:
+            known = self.writer.choice.deletes_carry_rows
+            check_delete_scope(state, self.writer.delete_spec, values_of_deletes_known=known)
 
     def evolved(self, wishes: SchemaWishes) -> SinkPlan:
         """The same sink after adding and widening the columns that events have.

@@ -16,6 +16,7 @@ nothing else; data and delete files are the caller's, and `files_safe_to_delete`
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from pyiceberg.table.snapshots import Snapshot
@@ -52,6 +53,7 @@ def commit(
     changeset: Changeset,
     *,
     state: TableState | None = None,
+    check: Callable[[TableState], None] | None = None,
 ) -> CommitResult:
     """Commit `changeset` as one snapshot.
 
@@ -62,6 +64,7 @@ def commit(
         identifier: The table.
         changeset: The change and the conditions under which it may happen.
         state: A recent version of the table, which saves a load.
+        check: Called with the table before every attempt; may refuse by raising a `TableError`.
 
     Raises:
         CommitConflictError: Not landed: something else did that excludes it, the head is not the
@@ -76,7 +79,8 @@ def commit(
     Effects: writes manifests and a manifest list, then one swap; retried by `commit.retry.*`.
     """
     check_changeset(changeset)
-    return commit_change(environment, identifier, SnapshotChange(environment, changeset), state)
+    change = SnapshotChange(environment, changeset, check)
+    return commit_change(environment, identifier, change, state)
 
 
 def commit_change(

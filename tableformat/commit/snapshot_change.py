@@ -6,7 +6,7 @@ each attempt: see the table in iceberg-core's SnapshotProducer, and `commit/engi
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pyiceberg.table.metadata import TableMetadata
@@ -55,6 +55,7 @@ class SnapshotChange:
 
     environment: Environment
     changeset: Changeset
+    check: Callable[[TableState], None] | None = None  # the caller's own, on every attempt
     _history: History = field(init=False)
     _writer: ManifestWriter | None = None
     _added: list[ManifestFile] = field(default_factory=list)
@@ -70,6 +71,8 @@ class SnapshotChange:
         metadata, changeset = state.metadata, self.changeset
         check_writable(metadata, table=state.name)
         check_files(changeset, metadata)
+        if self.check is not None:
+            self.check(state)
         ref = _branch_ref(state, changeset.branch)
         parent = _parent(state, changeset.branch)
         parent_id = None if parent is None else parent.snapshot_id

@@ -19,6 +19,7 @@ from pyiceberg.transforms import VoidTransform
 from tableformat.catalog.base import TableState
 from tableformat.commit.swap import swap_until_settled
 from tableformat.environment import Environment
+from tableformat.errors import CommitConflictError
 from tableformat.spec.constraints import immutable_columns
 
 
@@ -58,6 +59,36 @@ def find_delete_spec(
         if all(isinstance(field.transform, VoidTransform) for field in candidate.fields):
             return candidate
     return None
+
+
+def check_delete_scope(
+    state: TableState, spec: PartitionSpec, *, values_of_deletes_known: bool = True
+) -> None:
+    """Refuse to commit deletes whose partition scope the table has outgrown meanwhile.
+
+    A delete written under a partitioned spec does not reach rows of another spec, so it is only
+    right while there is no other.
+
+    Args:
+        state: The table as it is now.
+        spec: What the deletes were written under.
+        values_of_deletes_known: See `delete_spec`.
+
+    Raises:
+        CommitConflictError: A partition spec was added, or the IMMUTABLE constraint that placed the
+            deletes was dropped, since they were written.
+    """
+    known = values_of_deletes_known
+    if spec.is_unpartitioned() or key_decides_partition(
+        state.metadata, values_of_deletes_known=known
+    ):
+        return
+    raise CommitConflictError(
+        "the table got a new partition spec while the batch was written, or lost its "
+        "IMMUTABLE constraint",
+        action="write the batch again",
+        table=state.name,
+    )
 
 
 def key_decides_partition(metadata: TableMetadata, *, values_of_deletes_known: bool = True) -> bool:

@@ -18,7 +18,7 @@ from tableformat.spec.constraints import sequence_field_id
 from tableformat.spec.data_file import DataFile
 from tableformat.spec.names import MAIN_BRANCH, STAGING_BRANCH
 from tableformat.write.data_files import write_data_files
-from tableformat.write.delete_scope import delete_spec, key_decides_partition
+from tableformat.write.delete_scope import check_delete_scope, delete_spec, key_decides_partition
 from tableformat.write.equality_deletes import write_equality_deletes
 
 
@@ -47,6 +47,8 @@ def stage_rows(
     Raises:
         InvalidInputError: No key, nothing to stage, a key twice in `upserts`, a wrong column, a row
             without the table's sequence, or the published branch.
+        CommitConflictError: The table got a new partition spec meanwhile, and the deletes were
+            written for one partition each; nothing landed.
         UnsupportedError: The table is not v3.
 
     Effects: data files, then delete files, then one commit. A crash before the commit leaves
@@ -77,7 +79,13 @@ def stage_rows(
         summary=dict(summary or {}),
         carry_marker=False,  # staged snapshots never have one, whatever their branch is called
     )
-    return commit(environment, identifier, changeset, state=state)
+    return commit(
+        environment,
+        identifier,
+        changeset,
+        state=state,
+        check=lambda now: check_delete_scope(now, spec),
+    )
 
 
 def _check(state: TableState, branch: str) -> None:

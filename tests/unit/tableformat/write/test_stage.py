@@ -4,8 +4,10 @@ import uuid
 
 import pyarrow as pa
 import pytest
+from pyiceberg.transforms import IdentityTransform
 
 from tableformat import InvalidInputError
+from tableformat.errors import CommitConflictError
 from tableformat.spec.names import IMMUTABLE_COLUMNS, STAGING_MARKER
 from tests.support.change_events import ORDERS, create_orders, order
 from tests.support.memory_tables import memory_catalog
@@ -105,3 +107,31 @@ def test_published_branch_is_refused_and_any_other_takes_no_marker() -> None:
     assert result.snapshot.summary is not None
     assert STAGING_MARKER not in result.snapshot.summary.additional_properties
     assert "icefold.carried" not in result.snapshot.summary.additional_properties
+
+
+@pytest.mark.parametrize("point", ["stage.before_commit", "commit.before_swap"])
+@pytest.mark.parametrize("way", ["stage", "write_changes"])
+def test_deletes_of_one_partition_are_refused_once_the_table_has_another_spec(
+    point: str, way: str
+) -> None:
+    """R03: they do not reach rows of the new spec. Asked before every swap, not once (I12)."""
+    table = create_orders(memory_catalog(), partition_by=["bucket(3, id)"])
+    points = table.environment.runtime.fail_points
+
+    def evolve(name: str) -> None:
+        del points.armed[name]
+        table.update_partitioning(lambda s: s.add_field("region", IdentityTransform(), "region"))
+        table.append(rows(order(1, note="under the new spec")))
+
+    def write() -> None:
+        if way == "stage":
+            table.stage(upserts=rows(order(1, note="new")))
+        else:
+            table.write_changes(rows(order(1, note="new")))
+
+    points.armed[point if way == "stage" else point.replace("stage", "ingest")] = evolve
+    with pytest.raises(CommitConflictError, match="new partition spec while the batch"):
+        write()
+    assert "staging" not in table.refresh().state.metadata.refs
+    write()
+    assert staged(table) == {1: ("EU", "new")}
