@@ -25,14 +25,19 @@ from resolver.staging import StagedSnapshot
 from tableformat.environment import Environment
 from tableformat.files.dv_file import read_deletion_vectors
 from tableformat.spec.data_file import DataFile
+from tableformat.write.delete_scope import immutable_field_ids
 
 
 @dataclass(frozen=True, slots=True)
 class OrderedFile:
-    """A file and the order of the commit it came with."""
+    """A file and the order of the commit it came with.
+
+    `one_spec`: every file that was live with it has its partition spec.
+    """
 
     file: DataFile
     order: int
+    one_spec: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +118,7 @@ def read_cycle_input(
     Raises:
         CorruptDataError: A file is damaged.
     """
-    scopes = Scopes(metadata.specs())
+    scopes = Scopes(metadata.specs(), frozenset(immutable_field_ids(metadata)))
     groups: dict[tuple[int, ...], list[OrderedFile]] = defaultdict(list)
     equality_deletes = list(equality_deletes)
     for each in equality_deletes:
@@ -140,7 +145,9 @@ def read_cycle_input(
 def staged_files(staged: Iterable[StagedSnapshot], kind: str) -> list[OrderedFile]:
     """The `data_files` or `equality_deletes` of staged snapshots with their orders."""
     return [
-        OrderedFile(entry.data_file, each.order) for each in staged for entry in getattr(each, kind)
+        OrderedFile(entry.data_file, each.order, each.spec_ids == {entry.data_file.spec_id})
+        for each in staged
+        for entry in getattr(each, kind)
     ]
 
 
@@ -155,7 +162,9 @@ def _read_deletes(
     reader = KeyReader(environment.store, metadata, ids)
     found = reader.read_files((each.file for each in files), runner)
     order = np.array([each.order for each in files], dtype=np.int64)
-    scope = np.array([scopes.of_delete(each.file) for each in files], dtype=np.int64)
+    scope = np.array(
+        [scopes.of_delete(each.file, one_spec=each.one_spec) for each in files], dtype=np.int64
+    )
     return KeyedDeletes(
         key=reader.key,
         keys=found.keys,

@@ -23,17 +23,31 @@ def is_global(spec: PartitionSpec) -> bool:
 
 @dataclass(slots=True)
 class Scopes:
-    """Numbers for the (spec, partition) pairs that deletes of one cycle are scoped to."""
+    """Numbers for the (spec, partition) pairs that deletes of one cycle are scoped to.
+
+    `immutable_ids`: columns that never change for one key.
+    """
 
     specs: Mapping[int, PartitionSpec]
+    immutable_ids: frozenset[int] = frozenset()
     numbers: dict[PartitionKey, int] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.numbers)
 
-    def of_delete(self, file: DataFile) -> int:
-        """The scope of a delete file; a new number for a new partition."""
+    def of_delete(self, file: DataFile, *, one_spec: bool = False) -> int:
+        """The scope of a delete file; a new number for a new partition.
+
+        Args:
+            file: The delete file.
+            one_spec: When it was staged, all files had its spec. If the key decides the partition,
+                every row of the key was in it, wherever a rewrite has moved the row since: the
+                delete reaches all partitions of all specs.
+        """
         if is_global(self.specs[file.spec_id]):
+            return GLOBAL_SCOPE
+        fixed = {*(file.equality_ids or ()), *self.immutable_ids}
+        if one_spec and fixed.issuperset(f.source_id for f in self.specs[file.spec_id].fields):
             return GLOBAL_SCOPE
         return self.numbers.setdefault(file.partition_key, len(self.numbers))
 

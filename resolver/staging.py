@@ -35,9 +35,15 @@ from tableformat.spec.names import MAIN_BRANCH, STAGING_MARKER
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedSnapshot:
-    """What one staged snapshot added. `order` is 1-based within the cycle, oldest first."""
+    """What one staged snapshot added.
+
+    Attributes:
+        order: 1-based within the cycle, oldest first.
+        spec_ids: Partition specs of all files that were live in it.
+    """
 
     order: int
+    spec_ids: frozenset[int]
     snapshot: Snapshot
     data_files: tuple[ManifestEntry, ...]
     equality_deletes: tuple[ManifestEntry, ...]
@@ -282,7 +288,8 @@ def _load_one(
 ) -> StagedSnapshot:
     added: list[ManifestEntry] = []
     removed: list[ManifestEntry] = []
-    for manifest in load_manifest_list(environment.store, snapshot):
+    manifests = load_manifest_list(environment.store, snapshot)
+    for manifest in manifests:
         if manifest.added_snapshot_id != snapshot.snapshot_id:
             continue
         for entry in load_manifest(environment.store, manifest):
@@ -296,6 +303,7 @@ def _load_one(
     files = [entry.data_file for entry in added]
     return StagedSnapshot(
         order=order,
+        spec_ids=frozenset(each.partition_spec_id for each in manifests if each.has_live_files),
         snapshot=snapshot,
         data_files=_pick(added, [f.content == FileContent.DATA for f in files]),
         equality_deletes=_pick(added, [f.content == FileContent.EQUALITY_DELETES for f in files]),
