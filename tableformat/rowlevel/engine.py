@@ -8,14 +8,15 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import pyarrow as pa
+from sqlglot import exp
 
 from tableformat.cdc.sink import without_history
 from tableformat.environment import Environment
-from tableformat.errors import UnsupportedError
+from tableformat.errors import InvalidInputError, TableError, UnsupportedError
 from tableformat.rowlevel.changes import FILE, POSITION, ROW_ID, PositionSet, RowChanges
 from tableformat.rowlevel.planning import StatementPlan
 from tableformat.rowlevel.rewrite import FileRewrite, RowWriter, surviving_rows
-from tableformat.rowlevel.statement import RowLevelOperation
+from tableformat.rowlevel.statement import RowLevelOperation, has_subquery
 from tableformat.rowlevel.values import LocalValue, local_value
 from tableformat.scan.reader import read_scan
 from tableformat.spec.data_file import DataFile
@@ -100,8 +101,16 @@ def row_writer(environment: Environment, plan: StatementPlan) -> RowWriter:
     return RowWriter(environment.store, without_history(plan.state.metadata))
 
 
-def needs_spark(plan: StatementPlan) -> UnsupportedError:
+def without_spark(plan: StatementPlan) -> TableError:
     """The error for a statement that this process cannot do itself."""
+    unknown = _unknown_columns(plan)
+    if unknown:
+        return InvalidInputError(
+            "unknown column",
+            table=plan.state.name,
+            column=unknown[0],
+            known=",".join(field.name for field in plan.schema.fields),
+        )
     return UnsupportedError(
         f"this {plan.statement.operation.upper()} needs Spark: without it, conditions compare "
         "columns with literals and values are literals, columns, + - and *",
@@ -109,3 +118,17 @@ def needs_spark(plan: StatementPlan) -> UnsupportedError:
         table=plan.state.name,
         needs="spark",
     )
+
+
+def _unknown_columns(plan: StatementPlan) -> list[str]:
+    """Columns that the target does not have, where no other table can be meant."""
+    statement = plan.statement
+    trees = list(statement.scalar_expressions())
+    if statement.operation == RowLevelOperation.MERGE or any(map(has_subquery, trees)):
+        return []
+    return [
+        column.sql()
+        for tree in trees
+        for column in tree.find_all(exp.Column)
+        if column.find_ancestor(exp.Lambda) is None and plan.columns.find_tree(column) is None
+    ]

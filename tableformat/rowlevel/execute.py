@@ -23,7 +23,7 @@ from tableformat.errors import CommitConflictError, InvalidInputError
 from tableformat.rowlevel.changes import RowChanges
 from tableformat.rowlevel.committing import commit_changes
 from tableformat.rowlevel.context import ScanContext, WriteMode
-from tableformat.rowlevel.engine import Engine, InProcessEngine, needs_spark
+from tableformat.rowlevel.engine import Engine, InProcessEngine, without_spark
 from tableformat.rowlevel.planning import StatementPlan, plan_statement
 from tableformat.rowlevel.statement import RowLevelOperation, Statement
 
@@ -152,7 +152,7 @@ def _engine(
             return local
         spark = _active_session()
     if spark is None:
-        raise needs_spark(plan)
+        raise without_spark(plan)
     from tableformat.rowlevel.spark_engine import SparkEngine  # Spark is an optional dependency
 
     return SparkEngine(environment, spark, source)

@@ -203,6 +203,10 @@ REFUSED = [
     ("DELETE FROM shop.orders; DELETE FROM shop.orders", InvalidInputError, "one statement"),
     ("DELETE FROM", InvalidInputError, "cannot read the statement"),
     ("DELETE FROM shop.orders WHERE amount % 2 = 0", UnsupportedError, "needs Spark"),
+    ("DELETE FROM shop.orders WHERE nope = 1", InvalidInputError, "unknown column"),
+    ("UPDATE shop.orders SET amount = nope + 1", InvalidInputError, "unknown column"),
+    ("UPDATE shop.orders SET amount = 1 WHERE id > 0 AND nope % 2 = 0", InvalidInputError,
+     "unknown column"),
     ("", InvalidInputError, "one statement"),
 ]  # fmt: skip
 
