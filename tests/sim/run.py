@@ -4,61 +4,161 @@ from __future__ import annotations
 
 import argparse
 import logging
+import multiprocessing
 import subprocess
 import sys
 import time
-from collections import Counter
+from collections import Counter, deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from dataclasses import dataclass, field
 
-from tests.support.sim_run import run_seed
+from tests.support.sim_run import SeedResult, run_seed
 
 DETERMINISM_EVERY = 50
+SEEDS_PER_PROCESS = 500  # bounds what a long run may pile up in one process
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One seed to run, in whichever process."""
+
+    seed: int
+    steps: int
+    trace: bool
+    twice: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """A seed that has run. `differs`: its second run gave another event log."""
+
+    result: SeedResult
+    differs: bool
+    cpu_s: float
+
+
+@dataclass(slots=True)
+class Totals:
+    """What all seeds together did."""
+
+    figures: Counter[str] = field(default_factory=Counter)
+    faults: Counter[str] = field(default_factory=Counter)
+    outcomes: Counter[str] = field(default_factory=Counter)
+    failed: list[int] = field(default_factory=list)
+    cpu_s: float = 0.0
+
+    def add(self, ran: Ran, job: Job) -> bool:
+        """Count a seed; whether it violated something, which is then printed."""
+        result = ran.result
+        self.figures.update(
+            seeds=1, steps=result.steps, swaps=result.swaps, publishes=result.publishes
+        )
+        self.figures["run twice"] += job.twice and result.violation is None
+        self.faults += result.faults
+        self.outcomes += result.outcomes
+        self.cpu_s += ran.cpu_s
+        violation = "two runs differ" if ran.differs else result.violation
+        if violation is None:
+            return False
+        self.failed.append(result.seed)
+        print("\n".join(result.trace or []))
+        print(f"VIOLATION in seed {result.seed}: {violation}")
+        print(f"  {result.profile}")
+        print(f"  replay: scripts/sim --seeds 1 --seed {result.seed} --steps {job.steps} --trace")
+        return True
+
+    def report(self, wall_s: float) -> None:
+        """The summary."""
+        figures = self.figures
+        print(
+            f"seeds {figures['seeds']}, steps {figures['steps']}, "
+            f"faults injected {self.faults.total()}, kills (crashes) {self.faults['crash']}, "
+            f"violations {len(self.failed)}" + (f": seeds {self.failed}" if self.failed else "")
+        )
+        print(
+            f"swaps {figures['swaps']}, publishes {figures['publishes']}, "
+            f"run twice {figures['run twice']}"
+        )
+        print(f"faults: {dict(sorted(self.faults.items()))}")
+        print(f"outcomes: {dict(sorted(self.outcomes.items()))}")
+        rate = figures["seeds"] / max(self.cpu_s, 1e-9)
+        print(f"{wall_s:.0f} s, {self.cpu_s:.0f} s CPU, {rate:.1f} seeds/CPU-s")
 
 
 def main(arguments: list[str] | None = None) -> int:
+    options = _parser().parse_args(arguments)
+    print(f"commit {_commit()} seeds {options.seed}..{options.seed + options.seeds - 1} "
+          f"steps {options.steps}", flush=True)  # fmt: skip
+    begin = time.monotonic()
+    totals = Totals()
+    jobs = [
+        Job(seed, options.steps, options.trace, (seed - options.seed) % DETERMINISM_EVERY == 0)
+        for seed in range(options.seed, options.seed + options.seeds)
+    ]
+    end = None if options.minutes is None else begin + options.minutes * 60
+    for job, ran in _run_all(jobs, options.jobs, end):
+        if totals.add(ran, job) and not options.keep_going:
+            break
+    totals.report(time.monotonic() - begin)
+    return 1 if totals.failed else 0
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="scripts/sim")
     parser.add_argument("--seeds", type=int, default=200, help="how many (default 200)")
     parser.add_argument("--seed", type=int, default=1, help="the first (default 1)")
     parser.add_argument("--steps", type=int, default=500, help="per seed (default 500)")
     parser.add_argument("--minutes", type=float, help="stop after so many")
+    parser.add_argument("--jobs", type=int, default=1, help="processes (default 1)")
     parser.add_argument("--trace", action="store_true", help="print the events of failing seeds")
     parser.add_argument("--keep-going", action="store_true", help="do not stop at a violation")
-    options = parser.parse_args(arguments)
+    return parser
+
+
+def _run_all(jobs: list[Job], processes: int, end: float | None) -> Iterator[tuple[Job, Ran]]:
+    """The jobs that begin before `end`, in their order whichever process ran them."""
+    if processes <= 1:
+        _quiet()
+        for job in jobs:
+            if end is not None and time.monotonic() > end:
+                return
+            yield job, _run(job)
+        return
+    waiting: deque[tuple[Job, Future[Ran]]] = deque()
+    left = iter(jobs)
+    with ProcessPoolExecutor(
+        processes,
+        mp_context=multiprocessing.get_context("spawn"),
+        initializer=_quiet,
+        max_tasks_per_child=SEEDS_PER_PROCESS,
+    ) as pool:
+        try:
+            while True:
+                while len(waiting) < 2 * processes and (end is None or time.monotonic() < end):
+                    job = next(left, None)
+                    if job is None:
+                        break
+                    waiting.append((job, pool.submit(_run, job)))
+                if not waiting:
+                    return
+                job, future = waiting.popleft()
+                yield job, future.result()
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _run(job: Job) -> Ran:
+    cpu = time.process_time()
+    result = run_seed(job.seed, steps=job.steps, trace=job.trace)
+    differs = False
+    if job.twice and result.violation is None:
+        differs = run_seed(job.seed, steps=job.steps).log_hash != result.log_hash
+    return Ran(result, differs, time.process_time() - cpu)
+
+
+def _quiet() -> None:
     logging.disable(logging.WARNING)  # rebuilt indexes and the like are what faults are for
-    print(f"commit {_commit()} seeds {options.seed}..{options.seed + options.seeds - 1} "
-          f"steps {options.steps}", flush=True)  # fmt: skip
-    begin, cpu = time.monotonic(), time.process_time()
-    totals: Counter[str] = Counter()
-    faults: Counter[str] = Counter()
-    outcomes: Counter[str] = Counter()
-    failed: list[int] = []
-    for seed in range(options.seed, options.seed + options.seeds):
-        if options.minutes is not None and time.monotonic() - begin > options.minutes * 60:
-            break
-        result = run_seed(seed, steps=options.steps, trace=options.trace)
-        totals.update(seeds=1, steps=result.steps, swaps=result.swaps, publishes=result.publishes)
-        faults += result.faults
-        outcomes += result.outcomes
-        if result.violation is not None:
-            failed.append(seed)
-            print("\n".join(result.trace or []))
-            print(f"VIOLATION in seed {seed}: {result.violation}")
-            print(f"  {result.profile}")
-            print(f"  replay: scripts/sim --seeds 1 --seed {seed} --steps {options.steps} --trace")
-            if not options.keep_going:
-                break
-        elif (seed - options.seed) % DETERMINISM_EVERY == 0:
-            again = run_seed(seed, steps=options.steps)
-            totals["run twice"] += 1
-            if again.log_hash != result.log_hash:
-                failed.append(seed)
-                print(f"VIOLATION in seed {seed}: two runs differ")
-    wall, used = time.monotonic() - begin, time.process_time() - cpu
-    print(", ".join(f"{name} {count}" for name, count in totals.items()))
-    print(f"faults {faults.total()}: {dict(sorted(faults.items()))}")
-    print(f"outcomes: {dict(sorted(outcomes.items()))}")
-    print(f"{wall:.0f} s, {used:.0f} s CPU, {totals['seeds'] / max(used, 1e-9):.1f} seeds/CPU-s")
-    print(f"violations {len(failed)}" + (f": seeds {failed}" if failed else ""))
-    return 1 if failed else 0
 
 
 def _commit() -> str:

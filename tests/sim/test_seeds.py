@@ -14,8 +14,10 @@ from tests.support.sim_run import run_seed
 SEEDS = 24
 STEPS = 1_200
 # (seed, steps): expiry broke the chain that tells target snapshots from staged ones (31: an append
-# of main was resolved as a staged change; 49: an idle staging branch stopped the resolver).
-FAILED_ONCE = [(31, 2_000), (49, 2_000)]
+# of main was resolved as a staged change; 49: an idle staging branch stopped the resolver). A
+# partition spec changed: deletes of one partition missed rows of the new spec (66, 377;
+# unit/tableformat/write/test_stage.py, unit/resolver/test_moved_rows.py).
+FAILED_ONCE = [(31, 2_000), (49, 2_000), (66, 1_000), (377, 1_000)]
 
 
 @pytest.mark.slow

@@ -8,46 +8,83 @@ drew its id, so also those are known whose answer was lost or whose process died
 from __future__ import annotations
 
 import io
-from collections import Counter
-from collections.abc import Callable
+import struct
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import mmh3
 import pyarrow.parquet as pq
 from pyroaring import BitMap64
 
+from tests.support.sim_schema import (
+    FileRows,
+    Named,
+    Row,
+    SchemaHistory,
+    TableSchema,
+    in_schema,
+    moved,
+    rewritten,
+)
 from tests.support.sim_world import Violation, World
-from tests.support.table_checker import CheckedSnapshot, Read, check_snapshot, read_metadata
+from tests.support.table_checker import (
+    CheckedSnapshot,
+    LiveFile,
+    Read,
+    check_snapshot,
+    read_metadata,
+)
 
 MARKER = "equality-convert-staging-snapshot"
-Row = tuple[int, str | None, int]
+
+
+Spec = tuple[tuple[int, str], ...]  # source field id and transform of every field
 
 
 @dataclass(eq=False, slots=True)
 class Operation:
     """What an actor asked for. `keys` die in rows staged before, `rows` come.
 
+    `typed` are the columns it names, with the types it takes them for; those of `rows` come first.
     `becomes` is the meaning of an SQL statement: what a row is after it, None when it goes.
+    `shows` says whether a schema and a partition spec are as a change of structure wants them.
     """
 
     actor: str
-    kind: str  # stage | append | publish | statement | rewrite | rollback | expire | clean
+    kind: str  # stage | append | publish | statement | rewrite | rollback | expire | clean | evolve
     rows: tuple[Row, ...] = ()
     keys: frozenset[int] = frozenset()
+    typed: dict[str, str] = field(default_factory=dict)
     ids: list[int] = field(default_factory=list)
     outcome: str = "running"
-    becomes: Callable[[Row], Row | None] | None = None
+    becomes: Callable[[Named], Named | None] | None = None
+    shows: Callable[[TableSchema, Spec], bool] | None = None
+    text: str = ""  # for the log
+    since: int = 0  # swaps seen when it began
+    shown: bool = False
+    bound: tuple[TableSchema, tuple[Row, ...]] | None = None  # what a stage has landed as
+
+    def rows_under(self, schema: TableSchema) -> list[Row] | None:
+        """`rows` written under `schema`; None: they cannot be."""
+        if not schema.takes(self.typed):
+            return None
+        bound = schema.bound(list(self.typed)[: len(self.rows[0])] if self.rows else (), self.rows)
+        return None if bound is None else [schema.row(row) for row in bound]
 
 
 @dataclass(frozen=True, slots=True)
 class MainState:
-    """Rows of a main snapshot, and how many staged snapshots are in them."""
+    """Rows of a main snapshot, and how many staged snapshots are in them.
+
+    `changes`: what the statement that made it has made of a row of its parent.
+    """
 
     rows: Counter[Row]
     published: int
-
-
-EMPTY = MainState(Counter(), 0)
+    schema: TableSchema
+    changes: Callable[[Row], Row | None] | None = None
 
 
 class Oracle:
@@ -64,8 +101,13 @@ class Oracle:
         self.location = ""
         self.next_row_id = 0
         self.swaps = 0
+        self.schemas = SchemaHistory()
+        self.spec: Spec = ()
+        self.metadata: dict[str, Any] = {}
         self.identities: dict[int, dict[int, tuple[Row, int]]] = {}
-        self._files: dict[str, tuple[list[Row], list[int | None], list[int | None]]] = {}
+        self.evolving: list[Operation] = []
+        self._files: dict[str, FileRows] = {}
+        self._rows: dict[tuple[str, int], list[Row]] = {}
         self._vectors: dict[tuple[int, str], BitMap64] = {}
 
     @property
@@ -74,7 +116,34 @@ class Oracle:
         return len(self.staged) - self.state_of(self.refs.get("main")).published
 
     def state_of(self, snapshot_id: int | None) -> MainState:
-        return EMPTY if snapshot_id is None else self.main[snapshot_id]
+        if snapshot_id is None:
+            return MainState(Counter(), 0, self.schemas.current)
+        return self.main[snapshot_id]
+
+    def start(self, location: str) -> None:
+        """The table as it was created."""
+        self.metadata = read_metadata(self.read, location)
+        self.schemas.see(self.metadata, 0)
+        self.spec = spec_of(self.metadata, self.metadata["default-spec-id"])
+
+    def spec_fields(self) -> dict[str, tuple[int, str]]:
+        """Source and transform by name of the default spec's fields."""
+        specs, default = self.metadata["partition-specs"], self.metadata["default-spec-id"]
+        spec = next(each for each in specs if each["spec-id"] == default)
+        return {each["name"]: (each["source-id"], each["transform"]) for each in spec["fields"]}
+
+    def begin(self, operation: Operation) -> None:
+        """An operation starts."""
+        operation.since = self.swaps
+        if operation.shows is not None:
+            operation.shown = operation.shows(self.schemas.current, self.spec)
+            self.evolving.append(operation)
+
+    def may_refuse(self, operation: Operation) -> bool:
+        """Whether some schema that it may have met cannot take its columns."""
+        return any(
+            operation.rows_under(schema) is None for schema in self.schemas.since(operation.since)
+        )
 
     def on_swap(self, location: str) -> None:
         self.swaps += 1
@@ -86,6 +155,10 @@ class Oracle:
     def settle(self, operation: Operation, outcome: str) -> None:
         """An operation has ended; check what it said against what is there (I9)."""
         operation.outcome = outcome
+        if operation.shows is not None:
+            self.evolving.remove(operation)
+            if outcome == "ok" and not operation.shown:
+                self.world.fail(f"acknowledged and not to be seen: {operation}")
         self.world.outcomes[f"{operation.kind} {outcome}"] += 1
         landed = [each for each in operation.ids if each in self.landed]
         if outcome == "ok" and operation.kind in {"stage", "append"} and not landed:
@@ -97,7 +170,13 @@ class Oracle:
             self.world.fail(f"said {outcome}, but landed: {operation}")
 
     def _see(self, metadata: dict[str, Any], location: str) -> None:
-        self.location = location
+        self.location, self.metadata = location, metadata
+        self.schemas.see(metadata, self.swaps)
+        self.spec = spec_of(metadata, metadata["default-spec-id"])
+        for operation in self.evolving:
+            operation.shown |= operation.shows is not None and operation.shows(
+                self.schemas.current, self.spec
+            )
         assert metadata["next-row-id"] >= self.next_row_id, "next-row-id went back"
         self.next_row_id = metadata["next-row-id"]
         refs = {name: ref["snapshot-id"] for name, ref in metadata.get("refs", {}).items()}
@@ -120,24 +199,88 @@ class Oracle:
         if operation.kind == "stage":
             assert self.refs["staging"] == snapshot_id
             self.staged.append(snapshot_id)
+            self._bind_staged(metadata, snapshot, operation)
             return
         assert self.refs["main"] == snapshot_id
-        parent = self.state_of(snapshot.get("parent-snapshot-id"))
-        state = self._fold(parent, snapshot, operation)
-        self.main[snapshot_id] = state
-        self.check_rows(metadata, snapshot, state)
-        self._check_identities(snapshot, operation)
+        self._see_main(metadata, snapshot, operation)
 
-    def _check_identities(self, snapshot: dict[str, Any], operation: Operation) -> None:
+    def _bind_staged(
+        self, metadata: dict[str, Any], snapshot: dict[str, Any], operation: Operation
+    ) -> None:
+        """Staged rows are what was asked for, under a schema that the writer may have met."""
+        checked = check_snapshot(self.read, metadata, snapshot)
+        own = [
+            file
+            for file in checked.live
+            if file.snapshot_id == snapshot["snapshot-id"] and file.content == 0
+        ]
+        dead = self._dead_of(checked, snapshot["snapshot-id"])
+        for schema in self.schemas.since(operation.since):
+            rows = operation.rows_under(schema)
+            if rows is not None and Counter(rows) == Counter(
+                row
+                for file in own
+                for at, row in enumerate(self.rows_of(file, schema))
+                if at not in dead.get(file.path, ())
+            ):
+                operation.bound = (schema, tuple(rows))
+                return
+        raise Violation(f"other rows were staged: {operation}")
+
+    def _dead_of(self, checked: CheckedSnapshot, snapshot_id: int) -> dict[str, set[int]]:
+        """Positions that a commit's own vectors and position deletes delete."""
+        dead: dict[str, set[int]] = defaultdict(set)
+        for file in checked.live:
+            if file.snapshot_id != snapshot_id or file.content != 1:
+                continue
+            if file.offset is not None:
+                assert file.referenced is not None
+                dead[file.referenced].update(self._vector(file.path, file.offset, file.size))
+            else:
+                columns = pq.read_table(io.BytesIO(self.read(file.path))).to_pydict()
+                for path, position in zip(columns["file_path"], columns["pos"], strict=True):
+                    dead[path].add(position)
+        return dead
+
+    def _see_main(
+        self, metadata: dict[str, Any], snapshot: dict[str, Any], operation: Operation
+    ) -> None:
+        """One of the states that the operation may have made is there."""
+        snapshot_id = snapshot["snapshot-id"]
+        parent = self.state_of(snapshot.get("parent-snapshot-id"))
+        self._check_marker(parent, snapshot, operation)
+        schema = self.schemas.by_schema_id[snapshot["schema-id"]]
+        states = list(self._folds(parent, snapshot, operation, schema))
+        assert states, f"no schema could take it, but it landed: {operation}"
+        _, found, identities = self.read_rows(metadata, snapshot, schema)
+        fitting = [state for state in states if state.rows == found]
+        if not fitting:
+            raise _different(snapshot, found, states[0].rows)
+        self.identities[snapshot_id] = identities
+        self.main[snapshot_id] = fitting[0]
+        self._check_identities(snapshot, operation, parent.schema, fitting)
+
+    def _check_identities(
+        self,
+        snapshot: dict[str, Any],
+        operation: Operation,
+        old: TableSchema,
+        states: list[MainState],
+    ) -> None:
         """Row ids are unique; a row keeps its own, and what it holds, while it lives (I7, R42)."""
         now = self.identities[snapshot["snapshot-id"]]
-        before = self.identities.get(snapshot.get("parent-snapshot-id", -1), {})
+        stored = self.identities.get(snapshot.get("parent-snapshot-id", -1), {})
+        new = states[0].schema
         if operation.becomes is not None:
-            expected = _changed_identities(before, operation.becomes, snapshot["sequence-number"])
-            assert now == expected, (
-                f"a statement changed {set(now.items()) ^ set(expected.items())}"
+            expected = [
+                _changed_identities(stored, state, old, snapshot["sequence-number"])
+                for state in states
+            ]
+            assert now in expected, (
+                f"a statement changed {set(now.items()) ^ set(expected[0].items())}"
             )
             return
+        before = {i: (moved(row, old, new), updated) for i, (row, updated) in stored.items()}
         if operation.kind == "rewrite":
             assert now == before, f"a rewrite changed {set(now.items()) ^ set(before.items())}"
         changed = {row_id for row_id in now.keys() & before.keys() if now[row_id] != before[row_id]}
@@ -146,36 +289,66 @@ class Oracle:
         ids = {row_id for row_id, (row, _) in before.items() if row in kept}
         assert ids <= now.keys(), "rows got other row ids"
 
-    def _fold(self, parent: MainState, snapshot: dict[str, Any], operation: Operation) -> MainState:
+    def _check_marker(
+        self, parent: MainState, snapshot: dict[str, Any], operation: Operation
+    ) -> None:
         marker = snapshot["summary"].get(MARKER)
-        if operation.kind == "append":
-            carried = 0 if marker is None else self.staged.index(int(marker)) + 1
-            assert carried in {0, parent.published}, f"an append moved the marker to {marker}"
-            return MainState(parent.rows + Counter(operation.rows), parent.published)
-        if operation.becomes is not None:
-            carried = 0 if marker is None else self.staged.index(int(marker)) + 1
-            assert carried == parent.published, f"a statement moved the marker to {marker}"
-            after: Counter[Row] = Counter()
-            for row, count in parent.rows.items():
-                became = operation.becomes(row)
-                if became is not None:
-                    after[became] += count
-            return MainState(after, parent.published)
+        carried = 0 if marker is None else self.staged.index(int(marker)) + 1
+        match operation.kind:
+            case "append":
+                assert carried in {0, parent.published}, f"an append moved the marker to {marker}"
+            case "statement" | "rewrite":
+                what = f"a {operation.kind} moved the marker to {marker}"
+                assert carried == parent.published, what
+            case _:
+                assert operation.kind == "publish", operation
+                assert marker is not None, "a publish without a marker"
+                assert carried > parent.published, f"published again: {marker}"
+
+    def _folds(
+        self,
+        parent: MainState,
+        snapshot: dict[str, Any],
+        operation: Operation,
+        schema: TableSchema,
+    ) -> Iterator[MainState]:
+        """What main may be after it: one state per schema that the operation may have met."""
+        before = in_schema(parent.rows, parent.schema, schema)
         if operation.kind == "rewrite":
-            carried = 0 if marker is None else self.staged.index(int(marker)) + 1
-            assert carried == parent.published, f"a rewrite moved the marker to {marker}"
-            return parent
-        assert operation.kind == "publish", operation
-        assert marker is not None, "a publish without a marker"
-        published = self.staged.index(int(marker)) + 1
-        assert published > parent.published, f"published again: {marker}"
-        rows = Counter(parent.rows)
-        for staged_id in self.staged[parent.published : published]:
+            yield MainState(before, parent.published, schema)
+            return
+        if operation.kind == "publish":
+            yield self._published(before, parent.published, snapshot, schema)
+            return
+        for bound in self.schemas.since(operation.since):
+            rows = operation.rows_under(bound)
+            if rows is None:
+                continue
+            if operation.becomes is None:
+                more = Counter(moved(row, bound, schema) for row in rows)
+                yield MainState(before + more, parent.published, schema)
+            else:
+                changes = rewritten(operation.becomes, bound, parent.schema, schema)
+                after: Counter[Row] = Counter()
+                for row, count in parent.rows.items():
+                    became = changes(row)
+                    if became is not None:
+                        after[became] += count
+                yield MainState(after, parent.published, schema, changes)
+
+    def _published(
+        self, before: Counter[Row], done: int, snapshot: dict[str, Any], schema: TableSchema
+    ) -> MainState:
+        published = self.staged.index(int(snapshot["summary"][MARKER])) + 1
+        rows = Counter(before)
+        for staged_id in self.staged[done:published]:
             staged = self.operation_of[staged_id]
+            assert staged.bound is not None
             for row in [row for row in rows if row[0] in staged.keys]:
                 del rows[row]
-            rows.update(staged.rows)
-        return MainState(rows, published)
+            bound, new = staged.bound
+            rows.update(moved(row, bound, schema) for row in new)
+        return MainState(rows, published, schema)
 
     def _see_moved_refs(self, old: dict[str, int], new: dict[str, int]) -> None:
         if new.get("main") != old.get("main"):
@@ -185,9 +358,10 @@ class Oracle:
             assert state is not None, "staging moved to a snapshot that never was on main"
             assert state.published == len(self.staged), "the trim dropped staged changes"
 
-    def check_rows(
-        self, metadata: dict[str, Any], snapshot: dict[str, Any], state: MainState
-    ) -> CheckedSnapshot:
+    def read_rows(
+        self, metadata: dict[str, Any], snapshot: dict[str, Any], schema: TableSchema
+    ) -> tuple[CheckedSnapshot, Counter[Row], dict[int, tuple[Row, int]]]:
+        """Live rows with counts; by row id, the row and its last update."""
         checked = check_snapshot(self.read, metadata, snapshot)
         foreign = [f.path for f in checked.live if f.content != 0 and f.offset is None]
         assert not foreign, f"equality or position deletes on main: {foreign}"
@@ -200,26 +374,20 @@ class Oracle:
         identities: dict[int, tuple[Row, int]] = {}
         for file in checked.live:
             if file.content == 0:
-                rows, ids, updates = self._rows(file.path)
-                assert len(rows) == file.record_count, file
+                rows, stored = self.rows_of(file, schema), self._files[file.path]
+                _check_partition(rows, file, spec_of(metadata, file.spec_id))
                 gone = dead.get(file.path, ())
                 for at, row in enumerate(rows):
                     if at in gone:
                         continue
                     found[row] += 1
-                    stored, updated = ids[at], updates[at]
-                    row_id = (file.first_row_id or 0) + at if stored is None else stored
+                    kept, updated = stored.row_ids[at], stored.updates[at]
+                    row_id = (file.first_row_id or 0) + at if kept is None else kept
                     assert row_id not in identities, f"row id {row_id} twice"
                     identities[row_id] = (
                         row, file.sequence_number if updated is None else updated
                     )  # fmt: skip
-        self.identities[snapshot["snapshot-id"]] = identities
-        if found != state.rows:
-            raise Violation(
-                f"snapshot {snapshot['snapshot-id']}: too many {dict(found - state.rows)}, "
-                f"missing {dict(state.rows - found)}"
-            )
-        return checked
+        return checked, found, identities
 
     def check_everything(self) -> None:
         """Every retained snapshot by its own files; every reachable object exists."""
@@ -227,24 +395,23 @@ class Oracle:
         for snapshot in metadata["snapshots"]:
             state = self.main.get(snapshot["snapshot-id"])
             if state is not None:
-                checked = self.check_rows(metadata, snapshot, state)
+                checked, found, _ = self.read_rows(metadata, snapshot, state.schema)
+                if found != state.rows:
+                    raise _different(snapshot, found, state.rows)
             else:
                 checked = check_snapshot(self.read, metadata, snapshot)
             for file in checked.live:
                 self.read(file.path)
 
-    def _rows(self, path: str) -> tuple[list[Row], list[int | None], list[int | None]]:
-        """Rows, and the row ids and last updates stored with them."""
-        if path not in self._files:
-            table = pq.read_table(io.BytesIO(self.read(path)))
-            columns = [table.column(name).to_pylist() for name in ("id", "region", "amount")]
-            rows = list(zip(*columns, strict=True))
-            lineage = [
-                table.column(name).to_pylist() if name in table.column_names else [None] * len(rows)
-                for name in ("_row_id", "_last_updated_sequence_number")
-            ]
-            self._files[path] = (rows, lineage[0], lineage[1])
-        return self._files[path]
+    def rows_of(self, file: LiveFile, schema: TableSchema) -> list[Row]:
+        """A data file's rows under a schema, dead ones too."""
+        if file.path not in self._files:
+            self._files[file.path] = FileRows.read(self.read(file.path))
+        at = (file.path, schema.schema_id)
+        if at not in self._rows:
+            self._rows[at] = self._files[file.path].rows(schema)
+        assert self._files[file.path].count == file.record_count, file
+        return self._rows[at]
 
     def _vector(self, path: str, offset: int | None, size: int) -> BitMap64:
         assert offset is not None
@@ -255,14 +422,48 @@ class Oracle:
         return self._vectors[offset, path]
 
 
+def _different(snapshot: dict[str, Any], found: Counter[Row], wanted: Counter[Row]) -> Violation:
+    return Violation(
+        f"snapshot {snapshot['snapshot-id']}: too many {dict(found - wanted)}, "
+        f"missing {dict(wanted - found)}"
+    )
+
+
 def _changed_identities(
-    before: dict[int, tuple[Row, int]], becomes: Callable[[Row], Row | None], sequence_number: int
+    before: dict[int, tuple[Row, int]], state: MainState, old: TableSchema, sequence_number: int
 ) -> dict[int, tuple[Row, int]]:
     """A row keeps its id; only a row that changed was last updated by this snapshot (R42)."""
     after = {}
+    assert state.changes is not None
     for row_id, (row, updated) in before.items():
-        became = becomes(row)
+        became = state.changes(row)
         if became is not None:
-            # An UPDATE that writes what was there is an update all the same; see `sim_run`.
-            after[row_id] = (became, updated if became == row else sequence_number)
+            # An UPDATE that writes what was there is an update all the same; see `sim_actors`.
+            same = became == moved(row, old, state.schema)
+            after[row_id] = (became, updated if same else sequence_number)
     return after
+
+
+def spec_of(metadata: dict[str, Any], spec_id: int) -> Spec:
+    """A partition spec from metadata JSON."""
+    spec = next(each for each in metadata["partition-specs"] if each["spec-id"] == spec_id)
+    return tuple((each["source-id"], each["transform"]) for each in spec["fields"])
+
+
+def _check_partition(rows: list[Row], file: LiveFile, spec: Spec) -> None:
+    """Every row of a file is in the partition that the file says it is in."""
+    for row in rows:
+        expected = tuple(_transformed(row[source - 1], transform) for source, transform in spec)
+        assert expected == file.partition, f"{row} is not of partition {file.partition}: {file}"
+
+
+def _transformed(value: Any, transform: str) -> Any:
+    if value is None or transform == "void":
+        return None
+    if transform == "identity":
+        return value
+    name, width = transform.rstrip("]").split("[")
+    if name == "bucket":
+        return (mmh3.hash(struct.pack("<q", value)) & 0x7FFFFFFF) % int(width)
+    assert name == "truncate", transform
+    return value[: int(width)]

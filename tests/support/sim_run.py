@@ -42,7 +42,21 @@ from tableformat.errors import (
 )
 from tableformat.runtime import Runtime
 from tableformat.store.memory import MemoryObjectStore
-from tests.support.sim_oracle import Operation, Oracle, Row
+from tests.support.sim_draw import (
+    ARROW,
+    SchemaEdit,
+    Serial,
+    SpecEdit,
+    as_table,
+    draw_columns,
+    draw_rows,
+    draw_schema_edit,
+    draw_spec_edit,
+    draw_statement,
+)
+from tests.support.sim_flink import commit_checkpoint, draw_checkpoint
+from tests.support.sim_oracle import Operation, Oracle
+from tests.support.sim_schema import AMOUNT, ID, Column, Row, TableSchema, in_schema
 from tests.support.sim_seams import (
     MemoryIndexKeeper,
     SimLock,
@@ -54,7 +68,6 @@ from tests.support.sim_world import Actor, Crash, Halt, Profile, SimClock, SimId
 
 IDENTIFIER = ("t", "rows")
 NAME = "t.rows"
-SCHEMA = pa.schema([("id", pa.int64()), ("region", pa.string()), ("amount", pa.int64())])
 EXPECTED_ERRORS = (
     CommitConflictError,
     CommitUnknownError,
@@ -129,14 +142,19 @@ class _Simulation:
         self.store = MemoryObjectStore(Runtime(clock=SimClock(self.healer)))
         self.pointers = WatchedPointers()
         self.lock = SimLock(world)
-        self.amount = 0
+        self.serial = Serial()
+        self.checkpoints = 0
+        self.seen: dict[str, TableSchema] = {}  # by actor; who restarts looks again or does not
         self.indexes: dict[str, MemoryIndex | None] = {}
         self.unsettled: list[tuple[Operation, float]] = []
         self.oracle = Oracle(world, self.store.get)
         self.clean = self._clean_environment()
-        TableCatalog(self.clean).create_table(
-            NAME, SCHEMA, primary_key=["id"], partition_by=world.profile.partition_by
+        number = ARROW["int" if world.profile.starts_narrow else "long"]
+        schema = pa.schema([("id", number), ("region", pa.string()), ("amount", number)])
+        created = TableCatalog(self.clean).create_table(
+            NAME, schema, primary_key=["id"], partition_by=world.profile.partition_by
         )
+        self.oracle.start(created.metadata_location)
         self.pointers.on_swap = self.oracle.on_swap
         for number in range(world.profile.writers):
             world.add(f"writer-{number}", self.write)
@@ -153,6 +171,10 @@ class _Simulation:
             world.add("cleaner", self.clean_up)
         if world.profile.has_statements:
             world.add("statements", self.change)
+        if world.profile.flink is not None:
+            world.add("flink", self.flink)
+        if world.profile.changes_schema or world.profile.changes_spec:
+            world.add("evolver", self.evolve)
 
     def _clean_environment(self) -> Environment:
         """Without faults and without hand-over: for the set-up and for the healed phase."""
@@ -178,9 +200,11 @@ class _Simulation:
             self.oracle.operation_of[snapshot_id] = operation
 
         actor.on_draw = draw
+        self.oracle.begin(operation)
         self.unsettled.append((operation, self.world.now_ms))
         self.world.log(
-            f"{actor.name} begins {operation.kind} {operation.rows} {sorted(operation.keys)}"
+            f"{actor.name} begins {operation.kind} {operation.rows} {sorted(operation.keys)} "
+            f"{operation.typed} {operation.text}"
         )
         try:
             yield
@@ -191,9 +215,10 @@ class _Simulation:
             if operation.kind in {"stage", "append"} and not self.world.profile.has_expirer:
                 raise
             self.oracle.settle(operation, "NotFoundError")
-        except InvalidInputError:
-            if not self._may_stop(operation):
+        except InvalidInputError as error:
+            if not self._may_stop(operation) and not self.oracle.may_refuse(operation):
                 raise
+            self.world.log(f"{actor.name} refused: {error}")
             self.oracle.settle(operation, "InvalidInputError")
         except (Crash, Halt):
             operation.outcome = "crashed"
@@ -204,56 +229,121 @@ class _Simulation:
     def _may_stop(self, operation: Operation) -> bool:
         """Refusals that are right: a target that moved away, a position nobody can prove (R18)."""
         profile = self.world.profile
-        return operation.kind == "rollback" or (
+        return operation.kind in {"rollback", "evolve"} or (
             operation.kind == "publish" and profile.has_operator and profile.has_expirer
         )
 
-    def fresh_rows(self, rng: random.Random, most: int) -> tuple[Row, ...]:
-        keys = rng.sample(range(self.world.profile.keys), rng.randint(0, most))
-        rows = []
-        for key in keys:
-            self.amount += 1
-            rows.append((key, rng.choice(["eu", "us", None]), self.amount))
-        return tuple(rows)
+    def known(self, actor: Actor) -> TableSchema:
+        """The schema that an actor builds on: looked up now, or still the one it last saw."""
+        if not self.world.profile.changes_schema:
+            return self.oracle.schemas.current
+        if actor.name not in self.seen or actor.rng.random() < 0.7:
+            self.seen[actor.name] = self.oracle.schemas.current
+        return self.seen[actor.name]
+
+    def fresh_rows(
+        self, actor: Actor, schema: TableSchema
+    ) -> tuple[dict[str, str], tuple[Row, ...]]:
+        """Columns with their types, and up to three rows."""
+        columns = draw_columns(actor.rng, schema)
+        return {column.name: column.kind for column in columns}, self.rows_of(actor, columns)
+
+    def rows_of(self, actor: Actor, columns: list[Column]) -> tuple[Row, ...]:
+        keys = self.world.profile.keys
+        return draw_rows(actor.rng, columns, keys=keys, most=3, serial=self.serial)
 
     def write(self, actor: Actor) -> None:
         table = self.table(self.environment(actor))
         while True:
             actor.sleep(actor.rng.random() * 3_000)
-            rows = self.fresh_rows(actor.rng, 3)
+            schema = self.known(actor)
+            typed, rows = self.fresh_rows(actor, schema)
             gone = actor.rng.sample(range(self.world.profile.keys), actor.rng.randint(0, 2))
             if not rows and not gone:
                 continue
             keys = frozenset([row[0] for row in rows] + gone)
-            with self.operation(actor, Operation(actor.name, "stage", rows, keys)):
-                deletes = pa.table({"id": pa.array(gone, pa.int64())}) if gone else None
-                table().stage(upserts=as_table(rows), deletes=deletes)
+            key = schema.by_id[ID]
+            if not rows:
+                typed = {key.name: key.kind}
+            with self.operation(actor, Operation(actor.name, "stage", rows, keys, typed)):
+                deletes = pa.table({key.name: pa.array(gone, ARROW[key.kind])}) if gone else None
+                table().stage(upserts=as_table(typed, rows), deletes=deletes)
+
+    def flink(self, actor: Actor) -> None:
+        """Staged changes in the shape that another engine gives them."""
+        environment = self.environment(actor)
+        while True:
+            actor.sleep(actor.rng.random() * 4_000)
+            schema = self.known(actor)
+            columns = draw_columns(actor.rng, schema)
+            typed = {column.name: column.kind for column in columns}
+            checkpoint = draw_checkpoint(
+                actor.rng,
+                schema,
+                self.world.profile.keys,
+                lambda columns=columns: self.rows_of(actor, columns),
+            )
+            rows, keys = tuple(checkpoint.current.values()), frozenset(checkpoint.keys)
+            if not checkpoint.inserted and not keys:
+                continue
+            self.checkpoints += 1
+            with self.operation(actor, Operation(actor.name, "stage", rows, keys, typed)):
+                commit_checkpoint(
+                    environment,
+                    IDENTIFIER,
+                    checkpoint,
+                    typed,
+                    number=self.checkpoints,
+                    vectors=self.world.profile.flink == "vectors",
+                )
 
     def append(self, actor: Actor) -> None:
         table = self.table(self.environment(actor))
         while True:
             actor.sleep(actor.rng.random() * 5_000)
-            rows = self.fresh_rows(actor.rng, 3)
+            typed, rows = self.fresh_rows(actor, self.known(actor))
             if rows:
-                with self.operation(actor, Operation(actor.name, "append", rows)):
-                    table().append(as_table(rows))
+                with self.operation(actor, Operation(actor.name, "append", rows, typed=typed)):
+                    table().append(as_table(typed, rows))
 
     def change(self, actor: Actor) -> None:
         """SQL on main, serializable: each statement that lands is one of a serial history."""
         load = self.table(self.environment(actor))
         while True:
             actor.sleep(actor.rng.random() * 4_000)
-            where, assignments, becomes = draw_statement(actor.rng, self.world.profile.keys)
+            drawn = draw_statement(actor.rng, self.world.profile.keys, self.known(actor))
             mode = actor.rng.choice(["merge-on-read", "copy-on-write"])
-            operation = Operation(actor.name, "statement", becomes=becomes)
+            text = f"{drawn.assignments} where {drawn.where}"
+            operation = Operation(
+                actor.name, "statement", typed=drawn.typed, becomes=drawn.becomes, text=text
+            )
             with self.operation(actor, operation):
-                if assignments:
-                    result = load().update(assignments, where, mode=mode)
+                if drawn.assignments:
+                    result = load().update(drawn.assignments, drawn.where, mode=mode)
                 else:
-                    result = load().delete(where, mode=mode)
+                    result = load().delete(drawn.where, mode=mode)
                 self.world.outcomes["rows changed by statements"] += result.updated_rows + (
                     result.deleted_rows or 0
                 )
+
+    def evolve(self, actor: Actor) -> None:
+        """Changes of schema and partition spec, planned on what the table is like at the time."""
+        load = self.table(self.environment(actor))
+        profile = self.world.profile
+        while True:
+            actor.sleep(actor.rng.random() * 6_000)
+            drawn: SchemaEdit | SpecEdit
+            if profile.changes_schema and (not profile.changes_spec or actor.rng.random() < 0.6):
+                drawn = draw_schema_edit(actor.rng, self.oracle.schemas.current)
+            else:
+                fields = self.oracle.spec_fields()
+                drawn = draw_spec_edit(actor.rng, self.oracle.schemas.current, fields)
+            operation = Operation(actor.name, "evolve", shows=drawn.shows, text=drawn.text)
+            with self.operation(actor, operation):
+                if isinstance(drawn, SchemaEdit):
+                    load().update_schema(drawn.edit)
+                else:
+                    load().update_partitioning(drawn.edit)
 
     def resolve(self, actor: Actor) -> None:
         environment = self.environment(actor)
@@ -310,11 +400,12 @@ class _Simulation:
         load = self.table(self.environment(actor))
         while True:
             actor.sleep(actor.rng.random() * 5_000)
-            with self.operation(actor, Operation(actor.name, "rewrite")):
+            operation = Operation(actor.name, "rewrite")
+            with self.operation(actor, operation):
                 match actor.rng.choice(["compact", "compact", "compact", "manifests", "vectors",
                                         "dead"]):  # fmt: skip
                     case "compact":
-                        self.compact(actor, load())
+                        self.compact(actor, load(), operation)
                     case "manifests":
                         options = RewriteManifestsOptions(rewrite_all=True)
                         rewrite_manifests(load(), options, lock=self.lock, lock_timeout_ms=0)
@@ -324,13 +415,16 @@ class _Simulation:
                     case _:
                         drop_dead_deletes(load(), lock=self.lock, lock_timeout_ms=0)
 
-    def compact(self, actor: Actor, table: Table) -> None:
+    def compact(self, actor: Actor, table: Table, operation: Operation) -> None:
         strategy = actor.rng.choice(["bin-pack", "bin-pack", "sort"])
+        amount = self.known(actor).by_id[AMOUNT]
+        if strategy == "sort":
+            operation.typed[amount.name] = "int"  # it looks up the name alone
         options = CompactOptions(
             rewrite_all=actor.rng.random() < 0.5,
             input_files_min=2,
             strategy=strategy,
-            sort_by=("amount",) if strategy == "sort" else (),
+            sort_by=(amount.name,) if strategy == "sort" else (),
             rewrite_bytes_max=1,  # one group, so one commit
         )
         report = compact(table, options, lock=self.lock, lock_timeout_ms=0)
@@ -410,55 +504,22 @@ class _Simulation:
             self._time_travel()
 
     def _time_travel(self) -> None:
-        """The product's own scan agrees on all retained snapshots of main."""
+        """The product's own scan agrees on all retained snapshots of main, and on main now."""
         table = TableCatalog(self.clean).load_table(NAME)
         for snapshot in table.state.metadata.snapshots:
             state = self.oracle.main.get(snapshot.snapshot_id)
             if state is not None:
                 rows = table.scan(snapshot_id=snapshot.snapshot_id).to_arrow().to_pylist()
-                found = Counter(tuple(row.values()) for row in rows)
+                found = Counter(_row(row, state.schema) for row in rows)
                 assert found == state.rows, f"scan of {snapshot.snapshot_id} differs"
+        state = self.oracle.state_of(self.oracle.refs.get("main"))
+        current = self.oracle.schemas.current
+        found = Counter(_row(row, current) for row in table.scan().to_arrow().to_pylist())
+        expected = in_schema(state.rows, state.schema, current)
+        assert found == expected, "a scan of main under the current schema differs"
 
 
-def as_table(rows: tuple[Row, ...]) -> pa.Table | None:
-    if not rows:
-        return None
-    columns = list(zip(*rows, strict=True))
-    arrays = [pa.array(c, t.type) for c, t in zip(columns, SCHEMA, strict=True)]
-    return pa.table(arrays, schema=SCHEMA)
-
-
-def draw_statement(
-    rng: random.Random, keys: int
-) -> tuple[str, dict[str, str], Callable[[Row], Row | None]]:
-    """A condition, assignments (none: DELETE), and what the statement makes of a row.
-
-    Every assignment changes every row that matches, so that row lineage has one right answer.
-    """
-    key = rng.randrange(keys)
-    match rng.randrange(5):
-        case 0:
-            return f"id = {key}", {}, lambda row: None if row[0] == key else row
-        case 1:
-            return (
-                "NOT (region = 'eu')",
-                {},
-                lambda row: None if row[1] not in {"eu", None} else row,
-            )
-        case 2:
-            return (
-                f"id >= {key}",
-                {"amount": "amount + 1000000"},
-                lambda row: (row[0], row[1], row[2] + 1_000_000) if row[0] >= key else row,
-            )
-        case 3:
-            return (
-                f"region IS NULL AND id <= {key}",
-                {"region": "'us'"},
-                lambda row: (row[0], "us", row[2]) if row[1] is None and row[0] <= key else row,
-            )
-    return (
-        f"region = 'us' AND amount > {key}",
-        {"region": "NULL", "amount": "amount + 1000000"},
-        lambda row: (row[0], None, row[2] + 1_000_000) if row[1] == "us" and row[2] > key else row,
-    )
+def _row(named: dict[str, object], schema: TableSchema) -> Row:
+    """A scanned row by field ids."""
+    assert list(named) == [column.name for column in schema.columns], named
+    return tuple(named[schema.name(field_id)] for field_id in schema.fields)

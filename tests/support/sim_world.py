@@ -60,6 +60,10 @@ class Profile:
     has_compactor: bool
     has_cleaner: bool
     has_statements: bool
+    changes_schema: bool
+    changes_spec: bool
+    starts_narrow: bool  # `id` and `amount` are int, and may become long
+    flink: str | None  # vectors | positions: how a foreign writer deletes rows of its own commit
 
     @staticmethod
     def draw(rng: random.Random, steps: int) -> Profile:
@@ -70,9 +74,10 @@ class Profile:
             return 0.0 if calm else value
 
         roll = rng.random()
+        partition_by = rng.choice([(), (), ("bucket(2, id)",), ("region",)])
         return Profile(
             steps=steps,
-            partition_by=rng.choice([(), (), ("bucket(2, id)",), ("region",)]),
+            partition_by=partition_by,
             keys=rng.choice([3, 6, 12]),
             writers=rng.choice([2, 2, 3]),
             lock="honest" if roll < 0.6 else "rising" if roll < 0.8 else "same",
@@ -92,6 +97,14 @@ class Profile:
             has_compactor=rng.random() < 0.6,
             has_cleaner=rng.random() < 0.4,
             has_statements=rng.random() < 0.6,
+            # Later draws go to the end: what a seed drew before stays what it was.
+            changes_schema=(changes := rng.random() < 0.4),
+            changes_spec=(moves := rng.random() < 0.35),
+            starts_narrow=rng.random() < 0.6 and changes,
+            # Position delete files here are of the unpartitioned spec.
+            flink=rng.choice(
+                [None, None, "vectors", "vectors" if partition_by or moves else "positions"]
+            ),
         )
 
 
