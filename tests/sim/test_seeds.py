@@ -8,8 +8,9 @@ import pytest
 from resolver import resolve
 from tableformat.commit.expire import apply_expiry
 from tableformat.commit.expiry_plan import ExpiryPolicy
+from tests.support.goals import goal
 from tests.support.memory_tables import memory_catalog
-from tests.support.sim_run import run_seed
+from tests.support.sim_run import SeedResult, run_seed
 
 SEEDS = 24
 STEPS = 1_200
@@ -20,17 +21,27 @@ STEPS = 1_200
 FAILED_ONCE = [(31, 2_000), (49, 2_000), (66, 1_000), (377, 1_000)]
 
 
+def counted(seed: int, steps: int) -> SeedResult:
+    result = run_seed(seed, steps=steps)
+    goal("G1", seeds=1, steps=result.steps)
+    goal("G5", trials=result.faults["swap lost"] + result.faults["swap late"])
+    goal("G6", seeds=int(result.profile.lock != "honest"))
+    goal("G10", simulated=result.outcomes["statement ok"])
+    goal("G18", seeds=1)
+    return result
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(1, SEEDS + 1, 6))
 def test_seeds_hold_every_invariant(first):
-    results = [run_seed(seed, steps=STEPS) for seed in range(first, first + 6)]
+    results = [counted(seed, STEPS) for seed in range(first, first + 6)]
     assert {result.seed: result.violation for result in results if result.violation} == {}
     assert sum(result.publishes for result in results) > 6
 
 
 @pytest.mark.parametrize(("seed", "steps"), FAILED_ONCE)
 def test_seed_that_failed_once_holds_every_invariant(seed, steps):
-    assert run_seed(seed, steps=steps).violation is None
+    assert counted(seed, steps).violation is None
 
 
 @pytest.mark.parametrize("seed", [5, 8])
