@@ -8,17 +8,12 @@ from typing import Any
 
 import numpy as np
 from pyiceberg.partitioning import PartitionSpec
-from pyiceberg.transforms import VoidTransform
 
 from resolver.match import GLOBAL_SCOPE, Int64s
 from tableformat.spec.data_file import DataFile, PartitionKey, canonical_partition
+from tableformat.spec.unpartitioned import is_unpartitioned
 
 NO_SCOPE = -1
-
-
-def is_global(spec: PartitionSpec) -> bool:
-    """Whether deletes written under `spec` reach the rows of every spec and partition."""
-    return all(isinstance(field.transform, VoidTransform) for field in spec.fields)
 
 
 @dataclass(slots=True)
@@ -44,7 +39,7 @@ class Scopes:
                 every row of the key was in it, wherever a rewrite has moved the row since: the
                 delete reaches all partitions of all specs.
         """
-        if is_global(self.specs[file.spec_id]):
+        if is_unpartitioned(self.specs[file.spec_id]):
             return GLOBAL_SCOPE
         fixed = {*(file.equality_ids or ()), *self.immutable_ids}
         if one_spec and fixed.issuperset(f.source_id for f in self.specs[file.spec_id].fields):

@@ -32,6 +32,7 @@ from tableformat.environment import Environment
 from tableformat.errors import InvalidInputError, UnsupportedError
 from tableformat.spec.constraints import define_sequence
 from tableformat.spec.names import MAIN_BRANCH
+from tableformat.spec.unpartitioned import is_unpartitioned
 from tableformat.table_definition import parse_table_name
 from tableformat.write.delete_scope import check_delete_scope, delete_spec
 
@@ -260,7 +261,7 @@ def _delete_spec(
 
 def _check_keys_stay(state: TableState, choice: FormatChoice, spec: PartitionSpec | None) -> None:
     default = state.metadata.spec()
-    if default.is_unpartitioned():
+    if is_unpartitioned(default):
         raise InvalidInputError(
             "shards-per-partition has no effect: the table has no partitions", table=state.name
         )

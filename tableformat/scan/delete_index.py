@@ -26,6 +26,7 @@ from tableformat.errors import CorruptDataError
 from tableformat.scan.bounds import KeyRange, key_range, ranges_overlap
 from tableformat.spec.data_file import DataFile, FileContent, ManifestEntry, PartitionKey
 from tableformat.spec.names import DELETE_FILE_PATH_FIELD_ID
+from tableformat.spec.unpartitioned import is_unpartitioned
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +125,7 @@ class DeleteIndex:
                 raise CorruptDataError(
                     "an equality delete file names no columns", location=delete.file_path
                 )
-            if self._specs[delete.spec_id].is_unpartitioned():
+            if is_unpartitioned(self._specs[delete.spec_id]):
                 self._global.entries.append(entry)
             else:
                 self._equality[delete.partition_key].entries.append(entry)

@@ -29,6 +29,7 @@ from tableformat.scan.key_set import Column, Int64s, KeySet, build_key_set, plai
 from tableformat.scan.plan import FileScanTask, ScanPlan
 from tableformat.scan.shared_loads import SharedLoads
 from tableformat.spec.data_file import DeleteFileKey, ManifestEntry, PartitionKey
+from tableformat.spec.unpartitioned import is_unpartitioned
 
 KEY_BATCH_ROWS = 1 << 20
 KEY_BATCH_ROWS_MIN = 1 << 17
@@ -74,7 +75,7 @@ class EqualityDeletes:
         scopes: defaultdict[Scope, list[ManifestEntry]] = defaultdict(list)
         for entry in task.equality_deletes:
             delete = entry.data_file
-            is_global = self._plan.specs[delete.spec_id].is_unpartitioned()
+            is_global = is_unpartitioned(self._plan.specs[delete.spec_id])
             ids = tuple(sorted(delete.equality_ids or ()))
             scopes[ids, None if is_global else delete.partition_key].append(entry)
         return scopes

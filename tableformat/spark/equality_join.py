@@ -29,6 +29,7 @@ from tableformat.spark.filters import all_of
 from tableformat.spark.native_scan import ReadFields, file_obstacle, read_files
 from tableformat.spark.native_types import is_native
 from tableformat.spec.data_file import DataFile, DeleteFileKey, ManifestEntry, PartitionKey
+from tableformat.spec.unpartitioned import is_unpartitioned
 
 # Deleted keys that are sent to every executor instead of shuffling all rows to meet them.
 BROADCAST_KEYS_MAX = 2_000_000
@@ -66,7 +67,7 @@ class EqualityJoin:
             for entry in task.equality_deletes:
                 delete = entry.data_file
                 ids = tuple(sorted(delete.equality_ids or ()))
-                is_global = plan.specs[delete.spec_id].is_unpartitioned()
+                is_global = is_unpartitioned(plan.specs[delete.spec_id])
                 group = groups.setdefault((ids, is_global), DeleteGroup(ids, is_global))
                 group.entries[delete.identity] = entry
         self.groups = tuple(groups.values())

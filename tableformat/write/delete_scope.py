@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.update import AddPartitionSpecUpdate, TableUpdate
-from pyiceberg.transforms import VoidTransform
 
 from tableformat.catalog.base import TableState
 from tableformat.commit.swap import swap_until_settled
 from tableformat.environment import Environment
 from tableformat.errors import CommitConflictError
 from tableformat.spec.constraints import immutable_columns
+from tableformat.spec.unpartitioned import is_unpartitioned
 
 
 def delete_spec(
@@ -56,7 +56,7 @@ def find_delete_spec(
     if key_decides_partition(metadata, values_of_deletes_known=values_of_deletes_known):
         return spec
     for candidate in metadata.partition_specs:
-        if all(isinstance(field.transform, VoidTransform) for field in candidate.fields):
+        if is_unpartitioned(candidate):
             return candidate
     return None
 
@@ -79,7 +79,7 @@ def check_delete_scope(
             deletes was dropped, since they were written.
     """
     known = values_of_deletes_known
-    if spec.is_unpartitioned() or key_decides_partition(
+    if is_unpartitioned(spec) or key_decides_partition(
         state.metadata, values_of_deletes_known=known
     ):
         return

@@ -231,7 +231,8 @@ class HandMadeTable:
                 return True
         for delete in self.equality:
             scope = delete.entry.data_file
-            is_global = self.spec(scope.spec_id).is_unpartitioned()
+            fields = self.spec(scope.spec_id).fields
+            is_global = all(str(each.transform) == "void" for each in fields)
             in_scope = is_global or scope.partition_key == file.partition_key
             newer = (delete.entry.sequence_number or 0) > sequence
             if in_scope and newer and all(row.values.get(k) == v for k, v in delete.key.items()):

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from pyiceberg.conversions import to_bytes
 from pyiceberg.partitioning import PartitionField, PartitionSpec
-from pyiceberg.transforms import IdentityTransform
+from pyiceberg.transforms import IdentityTransform, VoidTransform
 from pyiceberg.types import LongType, NestedField
 
 from tableformat.errors import CorruptDataError
@@ -14,6 +14,7 @@ from tableformat.spec.names import DELETE_FILE_PATH_FIELD_ID
 SPECS = {
     0: PartitionSpec(spec_id=0),
     1: PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "p"), spec_id=1),
+    2: PartitionSpec(PartitionField(2, 1000, VoidTransform(), "p"), spec_id=2),
 }
 KEYS = {1: NestedField(1, "id", LongType(), required=False)}
 
@@ -105,6 +106,12 @@ def test_unpartitioned_equality_delete_is_global_and_position_delete_is_not() ->
     assert found(data, keys("e", 2))[2] == "e"
     assert found(data, positions("p", 2))[1] == ""
     assert found(entry("f", 1), keys("x", 2, spec_id=1, partition=("a",)))[2] == ""
+
+
+def test_equality_delete_of_void_partition_fields_is_global() -> None:
+    delete = keys("e", 2, spec_id=2, partition=(None,))
+    assert found(entry("f", 1, spec_id=1, partition=("a",)), delete)[2] == "e"
+    assert found(entry("f", 1), delete)[2] == "e"
 
 
 def test_float_partitions_are_compared_by_bits_with_one_nan() -> None:
