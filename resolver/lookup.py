@@ -24,6 +24,7 @@ from resolver.key_reader import KeyReader
 from resolver.keys import EncodedKeys, encode_keys
 from resolver.shared_keeper import configured_root
 from resolver.target import live_files
+from resolver.wording import plural
 from tableformat.environment import Environment
 from tableformat.errors import CorruptDataError, NotFoundError, StoreUnavailableError
 from tableformat.lookup.locator import KeyQuery, Located, NotLocated
@@ -172,7 +173,8 @@ class IndexLocator:
         rows = difference.added_rows + revived
         if rows > FOLLOWED_ROWS_MAX:
             raise _CannotFollowError(
-                f"the index is {rows:,} rows behind, more than are followed in memory; run resolve"
+                f"the index is {plural(rows, 'row')} behind, more than are followed in memory; "
+                "run resolve"
             )
         changes = changes_to_follow(
             difference.dropped,
@@ -185,7 +187,7 @@ class IndexLocator:
             snapshot_id=query.snapshot.snapshot_id,
             dropped=frozenset(difference.dropped),
             added=added,
-            reason=f"the index is at snapshot {bound.snapshot_id}; {rows:,} rows were followed",
+            reason=f"the index is at snapshot {bound.snapshot_id}; {plural(rows, 'row')} followed",
         )
 
     def _bound_snapshot(self, query: KeyQuery, bound: IndexBinding) -> Snapshot | None:

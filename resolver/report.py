@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from resolver.wording import plural
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolveReport:
@@ -26,7 +28,7 @@ class ResolveReport:
         index: How the index got to the planned head: `current`, `followed` or `built`.
         freshness_ms: Age of the oldest staged snapshot when it was published.
         engine: Where keys were read and looked up: `local` (this process) or `spark`.
-        trimmed: Whether staging was moved to the published snapshot.
+        trimmed: Whether staging was moved: to the published snapshot, or with the idle target.
         phases_ms: Milliseconds per phase, in order.
     """
 
@@ -64,8 +66,10 @@ class ResolveReport:
             return f"{self.table}: nothing to resolve"
         late = f"; {self.outdated_rows:,} came too late" if self.outdated_rows else ""
         return (
-            f"{self.table}: published {self.staged_snapshots} staged snapshots as "
-            f"{self.target_snapshot_id}: {self.staged_rows:,} rows in {self.data_files} files, "
-            f"{self.equality_deletes:,} equality deletes -> {self.deleted_rows:,} rows deleted by "
-            f"{self.dvs} deletion vectors, in {self.seconds:.2f} s{late}"
+            f"{self.table}: published {plural(self.staged_snapshots, 'staged snapshot')} as "
+            f"{self.target_snapshot_id}: {plural(self.staged_rows, 'row')} in "
+            f"{plural(self.data_files, 'file')}, "
+            f"{plural(self.equality_deletes, 'equality delete')} -> "
+            f"{plural(self.deleted_rows, 'row')} deleted by "
+            f"{plural(self.dvs, 'deletion vector')}, in {self.seconds:.2f} s{late}"
         )

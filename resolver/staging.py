@@ -25,6 +25,7 @@ from itertools import dropwhile
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 
+from resolver.wording import plural
 from tableformat.catalog.base import TableState
 from tableformat.environment import Environment
 from tableformat.errors import CorruptDataError, InvalidInputError, NotFoundError, UnsupportedError
@@ -329,8 +330,8 @@ def _check_nothing_was_rewritten(
     ]
     if rewritten:
         raise UnsupportedError(
-            f"a staged snapshot removes {len(rewritten)} data or equality delete files; staged "
-            "changes can only be resolved as they were written",
+            f"a staged snapshot removes {plural(len(rewritten), 'data or equality delete file')}; "
+            "staged changes can only be resolved as they were written",
             table=state.name,
             snapshot_id=snapshot.snapshot_id,
             file=rewritten[0],

@@ -16,6 +16,7 @@ from maintenance.cli.context import (
 )
 from resolver import build_index
 from resolver.index_check import verify
+from resolver.wording import plural
 from tableformat.spec.names import MAIN_BRANCH
 
 
@@ -101,12 +102,14 @@ def verify_command(
         print_json(asdict(check))
     elif report.is_sound:
         click.echo(
-            f"sound: {report.index_rows:,} entries equal the {report.live_rows:,} live rows of "
-            f"snapshot {check.snapshot_id} ({report.deleted_rows:,} entries of deleted rows)"
+            f"sound: {plural(report.index_rows, 'entry', 'entries')} for "
+            f"{plural(report.live_rows, 'live row')} of snapshot {check.snapshot_id}, and "
+            f"{report.deleted_rows:,} for deleted ones"
         )
     else:
         click.echo(
-            f"DAMAGED: {report.missing:,} rows missing, {report.extra:,} entries too many, in "
-            f"{report.differing_files:,} files; run resolve --rebuild-index"
+            f"DAMAGED: {plural(report.missing, 'row')} missing, "
+            f"{plural(report.extra, 'entry', 'entries')} too many, in "
+            f"{plural(report.differing_files, 'file')}; run resolve --rebuild-index"
         )
     sys.exit(0 if report.is_sound else 1)

@@ -35,11 +35,18 @@ from maintenance.cli.context import (
     print_json,
 )
 from maintenance.cli.row_output import print_rows
+from resolver.wording import plural
 from tableformat import Table
 from tableformat.errors import InvalidInputError
+from tableformat.lookup.result import LookupSource
 from tableformat.spec.types import arrow_type
 
 SHOWN_ROWS = 100
+_HOW = {
+    LookupSource.INDEX: "the index",
+    LookupSource.FOLLOWED: "the index and what was committed since",
+    LookupSource.SCAN: "a scan",
+}
 
 
 def _instant(text: str) -> datetime:
@@ -108,10 +115,8 @@ def lookup(
         return
     names, batches = found.rows.column_names, iter(found.rows.to_batches())
     print_rows(context, names, batches, "table", preview_rows=SHOWN_ROWS)
-    how = f"{len(found)} rows, found by {found.source}" + (
-        f": {found.reason}" if found.reason else ""
-    )
-    click.echo(how, err=True)
+    why = f" ({found.reason})" if found.reason else ""
+    click.echo(f"{plural(len(found), 'row')}, found by {_HOW[found.source]}{why}", err=True)
 
 
 def parse_key(table: Table, words: tuple[str, ...], nulls: tuple[str, ...]) -> dict[str, list[Any]]:

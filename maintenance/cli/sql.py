@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from maintenance.cli.context import CliContext, json_option, pass_context, print_json
+from resolver.wording import plural
 from tableformat.errors import TableError, UnsupportedError
 from tableformat.rowlevel.execute import RowLevelResult
 
@@ -75,7 +76,7 @@ def describe(result: RowLevelResult) -> str:
         "inserted": result.inserted_rows,
     }
     parts = [
-        f"{'an unknown number of' if count is None else count} rows {what}"
+        f"{'an unknown number of rows' if count is None else plural(count, 'row')} {what}"
         for what, count in counts.items()
         if count != 0
     ]
@@ -83,7 +84,7 @@ def describe(result: RowLevelResult) -> str:
         return "nothing to change"
     text = ", ".join(parts) or "0 rows changed"
     if result.dropped_files:
-        text += f" ({result.dropped_files} files dropped unread)"
+        text += f" ({plural(result.dropped_files, 'file')} dropped unread)"
     return f"{text}; snapshot {result.snapshot.snapshot_id}"
 
 

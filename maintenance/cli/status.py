@@ -94,8 +94,8 @@ def _lines(one: TableStatus) -> list[tuple[str, str]]:
         *_sizes(one.sizes),
         (
             "deleted by DVs",
-            f"{count_text(totals['position_deletes'])} rows ({one.dv_share:.1%}) "
-            f"in {count_text(totals['delete_files'])} delete files",
+            f"{plural(totals['position_deletes'], 'row')} ({one.dv_share:.1%}) "
+            f"in {plural(totals['delete_files'], 'delete file')}",
         ),
         ("equality deletes", f"{count_text(totals['equality_deletes'])} on the target"),
         (
@@ -120,8 +120,8 @@ def _waiting(one: TableStatus) -> str:
     if one.backlog_snapshots is None:
         return "unknown"
     return (
-        f"{plural(one.backlog_snapshots, 'snapshot')}, {count_text(one.backlog_rows)} rows, "
-        f"{count_text(one.backlog_deletes)} equality deletes, {bytes_text(one.backlog_bytes)}"
+        f"{plural(one.backlog_snapshots, 'snapshot')}, {plural(one.backlog_rows, 'row')}, "
+        f"{plural(one.backlog_deletes, 'equality delete')}, {bytes_text(one.backlog_bytes)}"
     )
 
 

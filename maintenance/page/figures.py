@@ -41,7 +41,7 @@ def backlog_chart(cycles: Sequence[Cycle]) -> TimeChart:
     text = (
         f"Staged commits that each cycle found waiting. {plural(len(cycles), 'cycle')} published "
         f"{plural(sum(each.staged_commits for each in cycles), 'commit')}, "
-        f"{count_text(changes)} rows written or deleted."
+        f"{plural(changes, 'row')} written or deleted."
     )
     lines = [("staged commits", most)]
     return _count_chart("backlog", "Backlog", text, groups, lines, shape="line")

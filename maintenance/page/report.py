@@ -115,7 +115,7 @@ def _tiles(status: TableStatus, cycles: Sequence[Cycle]) -> str:
         (
             "Metadata",
             count_text(status.snapshots),
-            f"snapshots, {count_text(status.manifests)} manifests",
+            f"snapshot{'s' * (status.snapshots != 1)}, {plural(status.manifests, 'manifest')}",
         ),
         (
             "Index",
@@ -212,7 +212,7 @@ def _tasks(status: TableStatus) -> str:
             task.task,
             "due" if task.is_due else "waits",
             "never" if task.ended_ms is None else time_text(task.ended_ms),
-            f"failed {task.failures} times; {task.why}" if task.failures else task.why,
+            f"failed {plural(task.failures, 'time')}; {task.why}" if task.failures else task.why,
         ]
         for task in status.tasks
     )

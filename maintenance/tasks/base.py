@@ -3,7 +3,7 @@
 A task is a function
 
     def <task>(table, options=<Task>Options(), *, dry_run=False, lock=None,
-               lock_timeout_ms=LOCK_TIMEOUT_MS, spark=None) -> <Task>Report
+               lock_timeout_ms=LOCK_TIMEOUT_MS) -> <Task>Report
 
 that refreshes the table, takes the table's maintenance lock (the one that the resolver takes),
 plans, acts in steps that are each safe without the lock, and says what it did. A dry run plans and
@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 from lock import HeldLease, LockManager
 from resolver.job import LOCK_TIMEOUT_MS
@@ -26,10 +26,7 @@ from tableformat.commit.changeset import Fence
 from tableformat.errors import InvalidInputError, NotFoundError, UnsupportedError
 from tableformat.spec.names import MAIN_BRANCH, STAGING_BRANCH
 
-if TYPE_CHECKING:  # Spark is an optional dependency
-    from pyspark.sql import SparkSession
-
-__all__ = ["LOCK_TIMEOUT_MS", "Task", "TaskReport", "TaskRun", "check_branch", "run_task"]
+__all__ = ["LOCK_TIMEOUT_MS", "TaskReport", "TaskRun", "check_branch", "run_task"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,35 +47,25 @@ class TaskReport:
     changed: bool
     duration_ms: float
 
+    @property
+    def failed(self) -> bool:
+        """Whether there was something to do and none of it could be done."""
+        return False
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
         return asdict(self)
 
     def describe(self) -> str:
         """One line for people."""
-        if not self.changed:
+        if not self.changed and not self.failed:
             return f"{self.table}: {self.task}: nothing to do"
-        verb = "would do" if self.dry_run else "did"
-        return f"{self.table}: {self.task} {verb} {self.outcome()} ({self.duration_ms / 1e3:.2f} s)"
+        task = f"{self.task} (dry run)" if self.dry_run else self.task
+        return f"{self.table}: {task}: {self.outcome()} ({self.duration_ms / 1e3:.2f} s)"
 
     def outcome(self) -> str:
         """What was done, without the table's name."""
         return "something"
-
-
-class Task(Protocol):
-    """A maintenance task, called with its default options."""
-
-    def __call__(
-        self,
-        table: Table,
-        *,
-        dry_run: bool = False,
-        lock: LockManager | None = None,
-        lock_timeout_ms: int = LOCK_TIMEOUT_MS,
-        spark: SparkSession | None = None,
-    ) -> TaskReport:
-        """Run it."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -88,14 +75,12 @@ class TaskRun:
     Attributes:
         table: The table; `refresh` gives its newest state.
         task: The task's name.
-        branch: Where fence tokens are looked for.
         lease: None in a dry run.
         started_ms: Monotonic.
     """
 
     table: Table
     task: str
-    branch: str
     lease: HeldLease | None
     started_ms: float
 
@@ -157,7 +142,7 @@ def run_task(
     """
     started_ms = table.environment.runtime.clock.monotonic_ms()
     state = table.refresh().state
-    run = TaskRun(table=table, task=task, branch=branch, lease=None, started_ms=started_ms)
+    run = TaskRun(table=table, task=task, lease=None, started_ms=started_ms)
     if dry_run:
         yield run
         return

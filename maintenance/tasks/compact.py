@@ -12,7 +12,7 @@ nothing; it follows by the difference of the snapshots.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -25,8 +25,9 @@ from maintenance.compaction.workers import Rewritten, rewrite_here, rewrite_on_s
 from maintenance.tasks.base import LOCK_TIMEOUT_MS, TaskRun, check_branch, run_task
 from maintenance.tasks.options import CompactOptions
 from maintenance.tasks.reports import CompactReport
+from resolver.wording import plural
 from tableformat import Table
-from tableformat.errors import CommitConflictError, NotFoundError
+from tableformat.errors import CommitConflictError, NotFoundError, TableError
 from tableformat.scan.plan import plan_scan
 
 if TYPE_CHECKING:  # Spark is an optional dependency
@@ -179,7 +180,8 @@ class _Compaction:
     def _give_up(self, groups: Sequence[tuple[FileGroup, RewrittenGroup]]) -> None:
         """All or nothing was asked for, and something failed."""
         files = [file.file_path for _, rewritten in groups for file in rewritten.files]
-        self.task.environment.store.delete(files)
+        with suppress(TableError):  # what is left behind is found by orphan removal
+            self.task.environment.store.delete(files)
         for group, _ in groups:
             self._fail(group, "another group failed, and all are committed together or none")
 
@@ -194,7 +196,7 @@ class _Compaction:
     def _fail(self, group: FileGroup, reason: str) -> None:
         self._add(failed_groups=1)
         first = group.tasks[0].entry.data_file.file_path
-        self.errors.append(f"{len(group.tasks)} files from {first}: {reason}")
+        self.errors.append(f"{plural(len(group.tasks), 'file')} from {first}: {reason}")
 
     def _add(self, **counts: int) -> None:
         for name, count in counts.items():

@@ -9,7 +9,6 @@ statistics are not asked: a delete is dropped by sequence number, spec and parti
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from pyiceberg.table.snapshots import Snapshot
 
@@ -25,9 +24,6 @@ from tableformat.commit.changeset import Changeset
 from tableformat.scan.delete_index import DeleteIndex
 from tableformat.spec.data_file import DeleteFileKey, FileContent, ManifestEntry
 
-if TYPE_CHECKING:  # Spark is an optional dependency
-    from pyspark.sql import SparkSession
-
 TASK = "drop-dead-deletes"
 
 
@@ -38,7 +34,6 @@ def drop_dead_deletes(
     dry_run: bool = False,
     lock: LockManager | None = None,
     lock_timeout_ms: int = LOCK_TIMEOUT_MS,
-    spark: SparkSession | None = None,  # noqa: ARG001 - every task is called alike
 ) -> DropDeadDeletesReport:
     """Remove delete files that reach nothing. Reads manifests only.
 
@@ -48,7 +43,6 @@ def drop_dead_deletes(
         dry_run: Only count them.
         lock: Lock manager; None: the catalog's own.
         lock_timeout_ms: How long to wait for other maintenance of the table.
-        spark: Not used.
 
     Raises:
         NotFoundError, InvalidInputError, UnsupportedError: See `base.check_branch`.

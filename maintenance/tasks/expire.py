@@ -6,8 +6,6 @@ staging branch that nothing waits on is moved to its target first, else it would
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from pyiceberg.table.metadata import TableMetadata
 
 from lock import LockManager
@@ -20,9 +18,6 @@ from tableformat.catalog.base import TableState
 from tableformat.commit.expire import ExpiryReport, apply_expiry
 from tableformat.commit.expiry_plan import ExpiryPolicy, plan_expiry
 
-if TYPE_CHECKING:  # Spark is an optional dependency
-    from pyspark.sql import SparkSession
-
 TASK = "expire"
 
 
@@ -33,7 +28,6 @@ def expire(
     dry_run: bool = False,
     lock: LockManager | None = None,
     lock_timeout_ms: int = LOCK_TIMEOUT_MS,
-    spark: SparkSession | None = None,  # noqa: ARG001 - every task is called alike
 ) -> ExpireReport:
     """Expire snapshots and refs that the policy, the refs and the table let go.
 
@@ -43,7 +37,6 @@ def expire(
         dry_run: Only say which snapshots and refs would go; files are not counted then.
         lock: Lock manager; None: the catalog's own.
         lock_timeout_ms: How long to wait for other maintenance of the table.
-        spark: Not used.
 
     Raises:
         InvalidInputError: The table has `gc.enabled` = false, or a malformed property.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from maintenance.tasks.base import TaskReport
+from resolver.wording import bytes_text, plural
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,14 +43,21 @@ class CompactReport(TaskReport):
     yields: int = 0
     errors: tuple[str, ...] = ()
 
+    @property
+    def failed(self) -> bool:
+        """See `TaskReport`."""
+        return self.failed_groups > 0 and not self.changed
+
     def outcome(self) -> str:
         """See `TaskReport`."""
-        written = "" if self.dry_run else f" -> {self.added_data_files} ({_mb(self.added_bytes)})"
-        failed = f", {self.failed_groups} groups failed" if self.failed_groups else ""
-        return (
-            f"{self.removed_data_files} files ({_mb(self.removed_bytes)}){written} in "
-            f"{self.groups} groups, {self.deleted_rows:,} deleted rows dropped{failed}"
-        )
+        text = f"{plural(self.removed_data_files, 'file')} ({bytes_text(self.removed_bytes)})"
+        if not self.dry_run:
+            text += f" -> {self.added_data_files:,} ({bytes_text(self.added_bytes)})"
+        text += f" in {plural(self.groups, 'group')}, "
+        text += f"{plural(self.deleted_rows, 'deleted row')} dropped"
+        if self.failed_groups:
+            text += f", {plural(self.failed_groups, 'group')} failed: {'; '.join(self.errors[:1])}"
+        return text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +74,12 @@ class RewriteVectorsReport(TaskReport):
 
     def outcome(self) -> str:
         """See `TaskReport`."""
-        return f"{self.vectors} vectors of {self.removed_puffin_files} Puffin files"
+        vectors = plural(self.vectors, "vector")
+        folded = f", {plural(self.folded_files, 'position delete file')}"
+        return (
+            f"{vectors} of {plural(self.removed_puffin_files, 'Puffin file')}"
+            f"{folded if self.folded_files else ''}"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +95,7 @@ class RewriteManifestsReport(TaskReport):
 
     def outcome(self) -> str:
         """See `TaskReport`."""
-        return f"{self.removed_manifests} manifests -> {self.added_manifests}"
+        return f"{plural(self.removed_manifests, 'manifest')} -> {self.added_manifests:,}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,9 +121,13 @@ class ExpireReport(TaskReport):
 
     def outcome(self) -> str:
         """See `TaskReport`."""
+        forgotten = f"{plural(len(self.snapshots), 'snapshot')}, {plural(len(self.refs), 'ref')}"
+        if self.dry_run:
+            return forgotten
         return (
-            f"{len(self.snapshots)} snapshots, {len(self.refs)} refs, {self.data_files} data, "
-            f"{self.delete_files} delete and {self.manifests + self.manifest_lists} metadata files"
+            f"{forgotten}, {plural(self.data_files, 'data file')}, "
+            f"{plural(self.delete_files, 'delete file')}, "
+            f"{plural(self.manifests + self.manifest_lists, 'metadata file')}"
         )
 
 
@@ -139,7 +156,12 @@ class RemoveOrphansReport(TaskReport):
 
     def outcome(self) -> str:
         """See `TaskReport`."""
-        return f"remove {self.orphan_files} of {self.listed_files} files ({_mb(self.orphan_bytes)})"
+        found = f"{self.orphan_files:,}" if self.dry_run else f"deleted {self.removed_files:,}"
+        failed = f", {self.failed_files:,} could not be deleted" if self.failed_files else ""
+        return (
+            f"{found} of {plural(self.listed_files, 'file')} "
+            f"({bytes_text(self.orphan_bytes)}){failed}"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,10 +177,7 @@ class DropDeadDeletesReport(TaskReport):
     def outcome(self) -> str:
         """See `TaskReport`."""
         return (
-            f"drop {self.equality_delete_files} equality delete files, "
-            f"{self.position_delete_files} position delete files, {self.vectors} vectors"
+            f"{plural(self.equality_delete_files, 'equality delete file')}, "
+            f"{plural(self.position_delete_files, 'position delete file')}, "
+            f"{plural(self.vectors, 'vector')}"
         )
-
-
-def _mb(size_bytes: int) -> str:
-    return f"{size_bytes / 1e6:,.1f} MB"

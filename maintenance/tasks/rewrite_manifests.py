@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation
@@ -35,9 +35,6 @@ from tableformat.spec.data_file import EntryStatus, ManifestEntry
 from tableformat.spec.manifest_file import ManifestContent, ManifestFile
 from tableformat.store.base import ObjectStore
 
-if TYPE_CHECKING:  # Spark is an optional dependency
-    from pyspark.sql import SparkSession
-
 TASK = "rewrite-manifests"
 ONE_PIECE = MergePolicy(target_size_bytes=UNLIMITED)
 
@@ -49,7 +46,6 @@ def rewrite_manifests(
     dry_run: bool = False,
     lock: LockManager | None = None,
     lock_timeout_ms: int = LOCK_TIMEOUT_MS,
-    spark: SparkSession | None = None,  # noqa: ARG001 - every task is called alike
 ) -> RewriteManifestsReport:
     """Cluster the data manifests of a branch by partition.
 
@@ -59,7 +55,6 @@ def rewrite_manifests(
         dry_run: Only count them.
         lock: Lock manager; None: the catalog's own.
         lock_timeout_ms: How long to wait for other maintenance of the table.
-        spark: Not used.
 
     Raises:
         NotFoundError, InvalidInputError, UnsupportedError: See `base.check_branch`; or a size or

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from pyiceberg.table.snapshots import Snapshot
 
@@ -23,7 +22,7 @@ from resolver.vector_writer import VectorWriter
 from tableformat import Table
 from tableformat.catalog.base import TableState
 from tableformat.commit.changeset import Changeset
-from tableformat.errors import FencedError, InvalidInputError, TableError
+from tableformat.errors import InvalidInputError, TableError
 from tableformat.files.deletion_vector import Positions
 from tableformat.files.dv_file import DeletionVector, read_deletion_vectors
 from tableformat.scan.file_source import FileSource
@@ -31,9 +30,6 @@ from tableformat.scan.plan import FileScanTask, ScanPlan, plan_scan
 from tableformat.scan.position_deletes import PositionDeletes
 from tableformat.spec.data_file import DataFile, ManifestEntry
 from tableformat.spec.properties import dv_placement
-
-if TYPE_CHECKING:  # Spark is an optional dependency
-    from pyspark.sql import SparkSession
 
 TASK = "rewrite-vectors"
 
@@ -45,7 +41,6 @@ def rewrite_vectors(
     dry_run: bool = False,
     lock: LockManager | None = None,
     lock_timeout_ms: int = LOCK_TIMEOUT_MS,
-    spark: SparkSession | None = None,  # noqa: ARG001 - every task is called alike
 ) -> RewriteVectorsReport:
     """Pack the live deletion vectors of a branch, and fold position delete files into vectors.
 
@@ -55,7 +50,6 @@ def rewrite_vectors(
         dry_run: Only count them.
         lock: Lock manager; None: the catalog's own.
         lock_timeout_ms: How long to wait for other maintenance of the table.
-        spark: Not used: a vector is as large as its data file's rows / 8 at most.
 
     Raises:
         NotFoundError, InvalidInputError, UnsupportedError: See `base.check_branch`; or a share or
@@ -112,7 +106,7 @@ class _Rewrite:
     def _commit(self) -> tuple[int, ...]:
         try:
             result = commit_until_landed(self.task, self.options.branch, self._plan)
-        except (FencedError, InvalidInputError) as error:
+        except TableError as error:
             if error.files_safe_to_delete:
                 self._tidy(())
             raise

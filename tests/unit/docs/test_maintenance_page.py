@@ -23,7 +23,7 @@ def test_snippet_runs_as_it_stands(tmp_path):
     )
     assert result.returncode == 0, result.stderr
     lines = result.stdout.splitlines()
-    assert "compact would do 6 files" in lines[0]
+    assert "compact (dry run): 6 files" in lines[0]
     assert lines[1:] == ["6 -> 1", "0"]
 
 

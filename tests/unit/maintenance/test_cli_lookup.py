@@ -41,7 +41,7 @@ def test_lookup_prints_rows_and_how_they_were_found(run):
     assert "built" in run("index", "build", "shop.rows").stdout
     shown = run("lookup", "shop.rows", "id=0", "--columns", "note")
     assert "plain" in shown.stdout
-    assert "1 rows, found by index" in shown.stderr
+    assert "1 row, found by the index\n" in shown.stderr
 
 
 def test_secondary_indexes_from_declaration_to_drop(run):

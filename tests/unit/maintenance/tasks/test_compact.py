@@ -118,7 +118,7 @@ def test_dry_run_reports_and_changes_nothing(table):
     assert report.changed
     assert report.removed_data_files == len(data_files(table))
     assert report.deleted_rows == 5
-    assert "would do" in report.describe()
+    assert "compact (dry run): " in report.describe()
     assert table.refresh().metadata_location == before
 
 

@@ -73,7 +73,7 @@ def test_compact_rewrites_and_says_so(table, run):
     result = run("compact", "t.rows", "--sort-by", "id desc", "--strategy", "sort", "--max-bytes",
                  "1GB", "--target-size", "64MiB", "--filter", "id >= 0")  # fmt: skip
     assert result.exit_code == 0, result.output
-    assert "compact did 6 files" in result.stdout
+    assert "compact: 6 files" in result.stdout
     keys = table.scan().to_arrow()["id"].to_pylist()
     assert keys == sorted(keys, reverse=True)
     assert len(keys) == 11
@@ -99,7 +99,7 @@ def test_orphans_lists_by_default_and_deletes_when_told(table, run):
     assert "--delete" in listed.stdout
     assert orphan.exists()
     assert run("orphans", "t.rows", "--older-than", "5m", "--delete").exit_code == 1
-    assert "remove 1 of" in run("orphans", "t.rows", "--delete").stdout
+    assert "deleted 1 of" in run("orphans", "t.rows", "--delete").stdout
     assert not orphan.exists()
 
 
