@@ -32,10 +32,14 @@ FACT_TEXT_LENGTH_MAX = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskResult:
-    """What a task did: whether anything, one line, and the numbers of its report."""
+    """What a task did: whether anything, one line, and the numbers of its report.
+
+    `failed`: there was something to do, and none of it could be done.
+    """
 
     changed: bool
     text: str
+    failed: bool = False
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -132,7 +136,10 @@ def _lock(call: TaskCall) -> dict[str, Any]:
 
 def _result(report: TaskReport) -> TaskResult:
     return TaskResult(
-        changed=report.changed, text=report.describe(), facts=plain_facts(report.to_dict())
+        changed=report.changed,
+        text=report.describe(),
+        failed=report.failed,
+        facts=plain_facts(report.to_dict()),
     )
 
 

@@ -384,6 +384,7 @@ class Scheduler:
             head = table.refresh().state.head(self._options.target)
             snapshot_id = None if head is None else head.snapshot_id
             outcome = Outcome.DONE if result.changed else Outcome.NOTHING
+            outcome = Outcome.FAILED if result.failed else outcome
             text, facts = result.text, result.facts
         except LeaseUnavailableError as error:
             outcome, text = Outcome.BUSY, str(error)

@@ -147,7 +147,7 @@ _TABLE = (
     _ms("rewrite-vectors.min-interval-ms", 10 * MINUTE_MS, "Pause between two runs."),
     _flag("expire.enabled", "Whether old snapshots are expired (history.expire.* say which)."),
     _count("expire.snapshots", 100, "Commits since the last run that start one."),
-    _ms("expire.interval-ms", HOUR_MS, "Time after which any change starts a run."),
+    _ms("expire.interval-ms", HOUR_MS, "Time after which two snapshots start a run."),
     _ms("expire.min-interval-ms", MINUTE_MS, "Pause between two runs."),
     _flag("rewrite-manifests.enabled", "Whether manifests are rewritten."),
     _count("rewrite-manifests.commits", 500, "Commits since the last run that start one."),

@@ -103,6 +103,11 @@ def _if_changed(view: _View) -> float | None:
     return view.elapsed_ms() if view.since.commits else None
 
 
+def _if_any_to_forget(view: _View) -> float | None:
+    """Also without a change: snapshots that were too young at the last run grow old."""
+    return view.elapsed_ms() if view.since.commits or view.figures.snapshots > 1 else None
+
+
 def _backlog_age(view: _View) -> float | None:
     backlog = view.figures.backlog
     return backlog.lag_ms(view.now_ms) if backlog.commits else None
@@ -131,7 +136,7 @@ _FIGURES: Mapping[str, Figure] = {
     "rewrite-vectors.dvs": lambda view: view.since.dvs,
     "rewrite-vectors.interval-ms": _if_new_vectors,
     "expire.snapshots": lambda view: view.since.commits,
-    "expire.interval-ms": _if_changed,
+    "expire.interval-ms": _if_any_to_forget,
     "rewrite-manifests.commits": lambda view: view.since.commits,
     "rewrite-manifests.interval-ms": _if_changed,
     "remove-orphans.interval-ms": _View.elapsed_ms,

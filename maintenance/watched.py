@@ -11,7 +11,7 @@ from maintenance.settings import MaintainConfig, TaskName, parse_config
 from maintenance.triggers import TablePlan
 from tableformat import Environment
 from tableformat.catalog.base import Identifier
-from tableformat.errors import NotFoundError, TableError
+from tableformat.errors import TableError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +21,6 @@ class Look:
     Attributes:
         figures: None when it failed.
         problem: Why it failed; one line.
-        is_gone: There is no such table any more.
     """
 
     identifier: Identifier
@@ -30,7 +29,6 @@ class Look:
     ledger: Ledger = field(default_factory=Ledger)
     path: Path | None = None
     problem: str | None = None
-    is_gone: bool = False
 
 
 @dataclass(slots=True)
@@ -115,8 +113,6 @@ def look_at(
         ledger = load_ledger(path) if ledger is None else ledger
         config = parse_config(state.metadata.properties, overrides)
         figures = figures_of(state, ledger, staging=staging, target=target)
-    except NotFoundError as error:
-        return Look(identifier=identifier, problem=str(error), is_gone="table" in error.context)
     except TableError as error:
         return Look(identifier=identifier, problem=str(error))
     except Exception as error:  # noqa: BLE001 - one table never stops the others

@@ -11,7 +11,7 @@ import pytest
 import maintenance
 from lock import LeaseUnavailableError
 from maintenance.ledger import Outcome, ledger_path, load_ledger
-from maintenance.runners import TaskResult, run_resolve
+from maintenance.runners import TaskResult, run_compact, run_resolve
 from maintenance.scheduler import Scheduler, SchedulerOptions
 from maintenance.settings import TaskName
 from tableformat import InvalidInputError, NotFoundError, StoreUnavailableError
@@ -97,6 +97,19 @@ def test_failing_table_does_not_stop_the_others(catalog):
     found = {run.table: (run.outcome, run.text) for run in end.runs}
     assert found["t.bad"] == (Outcome.FAILED, "ZeroDivisionError: boom second line")
     assert found["t.good"][0] == Outcome.DONE
+
+
+def test_compaction_that_can_rewrite_nothing_is_a_failure_and_says_why(catalog):
+    table = new_table(catalog, **{"compact.files": "2"})
+    for key in range(3, 8):  # small files wait until there are five
+        table.append(rows(key))
+    file = table.scan().plan.tasks[0].entry.data_file
+    catalog.environment.store.delete([file.file_path])
+    options = SchedulerOptions(tasks=(TaskName.COMPACT,))
+    (run,) = once(catalog, "t.rows", options=options, compact=run_compact).runs
+    assert run.outcome == Outcome.FAILED
+    assert "1 group failed: 6 files from" in run.text
+    assert file.file_path in run.text
 
 
 def test_wrong_property_fails_its_table_only(catalog):

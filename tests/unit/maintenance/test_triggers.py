@@ -99,6 +99,16 @@ def test_interval_starts_a_task_only_after_a_change():
     assert TaskName.COMPACT in due(changed)
 
 
+def test_expiry_goes_on_in_a_quiet_table_until_one_snapshot_is_left():
+    """At the last run after the last change, the old ones may have been too young."""
+    old = replace(QUIET, born_ms=NOW - HOUR, snapshots=2)
+    assert due(old) == [TaskName.EXPIRE]
+    assert due(replace(old, snapshots=1)) == []
+    assert due(replace(old, born_ms=NOW - HOUR + 1)) == []
+    ran = Ledger(records={TaskName.EXPIRE: TaskRecord(ended_ms=NOW - 1, snapshot_id=1)})
+    assert waiting(old, TaskName.EXPIRE, ran).at_ms == NOW - 1 + HOUR
+
+
 def test_threshold_of_zero_turns_a_trigger_off():
     figures = since(TaskName.COMPACT, files=1000)
     assert due(figures, compact__files=0) == []
