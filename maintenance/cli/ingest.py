@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -182,7 +181,7 @@ class _Totals:
     changes: int = 0
     commits: int = 0
     bad_records: int = 0
-    skipped: Counter[str] = field(default_factory=Counter)
+    skipped: dict[str, int] = field(default_factory=dict)
     repeated: int = 0
 
     def add(self, result: IngestResult) -> None:
@@ -190,7 +189,8 @@ class _Totals:
         self.changes += result.changes
         self.commits += result.commit is not None
         self.bad_records += result.bad_records
-        self.skipped.update(result.skipped)
+        for what, count in result.skipped.items():
+            self.skipped[what] = self.skipped.get(what, 0) + count
         self.repeated += result.repeated
 
     def text(self, branch: str) -> str:

@@ -316,7 +316,14 @@ def _json_type(value: Any, column: str) -> IcebergType | None:
         case bool():
             return BooleanType()
         case int():
-            return LongType() if abs(value) <= LONG_MAX else DoubleType()
+            if abs(value) > LONG_MAX:
+                raise InvalidInputError(
+                    "a new column has an integer of more than 64 bits",
+                    column=column,
+                    value=value,
+                    action="add the column to the table yourself, as a decimal",
+                )
+            return LongType()
         case float():
             return DoubleType()
         case str():

@@ -69,6 +69,8 @@ def _column_hashes(column: pa.Array) -> Hashes:
         numbers = column.cast(pa.int32()).cast(pa.int64())
     elif pa.types.is_timestamp(kind) or pa.types.is_time64(kind):
         numbers = column.cast(pa.int64())
+    elif pa.types.is_floating(kind):  # never in keys, but in partitions; all NaN are one
+        numbers = pc.if_else(pc.is_nan(column), np.nan, column.cast(pa.float64())).view(pa.int64())
     elif pa.types.is_decimal(kind):
         return _byte_hashes(column.cast(pa.string()))
     else:

@@ -85,6 +85,23 @@ def test_ingest_twice_under_one_query_id_writes_once(orders):
     assert json.loads(orders.ok("status", "--json"))[0]["backlog_snapshots"] == 1
 
 
+def test_ingest_counts_what_it_skips(orders):
+    (orders.folder / "events.jsonl").write_text('\n{"op": "m"}\n{"op": "m"}\n')
+    assert ingest(orders) == (
+        "3 events, 0 changes in 0 commits on staging; "
+        "0 bad records, 2 skipped (message), 1 skipped (tombstone)\n"
+    )
+    found = json.loads(ingest(orders, "--json", "--batch-events", "2"))
+    assert found == {
+        "events": 3,
+        "changes": 0,
+        "commits": 0,
+        "bad_records": 0,
+        "skipped": {"tombstone": 1, "message": 2},
+        "repeated": 0,
+    }
+
+
 def test_resolve_in_batches_keeps_the_rest_waiting(orders):
     ingest(orders, "--batch-events", "1")
     report = json.loads(orders.ok("resolve", "shop.orders", "--limit", "3", "--json"))

@@ -114,6 +114,13 @@ def test_columns_of_bare_json_are_added_with_inferred_types(table: Table, format
     assert not any(each.required for each in table.schema.fields[1:])
 
 
+def test_integer_beyond_64_bits_makes_no_column_that_would_round_it(table: Table) -> None:
+    given = events(upsert(id=1, n=2**63 + 1))
+    with pytest.raises(InvalidInputError, match=r"more than 64 bits; column=n.*as a decimal"):
+        write(table, given, "add-columns")
+    assert list(types(table)) == ["id", "small"]
+
+
 def test_columns_with_a_connect_schema_are_added_with_its_types(table: Table) -> None:
     fields = [
         {"field": "id", "type": "int64"},

@@ -21,6 +21,8 @@ COLUMNS: list[tuple[pa.DataType, list[Any]]] = [
     (pa.date32(), [dt.date(1970, 1, 1), dt.date(1969, 1, 1), None]),
     (pa.time64("us"), [dt.time(1), dt.time(2), None]),
     (pa.timestamp("us", tz="UTC"), [dt.datetime(2013, 1, 1, tzinfo=dt.UTC), None]),
+    (pa.float32(), [1.5, -1.5, float("nan"), 0.0, None]),
+    (pa.float64(), [1.5, 1e300, float("nan"), float("-inf"), None]),
     (pa.decimal128(20, 3), [Decimal("1.000"), Decimal("-1.000"), None]),
 ]
 
@@ -35,6 +37,11 @@ def test_shard_depends_on_the_value_only(kind: pa.DataType, values: list[Any]) -
     assert shards_of([pa.concat_arrays([column, column]).slice(len(values))], 1000).tolist() == (
         shards.tolist()
     )
+
+
+def test_all_nans_have_one_shard() -> None:
+    nans = np.array([0x7FF8000000000000, 0xFFF8000000000001, 0x7FF0000000000001], np.uint64)
+    assert len(set(shards_of([pa.array(nans.view(np.float64))], 10_000).tolist())) == 1
 
 
 def test_uuid_keys_have_shards() -> None:
