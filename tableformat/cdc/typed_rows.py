@@ -174,11 +174,12 @@ class TypedRowsFormat:
         bad: dict[int, str],
     ) -> dict[str, pa.Array]:
         """The table's columns; only those `needed` (None: as the schema says) must have values."""
-        dropped = OWN_COLUMNS | {self.kind_column}
+        known = {each.name for each in self.schema.fields}
+        dropped = OWN_COLUMNS | ({self.kind_column} - known)
         if self.evolution is not SchemaEvolution.STRICT:  # nothing is lost, and no type is known
-            known = {each.name for each in self.schema.fields}
             dropped |= {c.name for c in rows.schema if pa.types.is_null(c.type)} - known
-        given = rows.select([name for name in rows.schema.names if name not in dropped])
+        names = enumerate(rows.schema.names)  # by number: a name that is there twice is reported
+        given = rows.select([number for number, name in names if name not in dropped])
         schema = self.schema
         if needed is not None:
             relaxed = [

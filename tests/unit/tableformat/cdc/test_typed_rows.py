@@ -39,6 +39,22 @@ def test_kind_column_says_which_rows_are_deletes() -> None:
     assert kinds_and(parsed, "id", "_ordinal") == [("-D", 1, 0), ("+U", 2, 1), ("+I", 3, 2)]
 
 
+def test_kind_column_that_the_table_has_too_is_stored() -> None:
+    schema = define_schema(
+        pa.schema([pa.field("id", pa.int64(), False), ("op", pa.string())]), ["id"]
+    )
+    parsed = parse(
+        "upsert", schema, events_of(pa.table({"id": [1], "op": ["u"]})), kind_column="op"
+    )
+    assert kinds_and(parsed, "id", "op") == [("+U", 1, "u")]
+
+
+def test_column_that_is_given_twice_fails_the_batch() -> None:
+    twice = pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["id", "id"])
+    with pytest.raises(InvalidInputError, match="column is given twice; column=id"):
+        parse("append", SCHEMA, events_of(twice))
+
+
 def test_delete_rows_need_their_key_only() -> None:
     table = pa.table({"id": [1], "op": ["d"]})
     parsed = parse("upsert", SCHEMA, events_of(table), kind_column="op")
