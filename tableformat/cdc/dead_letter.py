@@ -18,17 +18,36 @@ from tableformat.cdc.events import BAD_RECORD_SCHEMA
 from tableformat.commit.changeset import Changeset, CommitKind
 from tableformat.commit.engine import commit
 from tableformat.environment import Environment
-from tableformat.errors import AlreadyExistsError, NotFoundError
+from tableformat.errors import AlreadyExistsError, InvalidInputError, NotFoundError
 from tableformat.spec.data_file import DataFile
 from tableformat.spec.names import MAIN_BRANCH
 from tableformat.spec.types import iceberg_schema
+from tableformat.write.rows import check_columns
 
 FROM_FIELD = pa.field("from_table", pa.string(), nullable=False)
 DEAD_LETTER_SCHEMA = pa.schema([FROM_FIELD, *BAD_RECORD_SCHEMA])
 
 
 def load_dead_letter_table(environment: Environment, identifier: Identifier) -> TableState:
-    """The dead-letter table, created if it does not exist."""
+    """The dead-letter table, created if it does not exist.
+
+    Raises:
+        InvalidInputError: A table of that name cannot take bad records.
+    """
+    state = _load_or_create(environment, identifier)
+    try:
+        check_columns(DEAD_LETTER_SCHEMA, state.metadata.schema())
+    except InvalidInputError as error:
+        raise InvalidInputError(
+            f"the dead-letter table cannot take bad records: {error.message}",
+            action="name another table, or one that does not exist yet",
+            table=state.name,
+            **error.context,
+        ) from error
+    return state
+
+
+def _load_or_create(environment: Environment, identifier: Identifier) -> TableState:
     catalog = environment.catalog
     try:
         return catalog.load_table(identifier)

@@ -367,6 +367,11 @@ def test_append_goes_straight_to_main_without_deletes(catalog: TableCatalog) -> 
             {"on_bad_record": "dead-letter", "dead_letter_table": "x"},
             "not a table name",
         ),
+        (
+            "staging",
+            {"on_bad_record": "dead-letter", "dead_letter_table": "shop.orders"},
+            r"cannot take bad records: .*table=shop\.orders",
+        ),
         ("staging", {"shards": "0"}, "wrong value of option 'shards'"),
         ("staging", {"sequence": "a..b"}, "not a sequence field"),
     ],
