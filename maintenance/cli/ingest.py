@@ -61,8 +61,9 @@ def _option_help(_ctx: click.Context, _param: click.Parameter, value: bool) -> N
 @click.option("--branch", default=STAGING_BRANCH, show_default=True, help="Where changes go.")
 @click.option(
     "--query-id",
-    help="A name for this ingestion: running it again over the same files goes on where it "
-    "stopped, and nothing is written twice.",
+    help="A name for this ingestion: running it again over the same files, unchanged and with the "
+    "same --batch-events, goes on where it stopped, and nothing is written twice. Batches are told "
+    "apart by their numbers alone: other or longer files need another name.",
 )
 @click.option(
     "--batch-events",

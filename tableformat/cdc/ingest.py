@@ -195,8 +195,9 @@ def ingest_files(
         plan: The sink.
         paths: JSON-lines files (one event per line), or Parquet files whose columns are the
             format's.
-        query_id: A name for this ingestion. Running it again over the same files with the same
-            batch size goes on where it stopped.
+        query_id: A name for this ingestion. Running it again over the same unchanged files with the
+            same batch size goes on where it stopped. Batches are told apart by their numbers alone:
+            what was added to a batch that is committed would be skipped.
         batch_events: Events per commit, at most; a batch never spans two files.
 
     Yields:
