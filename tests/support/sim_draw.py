@@ -97,8 +97,10 @@ def draw_statement(rng: random.Random, keys: int, schema: TableSchema) -> Statem
     rich = {amount: f"{amount} + 1000000"}
     match rng.randrange(5):
         case 0:
+            used = [ID]
             drawn = (f"{ident} = {key}", {}, lambda row: row[ident] == key, None)
         case 1:
+            used = [REGION]
             drawn = (
                 f"NOT ({region} = 'eu')",
                 {},
@@ -106,8 +108,10 @@ def draw_statement(rng: random.Random, keys: int, schema: TableSchema) -> Statem
                 None,
             )
         case 2:
+            used = [ID, AMOUNT]
             drawn = (f"{ident} >= {key}", rich, lambda row: row[ident] >= key, _richer(amount))
         case 3:
+            used = [ID, REGION]
             drawn = (
                 f"{region} IS NULL AND {ident} <= {key}",
                 {region: "'us'"},
@@ -115,13 +119,14 @@ def draw_statement(rng: random.Random, keys: int, schema: TableSchema) -> Statem
                 lambda row: row | {region: "us"},
             )
         case _:
+            used = [REGION, AMOUNT]
             drawn = (
                 f"{region} = 'us' AND {amount} > {key}",
                 {region: "NULL", **rich},
                 lambda row: row[region] == "us" and row[amount] > key,
                 lambda row: _richer(amount)(row) | {region: None},
             )
-    return _statement(schema, (), *drawn)
+    return _statement([schema.by_id[each] for each in used], *drawn)
 
 
 def _on_extra(rng: random.Random, schema: TableSchema, column: Column) -> Statement:
@@ -130,35 +135,35 @@ def _on_extra(rng: random.Random, schema: TableSchema, column: Column) -> Statem
     rich = {amount: f"{amount} + 1000000"}
     match rng.randrange(3):
         case 0:
+            used = [column]
             drawn = (f"{name} = {value!r}", {}, lambda row: row[name] == value, None)
         case 1:
+            used = [column, schema.by_id[AMOUNT]]
             drawn = (f"{name} IS NULL", rich, lambda row: row[name] is None, _richer(amount))
         case _:
+            used = [column, schema.by_id[AMOUNT]]
             drawn = (
                 f"NOT ({name} = {value!r})",
                 {name: repr(value), **rich},
                 lambda row: row[name] not in {value, None},
                 lambda row: _richer(amount)(row) | {name: value},
             )
-    return _statement(schema, (column,), *drawn)
+    return _statement(used, *drawn)
 
 
 def _statement(
-    schema: TableSchema,
-    extras: Iterable[Column],
+    used: Iterable[Column],
     where: str,
     assignments: dict[str, str],
     matches: Callable[[Named], bool],
     change: Callable[[Named], Named] | None,
 ) -> Statement:
-    columns = (*(schema.by_id[each] for each in (ID, REGION, AMOUNT)), *extras)
-
     def becomes(row: Named) -> Named | None:
         if not matches(row):
             return row
         return None if change is None else change(row)
 
-    typed = {column.name: column.kind for column in columns}
+    typed = {column.name: column.kind for column in used}
     return Statement(where, assignments, typed, becomes)
 
 
