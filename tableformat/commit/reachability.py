@@ -9,9 +9,11 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 
 from tableformat.catalog.base import TableState
+from tableformat.errors import InvalidInputError
 from tableformat.files.manifest_store import load_manifest, load_manifest_list
 from tableformat.spec.manifest_file import ManifestFile
 from tableformat.store.base import ObjectStore
+from tableformat.store.locations import canonical_location
 
 
 @dataclass(slots=True)
@@ -51,8 +53,16 @@ class Reachable:
 
 
 def live_locations(store: ObjectStore, manifest: ManifestFile) -> set[str]:
-    """Locations of the live data and delete files of a manifest."""
-    return {entry.data_file.file_path for entry in load_manifest(store, manifest) if entry.is_live}
+    """Locations of the live data and delete files of a manifest, in their canonical spelling.
+
+    Writers spell the same file in several ways (`s3a://`, `file:/`). One that is no location at all
+    stays as it is: stores refuse it, too.
+    """
+    return {
+        _canonical(entry.data_file.file_path)
+        for entry in load_manifest(store, manifest)
+        if entry.is_live
+    }
 
 
 def statistics_locations(metadata: TableMetadata) -> set[str]:
@@ -77,3 +87,10 @@ def reachable_locations(store: ObjectStore, state: TableState) -> set[str]:
         *reachable.manifests,
         *reachable.content_files,
     }
+
+
+def _canonical(location: str) -> str:
+    try:
+        return canonical_location(location)
+    except InvalidInputError:
+        return location
