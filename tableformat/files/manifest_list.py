@@ -257,6 +257,9 @@ def _manifest(values: list[Any]) -> ManifestFile:
         raise MalformedAvroError(f"a manifest has a negative sequence number: {values[0]}")
     if values[15] is not None and values[15] < 0:
         raise MalformedAvroError(f"a manifest has a negative first_row_id: {values[0]}")
+    if values[15] is not None and content != ManifestContent.DATA:
+        # Taken for deletes, a manifest of data would be skipped, and its rows with it (R82).
+        raise MalformedAvroError(f"a manifest of deletes has a first_row_id: {values[0]}")
     partitions = values[13]
     return ManifestFile(
         manifest_path=values[0],
@@ -274,7 +277,7 @@ def _manifest(values: list[Any]) -> ManifestFile:
         deleted_rows_count=values[12],
         partitions=None if partitions is None else tuple(_summary(each) for each in partitions),
         key_metadata=values[14],
-        first_row_id=values[15] if content == ManifestContent.DATA else None,
+        first_row_id=values[15],
     )
 
 
