@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from lock import LockManager
 from maintenance.tasks.base import LOCK_TIMEOUT_MS, TaskRun, run_task
 from maintenance.tasks.options import RemoveOrphansOptions
+from maintenance.tasks.own_folders import check_own_folders
 from maintenance.tasks.reports import RemoveOrphansReport
 from tableformat import Table
 from tableformat.catalog.base import TableState
@@ -63,7 +64,7 @@ def remove_orphans(
 
     Raises:
         InvalidInputError: An age below the minimum, `gc.enabled` = false, or another table inside
-            this one's folders. Nothing was deleted.
+            this one's folders, or around them. Nothing was deleted.
         FencedError, lock.LeaseLostError: Another holder of the lock has taken over; deleting
             stopped.
         CorruptDataError, NotFoundError: A snapshot cannot be read, so what it needs is not known;
@@ -104,6 +105,7 @@ class _Removal:
     def run(self) -> RemoveOrphansReport:
         run, runtime = self.task, self.task.environment.runtime
         _check_gc(run.table.state)
+        check_own_folders(run.environment, run.table.state)
         now_ms = runtime.clock.now_ms()  # before the listing: a file is never older than it is
         listed = _list(run.environment.store, run.table.state)
         runtime.fail_point("orphans.after_list")
