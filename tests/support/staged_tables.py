@@ -15,10 +15,11 @@ from tableformat.commit.engine import CommitResult, commit
 from tableformat.files.deletion_vector import build_positions
 from tableformat.files.dv_file import DeletionVector, write_deletion_vectors
 from tableformat.paths import data_file_locations, equality_delete_locations, puffin_locations
-from tableformat.spec.data_file import DataFile
+from tableformat.spec.data_file import DataFile, FileContent
 from tableformat.write.data_files import write_data_files
 from tableformat.write.equality_deletes import write_equality_deletes
 from tests.support.memory_tables import memory_catalog
+from tests.support.scan_tables import PATH_FIELD, POS_FIELD, write_parquet
 
 SCHEMA = pa.schema([("id", pa.int64()), ("region", pa.string()), ("note", pa.string())])
 Row = tuple[int | None, str | None, str]
@@ -83,6 +84,28 @@ class StagedTable:
             ],
             location_for=puffin_locations(self.table.state.metadata, self.environment.runtime.ids),
             placement="packed",
+        )
+
+    def position_deletes(
+        self, positions: Mapping[str, Iterable[int]], files: Iterable[DataFile]
+    ) -> DataFile:
+        """A position delete file as v2 has them; the data files are of one partition."""
+        [file] = {file.partition_key: file for file in files}.values()
+        pairs = sorted((path, at) for path, found in positions.items() for at in found)
+        rows = pa.table(
+            [[path for path, _ in pairs], [at for _, at in pairs]],
+            schema=pa.schema([PATH_FIELD, POS_FIELD]),
+        )
+        location = data_file_locations(self.table.state.metadata, self.environment.runtime.ids)("")
+        return DataFile(
+            content=FileContent.POSITION_DELETES,
+            file_path=location,
+            file_format="PARQUET",
+            spec_id=file.spec_id,
+            partition=file.partition,
+            record_count=len(pairs),
+            file_size_in_bytes=write_parquet(self.environment.store, location, rows),
+            referenced_data_file=pairs[0][0] if len(positions) == 1 else None,
         )
 
     def commit(
