@@ -23,7 +23,12 @@ from tableformat.commit.engine import CommitResult, commit
 from tableformat.commit.history import snapshots_by_id, walk_back
 from tableformat.commit.retry import RetryPolicy
 from tableformat.environment import Environment
-from tableformat.errors import CommitConflictError, CommitUnknownError, CorruptDataError
+from tableformat.errors import (
+    CommitConflictError,
+    CommitUnknownError,
+    CorruptDataError,
+    InvalidInputError,
+)
 from tableformat.spec.data_file import DataFile
 from tableformat.spec.names import BATCH_ID, MAIN_BRANCH, OTHER_QUERY_BATCH, QUERY_ID
 
@@ -36,10 +41,22 @@ HEAD_LOSSES = RetryPolicy(
 
 @dataclass(frozen=True, slots=True)
 class BatchId:
-    """Which batch of which query. The query id is as unique as the checkpoint it belongs to."""
+    """Which batch of which query. The query id is as unique as the checkpoint it belongs to.
+
+    Raises:
+        InvalidInputError: The query id is empty, or the number negative.
+    """
 
     query_id: str
     number: int
+
+    def __post_init__(self) -> None:
+        if not self.query_id or self.number < 0:
+            raise InvalidInputError(
+                "a batch needs the name of its query and a number from 0 on",
+                query_id=repr(self.query_id),
+                batch_id=self.number,
+            )
 
     @property
     def summary(self) -> dict[str, str]:

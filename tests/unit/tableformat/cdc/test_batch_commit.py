@@ -10,7 +10,12 @@ from tableformat.cdc.batch_commit import BatchId, commit_batch, committed_batch
 from tableformat.commit.changeset import CommitKind
 from tableformat.commit.engine import CommitResult
 from tableformat.commit.refs import replace_branch
-from tableformat.errors import CommitConflictError, CommitUnknownError, CorruptDataError
+from tableformat.errors import (
+    CommitConflictError,
+    CommitUnknownError,
+    CorruptDataError,
+    InvalidInputError,
+)
 from tableformat.spec.names import BATCH_ID, OTHER_QUERY_BATCH, QUERY_ID
 from tests.support.commit_tables import IDENTIFIER, CommitTable
 
@@ -154,6 +159,12 @@ def test_request_that_never_lands_is_repeated() -> None:
     table.catalog.before_commit = broken
     assert write(table, 0) is not None
     assert live(table) == ["q-0"]
+
+
+@pytest.mark.parametrize(("query", "number"), [("", 0), ("a", -1)])
+def test_batch_that_could_not_be_found_again_is_refused(query: str, number: int) -> None:
+    with pytest.raises(InvalidInputError, match=f"number from 0 on.*batch_id={number}"):
+        write(CommitTable(), number, query=query)
 
 
 def test_batch_id_that_is_no_number_is_corrupt() -> None:
