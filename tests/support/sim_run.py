@@ -286,6 +286,8 @@ class _Simulation:
             rows, keys = tuple(checkpoint.current.values()), frozenset(checkpoint.keys)
             if not checkpoint.inserted and not keys:
                 continue
+            if not checkpoint.inserted:
+                typed = {columns[0].name: columns[0].kind}
             self.checkpoints += 1
             with self.operation(actor, Operation(actor.name, "stage", rows, keys, typed)):
                 commit_checkpoint(
