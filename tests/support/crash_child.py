@@ -5,16 +5,24 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing.process import BaseProcess
+from pathlib import Path
 from typing import Any
 
 import tableformat as tf
-from lock import LeaseManager, open_lock
+from lock import LeaseManager, LockError, open_lock
 from tableformat import Table
+from tableformat.errors import TableError
+from tests.support.goals import goal
 
 LEASE_MS = 1_500  # of who is killed: gone soon, and never lost to a busy machine before that
 PATIENT_LEASE_MS = 30_000  # of who lives
 KILLED = -signal.SIGKILL
+REFUSED = 7
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["tests.support.crash_child", "resolver", "tableformat"])
@@ -40,6 +48,13 @@ def short_lock(table: Table, lease_ms: int | None = None) -> LeaseManager:
     )
 
 
+def started(task: Callable[..., Any], *arguments: Any) -> BaseProcess:
+    """A child that runs `task(*arguments)`."""
+    child = _CONTEXT.Process(target=task, args=arguments)
+    child.start()
+    return child
+
+
 def run_until_killed(
     task: Callable[..., Any], warehouse: str, name: str, *, point: str, hits: int = 1
 ) -> int:
@@ -48,22 +63,63 @@ def run_until_killed(
     Returns:
         Its exit code: `KILLED`, or 0 when it never came that far.
     """
-    child = _CONTEXT.Process(target=_child, args=(task, warehouse, name, point, hits))
-    child.start()
+    child = started(_child, task, warehouse, name, point, hits)
     child.join(120)
     assert child.exitcode is not None, "the child hangs"
+    measure = "G17" if point.startswith("index.") else "G4"
+    goal(measure, kills=child.exitcode == KILLED)
     return child.exitcode
 
 
-def _child(task: Callable[..., Any], warehouse: str, name: str, point: str, hits: int) -> None:
+@contextmanager
+def stopped(
+    task: Callable[..., Any], warehouse: str, name: str, *, point: str
+) -> Iterator[Callable[[], int]]:
+    """A child that runs `task(table)` and stands still at `point` for as long as the block wants.
+
+    Yields:
+        What lets it go on, waits for its end and gives its exit code: 0, or `REFUSED` when the
+        task ended with an error of the product.
+    """
+    child = started(_child, task, warehouse, name, point, 1, signal.SIGSTOP)
+    assert child.pid is not None
+    while Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
+        assert child.is_alive(), f"it never came to {point}"
+        time.sleep(0.01)
+
+    def go_on() -> int:
+        assert child.pid is not None
+        os.kill(child.pid, signal.SIGCONT)
+        child.join(120)
+        assert child.exitcode is not None, "the child hangs"
+        return child.exitcode
+
+    try:
+        yield go_on
+    finally:
+        child.kill()
+        child.join()
+
+
+def _child(
+    task: Callable[..., Any],
+    warehouse: str,
+    name: str,
+    point: str,
+    hits: int,
+    sent: signal.Signals = signal.SIGKILL,
+) -> None:
     table = open_table(warehouse, name)
     left = hits
 
-    def die(_name: str) -> None:
+    def strike(_name: str) -> None:
         nonlocal left
         left -= 1
         if left == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), sent)
 
-    table.environment.runtime.fail_points.armed[point] = die
-    task(table)
+    table.environment.runtime.fail_points.armed[point] = strike
+    try:
+        task(table)
+    except (TableError, LockError):
+        sys.exit(REFUSED)

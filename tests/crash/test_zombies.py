@@ -1,0 +1,78 @@
+"""Processes that stand still for longer than their lease, and go on when another has taken over."""
+
+from __future__ import annotations
+
+import pytest
+
+from maintenance.tasks.compact import compact
+from maintenance.tasks.options import CompactOptions
+from resolver import resolve
+from tests.crash.test_resolver_kills import NAME, History
+from tests.support.crash_child import REFUSED, open_table, short_lock, stopped
+
+# Where it stands still, and how it must end when it still had something to publish.
+RESOLVE_POINTS = {
+    "lock.after_acquire": None, "resolve.after_read": REFUSED, "resolve.after_match": REFUSED,
+    "resolve.after_dv_write": REFUSED, "commit.before_swap": REFUSED,
+    "catalog.before_swap": REFUSED, "catalog.after_swap": None, "resolve.before_trim": None,
+}  # fmt: skip
+COMPACT_POINTS = {
+    "compact.after_plan": REFUSED, "compact.after_write": REFUSED, "catalog.before_swap": REFUSED,
+    "catalog.after_swap": None,
+}  # fmt: skip
+
+
+def run_resolve(table):
+    resolve(table, lock=short_lock(table))
+
+
+def run_compact(table):
+    compact(table, CompactOptions(rewrite_all=True), lock=short_lock(table))
+
+
+@pytest.fixture
+def history(tmp_path):
+    history = History(tmp_path)
+    history.stage([(1, "us", 1), (9, "eu", 1)], deletes=[2])
+    return history
+
+
+def take_over(history: History, folder) -> None:
+    """Another machine waits for the lease, and resolves what is there by then."""
+    history.table.refresh()
+    history.stage([(1, "eu", 2), (3, "us", 2)], deletes=[9])
+    table = open_table(history.warehouse, NAME)
+    report = resolve(table, lock=short_lock(table), index_directory=folder)
+    assert report.staged_snapshots >= 1
+
+
+@pytest.mark.parametrize("point", RESOLVE_POINTS)
+def test_resolve_that_stood_still_past_its_lease_changes_nothing_more(history, point, tmp_path):
+    with stopped(run_resolve, history.warehouse, NAME, point=point) as go_on:
+        take_over(history, tmp_path / "other-index")
+        left = open_table(history.warehouse, NAME).state.metadata
+        ended = go_on()
+    expected = RESOLVE_POINTS[point]
+    assert expected is None or ended == expected
+    now = open_table(history.warehouse, NAME).state.metadata
+    assert now.refs == left.refs
+    history.table.refresh()
+    history.stage([(4, "us", 3)], deletes=[1])
+    run_resolve(open_table(history.warehouse, NAME))
+    history.check()
+
+
+@pytest.mark.parametrize("point", COMPACT_POINTS)
+def test_compaction_that_stood_still_past_its_lease_changes_nothing_more(history, point, tmp_path):
+    with stopped(run_compact, history.warehouse, NAME, point=point) as go_on:
+        take_over(history, tmp_path / "other-index")
+        left = open_table(history.warehouse, NAME).state.metadata
+        ended = go_on()
+    expected = COMPACT_POINTS[point]
+    assert expected is None or ended == expected
+    now = open_table(history.warehouse, NAME).state.metadata
+    assert now.refs == left.refs
+    history.table.refresh()
+    history.stage([(4, "us", 3)], deletes=[1])
+    run_resolve(open_table(history.warehouse, NAME))
+    history.check()
