@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import struct
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -48,7 +48,8 @@ class Operation:
     """What an actor asked for. `keys` die in rows staged before, `rows` come.
 
     `typed` are the columns it names, with the types it takes them for; those of `rows` come first.
-    `becomes` is the meaning of an SQL statement: what a row is after it, None when it goes.
+    `becomes` is the meaning of an SQL statement: what a row is after it, None when it goes; what
+    `inserts`, given the keys that are there, gives comes anew.
     `shows` says whether a schema and a partition spec are as a change of structure wants them.
     """
 
@@ -60,17 +61,21 @@ class Operation:
     ids: list[int] = field(default_factory=list)
     outcome: str = "running"
     becomes: Callable[[Named], Named | None] | None = None
+    inserts: Callable[[set[int]], tuple[Row, ...]] | None = None
     shows: Callable[[TableSchema, Spec], bool] | None = None
     text: str = ""  # for the log
     since: int = 0  # swaps seen when it began
     shown: bool = False
     bound: tuple[TableSchema, tuple[Row, ...]] | None = None  # what a stage has landed as
 
-    def rows_under(self, schema: TableSchema) -> list[Row] | None:
-        """`rows` written under `schema`; None: they cannot be."""
+    def rows_under(
+        self, schema: TableSchema, rows: tuple[Row, ...] | None = None
+    ) -> list[Row] | None:
+        """`rows`, by default its own, written under `schema`; None: they cannot be."""
         if not schema.takes(self.typed):
             return None
-        bound = schema.bound(list(self.typed)[: len(self.rows[0])] if self.rows else (), self.rows)
+        rows = self.rows if rows is None else rows
+        bound = schema.bound(list(self.typed)[: len(rows[0])] if rows else (), rows)
         return None if bound is None else [schema.row(row) for row in bound]
 
 
@@ -78,13 +83,15 @@ class Operation:
 class MainState:
     """Rows of a main snapshot, and how many staged snapshots are in them.
 
-    `changes`: what the statement that made it has made of a row of its parent.
+    `changes`: what the statement that made it has made of a row of its parent; `inserted`: the
+    rows it brought.
     """
 
     rows: Counter[Row]
     published: int
     schema: TableSchema
     changes: Callable[[Row], Row | None] | None = None
+    inserted: Counter[Row] = field(default_factory=Counter)
 
 
 class Oracle:
@@ -105,6 +112,7 @@ class Oracle:
         self.spec: Spec = ()
         self.metadata: dict[str, Any] = {}
         self.identities: dict[int, dict[int, tuple[Row, int]]] = {}
+        self.head_keys: dict[tuple[str, int], int] = {}  # of the snapshot read last
         self.evolving: list[Operation] = []
         self._files: dict[str, FileRows] = {}
         self._rows: dict[tuple[str, int], list[Row]] = {}
@@ -272,13 +280,13 @@ class Oracle:
         stored = self.identities.get(snapshot.get("parent-snapshot-id", -1), {})
         new = states[0].schema
         if operation.becomes is not None:
-            expected = [
-                _changed_identities(stored, state, old, snapshot["sequence-number"])
-                for state in states
+            number = snapshot["sequence-number"]
+            expected = [_changed_identities(stored, state, old, number) for state in states]
+            fits = [
+                _only_inserted(now, each, stored, state.inserted, number)
+                for each, state in zip(expected, states, strict=True)
             ]
-            assert now in expected, (
-                f"a statement changed {set(now.items()) ^ set(expected[0].items())}"
-            )
+            assert any(fits), f"a statement changed {set(now.items()) ^ set(expected[0].items())}"
             return
         before = {i: (moved(row, old, new), updated) for i, (row, updated) in stored.items()}
         if operation.kind == "rewrite":
@@ -334,7 +342,19 @@ class Oracle:
                     became = changes(row)
                     if became is not None:
                         after[became] += count
-                yield MainState(after, parent.published, schema, changes)
+                new = self._inserted(operation, bound, parent, schema)
+                if new is not None:
+                    yield MainState(after + new, parent.published, schema, changes, new)
+
+    def _inserted(
+        self, operation: Operation, bound: TableSchema, parent: MainState, schema: TableSchema
+    ) -> Counter[Row] | None:
+        """Rows that a statement brings; None: not under this schema."""
+        if operation.inserts is None:
+            return Counter()
+        given = operation.inserts({row[0] for row in parent.rows})
+        rows = operation.rows_under(bound, given)
+        return None if rows is None else Counter(moved(row, bound, schema) for row in rows)
 
     def _published(
         self, before: Counter[Row], done: int, snapshot: dict[str, Any], schema: TableSchema
@@ -372,6 +392,7 @@ class Oracle:
         }
         found: Counter[Row] = Counter()
         identities: dict[int, tuple[Row, int]] = {}
+        self.head_keys = {}
         for file in checked.live:
             if file.content == 0:
                 rows, stored = self.rows_of(file, schema), self._files[file.path]
@@ -381,6 +402,7 @@ class Oracle:
                     if at in gone:
                         continue
                     found[row] += 1
+                    self.head_keys[file.path, at] = row[0]
                     kept, updated = stored.row_ids[at], stored.updates[at]
                     row_id = (file.first_row_id or 0) + at if kept is None else kept
                     assert row_id not in identities, f"row id {row_id} twice"
@@ -402,6 +424,19 @@ class Oracle:
                 checked = check_snapshot(self.read, metadata, snapshot)
             for file in checked.live:
                 self.read(file.path)
+
+    def check_index(self, entries: Iterable[tuple[bytes, str, int]]) -> None:
+        """An index of main's head names its live rows, no others, by keys one to one (I5, I19)."""
+        head = self.refs["main"]
+        metadata = read_metadata(self.read, self.location)
+        snapshot = next(s for s in metadata["snapshots"] if s["snapshot-id"] == head)
+        self.read_rows(metadata, snapshot, self.main[head].schema)
+        found = {(path, position): key for key, path, position in entries}
+        assert found.keys() == self.head_keys.keys(), (
+            f"the index is off by {set(found) ^ set(self.head_keys)}"
+        )
+        pairs = {(found[at], key) for at, key in self.head_keys.items()}
+        assert len(pairs) == len({each for each, _ in pairs}) == len({key for _, key in pairs})
 
     def rows_of(self, file: LiveFile, schema: TableSchema) -> list[Row]:
         """A data file's rows under a schema, dead ones too."""
@@ -442,6 +477,23 @@ def _changed_identities(
             same = became == moved(row, old, state.schema)
             after[row_id] = (became, updated if same else sequence_number)
     return after
+
+
+def _only_inserted(
+    now: dict[int, tuple[Row, int]],
+    expected: dict[int, tuple[Row, int]],
+    before: dict[int, tuple[Row, int]],
+    inserted: Counter[Row],
+    sequence_number: int,
+) -> bool:
+    """Whether `now` is `expected` and the inserted rows, under ids that nobody had."""
+    more = {row_id: each for row_id, each in now.items() if row_id not in expected}
+    return (
+        all(now.get(row_id) == each for row_id, each in expected.items())
+        and not more.keys() & before.keys()
+        and all(updated == sequence_number for _, updated in more.values())
+        and Counter(row for row, _ in more.values()) == inserted
+    )
 
 
 def spec_of(metadata: dict[str, Any], spec_id: int) -> Spec:

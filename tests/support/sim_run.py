@@ -35,10 +35,12 @@ from tableformat.environment import Environment
 from tableformat.errors import (
     CommitConflictError,
     CommitUnknownError,
+    CorruptDataError,
     FencedError,
     InvalidInputError,
     NotFoundError,
     StoreUnavailableError,
+    TableError,
 )
 from tableformat.runtime import Runtime
 from tableformat.store.memory import MemoryObjectStore
@@ -55,8 +57,9 @@ from tests.support.sim_draw import (
     draw_statement,
 )
 from tests.support.sim_flink import commit_checkpoint, draw_checkpoint
+from tests.support.sim_merge import draw_merge, run_merge
 from tests.support.sim_oracle import Operation, Oracle
-from tests.support.sim_schema import AMOUNT, ID, Column, Row, TableSchema, in_schema
+from tests.support.sim_schema import AMOUNT, ID, REGION, Column, Row, TableSchema, in_schema
 from tests.support.sim_seams import (
     MemoryIndexKeeper,
     SimLock,
@@ -210,9 +213,16 @@ class _Simulation:
             yield
         except EXPECTED_ERRORS as error:
             self.oracle.settle(operation, type(error).__name__)
-        except NotFoundError:
-            # An expirer took what a stale plan was reading, or there is nothing yet to work on.
-            if operation.kind in {"stage", "append"} and not self.world.profile.has_expirer:
+        except CorruptDataError as error:
+            if not self._names_damage(error):
+                raise
+            self.oracle.settle(operation, "CorruptDataError")
+        except NotFoundError as error:
+            # An expirer took what a stale plan was reading, there is nothing yet to work on, or a
+            # damaged copy is missing.
+            is_writer = operation.kind in {"stage", "append"}
+            expects = not is_writer or self.world.profile.has_expirer
+            if not expects and not self._names_damage(error):
                 raise
             self.oracle.settle(operation, "NotFoundError")
         except InvalidInputError as error:
@@ -225,6 +235,10 @@ class _Simulation:
             raise
         else:
             self.oracle.settle(operation, "ok")
+
+    def _names_damage(self, error: TableError) -> bool:
+        """Whether an error says which file is damaged."""
+        return error.context.get("location") in self.world.damaged
 
     def _may_stop(self, operation: Operation) -> bool:
         """Refusals that are right: a target that moved away, a position nobody can prove (R18)."""
@@ -313,6 +327,9 @@ class _Simulation:
         load = self.table(self.environment(actor))
         while True:
             actor.sleep(actor.rng.random() * 4_000)
+            if actor.rng.random() < 0.3:
+                self.merge(actor, load)
+                continue
             drawn = draw_statement(actor.rng, self.world.profile.keys, self.known(actor))
             mode = actor.rng.choice(["merge-on-read", "copy-on-write"])
             text = f"{drawn.assignments} where {drawn.where}"
@@ -327,6 +344,28 @@ class _Simulation:
                 self.world.outcomes["rows changed by statements"] += result.updated_rows + (
                     result.deleted_rows or 0
                 )
+
+    def merge(self, actor: Actor, load: Callable[[], Table]) -> None:
+        """One MERGE; as serializable as the other statements."""
+        schema = self.known(actor)
+        lasting = [schema.by_id[each] for each in (ID, REGION, AMOUNT)]
+        merge = draw_merge(
+            actor.rng, schema, self.world.profile.keys, lambda: self.rows_of(actor, lasting)
+        )
+        if not merge.source:
+            return
+        mode = actor.rng.choice(["merge-on-read", "copy-on-write"])
+        operation = Operation(
+            actor.name,
+            "statement",
+            typed=merge.typed,
+            becomes=merge.becomes,
+            inserts=merge.inserted,
+            text=f"merge {merge.source} on {merge.on} {merge.clauses}",
+        )
+        with self.operation(actor, operation):
+            changed = run_merge(load().environment, IDENTIFIER, merge, mode)
+            self.world.outcomes["rows changed by merges"] += changed
 
     def evolve(self, actor: Actor) -> None:
         """Changes of schema and partition spec, planned on what the table is like at the time."""
@@ -503,7 +542,22 @@ class _Simulation:
         assert stopped or not oracle.waiting, f"idle, but {oracle.waiting} staged snapshots wait"
         if oracle.location:
             oracle.check_everything()
+            self._check_index(keeper)
             self._time_travel()
+
+    def _check_index(self, keeper: MemoryIndexKeeper) -> None:
+        index = keeper.index
+        if index is None or index.binding.snapshot_id != self.oracle.refs.get("main"):
+            return
+        files = index.files()
+        self.oracle.check_index(
+            (key, files[file_id].file_path, position)
+            for each in index.entries()
+            for key, file_id, position in zip(
+                each.keys.to_list(), each.file_id.tolist(), each.position.tolist(), strict=True
+            )
+        )
+        self.world.outcomes["indexes checked"] += 1
 
     def _time_travel(self) -> None:
         """The product's own scan agrees on all retained snapshots of main, and on main now."""

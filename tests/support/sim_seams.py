@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,17 +16,20 @@ from resolver.index_keeper import LocalIndexKeeper, TargetHead, _live_rows, inde
 from tableformat.catalog.base import Identifier
 from tableformat.catalog.memory import MemoryPointers
 from tableformat.environment import Environment
-from tableformat.errors import StoreUnavailableError
+from tableformat.errors import AlreadyExistsError, StoreUnavailableError
 from tableformat.store.base import ObjectInfo
 from tableformat.store.memory import MemoryObjectStore, _MemoryOutput
 from tests.support.lying_lock import GrantAllLock, GrantedLease
-from tests.support.sim_world import Actor, Crash, Halt, World
+from tests.support.sim_world import Actor, Crash, Halt, Profile, World
 
 LEASE_MS = 8_000
 
 
 class SimStore:
-    """An actor's way to the shared store: slow, failing before or after the effect."""
+    """An actor's way to the shared store: slow, failing before or after the effect.
+
+    What a read finds may be damaged for a while: the copy that answers is not the only one.
+    """
 
     def __init__(self, actor: Actor, shared: MemoryObjectStore) -> None:
         self._actor = actor
@@ -34,20 +37,26 @@ class SimStore:
 
     def get(self, location: str, *, offset: int = 0, length: int | None = None) -> bytes:
         self._before("get", location)
-        return self._shared.get(location, offset=offset, length=length)
+        return self._copy_of(location).get(location, offset=offset, length=length)
 
     def size_bytes(self, location: str) -> int:
         self._before("size", location)
-        return self._shared.size_bytes(location)
+        return self._copy_of(location).size_bytes(location)
 
     def put(self, location: str, data: bytes | memoryview) -> None:
         self._before("put", location)
+        again = partial(self._deliver, location, bytes(data))
+        if self._strikes("store late", self._profile.store_late):
+            self._actor.world.later(again)
+            raise StoreUnavailableError("simulated: no answer, lands later", location=location)
         self._shared.put(location, data)
+        if self._strikes("store twice", self._profile.store_twice):
+            self._actor.world.later(again)
         self._after("put", location)
 
     def open_input(self, location: str) -> Any:
         self._before("open", location)
-        return self._shared.open_input(location)
+        return self._copy_of(location).open_input(location)
 
     def open_output(self, location: str) -> Any:
         return _MemoryOutput(self, location)  # type: ignore[arg-type] # it only calls `put`
@@ -58,8 +67,38 @@ class SimStore:
 
     def delete(self, locations: Sequence[str]) -> None:
         self._before("delete", " ".join(locations))
+        if self._strikes("store late", self._profile.store_late):
+            self._actor.world.later(partial(self._shared.delete, list(locations)))
+            raise StoreUnavailableError("simulated: no answer, lands later")
         self._shared.delete(locations)
+        if self._strikes("store twice", self._profile.store_twice):
+            self._actor.world.later(partial(self._shared.delete, list(locations)))
         self._after("delete", "")
+
+    @property
+    def _profile(self) -> Profile:
+        return self._actor.world.profile
+
+    def _strikes(self, fault: str, rate: float) -> bool:
+        return self._actor.is_running_here and self._actor.world.strikes(fault, rate)
+
+    def _deliver(self, location: str, data: bytes) -> None:
+        with suppress(AlreadyExistsError):
+            self._shared.put(location, data)
+
+    def _copy_of(self, location: str) -> MemoryObjectStore:
+        """The store to read an object from: another one while its copy is damaged."""
+        world = self._actor.world
+        rare = location.endswith((".avro", ".json"))  # and read all the time
+        if self._strikes("damage", self._profile.damage * (1 if rare else 6)):
+            world.damage(location, self._shared.get(location))
+        copy = world.damaged_copy(location)
+        if copy is None:
+            return self._shared
+        view = MemoryObjectStore()
+        if copy.data is not None:
+            view.put(location, copy.data)
+        return view
 
     def _before(self, operation: str, location: str) -> None:
         actor = self._actor
@@ -115,7 +154,7 @@ class SimPointers:
             raise StoreUnavailableError("simulated catalog 503, nothing done")
         if world.strikes("swap late", profile.swap_late):
             land = partial(self._shared.swap, identifier, expected=expected, new=new)
-            world.late.append((world.steps + world.rng.randint(1, 60), lambda: (land(), None)[1]))
+            world.later(lambda: (land(), None)[1])
             raise TimeoutError("simulated: no answer, lands later")
         swapped = self._shared.swap(identifier, expected=expected, new=new)
         world.log(f"swap {swapped} {new}")

@@ -63,6 +63,9 @@ class Profile:
     changes_schema: bool
     changes_spec: bool
     starts_narrow: bool  # `id` and `amount` are int, and may become long
+    store_late: float  # no answer; the put or delete lands later
+    store_twice: float  # delivered again later
+    damage: float  # the copy that is read is damaged, for a while
     flink: str | None  # vectors | positions: how a foreign writer deletes rows of its own commit
 
     @staticmethod
@@ -105,7 +108,18 @@ class Profile:
             flink=rng.choice(
                 [None, None, "vectors", "vectors" if partition_by or moves else "positions"]
             ),
+            store_late=rate(0.0, 0.0, 0.002, 0.02),
+            store_twice=rate(0.0, 0.01),
+            damage=rate(0.0, 0.0, 0.002, 0.01),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class DamagedCopy:
+    """What reads of an object find until a step; `data` None: nothing."""
+
+    until: int
+    data: bytes | None
 
 
 @dataclass(eq=False)
@@ -197,6 +211,7 @@ class World:
         self.now_ms = float(START_MS)
         self.steps = 0
         self.actors: list[Actor] = []
+        self.damaged: dict[str, DamagedCopy] = {}
         self.late: list[tuple[int, Callable[[], None]]] = []
         self.faults: Counter[str] = Counter()
         self.outcomes: Counter[str] = Counter()
@@ -227,6 +242,34 @@ class World:
         self.faults[fault] += 1
         self.log(f"fault {fault}")
         return True
+
+    def later(self, land: Callable[[], None]) -> None:
+        """Let an effect happen some steps from now."""
+        self.late.append((self.steps + self.rng.randint(1, 60), land))
+
+    def damage(self, location: str, data: bytes) -> None:
+        """Damage the copy of an object that reads find, for up to 80 steps."""
+        # Nothing in JSON and Avro would show a flipped bit.
+        flips = location.endswith((".parquet", ".puffin"))
+        kind = self.rng.choice(["missing", "cut", "empty", *["flipped"] * 4 * flips])
+        found: bytes | None = None
+        if kind == "cut":
+            found = data[: self.rng.randrange(len(data))]
+        elif kind == "empty":
+            found = b""
+        elif kind == "flipped":
+            at = self.rng.randrange(len(data))
+            flipped = bytearray(data)
+            flipped[at] ^= 1 << self.rng.randrange(8)
+            found = bytes(flipped)
+        self.outcomes[f"copies {kind}"] += 1
+        self.log(f"{kind} {location}")
+        self.damaged[location] = DamagedCopy(self.steps + self.rng.randint(1, 80), found)
+
+    def damaged_copy(self, location: str) -> DamagedCopy | None:
+        """What reads of an object find now; None: the object itself."""
+        copy = self.damaged.get(location)
+        return copy if copy is not None and self.steps <= copy.until else None
 
     def fail(self, text: str) -> None:
         """Record the first violation; the run ends at the next hand-over."""
