@@ -18,6 +18,9 @@ from __future__ import annotations
 
 from typing import Any
 
+# Characters of the message, of the advice and of each context value that are shown.
+PART_LENGTH_MAX = 1000
+
 
 class LockError(Exception):
     """Base of all lock errors; never raised itself.
@@ -35,15 +38,27 @@ class LockError(Exception):
         self.context: dict[str, str] = {name: str(value) for name, value in context.items()}
 
     def __str__(self) -> str:
-        parts = [self.message]
+        parts = [_one_line(self.message)]
         if self.context:
-            parts.append(", ".join(f"{name}={value}" for name, value in self.context.items()))
+            parts.append(", ".join(f"{k}={_one_line(v)}" for k, v in self.context.items()))
         if self.action:
-            parts.append(self.action)
-        return "; ".join(part.replace("\n", " ") for part in parts)
+            parts.append(_one_line(self.action))
+        return "; ".join(parts)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (_rebuild, (type(self), self.message, self.action, self.context))
+
+
+def _one_line(text: str) -> str:
+    """Fit for one line of any terminal, in any encoding: records hold what others wrote."""
+    if len(text) > PART_LENGTH_MAX:
+        text = f"{text[:PART_LENGTH_MAX]}..."
+    text = text.replace("\n", " ")
+    if text.isprintable():
+        return text
+    return "".join(
+        each if each.isprintable() else each.encode("unicode_escape").decode() for each in text
+    )
 
 
 def _rebuild(

@@ -24,7 +24,8 @@ def lock_name(*parts: str) -> str:
 
     Each part is percent-encoded, so that a dot or slash inside one cannot pass for a separator.
     """
-    return "/".join(quote(part, safe="-_") for part in parts)
+    # Python has undecodable bytes of a command line as lone surrogates.
+    return "/".join(quote(part, safe="-_", errors="surrogatepass") for part in parts)
 
 
 def check_lock_name(name: str) -> None:

@@ -27,6 +27,9 @@ from contextlib import contextmanager
 from enum import StrEnum
 from typing import Any, Self
 
+# Characters of the message, of the advice and of each context value that are shown.
+PART_LENGTH_MAX = 1000
+
 
 class ErrorKind(StrEnum):
     """What went wrong. Append-only: values are part of the interface."""
@@ -72,12 +75,12 @@ class TableError(Exception):
         self.context: dict[str, str] = {name: str(value) for name, value in context.items()}
 
     def __str__(self) -> str:
-        parts = [self.message]
+        parts = [one_line(self.message)]
         if self.context:
-            parts.append(", ".join(f"{name}={value}" for name, value in self.context.items()))
+            parts.append(", ".join(f"{k}={one_line(v)}" for k, v in self.context.items()))
         if self.action:
-            parts.append(self.action)
-        return "; ".join(part.replace("\n", " ") for part in parts)
+            parts.append(one_line(self.action))
+        return "; ".join(parts)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (_rebuild, (type(self), self.message, self.action, self.context, self.__dict__))
@@ -87,6 +90,21 @@ class TableError(Exception):
         for name, value in context.items():
             self.context.setdefault(name, str(value))
         return self
+
+
+def one_line(text: str) -> str:
+    """`text` fit for one line of any terminal, in any encoding, and not without end.
+
+    Damaged files and wrong input name things as they like, and messages quote them.
+    """
+    if len(text) > PART_LENGTH_MAX:
+        text = f"{text[:PART_LENGTH_MAX]}..."
+    text = text.replace("\n", " ")
+    if text.isprintable():
+        return text
+    return "".join(
+        each if each.isprintable() else each.encode("unicode_escape").decode() for each in text
+    )
 
 
 def _rebuild(
@@ -188,3 +206,12 @@ def error_context(**context: object) -> Iterator[None]:
     except TableError as error:
         error.with_context(**context)
         raise
+
+
+@contextmanager
+def refusing_deep_nesting(what: str) -> Iterator[None]:
+    """Python's recursion limit as a wrong input: what parses and visits trees calls itself."""
+    try:
+        yield
+    except RecursionError as error:
+        raise InvalidInputError(f"cannot read the {what}: it is nested too deeply") from error

@@ -45,3 +45,14 @@ def test_unavailable_lease_names_its_holder() -> None:
     assert LeaseUnavailableError("no", holder="compact (host a, pid 1)").holder.startswith(
         "compact"
     )
+
+
+@pytest.mark.parametrize("part", ["a\rb", "a\u2028b", "a\x1b[31mb", "a\x00b", "a\ud800b"])
+def test_error_can_be_printed_whatever_a_record_holds(part: str) -> None:
+    text = str(LeaseLostError(part, action=part, lock=part))
+    assert text.isprintable()
+    assert text.encode()
+
+
+def test_error_quotes_a_long_text_in_part() -> None:
+    assert len(str(LeaseLostError("x" * 100_000, lock="z" * 100_000))) < 3_000

@@ -57,3 +57,9 @@ def test_lock_name_that_could_do_harm_is_refused(name: str) -> None:
 def test_lease_time_out_of_range_is_refused(lease_ms: int) -> None:
     with pytest.raises(InvalidLockError):
         check_lease_ms(lease_ms)
+
+
+def test_lock_name_of_bytes_that_are_no_text_keeps_them_apart() -> None:
+    first, second = (lock_name(part) for part in ("a\udc80", "a\udc81"))
+    assert first != second
+    check_lock_name(first)

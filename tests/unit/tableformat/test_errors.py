@@ -6,11 +6,13 @@ from tableformat import errors
 from tableformat.errors import (
     CommitConflictError,
     CommitUnknownError,
+    CorruptDataError,
     ErrorKind,
     InvalidInputError,
     NotFoundError,
     TableError,
     error_context,
+    refusing_deep_nesting,
 )
 
 CLASSES = [
@@ -72,3 +74,30 @@ def test_kinds_are_append_only():
         "corrupt-data",
         "internal",
     ]
+
+
+@pytest.mark.parametrize("part", ["a\rb", "a\u2028b", "a\x1b[31mb", "a\x00b", "a\ud800b", "a\x85b"])
+def test_error_text_can_be_printed_whatever_a_file_or_a_user_named(part):
+    text = str(CorruptDataError(part, action=part, location=part))
+    assert text.isprintable()
+    assert text.encode()
+
+
+def test_error_text_quotes_a_long_name_in_part_and_keeps_it_in_the_context():
+    error = CorruptDataError("x" * 100_000, action="y" * 100_000, location="z" * 100_000)
+    assert len(str(error)) < 4_000
+    assert str(error).endswith("y...")
+    assert error.context["location"] == "z" * 100_000
+
+
+def test_text_that_fits_is_not_changed():
+    assert str(InvalidInputError("größer als 5", column="naïve")) == "größer als 5; column=naïve"
+
+
+def test_deep_nesting_is_a_wrong_input():
+    def deeper():
+        deeper()
+
+    refused = pytest.raises(InvalidInputError, match="cannot read the filter: it is nested too")
+    with refused, refusing_deep_nesting("filter"):
+        deeper()
