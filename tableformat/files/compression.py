@@ -88,8 +88,9 @@ def _decompress_stream(stored: bytes, codec: str, bytes_max: int) -> bytes:
     with pa.CompressedInputStream(pa.BufferReader(stored), codec) as stream:
         out = io.BytesIO()
         while out.tell() <= bytes_max:
-            chunk = stream.read(min(_CHUNK_BYTES, bytes_max + 1 - out.tell()))
-            if not chunk:
+            # Not `read`: it leaks what it has allocated when the data turns out to be damaged.
+            chunk = stream.read_buffer(min(_CHUNK_BYTES, bytes_max + 1 - out.tell()))
+            if not chunk.size:
                 break
             out.write(chunk)
         return out.getvalue()

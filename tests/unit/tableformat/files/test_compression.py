@@ -1,5 +1,6 @@
 import bz2
 import zlib
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -64,3 +65,20 @@ def test_snappy_that_claims_gigabytes_allocates_none():
 def test_deflate_is_raw_and_bzip2_is_plain():
     assert zlib.decompress(compress(DATA, "deflate"), wbits=-15) == DATA
     assert bz2.decompress(compress(DATA, "bzip2")) == DATA
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc")
+@pytest.mark.parametrize("codec", ["zstd", "lz4"])
+def test_damaged_data_leaves_no_memory_behind(codec):
+    """Arrow's `read` keeps the megabyte it allocated when the stream turns out to be broken."""
+    cut = stored(codec)[:-5]
+
+    def fail(times):
+        for _ in range(times):
+            with pytest.raises(MalformedDataError):
+                decompress(cut, codec, bytes_max=len(DATA))
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith("VmData"))
+
+    before_kib = fail(20)
+    assert fail(300) - before_kib < 100 * 1024
