@@ -18,6 +18,7 @@ from pathlib import Path
 
 from resolver.index.base import IndexBinding
 from resolver.index.folder import Generation, build_path, generation_path, write_atomically
+from resolver.index.stored_fields import check_fields
 from tableformat.runtime import Runtime
 
 
@@ -135,16 +136,18 @@ def _load(folder: Path, binding: IndexBinding, paths: frozenset[str]) -> BuildSt
         plan = json.loads((scratch / "PLAN").read_bytes())
         if plan["binding"] != asdict(binding) or not (scratch / "index").is_dir():
             return None  # another snapshot, or one that had become a generation already
-        return BuildState(
+        state = BuildState(
             folder=folder,
             binding=binding,
-            generation_id=str(plan["generation"]),
-            shard_count=int(plan["shards"]),
-            next_file_id=int(plan["next_file_id"]),
+            generation_id=plan["generation"],
+            shard_count=plan["shards"],
+            next_file_id=plan["next_file_id"],
             spilled=_load_log(scratch / "LOG", paths),
         )
-    except (FileNotFoundError, ValueError, TypeError, KeyError):
+        check_fields(state)
+    except (FileNotFoundError, ValueError, TypeError, KeyError, RecursionError):
         return None  # no build, or one that broke before its plan was whole
+    return state if state.shard_count > 0 else None
 
 
 def _load_log(log: Path, paths: frozenset[str]) -> dict[str, SpilledFile]:
@@ -154,8 +157,10 @@ def _load_log(log: Path, paths: frozenset[str]) -> dict[str, SpilledFile]:
     for line in log.read_text().splitlines():
         try:
             path, file_id, rows = json.loads(line)
-        except ValueError:
+            file = SpilledFile(file_id, rows)
+            check_fields(file)
+        except (ValueError, TypeError, RecursionError):
             break  # the last line, cut by a crash
         if path in paths:
-            spilled[path] = SpilledFile(file_id, rows)
+            spilled[path] = file
     return spilled

@@ -27,6 +27,7 @@ from resolver.index.base import IndexedFile
 from resolver.index.damage import damaged
 from resolver.index.entry import FILE_ID_LIMIT
 from resolver.index.shard import Shard
+from resolver.index.stored_fields import check_fields
 from tableformat.errors import InvalidInputError
 
 _ID = struct.Struct(">i")
@@ -136,13 +137,15 @@ def decode_file(data: bytes) -> IndexedFile:
     """
     try:
         path, spec_id, partition = json.loads(data)
-        return IndexedFile(
+        file = IndexedFile(
             file_path=path,
             spec_id=spec_id,
             partition=tuple(_from_json(value) for value in partition),
         )
-    except (ValueError, TypeError, KeyError, ArithmeticError) as error:
+        check_fields(file)
+    except (ValueError, TypeError, KeyError, ArithmeticError, RecursionError) as error:
         raise damaged("a file of the index dictionary cannot be read", "files") from error
+    return file
 
 
 def _to_json(value: Any) -> Any:
@@ -161,9 +164,13 @@ def _to_json(value: Any) -> Any:
 
 
 def _from_json(value: Any) -> Any:
+    if isinstance(value, list):
+        raise TypeError("a list is no partition value")
     if not isinstance(value, dict):
         return value
     ((kind, text),) = value.items()
+    if not isinstance(text, str):
+        raise TypeError("a tagged partition value is a text")
     return _TAGGED[kind](text)
 
 

@@ -126,7 +126,7 @@ def current_generation(folder: Path) -> Generation | None:
                 expected=FOLDER_FORMAT,
             )
         name, shard_count = str(current["generation"]), int(current["shards"])
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, ArithmeticError, RecursionError) as error:
         raise damaged("CURRENT of the index folder is unreadable", folder) from error
     if not _is_generation_name(name) or shard_count < 1:
         raise damaged("CURRENT of the index folder names no index", folder)

@@ -8,6 +8,7 @@ from typing import Any
 
 from resolver.index.base import IndexBinding, IndexDamagedError
 from resolver.index.damage import damaged
+from resolver.index.stored_fields import check_fields
 
 # On disk: never change the value for the same meaning of headers, keys and values.
 HEADER_FORMAT = 1
@@ -35,9 +36,11 @@ class ShardHeader:
         """
         fields = _fields(content, location)
         try:
-            return ShardHeader(**fields)
+            header = ShardHeader(**fields)
+            check_fields(header)
         except TypeError as error:
             raise _unreadable(location) from error
+        return header
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,9 +78,12 @@ class FilesHeader:
         try:
             fields["binding"] = IndexBinding(**fields["binding"])
             fields["shards"] = tuple(fields["shards"])
-            return FilesHeader(**fields)
+            header = FilesHeader(**fields)
+            check_fields(header)
+            check_fields(header.binding)
         except (TypeError, KeyError) as error:
             raise _unreadable(location) from error
+        return header
 
 
 def _fields(content: Any, location: Path) -> dict[str, Any]:

@@ -117,5 +117,5 @@ def settle(folder: Path, shards: Shards, runtime: Runtime) -> None:
 def _read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise damaged("a decided change of the index is unreadable", path) from error

@@ -150,7 +150,7 @@ class Shard:
             data = self._db.get(HEADER_KEY)
         try:
             header = json.loads(data)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, RecursionError) as error:
             raise damaged("a shard of the index has no readable header", self.path) from error
         if not isinstance(header, dict):
             raise damaged("the header of a shard is no object", self.path)

@@ -14,17 +14,21 @@ two processes that computed version 7 from version 6 cannot both have it.
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 import json
+import re
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from resolver.index.base import IndexBinding
 from resolver.index.damage import damaged
+from resolver.index.stored_fields import check_fields
 
 # On disk: never change the value for the same meaning of versions, keys and values.
 SHARED_FORMAT = 1
+
+# Names become paths: of local files, and of objects below the index's folder.
+_FILE_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,17 +132,20 @@ class IndexVersion:
                     found=body["format"],
                     expected=SHARED_FORMAT,
                 )
-            return IndexVersion(
-                number=int(body["number"]),
-                generation=str(body["generation"]),
+            version = IndexVersion(
+                number=body["number"],
+                generation=body["generation"],
                 binding=IndexBinding(**body["binding"]),
-                next_file_id=int(body["next_file_id"]),
+                next_file_id=body["next_file_id"],
                 gone_files=base64.b64decode(body["gone_files"], validate=True),
                 dictionary=_shard_of(body["dictionary"]),
                 shards=tuple(_shard_of(shard) for shard in body["shards"]),
             )
-        except (KeyError, TypeError, ValueError, binascii.Error) as error:
+            check_fields(version)
+            check_fields(version.binding)
+        except (KeyError, TypeError, ValueError, RecursionError) as error:
             raise damaged("a version of the index is unreadable", location) from error
+        return version
 
 
 def _shard_json(shard: ShardVersion) -> dict[str, Any]:
@@ -151,9 +158,17 @@ def _shard_json(shard: ShardVersion) -> dict[str, Any]:
 
 
 def _shard_of(content: dict[str, Any]) -> ShardVersion:
-    return ShardVersion(
+    shard = ShardVersion(
         state=content["state"],
         manifest_name=content["manifest_name"],
         manifest=base64.b64decode(content["manifest"], validate=True),
         files=tuple(StoredFile(**file) for file in content["files"]),
     )
+    check_fields(shard)
+    names = [shard.manifest_name]
+    for file in shard.files:
+        check_fields(file)
+        names += [file.name, file.object_name]
+    if not all(map(_FILE_NAME.fullmatch, names)):
+        raise ValueError("a file name with other characters")
+    return shard
