@@ -10,7 +10,7 @@ from __future__ import annotations
 
 # Decoded bytes of one Avro file: a floor that covers every small file, plus a multiple of the
 # stored size. Deflate reaches 1032:1 and zstd more; manifests with constant statistics 30:1.
-AVRO_DECODED_BYTES_FLOOR = 4 * 1024 * 1024
+AVRO_DECODED_BYTES_FLOOR = 1024 * 1024
 AVRO_EXPANSION_MAX = 100
 # 8 MiB is the target size of a manifest (commit.manifest.target-size-bytes); 64 MiB decoded.
 AVRO_DECODED_BYTES_MAX = 1024 * 1024 * 1024

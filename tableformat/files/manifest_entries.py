@@ -68,6 +68,9 @@ _DATA_FILE_FIELDS: Projection = {
     144: WantedField("content_offset", _INTEGRAL),
     145: WantedField("content_size_in_bytes", _INTEGRAL),
 }
+_PARTITION_KINDS = frozenset(
+    ("null", "bool", "int", "long", "float", "bytes", "str", "uuid", "decimal")
+)
 _ENTRY_FIELDS: Projection = {
     0: WantedField("status", _INTEGRAL, required=True),
     1: WantedField("snapshot_id", _INTEGRAL),
@@ -210,6 +213,8 @@ def _partition_order(record: AvroType, metadata: Mapping[str, str]) -> Sequence[
     """
     data_file = next(each.type for each in record.fields if each.field_id == _DATA_FILE_ID)
     partition = next(each.type for each in data_file.fields if each.field_id == _PARTITION_ID)
+    if any(each.type.kind not in _PARTITION_KINDS for each in partition.fields):
+        raise MalformedAvroError("a partition value is not of a primitive type")
     present = [each.field_id for each in partition.fields]
     wanted = _spec_field_ids(metadata)
     if wanted is None or wanted == present:

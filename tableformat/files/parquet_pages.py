@@ -95,6 +95,7 @@ class PageIndex:
 
     def __init__(self, source: pa.NativeFile, size_bytes: int) -> None:
         self._source = source
+        self._size_bytes = size_bytes
         self._footer = _read_footer(source, size_bytes)
         self._columns: dict[tuple[int, int], ColumnPages | None] = {}
 
@@ -117,8 +118,7 @@ class PageIndex:
             CorruptDataError: A page is damaged, or holds other rows than the index says.
         """
         parts = [
-            self._source.read_at(int(pages.size_bytes[page]), int(pages.offset[page]))
-            for page in wanted
+            self._read_at(int(pages.size_bytes[page]), int(pages.offset[page])) for page in wanted
         ]
         with _broken_structs():
             headers = [_page_header(part) for part in parts]
@@ -127,7 +127,7 @@ class PageIndex:
         # Writers that give up on a dictionary leave a full one behind: it is read when needed.
         if pages.dictionary is not None and any(header.uses_dictionary for header in headers):
             begin, end = pages.dictionary
-            dictionary = self._source.read_at(end - begin, begin)
+            dictionary = self._read_at(end - begin, begin)
         content = _file_of(self._footer, pages, dictionary, parts, headers, rows)
         reader = pq.ParquetFile(
             pa.BufferReader(content),
@@ -139,6 +139,13 @@ class PageIndex:
             raise CorruptDataError("pages hold other rows than their index says")
         return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
 
+    def _read_at(self, count: int, offset: int) -> bytes:
+        """Some bytes; their place is what the file says, and memory is taken before it is read."""
+        if not (0 <= offset <= self._size_bytes and 0 <= count <= self._size_bytes - offset):
+            raise CorruptDataError("the page index of a column leads out of the file")
+        data: bytes = self._source.read_at(count, offset)
+        return data
+
     def _load(self, row_group: int, leaf: int) -> ColumnPages | None:
         if self._footer is None:
             return None
@@ -147,7 +154,7 @@ class PageIndex:
         elements = _top_level_elements(self._footer, leaf)
         if elements is None or _CHUNK_INDEX_OFFSET not in chunk or _CHUNK_METADATA not in chunk:
             return None
-        data = self._source.read_at(chunk[_CHUNK_INDEX_LENGTH][1], chunk[_CHUNK_INDEX_OFFSET][1])
+        data = self._read_at(chunk[_CHUNK_INDEX_LENGTH][1], chunk[_CHUNK_INDEX_OFFSET][1])
         index, _ = decode_struct(data)
         locations = index[_INDEX_LOCATIONS][1][1]
         rows = group[_GROUP_ROWS][1]

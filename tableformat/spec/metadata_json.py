@@ -49,7 +49,7 @@ GZIP_SUFFIX = ".gz.metadata.json"
 COMPRESSION_CODEC = "write.metadata.compression-codec"
 METADATA_BYTES_MAX = 128 << 20  # about 100,000 snapshots with full summaries
 GZIP_RATIO_MAX = 64  # real metadata shrinks 10- to 25-fold
-_GZIP_FREE_BYTES = 8 << 20  # small files may be as repetitive as they like
+_GZIP_FREE_BYTES = 2 << 20  # small files may be as repetitive as they like
 _GZIP_MAGIC = b"\x1f\x8b"
 
 _STATISTICS_KEYS = frozenset(field.alias for field in StatisticsFile.model_fields.values())
@@ -165,7 +165,9 @@ def metadata_from_json(raw: dict[str, Any], *, location: str) -> TableMetadata:
         raise error.with_context(location=location) from error.__cause__
     except RecursionError as error:
         raise _corrupt("nested too deeply", location) from error
-    except (PydanticError, ValidationError, ValueError, TypeError, LookupError) as error:
+    except (
+        PydanticError, ValidationError, ValueError, TypeError, LookupError, ArithmeticError
+    ) as error:  # fmt: skip
         raise _explained(error, location) from error
     except AttributeError as error:  # models call methods on values of another type
         raise _corrupt("a value has the wrong type", location) from error

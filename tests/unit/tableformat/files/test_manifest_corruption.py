@@ -28,7 +28,7 @@ DELETES = ManifestContent.DELETES
 TYPED = (CorruptDataError, UnsupportedError)
 
 
-def edited(data, *, record=None, schema=None, metadata=None):
+def edited(data, *, record=None, schema=None, metadata=None, codec="null"):
     """The manifest written again by fastavro, after the records, schema or header were changed."""
     reader = fastavro.reader(io.BytesIO(data))
     records = list(reader)
@@ -41,7 +41,8 @@ def edited(data, *, record=None, schema=None, metadata=None):
     header = {k: v for k, v in reader.metadata.items() if not k.startswith("avro.")}
     header.update(metadata or {})
     out = io.BytesIO()
-    fastavro.writer(out, tree, records, metadata={k: v for k, v in header.items() if v is not None})
+    kept = {k: v for k, v in header.items() if v is not None}
+    fastavro.writer(out, tree, records, codec=codec, metadata=kept)
     return out.getvalue()
 
 
@@ -346,3 +347,32 @@ def test_random_bytes_are_refused():
         data = b"Obj\x01" + source.randbytes(source.randrange(200))
         with pytest.raises(TYPED):
             decode_manifest(data, manifest)
+
+
+def test_partition_value_that_is_a_list_is_refused():
+    data, manifest = written_manifest([added(data_file())])
+
+    def as_list(tree):
+        partition = file_field(tree, "partition")["type"]["fields"][0]
+        partition["type"] = {"type": "array", "items": "int"}
+        del partition["default"]
+
+    changed = edited(data, schema=as_list, record=set_file(partition={"id_bucket": [1]}))
+    with pytest.raises(CorruptDataError, match="primitive"):
+        decode_manifest(changed, replace(manifest, manifest_length=len(changed)))
+
+
+def test_few_bytes_that_decode_to_millions_of_values_are_refused():
+    data, manifest = written_manifest([added(data_file())])
+
+    def with_list(tree):
+        items = {"type": "array", "items": "int"}
+        tree["fields"].append({"name": "x", "type": {"type": "array", "items": items}})
+
+    def with_items(record):
+        record["x"] = [[]] * 2_000_000
+
+    changed = edited(data, schema=with_list, record=with_items, codec="deflate")
+    assert len(changed) < 10_000
+    with pytest.raises(CorruptDataError, match="far more bytes"):
+        decode_manifest(changed, replace(manifest, manifest_length=len(changed)))

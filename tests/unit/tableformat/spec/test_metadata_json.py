@@ -477,3 +477,16 @@ def test_every_cut_and_flipped_byte_is_a_typed_error_or_valid() -> None:
         for one in broken:
             with suppress(CorruptDataError, UnsupportedError):
                 decode(one)
+
+
+def test_default_that_is_no_decimal_is_refused() -> None:
+    wrong = schema(column("decimal(9, 2)", **{"initial-default": "%", "write-default": "%"}))
+    with pytest.raises(CorruptDataError):
+        decode(raw_metadata(schemas=[wrong]))
+
+
+def test_small_gzip_of_many_small_values_is_refused() -> None:
+    bomb = gzip.compress(b'{"x":[' + b"[[[[0]]]]," * 300_000 + b"0]}")
+    assert len(bomb) < 20_000
+    with pytest.raises(CorruptDataError, match="grows too much"):
+        decode(bomb)
