@@ -19,7 +19,11 @@ from tableformat.catalog.base import TableState
 from tableformat.commit.engine import CommitResult
 from tableformat.commit.retry import commit_retry_policy
 from tableformat.environment import Environment
-from tableformat.errors import CommitConflictError, InvalidInputError
+from tableformat.errors import (
+    CommitConflictError,
+    InvalidInputError,
+    refusing_deep_nesting,
+)
 from tableformat.rowlevel.changes import RowChanges
 from tableformat.rowlevel.committing import commit_changes
 from tableformat.rowlevel.context import ScanContext, WriteMode
@@ -134,7 +138,8 @@ def _run_once(
     plan = plan_statement(environment, statement, branch=branch, mode=mode)
     engine = _engine(environment, plan, spark, source)
     environment.runtime.fail_point("rowlevel.after_plan")
-    changes = engine.evaluate(plan)
+    with refusing_deep_nesting("statement"):
+        changes = engine.evaluate(plan)
     environment.runtime.fail_point("rowlevel.after_scan")
     committed = commit_changes(environment, plan, changes, engine)
     return _result(plan, changes, committed, plans)

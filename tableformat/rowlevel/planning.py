@@ -24,7 +24,12 @@ from tableformat.catalog.base import TableState
 from tableformat.commit.matching import FileMatcher
 from tableformat.commit.request import check_writable
 from tableformat.environment import Environment
-from tableformat.errors import InvalidInputError, NotFoundError, UnsupportedError
+from tableformat.errors import (
+    InvalidInputError,
+    NotFoundError,
+    UnsupportedError,
+    refusing_deep_nesting,
+)
 from tableformat.rowlevel.changes import ROW_COLUMNS
 from tableformat.rowlevel.columns import TargetColumns
 from tableformat.rowlevel.context import ScanContext, TableVersion, isolation_of, mode_of
@@ -90,6 +95,7 @@ class StatementPlan:
         return self.columns.schema
 
 
+@refusing_deep_nesting("statement")
 def plan_statement(
     environment: Environment,
     statement: Statement,

@@ -14,7 +14,7 @@ import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
-from tableformat.errors import InvalidInputError, UnsupportedError
+from tableformat.errors import InvalidInputError, UnsupportedError, refusing_deep_nesting
 
 DIALECT = "spark"
 
@@ -116,6 +116,7 @@ class Statement:
         return (tree for tree in self.expressions() if id(tree) not in mine)
 
 
+@refusing_deep_nesting("statement")
 def parse_statement(sql: str) -> Statement:
     """Parse DELETE, UPDATE or MERGE INTO.
 
@@ -140,6 +141,7 @@ def parse_statement(sql: str) -> Statement:
     )
 
 
+@refusing_deep_nesting("expression")
 def parse_expression(text: str, *, what: str) -> exp.Expr:
     """Parse one SQL expression.
 

@@ -8,6 +8,7 @@ true for NULL, as in Iceberg.
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pyarrow as pa
@@ -32,10 +33,14 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import DoubleType, FloatType
 from pyparsing import ParseException
 
-from tableformat.errors import InvalidInputError
+from tableformat.errors import InvalidInputError, refusing_deep_nesting
 from tableformat.scan.literals import fit_literals
 
+FILTER_DEPTH_MAX = 100
+_BRACKETS = re.compile(r"'[^']*'|\"[^\"]*\"|[()]")  # texts and names may hold any
 
+
+@refusing_deep_nesting("filter")
 def parse_filter(row_filter: str | BooleanExpression | None) -> BooleanExpression:
     """A filter as an unbound expression; None and the empty string select every row.
 
@@ -48,6 +53,7 @@ def parse_filter(row_filter: str | BooleanExpression | None) -> BooleanExpressio
         return row_filter
     if not row_filter.strip():
         return AlwaysTrue()
+    _check_depth(row_filter)
     try:
         return parse(row_filter)
     except ParseException as error:
@@ -58,11 +64,24 @@ def parse_filter(row_filter: str | BooleanExpression | None) -> BooleanExpressio
         raise InvalidInputError(f"cannot read the filter {row_filter!r}: {error}") from error
 
 
+def _check_depth(row_filter: str) -> None:
+    """The parser takes seconds for thousands of parentheses before it gives up."""
+    depth = 0
+    for token in _BRACKETS.findall(row_filter):
+        depth += {"(": 1, ")": -1}.get(token, 0)
+        if depth > FILTER_DEPTH_MAX:
+            raise InvalidInputError(
+                "cannot read the filter: it is nested too deeply", depth_max=FILTER_DEPTH_MAX
+            )
+
+
+@refusing_deep_nesting("filter")
 def normalize_filter(row_filter: BooleanExpression, schema: Schema) -> BooleanExpression:
     """The same filter without NOT and with literals that fit their columns; still unbound."""
     return fit_literals(rewrite_not(row_filter), schema)
 
 
+@refusing_deep_nesting("filter")
 def bind_filter(row_filter: BooleanExpression, schema: Schema) -> BooleanExpression:
     """The filter with columns and literals checked against `schema`, and no NOT inside.
 

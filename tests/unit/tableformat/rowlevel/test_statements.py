@@ -273,3 +273,13 @@ def test_table_moves_on_with_its_statements(orders) -> None:
 def test_parser_is_loaded_when_it_is_needed() -> None:
     code = "import sys, tableformat; sys.exit('sqlglot' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    "condition",
+    ["(" * 3000 + "id = 1" + ")" * 3000, "NOT " * 3000 + "id = 1", "id = " + "- " * 3000 + "1"],
+)
+def test_statement_that_is_nested_deeply_is_refused(orders, catalog, condition):
+    with pytest.raises(InvalidInputError, match="nested too deeply"):
+        catalog.sql(f"DELETE FROM shop.orders WHERE {condition}")
+    assert len(ids(orders)) == 10

@@ -152,3 +152,17 @@ def test_columns_in_structs_are_found_by_their_way_not_their_spelling() -> None:
         assert batch.filter(arrow_filter(bound, schema)).column("t.x").to_pylist() == rows, (
             row_filter
         )
+
+
+@pytest.mark.parametrize("depth", [101, 400, 5_000, 200_000])
+@pytest.mark.parametrize(("opener", "closer"), [("(", ")"), ("not (", ")"), ("(", "")])
+def test_filter_that_is_nested_deeply_is_refused_at_once(
+    opener: str, closer: str, depth: int
+) -> None:
+    with pytest.raises(InvalidInputError, match="nested too deeply"):
+        parse_filter(f"{opener * depth}i = 1{closer * depth}")
+
+
+def test_brackets_in_texts_and_names_are_no_nesting() -> None:
+    assert parse_filter(f"s = '{'(' * 500}' and \"{'(' * 500}\" = 1")
+    assert parse_filter(" or ".join(f"(i = {number})" for number in range(500)))
