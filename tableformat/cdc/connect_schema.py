@@ -23,6 +23,7 @@ from tableformat.cdc.encodings import Encoding, Hint
 RowNumbers = npt.NDArray[np.int64]
 
 SCHEMA_START = re.compile(r'\s*\{\s*"schema"\s*:\s*')
+_SCALE = re.compile(r"-?[0-9]{1,3}")  # decimals have 38 digits
 PAYLOAD_START = re.compile(r'\s*,\s*"payload"\s*:\s*')
 
 # Connect's and Debezium's semantic types (the schema's `name`) that say how a value is encoded.
@@ -153,4 +154,4 @@ def _hint(column: Mapping[str, Any]) -> Hint | None:
         return None if encoding is None else Hint(encoding)
     parameters = column.get("parameters")
     scale = parameters.get("scale") if isinstance(parameters, dict) else None
-    return Hint(Encoding.PRECISE, int(str(scale))) if str(scale).lstrip("-").isdigit() else None
+    return Hint(Encoding.PRECISE, int(str(scale))) if _SCALE.fullmatch(str(scale)) else None

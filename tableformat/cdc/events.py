@@ -35,7 +35,7 @@ import pyarrow.compute as pc
 from pyiceberg.schema import Schema
 
 from tableformat.cdc.schema_wishes import SchemaWishes
-from tableformat.errors import InternalError, InvalidInputError, UnsupportedError
+from tableformat.errors import InternalError, InvalidInputError, UnsupportedError, one_line
 from tableformat.spec.types import arrow_schema
 
 VALUE = "value"
@@ -134,7 +134,7 @@ class EventBatch:
                 position = pc.binary_join_element_wise(file, position, ":")
         columns = [
             pc.fill_null(position, "unknown"),
-            pa.array([reasons[row] for row in rows], pa.string()),
+            pa.array([one_line(reasons[row]) for row in rows], pa.string()),
             *(bad._raw(name) for name in (VALUE, KEY)),
         ]
         return pa.Table.from_arrays(columns, schema=BAD_RECORD_SCHEMA)

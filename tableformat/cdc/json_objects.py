@@ -225,7 +225,7 @@ class _Reader:
         # An undeclared field of changing type cannot be inferred: look for such fields singly.
         table = self._parse(lines, infer=False)
         for row, text in zip(rows.tolist(), lines.to_pylist(), strict=True):
-            self._note_undeclared(json.loads(text), row)
+            self._note_undeclared(_load_json(text), row)
         return table
 
     def _parse(self, lines: pa.StringArray, *, infer: bool) -> pa.Table:
@@ -271,11 +271,18 @@ def _text_buffer(joined: pa.StringArray) -> pa.Buffer:
     return data.slice(int(first), int(last - first))
 
 
+def _load_json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except RecursionError as error:  # Arrow takes more levels than Python
+        raise pa.ArrowInvalid("nested too deeply") from error
+
+
 def _sniffed(lines: pa.StringArray) -> list[Any]:
     objects = []
     for text in lines.slice(0, SNIFFED_OBJECTS_MAX).to_pylist():
         try:
-            objects.append(json.loads(text))
+            objects.append(_load_json(text))
         except ValueError:
             continue  # the block is halved until this line stands alone, and is then reported
     return objects

@@ -54,6 +54,8 @@ class Option:
             InvalidInputError: It is not of this kind; the message says what is.
         """
         text = str(given).strip()
+        if not _is_unicode(text):
+            raise self._wrong(text, owner)
         match self.kind:
             case OptionKind.TEXT:
                 return text
@@ -239,6 +241,15 @@ def _read(table: OptionTable, given: GivenOptions) -> OptionValues:
         else:
             values[option.name] = option.default
     return OptionValues(values)
+
+
+def _is_unicode(text: str) -> bool:
+    """False for bytes of a command line that were no UTF-8: Python has them as lone surrogates."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _code(text: str) -> str:

@@ -11,6 +11,7 @@ string, lists and objects of those. A text stays a text, whatever it looks like.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -41,10 +42,11 @@ from pyiceberg.types import (
 
 from tableformat.cdc.json_objects import Path
 from tableformat.cdc.options import Option, OptionKind, OptionValues
-from tableformat.errors import InvalidInputError
+from tableformat.errors import InvalidInputError, refusing_deep_nesting
 from tableformat.spec.types import iceberg_schema
 
 DECIMAL_DIGITS_MAX = 38
+_DIGITS = re.compile(r"[0-9]{1,3}")
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
 SCHEMA_EVOLUTION = "schema-evolution"
@@ -233,6 +235,7 @@ def arrow_wishes(
     return wishes
 
 
+@refusing_deep_nesting("event")
 def connect_wishes(
     fields: Mapping[str, Mapping[str, Any]], schema: Schema, mode: SchemaEvolution
 ) -> SchemaWishes:
@@ -264,6 +267,7 @@ def connect_wishes(
     return wishes
 
 
+@refusing_deep_nesting("event")
 def json_wishes(
     texts: pa.Array, path: Path, names: Sequence[str], schema: Schema, mode: SchemaEvolution
 ) -> SchemaWishes:
@@ -348,17 +352,20 @@ def _connect_type(declared: Mapping[str, Any]) -> IcebergType | None:
         given = parameters if isinstance(parameters, dict) else {}
         digits = str(given.get(CONNECT_DIGITS, DECIMAL_DIGITS_MAX))
         scale = str(given.get("scale", ""))
-        if not (digits.isdigit() and scale.isdigit()) or int(digits) > DECIMAL_DIGITS_MAX:
+        if not (_DIGITS.fullmatch(digits) and _DIGITS.fullmatch(scale)):
+            return None
+        if not max(int(scale), 1) <= int(digits) <= DECIMAL_DIGITS_MAX:
             return None
         return DecimalType(int(digits), int(scale))
-    if name in CONNECT_SEMANTIC:
+    if str(name) in CONNECT_SEMANTIC:
         return CONNECT_SEMANTIC[str(name)]
     if kind == "array" and isinstance(declared.get("items"), dict):
         element = _connect_type(declared["items"])
         return None if element is None else ListType(IGNORED_ID, element, False)
     if kind == "struct" and name is None and isinstance(declared.get("fields"), list):
-        parts = {str(each["field"]): _connect_type(each) for each in declared["fields"]}
-        if not parts or None in parts.values():
+        named = [each for each in declared["fields"] if isinstance(each, dict) and "field" in each]
+        parts = {str(each["field"]): _connect_type(each) for each in named}
+        if len(parts) < max(len(declared["fields"]), 1) or None in parts.values():
             return None
         return StructType(*(_field(key, part) for key, part in parts.items() if part is not None))
     return CONNECT_PLAIN.get(kind)

@@ -438,3 +438,38 @@ def test_unknown_field_inside_a_column_fails_the_batch_and_is_never_lost(
         parse(FORMAT, schema, events, schema_evolution=evolution)
     ignoring = parse(FORMAT, schema, events, unknown_columns="ignore")
     assert len(ignoring.changes) == len(rows)
+
+
+@pytest.mark.parametrize("scale", ["²", "--1", "9" * 5000, "1" * 12, None, "x"])
+@pytest.mark.parametrize("evolution", ["strict", "full"])
+def test_connect_decimal_without_a_usable_scale_is_no_hint(scale: Any, evolution: str) -> None:
+    declared = {
+        "type": "bytes",
+        "name": "org.apache.kafka.connect.data.Decimal",
+        "parameters": {"scale": scale, "connect.decimal.precision": "²"},
+    }
+    value = connect_envelope(
+        {"op": "c", "after": order(1, amount="AJY=")}, declared, {"type": "string"}
+    )
+    parsed = parse(FORMAT, SCHEMA, batch_of([value]), schema_evolution=evolution)
+    assert parsed.changes.column("amount").to_pylist() == [Decimal("1.50")]
+
+
+@pytest.mark.parametrize("declared", [[], [5], [{"type": "int64"}], [{"field": "a"}], [None]])
+def test_connect_struct_without_usable_fields_is_refused_as_a_new_column(declared: Any) -> None:
+    row = {
+        "field": "after",
+        "fields": [{"field": "new", "type": "struct", "fields": declared}],
+    }
+    value = json.dumps(
+        {"schema": {"fields": [row]}, "payload": {"op": "c", "after": {**order(1), "new": {}}}}
+    )
+    with pytest.raises(InvalidInputError, match="no column can be made of"):
+        parse(FORMAT, SCHEMA, batch_of([value]), schema_evolution="add-columns")
+
+
+def test_reason_of_a_bad_event_is_one_line_of_bounded_length() -> None:
+    events = [envelope("c", after=order(1, amount={"a": "\u2028\r\x1b" + "x" * 100_000}))]
+    (reason,) = reasons(parse(FORMAT, SCHEMA, batch_of(events), decimals="text"))
+    assert reason.isprintable()
+    assert len(reason) < 2_000

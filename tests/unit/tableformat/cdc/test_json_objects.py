@@ -119,3 +119,14 @@ def test_no_rows_are_no_pieces() -> None:
     parsed = parse_json_objects(pa.array([], pa.binary()), LAYOUT)
     assert not parsed.pieces
     assert not parsed.bad
+
+
+@pytest.mark.parametrize("layout", [LAYOUT, OPEN])
+def test_object_that_python_cannot_nest_so_deeply_is_bad_and_its_neighbours_are_good(
+    layout: JsonLayout,
+) -> None:
+    deep = '{"a":1,"o":{"t":"x","new":' + "[" * 960 + "]" * 960 + "}}"
+    assert len(deep) < 2000
+    good, parsed = rows_of(['{"a":1,"o":{"new":1}}', deep, '{"a":3,"o":{"t":"y"}}'], layout)
+    assert {0, 2} <= set(good)
+    assert set(parsed.bad) <= {1}

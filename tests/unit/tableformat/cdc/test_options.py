@@ -86,3 +86,8 @@ def test_documentation_and_help_have_every_option(table: OptionTable) -> None:
         assert f"`{option.name}`" in document
         assert any(line.startswith(f"{option.name}=") for line in helped)
         assert option.help
+
+
+def test_value_that_is_no_text_is_refused() -> None:
+    with pytest.raises(InvalidInputError, match="wrong value of option 'kind-field'"):
+        choose_format("changelog-json", {"kind-field": "a\udc80"})
