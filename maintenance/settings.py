@@ -61,7 +61,7 @@ class Setting:
         """
         try:
             value = _parse(self.kind, text.strip().lower())
-        except ValueError:
+        except (ValueError, OverflowError):
             value = -1.0
         if not 0 <= value <= (1 if self.kind == Kind.SHARE else _VALUE_MAX):  # nor NaN
             raise InvalidInputError(

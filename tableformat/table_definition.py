@@ -36,7 +36,7 @@ from tableformat.spec.types import iceberg_schema
 
 TABLE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*(\.[A-Za-z0-9_][A-Za-z0-9_-]*)+")
 PARTITION_CALL = re.compile(
-    r"(?P<transform>\w+)\(\s*((?P<width>\d+)\s*,\s*)?(?P<column>[^(),]+?)\s*\)"
+    r"(?P<transform>\w+)\(\s*((?P<width>\d{1,9})\s*,\s*)?(?P<column>[^(),]+?)\s*\)"
 )
 PLAIN_TRANSFORMS: dict[str, Callable[[], Transform[Any, Any]]] = {
     "identity": IdentityTransform,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 from pydantic import TypeAdapter, ValidationError
+from pyiceberg.exceptions import ValidationError as TypeValidationError
 from pyiceberg.schema import Schema
 from pyiceberg.types import IcebergType, NestedField
 from rich.table import Table as Grid
@@ -79,7 +80,7 @@ def _column(field_id: int, text: str) -> NestedField:
     required = type_text.endswith("!")
     try:
         column_type = COLUMN_TYPE.validate_python(type_text.rstrip("!").strip().replace(", ", ","))
-    except (ValidationError, ValueError) as error:
+    except (ValidationError, TypeValidationError, ValueError) as error:
         raise InvalidInputError(
             "not an Iceberg type",
             column=name,

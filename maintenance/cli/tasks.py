@@ -13,7 +13,7 @@ from maintenance.tasks.base import LOCK_TIMEOUT_MS, TaskReport
 if TYPE_CHECKING:  # Spark is an optional dependency
     from pyspark.sql import SparkSession
 
-_SIZE = re.compile(r"(\d+)\s*(|b|kb|mb|gb|kib|mib|gib)")
+_SIZE = re.compile(r"(\d{1,18})\s*(|b|kb|mb|gb|kib|mib|gib)")
 _FACTORS = {
     "": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9,
     "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30,

@@ -225,3 +225,25 @@ def test_console_script_runs_in_a_process_of_its_own(tmp_path):
     )  # fmt: skip
     assert result.returncode == 1
     assert result.stderr == "icefold: not-found: table does not exist; table=a.b\n"
+
+
+@pytest.mark.parametrize("size", ["9" * 5000, "9" * 19, "0", "-1"])
+def test_impossible_size_is_refused(orders, size):
+    result = orders.run("compact", "shop.orders", "--target-size", size)
+    assert result.exit_code == 2
+    assert "is not a size" in result.stderr
+
+
+@pytest.mark.parametrize("column", ["a:fixed[", "a:decimal(1", "a:fixed[x]", "a:list<", "a:"])
+def test_impossible_column_type_is_refused_in_one_line(shell, column):
+    result = shell.run("table", "create", "a.b", "--column", column, "--primary-key", "a")
+    assert result.exit_code == 1
+    assert result.stderr.startswith("icefold: invalid-input: not an Iceberg type")
+
+
+@pytest.mark.parametrize("width", ["9" * 5000, "9" * 10])
+def test_impossible_width_of_a_transform_is_refused_in_one_line(shell, width):
+    partition = ("--partition-by", f"bucket({width}, id)")
+    result = shell.run(*CREATE, *partition)
+    assert result.exit_code == 1
+    assert "not a partition transform" in result.stderr

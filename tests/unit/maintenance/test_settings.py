@@ -68,3 +68,9 @@ def test_every_task_has_its_flag_and_pause():
         assert MaintainConfig({}).is_enabled(task)
         assert MaintainConfig({}).min_interval_ms(task) >= 0
         assert f"{task}.enabled" in SETTINGS
+
+
+def test_number_beyond_any_is_refused():
+    for text in ("9" * 400, "9" * 5000, "-1", "1e999"):
+        with pytest.raises(InvalidInputError, match="not a count"):
+            parse_overrides({"compact.files": text})
