@@ -105,6 +105,8 @@ class _Decoder:
             at += 1
             value |= (byte & 127) << shift
             if byte < 128:
+                if value >> 64:
+                    raise ValueError("number has more than 64 bits")
                 self._at = at
                 return value
             shift += 7
