@@ -104,13 +104,19 @@ def _bitmap_end(vector: bytes, start: int) -> int:
         return position + int(sizes.sum())
     # The size of a run container is known only where it starts. Offsets in the header would tell,
     # but decoders ignore them, so they are not trusted here either.
-    for run, size in zip(is_run.tolist(), sizes.tolist(), strict=True):
-        if run:
-            if position + 2 > len(vector):
-                raise MalformedBitmapError("the vector ends early")
-            size = 2 + 4 * int.from_bytes(vector[position : position + 2], "little")
-        position += size
+    containers = zip(is_run.tolist(), sizes.tolist(), cardinalities.tolist(), strict=True)
+    for run, size, cardinality in containers:
+        position = _runs_end(vector, position, cardinality) if run else position + size
     return position
+
+
+def _runs_end(vector: bytes, start: int, cardinality: int) -> int:
+    """Where the run container at `start` ends. Decoders ignore the header's cardinality of runs."""
+    count = int(_array(vector, start, 1, np.dtype("<u2"))[0])
+    lengths = _array(vector, start + 2, 2 * count, np.dtype("<u2"))[1::2]
+    if int(lengths.sum(dtype=np.int64)) + count != cardinality:
+        raise MalformedBitmapError("a run container has another cardinality than its header says")
+    return start + 2 + 4 * count
 
 
 def _array(vector: bytes, start: int, count: int, dtype: np.dtype | type) -> np.ndarray:
