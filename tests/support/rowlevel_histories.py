@@ -1,10 +1,22 @@
-"""Concurrent statements on one table of (id, region, amount), and what they mean on plain dicts."""
+"""Concurrent statements on one table of (id, region, amount), and what they mean on plain dicts.
+
+The checker of a history knows which snapshot each statement read and the order of commits. It takes
+the rows of every snapshot from the files with code of its own, and holds them against dicts:
+
+* always: what a snapshot changed is what its operation writes on the snapshot it *read*, and no two
+  operations, neither of which saw the other, wrote one row (snapshot isolation, I14);
+* under `serializable`: it is also what the operation writes on the snapshot *before* it (a serial
+  history in commit order, so without phantoms and write skew);
+* every snapshot belongs to one operation that said it had committed, so none that said it had
+  failed is there; and an operation saw all that had ended before it began.
+"""
 
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -143,3 +155,53 @@ def compact(environment: Environment, wanted: Callable[[str], bool] = lambda pat
 
 def load(environment: Environment) -> Table:
     return TableCatalog(environment).load_table(NAME)
+
+
+@dataclass
+class Landed:
+    """One commit on main. `read` None: it read its parent (blind writes); times of one clock."""
+
+    what: str
+    read: int | None
+    change: Change | None = None
+    writes: Mapping[int, Row | None] = field(default_factory=dict)
+    began: float = 0.0
+    ended: float = math.inf
+
+
+def main_snapshots(environment: Environment) -> list[int]:
+    """Main from its head to its first snapshot."""
+    state = load(environment).state
+    found, current = [], state.head("main")
+    while current is not None:
+        found.append(current.snapshot_id)
+        parent = current.parent_snapshot_id
+        current = None if parent is None else state.metadata.snapshot_by_id(parent)
+    return found
+
+
+def check_history(
+    environment: Environment, landed: Mapping[int, Landed], *, isolation: str
+) -> None:
+    """AssertionError names the operation whose place in the history cannot be."""
+    table = load(environment)
+    order = main_snapshots(environment)[::-1]
+    assert landed.keys() <= set(order), "acknowledged and missing"
+    rows = {each: stored_rows(environment, table, each) for each in order}
+    written: dict[int, Mapping[int, Row | None]] = {}
+    for at, snapshot_id in enumerate(order[1:], start=1):
+        commit_, parent = landed[snapshot_id], order[at - 1]
+        writes, seen = commit_.writes, at - 1
+        if commit_.change is not None:
+            assert commit_.read is not None
+            seen = order.index(commit_.read)
+            writes = commit_.change.delta(rows[commit_.read])
+            for other in order[seen + 1 : at]:
+                clash = {k for k in written[other] if k in rows[commit_.read]} & writes.keys()
+                assert not clash, f"both wrote {clash}: {commit_} and {landed[other]}"
+            if isolation == "serializable":
+                assert writes == commit_.change.delta(rows[parent]), commit_
+        for other in order[seen + 1 :]:
+            assert landed[other].ended >= commit_.began, f"{commit_} has not seen {landed[other]}"
+        written[snapshot_id] = writes
+        assert rows[snapshot_id] == applied(rows[parent], writes), commit_

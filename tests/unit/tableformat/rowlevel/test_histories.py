@@ -1,21 +1,13 @@
-"""Histories of concurrent statements, resolver cycles and compactions, and their checker.
+"""Histories of concurrent statements, resolver cycles and compactions.
 
 A statement may be interrupted at each of its phases by others, which may be interrupted in turn. A
-run is a pure function of its seed. The checker knows the snapshot each statement read and the order
-of commits, takes the rows of every snapshot from the files with code of its own, and holds them
-against dicts:
-
-* always: what a snapshot changed is what its operation writes on the snapshot it *read*, and no two
-  operations, neither of which saw the other, wrote one row (snapshot isolation, I14);
-* under `serializable`: it is also what the operation writes on the snapshot *before* it (a serial
-  history in commit order).
+run is a pure function of its seed.
 """
 
 from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import pytest
@@ -24,22 +16,23 @@ from resolver import resolve
 from resolver.index_check import verify
 from tableformat.environment import Environment
 from tableformat.errors import CommitConflictError
+from tests.support.goals import goal
 from tests.support.memory_tables import memory_catalog
 from tests.support.rowlevel_histories import (
     NAME,
     SCHEMA,
     Change,
-    Row,
+    Landed,
     Rows,
     add_to_ids,
-    applied,
     as_table,
+    check_history,
     compact,
     delete_ids,
     delete_rich,
     load,
+    main_snapshots,
     move_poor,
-    stored_rows,
     tax_region,
 )
 
@@ -48,16 +41,6 @@ PHASES = ("rowlevel.after_plan", "rowlevel.after_scan", "rowlevel.before_commit"
 DEPTH_MAX = 2
 INTERRUPTED = 0.35
 KEYS = 40
-
-
-@dataclass
-class Landed:
-    """One commit on main. `read` None: it read its parent (blind writes)."""
-
-    what: str
-    read: int | None
-    change: Change | None = None
-    writes: Mapping[int, Row | None] = field(default_factory=dict)
 
 
 @dataclass
@@ -70,6 +53,7 @@ class History:
     landed: dict[int, Landed] = field(default_factory=dict)
     outcomes: Counter[str] = field(default_factory=Counter)
     depth: int = 0
+    time: int = 0
     statements: int = 0
     next_key: int = KEYS
     is_resolving: bool = False
@@ -99,6 +83,7 @@ class History:
 
     def _statement(self) -> None:
         self.statements += 1
+        began = self._now()
         change = self._draw()
         table = load(self.environment)
         options = {"mode": self.rng.choice(["merge-on-read", "copy-on-write"])}
@@ -113,7 +98,13 @@ class History:
         self.outcomes["planned again"] += result.plans > 1
         if result.snapshot is not None:
             read = result.context.target.snapshot_id
-            self.landed[result.snapshot.snapshot_id] = Landed("statement", read, change)
+            self.landed[result.snapshot.snapshot_id] = Landed(
+                "statement", read, change, began=began, ended=self._now()
+            )
+
+    def _now(self) -> int:
+        self.time += 1
+        return self.time
 
     def _draw(self) -> Change:
         rng = self.rng
@@ -130,67 +121,48 @@ class History:
         return move_poor(rng.randrange(-30, 30), rng.choice(["EU", "US"]))
 
     def _append(self) -> None:
+        began = self._now()
         rows = {self.next_key + i: ("EU", self.rng.randrange(90)) for i in range(2)}
         self.next_key += 2
         result = load(self.environment).append(as_table(rows))
-        self.landed[result.snapshot.snapshot_id] = Landed("append", None, writes=rows)
+        self.landed[result.snapshot.snapshot_id] = Landed(
+            "append", None, writes=rows, began=began, ended=self._now()
+        )
 
     def _publish(self) -> None:
         """Stage and resolve; the resolver matches again when its head moved, so it never fails."""
         if self.is_resolving:
             return  # the cycle that is interrupted holds the maintenance lock
+        began = self._now()
         key = self.rng.randrange(self.next_key)
         rows: Rows = {key: ("US", self.rng.randrange(90))}
         gone = (key + 1) % self.next_key
         table = load(self.environment)
         keys = as_table({gone: (None, 0)}).select(["id"])
         table.stage(upserts=as_table(rows), deletes=keys)
-        before = set(self._snapshots())
+        before = set(main_snapshots(self.environment))
         self.is_resolving = True
         try:
             resolve(table, engine="local")
         finally:
             self.is_resolving = False
-        for snapshot_id in self._snapshots():
+        for snapshot_id in main_snapshots(self.environment):
             if snapshot_id not in before and snapshot_id not in self.landed:
-                self.landed[snapshot_id] = Landed("publish", None, writes={**rows, gone: None})
+                self.landed[snapshot_id] = Landed(
+                    "publish", None, writes={**rows, gone: None}, began=began, ended=self._now()
+                )
 
     def _compact(self) -> None:
+        began = self._now()
         try:
             snapshot_id = compact(self.environment, lambda path: self.rng.random() < 0.6)
         except (CommitConflictError, ValueError):
             self.outcomes["compaction lost"] += 1
             return
-        self.landed[snapshot_id] = Landed("compaction", None)
-
-    def _snapshots(self) -> list[int]:
-        """Main from its head to its first snapshot."""
-        state = load(self.environment).state
-        found, current = [], state.head("main")
-        while current is not None:
-            found.append(current.snapshot_id)
-            parent = current.parent_snapshot_id
-            current = None if parent is None else state.metadata.snapshot_by_id(parent)
-        return found
+        self.landed[snapshot_id] = Landed("compaction", None, began=began, ended=self._now())
 
     def check(self) -> None:
-        table = load(self.environment)
-        order = self._snapshots()[::-1]
-        rows = {each: stored_rows(self.environment, table, each) for each in order}
-        written: dict[int, Mapping[int, Row | None]] = {}
-        for at, snapshot_id in enumerate(order[1:], start=1):
-            landed, parent = self.landed[snapshot_id], order[at - 1]
-            writes = landed.writes
-            if landed.change is not None:
-                assert landed.read is not None
-                writes = landed.change.delta(rows[landed.read])
-                for other in order[order.index(landed.read) + 1 : at]:
-                    clash = {k for k in written[other] if k in rows[landed.read]} & writes.keys()
-                    assert not clash, f"both wrote {clash}: {landed} and {self.landed[other]}"
-                if self.isolation == "serializable":
-                    assert writes == landed.change.delta(rows[parent]), landed
-            written[snapshot_id] = writes
-            assert rows[snapshot_id] == applied(rows[parent], writes), landed
+        check_history(self.environment, self.landed, isolation=self.isolation)
 
 
 def run_history(seed: int, isolation: str, statements: int, folder) -> History:
@@ -207,9 +179,9 @@ def run_history(seed: int, isolation: str, statements: int, folder) -> History:
     for start in range(0, KEYS, 10):
         table.append(as_table({key: base[key] for key in range(start, start + 10)}))
     history = History(catalog.environment, rng, isolation)
-    for snapshot_id in history._snapshots():
+    for snapshot_id in main_snapshots(catalog.environment):
         history.landed[snapshot_id] = Landed("base", None)
-    first = history._snapshots()[::-1]
+    first = main_snapshots(catalog.environment)[::-1]
     for start, snapshot_id in zip(range(0, KEYS, 10), first, strict=True):
         rows = {key: base[key] for key in range(start, start + 10)}
         history.landed[snapshot_id] = Landed("base", None, writes=rows)
@@ -218,6 +190,7 @@ def run_history(seed: int, isolation: str, statements: int, folder) -> History:
         history.step()
     catalog.environment.runtime.fail_points.armed.clear()
     history.check()
+    goal("G10", simulated=history.statements)
     return history
 
 
