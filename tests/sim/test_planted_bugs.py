@@ -1,0 +1,87 @@
+"""A bug is planted, and one of the first seeds that can meet it fails."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from itertools import count, islice
+
+import pytest
+from pyroaring import BitMap64
+
+import resolver.convert
+import tableformat.commit.snapshot_change
+import tableformat.commit.swap
+import tableformat.files.parquet_projection
+from resolver.scopes import Scopes
+from tableformat.errors import CommitConflictError
+from tests.support.sim_run import run_seed
+from tests.support.sim_world import Profile
+
+STEPS = 600
+SEEDS = 40
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+def null_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files without a column that was added later have nulls in it."""
+    module = tableformat.files.parquet_projection
+    real = module.constant_array
+    monkeypatch.setattr(module, "constant_array", lambda _, kind, rows: real(None, kind, rows))
+
+
+def no_conflicts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody looks what has landed since the scan (I13)."""
+    module = tableformat.commit.snapshot_change
+    monkeypatch.setattr(module, "check_conflicts", lambda *_, **__: None)
+
+
+def forgotten_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new deletion vector replaces the old one without its positions (I6)."""
+
+    def none(_: object, touched: list[str], *__: object) -> dict[str, BitMap64]:
+        return {path: BitMap64() for path in touched}
+
+    monkeypatch.setattr(resolver.convert, "_read_known", none)
+
+
+def strict_scopes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Staged deletes of one partition miss rows that have moved to another spec (R03)."""
+    real = Scopes.of_delete
+    monkeypatch.setattr(Scopes, "of_delete", lambda self, file, one_spec: real(self, file))
+
+
+def unknown_is_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A commit whose answer is lost counts as failed, and its files are deleted (R56, R60)."""
+
+    def failed(*_: object) -> None:
+        error = CommitConflictError("the commit failed")
+        error.files_safe_to_delete = True
+        raise error
+
+    monkeypatch.setattr(tableformat.commit.swap, "_look_for", failed)
+
+
+BUGS: list[tuple[Plant, Callable[[Profile], bool]]] = [
+    (null_defaults, lambda p: p.changes_schema),
+    (no_conflicts, lambda p: p.has_statements),
+    (forgotten_vectors, lambda _: True),
+    (strict_scopes, lambda p: p.changes_spec and p.partition_by == ("bucket(2, id)",)),
+    (unknown_is_failed, lambda p: p.swap_lost > 0),
+]
+
+
+def seeds_that(meet: Callable[[Profile], bool]) -> Iterator[int]:
+    return (
+        seed for seed in count(1) if meet(Profile.draw(random.Random(f"{seed}/profile"), STEPS))
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("plant", "meets"), BUGS, ids=[plant.__name__ for plant, _ in BUGS])
+def test_planted_bug_is_found(
+    plant: Plant, meets: Callable[[Profile], bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seeds = list(islice(seeds_that(meets), SEEDS))
+    plant(monkeypatch)
+    assert any(run_seed(seed, steps=STEPS).violation is not None for seed in seeds)
