@@ -242,6 +242,6 @@ def _body(reply: Mapping[str, Any]) -> bytes:
     finally:
         stream.close()
     # botocore compares with Content-Length; a proxy that drops that header is caught here.
-    if len(data) != reply["ContentLength"]:
+    if len(data) != reply.get("ContentLength"):
         raise TransientError("body was cut short", ambiguous=False)
     return data

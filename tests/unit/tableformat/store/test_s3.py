@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import pickle
 from collections.abc import Iterator
 
@@ -19,6 +20,7 @@ from tableformat.errors import (
 from tableformat.store import s3, s3_output
 from tableformat.store.arrow_store import ArrowObjectStore
 from tableformat.store.locations import AllowedLocations
+from tableformat.store.s3_failures import TransientError
 from tests.support.s3_server import SECRET, Fault, S3Server, fresh_bucket, s3_properties, s3_server
 
 
@@ -105,6 +107,13 @@ def test_body_cut_short_is_read_again(server: S3Server, bucket: str) -> None:
     store.put(f"s3://{bucket}/t/x", b"0123456789")
     server.faults.append(Fault("GET", "cut", times=2))
     assert store.get(f"s3://{bucket}/t/x") == b"0123456789"
+
+
+@pytest.mark.parametrize("length", [{"ContentLength": 10}, {}], ids=["longer", "no"])
+def test_body_that_its_reply_does_not_vouch_for_is_not_believed(length: dict[str, int]) -> None:
+    """What a proxy may make of a reply, behind the client library's own check."""
+    with pytest.raises(TransientError):
+        s3._body({"Body": io.BytesIO(b"01234"), **length})
 
 
 def test_refused_request_is_not_tried_again_and_shows_no_secret(
