@@ -38,16 +38,6 @@ class FileChange:
     old: FileScanTask | None
     new: FileScanTask | None
 
-    @property
-    def may_remove(self) -> bool:
-        """Whether rows may be gone."""
-        return self.old is not None and (self.new is None or self.new.has_deletes)
-
-    @property
-    def may_add(self) -> bool:
-        """Whether rows may have come."""
-        return self.new is not None and (self.old is None or self.old.has_deletes)
-
 
 def diff_files(
     store: ObjectStore,
