@@ -5,6 +5,7 @@ from collections import Counter
 
 import pytest
 
+from lock import LeaseLostError
 from resolver import resolve
 from resolver.index_check import verify
 from resolver.index_keeper import index_folder
@@ -116,6 +117,23 @@ def test_lost_answer_of_the_publish_is_settled_by_looking(staged):
     assert resolve(staged.table).staged_snapshots == 0
 
 
+def test_unknown_outcome_of_the_publish_deletes_no_vector(staged):
+    """I10: the request may still land, and its snapshot needs them."""
+    updates = {"commit.status-check.num-retries": "0"}
+    update_properties(staged.environment, staged.table.identifier, updates=updates)
+    before = puffins(staged)
+
+    def lose():
+        raise CommitUnknownError("the answer was lost")
+
+    arm(staged, "catalog.before_swap", lose)
+    with pytest.raises(CommitUnknownError):
+        resolve(staged.table)
+    assert len(puffins(staged) - before) == 1
+    resolve(staged.table)
+    assert staged.published() == EXPECTED
+
+
 @pytest.mark.parametrize(
     "point",
     ["resolve.after_read", "resolve.after_match", "resolve.after_dv_write", "commit.before_swap"],
@@ -187,6 +205,59 @@ def test_two_resolvers_under_a_lock_that_grants_everyone_publish_once(staged, to
     assert staged.published() == EXPECTED
     assert resolve(staged.table).staged_snapshots == 0
     assert staged.published() == EXPECTED
+
+
+@pytest.mark.parametrize("tokens", ["rising", "same"])
+def test_rows_that_touch_no_file_of_the_target_are_published_once(tmp_path, tokens):
+    """R02: nothing but the expected head tells that another cycle has published them."""
+    staged = StagedTable(tmp_path)
+    staged.table.append(staged.rows((0, "eu", "base")))
+    staged.table.stage(upserts=staged.rows((1, "eu", "new")))
+    liar = GrantAllLock(tokens=tokens)
+    other = other_process(staged)
+    arm(
+        staged,
+        "resolve.after_dv_write",
+        lambda: resolve(other, lock=liar, index_directory=tmp_path / "other-index"),
+    )
+    with pytest.raises((CommitConflictError, FencedError)):
+        resolve(staged.table, lock=liar)
+    assert staged.published() == Counter([(0, "eu", "base"), (1, "eu", "new")])
+
+
+def test_change_staged_during_the_cycle_is_not_trimmed_away(staged):
+    other = other_process(staged)
+    later = staged.rows((2, "eu", "later"))
+    arm(staged, "resolve.before_trim", lambda: other.stage(upserts=later))
+    assert not resolve(staged.table).trimmed
+    resolve(staged.table)
+    assert staged.published() == EXPECTED - Counter([(2, "eu", "base")]) + Counter(
+        [(2, "eu", "later")]
+    )
+
+
+def test_lease_that_is_lost_during_the_cycle_stops_it_before_the_publish(staged):
+    """I17: it is proven at the store right before."""
+    lost = False
+
+    def take_away():
+        nonlocal lost
+        lost = True
+
+    arm(staged, "resolve.after_match", take_away)
+    with pytest.raises(LeaseLostError):
+        resolve(staged.table, lock=GrantAllLock(lost=lambda _: lost))
+    assert staged.published() == Counter((key, "eu", "base") for key in range(20))
+
+
+def test_new_lock_store_hands_out_tokens_above_those_the_branch_has_seen(staged):
+    """I17: the lock's store was lost or exchanged; the branch remembers."""
+    tokens = GrantAllLock(granted=[None] * 6)
+    resolve(staged.table, lock=tokens)
+    staged.table.stage(upserts=staged.rows((2, "eu", "later")))
+    fresh = GrantAllLock()
+    assert resolve(staged.table, lock=fresh).staged_snapshots == 1
+    assert fresh.granted[0].token > tokens.granted[-1].token
 
 
 def test_zombie_with_an_older_token_cannot_publish(staged, tmp_path):

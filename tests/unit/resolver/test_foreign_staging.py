@@ -7,6 +7,7 @@ import pytest
 from pyiceberg.types import LongType
 
 from resolver import resolve
+from tableformat.commit import request
 from tableformat.commit.evolution import update_schema, update_spec
 from tableformat.errors import UnsupportedError
 from tableformat.files.manifest_store import load_manifest, load_manifest_list
@@ -40,6 +41,9 @@ def test_partition_scoped_delete_reaches_its_own_partition_only(by_region):
     by_region.commit(deletes=by_region.equality_deletes(gone, spec=spec))
     assert resolve(by_region.table).deleted_rows == 1
     assert by_region.published() == Counter([(1, "eu", "a"), (2, "us", "a")])
+    by_region.table.stage(deletes=keys(1))  # the index still knows the row that stayed
+    resolve(by_region.table)
+    assert by_region.published() == Counter([(2, "us", "a")])
 
 
 def test_scoped_delete_reaches_staged_rows_of_its_partition_only(by_region):
@@ -148,6 +152,39 @@ def test_staged_dv_on_a_target_file_merges_with_the_one_that_is_there(plain):
     resolve(plain.table)
     assert plain.published() == Counter([(key, "eu", "a") for key in (1, 2, 4)])
     assert [t.dv.data_file.record_count for t in plain.table.scan().plan.tasks] == [3]
+
+
+def test_second_delete_in_a_file_keeps_the_first(plain):
+    """I6: the vector only grows."""
+    plain.table.append(plain.rows(*[(key, "eu", "a") for key in range(4)]))
+    for key in (0, 2):
+        plain.table.stage(deletes=keys(key))
+        resolve(plain.table)
+    assert plain.published() == Counter([(1, "eu", "a"), (3, "eu", "a")])
+    assert [t.dv.data_file.record_count for t in plain.table.scan().plan.tasks] == [2]
+
+
+@pytest.mark.parametrize("point", [None, "resolve.after_read", "resolve.after_dv_write"])
+def test_position_deletes_on_the_target_are_folded_by_a_cycle(plain, point, monkeypatch):
+    """P7: those there before the cycle, and those that land in the middle of it."""
+    monkeypatch.setattr(request, "_check_vector", lambda _: None)  # from before an upgrade to v3
+    plain.table.append(plain.rows(*[(key, "eu", "a") for key in range(4)]))
+    plain.table.stage(deletes=keys(2))
+    points = plain.environment.runtime.fail_points
+
+    def land(_name):
+        points.armed.clear()
+        file = plain.table.scan().plan.tasks[0].entry.data_file
+        deletes = plain.position_deletes({file.file_path: [0]}, [file])
+        plain.commit(branch="main", deletes=[deletes])
+
+    if point is None:
+        land(point)
+    else:
+        points.armed[point] = land
+    resolve(plain.table)
+    assert plain.published() == Counter([(1, "eu", "a"), (3, "eu", "a")])
+    assert_clean(plain)
 
 
 def test_two_flink_writers_on_one_branch_keep_their_markers_reachable(plain):

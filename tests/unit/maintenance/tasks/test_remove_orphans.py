@@ -14,6 +14,8 @@ from maintenance.tasks.expire import expire
 from maintenance.tasks.options import ExpireOptions, RemoveOrphansOptions
 from maintenance.tasks.remove_orphans import remove_orphans
 from resolver import resolve
+from tableformat.commit.changeset import Changeset, CommitKind
+from tableformat.commit.engine import commit
 from tableformat.commit.expiry_plan import ExpiryPolicy
 from tableformat.errors import CorruptDataError, InvalidInputError, NotFoundError
 from tests.support.lying_lock import GrantAllLock
@@ -120,17 +122,19 @@ def test_leftovers_of_an_expiry_without_deletes_are_found(table):
     assert table.scan().to_arrow().num_rows > 0
 
 
-def test_file_committed_after_the_listing_stays(catalog, table):
+def test_file_committed_after_the_listing_stays(table):
+    file = table._write(table.refresh().state, rows(77))[0]
     make_old(table)
-    other = catalog.load_table("t.rows")
 
     def commit_old_file(_name):
-        other.append(rows(77))
-        make_old(other)
+        change = Changeset(kind=CommitKind.APPEND, added_data_files=(file,))
+        commit(table.environment, table.identifier, change)
+        make_old(table)
 
     table.environment.runtime.fail_points.armed["orphans.after_list"] = commit_old_file
-    assert remove_orphans(table, OLD).removed_files == 0
-    assert 77 in table.scan().to_arrow()["id"].to_pylist()
+    report = remove_orphans(table, OLD)
+    assert report.removed_files == report.orphan_files == 0
+    assert 77 in table.refresh().scan().to_arrow()["id"].to_pylist()
 
 
 def test_listed_orphan_that_is_committed_before_its_batch_stays(catalog, table):
@@ -142,17 +146,29 @@ def test_listed_orphan_that_is_committed_before_its_batch_stays(catalog, table):
     assert remove_orphans(table, OLD, dry_run=True).orphan_files == 1
     lock = GrantAllLock()
 
-    def commit(lease):
-        from tableformat.commit.changeset import Changeset, CommitKind
-        from tableformat.commit.engine import commit
-
+    def add_orphan(lease):
         change = Changeset(kind=CommitKind.APPEND, added_data_files=(file,))
         commit(table.environment, table.identifier, change)
         return False
 
-    lock.lost = commit
+    lock.lost = add_orphan
     assert remove_orphans(table, OLD, lock=lock).removed_files == 0
     assert 55 in table.scan().to_arrow()["id"].to_pylist()
+
+
+@pytest.mark.parametrize("spelling", ["file:", "file://localhost", "FILE://", ""])
+def test_file_that_the_table_names_by_another_spelling_stays(table, spelling):
+    """R75: one file, whatever it is called."""
+    file = table._write(table.refresh().state, rows(55))[0]
+    alias = file.with_(file_path=file.file_path.replace("file://", spelling, 1))
+    commit(
+        table.environment,
+        table.identifier,
+        Changeset(kind=CommitKind.APPEND, added_data_files=(alias,)),
+    )
+    make_old(table)
+    assert remove_orphans(table, OLD).orphan_files == 0
+    assert 55 in table.refresh().scan().to_arrow()["id"].to_pylist()
 
 
 def test_lost_lease_deletes_nothing(table):

@@ -161,8 +161,12 @@ def test_composite_bytes_are_equal_iff_tuples_are(data: Any) -> None:
         assert (a == b) == (key_a == key_b)
 
 
+# Few different bytes, so that strings that are put together alike are common.
+SHORT = st.lists(st.sampled_from([0, 1, 2, 97]), max_size=3).map(bytes)
+
+
 @settings(max_examples=300, deadline=None)
-@given(st.lists(st.tuples(st.binary(max_size=3), st.binary(max_size=3)), max_size=12, unique=True))
+@given(st.lists(st.tuples(SHORT, SHORT), max_size=12, unique=True))
 def test_neighbouring_strings_never_run_together(pairs: list[tuple[bytes, bytes]]) -> None:
     columns = [pa.array([pair[i] for pair in pairs], pa.binary()) for i in (0, 1)]
     keys = encode_keys(columns, key_of(BinaryType(), BinaryType())).to_list()

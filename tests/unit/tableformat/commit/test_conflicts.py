@@ -133,6 +133,14 @@ VARIANTS = [
     landed(OVERWRITE, "b by rows that do not match", "", **OTHER, **REMOVE_B),
     landed(REWRITE, "a", "F R", **MATCHING, **REMOVE_A),
     landed(REWRITE, "b", "", **OTHER, **REMOVE_B),
+    landed(
+        REWRITE,
+        "vector on a",
+        "F",
+        deletes=lambda s: [s.table.vector(s.a, "theirs")],
+        **OTHER,
+        **REMOVE_B,
+    ),
     landed(DELETE, "a", "F R D", **REMOVE_A),
     landed(DELETE, "b", "", **REMOVE_B),
 ]

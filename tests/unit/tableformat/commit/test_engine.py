@@ -275,6 +275,17 @@ def test_any_error_at_the_swap_is_settled_by_looking(table, error):
     check(table)
 
 
+def test_trouble_after_the_swap_is_no_failure(table):
+    """R60: the swap has returned, so the commit is in the table whatever comes then."""
+
+    def fail(_):
+        raise StoreUnavailableError("the store is away")
+
+    table.runtime.fail_points.armed["commit.after_swap"] = fail
+    assert table.append(table.data("x")).looked_up
+    check(table)
+
+
 def test_lost_request_stays_unknown_and_deletes_nothing(table):
     table.append(table.data("x"))
     before = table.objects(".avro")

@@ -70,6 +70,12 @@ def test_default_policy_keeps_five_days_and_one_snapshot(table):
     assert table.plan(ExpiryPolicy()).snapshot_ids == tuple(ids[:8])
 
 
+def test_snapshot_exactly_as_old_as_the_limit_stays(table):
+    ids = [table.add(f"f{n}") for n in range(3)]
+    assert table.plan(ExpiryPolicy(max_snapshot_age_ms=DAY_MS + 1)).snapshot_ids == (ids[0],)
+    assert table.plan(ExpiryPolicy(max_snapshot_age_ms=DAY_MS)).snapshot_ids == tuple(ids[:2])
+
+
 def test_table_properties_and_policy_set_the_limits(table):
     update_properties(
         table.environment,

@@ -169,6 +169,15 @@ def test_positions_given_one_by_one_are_encoded_as_runs_like_java():
     assert len(blob) < 100
 
 
+def test_positions_merged_from_several_deletes_are_encoded_as_runs_like_java():
+    even, odd = (build_positions(np.arange(start, 300_000, 2)) for start in (100_000, 100_001))
+
+    blob = encode_deletion_vector(even | odd)
+
+    assert blob == encode_deletion_vector(positions_of([(100_000, 299_999)]))
+    assert len(blob) < 100
+
+
 def test_encoding_leaves_the_callers_bitmap_alone():
     positions = build_positions(np.arange(1000))
     before = positions.serialize()
@@ -181,6 +190,12 @@ def test_encoding_leaves_the_callers_bitmap_alone():
 @pytest.mark.parametrize("dtype", [np.int64, np.uint64, np.int32, np.uint8])
 def test_positions_are_built_from_any_integers_in_any_order(dtype):
     assert list(build_positions(np.array([7, 3, 3, 100], dtype=dtype))) == [3, 7, 100]
+
+
+def test_positions_beyond_32_bits_keep_their_high_bits():
+    ordinals = np.array([2**32 + 7, 5, 2**32 - 1, 2**40])
+    assert list(build_positions(ordinals)) == sorted(ordinals.tolist())
+    assert list(build_positions(ordinals[:3])) == sorted(ordinals[:3].tolist())
 
 
 @pytest.mark.parametrize(

@@ -112,13 +112,20 @@ def test_deleted_rows_consume_no_row_ids():
 
 def test_first_snapshot_after_an_upgrade_gives_every_data_manifest_row_ids():
     old = [
-        manifest(str(i), sequence_number=i, min_sequence_number=i, added_snapshot_id=i)
+        manifest(
+            str(i),
+            sequence_number=i,
+            min_sequence_number=i,
+            added_snapshot_id=i,
+            existing_rows_count=i,
+        )
         for i in range(1, 4)
     ]
 
     encoded = encode(old, first_row_id=0)
 
-    assert [each.first_row_id for each in encoded.manifests] == [0, 10, 20]
+    assert [each.first_row_id for each in encoded.manifests] == [0, 11, 23]
+    assert encoded.next_row_id == 36
 
 
 def test_encoding_again_after_a_lost_race_assigns_anew():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from dataclasses import replace
 
 import numpy as np
@@ -159,6 +160,16 @@ def test_flipped_bytes_are_an_error_or_change_nothing() -> None:
         wrong += pa.table(found).to_pylist() != expected
     # Without icefold's checksums of the footer (this file is Arrow's) a name or an id can change.
     assert wrong <= 8
+
+
+def test_changed_value_in_an_uncompressed_page_is_noticed_by_its_checksum() -> None:
+    store, file = stored(LAYOUTS["no dictionary"] | {"compression": "none"})
+    data = store.get(LOCATION)
+    at = data.index(struct.pack("<q", 4321))  # pages stand first
+    damaged = MemoryObjectStore()
+    damaged.put(LOCATION, data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+    with pytest.raises(CorruptDataError):
+        read(ParquetRows(damaged), file, np.array([4321]))
 
 
 def test_thrift_structs_survive_a_round_trip() -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from resolver import resolve
 from tableformat.environment import Environment
-from tableformat.errors import CommitConflictError
+from tableformat.errors import CommitConflictError, CommitUnknownError
 from tableformat.rowlevel.committing import commit_changes
 from tableformat.rowlevel.engine import InProcessEngine
 from tableformat.rowlevel.planning import plan_statement
@@ -282,6 +282,26 @@ def test_failed_statement_leaves_no_files(tmp_path) -> None:
         added = {path for path in _objects(environment) - before if "/data/" in path}
         live = {t.entry.data_file.file_path for t in load(environment).scan().plan.tasks}
         assert added <= live
+
+
+@pytest.mark.parametrize("mode", [MOR, COW])
+def test_statement_whose_outcome_is_unknown_deletes_nothing(tmp_path, mode: str) -> None:
+    """I10: the request may still land, and its snapshot needs the files."""
+    environment = _table(tmp_path, "update", "serializable")
+    load(environment).set_properties({"commit.status-check.num-retries": "0"})
+    written = set()
+
+    def lose(_: str) -> None:
+        written.update(_objects(environment))
+        raise CommitUnknownError("the answer was lost")
+
+    environment.runtime.fail_points.armed["catalog.before_swap"] = lose
+    with pytest.raises(CommitUnknownError):
+        load(environment).update({"amount": "amount + 1"}, "id < 3", mode=mode)
+    del environment.runtime.fail_points.armed["catalog.before_swap"]
+    data = {path for path in written if "/data/" in path}
+    assert len(data) > 2
+    assert data <= _objects(environment)
 
 
 def _objects(environment: Environment) -> set[str]:
