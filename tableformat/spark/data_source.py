@@ -90,12 +90,12 @@ class IcefoldSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """A writer of rows, or of changes in a format."""
         if "format" in self.options:
-            return change_writer(self.options, overwrite=overwrite)
+            return change_writer(self.options, schema, overwrite=overwrite)
         return rows_writer(self.options, schema, overwrite=overwrite)
 
-    def streamWriter(self, schema: StructType, overwrite: bool):  # type: ignore[no-untyped-def]  # noqa: ARG002, N802
+    def streamWriter(self, schema: StructType, overwrite: bool):  # type: ignore[no-untyped-def]  # noqa: N802
         """A writer of changes, exactly once by query and batch id."""
-        return stream_writer(self.options, overwrite=overwrite)
+        return stream_writer(self.options, schema, overwrite=overwrite)
 
     def _options(self, table: OptionTable) -> SourceOptions:
         return parse_source_options(self.options, table)

@@ -162,15 +162,18 @@ class ChangesPartition(InputPartition):
 
 
 class ChangesReader(DataSourceReader):
-    """Reads the changes between two versions, which are fixed when the reader is made."""
+    """Reads the changes between two versions, which are fixed when Spark plans the query.
+
+    The reader itself goes to every task, so it holds no partitions.
+    """
 
     def __init__(self, options: SourceOptions) -> None:
         refuse(options.values, _NOT_FOR_CHANGES, "they do not fit option 'read=changes'")
-        self._partitions = change_partitions(plan_changes(options))
+        self._options = options
 
     def partitions(self) -> Sequence[InputPartition]:
         """One per step, several for a step of inserts or deletes only."""
-        return self._partitions
+        return change_partitions(plan_changes(self._options))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Runs on a worker."""

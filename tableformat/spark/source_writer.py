@@ -31,6 +31,7 @@ from tableformat.cdc.events import EVENT_COLUMNS, EventBatch
 from tableformat.cdc.formats import FACTORIES
 from tableformat.cdc.ingest import PARSE_ROWS, commit_written, with_ordinals
 from tableformat.cdc.options import GivenOptions
+from tableformat.cdc.schema_wishes import SCHEMA_EVOLUTION, SchemaEvolution, evolution_of
 from tableformat.cdc.sharding import key_hashes
 from tableformat.cdc.sink import SINK_OPTIONS, SinkPlan, plan_sink, without_history
 from tableformat.commit.changeset import Changeset, CommitKind
@@ -55,7 +56,7 @@ from tableformat.spark.source_options import (
     parse_source_options,
 )
 from tableformat.spark.source_reader import load
-from tableformat.spark.types import from_spark_batch
+from tableformat.spark.types import from_spark_batch, travelling_type
 from tableformat.spec.data_file import DataFile
 from tableformat.spec.names import MAIN_BRANCH, STAGING_BRANCH
 from tableformat.write.data_files import write_data_files
@@ -258,39 +259,41 @@ def rows_writer(given: Mapping[str, str], schema: StructType, *, overwrite: bool
     return RowsWriter(options, state, overwrite=overwrite)
 
 
-def change_writer(given: Mapping[str, str], *, overwrite: bool) -> ChangesWriter:
+def change_writer(
+    given: Mapping[str, str], schema: StructType, *, overwrite: bool
+) -> ChangesWriter:
     """A writer of change events.
 
     Raises:
         InvalidInputError: A wrong option; `overwrite`, which changes cannot do.
         NotFoundError: There is no such table.
+
+    Effects: see `_evolved`.
     """
     if overwrite:
         raise InvalidInputError("changes are appended", action="use mode('append')")
-    task, _ = _change_task(given, stream=False)
+    task, _ = _change_task(given, schema, stream=False)
     return ChangesWriter(task)
 
 
-def stream_writer(given: Mapping[str, str], *, overwrite: bool) -> StreamWriter:
+def stream_writer(given: Mapping[str, str], schema: StructType, *, overwrite: bool) -> StreamWriter:
     """A writer of micro-batches.
 
     Raises:
         InvalidInputError: A wrong or missing option; another output mode than append.
         NotFoundError: There is no such table.
+
+    Effects: see `_evolved`.
     """
     if overwrite:
         raise InvalidInputError("changes are appended", action="use outputMode('append')")
-    task, options = _change_task(given, stream=True)
-    query_id = options.values.optional_text("query-id")
-    if not query_id:
-        raise InvalidInputError(
-            "missing option 'query-id' of writing a stream",
-            action="give every checkpoint a name of its own",
-        )
-    return StreamWriter(task, query_id)
+    task, options = _change_task(given, schema, stream=True)
+    return StreamWriter(task, options.values.text("query-id"))
 
 
-def _change_task(given: Mapping[str, str], *, stream: bool) -> tuple[ChangeTask, SourceOptions]:
+def _change_task(
+    given: Mapping[str, str], schema: StructType, *, stream: bool
+) -> tuple[ChangeTask, SourceOptions]:
     name = str(given.get(FORMAT.name, "")).strip().lower()
     if name not in FACTORIES:
         raise InvalidInputError(
@@ -299,6 +302,11 @@ def _change_task(given: Mapping[str, str], *, stream: bool) -> tuple[ChangeTask,
         )
     table = STREAM_WRITE_OPTIONS if stream else WRITE_OPTIONS
     options, others = parse_change_options(given, table, [FACTORIES[name].options, SINK_OPTIONS])
+    if stream and not options.values.optional_text("query-id"):
+        raise InvalidInputError(
+            "missing option 'query-id' of writing a stream",
+            action="give every checkpoint a name of its own",
+        )
     plan = plan_sink(
         options.open(),
         options.identifier,
@@ -306,7 +314,32 @@ def _change_task(given: Mapping[str, str], *, stream: bool) -> tuple[ChangeTask,
         options=others,
         branch=options.values.optional_text("branch") or STAGING_BRANCH,
     )
-    return ChangeTask(options, plan, name, others), options
+    return ChangeTask(options, _evolved(plan, schema), name, others), options
+
+
+def _evolved(plan: SinkPlan, schema: StructType) -> SinkPlan:
+    """The sink after the table got what a frame of typed columns has and it may get.
+
+    Raises:
+        InvalidInputError: Columns of JSON events are known only when tasks parse them, and Spark
+            gives a Python source no way to write the events again.
+
+    Effects: with `schema-evolution` a metadata commit, before any row is written.
+    """
+    choice, writer = plan.writer.choice, plan.writer
+    mode = evolution_of(choice.values)
+    if mode is SchemaEvolution.STRICT:
+        return plan
+    if not choice.factory.is_typed:
+        raise InvalidInputError(
+            f"format 'icefold' cannot do {SCHEMA_EVOLUTION}={mode} with {choice.identifier}",
+            action="use Table.write_changes or Table.write_stream, or add the columns yourself",
+            table=writer.table,
+        )
+    kinds = [(each.name, travelling_type(each.dataType, path=each.name)) for each in schema.fields]
+    nothing = pa.RecordBatch.from_pylist([], schema=pa.schema(kinds))
+    wishes = writer.parse_or_wish(writer.build_format(), EventBatch(nothing)).wishes
+    return plan.evolved(wishes) if wishes else plan
 
 
 def _hashes(changes: pa.Table, key: Sequence[str]) -> NDArray[np.uint64]:

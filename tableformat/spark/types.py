@@ -51,6 +51,24 @@ _SPARK_OF: dict[str, spark.DataType] = {
 }
 
 
+_ARROW_OF = {
+    "void": pa.null(),
+    "boolean": pa.bool_(),
+    "byte": pa.int8(),
+    "short": pa.int16(),
+    "integer": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "date": pa.date32(),
+    "time": pa.time64("ns"),
+    "timestamp": pa.timestamp("us", "UTC"),
+    "timestamp_ntz": pa.timestamp("us"),
+}
+
+
 def spark_schema(schema: Schema) -> spark.StructType:
     """The Spark schema of a table's rows; columns in order, required means not nullable.
 
@@ -225,6 +243,33 @@ def _from_travel(values: pa.Array, kind: IcebergType, path: str) -> pa.Array:
         items = _from_travel(items, kind.value_type, f"{path}.value")
         return pa.MapArray.from_arrays(offsets, keys, items, mask=mask)
     return values  # the type check of `conform_batch` names what is wrong
+
+
+def travelling_type(kind: spark.DataType, *, path: str) -> pa.DataType:
+    """The Arrow type in which values of a Spark type reach Python.
+
+    Raises:
+        UnsupportedError: No column can hold such values; the message names it.
+    """
+    if isinstance(kind, spark.StructType):
+        fields = [
+            (field.name, travelling_type(field.dataType, path=f"{path}.{field.name}"))
+            for field in kind.fields
+        ]
+        return pa.struct(fields)
+    if isinstance(kind, spark.ArrayType):
+        return pa.list_(travelling_type(kind.elementType, path=f"{path}.element"))
+    if isinstance(kind, spark.MapType):
+        key = travelling_type(kind.keyType, path=f"{path}.key")
+        return pa.map_(key, travelling_type(kind.valueType, path=f"{path}.value"))
+    if isinstance(kind, spark.DecimalType):
+        return pa.decimal128(kind.precision, kind.scale)
+    found = _ARROW_OF.get(kind.typeName())
+    if found is None:
+        raise UnsupportedError(
+            f"no column can hold Spark's type {kind.simpleString()}", column=path
+        )
+    return found
 
 
 def _holds_nanoseconds(kind: IcebergType) -> bool:

@@ -7,10 +7,12 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as sf
+from pyspark.sql.types import LongType, StructField, StructType
 
 from resolver import resolve
-from tableformat import open_catalog
+from tableformat import InvalidInputError, open_catalog
 from tableformat.spark import register
+from tableformat.spark.source_writer import stream_writer
 
 pytestmark = pytest.mark.spark
 
@@ -202,8 +204,7 @@ def test_writes_changes_to_staging(icefold, table):
     events = spark_rows(icefold, [row(1, "us"), row(2), row(5)]).withColumn(
         "op", sf.expr("if(id = 2, '-D', '+U')")
     )
-    options = {"format": "upsert", "kind_column": "op", "deletes": "whole-row"}
-    options.pop("deletes")
+    options = {"format": "upsert", "kind_column": "op"}
     writer(events.repartition(3, "id"), table, **options).mode("append").save()
     assert published(table) == [row(1), row(2)]
     resolve(table)
@@ -215,6 +216,36 @@ def test_changes_of_one_key_in_two_partitions_are_refused(icefold, table):
     with pytest.raises(PySparkException, match=r"events.repartition\('id'\)"):
         writer(events, table, format="upsert").mode("append").save()
     assert table.refresh().state.ref("staging") is None
+
+
+def test_columns_of_typed_changes_are_added_before_they_are_written(icefold, table):
+    table.append(arrow([row(1), row(2)]))
+    events = spark_rows(icefold, [row(2), row(3)]).withColumns(
+        {
+            "op": sf.lit("+U"),
+            "note": sf.lit("new"),
+            "price": sf.expr("cast(price as decimal(12,2))"),
+        }
+    )
+    options = {"format": "upsert", "kind_column": "op"}
+    with pytest.raises(PySparkException, match="unknown column"):
+        writer(events, table, **options).mode("append").save()
+    for mode, price in (("add-columns", "decimal(9, 2)"), ("full", "decimal(12, 2)")):
+        write = writer(events.repartition("id"), table, schema_evolution=mode, **options)
+        write.mode("append").save()
+        assert str(table.refresh().schema.find_field("price").field_type) == price
+    resolve(table)
+    rows = table.refresh().scan().to_arrow().to_pylist()
+    assert {each["id"]: each["note"] for each in rows} == {1: None, 2: "new", 3: "new"}
+
+
+def test_json_changes_that_would_change_the_table_are_sent_elsewhere(icefold, table):
+    events = icefold.createDataFrame([('{"op": "c", "after": {"id": 1, "more": 2}}',)], ["value"])
+    write = writer(events, table, format="debezium-json", schema_evolution="add-columns")
+    with pytest.raises(PySparkException, match=r"Table\.write_changes or Table\.write_stream"):
+        write.mode("append").save()
+    names = [field.name for field in table.refresh().schema.fields]
+    assert names == SCHEMA.names
 
 
 def test_wrong_writes_are_refused_before_anything_is_written(icefold, table, tmp_path):
@@ -306,6 +337,17 @@ def test_stream_must_read_changes_and_follows_a_branch(icefold, filled, tmp_path
         with pytest.raises(PySparkException) as caught:
             query.awaitTermination()
         assert text in str(caught.value)
+
+
+def test_stream_without_a_query_id_is_refused_before_anything_changes(table):
+    options = {"table": "shop.orders", "warehouse": table.warehouse, "format": "upsert"}
+    options |= {"schema-evolution": "full"}
+    columns = StructType([StructField("id", LongType()), StructField("more", LongType())])
+    with pytest.raises(InvalidInputError, match="missing option 'query-id'"):
+        stream_writer(options, columns, overwrite=False)
+    assert [field.name for field in table.refresh().schema.fields] == SCHEMA.names
+    stream_writer(options | {"query-id": "q"}, columns, overwrite=False)
+    assert [field.name for field in table.refresh().schema.fields] == [*SCHEMA.names, "more"]
 
 
 def test_write_stream_commits_each_batch_once(icefold, table, tmp_path):

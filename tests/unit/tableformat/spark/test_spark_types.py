@@ -34,6 +34,7 @@ from tableformat.spark.types import (
     spark_type,
     to_spark_batch,
     to_spark_schema,
+    travelling_type,
 )
 from tableformat.spec.types import arrow_schema
 
@@ -172,6 +173,19 @@ def test_time_needs_a_spark_that_has_it(monkeypatch: Any) -> None:
     monkeypatch.delattr(spark, "TimeType")
     with pytest.raises(UnsupportedError, match=re.escape("column=opens; use Spark 4.1")):
         spark_schema(Schema(_field(1, "opens", TimeType())))
+
+
+def test_frames_arrive_in_the_types_that_tables_are_sent_in() -> None:
+    flat = ["boolean", "int", "long", "float", "double", "decimal(12, 3)", "string", "binary"]
+    for kind in (*flat, "date", "time", "timestamp", "timestamptz", "unknown"):
+        schema = Schema(NestedField(1, "c", kind, required=False))
+        [sent] = to_spark_schema(schema)
+        assert travelling_type(spark_schema(schema).fields[0].dataType, path="c") == sent.type
+    nested = spark.ArrayType(spark.MapType(spark.StringType(), spark.ShortType()))
+    inner = travelling_type(spark.StructType([spark.StructField("a", nested)]), path="c")
+    assert inner.field("a").type.value_type.item_type == pa.int16()
+    with pytest.raises(UnsupportedError, match=r"Spark's type interval.*column=c\.element"):
+        travelling_type(spark.ArrayType(spark.DayTimeIntervalType()), path="c")
 
 
 def test_nullability_follows_required() -> None:
