@@ -68,7 +68,7 @@ def test_main_path_from_create_to_scan(orders):
     )
     status = json.loads(orders.ok("status", "--json"))[0]
     assert (status["backlog_snapshots"], status["backlog_rows"]) == (1, 1)
-    assert "published 1 staged snapshots" in orders.ok("resolve", "shop.orders")
+    assert "published 1 staged snapshot as" in orders.ok("resolve", "shop.orders")
     rows = [
         json.loads(line)
         for line in orders.ok("scan", "shop.orders", "--format", "json").splitlines()
