@@ -45,6 +45,7 @@ class Totals:
     figures: Counter[str] = field(default_factory=Counter)
     faults: Counter[str] = field(default_factory=Counter)
     outcomes: Counter[str] = field(default_factory=Counter)
+    points: Counter[tuple[str, str]] = field(default_factory=Counter)
     failed: list[int] = field(default_factory=list)
     cpu_s: float = 0.0
 
@@ -57,6 +58,7 @@ class Totals:
         self.figures["run twice"] += job.twice and result.violation is None
         self.faults += result.faults
         self.outcomes += result.outcomes
+        self.points += result.points
         self.cpu_s += ran.cpu_s
         violation = "two runs differ" if ran.differs else result.violation
         if violation is None:
@@ -82,6 +84,11 @@ class Totals:
         )
         print(f"faults: {dict(sorted(self.faults.items()))}")
         print(f"outcomes: {dict(sorted(self.outcomes.items()))}")
+        for name in sorted({name for name, _ in self.points}):
+            hits, errors, delays, kills = (
+                self.points[name, what] for what in ("hit", "point error", "delay", "crash")
+            )
+            print(f"  {name}: hits {hits}, errors {errors}, delays {delays}, kills {kills}")
         rate = figures["seeds"] / max(self.cpu_s, 1e-9)
         print(f"{wall_s:.0f} s, {self.cpu_s:.0f} s CPU, {rate:.1f} seeds/CPU-s")
 

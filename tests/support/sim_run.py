@@ -90,6 +90,7 @@ class SeedResult:
     publishes: int
     faults: Counter[str]
     outcomes: Counter[str]
+    points: Counter[tuple[str, str]]
     violation: str | None
     log_hash: str
     profile: Profile
@@ -119,6 +120,7 @@ def run_seed(seed: int, *, steps: int = 500, trace: bool = False) -> SeedResult:
         publishes=kinds["publish"],
         faults=world.faults,
         outcomes=world.outcomes,
+        points=world.points,
         violation=world.violation,
         log_hash=world.log_hash(),
         profile=profile,

@@ -156,8 +156,9 @@ class Actor:
     def at_fail_point(self, name: str) -> None:
         if not self.is_running_here:
             return
-        self.world.hand_over(self, name)
-        if self.world.strikes("point error", self.world.profile.point_error):
+        self.world.points[name, "hit"] += 1
+        self.world.hand_over(self, name, point=name)
+        if self.world.strikes("point error", self.world.profile.point_error, point=name):
             raise StoreUnavailableError("simulated trouble", point=name)
 
     def sleep(self, duration_ms: float) -> None:
@@ -215,6 +216,7 @@ class World:
         self.late: list[tuple[int, Callable[[], None]]] = []
         self.faults: Counter[str] = Counter()
         self.outcomes: Counter[str] = Counter()
+        self.points: Counter[tuple[str, str]] = Counter()  # (fail point, "hit" or fault)
         self.violation: str | None = None
         self.is_over = False
         self._over = threading.Semaphore(0)
@@ -235,11 +237,13 @@ class World:
             actor.skew_ms = self.rng.randint(-HOUR_MS, HOUR_MS)
         self.actors.append(actor)
 
-    def strikes(self, fault: str, rate: float) -> bool:
-        """Whether a fault happens here, now."""
+    def strikes(self, fault: str, rate: float, *, point: str | None = None) -> bool:
+        """Whether a fault happens here, now. `point`: the fail point where the actor is."""
         if self.is_over or rate == 0.0 or self.rng.random() >= rate:
             return False
         self.faults[fault] += 1
+        if point is not None:
+            self.points[point, fault] += 1
         self.log(f"fault {fault}")
         return True
 
@@ -277,7 +281,7 @@ class World:
             self.violation = text
             self.log(f"violation {text}")
 
-    def hand_over(self, actor: Actor, label: str) -> None:
+    def hand_over(self, actor: Actor, label: str, *, point: str | None = None) -> None:
         """Every seam operation passes here: others may run, time passes, the actor may die."""
         if actor.crashed:
             raise Crash
@@ -291,7 +295,7 @@ class World:
             self._over.release()
             raise Halt
         self._land_late()
-        if self.strikes("delay", self.profile.delay):
+        if self.strikes("delay", self.profile.delay, point=point):
             actor.wake_ms = max(actor.wake_ms, self.now_ms + self.rng.random() * 20_000)
         chosen = self._next()
         if chosen is not actor:
@@ -299,7 +303,7 @@ class World:
             actor.go.acquire()
             if self.is_over:
                 raise Halt
-        if self.strikes("crash", self.profile.crash):
+        if self.strikes("crash", self.profile.crash, point=point):
             actor.crashed = True
             raise Crash
 
