@@ -39,6 +39,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from pyiceberg.expressions import AlwaysFalse
+from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import IsolationLevel, Operation
 
@@ -48,6 +49,7 @@ from tableformat.commit.matching import FileMatcher
 from tableformat.errors import CommitConflictError
 from tableformat.spec.data_file import DataFile, DeleteFileKey, FileContent, PartitionKey
 from tableformat.spec.names import DELETE_FILE_PATH_FIELD_ID
+from tableformat.spec.unpartitioned import is_unpartitioned
 
 NAMED_FILES_MAX = 20  # per snapshot, in `CommitConflictError.conflicts`
 
@@ -102,7 +104,7 @@ def check_conflicts(
     checks = _checks_that_apply(changeset)
     if not checks or (changeset.strict_head and _start(changeset) is None):
         return
-    touched = _Touched.of(changeset)
+    touched, specs = _Touched.of(changeset), metadata.specs()
     matcher = _matcher(metadata, changeset, checks)
     known_vectors: set[str] = set()
     conflicts: list[str] = []
@@ -112,7 +114,7 @@ def check_conflicts(
     )
     for snapshot in window:  # newest first
         changes = history.changes(snapshot)
-        clashes = list(_clashes(changes, checks, touched, matcher, known_vectors))
+        clashes = list(_clashes(changes, checks, touched, matcher, known_vectors, specs))
         letters.update(clash.check for clash in clashes)
         conflicts.extend(
             f"{name_snapshot(snapshot)} {clash.what}: {clash.location}"
@@ -213,6 +215,7 @@ def _clashes(
     touched: _Touched,
     matcher: FileMatcher,
     known_vectors: set[str],
+    specs: Mapping[int, PartitionSpec],
 ) -> Iterator[Clash]:
     if Check.REMOVED in checks or Check.FILES in checks:
         yield from _removed_files(changes, checks, touched)
@@ -221,7 +224,7 @@ def _clashes(
     if changes.operation == Operation.REPLACE:
         return  # the same rows in other files
     if Check.EQUALITY_DELETES in checks:
-        yield from _new_equality_deletes(changes, touched, matcher)
+        yield from _new_equality_deletes(changes, touched, matcher, specs)
     if Check.DELETED_ROWS in checks:
         yield from _deleted_rows(changes, matcher)
     if Check.PHANTOMS in checks:
@@ -284,14 +287,17 @@ def _listed_files(file: DataFile, touched: _Touched) -> Iterator[str]:
 
 
 def _new_equality_deletes(
-    changes: SnapshotChanges, touched: _Touched, matcher: FileMatcher
+    changes: SnapshotChanges,
+    touched: _Touched,
+    matcher: FileMatcher,
+    specs: Mapping[int, PartitionSpec],
 ) -> Iterator[Clash]:
     removed_partitions = touched.removed_partitions
     for entry in changes.added_deletes:
         file = entry.data_file
         if file.content != FileContent.EQUALITY_DELETES:
             continue
-        is_global = len(file.partition) == 0
+        is_global = is_unpartitioned(specs[file.spec_id])
         on_removed = removed_partitions and (is_global or file.partition_key in removed_partitions)
         on_filter = touched.rows_by_filter and matcher.partition_may_match(file)
         if on_removed or on_filter:

@@ -5,7 +5,10 @@ from dataclasses import dataclass
 
 import pytest
 from pyiceberg.expressions import AlwaysTrue, And, EqualTo, LessThan
+from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.table.snapshots import IsolationLevel
+from pyiceberg.table.update import AddPartitionSpecUpdate
+from pyiceberg.transforms import VoidTransform
 
 from tableformat.commit import conflicts
 from tableformat.commit.changeset import Changeset, CommitKind, Validation
@@ -296,6 +299,19 @@ def test_global_equality_delete_reaches_removed_files_of_another_spec():
     changeset = scene.ours(REWRITE, None)
     update_spec(scene.table.environment, IDENTIFIER, lambda spec: spec.remove_field("part"))
     scene.table.row_delta(deletes=[scene.table.equality_delete("e").with_(spec_id=1, partition=())])
+    with pytest.raises(CommitConflictError, match="checks=E"):
+        scene.table.commit(changeset)
+
+
+def test_equality_delete_of_void_fields_reaches_removed_files_of_another_spec():
+    # R03: what a v1 table is left with when its last partition field is dropped.
+    scene = Scene()
+    changeset = scene.ours(REWRITE, None)
+    void = PartitionSpec(PartitionField(2, 1000, VoidTransform(), "part"), spec_id=1)
+    catalog = scene.table.environment.catalog
+    catalog.commit(scene.table.state, [AddPartitionSpecUpdate(spec=void)])
+    delete = scene.table.equality_delete("e").with_(spec_id=1, partition=(None,))
+    scene.table.row_delta(deletes=[delete])
     with pytest.raises(CommitConflictError, match="checks=E"):
         scene.table.commit(changeset)
 
