@@ -78,6 +78,17 @@ def as_table(typed: dict[str, str], rows: tuple[Row, ...]) -> pa.Table | None:
     return pa.table(arrays, names=[name for name, _ in kinds])
 
 
+def as_events(typed: dict[str, str], rows: tuple[Row, ...], gone: list[int]) -> pa.Table:
+    """Change events: rows that come, before them keys that go, told apart by a column `op`."""
+    key = next(iter(typed))
+    columns = {name: pa.array([row[at] for row in rows], ARROW[kind])
+               for at, (name, kind) in enumerate(typed.items())} if rows else {}  # fmt: skip
+    upserts = pa.table({**columns, "op": ["+U"] * len(rows)} if rows else {})
+    deletes = pa.table({key: pa.array(gone, ARROW[typed[key]]), "op": ["-D"] * len(gone)})
+    parts = [each for each in (deletes, upserts) if each.num_rows]
+    return pa.concat_tables(parts, promote_options="default")
+
+
 @dataclass(frozen=True, slots=True)
 class Statement:
     """A condition, assignments (none: DELETE), its columns, and what it makes of a row."""

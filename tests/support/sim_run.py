@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -49,6 +50,7 @@ from tests.support.sim_draw import (
     SchemaEdit,
     Serial,
     SpecEdit,
+    as_events,
     as_table,
     draw_columns,
     draw_rows,
@@ -128,6 +130,12 @@ def run_seed(seed: int, *, steps: int = 500, trace: bool = False) -> SeedResult:
     )
 
 
+class _Batch(NamedTuple):
+    number: int
+    operation: Operation
+    events: pa.Table
+
+
 @dataclass(slots=True)
 class HeldClock(SimClock):
     """Wall-clock time as it was when an operation began."""
@@ -149,6 +157,8 @@ class _Simulation:
         self.lock = SimLock(world)
         self.serial = Serial()
         self.checkpoints = 0
+        self.batch: _Batch | None = None  # of the sink, which may have died over it
+        self.batches = 0
         self.seen: dict[str, TableSchema] = {}  # by actor; who restarts looks again or does not
         self.indexes: dict[str, MemoryIndex | None] = {}
         self.unsettled: list[tuple[Operation, float]] = []
@@ -176,6 +186,8 @@ class _Simulation:
             world.add("cleaner", self.clean_up)
         if world.profile.has_statements:
             world.add("statements", self.change)
+        if world.profile.has_sink:
+            world.add("sink", self.ingest)
         if world.profile.flink is not None:
             world.add("flink", self.flink)
         if world.profile.changes_schema or world.profile.changes_spec:
@@ -200,17 +212,9 @@ class _Simulation:
     def operation(self, actor: Actor, operation: Operation) -> Iterator[None]:
         """Tie the ids drawn meanwhile to an operation, and settle how it ended."""
 
-        def draw(snapshot_id: int) -> None:
-            operation.ids.append(snapshot_id)
-            self.oracle.operation_of[snapshot_id] = operation
-
-        actor.on_draw = draw
         self.oracle.begin(operation)
         self.unsettled.append((operation, self.world.now_ms))
-        self.world.log(
-            f"{actor.name} begins {operation.kind} {operation.rows} {sorted(operation.keys)} "
-            f"{operation.typed} {operation.text}"
-        )
+        self._watch(actor, operation)
         try:
             yield
         except EXPECTED_ERRORS as error:
@@ -237,6 +241,19 @@ class _Simulation:
             raise
         else:
             self.oracle.settle(operation, "ok")
+
+    def _watch(self, actor: Actor, operation: Operation) -> None:
+        """Tie the snapshot ids that an actor draws from here on to an operation."""
+
+        def draw(snapshot_id: int) -> None:
+            operation.ids.append(snapshot_id)
+            self.oracle.operation_of[snapshot_id] = operation
+
+        actor.on_draw = draw
+        self.world.log(
+            f"{actor.name} begins {operation.kind} {operation.rows} {sorted(operation.keys)} "
+            f"{operation.typed} {operation.text}"
+        )
 
     def _names_damage(self, error: TableError) -> bool:
         """Whether an error says which file is damaged."""
@@ -284,6 +301,61 @@ class _Simulation:
             with self.operation(actor, Operation(actor.name, "stage", rows, keys, typed)):
                 deletes = pa.table({key.name: pa.array(gone, ARROW[key.kind])}) if gone else None
                 table().stage(upserts=as_table(typed, rows), deletes=deletes)
+
+    def ingest(self, actor: Actor) -> None:
+        """Numbered batches, each given again until it is known to be there, also after a crash."""
+        load = self.table(self.environment(actor))
+        while True:
+            actor.sleep(actor.rng.random() * 4_000)
+            if self.batch is None and not self._new_batch(actor):
+                continue
+            assert self.batch is not None
+            number, operation, events = self.batch
+            with self.attempt(actor, operation):
+                load().write_changes(
+                    events, options={"kind-column": "op"}, query_id="sink", batch_id=number
+                )
+
+    def _new_batch(self, actor: Actor) -> bool:
+        schema = self.known(actor)
+        typed, rows = self.fresh_rows(actor, schema)
+        gone = actor.rng.sample(range(self.world.profile.keys), actor.rng.randint(0, 2))
+        if not rows and not gone:
+            return False
+        if not rows:
+            typed = {schema.name(ID): schema.by_id[ID].kind}
+        keys = frozenset([row[0] for row in rows] + gone)
+        operation = Operation(actor.name, "stage", rows, keys, typed)
+        self.batch = _Batch(self.batches, operation, as_events(typed, rows, gone))
+        self.batches += 1
+        self.oracle.begin(operation)
+        self.unsettled.append((operation, self.world.now_ms))
+        return True
+
+    @contextmanager
+    def attempt(self, actor: Actor, operation: Operation) -> Iterator[None]:
+        """One of several tries of an operation, which ends when it is `ok` or cannot be right."""
+        tried = bool(operation.ids)
+        self._watch(actor, operation)
+        try:
+            yield
+        except EXPECTED_ERRORS as error:
+            self.world.outcomes[f"batch {type(error).__name__}"] += 1
+        except (CorruptDataError, NotFoundError) as error:
+            has_expirer = isinstance(error, NotFoundError) and self.world.profile.has_expirer
+            if not has_expirer and not self._names_damage(error):
+                raise
+            self.world.outcomes[f"batch {type(error).__name__}"] += 1
+        except InvalidInputError as error:
+            if not self.oracle.may_refuse(operation):
+                raise
+            self.world.log(f"{actor.name} refused: {error}")
+            outcome = "CommitUnknownError" if tried else "InvalidInputError"
+            self.oracle.settle(operation, outcome)
+            self.batch = None
+        else:
+            self.oracle.settle(operation, "ok")
+            self.batch = None
 
     def flink(self, actor: Actor) -> None:
         """Staged changes in the shape that another engine gives them."""

@@ -65,6 +65,7 @@ class Profile:
     starts_narrow: bool  # `id` and `amount` are int, and may become long
     store_late: float  # no answer; the put or delete lands later
     store_twice: float  # delivered again later
+    has_sink: bool  # stages numbered batches, each until it is known to be there
     damage: float  # the copy that is read is damaged, for a while
     flink: str | None  # vectors | positions: how a foreign writer deletes rows of its own commit
 
@@ -111,6 +112,7 @@ class Profile:
             store_late=rate(0.0, 0.0, 0.002, 0.02),
             store_twice=rate(0.0, 0.01),
             damage=rate(0.0, 0.0, 0.002, 0.01),
+            has_sink=rng.random() < 0.4,
         )
 
 
