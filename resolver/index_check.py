@@ -124,7 +124,7 @@ def _bound_snapshot(state: TableState, bound: int | None) -> Snapshot | None:
             "the snapshot that the index is bound to has expired",
             table=state.name,
             snapshot_id=bound,
-            action="run resolve; the index then follows or is built afresh",
+            action="run icefold index build; the index then follows or is built afresh",
         )
     return snapshot
 
