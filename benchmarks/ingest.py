@@ -3,9 +3,8 @@
     scripts/bench ingest [--orders N] [--batches N] [--before key|full] [--flights N] [--cores N]
 
 1. Order events (see `benchmarks.support.order_events`), about 450 bytes each, through Spark: as
-   Debezium JSON, and as typed rows from Parquet; the table has a three-column key and is
-   partitioned by a column outside it, so deletes are global. The typed rows also as one frame. Checked
-   by DuckDB's fold.
+   Debezium JSON, and as typed rows from Parquet, these also as one frame. The table has a key of
+   three columns and is partitioned by another, so deletes are global. Checked by DuckDB's fold.
 2. The flights of 2013, about 780 bytes each: one core's parsing, the in-process path, and Spark.
    Checked by the plain fold.
 
