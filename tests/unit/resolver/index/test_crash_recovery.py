@@ -14,6 +14,7 @@ from resolver.index.open import open_index
 from resolver.index.rocks import RocksIndex
 from tableformat.errors import InvalidInputError, StoreUnavailableError
 from tableformat.runtime import FailPoints, Runtime
+from tests.support.goals import goal
 from tests.support.index_builder import (
     BINDING,
     binding_at,
@@ -156,6 +157,7 @@ def test_process_killed_anywhere_leaves_a_whole_change_or_none(
         timeout=120,
     )
     assert done.returncode == -9, done.stderr.decode()
+    goal("G17", kills=1)
     with reopen(folder) as index:
         check_state(index, is_new=is_new)
 
