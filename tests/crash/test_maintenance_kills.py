@@ -29,9 +29,11 @@ from maintenance.tasks.remove_orphans import remove_orphans
 from maintenance.tasks.rewrite_manifests import rewrite_manifests
 from maintenance.tasks.rewrite_vectors import rewrite_vectors
 from resolver import resolve
+from resolver.index_check import verify
 from tableformat.commit.expiry_plan import ExpiryPolicy
 from tableformat.commit.reachability import reachable_locations
 from tests.support.crash_child import KILLED, open_table, run_until_killed, short_lock
+from tests.support.staging_ledger import check_exactly_once, markers
 from tests.support.table_checker import check_table
 
 SCHEMA = pa.schema([("id", pa.int64()), ("region", pa.string())])
@@ -55,9 +57,7 @@ def run_manifests(table):
 
 
 def run_vectors(table):
-    return rewrite_vectors(
-        table, RewriteVectorsOptions(rewrite_all=True), lock=short_lock(table)
-    )
+    return rewrite_vectors(table, RewriteVectorsOptions(rewrite_all=True), lock=short_lock(table))
 
 
 def run_drop(table):
@@ -137,8 +137,17 @@ def test_killed_task_run_again_gives_the_same_rows(tmp_path, table, task, point)
     assert left == reachable_locations(again.environment.store, again.refresh().state)
     check(warehouse, before)
     again.stage(upserts=rows((0, "us")))
+    staged = [*published(again), again.state.head("staging").snapshot_id]
     assert resolve(again).staged_snapshots == 1
+    assert verify(again).report.is_sound
+    check_exactly_once(again.environment.store.get, again.metadata_location, staged)
     assert again.scan().to_arrow().num_rows == sum(before.values()) + 1
+
+
+def published(table):
+    """Markers of the snapshots of main that are left."""
+    found = [marker for _, marker in markers(table.environment.store.get, table.metadata_location)]
+    return list(dict.fromkeys(marker for marker in found if marker is not None))
 
 
 def check(warehouse, expected):

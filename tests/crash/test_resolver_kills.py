@@ -16,8 +16,8 @@ import pytest
 import tableformat as tf
 from resolver import resolve
 from resolver.index_check import verify
-from resolver.staging import ancestors, marker_of
 from tests.support.crash_child import KILLED, open_table, run_until_killed, short_lock
+from tests.support.staging_ledger import check_exactly_once, markers
 from tests.support.table_checker import check_table
 
 SCHEMA = pa.schema([("id", pa.int64()), ("region", pa.string()), ("amount", pa.int64())])
@@ -69,16 +69,13 @@ class History:
 
     def check(self):
         table = open_table(self.warehouse, NAME)
-        chain = list(ancestors(table.state.metadata, table.state.head("main").snapshot_id))
-        published = [marker_of(snapshot) for snapshot in chain][::-1]
-        for snapshot in chain:
-            found = table.scan(snapshot_id=snapshot.snapshot_id).to_arrow().to_pylist()
-            assert Counter(tuple(row.values()) for row in found) == self.states[marker_of(snapshot)]
-        positions = [self.staged.index(marker) for marker in published if marker is not None]
-        assert positions == sorted(set(positions)), "a staged snapshot was published twice"
-        assert positions[-1] == len(self.staged) - 1
+        read = table.environment.store.get
+        for snapshot_id, marker in markers(read, table.metadata_location):
+            found = table.scan(snapshot_id=snapshot_id).to_arrow().to_pylist()
+            assert Counter(tuple(row.values()) for row in found) == self.states[marker]
+        check_exactly_once(read, table.metadata_location, self.staged)
         assert verify(table, index_location=self.index_location).report.is_sound
-        check_table(table.environment.store.get, table.metadata_location)
+        check_table(read, table.metadata_location)
 
 
 @pytest.fixture
