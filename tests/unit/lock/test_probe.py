@@ -106,6 +106,16 @@ class LooksThenReplaces(LooksFirst):
         return self.write(key, data)
 
 
+class TellsAllTheyWon(LooksFirst):
+    """Keeps one of the racing writes; only the answers are wrong."""
+
+    def put_if_absent(self, key: str, data: bytes) -> SwapOutcome:
+        if key in self.objects:
+            return SwapOutcome.LOST
+        self.wait_for_rival()
+        return self.write(key, min(data, self.objects.get(key, data)))
+
+
 class ForgetsAtOnce(HonestStore):
     def get(self, key: str) -> tuple[bytes, str] | None:
         return None
@@ -156,6 +166,7 @@ def test_honest_store_is_accepted_and_left_clean(store_class: type[HonestStore])
         RefusesEverything,
         LooksThenCreates,
         LooksThenReplaces,
+        TellsAllTheyWon,
         ForgetsAtOnce,
         CannotDelete,
     ],
@@ -165,7 +176,7 @@ def test_lying_store_is_refused(store_class: type[HonestStore]) -> None:
         check_conditional_writes(store_class(), ids=SeededIds(), rounds=3)
 
 
-@pytest.mark.parametrize("store_class", [LooksThenCreates, LooksThenReplaces])
+@pytest.mark.parametrize("store_class", [LooksThenCreates, LooksThenReplaces, TellsAllTheyWon])
 def test_store_that_lies_in_races_only_is_found_every_time(store_class: type[HonestStore]) -> None:
     for seed in range(25):
         with pytest.raises(UnsafeStoreError):
