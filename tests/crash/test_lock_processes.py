@@ -21,6 +21,7 @@ import pytest
 
 from lock import LeaseLostError, LeaseManager, open_lock
 from tests.support.fenced_log import FencedLog
+from tests.support.goals import goal
 from tests.support.lock_seams import RandomIds, RealClock
 from tests.support.lock_servers import libpq_url, postgres_url, s3_server
 from tests.support.lock_stores import SHARED_BACKENDS, lock_url
@@ -133,6 +134,8 @@ def test_32_processes_get_each_token_once_and_in_order(backend: str, tmp_path: P
     for _, owner in setting.log.steps():
         rounds[owner] = rounds.get(owner, 0) + 1
     assert sorted(rounds.values()) == [50] * 32
+    if backend == "postgresql":
+        goal("G7", postgresql=1600)
 
 
 @pytest.mark.parametrize("backend", ["file", "s3"])
@@ -142,6 +145,8 @@ def test_processes_share_object_store_lock(backend: str, tmp_path: Path) -> None
         output, errors = workers.communicate(timeout=550)
     assert (workers.returncode, output, errors) == (0, "", "")
     assert [token for token, _ in setting.log.steps()] == list(range(1, 21))
+    if backend == "s3":
+        goal("G7", s3=20)
 
 
 def test_terminated_database_backends_never_make_two_holders(tmp_path: Path) -> None:
@@ -156,6 +161,7 @@ def test_terminated_database_backends_never_make_two_holders(tmp_path: Path) -> 
     assert terminated[0] >= 5
     setting.log.check()
     assert [token for token, _ in setting.log.steps()] == list(range(1, 49))
+    goal("G7", postgresql=48)
 
 
 def test_holder_whose_backends_are_terminated_keeps_its_lease(tmp_path: Path) -> None:
@@ -214,7 +220,7 @@ def test_s3_faults_never_make_two_holders(fault: str, tmp_path: Path) -> None:
     faults.hits.clear()
     faults.rates[fault] = 0.25
     try:
-        threads = [threading.Thread(target=_contend, args=(setting, 4)) for _ in range(3)]
+        threads = [threading.Thread(target=_contend, args=(setting, 12)) for _ in range(3)]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -223,7 +229,8 @@ def test_s3_faults_never_make_two_holders(fault: str, tmp_path: Path) -> None:
         faults.rates.clear()
     assert faults.hits[fault] >= 3
     setting.log.check()
-    assert [token for token, _ in setting.log.steps()] == list(range(1, 13))
+    assert [token for token, _ in setting.log.steps()] == list(range(1, 37))
+    goal("G7", s3=36)
 
 
 def _contend(setting: Setting, rounds: int) -> None:
