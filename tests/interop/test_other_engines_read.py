@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.goals import goal
 from tests.support.interop_engines import (
     LINEAGE,
     canonical_rows,
@@ -37,6 +38,7 @@ def test_engine_reads_the_rows_that_were_written(case, engine) -> None:
         return
     found = engine.read(case, case.schema.names)
     check_rows(expected_rows(case), canonical_rows(found, case.schema))
+    goal("G20", tables=1)
 
 
 @pytest.mark.parametrize("engine", engine_parameters(lambda engine: engine.lineage))

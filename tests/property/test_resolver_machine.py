@@ -23,6 +23,7 @@ from resolver.index_check import verify
 from resolver.index_keeper import index_folder
 from resolver.staging import marker_of
 from tableformat.spec.data_file import FileContent
+from tests.support.goals import goal
 from tests.support.memory_tables import memory_catalog
 
 SCHEMA = pa.schema([("id", pa.int64()), ("region", pa.string()), ("amount", pa.int64())])
@@ -130,6 +131,7 @@ class ResolverMachine(RuleBasedStateMachine):
         if not hasattr(self, "table"):
             return
         assert as_counter(self.table.scan().to_arrow()) == self.published
+        goal("G2", operations=1)
         head = self.table.state.head("main")
         if head is not None:
             self.history.setdefault(head.snapshot_id, Counter(self.published))
