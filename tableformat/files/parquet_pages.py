@@ -52,7 +52,8 @@ _COLUMN_VALUES, _COLUMN_UNCOMPRESSED, _COLUMN_COMPRESSED, _COLUMN_DATA, _COLUMN_
     5, 6, 7, 9, 11,
 )  # fmt: skip
 _COLUMN_KEPT = (1, 2, 3, 4)  # type, encodings, path, codec
-_ELEMENT_CHILDREN = 5
+_ELEMENT_REPETITION, _ELEMENT_CHILDREN = 3, 5
+_REPEATED = 2
 _PAGE_UNCOMPRESSED, _PAGE_V1, _PAGE_V2, _PAGE_VALUES = 2, 5, 8, 1
 _V1_ENCODING, _V2_ENCODING = 2, 4
 _DICTIONARY_ENCODINGS = (2, 8)  # PLAIN_DICTIONARY, RLE_DICTIONARY
@@ -80,8 +81,20 @@ class ColumnPages:
     metadata: Struct
     elements: tuple[Struct, ...]
 
+    @property
+    def is_repeated(self) -> bool:
+        """Whether a row may have several values: a list."""
+        repetitions = (each.get(_ELEMENT_REPETITION) for each in self.elements)
+        return any(each is not None and each[1] == _REPEATED for each in repetitions)
+
     def pages_of(self, rows: Int64s) -> Int64s:
-        """The page of each row, given as ordinals in the row group."""
+        """The page of each row, given as ascending ordinals in the row group.
+
+        Raises:
+            CorruptDataError: The index ends before the last one.
+        """
+        if rows[-1] >= self.first_row[-1]:
+            raise CorruptDataError("the page index of a column ends before its rows")
         return np.searchsorted(self.first_row, rows, side="right") - 1
 
 
@@ -117,12 +130,20 @@ class PageIndex:
         Raises:
             CorruptDataError: A page is damaged, or holds other rows than the index says.
         """
+        if pages.is_repeated and len(wanted) > 1:
+            # Nothing says how many values belong to a page of lists: what one has too many would
+            # be taken for rows of the next.
+            return pa.concat_arrays([self.read(pages, [page]) for page in wanted])
         parts = [
             self._read_at(int(pages.size_bytes[page]), int(pages.offset[page])) for page in wanted
         ]
         with _broken_structs():
             headers = [_page_header(part) for part in parts]
-        rows = int(sum(pages.first_row[page + 1] - pages.first_row[page] for page in wanted))
+        counts = [int(pages.first_row[page + 1] - pages.first_row[page]) for page in wanted]
+        if not pages.is_repeated and [header.values for header in headers] != counts:
+            # Decoders fill up a page that claims too many values, up to the next eighth.
+            raise CorruptDataError("a page holds another number of values than of rows")
+        rows = sum(counts)
         dictionary = b""
         # Writers that give up on a dictionary leave a full one behind: it is read when needed.
         if pages.dictionary is not None and any(header.uses_dictionary for header in headers):
