@@ -56,9 +56,10 @@ def _one_line(text: str) -> str:
     text = text.replace("\n", " ")
     if text.isprintable():
         return text
-    return "".join(
+    escaped = "".join(
         each if each.isprintable() else each.encode("unicode_escape").decode() for each in text
     )
+    return escaped[: PART_LENGTH_MAX + 3]
 
 
 def _rebuild(

@@ -39,4 +39,4 @@ def report(context: CliContext, table_name: str, output: Path, staging: str, tar
         raise InvalidInputError(
             f"the report cannot be written: {error.strerror}", file=str(output)
         ) from error
-    click.echo(f"wrote {output}")
+    click.echo(f"wrote {click.format_filename(output)}")

@@ -37,7 +37,8 @@ from tableformat.errors import InvalidInputError, refusing_deep_nesting
 from tableformat.scan.literals import fit_literals
 
 FILTER_DEPTH_MAX = 100
-_BRACKETS = re.compile(r"'[^']*'|\"[^\"]*\"|[()]")  # texts and names may hold any
+# Texts and names may hold any bracket; what is left of a name that does not end is its quote.
+_BRACKETS = re.compile(r"""'(?:[^'\\]|\\.)*'|"[^"]*"|[()"]""", re.DOTALL)
 
 
 @refusing_deep_nesting("filter")
@@ -53,7 +54,7 @@ def parse_filter(row_filter: str | BooleanExpression | None) -> BooleanExpressio
         return row_filter
     if not row_filter.strip():
         return AlwaysTrue()
-    _check_depth(row_filter)
+    _check_brackets(row_filter)
     try:
         return parse(row_filter)
     except ParseException as error:
@@ -64,11 +65,16 @@ def parse_filter(row_filter: str | BooleanExpression | None) -> BooleanExpressio
         raise InvalidInputError(f"cannot read the filter {row_filter!r}: {error}") from error
 
 
-def _check_depth(row_filter: str) -> None:
-    """The parser takes seconds for thousands of parentheses before it gives up."""
+def _check_brackets(row_filter: str) -> None:
+    """The parser takes seconds for thousands of parentheses, and for ever for an open name.
+
+    (It tries a backslash inside a quoted name in two ways, and each after the other.)
+    """
     depth = 0
-    for token in _BRACKETS.findall(row_filter):
-        depth += {"(": 1, ")": -1}.get(token, 0)
+    for found in _BRACKETS.findall(row_filter):
+        if found == '"':
+            raise InvalidInputError("cannot read the filter: a quoted name does not end")
+        depth += {"(": 1, ")": -1}.get(found, 0)
         if depth > FILTER_DEPTH_MAX:
             raise InvalidInputError(
                 "cannot read the filter: it is nested too deeply", depth_max=FILTER_DEPTH_MAX
@@ -78,7 +84,10 @@ def _check_depth(row_filter: str) -> None:
 @refusing_deep_nesting("filter")
 def normalize_filter(row_filter: BooleanExpression, schema: Schema) -> BooleanExpression:
     """The same filter without NOT and with literals that fit their columns; still unbound."""
-    return fit_literals(rewrite_not(row_filter), schema)
+    try:
+        return fit_literals(rewrite_not(row_filter), schema)
+    except ArithmeticError as error:  # a number beyond what decimals can be rounded to
+        raise InvalidInputError(f"the filter does not fit the table: {error}") from error
 
 
 @refusing_deep_nesting("filter")

@@ -247,3 +247,9 @@ def test_impossible_width_of_a_transform_is_refused_in_one_line(shell, width):
     result = shell.run(*CREATE, *partition)
     assert result.exit_code == 1
     assert "not a partition transform" in result.stderr
+
+
+def test_report_in_a_file_whose_name_is_no_text_is_written_and_said(orders, monkeypatch):
+    monkeypatch.chdir(orders.folder)
+    assert orders.ok("report", "shop.orders", "-o", "r\udcff.html").startswith("wrote r")
+    assert (orders.folder / "r\udcff.html").exists()

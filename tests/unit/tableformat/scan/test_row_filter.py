@@ -19,7 +19,7 @@ from pyiceberg.types import (
 )
 
 from tableformat.errors import InvalidInputError
-from tableformat.scan.row_filter import arrow_filter, bind_filter, parse_filter
+from tableformat.scan.row_filter import arrow_filter, bind_filter, normalize_filter, parse_filter
 
 SCHEMA = Schema(
     NestedField(1, "i", IntegerType(), required=False),
@@ -161,6 +161,26 @@ def test_filter_that_is_nested_deeply_is_refused_at_once(
 ) -> None:
     with pytest.raises(InvalidInputError, match="nested too deeply"):
         parse_filter(f"{opener * depth}i = 1{closer * depth}")
+
+
+@pytest.mark.parametrize(
+    "text", ['"' + "\\\\" * 60, 'i = 1 and "' + "a\\\\b" * 2000, "s = '' and \"x"]
+)
+def test_quoted_name_that_does_not_end_is_refused_at_once(text: str) -> None:
+    with pytest.raises(InvalidInputError, match="a quoted name does not end"):
+        parse_filter(text)
+
+
+@pytest.mark.parametrize("number", ["9" * 5000, "1e999999999"])
+def test_number_that_no_decimal_holds_is_refused(number: str) -> None:
+    schema = Schema(NestedField(1, "p", DecimalType(9, 2), required=False))
+    with pytest.raises(InvalidInputError, match=r"does not fit the table|cannot read"):
+        normalize_filter(parse_filter(f"p > {number}"), schema)
+
+
+def test_quotes_in_texts_and_names_end_where_they_do() -> None:
+    assert parse_filter("s = 'say \"x' and i = 1")
+    assert parse_filter('"it\'s" = 1')
 
 
 def test_brackets_in_texts_and_names_are_no_nesting() -> None:
