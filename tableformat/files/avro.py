@@ -7,7 +7,9 @@ PyIceberg's `AvroFile` is not used for reading: it takes a file that was cut bet
 a complete one, and its compiled decoder reads past the end of its buffer when a count is wrong,
 which is a crash or someone else's memory. Records are decoded by `avro_records`.
 
-The sync marker is derived from the contents, so equal inputs give equal files.
+Avro has no checksum, and a flipped bit in a path or a count may decode well. So the sync marker of
+files written here is a tag and a checksum of header and records, which reading verifies; to others
+it is a sync marker like any other. Equal inputs give equal files.
 
 Source: Apache Avro specification 1.11, "Object Container Files".
 """
@@ -39,6 +41,7 @@ from tableformat.limits import (
 
 MAGIC = b"Obj\x01"
 SYNC_SIZE = 16
+_SYNC_TAG = b"icefold\x01"  # eight bytes that nobody draws at random; eight of checksum follow
 SCHEMA_KEY = "avro.schema"
 CODEC_KEY = "avro.codec"
 
@@ -105,9 +108,7 @@ def encode_container(
             write_long(out, len(part))
             out += part
     write_long(out, 0)
-    digest = hashlib.blake2b(out, digest_size=SYNC_SIZE)
-    digest.update(payload)
-    sync = digest.digest()
+    sync = _sync_marker(out, AvroBlock(record_count, payload))
     out += sync
     if record_count:
         stored = compress(payload, READ_CODECS[avro_codec])
@@ -122,8 +123,9 @@ def decode_container(data: bytes, *, location: str) -> AvroContainer:
     """Read a whole container; checks everything but the records.
 
     Raises:
-        CorruptDataError: Magic, header, a block or a sync marker is wrong; the file ends early; or
-            it decodes to far more than its size allows (`limits`).
+        CorruptDataError: Magic, header, a block, a sync marker or (of files written here) the
+            checksum is wrong; the file ends early; or it decodes to far more than its size allows
+            (`limits`).
         UnsupportedError: The codec is valid Avro, but not read here.
     """
     try:
@@ -143,6 +145,7 @@ def _decode_container(data: bytes) -> AvroContainer:
     sync = data[position : position + SYNC_SIZE]
     if len(sync) != SYNC_SIZE:
         raise MalformedAvroError("it ends inside the header")
+    header_size = position
     position += SYNC_SIZE
     codec = metadata.pop(CODEC_KEY, "null")
     if codec not in READ_CODECS:
@@ -166,7 +169,19 @@ def _decode_container(data: bytes) -> AvroContainer:
         decoded = decompress(stored, READ_CODECS[codec], bytes_max=budget)
         budget -= len(decoded)
         blocks.append(AvroBlock(record_count, decoded))
+    if sync.startswith(_SYNC_TAG) and sync != _sync_marker(data[:header_size], *blocks):
+        raise MalformedAvroError("header or records do not match their checksum")
     return AvroContainer(schema, metadata, tuple(blocks))
+
+
+def _sync_marker(header: bytes | bytearray, *blocks: AvroBlock) -> bytes:
+    """Tag and checksum; `header` ends before the marker."""
+    digest = hashlib.blake2b(header, digest_size=SYNC_SIZE - len(_SYNC_TAG))
+    for block in blocks:
+        if block.record_count:
+            digest.update(block.record_count.to_bytes(8, "big"))
+            digest.update(block.data)
+    return _SYNC_TAG + digest.digest()
 
 
 def _read_metadata(data: bytes, position: int) -> tuple[dict[str, str], int]:
