@@ -42,6 +42,7 @@ from tableformat.errors import (
     NotFoundError,
     StoreUnavailableError,
     TableError,
+    UnsupportedError,
 )
 from tableformat.runtime import Runtime
 from tableformat.store.memory import MemoryObjectStore
@@ -80,6 +81,8 @@ EXPECTED_ERRORS = (
     StoreUnavailableError,
     LockError,
 )
+# A flipped bit may make an unknown codec of a known one.
+DAMAGE_ERRORS = (CorruptDataError, UnsupportedError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,10 +222,10 @@ class _Simulation:
             yield
         except EXPECTED_ERRORS as error:
             self.oracle.settle(operation, type(error).__name__)
-        except CorruptDataError as error:
+        except DAMAGE_ERRORS as error:
             if not self._names_damage(error):
                 raise
-            self.oracle.settle(operation, "CorruptDataError")
+            self.oracle.settle(operation, type(error).__name__)
         except NotFoundError as error:
             # An expirer took what a stale plan was reading, there is nothing yet to work on, or a
             # damaged copy is missing.
@@ -341,7 +344,7 @@ class _Simulation:
             yield
         except EXPECTED_ERRORS as error:
             self.world.outcomes[f"batch {type(error).__name__}"] += 1
-        except (CorruptDataError, NotFoundError) as error:
+        except (*DAMAGE_ERRORS, NotFoundError) as error:
             has_expirer = isinstance(error, NotFoundError) and self.world.profile.has_expirer
             if not has_expirer and not self._names_damage(error):
                 raise
