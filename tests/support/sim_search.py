@@ -113,10 +113,10 @@ class SearchedWorld(World):
         self.is_known = False
         self.shared: Callable[[], object] = lambda: None
 
-    def strikes(self, fault: str, rate: float) -> bool:
+    def strikes(self, fault: str, rate: float, *, point: str | None = None) -> bool:
         return False  # deaths are chosen
 
-    def hand_over(self, actor: Actor, label: str) -> None:
+    def hand_over(self, actor: Actor, label: str, *, point: str | None = None) -> None:
         if actor.crashed:
             raise Crash
         if self.is_over:
