@@ -12,6 +12,7 @@ import pytest
 from tests.mutants.catalogue import PACKAGES, ROOT, load_mutants
 from tests.mutants.run import run_mutants
 from tests.mutants.trees import Verdict
+from tests.support.goals import goal
 
 MUTANTS = load_mutants()
 QUICK = [mutant for mutant in MUTANTS if mutant.quick]
@@ -23,6 +24,7 @@ TIE = re.compile(r"[RIPG]\d+")
 def test_mutant_fits_the_code(mutant):
     assert mutant.file.split("/")[0] in PACKAGES
     mutant.mutate((ROOT / mutant.file).read_text())
+    goal("G22", mutants=1)
     assert TIE.fullmatch(mutant.tie)
     assert mutant.tests
     for test in mutant.tests:
@@ -37,6 +39,7 @@ def test_every_mutant_is_another_one():
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)  # a dozen runs of pytest, on a machine that may be busy
 def test_most_telling_mutants_are_killed(tmp_path):
     results = run_mutants(QUICK, tmp_path, jobs=1)
     assert {each: run for each, run in results.items() if run.verdict is not Verdict.KILLED} == {}
