@@ -14,6 +14,7 @@ from tableformat.files.deletion_vector import (
 )
 from tableformat.files.dv_file import DeletionVector, read_deletion_vectors, write_deletion_vectors
 from tableformat.store.memory import MemoryObjectStore
+from tests.support.goals import goal
 from tests.support.manifests import data_file
 
 BLOBS = 120
@@ -48,12 +49,13 @@ def is_accepted(data):
 def accepted_changes(data, changes):
     """Those of `(place, xor)` that are accepted."""
     changed = bytearray(data)
-    found = []
-    for place, xor in changes:
+    found, count = [], 0
+    for count, (place, xor) in enumerate(changes, start=1):
         changed[place] ^= xor
         if is_accepted(changed):
             found.append((place, xor))
         changed[place] ^= xor
+    goal("G13", decodes=count)
     return found
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from tests.fuzz.target import CORPUS
 from tests.fuzz.targets.all_targets import TARGETS
+from tests.support.goals import goal
 
 pytestmark = pytest.mark.xdist_group("fuzz")  # one process imports and forks for all of them
 ROOT = Path(__file__).resolve().parents[2]
@@ -38,6 +39,7 @@ def test_any_input_gives_a_value_or_a_typed_error_within_its_limits(fuzzer, name
     report = fuzzer(name, target.inputs)
     assert report["failures"] == []
     assert report["inputs"] == target.inputs + len(target.corpus())
+    goal("G14", inputs=report["inputs"])
 
 
 @pytest.mark.long
