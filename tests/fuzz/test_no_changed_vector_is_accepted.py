@@ -50,7 +50,8 @@ def accepted_changes(data, changes):
     """Those of `(place, xor)` that are accepted."""
     changed = bytearray(data)
     found, count = [], 0
-    for count, (place, xor) in enumerate(changes, start=1):
+    for place, xor in changes:
+        count += 1
         changed[place] ^= xor
         if is_accepted(changed):
             found.append((place, xor))
