@@ -112,6 +112,40 @@ def test_r36_copy_on_write_never_brings_back_the_rows_that_vectors_delete(table,
     assert found(table) == {key: row for key, row in model.items() if key not in (2, 13, 14)}
 
 
+# -- R38 -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("partial_progress", [True, False])
+@pytest.mark.parametrize("share", [0.05, 0.4, 3.0], ids=["many pieces", "a few", "all in one"])
+def test_r38_compaction_of_a_large_file_never_keeps_only_a_part_of_it(
+    tmp_path, share, partial_progress
+):
+    """Files of many row groups, larger than a group may be and than the files that are written."""
+    catalog = memory_catalog(str(tmp_path))
+    table = catalog.create_table("t.rows", SCHEMA, primary_key=["id"])
+    table.set_properties({"write.parquet.row-group-size-bytes": "4096"})
+    model = {i: (i, f"region {i * 7919 % 6007}", i * 31) for i in range(6000)}
+    table.append(rows({i: model[i] for i in range(5000)}))
+    table.append(rows({i: model[i] for i in range(5000, 6000)}))
+    dead = [*range(0, 6000, 97), 4999, 5000, 5999]
+    table.delete(f"id IN ({', '.join(map(str, dead))})")
+    model = {i: row for i, row in model.items() if i not in dead}
+    files = [task.entry.data_file for task in table.scan().plan.tasks]
+    assert max(len(file.split_offsets or ()) for file in files) > 3
+    large = max(file.file_size_in_bytes for file in files)
+    options = CompactOptions(
+        rewrite_all=True,
+        target_size_bytes=int(large * share),
+        group_bytes_max=large // 2,
+        partial_progress=partial_progress,
+    )
+    report = compact(table, options)
+    assert report.failed_groups == 0
+    assert found(table) == model
+    compact(table, CompactOptions(rewrite_all=True))
+    assert found(table) == model
+
+
 # -- R41 -----------------------------------------------------------------------------------------
 
 
@@ -275,7 +309,7 @@ def test_r42_statements_keep_the_id_of_an_updated_row_and_never_share_it(table, 
     assert len(after) == len(before) - 1
 
 
-@pytest.mark.parametrize("strategy", ["z-order"])
+@pytest.mark.parametrize("strategy", STRATEGIES)
 def test_r42_rows_deleted_during_a_rewrite_leave_no_id_to_another_row(table, strategy):
     other = other_process(table)
     before = identities(table)

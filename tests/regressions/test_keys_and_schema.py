@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.schema import Schema
 from pyiceberg.table.update import AddSchemaUpdate, SetCurrentSchemaUpdate
-from pyiceberg.types import DecimalType, LongType
+from pyiceberg.types import DecimalType, LongType, TimestampType
 
 from resolver import resolve
 from resolver.index import build as index_build
@@ -334,7 +334,7 @@ def nan(payload):
 
 @pytest.mark.parametrize(
     ("gone", "dead"),
-    [(0.0, "zero"), (-0.0, "minus zero"), (None, "null")],
+    [(nan(1), "nan"), (-nan(5), "nan"), (0.0, "zero"), (-0.0, "minus zero"), (None, "null")],
 )
 def test_r25_float_partition_values_are_compared_by_bits_with_one_nan(tmp_path, gone, dead):
     """The same key in each partition; a delete is scoped to one of them."""
@@ -546,8 +546,13 @@ def set_type(staged, name, field_type):
             pa.decimal128(9, 2), DecimalType(20, 2), pa.decimal128(20, 2),
             [Decimal("1.20"), Decimal("-0.01"), Decimal("12.00")], [Decimal("10000000000.00")],
         ),
+        (
+            pa.date32(), TimestampType(), US,
+            [dt.date(1970, 1, 2), dt.date(1969, 12, 31), dt.date(1970, 1, 1)],
+            [dt.datetime(1970, 1, 1, 0, 0, 0, 1)],
+        ),
     ],
-    ids=["decimal"],
+    ids=["decimal", "date to timestamp"],
 )  # fmt: skip
 def test_r31_widened_key_is_found_again_in_files_and_index_of_the_narrow_one(
     tmp_path, narrow, wide, wide_arrow, values, wide_values
