@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -10,8 +10,10 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 
 from tableformat.catalog.base import TableState
+from tableformat.commit.carry import load_carried
+from tableformat.commit.history import snapshots_by_id, walk_back
 from tableformat.errors import NotFoundError
-from tableformat.spec.names import MAIN_BRANCH, STAGING_MARKER
+from tableformat.spec.names import MAIN_BRANCH
 
 _INSTANT = pa.timestamp("ms", tz="UTC")
 
@@ -98,11 +100,11 @@ def snapshots_table(metadata: TableMetadata) -> pa.Table:
 
 def history_table(metadata: TableMetadata) -> pa.Table:
     """The `history` view: what `main` pointed at, and whether that is still in its past."""
-    current = metadata.current_snapshot()
-    past = {snapshot.snapshot_id for snapshot in _ancestors(metadata, current)}
+    by_id = snapshots_by_id(metadata)
+    past = {each.snapshot_id for each in walk_back(by_id, metadata.current_snapshot_id)}
     rows = []
     for entry in metadata.snapshot_log:
-        snapshot = metadata.snapshot_by_id(entry.snapshot_id)
+        snapshot = by_id.get(entry.snapshot_id)
         rows.append(
             {
                 "made_current_at": entry.timestamp_ms,
@@ -159,11 +161,12 @@ def staged_table(state: TableState, staging: str, target: str = MAIN_BRANCH) -> 
     metadata = state.metadata
     if target != MAIN_BRANCH and state.ref(target) is None:
         raise NotFoundError(f"there is no branch {target!r}", table=state.name)
-    head = state.head(target)
-    published = {snapshot.snapshot_id for snapshot in _ancestors(metadata, head)}
-    covered = _summary(head).get(STAGING_MARKER) if head is not None else None
+    by_id = snapshots_by_id(metadata)
+    target_id, staging_id = _head_id(state, target), _head_id(state, staging)
+    published = {snapshot.snapshot_id for snapshot in walk_back(by_id, target_id)}
+    covered = load_carried(by_id, target_id).marker
     waiting: list[Snapshot] = []
-    for snapshot in _ancestors(metadata, state.head(staging)):
+    for snapshot in walk_back(by_id, staging_id):
         if snapshot.snapshot_id in published or str(snapshot.snapshot_id) == covered:
             break
         waiting.append(snapshot)
@@ -205,14 +208,9 @@ def _number(text: str | None) -> int | None:
     return value if abs(value) < 1 << 63 else None
 
 
-def _ancestors(metadata: TableMetadata, head: Snapshot | None) -> Iterator[Snapshot]:
-    """A snapshot and its parents, also where a damaged history turns in a circle."""
-    seen: set[int] = set()
-    while head is not None and head.snapshot_id not in seen:
-        seen.add(head.snapshot_id)
-        yield head
-        parent = head.parent_snapshot_id
-        head = None if parent is None else metadata.snapshot_by_id(parent)
+def _head_id(state: TableState, branch: str) -> int | None:
+    head = state.head(branch)
+    return None if head is None else head.snapshot_id
 
 
 def _snapshot_at(metadata: TableMetadata, timestamp_ms: int) -> Snapshot | None:

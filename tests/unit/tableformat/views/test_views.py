@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
+from pyiceberg.table.snapshots import Operation, Summary
+from pyiceberg.table.update import AddSnapshotUpdate, SetSnapshotRefUpdate
 
 from resolver import resolve
 from tableformat.errors import InvalidInputError, NotFoundError
@@ -30,6 +32,34 @@ def test_staged_shows_what_waits_in_order(made):
     assert made.table.inspect.staged()["snapshot_id"].to_pylist() == [waiting[1]["snapshot_id"]]
     resolve(made.table)
     assert made.table.inspect.staged().num_rows == 0
+
+
+def test_staged_is_what_waits_also_behind_commits_of_other_writers(made):
+    """Others do not repeat the marker in their summaries; the resolver looks further back, too."""
+    made.table.stage(upserts=made.rows((4, "EU", "y")))
+    [_, second] = made.table.inspect.staged()["snapshot_id"].to_pylist()
+    resolve(made.table, limit=1)
+    commit_as_another_engine(made.table)
+    assert made.table.inspect.staged()["snapshot_id"].to_pylist() == [second]
+
+
+def commit_as_another_engine(table):
+    """A snapshot of `main` with the same files and a summary of its own."""
+    state = table.refresh().state
+    head = state.head("main")
+    snapshot = head.model_copy(
+        update={
+            "snapshot_id": table.environment.runtime.ids.snapshot_id(),
+            "parent_snapshot_id": head.snapshot_id,
+            "sequence_number": state.metadata.last_sequence_number + 1,
+            "first_row_id": state.metadata.next_row_id,
+            "added_rows": 0,
+            "summary": Summary(Operation.APPEND),
+        }
+    )
+    moved = SetSnapshotRefUpdate(ref_name="main", type="branch", snapshot_id=snapshot.snapshot_id)
+    table.environment.catalog.commit(state, [AddSnapshotUpdate(snapshot=snapshot), moved])
+    table.refresh()
 
 
 def test_vectors_and_partitions_count_deleted_rows(made):
