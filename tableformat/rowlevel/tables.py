@@ -100,7 +100,7 @@ def pin_tables(
             continue
         is_target = state.identifier == target.identifier
         scan = _scan(environment, state, table, selector, branch if is_target else None)
-        rereads = rereads or (is_target and selector is None and not table.args.get("version"))
+        rereads = rereads or (is_target and _is_head(table, selector, branch))
         pinned[text] = PinnedTable(scan=scan)
     return pinned, rereads
 
@@ -155,6 +155,15 @@ def _find(
     return None, None
 
 
+def _is_head(table: exp.Table, selector: str | None, branch: str) -> bool:
+    """Whether the text means the head of `branch`, by whatever name, and no fixed version."""
+    version = table.args.get("version")
+    if version is None:
+        return selector in (None, f"{BRANCH_PREFIX}{branch}")
+    value = version.args["expression"]
+    return bool(isinstance(value, exp.Literal) and value.is_string and value.this == branch)
+
+
 def _scan(
     environment: Environment,
     state: TableState,
@@ -177,11 +186,10 @@ def _scan(
         return new_scan(environment, state, branch=name)
     if prefix == TAG_PREFIX:
         return new_scan(environment, state, tag=name)
-    if not name.isdigit():
-        raise InvalidInputError(f"not a version of a table: {selector}", table=state.name)
+    number = _version_number(name, state)
     if prefix == "snapshot_id_":
-        return new_scan(environment, state, snapshot_id=int(name))
-    return new_scan(environment, state, as_of_ms=int(name))
+        return new_scan(environment, state, snapshot_id=number)
+    return new_scan(environment, state, as_of_ms=number)
 
 
 def _versioned(environment: Environment, state: TableState, version: exp.Expr) -> Scan:
@@ -194,8 +202,14 @@ def _versioned(environment: Environment, state: TableState, version: exp.Expr) -
         )
     text = str(value.this)
     if not value.is_string:
-        return new_scan(environment, state, snapshot_id=int(text))
+        return new_scan(environment, state, snapshot_id=_version_number(text, state))
     ref = state.ref(text)
     if ref is None:
         raise NotFoundError(f"there is no branch or tag {text!r}", table=state.name)
     return new_scan(environment, state, branch=text)
+
+
+def _version_number(text: str, state: TableState) -> int:
+    if not text.isdecimal():
+        raise InvalidInputError(f"not a version of a table: {text}", table=state.name)
+    return int(text)

@@ -151,6 +151,8 @@ def _number(
     """An arithmetic expression, with Spark's types: int and int is int, any double is double."""
     tree = tree.unnest()
     if type(tree) in _ARITHMETIC:
+        if double and tree.find(exp.Column) is None:
+            return None  # of literals alone, which Spark computes as integers or decimals
         left = _number(tree.this, columns, double=double)
         right = _number(tree.expression, columns, double=double)
         if left is None or right is None:

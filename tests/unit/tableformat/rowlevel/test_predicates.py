@@ -39,7 +39,8 @@ from pyiceberg.types import (
 
 from tableformat.rowlevel.columns import TargetColumns
 from tableformat.rowlevel.predicates import push_down
-from tableformat.rowlevel.statement import parse_expression
+from tableformat.rowlevel.statement import Assignment, parse_expression
+from tableformat.rowlevel.values import local_value
 
 SCHEMA = Schema(
     NestedField(1, "n", LongType()),
@@ -131,3 +132,13 @@ def test_condition_of_a_merge_needs_qualified_names() -> None:
     columns = TargetColumns(SCHEMA, "t", ("shop", "t"), is_qualified=True)
     pushed = push_down(parse_expression("n = 1 AND t.n > 2 AND t.n = s.n", what="x"), columns)
     assert pushed.expression == GreaterThan("n", 2)
+
+
+@pytest.mark.parametrize(
+    ("text", "is_local"),
+    [("f + 0.1", True), ("0.1 + f + 0.2", True), ("0.1 + 0.2", False), ("f + (0.1 + 0.2)", False)],
+)
+def test_literals_alone_are_no_doubles(text, is_local) -> None:
+    """Spark adds 0.1 and 0.2 as decimals: 0.3, not 0.30000000000000004."""
+    value = local_value(Assignment(("f",), parse_expression(text, what="value")), COLUMNS)
+    assert (value is not None) == is_local

@@ -149,6 +149,26 @@ def test_context_pins_every_table_in_planning_order(catalog, orders) -> None:
     assert a.scan.to_arrow().num_rows == 1
 
 
+@pytest.mark.parametrize(
+    ("source", "rereads"),
+    [
+        ("shop.orders", True),
+        ("shop.orders.branch_main", True),
+        ("shop.orders VERSION AS OF 'main'", True),
+        ("shop.orders.branch_audit", False),
+        ("shop.orders.snapshot_id_{head}", False),
+        ("shop.orders VERSION AS OF {head}", False),
+    ],
+)
+def test_head_that_is_read_again_under_any_name_must_not_change(catalog, orders, source, rereads):
+    orders.refs.create_branch("audit")
+    source = source.format(head=orders.state.head("main").snapshot_id)
+    text = f"DELETE FROM shop.orders WHERE id = 1 AND id IN (SELECT id FROM {source})"
+    context = plan_statement(catalog.environment, parse_statement(text)).context
+    assert context.rereads_target == rereads
+    assert context.conflict_filter == (AlwaysTrue() if rereads else EqualTo("id", 1))
+
+
 def test_context_says_what_is_read_and_changed(catalog, orders) -> None:
     text = "UPDATE shop.orders SET region = 'x', amount = 0 WHERE amount > 10"
     context = plan_statement(catalog.environment, parse_statement(text)).context
@@ -207,6 +227,10 @@ REFUSED = [
     ("UPDATE shop.orders SET amount = nope + 1", InvalidInputError, "unknown column"),
     ("UPDATE shop.orders SET amount = 1 WHERE id > 0 AND nope % 2 = 0", InvalidInputError,
      "unknown column"),
+    ("DELETE FROM shop.orders WHERE id IN (SELECT id FROM shop.orders VERSION AS OF 1.5)",
+     InvalidInputError, "not a version of a table: 1.5"),
+    ("DELETE FROM shop.orders WHERE id IN (SELECT id FROM shop.orders.`at_timestamp_²`)",
+     InvalidInputError, "not a version of a table: ²"),
     ("", InvalidInputError, "one statement"),
 ]  # fmt: skip
 
