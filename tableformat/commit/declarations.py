@@ -63,13 +63,7 @@ def drop_immutable_columns(environment: Environment, identifier: Identifier) -> 
     Raises:
         NotFoundError: There is none.
     """
-
-    def plan(metadata: TableMetadata) -> tuple[Mapping[str, str], Sequence[str]]:
-        if not any(name in metadata.properties for name in IMMUTABLE_PROPERTIES):
-            raise NotFoundError("the table has no IMMUTABLE constraint", table=".".join(identifier))
-        return {}, IMMUTABLE_PROPERTIES
-
-    return update_declarations(environment, identifier, plan)
+    return _drop(environment, identifier, IMMUTABLE_PROPERTIES, "IMMUTABLE constraint")
 
 
 def declare_sequence_column(
@@ -103,10 +97,15 @@ def drop_sequence_column(environment: Environment, identifier: Identifier) -> Ta
     Raises:
         NotFoundError: There is none.
     """
+    return _drop(environment, identifier, SEQUENCE_PROPERTIES, "sequence column")
 
+
+def _drop(
+    environment: Environment, identifier: Identifier, properties: Sequence[str], what: str
+) -> TableState:
     def plan(metadata: TableMetadata) -> tuple[Mapping[str, str], Sequence[str]]:
-        if not any(name in metadata.properties for name in SEQUENCE_PROPERTIES):
-            raise NotFoundError("the table has no sequence column", table=".".join(identifier))
-        return {}, SEQUENCE_PROPERTIES
+        if not any(name in metadata.properties for name in properties):
+            raise NotFoundError(f"the table has no {what}", table=".".join(identifier))
+        return {}, properties
 
     return update_declarations(environment, identifier, plan)

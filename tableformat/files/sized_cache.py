@@ -13,22 +13,15 @@ Value = TypeVar("Value")
 class SizedCache(Generic[Value]):
     """Values by key with what each costs; a value larger than the bound is not kept at all."""
 
-    def __init__(
-        self,
-        bound: int,
-        cost: Callable[[Value], int],
-        forget: Callable[[Value], None] | None = None,
-    ) -> None:
+    def __init__(self, bound: int, cost: Callable[[Value], int]) -> None:
         """Create an empty cache.
 
         Args:
             bound: Cost of all values together, at most.
             cost: Of one value, in the unit of the bound.
-            forget: Told each value that is pushed out.
         """
         self._bound = bound
         self._cost = cost
-        self._forget = forget
         self._entries: OrderedDict[Hashable, tuple[Value, int]] = OrderedDict()
         self._lock = threading.Lock()
         self.used = 0
@@ -45,29 +38,19 @@ class SizedCache(Generic[Value]):
     def put(self, key: Hashable, value: Value) -> None:
         """Keep a value; of two under one key the later one."""
         cost = self._cost(value)
-        out: list[Value] = []
         with self._lock:
             former = self._entries.pop(key, None)
             if former is not None:
                 self.used -= former[1]
-                out.append(former[0])
             if cost <= self._bound:
                 self._entries[key] = (value, cost)
                 self.used += cost
             while self.used > self._bound:
-                _, (dropped, dropped_cost) = self._entries.popitem(last=False)
+                _, (_, dropped_cost) = self._entries.popitem(last=False)
                 self.used -= dropped_cost
-                out.append(dropped)
-        if self._forget is not None:
-            for dropped in out:
-                self._forget(dropped)
 
     def clear(self) -> None:
         """Drop everything."""
         with self._lock:
-            out = [value for value, _ in self._entries.values()]
             self._entries.clear()
             self.used = 0
-        if self._forget is not None:
-            for dropped in out:
-                self._forget(dropped)
