@@ -352,7 +352,7 @@ class Table:
 
         Raises:
             InvalidInputError: Keys without the key's columns, values that do not fit, an unknown
-                column.
+                column, or several of branch, tag and snapshot are given.
             NotFoundError: There is no such index, branch, tag or snapshot.
 
         Cost: what was read stays in memory, within bounds, for the next lookup on this object.

@@ -4,23 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
+from numbers import Integral
 from typing import Any
 from uuid import UUID
 
+import numpy as np
 import pyarrow as pa
 from pyiceberg.schema import Schema
 from pyiceberg.types import NestedField, UUIDType
 
 from tableformat.errors import InvalidInputError
+from tableformat.scan.key_fields import key_path
 from tableformat.spec.types import arrow_type
 
 
 @dataclass(frozen=True, slots=True)
 class KeyColumns:
-    """The columns of a key in field-id order; names are dotted inside structs."""
+    """The columns of a key in field-id order; names are dotted inside structs.
+
+    Attributes:
+        paths: The names that lead to each column; a name may hold dots itself.
+    """
 
     fields: tuple[NestedField, ...]
     names: tuple[str, ...]
+    paths: tuple[tuple[str, ...], ...]
 
     @staticmethod
     def of(schema: Schema, field_ids: Sequence[int], *, what: str) -> KeyColumns:
@@ -40,7 +49,8 @@ class KeyColumns:
             names.append(name)
         if not fields:
             raise InvalidInputError("a table without a primary key has no rows by key")
-        return KeyColumns(tuple(fields), tuple(names))
+        paths = tuple(key_path(schema, field.field_id) for field in fields)
+        return KeyColumns(tuple(fields), tuple(names), paths)
 
     @property
     def field_ids(self) -> tuple[int, ...]:
@@ -50,11 +60,11 @@ class KeyColumns:
     @property
     def roots(self) -> tuple[str, ...]:
         """The top-level columns they are in, each once."""
-        return tuple(dict.fromkeys(name.split(".")[0] for name in self.names))
+        return tuple(dict.fromkeys(path[0] for path in self.paths))
 
     def leaf(self, rows: pa.Table, ordinal: int) -> pa.ChunkedArray:
         """The column of one key field in rows that have its root; null below a null struct."""
-        root, *below = self.names[ordinal].split(".")
+        root, *below = self.paths[ordinal]
         column = rows.column(root)
         for name in below:
             parts = [chunk.flatten()[chunk.type.get_field_index(name)] for chunk in column.chunks]
@@ -99,7 +109,7 @@ def _by_name(given: Any, columns: KeyColumns) -> Mapping[str, Any]:
         several = any(_is_column(value) for value in given.values())
         return given if several else {name: [value] for name, value in given.items()}
     if not isinstance(given, Sequence) and _is_column(given):
-        given = pa.array(given).to_pylist()
+        given = _one_column(given)
     is_one = isinstance(given, str | bytes) or not isinstance(given, Sequence | set | frozenset)
     rows = [given] if is_one else list(given)
     if rows and all(isinstance(row, Mapping) for row in rows):
@@ -124,8 +134,17 @@ def _only(row: Any) -> Any:
     return row[0] if isinstance(row, tuple | list) and len(row) == 1 else row
 
 
+def _one_column(given: Any) -> list[Any]:
+    try:
+        return list(pa.array(given).to_pylist())
+    except pa.ArrowException as error:
+        raise InvalidInputError(f"an array of keys is not a column: {error}") from error
+
+
 def _is_column(value: Any) -> bool:
-    return isinstance(value, list | tuple | pa.Array | pa.ChunkedArray) or hasattr(value, "dtype")
+    if isinstance(value, list | tuple | pa.Array | pa.ChunkedArray):
+        return True
+    return hasattr(value, "dtype") and not isinstance(value, np.generic)
 
 
 def _check_names(given: Mapping[str, Any], columns: KeyColumns) -> None:
@@ -158,7 +177,7 @@ def _typed(values: Any, field: NestedField, name: str) -> pa.Array:
             return values
         if isinstance(target, pa.BaseExtensionType):
             return _uuids(values.to_pylist(), target)
-        return values.cast(target, safe=True)
+        return _cast(values, target)
     except (pa.ArrowException, TypeError, ValueError, OverflowError, AttributeError) as error:
         raise InvalidInputError(
             f"a key value does not fit its column: {error}", column=name, type=field.field_type
@@ -166,9 +185,23 @@ def _typed(values: Any, field: NestedField, name: str) -> pa.Array:
 
 
 def _from_python(values: list[Any], target: pa.DataType) -> pa.Array:
+    """Values in the column's type; what Arrow would cut off is refused."""
     if any(isinstance(value, float) for value in values):
-        raise TypeError("a floating-point number is no key")  # Arrow would cut it to an integer
+        raise TypeError("a floating-point number is no key")
+    if pa.types.is_integer(target):
+        for value in values:
+            if value is not None and not isinstance(value, Integral):
+                raise TypeError(f"{value!r} is no integer")
+    if pa.types.is_date(target) and any(isinstance(value, datetime) for value in values):
+        raise TypeError("a timestamp is no date")
     return pa.array(values, target)
+
+
+def _cast(values: pa.Array, target: pa.DataType) -> pa.Array:
+    cast = values.cast(target, safe=True)
+    if pa.types.is_timestamp(values.type) and not cast.cast(values.type).equals(values):
+        raise ValueError(f"{values.type} holds more than {target}")
+    return cast
 
 
 def _uuids(values: Any, target: pa.DataType) -> pa.Array:

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.expressions import (
+    AlwaysFalse,
     AlwaysTrue,
     And,
     BooleanExpression,
@@ -80,17 +81,19 @@ def scan_for_keys(
 
 
 def key_filter(key: KeyColumns, keys: pa.Table) -> BooleanExpression:
-    """A filter that every row of the keys passes."""
+    """A filter that every row of the keys passes; without keys none does."""
+    if not keys.num_rows:
+        return AlwaysFalse()
     parts = [
         _column_filter(name, plain(column.combine_chunks()), column)
         for name, column in zip(key.names, keys.columns, strict=True)
     ]
-    return reduce(And, parts) if parts else AlwaysTrue()
+    return reduce(And, parts)
 
 
 def _column_filter(name: str, values: pa.Array, column: pa.ChunkedArray) -> BooleanExpression:
     if values.null_count == len(values):
-        return _null(name) if len(values) else AlwaysTrue()
+        return _null(name)
     present = column.drop_null()
     if len(values) <= IN_VALUES_MAX:
         distinct = {value.as_py() for chunk in present.chunks for value in chunk}

@@ -26,6 +26,7 @@ import pyarrow.compute as pc
 
 from tableformat.catalog.base import Identifier, TableState
 from tableformat.environment import Environment
+from tableformat.errors import InvalidInputError
 from tableformat.files.parquet_rows import CACHE_BYTES
 from tableformat.lookup.keys import KeyColumns, parse_keys
 from tableformat.lookup.locator import KeyQuery, Located, NotLocated, RowLocator, open_locator
@@ -93,6 +94,8 @@ class Lookup:
         snapshot_id: int | None = None,
     ) -> LookupResult:
         """The rows of keys; see `Table.lookup`."""
+        if branch is not None and tag is not None:
+            raise InvalidInputError("name a branch or a tag, not both", branch=branch, tag=tag)
         state = self._environment.catalog.load_table(self._identifier)
         selected = select_snapshot(state, snapshot_id=snapshot_id, ref=branch or tag)
         key = self._key_columns(state, selected, index)

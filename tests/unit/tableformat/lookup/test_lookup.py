@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import shutil
 import uuid
+from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from resolver import build_index, resolve
 from resolver.index_keeper import index_folder
 from tableformat import LookupSource
 from tableformat.errors import AlreadyExistsError, InvalidInputError, NotFoundError
+from tableformat.scan.reader import read_scan
 
 SCHEMA = pa.schema(
     [
@@ -83,8 +85,9 @@ def test_keys_may_be_given_in_many_forms(table, keys):
     assert found.snapshot_id == table.state.head("main").snapshot_id
 
 
-def test_one_key_is_a_value_or_a_dict(table):
-    assert notes(table.lookup(3)) == notes(table.lookup({"id": 3})) == ["first 3"]
+@pytest.mark.parametrize("key", [3, {"id": 3}, np.int64(3), {"id": np.int16(3)}, [np.uint8(3)]])
+def test_one_key_is_a_value_or_a_dict(table, key):
+    assert notes(table.lookup(key)) == ["first 3"]
 
 
 def test_polars_and_pandas_frames_are_keys(table):
@@ -112,12 +115,45 @@ def test_absent_deleted_and_repeated_keys(table):
         (2**70, "does not fit its column"),
         (object(), "does not fit its column"),
         ([(1, 2)], "does not fit its column"),
+        ([Decimal("3.5")], "does not fit its column"),
+        ([np.float32(3.5)], "does not fit its column"),
+        (np.bool_(True), "does not fit its column"),
+        (np.array([[3, 12]]), "1-dimensional"),
     ],
 )
 def test_keys_that_are_wrong_are_one_clear_line(table, keys, text):
     with pytest.raises(InvalidInputError, match=text) as raised:
         table.lookup(keys)
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [dt.datetime(2024, 2, 29, 23), pa.array([dt.datetime(2024, 2, 29, 23)], pa.timestamp("us"))],
+    ids=["datetime", "array"],
+)
+def test_time_of_day_is_not_cut_off_to_find_a_date(catalog, key):
+    schema = pa.schema([("day", pa.date32())])
+    table = catalog.create_table("t.days", schema, primary_key=["day"])
+    table.append(pa.table({"day": [dt.date(2024, 2, 29)]}))
+    assert len(table.lookup(dt.date(2024, 2, 29))) == 1
+    with pytest.raises(InvalidInputError, match="does not fit its column"):
+        table.lookup(key)
+
+
+def test_no_keys_read_no_files(catalog, monkeypatch):
+    table = catalog.create_table("t.unread", SCHEMA, primary_key=["id"])
+    table.append(rows(range(10)))
+    planned = []
+
+    def read(environment, plan, **options):
+        planned.extend(plan.tasks)
+        return read_scan(environment, plan, **options)
+
+    monkeypatch.setattr("tableformat.lookup.scan_lookup.read_scan", read)
+    assert len(table.lookup([])) == 0
+    assert planned == []
+    assert len(table.lookup([3])) == len(planned) == 1
 
 
 def test_columns_are_chosen_and_checked(table):
@@ -192,6 +228,8 @@ def test_staging_a_tag_and_an_old_snapshot_are_looked_up_as_they_are(table):
     assert fresh.source == LookupSource.FOLLOWED
     assert notes(fresh) == ["staged 12", "staged 300"]
     assert notes(table.lookup([3, 12, 300])) == ["first 3", "second 12"]
+    with pytest.raises(InvalidInputError, match="not both"):
+        table.lookup(3, branch="main", tag="then")
     resolve(table)
     table.lookup(1)  # opens the index where it is
     for options in ({"tag": "then"}, {"snapshot_id": before}):
