@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,12 @@ def test_linked_pages_exist(path):
 @pytest.mark.parametrize("name", ["demo", "test", "check", "bench", "setup"])
 def test_scripts_are_executable(name):
     assert (ROOT / "scripts" / name).stat().st_mode & 0o111
+
+
+def test_extras_are_those_of_the_package():
+    [named] = re.findall(r"pip install .*'\.\[(.+)\]'", README)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert sorted(named.split(",")) == sorted(project["optional-dependencies"])
 
 
 def test_examples_are_short():
