@@ -15,6 +15,7 @@ from tests.support.sim_search import Scope, search
 
 WRITE, SWEEP, RESOLVE, COMPACT = "upsert", "delete", "resolve", "compact"
 WHOLE = {
+    "resolver and append": Scope(actors={"resolver": RESOLVE, "other": "append"}),
     "writer and resolver": Scope(actors={"writer": WRITE, "resolver": RESOLVE}),
     "resolver and zombie": Scope(actors={"resolver": RESOLVE, "zombie": RESOLVE}),
     "resolver and compaction": Scope(actors={"resolver": RESOLVE, "compactor": COMPACT}),

@@ -236,7 +236,7 @@ class _SmallScope(_Simulation):
         self.change_rows(actor, self.table(environment)(), "stage", (), gone=(0, 1))
 
     def do_append(self, actor: Actor, environment: Environment) -> None:
-        rows = ((1, "us", self.serial.next()),)
+        rows = ((0, "us", self.serial.next()),)  # the key that is staged
         self.change_rows(actor, self.table(environment)(), "append", rows)
 
     def do_resolve(self, actor: Actor, environment: Environment) -> None:
