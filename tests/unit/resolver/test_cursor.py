@@ -162,7 +162,7 @@ def test_empty_staging_branch_name_or_tag_is_refused(staged):
 def test_target_that_does_not_exist_is_refused_and_not_created(staged):
     """Published to a misspelt branch, the change would leave staging and never reach `main`."""
     staging = stage(staged, "a")
-    with pytest.raises(NotFoundError, match="no such branch.*branch=mian"):
+    with pytest.raises(NotFoundError, match=r"no such branch.*branch=mian"):
         resolve(staged.table, target="mian")
     assert set(staged.table.refresh().state.metadata.refs) == {"main", "staging"}
     assert head_of(staged, "staging") == staging
