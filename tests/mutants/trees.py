@@ -54,8 +54,8 @@ class Tree:
 
     @staticmethod
     def of_checkout(path: Path) -> Tree:
-        """Copy packages and tests as they are, uncommitted changes included, and compile them."""
-        for name in (*PACKAGES, "tests"):
+        """Copy the code as it is, uncommitted changes included, and compile the packages."""
+        for name in (*PACKAGES, "tests", "benchmarks"):  # tests import from both
             shutil.copytree(ROOT / name, path / name, ignore=shutil.ignore_patterns("__pycache__"))
         shutil.copy(ROOT / "pyproject.toml", path)
         for name in PACKAGES:
