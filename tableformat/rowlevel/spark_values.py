@@ -21,6 +21,7 @@ from tableformat.rowlevel.statement import Assignment, RowLevelOperation
 from tableformat.spark.filters import spark_default
 from tableformat.spark.types import spark_type
 
+_ANSI_MODE = "spark.sql.ansi.enabled"
 _MOMENTS = (spark.DateType, spark.TimestampType, spark.TimestampNTZType)
 
 
@@ -93,7 +94,11 @@ class NewValues:
             return _default(field)
         value = self._views.column(assignment.value)
         given = self._scope.select(value.alias("value")).schema["value"].dataType
-        return _stored(value, given, field, ".".join(assignment.path))
+        name = ".".join(assignment.path)
+        if _bare(given) == _bare(spark_type(field.field_type)):
+            return value
+        is_ansi = str(self._scope.sparkSession.conf.get(_ANSI_MODE)).lower() == "true"
+        return _stored(value, given, field, name, is_ansi=is_ansi)
 
 
 def deterministic(frame: DataFrame, operation: RowLevelOperation) -> None:
@@ -110,20 +115,30 @@ def deterministic(frame: DataFrame, operation: RowLevelOperation) -> None:
         )
 
 
-def _stored(value: Column, given: spark.DataType, field: NestedField, name: str) -> Column:
+def _stored(
+    value: Column, given: spark.DataType, field: NestedField, name: str, *, is_ansi: bool
+) -> Column:
     wanted = spark_type(field.field_type)
-    if _bare(given) == _bare(wanted):
-        return value
     numbers = isinstance(given, spark.NumericType) and isinstance(wanted, spark.NumericType)
     moments = isinstance(given, _MOMENTS) and isinstance(wanted, _MOMENTS)
     texts = isinstance(wanted, spark.StringType) and isinstance(given, spark.AtomicType)
     if isinstance(given, spark.NullType):
         return null_of(wanted)
+    if numbers and not is_ansi:
+        return _fitting(value, wanted, name)
     if numbers or moments or texts:
         return value.cast(_nullable(wanted))
     if isinstance(given, spark.ArrayType | spark.MapType | spark.StructType) and _same_shape(
         given, wanted
     ):
+        if not is_ansi:
+            raise InvalidInputError(
+                "a nested value of another type is only stored in ANSI mode",
+                column=name,
+                type=field.field_type,
+                found=given.simpleString(),
+                action=f"set {_ANSI_MODE} to true, or cast the value",
+            )
         return value.cast(_nullable(wanted))
     raise InvalidInputError(
         "an assigned value has the wrong type",
@@ -131,6 +146,13 @@ def _stored(value: Column, given: spark.DataType, field: NestedField, name: str)
         type=field.field_type,
         found=given.simpleString(),
     )
+
+
+def _fitting(value: Column, wanted: spark.DataType, name: str) -> Column:
+    """A number cast in a session whose casts wrap around or give null instead of failing."""
+    cast = value.try_cast(wanted)
+    text = f"a value does not fit the type {wanted.simpleString()} of column {name}"
+    return sf.when(value.isNotNull() & cast.isNull(), sf.raise_error(sf.lit(text))).otherwise(cast)
 
 
 def _same_shape(given: spark.DataType, wanted: spark.DataType) -> bool:
