@@ -1,7 +1,9 @@
 """Exactly once: a batch is in the table when its query id and batch id are in a branch's history.
 
 1. Walk back from the branch's head to the newest commit of the same query. Staged commits say it
-   themselves; a publish repeats it for the staged commits it covers, so a trim hides nothing.
+   themselves; a publish repeats it for the staged commits it covers, so a trim hides nothing. Where
+   the branch says nothing, ask those that it was published to: published commits expire also below
+   a tail that still waits, and then nothing is trimmed.
 2. If that batch is ours or a later one, there is nothing to do.
 3. Commit on exactly the head that was walked (compare-and-swap). If the head has moved, or the
    answer was lost, walk again: a late landing of the lost request makes the head move too.
@@ -12,12 +14,13 @@ apply a batch twice.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pyiceberg.table.snapshots import Snapshot
 
 from tableformat.catalog.base import Identifier, TableState
+from tableformat.commit.carry import load_carried
 from tableformat.commit.changeset import Changeset, CommitKind
 from tableformat.commit.engine import CommitResult, commit
 from tableformat.commit.history import snapshots_by_id, walk_back
@@ -65,16 +68,18 @@ class BatchId:
 
 
 def committed_batch(state: TableState, branch: str, query_id: str) -> int | None:
-    """The newest batch of a query in the history of a branch; None if it has none there.
+    """The newest batch of a query in a branch, or in what was published from it; None if neither.
 
     Raises:
         CorruptDataError: A summary holds a batch id that is no number.
     """
+    walked: set[str] = set()
     for snapshot in _history(state, branch):
-        found = _batch_in(snapshot, query_id)
+        found = _batch_in(_properties(snapshot), query_id, snapshot.snapshot_id)
         if found is not None:
             return found
-    return None
+        walked.add(str(snapshot.snapshot_id))
+    return _published_batch(state, walked, query_id)
 
 
 def commit_batch(
@@ -151,17 +156,27 @@ def _history(state: TableState, branch: str) -> Iterator[Snapshot]:
     return walk_back(snapshots_by_id(state.metadata), None if head is None else head.snapshot_id)
 
 
-def _batch_in(snapshot: Snapshot, query_id: str) -> int | None:
-    if snapshot.summary is None:
-        return None
-    properties = snapshot.summary.additional_properties
+def _published_batch(state: TableState, staged: Collection[str], query_id: str) -> int | None:
+    """The newest batch of a query that branches whose markers are among `staged` know of."""
+    by_id = snapshots_by_id(state.metadata)
+    found: list[int | None] = []
+    for ref in state.metadata.refs.values():
+        carried = load_carried(by_id, ref.snapshot_id)
+        if carried.marker in staged:
+            found.append(_batch_in(carried.writers, query_id, ref.snapshot_id))
+    return max((number for number in found if number is not None), default=None)
+
+
+def _properties(snapshot: Snapshot) -> Mapping[str, str]:
+    return {} if snapshot.summary is None else snapshot.summary.additional_properties
+
+
+def _batch_in(properties: Mapping[str, str], query_id: str, snapshot_id: int) -> int | None:
     text = properties.get(OTHER_QUERY_BATCH + query_id)
     if properties.get(QUERY_ID) == query_id:
         text = properties.get(BATCH_ID, text)
     if text is None:
         return None
     if not text.isdigit():
-        raise CorruptDataError(
-            "a batch id is not a number", snapshot_id=snapshot.snapshot_id, value=text
-        )
+        raise CorruptDataError("a batch id is not a number", snapshot_id=snapshot_id, value=text)
     return int(text)

@@ -47,11 +47,11 @@ def commit_as_others_do(staged, row):
     return commit(staged.environment, staged.table.identifier, changeset).snapshot.snapshot_id
 
 
-def stage_batch(staged, query, number):
+def stage_batch(staged, query, number, branch="staging"):
     return commit_batch(
         staged.environment,
         staged.table.identifier,
-        branch="staging",
+        branch=branch,
         kind=CommitKind.ROW_DELTA,
         batch=BatchId(query, number),
         data_files=staged.data_files((number + 100, "eu", query)),
@@ -159,6 +159,26 @@ def test_batches_of_all_queries_are_found_again_after_everything_old_has_expired
     expire_all(staged)
     state = staged.table.refresh().state
     assert {query: committed_batch(state, "staging", query) for query in "ab"} == {"a": 7, "b": 3}
+
+
+def test_batch_is_found_though_its_staged_commit_was_published_and_expired_below_a_tail(staged):
+    """Who stages without a pause is never trimmed; then only the target knows of older commits."""
+    for query, number in (("a", 7), ("b", 0), ("b", 1)):
+        stage_batch(staged, query, number)
+    for _ in range(2):
+        assert resolve(staged.table, limit=1).staged_snapshots == 1
+    expire_all(staged)
+    assert stage_batch(staged, "a", 7) is None
+    assert stage_batch(staged, "b", 1) is None
+    assert stage_batch(staged, "a", 8) is not None
+
+
+def test_batch_that_another_branch_has_is_new_on_one_that_nothing_was_published_from(staged):
+    stage_batch(staged, "a", 0, branch="audit")
+    stage_batch(staged, "b", 0)
+    resolve(staged.table)
+    expire_all(staged)
+    assert stage_batch(staged, "b", 0, branch="audit") is not None
 
 
 def test_no_later_trim_hides_a_flink_writer_that_the_first_one_would_have_hidden(staged):
