@@ -23,14 +23,12 @@ from pyiceberg.transforms import (
 from pyiceberg.types import (
     DoubleType,
     FloatType,
-    IcebergType,
-    ListType,
-    MapType,
     NestedField,
     StructType,
 )
 
 from tableformat.errors import InvalidInputError
+from tableformat.spec.field_paths import field_path
 from tableformat.spec.names import USER_FIELD_ID_MAX
 from tableformat.spec.types import iceberg_schema
 
@@ -128,13 +126,10 @@ def _key_field_id(schema: Schema, column: str) -> int:
             column=column,
             type=field.field_type,
         )
-    parents = column.split(".")[:-1]
-    for depth in range(1, len(parents) + 1):
-        parent: IcebergType = schema.find_field(".".join(parents[:depth])).field_type
-        if isinstance(parent, ListType | MapType):
-            raise InvalidInputError(
-                "a primary key column cannot be inside a list or a map", column=column
-            )
+    if field_path(schema, field.field_id) is None:
+        raise InvalidInputError(
+            "a primary key column cannot be inside a list or a map", column=column
+        )
     return field.field_id
 
 

@@ -10,6 +10,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.types import DateType, NestedField, StructType, TimestampNanoType, TimestampType
 
 from tableformat.errors import CorruptDataError
+from tableformat.spec.field_paths import field_path
 
 
 def key_fields(metadata: TableMetadata) -> dict[int, NestedField]:
@@ -57,20 +58,9 @@ def key_schema(schemas: Iterable[Schema], equality_ids: Iterable[int]) -> Schema
 
 
 def key_path(schema: Schema, field_id: int) -> tuple[str, ...]:
-    """Names that lead to a field of a `key_schema`."""
-
-    def walk(struct: StructType) -> tuple[str, ...] | None:
-        for field in struct.fields:
-            if field.field_id == field_id:
-                return (field.name,)
-            if isinstance(field.field_type, StructType):
-                below = walk(field.field_type)
-                if below is not None:
-                    return (field.name, *below)
-        return None
-
-    path = walk(schema.as_struct())
-    assert path is not None, f"field {field_id} is not in the key schema"
+    """Names that lead to a field that is not inside a list or map."""
+    path = field_path(schema, field_id)
+    assert path is not None, f"field {field_id} is not in the schema"
     return path
 
 

@@ -18,13 +18,12 @@ from pyiceberg.types import (
     DoubleType,
     FixedType,
     FloatType,
-    ListType,
-    MapType,
     PrimitiveType,
     UUIDType,
 )
 
 from tableformat.errors import InvalidInputError
+from tableformat.spec.field_paths import field_path
 from tableformat.spec.names import (
     IMMUTABLE_COLUMNS,
     IMMUTABLE_ENFORCED,
@@ -237,13 +236,10 @@ def _column_id(schema: Schema, column: str, what: str) -> int:
         raise InvalidInputError(
             f"{what} needs columns of primitive types", column=column, type=field.field_type
         )
-    parents = column.split(".")[:-1]
-    for depth in range(1, len(parents) + 1):
-        parent = schema.find_field(".".join(parents[:depth])).field_type
-        if isinstance(parent, ListType | MapType):
-            raise InvalidInputError(
-                f"{what} cannot name a column inside a list or a map", column=column
-            )
+    if field_path(schema, field.field_id) is None:
+        raise InvalidInputError(
+            f"{what} cannot name a column inside a list or a map", column=column
+        )
     return field.field_id
 
 

@@ -17,9 +17,10 @@ from dataclasses import dataclass
 
 from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.types import DoubleType, FloatType, ListType, MapType, PrimitiveType
+from pyiceberg.types import DoubleType, FloatType, PrimitiveType
 
 from tableformat.errors import InvalidInputError, NotFoundError
+from tableformat.spec.field_paths import field_path
 
 _PREFIX = "icefold.index."
 _COLUMNS = ".columns"
@@ -146,10 +147,8 @@ def _column_id(schema: Schema, column: str, index: str) -> int:
         raise InvalidInputError(
             "a column of this type cannot be indexed", index=index, column=column, type=kind
         )
-    parts = column.split(".")
-    for depth in range(1, len(parts)):
-        if isinstance(schema.find_field(".".join(parts[:depth])).field_type, ListType | MapType):
-            raise InvalidInputError(
-                "a column inside a list or a map cannot be indexed", index=index, column=column
-            )
+    if field_path(schema, field.field_id) is None:
+        raise InvalidInputError(
+            "a column inside a list or a map cannot be indexed", index=index, column=column
+        )
     return field.field_id

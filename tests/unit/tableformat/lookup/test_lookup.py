@@ -141,6 +141,20 @@ def test_time_of_day_is_not_cut_off_to_find_a_date(catalog, key):
         table.lookup(key)
 
 
+def test_names_of_columns_may_hold_dots(catalog):
+    schema = pa.schema([("a.b", pa.int64()), ("note", pa.string()), ("c.d", pa.int64())])
+    table = catalog.create_table("t.dots", schema, primary_key=["a.b"])
+    table.append(pa.table({"a.b": [1, 2], "note": ["one", "two"], "c.d": [5, 6]}))
+    table.add_index("by_cd", ["c.d"]).set_immutable_columns(["c.d"])
+    for source in (LookupSource.SCAN, LookupSource.INDEX):
+        found = table.lookup({"a.b": [2, 9]}, ["note"])
+        assert (found.source, notes(found)) == (source, ["two"])
+        found = table.lookup(5, ["note"], index="by_cd")
+        assert (found.source, notes(found)) == (source, ["one"])
+        build_index(table)
+        build_index(table, "by_cd")
+
+
 def test_no_keys_read_no_files(catalog, monkeypatch):
     table = catalog.create_table("t.unread", SCHEMA, primary_key=["id"])
     table.append(rows(range(10)))
