@@ -212,7 +212,11 @@ def _scalar(term: BoundTerm, literal: Literal[Any]) -> pa.Scalar:
 
 
 def _value_set(term: BoundTerm, literals: set[Any]) -> pa.Array:
-    return pa.array(list(literals), type=_storage_type(term))
+    kind = _storage_type(term)
+    values = list(literals)
+    if pa.types.is_floating(kind) and 0.0 in literals:
+        values += [0.0, -0.0]  # equal, but not to Arrow's `isin`
+    return pa.array(values, type=kind)
 
 
 def _leaf_paths(schema: Schema) -> list[tuple[Any, tuple[str, ...]]]:

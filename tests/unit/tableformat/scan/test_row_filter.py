@@ -186,3 +186,14 @@ def test_quotes_in_texts_and_names_end_where_they_do() -> None:
 def test_brackets_in_texts_and_names_are_no_nesting() -> None:
     assert parse_filter(f"s = '{'(' * 500}' and \"{'(' * 500}\" = 1")
     assert parse_filter(" or ".join(f"(i = {number})" for number in range(500)))
+
+
+@pytest.mark.parametrize("literals", [{0.0, 3.0}, {-0.0, 3.0}])
+@pytest.mark.parametrize("name", ["f", "z"])
+def test_both_zeros_are_in_a_list_with_one_of_them_as_they_equal_it(name, literals) -> None:
+    schema = Schema(NestedField(1, "f", FloatType()), NestedField(2, "z", DoubleType()))
+    zeros = [-0.0, 0.0, 1.5, None]
+    batch = pa.record_batch({"f": pa.array(zeros, pa.float32()), "z": pa.array(zeros)})
+    for row_filter, rows in ((In(name, literals), 2), (NotIn(name, literals), 1)):
+        expression = arrow_filter(bind_filter(row_filter, schema), schema)
+        assert batch.filter(expression).num_rows == rows
