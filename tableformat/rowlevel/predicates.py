@@ -20,6 +20,7 @@ comparison (with NULL) then selects no row under NOT either, as SQL wants it.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -332,8 +333,7 @@ def literal_value(tree: exp.Expr, kind: IcebergType) -> object | None:
         case DecimalType():
             return _number(tree)
         case DoubleType():
-            number = _number(tree, exponent=True)
-            return None if number is None else float(number)
+            return _double_value(tree)
         case FloatType():
             return _float_value(tree)
         case DateType():
@@ -349,11 +349,16 @@ def literal_value(tree: exp.Expr, kind: IcebergType) -> object | None:
     return None
 
 
-def _float_value(tree: exp.Expr) -> float | None:
+def _double_value(tree: exp.Expr) -> float | None:
     number = _number(tree, exponent=True)
-    if number is None:
+    value = math.nan if number is None else float(number)
+    return value if math.isfinite(value) else None  # 1e400 is infinity here, an error in Spark
+
+
+def _float_value(tree: exp.Expr) -> float | None:
+    value = _double_value(tree)
+    if value is None:
         return None
-    value = float(number)
     with np.errstate(over="ignore"):
         return value if float(np.float32(value)) == value else None
 

@@ -93,6 +93,7 @@ EXACT = [
 
 LEFT_TO_SPARK = [
     "n = s", "n + 1 = 2", "n = '3'", "s = 3", "s > 1.5", "n = 1e3", "g = 0.1", "s LIKE '%b'",
+    "f < 1e400", "g > -1e400",
     "s LIKE 'a_b%'", "s LIKE 'a\\\\%'", "s LIKE 'a!%' ESCAPE '!'", "s ILIKE 'a%'",
     "day = '2024-02-30'", "day = '2024-2-3'", "at > TIMESTAMP '2024-02-29 01:02:03'",
     "zoned > TIMESTAMP '2024-02-29 01:02:03'", "at > '2024-02-29'", "d > 1e2", "nope = 1",
