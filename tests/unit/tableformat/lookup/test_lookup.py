@@ -141,6 +141,19 @@ def test_time_of_day_is_not_cut_off_to_find_a_date(catalog, key):
         table.lookup(key)
 
 
+@pytest.mark.parametrize("zone", [None, "UTC"])
+@pytest.mark.parametrize("copies", [1, 150])
+def test_nanosecond_keys_are_found_by_a_scan(catalog, zone, copies):
+    kind = pa.timestamp("ns", zone)
+    keys = pa.array([1_700_000_000_000_000_001, 5], pa.int64()).cast(kind)
+    schema = pa.schema([("at", kind), ("v", pa.int64())])
+    table = catalog.create_table("t.instants", schema, primary_key=["at"])
+    table.append(pa.table({"at": keys, "v": [0, 1]}, schema=schema))
+    found = table.lookup(pa.table({"at": pa.concat_arrays([keys] * copies)}), ["v"])
+    assert found.source == LookupSource.SCAN
+    assert found.rows.column("v").to_pylist() == [0, 1] * copies
+
+
 def test_names_of_columns_may_hold_dots(catalog):
     schema = pa.schema([("a.b", pa.int64()), ("note", pa.string()), ("c.d", pa.int64())])
     table = catalog.create_table("t.dots", schema, primary_key=["a.b"])
