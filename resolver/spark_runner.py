@@ -47,13 +47,16 @@ class SparkRunner:
 
     name = "spark"
 
-    def __init__(self, spark: SparkSession, store: ObjectStore) -> None:
+    def __init__(
+        self, spark: SparkSession, store: ObjectStore, *, instead: str = "engine='local'"
+    ) -> None:
         """Use a session.
 
         Raises:
-            UnsupportedError: Executors could not reach the store, because it lives in this process.
+            UnsupportedError: Executors could not reach the store, because it lives in this process;
+                do it `instead`.
         """
-        check_reachable(store, instead="engine='local'")
+        check_reachable(store, instead=instead)
         self._context: Any = spark.sparkContext
         self.parallelism: int = max(self._context.defaultParallelism, 1)
 

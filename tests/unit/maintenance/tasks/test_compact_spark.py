@@ -79,6 +79,17 @@ def test_spark_is_used_unasked_only_for_much_work(tmp_path, spark):
     assert compact(table, options, dry_run=True).engine == "spark"
 
 
+def test_file_that_is_gone_fails_its_group_only(tmp_path, spark):
+    table = fill(tf.open_catalog("local", warehouse=str(tmp_path / "warehouse")))
+    files = [task.entry.data_file for task in table.scan("region = 'eu'").plan.tasks]
+    table.environment.store.delete([files[0].file_path])
+    report = compact(table, CompactOptions(rewrite_all=True), spark=spark)
+    assert (report.committed_groups, report.failed_groups) == (1, 1)
+    [error] = report.errors
+    assert files[0].file_path.removeprefix("file://") in error
+    assert "\n" not in error
+
+
 def test_store_of_this_process_alone_is_refused_on_spark(tmp_path, spark):
     catalog = memory_catalog(str(tmp_path))
     table = catalog.create_table("t.rows", SCHEMA, primary_key=["id"])
