@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from lock import LockManager
 from maintenance.tasks.base import LOCK_TIMEOUT_MS, TaskRun, run_task
@@ -35,9 +34,6 @@ from tableformat.paths import data_directory, metadata_directory
 from tableformat.store.base import ObjectInfo, ObjectStore
 from tableformat.store.locations import canonical_location
 
-if TYPE_CHECKING:  # Spark is an optional dependency
-    from pyspark.sql import SparkSession
-
 TASK = "remove-orphans"
 METADATA_SUFFIXES = (".metadata.json", ".metadata.json.gz", ".gz.metadata.json")
 SUFFIXES = (".parquet", ".puffin", ".avro", ".orc", ".stats", ".tmp", *METADATA_SUFFIXES)
@@ -50,7 +46,6 @@ def remove_orphans(
     dry_run: bool = False,
     lock: LockManager | None = None,
     lock_timeout_ms: int = LOCK_TIMEOUT_MS,
-    spark: SparkSession | None = None,  # noqa: ARG001 - every task is called alike
 ) -> RemoveOrphansReport:
     """Delete unreferenced files of a table.
 
@@ -60,7 +55,6 @@ def remove_orphans(
         dry_run: Only list them.
         lock: Lock manager; None: the catalog's own.
         lock_timeout_ms: How long to wait for other maintenance of the table.
-        spark: Not used.
 
     Raises:
         InvalidInputError: An age below the minimum, `gc.enabled` = false, or another table inside
