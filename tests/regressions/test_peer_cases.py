@@ -334,8 +334,10 @@ def cut(folder, _older):
         path.write_bytes(path.read_bytes()[:-1])
 
 
+@pytest.mark.parametrize("finder", ["lookup", "cycle"])
 @pytest.mark.parametrize("damage", [missing, stale, corrupt, cut], ids=lambda each: each.__name__)
-def test_p9_index_that_is_gone_stale_or_damaged_never_costs_a_row(staged, tmp_path, damage):
+def test_p9_index_that_is_gone_stale_or_damaged_never_costs_a_row(staged, tmp_path, damage, finder):
+    """Who finds it first marks it as damaged for all who come later."""
     table, model = staged.table, Model().upsert(*BASE)
     table.stage(upserts=staged.rows((1, "eu", "one"), (30, "eu", "one")))
     resolve(table)
@@ -346,13 +348,33 @@ def test_p9_index_that_is_gone_stale_or_damaged_never_costs_a_row(staged, tmp_pa
     resolve(table)
     model.upsert((1, "eu", "one"), (2, "eu", "two"), (31, "eu", "two")).drop(30, 3)
     damage(folder, older)
-    asked = range(35)
-    found = table.lookup(list(asked))
-    assert Counter(tuple(row.values()) for row in found.to_pylist()) == model.rows
-    if damage is not stale:
-        assert found.source == LookupSource.SCAN
-        assert found.reason
+    if finder == "lookup":
+        found = table.lookup(list(range(35)))
+        assert Counter(tuple(row.values()) for row in found.to_pylist()) == model.rows
+        if damage is not stale:
+            assert found.source == LookupSource.SCAN
+            assert found.reason
     table.stage(upserts=staged.rows((31, "us", "three")), deletes=keys(2, 1, 30))
     assert resolve(table).index == ("followed" if damage is stale else "built")
     assert_holds(table, model.upsert((31, "us", "three")).drop(2, 1))
+    assert verify(table).report.is_sound
+
+
+def test_p9_index_whose_entries_are_damaged_is_built_afresh_within_the_cycle(staged):
+    """So many keys that opening it reads none of the damaged blocks; asking for keys does."""
+    table = staged.table
+    many = [(key, "eu", "many") for key in range(1_000, 6_000)]
+    table.append(staged.rows(*many))
+    table.stage(upserts=staged.rows((1, "eu", "one")))
+    resolve(table)
+    folder = index_folder(table.environment, table.state, "main")
+    entries = max(folder.rglob("shard-*/*.sst"), key=lambda path: path.stat().st_size)
+    data = bytearray(entries.read_bytes())
+    for at in range(len(data) // 3, 2 * len(data) // 3, 512):
+        data[at] ^= 0xFF
+    entries.write_bytes(data)
+    gone = [key for key, _, _ in many[::3]]
+    table.stage(deletes=keys(*gone))
+    assert resolve(table).index == "built"
+    assert_holds(table, Model().upsert(*BASE, *many, (1, "eu", "one")).drop(*gone))
     assert verify(table).report.is_sound
