@@ -2,7 +2,8 @@
 
 What holds after every commit of ours, whoever planned it (I6):
 
-* every removed file was live in the parent;
+* every removed file was live in the parent, as the entry that was planned: a data file that left and
+  came back (rollback, then published again) has other row ids, which a rewrite would undo;
 * a data file leaves together with its deletion vector and its file-scoped position deletes (R45);
 * a data file has at most one live deletion vector, found by the file it references, whatever filter
   the statement had (iceberg #15966, R43).
@@ -55,6 +56,7 @@ class _Search:
 
     identities: set[DeleteFileKey]
     by_identity: set[DeleteFileKey]
+    sequence_numbers: Mapping[str, int | None] = field(default_factory=dict)
     referenced: frozenset[str] = frozenset()
     data_files: frozenset[str] = frozenset()
     new_vectors: frozenset[str] = frozenset()
@@ -63,10 +65,16 @@ class _Search:
     clashes: list[ManifestEntry] = field(default_factory=list)
 
     @classmethod
-    def of_data_files(cls, paths: Iterable[str]) -> _Search:
-        """Look for data files."""
+    def of_data_files(
+        cls, paths: Iterable[str], sequence_numbers: Mapping[str, int | None] | None = None
+    ) -> _Search:
+        """Look for data files; for those with a sequence number, only under that number."""
         identities: set[DeleteFileKey] = {(path, None, None) for path in paths}
-        return cls(identities=identities, by_identity=set(identities))
+        return cls(
+            identities=identities,
+            by_identity=set(identities),
+            sequence_numbers=sequence_numbers or {},
+        )
 
     @classmethod
     def of_deletes(
@@ -97,7 +105,9 @@ class _Search:
                     self._look_at(path, entry)
         if self.by_identity:
             for identity in self.by_identity & manifest.live_by_identity.keys():
-                self._take(path, manifest.live_by_identity[identity].data_file)
+                entry = manifest.live_by_identity[identity]
+                if self.sequence_numbers.get(identity[0]) in (None, entry.sequence_number):
+                    self._take(path, entry.data_file)
 
     def _look_at(self, path: str, entry: ManifestEntry) -> None:
         file = entry.data_file
@@ -137,7 +147,8 @@ def plan_removal(
     deletes = [e for e in removed if e.data_file.content != FileContent.DATA]
     vectors = [file for file in added_deletes if file.is_dv]
     data_files = frozenset(e.data_file.file_path for e in data)
-    data_search = _Search.of_data_files(data_files)
+    planned = {e.data_file.file_path: e.sequence_number for e in data}
+    data_search = _Search.of_data_files(data_files, planned)
     if data:
         reach = _Reach(metadata, [e.data_file for e in data], data)
         _search(manifests, ManifestContent.DATA, data_search, reach, open_manifest)

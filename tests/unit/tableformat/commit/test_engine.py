@@ -3,6 +3,7 @@ from pyiceberg.table.snapshots import Operation, Summary
 from pyiceberg.table.update import AddSnapshotUpdate, SetSnapshotRefUpdate
 
 from tableformat.commit.changeset import Changeset, CommitKind, Fence, Validation
+from tableformat.commit.refs import rollback
 from tableformat.errors import (
     CommitConflictError,
     CommitUnknownError,
@@ -561,3 +562,28 @@ def test_rewrite_keeps_the_sequence_number_it_is_given(table):
     assert entry.sequence_number == start.sequence_number
     assert entry.file_sequence_number == 3
     check(table)
+
+
+def test_file_that_left_and_came_back_is_not_the_one_that_was_planned(table):
+    """Rolled back and published again it has other row ids; a rewrite would bring the old ones."""
+    table.append(table.data("kept"))
+    before = table.head()
+    x, y, z = table.data("x"), table.data("y"), table.data("z")
+    table.append(x)
+    planned = table.entry(x)
+    rollback(table.environment, IDENTIFIER, snapshot_id=before)
+    table.append(y)
+    table.append(x)
+    table.append(z)
+    again = table.entry(x)
+    assert again.data_file.first_row_id != planned.data_file.first_row_id
+    rewrite = Changeset(
+        kind=CommitKind.REWRITE,
+        added_data_files=(table.data("rewritten"),),
+        removed_entries=(planned, table.entry(y), table.entry(z)),
+        validation=Validation(starting_snapshot_id=table.head()),
+    )
+    with pytest.raises(CommitConflictError, match="missing data files") as caught:
+        table.commit(rewrite)
+    assert caught.value.conflicts == (x.file_path,)
+    assert set(table.live()) == {"kept", "x", "y", "z"}
