@@ -71,8 +71,9 @@ def rebase_group(
         group: What was rewritten.
 
     Raises:
-        CommitConflictError: An old file has left the branch, or rows that were dead when it was
-            read live again (the branch was rolled back): the group must be planned again.
+        CommitConflictError: An old file has left the branch (also if it is back, with other row
+            ids), or rows that were dead when it was read live again (the branch was rolled back):
+            the group must be planned again.
         NotFoundError: A delete file is gone.
     """
     head = state.head(branch)
@@ -82,9 +83,13 @@ def rebase_group(
     live = {task.entry.data_file.file_path: task for task in plan.tasks}
     tasks: list[FileScanTask] = []
     for source in group.sources:
-        path = source.task.entry.data_file.file_path
+        planned = source.task.entry
+        path = planned.data_file.file_path
         if path not in live:
             raise _changed(f"{path} has left it", state, branch)
+        if live[path].entry.sequence_number != planned.sequence_number:
+            # Rolled back and published again: its rows have other ids than those written.
+            raise _changed(f"{path} has left it and come back", state, branch)
         tasks.append(live[path])
     died = _died_since(environment, plan, group.sources, tasks, state, branch)
     by_file = _map_positions(environment, plan, group, died)

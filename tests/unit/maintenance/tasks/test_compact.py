@@ -297,6 +297,34 @@ def test_file_removed_meanwhile_fails_its_group_only(catalog):
     check(table)
 
 
+def test_files_that_left_and_came_back_meanwhile_keep_their_new_row_ids(catalog):
+    """Simulator, seed 1002041: a rewrite brought back the row ids of a branch rolled back."""
+    table = new_table(catalog)
+    table.append(many(100, 10))
+    other = catalog.load_table("t.rows")
+    start = other.refresh().state.head("main").snapshot_id
+    table.append(many(0, 10))
+    [added] = [
+        task.entry.data_file
+        for task in table.refresh().scan().plan.tasks
+        if task.entry.snapshot_id != start
+    ]
+
+    def publish_again():
+        other.refs.rollback(snapshot_id=start)
+        other.append(many(200, 10))
+        change = Changeset(kind=CommitKind.APPEND, added_data_files=(added,))
+        commit(other.environment, other.identifier, change)
+
+    interfere(table, publish_again)
+    report = compact(table, ALL, lock=LIAR)
+    assert "come back" in report.errors[0]
+    before = identified(table)
+    assert compact(table, ALL, lock=LIAR).errors == ()
+    assert identified(table) == before
+    check(table)
+
+
 def test_rows_that_come_back_by_a_rollback_are_not_lost(catalog):
     table = new_table(catalog)
     table.append(many(0, 10))
