@@ -2,8 +2,8 @@
 
 What holds after every commit of ours, whoever planned it (I6):
 
-* every removed file was live in the parent, as the entry that was planned: a data file that left and
-  came back (rollback, then published again) has other row ids, which a rewrite would undo;
+* every removed file was live in the parent, as the entry that was planned: a data file that left
+  and came back (rollback, published again) has other row ids, which a rewrite would undo;
 * a data file leaves together with its deletion vector and its file-scoped position deletes (R45);
 * a data file has at most one live deletion vector, found by the file it references, whatever filter
   the statement had (iceberg #15966, R43).
