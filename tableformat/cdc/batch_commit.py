@@ -126,6 +126,8 @@ def commit_batch(
         done = committed_batch(state, branch, batch.query_id)
         if done is not None and done >= batch.number:
             return None
+        if check is not None:
+            check(state)  # here, not below: what it refuses does not get right by trying again
         head = head_of(state, branch)
         changeset = Changeset(
             kind=kind,
