@@ -24,7 +24,7 @@ from pyspark.sql import functions as sf
 from tableformat.scan.delete_index import sequence_number
 from tableformat.scan.key_fields import key_schema
 from tableformat.scan.plan import FileScanTask, ScanPlan
-from tableformat.spark.file_lookup import FileLookup, LookedUpFile, split_scans
+from tableformat.spark.file_lookup import FileLookup, LookedUpFile, split_by_key
 from tableformat.spark.filters import all_of
 from tableformat.spark.native_scan import ReadFields, file_obstacle, read_files
 from tableformat.spark.native_types import is_native
@@ -136,7 +136,7 @@ class EqualityJoin:
         entries = list(group.entries.values())
         files = [_looked_up(entry.data_file) for entry in entries]
         frame: DataFrame | None = None
-        for key, members in split_scans(files, words_max=sum_of_words(files)):
+        for key, members in split_by_key(files, words_max=sum_of_words(files)):
             part = [entries[index] for index in members]
             values = {
                 "sequences": pa.array([sequence_number(each) for each in part], pa.int64()),

@@ -13,10 +13,7 @@ other values = array[slots[slot]]
 
 All arrays together are one row of a local relation, read through scalar subqueries: they reach the
 executors with the task's code, nothing is joined or shuffled, and the check costs a few
-nanoseconds per row. Files whose keys are equal go into different scans (`split_scans`).
-
-Building `_metadata` for every row costs more than all the rest, so a large file gets a scan of its
-own: it needs no key, and Spark's reader gives the row index as a column of the file.
+nanoseconds per row. Files whose keys are equal go into different scans (`split_by_key`).
 """
 
 from __future__ import annotations
@@ -36,43 +33,32 @@ from tableformat.files.deletion_vector import Positions
 
 # Files of one scan: keeps the table of slots (about n*n/6 ints) below a megabyte.
 FILES_MAX = 1000
-# A file so large keeps its tasks busy alone; each scan costs the driver some milliseconds.
-OWN_SCAN_ROWS_MIN = 1_000_000
-OWN_SCANS_MAX = 64
 # Words of all files of one scan, 16 MiB: every task carries them. 134 million rows.
 WORDS_MAX = 1 << 21
 
 ROW_INDEX = "__icefold_row_index"
-# A column of this name in a read schema is filled by Spark's Parquet reader with the row index
-# (ParquetFileFormat.ROW_INDEX_TEMPORARY_COLUMN_NAME); refused beside `_metadata`.
-READ_ROW_INDEX = "_tmp_metadata_row_index"
 FILE_SIZE = "__icefold_file_size"
 FILE_NAME = "__icefold_file_name"
 _METADATA_FIELDS = {ROW_INDEX: "row_index", FILE_SIZE: "file_size", FILE_NAME: "file_name"}
 
 UNKNOWN_KEY = -1
-NO_BIT = "a file has more rows than its manifest entry says, or Spark gave no row index"
 # Where the words of a file without deleted rows would start: past every word there is.
 NO_WORDS = 1 << 30
 
 
 class FileKey(Enum):
-    """The per-file constant that tells files of one scan apart; `NONE`: there is one file."""
+    """The per-file constant that tells files of one scan apart."""
 
     SIZE = "size"
     NAME = "name"
-    NONE = "none"
 
     @property
     def helper(self) -> str:
         """The helper column it is computed from."""
-        assert self is not FileKey.NONE
         return FILE_SIZE if self is FileKey.SIZE else FILE_NAME
 
     def of(self, path: str, size_bytes: int) -> int:
         """The key as the driver computes it."""
-        if self is FileKey.NONE:
-            return 0
         if self is FileKey.SIZE:
             return size_bytes
         return zlib.crc32(file_name(path).encode())
@@ -97,27 +83,16 @@ def file_name(path: str) -> str:
     return path.rsplit("/", 1)[-1]
 
 
-def split_scans(
+def split_by_key(
     files: Sequence[LookedUpFile], *, words_max: int = WORDS_MAX
 ) -> list[tuple[FileKey, list[int]]]:
-    """Cut files into scans: large ones alone, the others so that one key tells them apart.
+    """Cut files into scans within which one key tells them apart.
 
     Returns:
         Per scan its key and the indices of its files.
     """
-    large = [at for at, file in enumerate(files) if file.record_count >= OWN_SCAN_ROWS_MIN]
-    large = sorted(large, key=lambda at: -files[at].record_count)[:OWN_SCANS_MAX]
-    others = sorted(set(range(len(files))).difference(large))
-    shared = _split_by_key([files[at] for at in others], words_max)
-    return [
-        *((FileKey.NONE, [at]) for at in sorted(large)),
-        *((key, [others[at] for at in members]) for key, members in shared),
-    ]
-
-
-def _split_by_key(files: Sequence[LookedUpFile], words_max: int) -> list[tuple[FileKey, list[int]]]:
     best: list[tuple[FileKey, list[int]]] = []
-    for key in (FileKey.SIZE, FileKey.NAME):
+    for key in FileKey:
         scans = [(key, members) for members in _split(files, key, words_max)]
         if not best or len(scans) < len(best):
             best = scans
@@ -182,7 +157,6 @@ class FileLookup:
         keys = np.array([key.of(file.path, file.size_bytes) for file in files], dtype=np.int64)
         slots = build_slots(keys)
         self._slot_count = len(slots)
-        self._is_alone = key is FileKey.NONE
         self._has_words = any(each is not None for each in words)
         arrays: dict[str, pa.Array] = {"keys": pa.array(_by_slot(keys, slots, UNKNOWN_KEY))}
         if self._has_words:
@@ -197,8 +171,7 @@ class FileLookup:
     @property
     def helpers(self) -> frozenset[str]:
         """Helper columns that the scan must provide."""
-        key = () if self._is_alone else (self._key.helper,)
-        return frozenset({*key, *((ROW_INDEX,) if self._has_words else ())})
+        return frozenset({self._key.helper, *((ROW_INDEX,) if self._has_words else ())})
 
     def value(self, name: str) -> Column:
         """The entry of an array for the row's file."""
@@ -213,19 +186,13 @@ class FileLookup:
         if not self._has_words:
             return self._checked(sf.lit(True))
         row_index = sf.col(ROW_INDEX)
-        at = sf.shiftright(row_index, 6)
-        if not self._is_alone:
-            at += self._checked(sf.get(self._arrays["word_starts"], self._slot()))
-        word = sf.get(self._arrays["words"], at.cast("int"))
+        start = self._checked(sf.get(self._arrays["word_starts"], self._slot()))
+        word = sf.get(self._arrays["words"], (start + sf.shiftright(row_index, 6)).cast("int"))
         bit = sf.bit_get(word, row_index.bitwiseAND(sf.lit(63)).cast("int"))
-        if self._is_alone:  # every row has a bit
-            return sf.coalesce(bit, sf.raise_error(sf.lit(NO_BIT)).cast("tinyint")) == 0
         return sf.coalesce(bit, sf.lit(0)) == 0
 
     def _checked(self, value: Column) -> Column:
         """`value`, or the query fails because the row is of a file the scan does not know."""
-        if self._is_alone:
-            return value
         key = self._key.column()
         message = sf.concat(
             sf.lit("a file is not as its manifest entry says; its size or name: "),
@@ -235,20 +202,11 @@ class FileLookup:
         return sf.when(is_known, value).otherwise(sf.raise_error(message))
 
     def _slot(self) -> Column:
-        if self._is_alone:
-            return sf.lit(0)
         return (self._key.column() % sf.lit(self._slot_count)).cast("int")
-
-
-def reads_row_index(helpers: Iterable[str]) -> bool:
-    """Whether the read schema has to have `READ_ROW_INDEX`, for `helper_columns`."""
-    return set(helpers) == {ROW_INDEX}
 
 
 def helper_columns(frame: DataFrame, helpers: Iterable[str]) -> list[Column]:
     """Per-row facts about the file, as columns of these names. Each costs: ask for few."""
-    if reads_row_index(helpers):
-        return [sf.col(READ_ROW_INDEX).alias(ROW_INDEX)]
     metadata = frame.metadataColumn("_metadata")
     return [metadata.getField(_METADATA_FIELDS[name]).alias(name) for name in sorted(helpers)]
 

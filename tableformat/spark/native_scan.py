@@ -13,18 +13,11 @@ from pyiceberg.types import NestedField
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
-from pyspark.sql.types import LongType
 
 from tableformat.errors import CorruptDataError, NotFoundError
 from tableformat.scan.plan import FileScanTask, map_ordered
 from tableformat.spark.field_names import FieldNames, paths
-from tableformat.spark.file_lookup import (
-    READ_ROW_INDEX,
-    LookedUpFile,
-    file_name,
-    helper_columns,
-    reads_row_index,
-)
+from tableformat.spark.file_lookup import LookedUpFile, file_name, helper_columns
 from tableformat.spark.native_types import read_schema
 from tableformat.spec.data_file import PARQUET_FORMAT, DataFile
 from tableformat.store.base import ObjectStore
@@ -79,11 +72,10 @@ def read_files(
     """
     spark.conf.set(FIELD_ID_CONF, "true")
     paths = [spark_location(location) for location in locations]
-    schema = read_schema(fields.fields)
-    if reads_row_index(helpers):
-        schema.add(READ_ROW_INDEX, LongType())
     try:
-        frame = spark.read.options(**_READ_OPTIONS).schema(schema).parquet(*paths)
+        frame = (
+            spark.read.options(**_READ_OPTIONS).schema(read_schema(fields.fields)).parquet(*paths)
+        )
     except AnalysisException as error:
         if error.getCondition() != "PATH_NOT_FOUND":
             raise

@@ -33,7 +33,7 @@ from tableformat.scan.projection import Projection, project
 from tableformat.scan.row_filter import bind_filter
 from tableformat.spark.arrow_scan import arrow_scan
 from tableformat.spark.equality_join import ROW_KEY, ROW_SCOPE, ROW_SEQUENCE, EqualityJoin
-from tableformat.spark.file_lookup import FileLookup, deleted_words, split_scans, word_count
+from tableformat.spark.file_lookup import FileLookup, deleted_words, split_by_key, word_count
 from tableformat.spark.filters import spark_filter
 from tableformat.spark.native_scan import check_files, file_obstacle, looked_up, read_files
 from tableformat.spark.scan_columns import (
@@ -190,7 +190,7 @@ class _NativeScan:
                 task.dv is not None or task.position_deletes for task in members
             ):
                 files = [looked_up(task) for task in members]
-                for key, indices in split_scans(files):
+                for key, indices in split_by_key(files):
                     part = [members[index] for index in indices]
                     lookup = FileLookup(
                         self._spark,

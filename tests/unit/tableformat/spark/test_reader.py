@@ -11,7 +11,7 @@ from tableformat.errors import CorruptDataError, InvalidInputError, NotFoundErro
 from tableformat.scan.plan import plan_scan
 from tableformat.scan.projection import project
 from tableformat.scan.reader import to_table
-from tableformat.spark import arrow_scan, file_lookup, native_scan, reader
+from tableformat.spark import arrow_scan, file_lookup, reader
 from tableformat.spark.reader import scan_to_spark
 from tableformat.spark.types import to_spark_batch
 from tableformat.store.arrow_store import ArrowObjectStore
@@ -58,21 +58,12 @@ def from_arrow(table: HandMadeTable, columns=None, row_filter=None) -> list[str]
     return comparable([tuple(row.values()) for batch in batches for row in batch.to_pylist()])
 
 
-@pytest.fixture(params=["shared scans", "a scan per file"])
-def scans(request, monkeypatch) -> None:
-    """Large files are read alone; here all of them, or none."""
-    if request.param == "a scan per file":
-        monkeypatch.setattr(file_lookup, "OWN_SCAN_ROWS_MIN", 0)
-
-
-@pytest.mark.usefixtures("scans")
 @pytest.mark.parametrize("seed", range(6))
 def test_random_deletes_leave_what_the_arrow_reader_leaves(spark, new_table, seed: int) -> None:
     table = random_table(seed, new_table)
     assert from_spark(table, spark, METADATA) == from_arrow(table, METADATA)
 
 
-@pytest.mark.usefixtures("scans")
 @pytest.mark.parametrize("build", CASES, ids=lambda build: build.__name__)
 def test_evolved_table_reads_as_with_arrow(spark, new_table, monkeypatch, build) -> None:
     case = build(new_table)
@@ -102,7 +93,6 @@ def test_frame_is_filtered_and_pruned_by_the_right_column(spark, new_table, buil
         assert any(inner)
 
 
-@pytest.mark.usefixtures("scans")
 def test_filter_put_on_the_frame_reaches_the_parquet_scan(spark, new_table) -> None:
     table = new_table(KEYED)
     table.commit()
@@ -123,7 +113,6 @@ def test_metadata_columns_alone_have_every_row(spark, new_table, columns) -> Non
     assert from_spark(table, spark, columns) == from_arrow(table, columns)
 
 
-@pytest.mark.usefixtures("scans")
 @pytest.mark.parametrize("seed", [3, 5])
 def test_deleted_flag_brings_every_row(spark, new_table, seed) -> None:
     table = random_table(seed, new_table)
@@ -141,47 +130,6 @@ def test_deleted_rows_come_from_sparks_own_scan(spark, new_table, monkeypatch) -
     table.delete_vector(entry, [0])
     monkeypatch.setattr(reader, "arrow_scan", None)
     assert from_spark(table, spark, ["id", "_deleted"]) == comparable([(1, True), (2, False)])
-
-
-def test_large_file_is_read_without_metadata_of_every_row(spark, new_table, monkeypatch) -> None:
-    monkeypatch.setattr(file_lookup, "OWN_SCAN_ROWS_MIN", 2)
-    table = new_table(KEYED)
-    table.commit()
-    [entry] = table.add(rows((1, "a", 1), (2, "b", 2)))
-    table.delete_vector(entry, [0])
-    plan = plan_scan(table.environment(), table.state())
-    frame = scan_to_spark(table.environment(), plan, spark)
-    text = frame._jdf.queryExecution().executedPlan().toString()
-    assert "_metadata#" not in text
-    assert file_lookup.READ_ROW_INDEX in text
-    assert [row.id for row in frame.collect()] == [2]
-
-
-def test_rows_that_no_bit_stands_for_fail_the_query(spark, new_table, monkeypatch) -> None:
-    """Also what a Spark would do that does not know the row index's column."""
-    monkeypatch.setattr(file_lookup, "OWN_SCAN_ROWS_MIN", 0)
-    table = new_table(KEYED)
-    table.commit()
-    [entry] = table.add(rows((1, "a", 1), (2, "b", 2)))
-    table.delete_vector(entry, [0])
-    plan = plan_scan(table.environment(), table.state())
-    monkeypatch.setattr(native_scan, "READ_ROW_INDEX", "no_row_index")
-    monkeypatch.setattr(file_lookup, "READ_ROW_INDEX", "no_row_index")
-    frame = scan_to_spark(table.environment(), plan, spark)
-    with pytest.raises(SparkRuntimeException, match="gave no row index"):
-        frame.collect()
-
-
-def test_row_indexes_are_right_where_filters_skip_row_groups(spark, new_table, monkeypatch) -> None:
-    monkeypatch.setattr(file_lookup, "OWN_SCAN_ROWS_MIN", 0)
-    table = new_table(KEYED, properties={"write.parquet.row-group-limit": "100"})
-    table.commit()
-    [entry] = table.add(rows(*((key, "a", key) for key in range(1000))))
-    table.delete_vector(entry, range(0, 1000, 7))
-    row_filter = "amount >= 450 and amount < 650"
-    found = from_spark(table, spark, ["id", "_pos"], row_filter)
-    assert found == from_arrow(table, ["id", "_pos"], row_filter)
-    assert len(found) == sum(1 for key in range(450, 650) if key % 7)
 
 
 def test_frame_gives_the_same_rows_twice(spark, new_table) -> None:
