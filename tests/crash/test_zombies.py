@@ -46,30 +46,21 @@ def take_over(history: History, folder) -> None:
     assert report.staged_snapshots >= 1
 
 
-@pytest.mark.parametrize("point", RESOLVE_POINTS)
-def test_resolve_that_stood_still_past_its_lease_changes_nothing_more(history, point, tmp_path):
-    with stopped(run_resolve, history.warehouse, NAME, point=point) as go_on:
+CASES = [
+    *[(run_resolve, point, end) for point, end in RESOLVE_POINTS.items()],
+    *[(run_compact, point, end) for point, end in COMPACT_POINTS.items()],
+]
+
+
+@pytest.mark.parametrize(("run", "point", "end"), CASES)
+def test_task_that_stood_still_past_its_lease_changes_nothing_more(
+    history, run, point, end, tmp_path
+):
+    with stopped(run, history.warehouse, NAME, point=point) as go_on:
         take_over(history, tmp_path / "other-index")
         left = open_table(history.warehouse, NAME).state.metadata
         ended = go_on()
-    expected = RESOLVE_POINTS[point]
-    assert expected is None or ended == expected
-    now = open_table(history.warehouse, NAME).state.metadata
-    assert now.refs == left.refs
-    history.table.refresh()
-    history.stage([(4, "us", 3)], deletes=[1])
-    run_resolve(open_table(history.warehouse, NAME))
-    history.check()
-
-
-@pytest.mark.parametrize("point", COMPACT_POINTS)
-def test_compaction_that_stood_still_past_its_lease_changes_nothing_more(history, point, tmp_path):
-    with stopped(run_compact, history.warehouse, NAME, point=point) as go_on:
-        take_over(history, tmp_path / "other-index")
-        left = open_table(history.warehouse, NAME).state.metadata
-        ended = go_on()
-    expected = COMPACT_POINTS[point]
-    assert expected is None or ended == expected
+    assert end is None or ended == end
     now = open_table(history.warehouse, NAME).state.metadata
     assert now.refs == left.refs
     history.table.refresh()

@@ -38,34 +38,14 @@ from tests.support.row_model import (
     assert_holds,
     head_id,
     listed,
+    live_files,
     scanned_rows,
 )
-from tests.support.staged_tables import SCHEMA, StagedTable
-from tests.support.table_checker import check_table
-
-BASE = [(key, "eu", "base") for key in range(20)]
-
-
-@pytest.fixture
-def staged(tmp_path):
-    """Keys 0 to 19 in one file."""
-    staged = StagedTable(tmp_path)
-    staged.table.append(staged.rows(*BASE))
-    return staged
-
-
-def keys(*ids):
-    return pa.table({"id": pa.array(ids, pa.int64())})
-
-
-def live(table):
-    """Live files of the head of `main`, read without the product."""
-    table.refresh()
-    return check_table(table.environment.store.get, table.metadata_location)[head_id(table)].live
+from tests.support.staged_tables import BASE, SCHEMA, StagedTable, keys
 
 
 def vectors(table):
-    return [file for file in live(table) if file.offset is not None]
+    return [file for file in live_files(table) if file.offset is not None]
 
 
 def puffins(table):

@@ -38,7 +38,7 @@ from tests.support.lock_stores import manager_on, open_store
 from tests.support.lying_lock import GrantAllLock
 from tests.support.row_model import Model, assert_holds, listed
 from tests.support.s3_server import Fault, fresh_bucket, s3_properties, s3_server
-from tests.support.staged_tables import SCHEMA, StagedTable
+from tests.support.staged_tables import BASE, SCHEMA, keys
 from tests.support.table_checker import read_metadata
 
 LEASE_MS = 10_000
@@ -133,21 +133,9 @@ def test_r66_operator_who_saw_a_dead_holder_never_breaks_the_lock_of_a_new_one(s
 
 # -- R70 -----------------------------------------------------------------------------------------
 
-BASE = [(key, "eu", "base") for key in range(20)]
 MARKER = "equality-convert-staging-snapshot"
 ZOMBIE_POINTS = ["resolve.after_plan", "resolve.after_match", "resolve.after_dv_write",
                  "commit.before_swap"]  # fmt: skip
-
-
-@pytest.fixture
-def staged(tmp_path):
-    staged = StagedTable(tmp_path)
-    staged.table.append(staged.rows(*BASE))
-    return staged
-
-
-def keys(*ids):
-    return pa.table({"id": pa.array(ids, pa.int64())})
 
 
 def published_markers(table):

@@ -27,30 +27,8 @@ from tableformat.rowlevel.statement import parse_statement
 from tableformat.runtime import Runtime
 from tests.support.commit_tables import SeededIds
 from tests.support.memory_tables import memory_catalog
-from tests.support.row_model import Model, assert_history_holds, assert_holds, head_id
-from tests.support.staged_tables import SCHEMA, StagedTable
-from tests.support.table_checker import check_table
-
-BASE = [(key, "eu", "base") for key in range(20)]
-
-
-@pytest.fixture
-def staged(tmp_path):
-    """Keys 0 to 19 in one file."""
-    staged = StagedTable(tmp_path)
-    staged.table.append(staged.rows(*BASE))
-    return staged
-
-
-def keys(*ids):
-    return pa.table({"id": pa.array(ids, pa.int64())})
-
-
-def live(table):
-    """Live files of the head of `main`, read without the product."""
-    table.refresh()
-    return check_table(table.environment.store.get, table.metadata_location)[head_id(table)].live
-
+from tests.support.row_model import Model, assert_history_holds, assert_holds, head_id, live_files
+from tests.support.staged_tables import BASE, SCHEMA, StagedTable, keys, rows_of
 
 # -- P3 ------------------------------------------------------------------------------------------
 
@@ -113,8 +91,8 @@ def test_p4_vector_has_the_partition_and_spec_of_its_data_file(tmp_path):
     table.delete("note = '3'")
     model.drop(*gone, *[key for key, row in model.items() if row[2] == "3"])
     assert_holds(table, model)
-    files = {file.path: file for file in live(table) if file.content == 0}
-    vectors = [file for file in live(table) if file.offset is not None]
+    files = {file.path: file for file in live_files(table) if file.content == 0}
+    vectors = [file for file in live_files(table) if file.offset is not None]
     for vector in vectors:
         data = files[vector.referenced]
         assert (vector.spec_id, vector.partition) == (data.spec_id, data.partition)
@@ -150,10 +128,6 @@ def two_tables(tmp_path):
         ids.snapshot_id = own
 
     return target, source, other_ids
-
-
-def rows_of(*rows):
-    return pa.Table.from_pylist([dict(zip(SCHEMA.names, row, strict=True)) for row in rows], SCHEMA)
 
 
 def planned_merge(target):
@@ -232,9 +206,9 @@ def test_p7_position_deletes_from_before_an_upgrade_become_part_of_the_vector(up
 
 def assert_all_is_in_one_vector(table, expected):
     """No position delete file is left, and one vector has all deleted positions of the file."""
-    assert not [file for file in live(table) if file.content == 1 and file.offset is None]
+    assert not [file for file in live_files(table) if file.content == 1 and file.offset is None]
     assert_holds(table, expected)
-    [vector] = [file for file in live(table) if file.offset is not None]
+    [vector] = [file for file in live_files(table) if file.offset is not None]
     assert vector.record_count == 3
 
 
@@ -253,7 +227,7 @@ def test_p7_vector_of_a_staging_writer_is_folded_and_never_a_second_one(staged, 
     staged.commit(data=own, deletes=deletes, removed=[task.dv] if replaces else [])
     resolve(table)
     assert_holds(table, expected.drop(*known, 5, 6).upsert((40, "eu", "own")))
-    referenced = Counter(file.referenced for file in live(table) if file.offset is not None)
+    referenced = Counter(file.referenced for file in live_files(table) if file.offset is not None)
     assert referenced == {data.file_path: 1, own[0].file_path: 1}
 
 

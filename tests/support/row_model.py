@@ -7,6 +7,7 @@ from typing import Any
 
 from tableformat import Table
 from tests.support.raw_rows import raw_rows
+from tests.support.table_checker import check_table
 
 Row = tuple[Any, ...]
 
@@ -59,3 +60,9 @@ def head_id(table: Table, branch: str = "main") -> int | None:
     """The newest snapshot of a branch."""
     head = table.refresh().state.head(branch)
     return None if head is None else head.snapshot_id
+
+
+def live_files(table: Table) -> list[Any]:
+    """Live files of the head of `main`, read without the product."""
+    table.refresh()
+    return check_table(table.environment.store.get, table.metadata_location)[head_id(table)].live

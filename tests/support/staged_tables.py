@@ -23,6 +23,17 @@ from tests.support.scan_tables import PATH_FIELD, POS_FIELD, write_parquet
 
 SCHEMA = pa.schema([("id", pa.int64()), ("region", pa.string()), ("note", pa.string())])
 Row = tuple[int | None, str | None, str]
+BASE: list[Row] = [(key, "eu", "base") for key in range(20)]
+
+
+def rows_of(*rows: Row) -> pa.Table:
+    """Rows in the schema."""
+    return pa.Table.from_pylist([dict(zip(SCHEMA.names, row, strict=True)) for row in rows], SCHEMA)
+
+
+def keys(*ids: int | None) -> pa.Table:
+    """Keys to delete."""
+    return pa.table({"id": pa.array(ids, pa.int64())})
 
 
 class StagedTable:
