@@ -13,7 +13,8 @@ was published. Walking back from the staging head, the backlog ends
    cycle stops; it never converts twice and never skips (R18, P8).
 
 A target that was rolled back is recovered from its own marker: what staging knows of publishes that
-are gone is followed back to the staged snapshots that they covered.
+are gone is followed back to the staged snapshots that they covered. What else was on the target is
+no staged change: the table's log says so, or, where expiry has cut the log, the commit itself.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from tableformat.environment import Environment
 from tableformat.errors import CorruptDataError, InvalidInputError, NotFoundError, UnsupportedError
 from tableformat.files.manifest_store import load_manifest, load_manifest_list
 from tableformat.spec.data_file import EntryStatus, FileContent, ManifestEntry
-from tableformat.spec.names import MAIN_BRANCH, STAGING_MARKER
+from tableformat.spec.names import COMMITTED_TO, MAIN_BRANCH, STAGING_MARKER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +130,7 @@ def plan_backlog(
         )
     if limit is not None and limit < 1:
         raise InvalidInputError("the limit of staged snapshots must be positive", limit=limit)
-    history = _TargetHistory.of(state, target)
+    history = _TargetHistory.of(state, target, staging)
     end = history.cursor if from_snapshot is None else from_snapshot
     backlog: list[Snapshot] = []
     last: Snapshot | None = None
@@ -158,6 +159,8 @@ class _TargetHistory:
     """The target's own history, and what once was in it.
 
     Attributes:
+        target: The branch.
+        staging: The branch whose backlog is looked for.
         chain: The head and its ancestors, newest first.
         ids: Their ids.
         former: Snapshots that were its head by the table's log (main only): a rolled-back target
@@ -165,16 +168,20 @@ class _TargetHistory:
         published: Staged snapshots that some marker of the chain names.
     """
 
+    target: str
+    staging: str
     chain: tuple[Snapshot, ...]
     ids: frozenset[int]
     former: frozenset[int]
     published: frozenset[int | None]
 
     @staticmethod
-    def of(state: TableState, target: str) -> _TargetHistory:
+    def of(state: TableState, target: str, staging: str) -> _TargetHistory:
         chain = tuple(ancestors(state.metadata, _head_id(state, target)))
         log = state.metadata.snapshot_log if target == MAIN_BRANCH else ()
         return _TargetHistory(
+            target=target,
+            staging=staging,
             chain=chain,
             ids=frozenset(snapshot.snapshot_id for snapshot in chain),
             former=frozenset(entry.snapshot_id for entry in log),
@@ -188,7 +195,7 @@ class _TargetHistory:
 
     def ends_walk(self, snapshot: Snapshot) -> bool:
         """Whether nothing above `snapshot` can be older than what was published."""
-        marker = marker_of(snapshot)
+        marker = self.marker_of(snapshot)
         return (
             snapshot.snapshot_id in self.ids
             or snapshot.snapshot_id in self.published
@@ -198,13 +205,21 @@ class _TargetHistory:
 
     def was_target(self, snapshot: Snapshot) -> bool:
         """Whether a snapshot that is not in the chain was committed to the target, not staged."""
-        return snapshot.snapshot_id in self.former or marker_of(snapshot) is not None
+        return (
+            snapshot.snapshot_id in self.former
+            or _committed_to(snapshot) == self.target
+            or self.marker_of(snapshot) is not None
+        )
+
+    def marker_of(self, snapshot: Snapshot) -> int | None:
+        """The marker of a snapshot of the target; an append to staging may repeat one."""
+        return None if _committed_to(snapshot) == self.staging else marker_of(snapshot)
 
     def proves_position(self, last: Snapshot | None) -> bool:
         """Whether a walk that ended at `last` without meeting the cursor has missed nothing."""
         if last is None:
             return False
-        if self.cursor is not None and marker_of(last) == self.cursor:
+        if self.cursor is not None and self.marker_of(last) == self.cursor:
             return True
         if last.snapshot_id not in self.ids:
             # The root of a branch that was never published from. Where the target's history has
@@ -230,9 +245,14 @@ def _walk_staging(
         seen.add(current)
         snapshot = by_id[current]
         yield snapshot
-        marker = marker_of(snapshot)
+        marker = history.marker_of(snapshot)
         lost_publish = marker is not None and current not in history.ids
         current = marker if lost_publish else snapshot.parent_snapshot_id
+
+
+def _committed_to(snapshot: Snapshot) -> str | None:
+    """The branch, where icefold made the commit."""
+    return None if snapshot.summary is None else snapshot.summary.get(COMMITTED_TO)
 
 
 def _oldest_first(backlog: list[Snapshot], limit: int | None) -> list[Snapshot]:

@@ -44,7 +44,7 @@ from tableformat.files.manifest_store import (
 )
 from tableformat.paths import metadata_directory
 from tableformat.spec.manifest_file import ManifestFile
-from tableformat.spec.names import MAIN_BRANCH
+from tableformat.spec.names import COMMITTED_TO, MAIN_BRANCH
 
 SNAPSHOTS_NAMED_MAX = 20
 
@@ -81,7 +81,11 @@ class SnapshotChange:
         carried = load_carried(snapshots_by_id(metadata), parent_id)
         check_fence(changeset.fence, carried, branch=changeset.branch)
         check_conflicts(metadata, changeset, head_id=parent_id, history=self._history)
-        extra = {**carried_properties(carried, changeset), **changeset.summary}
+        extra = {
+            **carried_properties(carried, changeset),
+            **changeset.summary,
+            COMMITTED_TO: changeset.branch,
+        }
         snapshot = self._write_snapshot(metadata, parent, extra)
         self._snapshot = snapshot
         return (

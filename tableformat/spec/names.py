@@ -21,6 +21,7 @@ USER_FIELD_ID_MAX = 2147483447
 STAGING_MARKER = "equality-convert-staging-snapshot"
 FENCE_TOKEN = "icefold.fence-token"  # noqa: S105
 FENCE_NAME = "icefold.fence-name"
+COMMITTED_TO = "icefold.branch"  # the branch that a commit was made to; expiry cuts the table's log
 CARRIED = "icefold.carried"  # this summary repeats all that older ones held (commit/carry.py)
 QUERY_ID = "icefold.query-id"
 BATCH_ID = "icefold.batch-id"

@@ -134,6 +134,40 @@ def test_target_rolled_back_behind_a_trim_gets_its_staged_changes_again_and_no_o
     assert verify(staged.table).report.is_sound
 
 
+def test_append_that_was_rolled_back_stays_away_when_the_log_of_the_target_is_cut(staged):
+    """Simulator, seed 5000054: expiry of a later snapshot cuts the log below it."""
+    base = head_of(staged, "main")
+    appended = staged.table.append(staged.rows((2, "eu", "appended"))).snapshot.snapshot_id
+    first = stage(staged, "a")
+    resolve(staged.table, limit=1)
+    published = head_of(staged, "main")
+    second = stage(staged, "b")
+    rollback(staged.environment, staged.table.identifier, snapshot_id=base)
+    staging = head_of(staged, "staging")
+    replace_branch(
+        staged.environment, staged.table.identifier, "staging", to=first, expected_head=staging
+    )
+    state = staged.table.refresh().state
+    staged.environment.catalog.commit(
+        state, [RemoveSnapshotsUpdate(snapshot_ids=[published, second])]
+    )
+    log = staged.table.refresh().state.metadata.snapshot_log
+    assert appended not in {entry.snapshot_id for entry in log}
+    assert backlog(staged) == [first]
+    resolve(staged.table)
+    assert staged.published() == Counter([(1, "eu", "a")])
+
+
+def test_rows_appended_to_a_staging_branch_of_another_name_are_staged(staged):
+    """Such an append repeats the marker of the target, but is not the target's."""
+    staged.table.stage(upserts=staged.rows((1, "eu", "a")), branch="changes")
+    assert resolve(staged.table, staging="changes").trimmed
+    staged.table.append(staged.rows((2, "eu", "appended")), branch="changes")
+    report = resolve(staged.table, staging="changes")
+    assert report.staged_snapshots == 1
+    assert staged.published() == Counter([(1, "eu", "a"), (2, "eu", "appended")])
+
+
 def test_index_follows_a_rollback_that_brings_rows_back(staged):
     """The row died in a publish that was rolled back: the index must know it again."""
     staged.table.append(staged.rows((2, "eu", "two")))
