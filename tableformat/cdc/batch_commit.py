@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pyiceberg.table.snapshots import Snapshot
 
 from tableformat.catalog.base import Identifier, TableState
-from tableformat.commit.carry import load_carried
+from tableformat.commit.carry import load_carried, writer_properties
 from tableformat.commit.changeset import Changeset, CommitKind
 from tableformat.commit.engine import CommitResult, commit
 from tableformat.commit.history import snapshots_by_id, walk_back
@@ -136,7 +136,7 @@ def commit_batch(
             added_delete_files=tuple(delete_files),
             expected_head=None if head is None else head.snapshot_id,
             strict_head=True,
-            summary={**(summary or {}), **batch.summary},
+            summary={**_other_batches(state, head, batch), **(summary or {}), **batch.summary},
             carry_marker=branch == MAIN_BRANCH,
         )
         try:
@@ -167,6 +167,14 @@ def _published_batch(state: TableState, staged: Collection[str], query_id: str) 
         if carried.marker in staged:
             found.append(_batch_in(carried.writers, query_id, ref.snapshot_id))
     return max((number for number in found if number is not None), default=None)
+
+
+def _other_batches(state: TableState, head: Snapshot | None, batch: BatchId) -> dict[str, str]:
+    """What a history knows of other queries, to be repeated: it may expire on any branch."""
+    head_id = None if head is None else head.snapshot_id
+    carried = load_carried(snapshots_by_id(state.metadata), head_id)
+    known = writer_properties([carried.writers, batch.summary])
+    return {key: text for key, text in known.items() if key.startswith(OTHER_QUERY_BATCH)}
 
 
 def _properties(snapshot: Snapshot) -> Mapping[str, str]:

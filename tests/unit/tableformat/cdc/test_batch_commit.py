@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from pyiceberg.table.update import TableUpdate
+from pyiceberg.table.update import RemoveSnapshotsUpdate, TableUpdate
 
 from tableformat.catalog.base import TableState
 from tableformat.cdc.batch_commit import BatchId, commit_batch, committed_batch
@@ -21,12 +21,17 @@ from tests.support.commit_tables import IDENTIFIER, CommitTable
 
 
 def write(
-    table: CommitTable, number: int, *, query: str = "q", name: str | None = None
+    table: CommitTable,
+    number: int,
+    *,
+    query: str = "q",
+    name: str | None = None,
+    branch: str = "staging",
 ) -> CommitResult | None:
     return commit_batch(
         table.environment,
         IDENTIFIER,
-        branch="staging",
+        branch=branch,
         kind=CommitKind.ROW_DELTA,
         batch=BatchId(query, number),
         data_files=[table.data(name or f"{query}-{number}")],
@@ -71,6 +76,22 @@ def test_batch_is_found_after_a_trim_through_what_the_publish_repeats() -> None:
     assert write(table, 3, query="a", name="again") is None
     assert write(table, 7, query="b", name="again") is None
     assert write(table, 4, query="a") is not None
+
+
+@pytest.mark.parametrize("branch", ["main", "staging", "audit"])
+def test_batch_is_found_after_its_snapshot_has_expired(branch: str) -> None:
+    """The last commit of a query that rests may expire while another one goes on."""
+    table = CommitTable()
+    resting = write(table, 3, query="a", branch=branch)
+    assert resting is not None
+    write(table, 0, query="b", branch=branch)
+    write(table, 1, query="b", branch=branch)
+    gone = RemoveSnapshotsUpdate(snapshot_ids=[resting.snapshot.snapshot_id])
+    table.environment.catalog.commit(table.state, [gone])
+    assert committed_batch(table.state, branch, "a") == 3
+    assert write(table, 3, query="a", name="again", branch=branch) is None
+    assert write(table, 4, query="a", branch=branch) is not None
+    assert committed_batch(table.state, branch, "b") == 1
 
 
 def test_batch_committed_by_a_second_driver_meanwhile_is_not_committed_twice() -> None:
