@@ -38,6 +38,8 @@ from tableformat.spec.names import (
 
 _TOKEN_OF = f"{FENCE_TOKEN}."  # + fence name: the highest token seen, whoever commits
 _OF_WRITERS = (*WRITER_PREFIXES, OTHER_QUERY_BATCH)
+# Every snapshot repeats them, so jobs that take a new query id for each run must not add up.
+OTHER_QUERIES_MAX = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,13 +70,17 @@ def load_carried(by_id: Mapping[int, Snapshot], head_id: int | None) -> Carried:
 def writer_properties(summaries: Iterable[Mapping[str, str]]) -> dict[str, str]:
     """What is to be repeated of what summaries, oldest first, say about their writers.
 
-    A summary has one place for a query; the batch of a query that loses it moves aside. Of several
-    Flink writers it can hold one only, the last.
+    A summary has one place for a query; the batch of a query that loses it moves aside, where the
+    `OTHER_QUERIES_MAX` that came last are kept. Of several Flink writers it can hold one only, the
+    last.
     """
     kept: dict[str, str] = {}
     for summary in summaries:
         _give_place(kept, summary.get(QUERY_ID))
         kept.update({key: text for key, text in summary.items() if key.startswith(_OF_WRITERS)})
+    others = [key for key in kept if key.startswith(OTHER_QUERY_BATCH)]  # in order of displacement
+    for key in others[:-OTHER_QUERIES_MAX]:
+        del kept[key]
     return kept
 
 

@@ -7,6 +7,7 @@ from pyiceberg.table.update import RemoveSnapshotsUpdate, TableUpdate
 
 from tableformat.catalog.base import TableState
 from tableformat.cdc.batch_commit import BatchId, commit_batch, committed_batch
+from tableformat.commit.carry import OTHER_QUERIES_MAX
 from tableformat.commit.changeset import CommitKind
 from tableformat.commit.engine import CommitResult
 from tableformat.commit.refs import replace_branch
@@ -92,6 +93,24 @@ def test_batch_is_found_after_its_snapshot_has_expired(branch: str) -> None:
     assert write(table, 3, query="a", name="again", branch=branch) is None
     assert write(table, 4, query="a", branch=branch) is not None
     assert committed_batch(table.state, branch, "b") == 1
+
+
+def test_queries_of_long_ago_are_forgotten_in_the_order_in_which_they_last_wrote() -> None:
+    """A new query id for every run would make every snapshot larger than the one before."""
+    table = CommitTable()
+    write(table, 7, query="first", branch="main")
+    write(table, 3, query="back", branch="main")
+    for number in range(OTHER_QUERIES_MAX):
+        if number == 10:
+            write(table, 4, query="back", branch="main")
+        write(table, 0, query=f"run-{number}", branch="main")
+    assert committed_batch(table.state, "main", "back") == 4
+    head = table.state.head("main")
+    assert head is not None
+    assert head.summary is not None
+    named = [key for key in head.summary.additional_properties if key.startswith(OTHER_QUERY_BATCH)]
+    assert len(named) == OTHER_QUERIES_MAX
+    assert OTHER_QUERY_BATCH + "first" not in named
 
 
 def test_batch_committed_by_a_second_driver_meanwhile_is_not_committed_twice() -> None:
