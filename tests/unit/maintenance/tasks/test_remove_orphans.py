@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from pyiceberg.table.statistics import StatisticsFile
+from pyiceberg.table.update import SetStatisticsUpdate
 
 import tableformat as tf
 from lock import LeaseLostError
@@ -169,6 +171,25 @@ def test_file_that_the_table_names_by_another_spelling_stays(table, spelling):
     make_old(table)
     assert remove_orphans(table, OLD).orphan_files == 0
     assert 55 in table.refresh().scan().to_arrow()["id"].to_pylist()
+
+
+@pytest.mark.parametrize("spelling", ["file:", "file://localhost"])
+def test_statistics_that_the_table_names_by_another_spelling_stay(table, spelling):
+    """R75: other engines write them, and read them again by any of their names."""
+    statistics = put(folder(table, "metadata") / "ndv.stats", 10)
+    head = table.refresh().state.head("main")
+    named = {
+        "snapshot-id": head.snapshot_id,
+        "statistics-path": f"{spelling}{statistics}",
+        "file-size-in-bytes": 10,
+        "file-footer-size-in-bytes": 1,
+        "blob-metadata": [],
+    }
+    update = SetStatisticsUpdate(statistics=StatisticsFile.model_validate(named))
+    table.environment.catalog.commit(table.state, [update])
+    make_old(table)
+    assert remove_orphans(table, OLD).orphan_files == 0
+    assert statistics.exists()
 
 
 def test_lost_lease_deletes_nothing(table):

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from resolver.index.base import IndexChanges
+from resolver.index.base import IndexChanges, IndexDamagedError
 from resolver.index.open import open_index
+from resolver.index.reader import open_reader
 from resolver.index.rocks import RocksIndex
 from tableformat.errors import InvalidInputError, StoreUnavailableError
 from tableformat.runtime import FailPoints, Runtime
@@ -178,6 +179,25 @@ def test_interrupted_apply_is_finished_by_calling_it_again(tmp_path: Path) -> No
         index.apply(prepared, binding_at(2))
         check_state(index, is_new=True)
         index.close()
+
+
+@pytest.mark.parametrize("hit", [1, 2, 3])
+def test_reader_beside_a_change_in_its_middle_has_no_index_to_read(
+    tmp_path: Path, hit: int
+) -> None:
+    """Its shards are of different states: an answer would be true for neither."""
+    build(tmp_path)
+    with open_reader(tmp_path, Runtime()) as before:
+        assert before.binding == binding_at(1)
+    index = reopen(tmp_path, stop_at("index.apply.shard", hit, kill))
+    with pytest.raises(Killed):
+        index.apply(index.prepare(new_rows()), binding_at(2))
+    with pytest.raises(IndexDamagedError, match="in the middle of a change"):
+        open_reader(tmp_path, Runtime())
+    index.close()
+    reopen(tmp_path).close()  # which completes it
+    with open_reader(tmp_path, Runtime()) as after:
+        assert after.binding == binding_at(2)
 
 
 def test_undecided_change_can_be_discarded_after_a_failure_and_a_decided_one_cannot(
