@@ -170,6 +170,7 @@ def _record(entry: ManifestEntry, layout: _Layout) -> bytes:
     if record is None:
         record = _encode_record(entry, layout)
         _existing_records.put(entry, layout, record)
+        _file_records.forget(entry.data_file)  # they are in the entry's, which serves from now on
     return record
 
 

@@ -17,26 +17,41 @@ class RememberedBytes(Generic[Value]):
     """Bytes by object, under a `layout` that must be the same object when asked again."""
 
     def __init__(self) -> None:
-        self._bytes: dict[int, tuple[weakref.ref[Any], object, bytes]] = {}
+        self._bytes: dict[int, _Remembered] = {}
+        self._forget_dead = self._drop  # one object, whatever is remembered
 
     def get(self, value: Value, layout: object) -> bytes | None:
         """What was remembered for `value` under `layout`."""
-        entry = self._bytes.get(id(value))
-        if entry is not None and entry[0]() is value and entry[1] is layout:
-            return entry[2]
+        found = self._bytes.get(id(value))
+        if found is not None and found() is value and found.layout is layout:
+            return found.encoded
         return None
 
     def put(self, value: Value, layout: object, encoded: bytes) -> None:
         """Remember; a former layout's bytes are forgotten."""
-        key = id(value)
+        remembered = _Remembered(value, self._forget_dead)
+        remembered.key, remembered.layout, remembered.encoded = id(value), layout, encoded
+        self._bytes[remembered.key] = remembered
 
-        def forget(reference: weakref.ref[Any]) -> None:
-            # A new object may live at the same address already: remove only one's own entry.
-            entry = self._bytes.get(key)
-            if entry is not None and entry[0] is reference:
-                self._bytes.pop(key, None)
+    def forget(self, value: Value) -> None:
+        """Keep nothing for `value` any more."""
+        self._bytes.pop(id(value), None)
 
-        self._bytes[key] = (weakref.ref(value, forget), layout, encoded)
+    def _drop(self, dead: weakref.ref[Any]) -> None:
+        # A new object may live at the same address already: remove only one's own entry.
+        assert isinstance(dead, _Remembered)
+        if self._bytes.get(dead.key) is dead:
+            self._bytes.pop(dead.key, None)
 
     def __len__(self) -> int:
         return len(self._bytes)
+
+
+class _Remembered(weakref.ref[Any]):
+    """A weak reference that holds what is remembered: there are several per file of a table."""
+
+    __slots__ = ("encoded", "key", "layout")
+
+    key: int
+    layout: object
+    encoded: bytes
