@@ -21,6 +21,7 @@ from maintenance.cli.context import (
 )
 from maintenance.ledger import Outcome
 from maintenance.logs import LogFormat, log_run, logging_to_stderr
+from maintenance.memory import release_after
 from maintenance.metrics import SchedulerMetrics
 from maintenance.scheduler import Scheduler, SchedulerEnd, SchedulerOptions
 from maintenance.settings import (
@@ -161,7 +162,9 @@ def _maintain(
     metrics: tuple[str, int | None],
 ) -> SchedulerEnd:
     watcher = SchedulerMetrics(context.catalog.environment.runtime.clock)
-    scheduler = Scheduler(context.catalog, names, options, observers=(log_run, watcher))
+    scheduler = Scheduler(
+        context.catalog, names, options, observers=(log_run, watcher, release_after)
+    )
     watcher.watch(scheduler)
     if not scheduler.tables():
         _no_tables(names, once=once)
