@@ -141,12 +141,12 @@ def test_32_processes_get_each_token_once_and_in_order(backend: str, tmp_path: P
 @pytest.mark.parametrize("backend", ["file", "s3"])
 def test_processes_share_object_store_lock(backend: str, tmp_path: Path) -> None:
     setting = Setting(backend, tmp_path)
-    with setting.worker("contend", 4, 5, lease_ms=30_000) as workers:
+    with setting.worker("contend", 4, 17, lease_ms=30_000) as workers:
         output, errors = workers.communicate(timeout=550)
     assert (workers.returncode, output, errors) == (0, "", "")
-    assert [token for token, _ in setting.log.steps()] == list(range(1, 21))
+    assert [token for token, _ in setting.log.steps()] == list(range(1, 69))
     if backend == "s3":
-        goal("G7", s3=20)
+        goal("G7", s3=68)
 
 
 def test_terminated_database_backends_never_make_two_holders(tmp_path: Path) -> None:
@@ -220,7 +220,7 @@ def test_s3_faults_never_make_two_holders(fault: str, tmp_path: Path) -> None:
     faults.hits.clear()
     faults.rates[fault] = 0.25
     try:
-        threads = [threading.Thread(target=_contend, args=(setting, 12)) for _ in range(3)]
+        threads = [threading.Thread(target=_contend, args=(setting, 36)) for _ in range(3)]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -229,8 +229,8 @@ def test_s3_faults_never_make_two_holders(fault: str, tmp_path: Path) -> None:
         faults.rates.clear()
     assert faults.hits[fault] >= 3
     setting.log.check()
-    assert [token for token, _ in setting.log.steps()] == list(range(1, 37))
-    goal("G7", s3=36)
+    assert [token for token, _ in setting.log.steps()] == list(range(1, 109))
+    goal("G7", s3=108)
 
 
 def _contend(setting: Setting, rounds: int) -> None:

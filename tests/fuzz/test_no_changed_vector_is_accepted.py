@@ -69,17 +69,11 @@ def test_blob_with_any_bit_flipped_is_refused(first):
         assert accepted_changes(data, product(range(len(data)), bits)) == []
 
 
-def test_short_blob_with_any_byte_changed_is_refused():
-    short = sorted((blob(number) for number in range(BLOBS)), key=len)[:8]
-    for data in short:
+@pytest.mark.parametrize("first", range(0, BLOBS, 30))
+def test_blob_with_any_byte_changed_is_refused(first):
+    for number in range(first, first + 30):
+        data = blob(number)
         assert accepted_changes(data, product(range(len(data)), range(1, 256))) == []
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("number", range(BLOBS))
-def test_blob_with_any_byte_changed_is_refused(number):
-    data = blob(number)
-    assert accepted_changes(data, product(range(len(data)), range(1, 256))) == []
 
 
 def test_blob_that_is_cut_or_longer_is_refused():
