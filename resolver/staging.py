@@ -268,8 +268,11 @@ def _head_id(state: TableState, branch: str) -> int | None:
 def _lost_cursor(
     state: TableState, staging: str, target: str, cursor: int | None, stop: Snapshot | None
 ) -> InvalidInputError:
-    known = {snapshot.snapshot_id for snapshot in state.metadata.snapshots}
-    if stop is None or (stop.parent_snapshot_id or stop.snapshot_id) not in known:
+    known = {snapshot.snapshot_id: snapshot for snapshot in state.metadata.snapshots}
+    feeds = _committed_to(known[cursor]) if cursor in known else None
+    if feeds not in (None, staging, target):
+        why = f"it is of the branch '{feeds}'; a target is published to from one staging branch"
+    elif stop is None or (stop.parent_snapshot_id or stop.snapshot_id) not in known:
         why = "staging's history ends before it (expired?)"
     elif cursor is None:
         why = "the target's history ends before the two branches meet (expired?)"

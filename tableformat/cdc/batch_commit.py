@@ -40,6 +40,7 @@ from tableformat.spec.names import BATCH_ID, MAIN_BRANCH, OTHER_QUERY_BATCH, QUE
 HEAD_LOSSES = RetryPolicy(
     retries_max=40, min_wait_ms=50, max_wait_ms=5_000, total_timeout_ms=1_800_000
 )
+QUERY_ID_CHARS_MAX = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,8 @@ class BatchId:
     """Which batch of which query. The query id is as unique as the checkpoint it belongs to.
 
     Raises:
-        InvalidInputError: The query id is empty, or the number negative.
+        InvalidInputError: The query id is empty or very long (snapshots repeat it), or the number
+            is negative.
     """
 
     query_id: str
@@ -59,6 +61,13 @@ class BatchId:
                 "a batch needs the name of its query and a number from 0 on",
                 query_id=repr(self.query_id),
                 batch_id=self.number,
+            )
+        if len(self.query_id) > QUERY_ID_CHARS_MAX:
+            raise InvalidInputError(
+                "the query id is too long; every snapshot repeats it",
+                query_id=f"{self.query_id[:20]}...",
+                chars=len(self.query_id),
+                chars_max=QUERY_ID_CHARS_MAX,
             )
 
     @property

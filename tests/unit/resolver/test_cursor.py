@@ -168,6 +168,15 @@ def test_rows_appended_to_a_staging_branch_of_another_name_are_staged(staged):
     assert staged.published() == Counter([(1, "eu", "a"), (2, "eu", "appended")])
 
 
+def test_second_staging_branch_of_a_target_is_refused_by_its_name(staged):
+    staged.table.stage(upserts=staged.rows((1, "eu", "b")), branch="changes")
+    stage(staged, "a")
+    resolve(staged.table)
+    with pytest.raises(InvalidInputError, match="of the branch 'staging'"):
+        resolve(staged.table, staging="changes")
+    assert staged.published() == Counter([(1, "eu", "a")])
+
+
 def test_index_follows_a_rollback_that_brings_rows_back(staged):
     """The row died in a publish that was rolled back: the index must know it again."""
     staged.table.append(staged.rows((2, "eu", "two")))

@@ -207,6 +207,13 @@ def test_batch_that_could_not_be_found_again_is_refused(query: str, number: int)
         write(CommitTable(), number, query=query)
 
 
+def test_query_id_of_any_length_does_not_go_into_every_snapshot() -> None:
+    table = CommitTable()
+    with pytest.raises(InvalidInputError, match=r"too long.*chars=257"):
+        write(table, 0, query="q" * 257)
+    assert write(table, 0, query="q" * 256) is not None
+
+
 def test_batch_id_that_is_no_number_is_corrupt() -> None:
     table = CommitTable()
     table.append(table.data("x"), branch="staging", summary={QUERY_ID: "q", BATCH_ID: "seven"})
