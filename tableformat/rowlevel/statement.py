@@ -258,6 +258,8 @@ def _clause(when: exp.When) -> MergeClause:
         action = MergeAction.DELETE
     elif isinstance(then, exp.Update):
         action = MergeAction.UPDATE
+        if not isinstance(then.expressions, list):  # the parser takes UPDATE * for something
+            raise InvalidInputError("UPDATE of a MERGE needs SET, and assignments or *")
         star = any(isinstance(each, exp.Star) for each in then.expressions)
         assignments = () if star else _assignments(then.expressions)
     elif isinstance(then, exp.Insert):
