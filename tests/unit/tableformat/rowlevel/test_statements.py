@@ -218,7 +218,7 @@ REFUSED = [
     ("MERGE INTO shop.orders o USING x ON TRUE WHEN MATCHED THEN INSERT *", InvalidInputError,
      "WHEN MATCHED cannot INSERT"),
     ("MERGE INTO shop.orders t USING shop.other s ON t.id = s.id WHEN MATCHED THEN UPDATE *",
-     "needs SET"),
+     InvalidInputError, "needs SET"),
     ("MERGE INTO shop.orders o USING x ON TRUE WHEN NOT MATCHED THEN INSERT (id) VALUES (1, 2)",
      InvalidInputError, "as many values as columns"),
     ("SELECT 1", InvalidInputError, "not a row-level statement"),
