@@ -37,8 +37,9 @@ from tableformat.errors import InvalidInputError, refusing_deep_nesting
 from tableformat.scan.literals import fit_literals
 
 FILTER_DEPTH_MAX = 100
-# Texts and names may hold any bracket; what is left of a name that does not end is its quote.
-_BRACKETS = re.compile(r"""'(?:[^'\\]|\\.)*'|"[^"]*"|[()"]""", re.DOTALL)
+# Texts and names may hold any bracket; what is left of a name that does not end is its quote. To
+# the parser it does not end on another line.
+_BRACKETS = re.compile(r"""'(?:[^'\\]|\\.)*'|"[^"\r\n]*"|[()"]""", re.DOTALL)
 
 
 @refusing_deep_nesting("filter")

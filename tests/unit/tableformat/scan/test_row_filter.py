@@ -164,7 +164,14 @@ def test_filter_that_is_nested_deeply_is_refused_at_once(
 
 
 @pytest.mark.parametrize(
-    "text", ['"' + "\\\\" * 60, 'i = 1 and "' + "a\\\\b" * 2000, "s = '' and \"x"]
+    "text",
+    [
+        '"' + "\\\\" * 60,
+        'i = 1 and "' + "a\\\\b" * 2000,
+        "s = '' and \"x",
+        '"' + "\\\\" * 60 + '\r" = 1',
+        '"' + "\\\\" * 60 + '\n" = 1',
+    ],
 )
 def test_quoted_name_that_does_not_end_is_refused_at_once(text: str) -> None:
     with pytest.raises(InvalidInputError, match="a quoted name does not end"):
