@@ -196,6 +196,6 @@ def _batch_in(properties: Mapping[str, str], query_id: str, snapshot_id: int) ->
         text = properties.get(BATCH_ID, text)
     if text is None:
         return None
-    if not text.isdigit():
+    if not text.isdecimal():
         raise CorruptDataError("a batch id is not a number", snapshot_id=snapshot_id, value=text)
     return int(text)

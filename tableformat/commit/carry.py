@@ -142,9 +142,9 @@ def _tokens(summary: Mapping[str, str]) -> dict[str, int]:
     tokens = {
         key.removeprefix(_TOKEN_OF): int(value)
         for key, value in summary.items()
-        if key.startswith(_TOKEN_OF) and value.isdigit()
+        if key.startswith(_TOKEN_OF) and value.isdecimal()
     }
     name, token = summary.get(FENCE_NAME), summary.get(FENCE_TOKEN)
-    if name is not None and token is not None and token.isdigit():
+    if name is not None and token is not None and token.isdecimal():
         tokens[name] = max(int(token), tokens.get(name, 0))
     return tokens

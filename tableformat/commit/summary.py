@@ -76,7 +76,7 @@ def _totals(counts: Mapping[str, int], parent: Snapshot | None) -> dict[str, str
     totals: dict[str, str] = {}
     for total, (plus, minus) in TOTALS.items():
         before = "0" if parent is None else _property(parent, total)
-        if before is None or not before.isdigit():
+        if before is None or not before.isdecimal():
             continue
         after = int(before) + counts.get(plus, 0) - counts.get(minus, 0)
         if after >= 0:

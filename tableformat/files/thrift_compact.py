@@ -79,6 +79,8 @@ class _Decoder:
         raise ValueError(f"type {kind}")
 
     def _list(self, depth: int) -> tuple[int, list[Any]]:
+        if depth > _DEPTH_MAX:
+            raise ValueError("too deep")
         head = self._take(1)[0]
         size, kind = head >> 4, head & 15
         if size == _LONG_LIST:

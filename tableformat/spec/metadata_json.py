@@ -21,6 +21,8 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
+import re
 import zlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -51,6 +53,7 @@ METADATA_BYTES_MAX = 128 << 20  # about 100,000 snapshots with full summaries
 GZIP_RATIO_MAX = 64  # real metadata shrinks 10- to 25-fold
 _GZIP_FREE_BYTES = 2 << 20  # small files may be as repetitive as they like
 _GZIP_MAGIC = b"\x1f\x8b"
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 _STATISTICS_KEYS = frozenset(field.alias for field in StatisticsFile.model_fields.values())
 _KNOWN_BLOB_TYPES = frozenset(("apache-datasketches-theta-v1", "deletion-vector-v1"))
@@ -196,15 +199,27 @@ def parse_json(data: bytes) -> dict[str, Any]:
     """Parse one JSON object; a key that comes twice, NaN and other values are refused.
 
     Raises:
-        CorruptDataError: Not an object, a key twice, not a number.
+        CorruptDataError: Not an object, a key twice, not a number, half a character.
         ValueError: Not JSON, or not UTF-8.
         RecursionError: Nested too deeply for the parser.
     """
     text = data.decode("utf-8")  # UnicodeDecodeError is a ValueError
-    raw = json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
+    raw = json.loads(
+        text, object_pairs_hook=_unique, parse_constant=_no_constant, parse_float=_finite
+    )
     if not isinstance(raw, dict):
         raise CorruptDataError("table metadata is not a JSON object")
+    if _SURROGATE.search(text):
+        _check_unicode(raw)
     return raw
+
+
+def _check_unicode(raw: dict[str, Any]) -> None:
+    """JSON may escape a lone surrogate; UTF-8, in which it would be stored again, has none."""
+    try:
+        json.dumps(raw, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise CorruptDataError("a text in JSON holds half a character") from error
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -214,6 +229,13 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
         raise CorruptDataError("a JSON object has one key twice", key=repr(twice[:80]))
     return found
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if math.isinf(value):
+        raise CorruptDataError("not a JSON number", value=text[:80])
+    return value
 
 
 def _no_constant(name: str) -> None:
@@ -284,8 +306,7 @@ _encoder: Callable[[Any], str] = json.JSONEncoder(
 
 
 def _dump(value: Any) -> bytes:
-    # A lone surrogate is legal in JSON text as an escape, and cannot be UTF-8.
-    return _encoder(value).encode("utf-8", "surrogatepass")
+    return _encoder(value).encode()
 
 
 def _explained(error: Exception, location: str) -> TableError:

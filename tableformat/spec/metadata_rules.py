@@ -7,6 +7,7 @@ and the checks of the reference implementation's `TableMetadata` constructor.
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -19,6 +20,9 @@ from tableformat.spec.metadata_models import last_sequence_number, next_row_id
 LONG_MAX = (1 << 63) - 1
 CLOCK_SKEW_MS_MAX = 60_000  # how far back Java lets log entries go (R78)
 JSON_DEPTH_MAX = 200  # a level of structs costs three
+# A decimal has 38 digits; writing 1e999999999 as an integer takes minutes.
+_HUGE_EXPONENT = re.compile(r"[eE][+-]?0*[1-9][0-9]{3,}")
+_DEFAULTS = ("initial-default", "write-default")
 
 _REQUIRED = ("location", "last-updated-ms", "last-column-id")
 _REQUIRED_V2 = (
@@ -58,6 +62,7 @@ def check_raw_metadata(raw: Mapping[str, Any], version: int) -> None:
         if not isinstance(raw.get(key) or [], list):
             raise CorruptDataError("table metadata has a value of the wrong type", key=key)
     _check_depth([value for key, value in raw.items() if key != "snapshots"])
+    _check_defaults([raw.get("schemas"), raw.get("schema")])
 
 
 def check_metadata(metadata: TableMetadata) -> None:
@@ -117,6 +122,22 @@ def _check_depth(value: list[Any]) -> None:
             return
         level = below
     raise CorruptDataError("table metadata is nested too deeply", depth_max=JSON_DEPTH_MAX)
+
+
+def _check_defaults(value: Any) -> None:
+    """Defaults of columns, at any level of a schema that is not nested too deeply."""
+    if isinstance(value, dict):
+        is_decimal = str(value.get("type")).startswith("decimal")
+        for key in _DEFAULTS if is_decimal else ():
+            default = value.get(key)
+            if isinstance(default, str) and _HUGE_EXPONENT.search(default):
+                raise CorruptDataError(
+                    "a column's default is no decimal", key=key, value=default[:80]
+                )
+        value = list(value.values())
+    if isinstance(value, list):
+        for one in value:
+            _check_defaults(one)
 
 
 def _check_unique(key: str, ids: Iterable[int]) -> None:

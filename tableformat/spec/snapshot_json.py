@@ -29,6 +29,8 @@ def decode_snapshot(raw: Any, version: int) -> Snapshot:
     """
     if not isinstance(raw, dict):
         raise CorruptDataError("a snapshot is not an object")
+    if version == 1 and "sequence-number" in raw:  # it has none, and none is written again
+        raw = {key: value for key, value in raw.items() if key != "sequence-number"}
     known = _in_use.get(raw.get("snapshot-id", 0))
     if known is not None and _is_same(known, raw):
         return known

@@ -387,6 +387,10 @@ CORRUPT: dict[str, dict[str, Any] | str | bytes] = {
     "log entry without time": bad(snapshot_log=[{"snapshot-id": 1}]),
     "statistics as text": bad(statistics=["x"]),
     "property with null": bad(properties={"a": None}),
+    "half a character": bad(properties={"a": "\ud800"}),
+    "infinite number": json.dumps(raw_metadata(2)).replace(
+        '"location"', '"x": 1e999, "location"', 1
+    ),
     "deep array": b"[" * 100_000,
     "deep extra": json.dumps(raw_metadata(2)).replace(
         '"location"', '"x": ' + "[" * 300 + "]" * 300 + ', "location"', 1
@@ -479,8 +483,10 @@ def test_every_cut_and_flipped_byte_is_a_typed_error_or_valid() -> None:
                 decode(one)
 
 
-def test_default_that_is_no_decimal_is_refused() -> None:
-    wrong = schema(column("decimal(9, 2)", **{"initial-default": "%", "write-default": "%"}))
+@pytest.mark.parametrize("default", ["%", "1e999999999", "1E-99999999"])
+def test_default_that_is_no_decimal_is_refused_at_once(default: str) -> None:
+    both = {"initial-default": default, "write-default": default}
+    wrong = schema(column("decimal(9, 2)", **both))
     with pytest.raises(CorruptDataError):
         decode(raw_metadata(schemas=[wrong]))
 
