@@ -1,8 +1,7 @@
 """A process that runs for weeks gives back what a task needed for a moment.
 
-A compaction allocates and frees hundreds of megabytes in several threads. The C library and Arrow
-keep the freed pages for themselves, so the process would stand at its highest mark, and rise with
-every new one.
+Tasks allocate and free in several threads. The C library and Arrow keep the freed pages for
+themselves: of 350 MB of heap that ten minutes of compactions left, 250 were free.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ def release_after(run: Run) -> None:
 
 
 def release_unused() -> None:
-    """Return freed memory to the system; some ten milliseconds. Only glibc has a heap to trim."""
+    """Return freed memory to the system. Only glibc has a heap to trim."""
     pa.default_memory_pool().release_unused()
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:

@@ -24,7 +24,7 @@ def main() -> None:
     warehouse, name, events, checkpoint, *every_s = sys.argv[1:]
     table = tf.open_catalog("local", warehouse=warehouse).load_table(name)
     conf = {"spark.sql.adaptive.enabled": "false"}  # as the command line has it
-    # The heap is full within the warm-up of a benchmark; what grows later is not the collector's.
+    # A small heap fills within a long benchmark; a large one looks like growth all the way.
     spark = local_session("orders", cores=2, memory="1g", conf=conf)
 
     def on_batch(batch: int, result: IngestResult) -> None:

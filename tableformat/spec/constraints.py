@@ -217,7 +217,7 @@ def _declared_ids(
     """Ids of the declared columns that the schema still has."""
     given = _items(properties.get(ids_key, ""))
     if given:
-        wrong = [text for text in given if not text.isdecimal()]
+        wrong = [text[:20] for text in given if not text.isdecimal() or len(text) > 10]
         if wrong:
             raise InvalidInputError("not a field id", property=ids_key, value=repr(wrong[0]))
         return tuple(int(text) for text in given if schema.find_column_name(int(text)) is not None)
