@@ -1,9 +1,10 @@
 """Read one Parquet data or delete file as rows of a wanted schema.
 
 What is checked, because a wrong file must never become wrong rows: the object's size, the checksum
-of every page, all that `parquet_check` names, the stored types against the wanted ones, nulls in
-required columns. Whatever fails is a `CorruptDataError` that names the file. Batches may have been
-handed out before a file turns out to be broken: rows count only when the iterator has ended.
+of every column chunk (of every page, in files of other writers), all that `parquet_check` names,
+the stored types against the wanted ones, nulls in required columns. Whatever fails is a
+`CorruptDataError` that names the file. Batches may have been handed out before a file turns out to
+be broken: rows count only when the iterator has ended.
 
 Row positions are ordinals in the whole file, also when row groups are skipped.
 """
@@ -39,6 +40,7 @@ from tableformat.files.parquet_check import (
     check_row_count,
     check_stored_ids,
 )
+from tableformat.files.parquet_chunk_checksums import CheckedChunks, has_chunk_checksums
 from tableformat.files.parquet_columns import (
     FileColumn,
     file_columns,
@@ -108,18 +110,19 @@ def read_data_file(
         reader = open_parquet(source, data_file)
         columns = wanted_columns(reader, data_file, schema, properties)
         plan = RowProjector(data_file, schema, spec, columns, sequence_number, positions=positions)
-        groups: Sequence[int] = range(reader.metadata.num_row_groups)
+        footer = reader.metadata
+        groups: Sequence[int] = range(footer.num_row_groups)
         if row_group_filter is not None:
             with as_corrupt(location):
                 groups = matching_row_groups(
-                    reader.metadata, data_file, columns, schema.fields, row_group_filter
+                    footer, data_file, columns, schema.fields, row_group_filter
                 )
         if wanted is None:
-            for _, batch in _batches(reader, plan, batch_rows, groups):
+            for _, batch in _batches(source, footer, plan, batch_rows, groups):
                 yield batch
             return
-        groups = _groups_with(reader.metadata, groups, wanted)
-        yield from _only(_batches(reader, plan, batch_rows, groups), wanted)
+        groups = _groups_with(footer, groups, wanted)
+        yield from _only(_batches(source, footer, plan, batch_rows, groups), wanted)
 
 
 class RowProjector:
@@ -222,10 +225,13 @@ def _group_starts(footer: pq.FileMetaData) -> list[int]:
 
 
 def _batches(
-    reader: pq.ParquetFile, plan: RowProjector, batch_rows: int, row_groups: Sequence[int]
+    source: pa.NativeFile,
+    footer: pq.FileMetaData,
+    plan: RowProjector,
+    batch_rows: int,
+    row_groups: Sequence[int],
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
     """Batches, each with the ordinal of its first row in the file."""
-    footer = reader.metadata
     starts = _group_starts(footer)
     for first, last in _runs(row_groups):
         position, end = starts[first], starts[last + 1]
@@ -235,7 +241,7 @@ def _batches(
             continue
         groups = list(range(first, last + 1))
         counts = ReadCounts(footer, plan.columns)
-        stream = reader.reader.iter_batches(
+        stream = chunk_reader(source, footer, plan.leaves, groups).reader.iter_batches(
             batch_rows, row_groups=groups, column_indices=plan.leaves, use_threads=True
         )
         while (batch := _next(stream, plan.location)) is not None:
@@ -269,14 +275,29 @@ def open_parquet(source: pa.NativeFile, data_file: DataFile) -> pq.ParquetFile:
     return reader
 
 
-def parquet_file(source: pa.NativeFile, footer: pq.FileMetaData | None = None) -> pq.ParquetFile:
+def parquet_file(
+    source: pa.NativeFile | CheckedChunks, footer: pq.FileMetaData | None = None
+) -> pq.ParquetFile:
     """A reader, for one thread at a time; with a footer that is known, nothing is read here."""
     return pq.ParquetFile(
         source,
         metadata=footer,
-        page_checksum_verification=True,
+        page_checksum_verification=not isinstance(source, CheckedChunks),
         coerce_int96_timestamp_unit="us",
     )
+
+
+def chunk_reader(
+    source: pa.NativeFile, footer: pq.FileMetaData, leaves: Sequence[int], row_groups: Sequence[int]
+) -> pq.ParquetFile:
+    """A reader of these column chunks that compares their checksums, where the file has some.
+
+    Raises:
+        CorruptDataError: What the footer has for checksums does not fit the file.
+    """
+    if has_chunk_checksums(footer):
+        return parquet_file(CheckedChunks(source, footer, leaves, row_groups), footer)
+    return parquet_file(source, footer)
 
 
 def wanted_columns(

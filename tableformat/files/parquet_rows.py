@@ -8,7 +8,7 @@ positions ─> row groups ─> per stored column: pages, or the whole column chu
 
 A column is read page by page when the file has a page index and few of its pages are wanted; else
 its whole chunk in the row group is decoded. Open files with their footers are remembered, too.
-The checks are those of `parquet_reader`: file size, footer, page checksums, value counts.
+The checks are those of `parquet_reader`: file size, footer, checksums of chunks or pages, value counts.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from tableformat.files.parquet_pages import ColumnPages, PageIndex
 from tableformat.files.parquet_reader import (
     RowProjector,
     as_corrupt,
+    chunk_reader,
     open_parquet,
-    parquet_file,
     wanted_columns,
 )
 from tableformat.files.parquet_value_counts import ReadCounts
@@ -272,7 +272,7 @@ class _OpenFile:
         footer = self.reader.metadata
         counts = ReadCounts(footer, [column])
         # A reader of its own: Arrow's crash when two threads read with one.
-        reader = parquet_file(self._source, footer).reader
+        reader = chunk_reader(self._source, footer, leaves, [group]).reader
         table = reader.read_row_group(group, column_indices=list(leaves), use_threads=False)
         chunked = table.column(0)
         values = chunked.chunk(0) if chunked.num_chunks == 1 else chunked.combine_chunks()

@@ -42,6 +42,11 @@ class WrittenCounts:
         """Present values per Parquet column."""
         return [sum(group[leaf] for group in self._row_groups) for leaf in range(self._leaf_count)]
 
+    @property
+    def chunk_count(self) -> int:
+        """Row groups times Parquet columns."""
+        return len(self._row_groups) * self._leaf_count
+
     def add(self, rows: pa.Table) -> None:
         """Count one row group."""
         counts = [0] * self._leaf_count

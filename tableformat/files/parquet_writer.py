@@ -16,6 +16,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import BooleanType
 
 from tableformat.errors import InternalError, StoreUnavailableError
+from tableformat.files.parquet_chunk_checksums import ChecksummedOutput
 from tableformat.files.parquet_metrics import FileMetrics, count_nans, file_metrics, leaves_of
 from tableformat.files.parquet_options import ParquetOptions
 from tableformat.files.parquet_schema import stored_rows, stored_schema
@@ -27,7 +28,7 @@ from tableformat.store.base import ObjectStore
 
 
 class ParquetFileWriter:
-    """Writes one file with field ids, page checksums and exact statistics.
+    """Writes one file with field ids, checksums of pages and chunks, and exact statistics.
 
     Args:
         store: Where the object goes.
@@ -57,6 +58,7 @@ class ParquetFileWriter:
         self._counts = WrittenCounts(self._arrow)
         self._writer: pq.ParquetWriter | None = None
         self._sink: Any = store.open_output(location)
+        self._output = ChecksummedOutput(self._sink)
         self._guard(lambda: self._start(options))
 
     def _start(self, options: ParquetOptions) -> None:
@@ -73,7 +75,7 @@ class ParquetFileWriter:
         if filtered:
             arguments["bloom_filter_options"] = filtered
         arguments |= self._row_id_encoding()
-        self._writer = pq.ParquetWriter(self._sink, self._arrow, **arguments)
+        self._writer = pq.ParquetWriter(self._output, self._arrow, **arguments)
 
     def _row_id_encoding(self) -> dict[str, Any]:
         """Row ids of rewritten files rise in runs: as differences they take next to nothing."""
@@ -89,7 +91,7 @@ class ParquetFileWriter:
     @property
     def written_bytes(self) -> int:
         """Bytes of the row groups so far; the footer is not in it."""
-        return int(self._sink.tell())
+        return self._output.tell()
 
     def write(self, rows: pa.Table) -> None:
         """Append rows as one row group; they have at least the schema's columns."""
@@ -110,12 +112,16 @@ class ParquetFileWriter:
             File size in bytes, and the statistics.
         """
         writer = self._open_writer
-        checksum = {CHECKSUM_KEY: expected_checksum(self._arrow)}
-        writer.add_key_value_metadata(checksum | self._counts.metadata())
+        writer.add_key_value_metadata(
+            {CHECKSUM_KEY: expected_checksum(self._arrow)}
+            | self._counts.metadata()
+            | self._output.begin_footer(self._counts.chunk_count)
+        )
         self._guard(writer.close)
-        size_bytes = int(self._sink.tell())
-        self._guard(self._sink.close)
         footer = writer.writer.metadata
+        self._guard(lambda: self._output.end_footer(footer))
+        size_bytes = self._output.tell()
+        self._guard(self._sink.close)
         if footer.num_rows != self.record_count:
             raise InternalError("Parquet footer counts other rows", location=self.location)
         return size_bytes, file_metrics(

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionSpec
 from pyiceberg.schema import Schema
 
+from tableformat.files.parquet_chunk_checksums import CHUNK_CHECKSUMS_KEY
 from tableformat.files.parquet_reader import read_data_file
 from tableformat.spec.data_file import PARQUET_FORMAT, DataFile, FileContent
 from tableformat.spec.types import arrow_schema
@@ -99,3 +100,10 @@ class DataFiles:
             "file_size_in_bytes": len(data),
         }
         return DataFile(**(values | entry))
+
+
+def without_chunk_checksums(data: bytes) -> bytes:
+    """The file as it was written before chunks had checksums: they have another name."""
+    key = CHUNK_CHECKSUMS_KEY.encode()
+    assert data.count(key) == 1
+    return data.replace(key, key.upper())

@@ -1,0 +1,216 @@
+"""The checksums of column chunks: what is written, and what they notice."""
+
+import io
+import zlib
+from typing import Any
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
+
+from tableformat.errors import CorruptDataError
+from tableformat.files.parquet_chunk_checksums import CHUNK_CHECKSUMS_KEY, CheckedChunks
+from tableformat.files.parquet_rows import ParquetRows
+from tableformat.files.thrift_compact import I32, decode_struct, encode_struct
+from tableformat.spec.data_file import DataFile, EntryStatus, ManifestEntry
+from tableformat.spec.types import iceberg_schema
+from tests.support.data_files import DataFiles, without_chunk_checksums
+
+COUNT = 4_000
+TABLE = pa.table(
+    {
+        "id": np.arange(COUNT),
+        "name": [f"name {i % 50}" for i in range(COUNT)],
+        "price": np.arange(COUNT) / 3,
+        "tags": [[f"t{i % 3}"] * (i % 4) for i in range(COUNT)],
+        "s": [{"a": i, "b": None if i % 7 else "x"} for i in range(COUNT)],
+    }
+)
+SMALL_GROUPS = {"write.parquet.row-group-limit": "1500", "write.parquet.page-row-limit": "400"}
+_PAGE_SIZE, _PAGE_STORED, _PAGE_V1, _PAGE_VALUES = 2, 3, 5, 1
+
+
+def written(**properties: str) -> tuple[DataFiles, DataFile, bytes]:
+    files = DataFiles(iceberg_schema(TABLE.schema), properties=SMALL_GROUPS | properties)
+    file = files.write_one(TABLE)
+    return files, file, files.store.get(file.file_path)
+
+
+def footer_of(data: bytes) -> pq.FileMetaData:
+    return pq.read_metadata(io.BytesIO(data))
+
+
+def chunks_of(footer: pq.FileMetaData) -> list[tuple[int, int]]:
+    """First and last offset of all chunks."""
+    found = []
+    for group in range(footer.num_row_groups):
+        for leaf in range(footer.num_columns):
+            chunk = footer.row_group(group).column(leaf)
+            places = (chunk.dictionary_page_offset, chunk.data_page_offset)
+            start = min(place for place in places if place)
+            found.append((start, start + chunk.total_compressed_size))
+    return found
+
+
+def read_some(files: DataFiles, file: DataFile, count: int) -> pa.RecordBatch:
+    """Rows by position: `count` of them, which may be too many for single pages."""
+    entry = ManifestEntry(
+        status=EntryStatus.ADDED,
+        snapshot_id=1,
+        sequence_number=1,
+        file_sequence_number=1,
+        data_file=file,
+    )
+    rows = ParquetRows(files.store)
+    try:
+        return rows.read(
+            entry,
+            np.arange(0, COUNT, COUNT // count),
+            schema=files.schema,
+            spec=UNPARTITIONED_PARTITION_SPEC,
+        )
+    finally:
+        rows.close()
+
+
+@pytest.mark.parametrize("codec", ["zstd", "uncompressed"])
+def test_every_chunk_has_the_checksum_of_its_bytes(codec: str) -> None:
+    bloom = "write.parquet.bloom-filter-enabled.column.name"
+    _, _, data = written(**{"write.parquet.compression-codec": codec, bloom: "true"})
+    footer = footer_of(data)
+    assert footer.num_row_groups == 3
+    expected = [f"{zlib.crc32(data[start:end]):08x}" for start, end in chunks_of(footer)]
+    assert footer.metadata[CHUNK_CHECKSUMS_KEY.encode()].decode() == "".join(expected)
+
+
+def test_other_readers_are_not_disturbed(tmp_path: Any) -> None:
+    files, file, data = written()
+    path = tmp_path / "f.parquet"
+    path.write_bytes(data)
+    by_duckdb = duckdb.sql(f"SELECT * FROM '{path}' ORDER BY id").to_arrow_table()
+    assert by_duckdb.to_pylist() == files.read(file).to_pylist() == TABLE.to_pylist()
+
+
+def changed_headers(data: bytes) -> dict[str, bytes]:
+    """The file with one field of its first data page's header changed, and nothing else."""
+    chunk = footer_of(data).row_group(0).column(0)
+    start = chunk.data_page_offset
+    header, end = decode_struct(data, start)
+    changes: dict[str, Any] = {
+        "more values": (_PAGE_V1, _PAGE_VALUES, 4),
+        "fewer values": (_PAGE_V1, _PAGE_VALUES, -4),
+    }
+    found = {}
+    for name, (field, inner, by) in changes.items():
+        kind, detail = header[field]
+        changed = {**header, field: (kind, {**detail, inner: (I32, detail[inner][1] + by)})}
+        found[name] = encode_struct(changed)
+    for name, field in {"gigabytes": _PAGE_SIZE, "gigabytes stored": _PAGE_STORED}.items():
+        found[name] = encode_struct({**header, field: (I32, 0x7FFFFFF0)})
+    # A longer header would move everything behind it; the bytes of the next page are as good.
+    return {
+        name: data[:start] + text + data[start + len(text) :]
+        for name, text in found.items()
+        if len(text) >= end - start
+    }
+
+
+@pytest.mark.parametrize("name", ["more values", "fewer values", "gigabytes", "gigabytes stored"])
+def test_changed_page_header_is_noticed_before_it_is_believed(name: str) -> None:
+    files, file, data = written(**{"write.parquet.compression-codec": "uncompressed"})
+    broken = files.replace(file, changed_headers(data)[name])
+    before = pa.default_memory_pool().max_memory()
+    for read in (lambda: files.read(broken), lambda: read_some(files, broken, COUNT // 2)):
+        with pytest.raises(CorruptDataError, match="does not match its checksum") as caught:
+            read()
+        assert caught.value.context["location"] == file.file_path
+        assert caught.value.context["column"] == "id"
+        assert caught.value.context["row_group"] == "0"
+    assert pa.default_memory_pool().max_memory() - before < 64 << 20
+
+
+def test_only_chunks_that_are_read_are_checked() -> None:
+    files, file, data = written()
+    _, end = chunks_of(footer_of(data))[1]  # the column `name` of the first row group
+    broken = files.replace(file, data[: end - 1] + bytes([data[end - 1] ^ 1]) + data[end:])
+    wanted = files.schema.select("id", "price")
+    assert files.read(broken, schema=wanted).num_rows == COUNT
+    late = np.arange(3_500, COUNT)
+    assert files.read(broken, wanted=late).to_pylist() == TABLE.slice(3_500).to_pylist()
+    with pytest.raises(CorruptDataError, match=r"checksum.*column=name"):
+        files.read(broken)
+
+
+def test_file_without_checksums_is_read() -> None:
+    files, file, data = written()
+    older = files.replace(file, without_chunk_checksums(data))
+    assert files.read(older).to_pylist() == TABLE.to_pylist()
+    assert read_some(files, older, 100).num_rows == 100
+
+
+@pytest.mark.parametrize("change", ["a digit", "too few"])
+def test_wrong_checksums_in_the_footer_are_an_error(change: str) -> None:
+    files, file, data = written()
+    stored = footer_of(data).metadata[CHUNK_CHECKSUMS_KEY.encode()]
+    assert data.count(stored) == 1
+    other = stored[:-8] if change == "too few" else bytes([stored[0] ^ 1]) + stored[1:]
+    footer = data.index(CHUNK_CHECKSUMS_KEY.encode())
+    sizes = [bytes([len(text) & 127 | 128, len(text) >> 7]) for text in (stored, other)]
+    body = data[:footer] + data[footer:].replace(sizes[0] + stored, sizes[1] + other)
+    length = int.from_bytes(data[-8:-4], "little") + len(other) - len(stored)
+    with pytest.raises(CorruptDataError, match="checksum"):
+        files.read(files.replace(file, body[:-8] + length.to_bytes(4, "little") + b"PAR1"))
+
+
+def test_statistics_that_look_like_the_place_of_the_checksums_are_left_alone() -> None:
+    table = pa.table({"text": [CHUNK_CHECKSUMS_KEY + "\x18\x08" + "0" * 8]})
+    files = DataFiles(iceberg_schema(table.schema))
+    file = files.write_one(table)
+    assert files.read(file).to_pylist() == table.to_pylist()
+    data = files.store.get(file.file_path)
+    ((start, end),) = chunks_of(footer_of(data))
+    found = footer_of(data).metadata[CHUNK_CHECKSUMS_KEY.encode()]
+    assert found == b"%08x" % zlib.crc32(data[start:end])
+
+
+def test_chunk_that_is_read_in_pieces_is_checked_as_a_whole() -> None:
+    _, _, data = written()
+    footer = footer_of(data)
+    start, end = chunks_of(footer)[0]
+
+    def checked(content: bytes) -> CheckedChunks:
+        return CheckedChunks(pa.BufferReader(content), footer, [0], [0])
+
+    source = checked(data)
+    source.seek(start)
+    assert source.read(10) == data[start : start + 10]
+    assert source.tell() == start + 10
+    broken = checked(data[: end - 1] + bytes([data[end - 1] ^ 1]) + data[end:])
+    broken.seek(start)
+    with pytest.raises(CorruptDataError, match="checksum"):
+        broken.read(10)
+
+
+def test_read_beyond_the_end_is_an_error_and_takes_no_memory() -> None:
+    _, _, data = written()
+    source = CheckedChunks(pa.BufferReader(data), footer_of(data), [0], [0])
+    assert source.seek(0, io.SEEK_END) == len(data)
+    source.seek(-8, io.SEEK_CUR)
+    with pytest.raises(CorruptDataError, match="leads out of the file"):
+        source.read(1 << 60)
+
+
+def test_large_chunk_is_read_by_several_requests() -> None:
+    table = pa.table({"id": np.random.default_rng(5).integers(0, 1 << 62, 2_500_000)})
+    properties = {"write.parquet.row-group-limit": "4000000"}
+    files = DataFiles(iceberg_schema(table.schema), properties=properties)
+    file = files.write_one(table)
+    assert file.file_size_in_bytes > 16 << 20  # two parts and a bit
+    assert files.read(file).column("id").equals(table.column("id"))
+    data = bytearray(files.store.get(file.file_path))
+    data[9 << 20] ^= 4
+    with pytest.raises(CorruptDataError, match="checksum"):
+        files.read(files.replace(file, bytes(data)))
