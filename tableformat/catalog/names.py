@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tableformat.catalog.base import Identifier
 from tableformat.errors import InvalidInputError
+from tableformat.spec.unicode import is_unicode
 
 _NAME_CHARS_MAX = 255
 _RESERVED = './\\%"*?#:'
@@ -16,7 +17,7 @@ def check_table_name(identifier: Identifier) -> None:
         raise InvalidInputError(
             "a table name needs a namespace", action="write namespace.table", table=shown
         )
-    if any(not part or "." in part for part in identifier):
+    if any(not part or "." in part or not is_unicode(part) for part in identifier):
         raise InvalidInputError("not a usable table name", table=repr(shown[:200]))
 
 

@@ -52,6 +52,7 @@ from tableformat.errors import (
     error_context,
 )
 from tableformat.runtime import Runtime
+from tableformat.spec.json_texts import model_json
 from tableformat.spec.metadata_json import metadata_from_json
 from tableformat.spec.metadata_update import apply_updates
 
@@ -166,7 +167,7 @@ class RestCatalog:
         )
         client = self._client()
         path = client.namespace_path(identifier[:-1])
-        body = json.loads(request.model_dump_json())
+        body = json.loads(model_json(request))
         with error_context(table=".".join(identifier)):
             try:
                 return self._state(
@@ -227,8 +228,8 @@ class RestCatalog:
         requirements = requirements_for(base.metadata, updates)
         body = {
             "identifier": {"namespace": base.identifier[:-1], "name": base.identifier[-1]},
-            "requirements": [json.loads(one.model_dump_json()) for one in requirements],
-            "updates": [json.loads(one.model_dump_json()) for one in updates],
+            "requirements": [json.loads(model_json(one)) for one in requirements],
+            "updates": [json.loads(model_json(one)) for one in updates],
         }
         client = self._client()
         path = client.table_path(base.identifier)

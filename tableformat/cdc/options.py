@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from tableformat.errors import InvalidInputError
+from tableformat.spec.unicode import is_unicode
 
 OptionValue = str | int | bool | tuple[str, ...] | Mapping[str, str] | None
 GivenOptions = Mapping[str, str | int | bool]
@@ -54,7 +55,7 @@ class Option:
             InvalidInputError: It is not of this kind; the message says what is.
         """
         text = str(given).strip()
-        if not _is_unicode(text):
+        if not is_unicode(text):
             raise self._wrong(text, owner)
         match self.kind:
             case OptionKind.TEXT:
@@ -241,15 +242,6 @@ def _read(table: OptionTable, given: GivenOptions) -> OptionValues:
         else:
             values[option.name] = option.default
     return OptionValues(values)
-
-
-def _is_unicode(text: str) -> bool:
-    """False for bytes of a command line that were no UTF-8: Python has them as lone surrogates."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _code(text: str) -> str:

@@ -7,9 +7,9 @@ everything that says the same thing twice:
 - row count of the footer, of its row groups, and of the manifest entry;
 - physical type and path of every column chunk that is read, and the footer's schema;
 - the columns that the manifest entry has sizes of, and the ones found under the wanted ids;
-- for our own files: the schema and its checksum (`parquet_schema_checksum`), the checksum of every
-  column chunk (`parquet_chunk_checksums`), and the values of every column, counted when written and
-  when read (`parquet_value_counts`).
+- for our own files: the checksums of the footer (`parquet_footer_checksum`) and of every column
+  chunk (`parquet_chunk_checksums`), and the values of every column, counted when written and when
+  read (`parquet_value_counts`).
 """
 
 from __future__ import annotations

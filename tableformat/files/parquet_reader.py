@@ -1,7 +1,7 @@
 """Read one Parquet data or delete file as rows of a wanted schema.
 
-What is checked, because a wrong file must never become wrong rows: the object's size, the checksum
-of every column chunk (of every page, in files of other writers), all that `parquet_check` names,
+What is checked, because a wrong file must never become wrong rows: the object's size, the checksums
+of footer and column chunks (of pages, in files of other writers), all that `parquet_check` names,
 the stored types against the wanted ones, nulls in required columns. Whatever fails is a
 `CorruptDataError` that names the file. Batches may have been handed out before a file turns out to
 be broken: rows count only when the iterator has ended.
@@ -40,7 +40,7 @@ from tableformat.files.parquet_check import (
     check_row_count,
     check_stored_ids,
 )
-from tableformat.files.parquet_chunk_checksums import CheckedChunks, has_chunk_checksums
+from tableformat.files.parquet_chunk_checksums import ChunkChecksums, has_chunk_checksums
 from tableformat.files.parquet_columns import (
     FileColumn,
     file_columns,
@@ -48,10 +48,11 @@ from tableformat.files.parquet_columns import (
     map_columns,
     select_columns,
 )
+from tableformat.files.parquet_footer_checksum import FooterReads
 from tableformat.files.parquet_projection import columns_by_id, missing_column, project_column
 from tableformat.files.parquet_row_groups import RowGroupFilter, matching_row_groups
-from tableformat.files.parquet_schema_checksum import check_schema
 from tableformat.files.parquet_value_counts import ReadCounts
+from tableformat.files.tapped_source import TappedSource
 from tableformat.spec.arrow_arrays import constant_array
 from tableformat.spec.data_file import PARQUET_FORMAT, DataFile
 from tableformat.spec.names import LAST_UPDATED_SEQUENCE_NUMBER_FIELD_ID, ROW_ID_FIELD_ID
@@ -269,20 +270,25 @@ def open_parquet(source: pa.NativeFile, data_file: DataFile) -> pq.ParquetFile:
                 expected=data_file.file_size_in_bytes,
                 found=size_bytes,
             )
-        reader = parquet_file(source)
-        check_schema(reader)
+        reads = FooterReads(source)
+        footer = parquet_file(reads.tapped()).metadata
+        reads.check(footer)
+        reader = parquet_file(source, footer)
         check_row_count(reader.metadata, data_file)
     return reader
 
 
 def parquet_file(
-    source: pa.NativeFile | CheckedChunks, footer: pq.FileMetaData | None = None
+    source: pa.NativeFile | TappedSource,
+    footer: pq.FileMetaData | None = None,
+    *,
+    check_pages: bool = True,
 ) -> pq.ParquetFile:
     """A reader, for one thread at a time; with a footer that is known, nothing is read here."""
     return pq.ParquetFile(
         source,
         metadata=footer,
-        page_checksum_verification=not isinstance(source, CheckedChunks),
+        page_checksum_verification=check_pages,
         coerce_int96_timestamp_unit="us",
     )
 
@@ -296,7 +302,8 @@ def chunk_reader(
         CorruptDataError: What the footer has for checksums does not fit the file.
     """
     if has_chunk_checksums(footer):
-        return parquet_file(CheckedChunks(source, footer, leaves, row_groups), footer)
+        checks = ChunkChecksums(source, footer, leaves, row_groups)
+        return parquet_file(TappedSource(source, checks), footer, check_pages=False)
     return parquet_file(source, footer)
 
 

@@ -8,7 +8,7 @@ positions ─> row groups ─> per stored column: pages, or the whole column chu
 
 A column is read page by page when the file has a page index and few of its pages are wanted; else
 its whole chunk in the row group is decoded. Open files with their footers are remembered, too.
-The checks are those of `parquet_reader`: file size, footer, checksums of chunks or pages, value counts.
+The checks are those of `parquet_reader`: file size, footer, checksums of chunks or pages, counts.
 """
 
 from __future__ import annotations

@@ -16,11 +16,10 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import BooleanType
 
 from tableformat.errors import InternalError, StoreUnavailableError
-from tableformat.files.parquet_chunk_checksums import ChecksummedOutput
+from tableformat.files.parquet_checksummed_output import ChecksummedOutput
 from tableformat.files.parquet_metrics import FileMetrics, count_nans, file_metrics, leaves_of
 from tableformat.files.parquet_options import ParquetOptions
 from tableformat.files.parquet_schema import stored_rows, stored_schema
-from tableformat.files.parquet_schema_checksum import CHECKSUM_KEY, expected_checksum
 from tableformat.files.parquet_value_counts import WrittenCounts
 from tableformat.spec.data_file import PARQUET_FORMAT, DataFile, FileContent
 from tableformat.spec.types import ROW_ID_FIELD
@@ -28,7 +27,7 @@ from tableformat.store.base import ObjectStore
 
 
 class ParquetFileWriter:
-    """Writes one file with field ids, checksums of pages and chunks, and exact statistics.
+    """Writes one file with field ids, checksums of pages, chunks and footer, and exact statistics.
 
     Args:
         store: Where the object goes.
@@ -113,9 +112,7 @@ class ParquetFileWriter:
         """
         writer = self._open_writer
         writer.add_key_value_metadata(
-            {CHECKSUM_KEY: expected_checksum(self._arrow)}
-            | self._counts.metadata()
-            | self._output.begin_footer(self._counts.chunk_count)
+            self._counts.metadata() | self._output.begin_footer(self._counts.chunk_count)
         )
         self._guard(writer.close)
         footer = writer.writer.metadata

@@ -15,6 +15,7 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from tableformat.errors import InvalidInputError, UnsupportedError, refusing_deep_nesting
+from tableformat.spec.unicode import check_unicode
 
 DIALECT = "spark"
 
@@ -148,6 +149,7 @@ def parse_expression(text: str, *, what: str) -> exp.Expr:
     Raises:
         InvalidInputError: The text is none; `what` says what it was meant for.
     """
+    check_unicode(text, what=what)
     try:
         tree = sqlglot.parse_one(f"SELECT 1 WHERE {text}\n", dialect=DIALECT)
     except SqlglotError as error:
@@ -186,6 +188,7 @@ def to_sql(tree: exp.Expr) -> str:
 
 
 def _parse(sql: str) -> list[exp.Expr | None]:
+    check_unicode(sql, what="statement")
     try:
         return list(sqlglot.parse(sql, dialect=DIALECT))
     except SqlglotError as error:

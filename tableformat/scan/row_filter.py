@@ -35,6 +35,7 @@ from pyparsing import ParseException
 
 from tableformat.errors import InvalidInputError, refusing_deep_nesting
 from tableformat.scan.literals import fit_literals
+from tableformat.spec.unicode import check_unicode
 
 FILTER_DEPTH_MAX = 100
 # Texts and names may hold any bracket; what is left of a name that does not end is its quote. To
@@ -55,6 +56,7 @@ def parse_filter(row_filter: str | BooleanExpression | None) -> BooleanExpressio
         return row_filter
     if not row_filter.strip():
         return AlwaysTrue()
+    check_unicode(row_filter, what="filter")
     _check_brackets(row_filter)
     try:
         return parse(row_filter)

@@ -20,6 +20,8 @@ from typing import Any
 
 from pyiceberg.typedef import IcebergBaseModel
 
+from tableformat.errors import InvalidInputError
+
 _texts: dict[int, tuple[weakref.ref[Any], bytes]] = {}
 
 _LISTS_MAX = 16
@@ -49,9 +51,22 @@ def text_of(part: IcebergBaseModel) -> bytes:
     if entry is not None and entry[0]() is part:
         return entry[1]
     # TableMetadataV3 and its like override `model_dump_json`; parts do not, and None is omitted.
-    text = part.model_dump_json().encode()
+    text = model_json(part)
     remember_text(part, text)
     return text
+
+
+def model_json(part: IcebergBaseModel) -> bytes:
+    """The JSON of a model, UTF-8.
+
+    Raises:
+        InvalidInputError: A text in it holds half a character, as Python has the bytes of a
+            command line that were no UTF-8.
+    """
+    try:
+        return part.model_dump_json().encode()
+    except ValueError as error:
+        raise InvalidInputError(f"a text cannot be stored as UTF-8: {error}") from error
 
 
 def texts_of(parts: Sequence[IcebergBaseModel]) -> list[bytes]:

@@ -65,6 +65,9 @@ def encode_metadata(metadata: TableMetadata) -> bytes:
 
     Snapshots, schemas and the like are taken as immutable: their text is made once per object.
 
+    Raises:
+        InvalidInputError: A text holds half a character.
+
     Cost: O(bytes), a memory copy for all parts seen before.
     """
     version = metadata.format_version
@@ -306,7 +309,11 @@ _encoder: Callable[[Any], str] = json.JSONEncoder(
 
 
 def _dump(value: Any) -> bytes:
-    return _encoder(value).encode()
+    try:
+        return _encoder(value).encode()
+    except UnicodeEncodeError as error:  # bytes of a command line that were no UTF-8
+        wrong = error.object[max(0, error.start - 20) : error.end + 20]
+        raise InvalidInputError("a text cannot be stored as UTF-8", text=repr(wrong)) from error
 
 
 def _explained(error: Exception, location: str) -> TableError:

@@ -13,6 +13,7 @@ from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionSpec
 from pyiceberg.schema import Schema
 
 from tableformat.files.parquet_chunk_checksums import CHUNK_CHECKSUMS_KEY
+from tableformat.files.parquet_footer_checksum import FOOTER_CHECKSUM_KEY
 from tableformat.files.parquet_reader import read_data_file
 from tableformat.spec.data_file import PARQUET_FORMAT, DataFile, FileContent
 from tableformat.spec.types import arrow_schema
@@ -102,8 +103,9 @@ class DataFiles:
         return DataFile(**(values | entry))
 
 
-def without_chunk_checksums(data: bytes) -> bytes:
-    """The file as it was written before chunks had checksums: they have another name."""
-    key = CHUNK_CHECKSUMS_KEY.encode()
-    assert data.count(key) == 1
-    return data.replace(key, key.upper())
+def without_checksums(data: bytes) -> bytes:
+    """The file as it was written before chunks and footers had checksums: they have other names."""
+    for key in (CHUNK_CHECKSUMS_KEY.encode(), FOOTER_CHECKSUM_KEY.encode()):
+        assert data.count(key) == 1
+        data = data.replace(key, key.upper())
+    return data

@@ -41,10 +41,9 @@ from tableformat.errors import (
     StoreUnavailableError,
     UnsupportedError,
 )
-from tableformat.files.parquet_schema_checksum import CHECKSUM_KEY
 from tableformat.spec.data_file import DataFile
 from tableformat.spec.types import LAST_UPDATED_FIELD, ROW_ID_FIELD, arrow_schema, iceberg_schema
-from tests.support.data_files import DataFiles, without_chunk_checksums
+from tests.support.data_files import DataFiles, without_checksums
 
 MAPPING = "schema.name-mapping.default"
 
@@ -630,31 +629,12 @@ def test_lost_value_in_a_page_header_is_noticed_by_the_counts() -> None:
     files = DataFiles(schema, properties={"write.parquet.compression-codec": "uncompressed"})
     rows = [[i, i + 1] for i in range(16)]
     file = files.write_one(pa.table({"l": rows}))
-    data = bytearray(without_chunk_checksums(files.store.get(file.file_path)))
+    data = bytearray(without_checksums(files.store.get(file.file_path)))
     header = bytes([0x1C, 0x15, 32 << 1])  # DataPageHeader: num_values = 32, zigzag
     assert data.count(header) == 1
     data[data.index(header) + 2] = 31 << 1
     with pytest.raises(CorruptDataError, match="number of values"):
         files.read(files.replace(file, bytes(data)))
-
-
-def test_flipped_schema_is_noticed_by_its_checksum() -> None:
-    files = DataFiles(SCHEMA)
-    file = files.write_one(ROWS)
-    source = io.BytesIO(files.store.get(file.file_path))
-    metadata = pq.ParquetFile(source).metadata.metadata
-    crc = metadata[CHECKSUM_KEY.encode()]
-    data = source.getvalue().replace(crc, b"0" * 8)
-    with pytest.raises(CorruptDataError, match=r"schema.*checksum"):
-        files.read(files.replace(file, data))
-
-
-def test_checksum_of_a_schema_never_changes() -> None:
-    """On disk: files with these values exist. A new pyarrow that breaks this needs care."""
-    files = DataFiles(OLD_NESTED)
-    file = files.write_one(pa.table({"id": [1]}))
-    metadata = files.parquet(file).metadata.metadata
-    assert metadata[CHECKSUM_KEY.encode()] == b"9fd5d51a"
 
 
 def test_error_of_the_system_is_no_corruption() -> None:

@@ -1,4 +1,4 @@
-"""The checksums of column chunks: what is written, and what they notice."""
+"""The checksums of column chunks and footers: what is written, and what they notice."""
 
 import io
 import zlib
@@ -12,12 +12,14 @@ import pytest
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
 
 from tableformat.errors import CorruptDataError
-from tableformat.files.parquet_chunk_checksums import CHUNK_CHECKSUMS_KEY, CheckedChunks
+from tableformat.files.parquet_chunk_checksums import CHUNK_CHECKSUMS_KEY, ChunkChecksums
+from tableformat.files.parquet_footer_checksum import FOOTER_CHECKSUM_KEY
 from tableformat.files.parquet_rows import ParquetRows
+from tableformat.files.tapped_source import PART_BYTES, TappedSource
 from tableformat.files.thrift_compact import I32, decode_struct, encode_struct
 from tableformat.spec.data_file import DataFile, EntryStatus, ManifestEntry
 from tableformat.spec.types import iceberg_schema
-from tests.support.data_files import DataFiles, without_chunk_checksums
+from tests.support.data_files import DataFiles, without_checksums
 
 COUNT = 4_000
 TABLE = pa.table(
@@ -41,6 +43,23 @@ def written(**properties: str) -> tuple[DataFiles, DataFile, bytes]:
 
 def footer_of(data: bytes) -> pq.FileMetaData:
     return pq.read_metadata(io.BytesIO(data))
+
+
+def footer_text(data: bytes) -> bytes:
+    size = int.from_bytes(data[-8:-4], "little")
+    return data[-8 - size : -8]
+
+
+def with_footer(data: bytes, text: bytes) -> bytes:
+    size = int.from_bytes(data[-8:-4], "little")
+    return data[: -8 - size] + text + len(text).to_bytes(4, "little") + data[-4:]
+
+
+def signed(text: bytes) -> bytes:
+    """A footer with its checksum: the CRC-32 of the footer with zeros for the checksum."""
+    at = text.index(FOOTER_CHECKSUM_KEY.encode()) + len(FOOTER_CHECKSUM_KEY) + 2
+    crc = zlib.crc32(text[:at] + b"0" * 8 + text[at + 8 :])
+    return text[:at] + b"%08x" % crc + text[at + 8 :]
 
 
 def chunks_of(footer: pq.FileMetaData) -> list[tuple[int, int]]:
@@ -146,7 +165,7 @@ def test_only_chunks_that_are_read_are_checked() -> None:
 
 def test_file_without_checksums_is_read() -> None:
     files, file, data = written()
-    older = files.replace(file, without_chunk_checksums(data))
+    older = files.replace(file, without_checksums(data))
     assert files.read(older).to_pylist() == TABLE.to_pylist()
     assert read_some(files, older, 100).num_rows == 100
 
@@ -154,26 +173,31 @@ def test_file_without_checksums_is_read() -> None:
 @pytest.mark.parametrize("change", ["a digit", "too few"])
 def test_wrong_checksums_in_the_footer_are_an_error(change: str) -> None:
     files, file, data = written()
+    text = footer_text(data)
     stored = footer_of(data).metadata[CHUNK_CHECKSUMS_KEY.encode()]
-    assert data.count(stored) == 1
     other = stored[:-8] if change == "too few" else bytes([stored[0] ^ 1]) + stored[1:]
-    footer = data.index(CHUNK_CHECKSUMS_KEY.encode())
-    sizes = [bytes([len(text) & 127 | 128, len(text) >> 7]) for text in (stored, other)]
-    body = data[:footer] + data[footer:].replace(sizes[0] + stored, sizes[1] + other)
-    length = int.from_bytes(data[-8:-4], "little") + len(other) - len(stored)
-    with pytest.raises(CorruptDataError, match="checksum"):
-        files.read(files.replace(file, body[:-8] + length.to_bytes(4, "little") + b"PAR1"))
+    sizes = [bytes([len(each) & 127 | 128, len(each) >> 7]) for each in (stored, other)]
+    text = text.replace(sizes[0] + stored, sizes[1] + other)
+    message = "do not fit the file" if change == "too few" else "does not match its checksum"
+    with pytest.raises(CorruptDataError, match=message):
+        files.read(files.replace(file, with_footer(data, signed(text))))
 
 
 def test_statistics_that_look_like_the_place_of_the_checksums_are_left_alone() -> None:
-    table = pa.table({"text": [CHUNK_CHECKSUMS_KEY + "\x18\x08" + "0" * 8]})
+    table = pa.table(
+        {
+            "text": [CHUNK_CHECKSUMS_KEY + "\x18\x10" + "0" * 16],
+            "own": [FOOTER_CHECKSUM_KEY + "\x18\x08" + "0" * 8],
+        }
+    )
     files = DataFiles(iceberg_schema(table.schema))
     file = files.write_one(table)
     assert files.read(file).to_pylist() == table.to_pylist()
     data = files.store.get(file.file_path)
-    ((start, end),) = chunks_of(footer_of(data))
     found = footer_of(data).metadata[CHUNK_CHECKSUMS_KEY.encode()]
-    assert found == b"%08x" % zlib.crc32(data[start:end])
+    assert found == b"".join(
+        b"%08x" % zlib.crc32(data[start:end]) for start, end in chunks_of(footer_of(data))
+    )
 
 
 def test_chunk_that_is_read_in_pieces_is_checked_as_a_whole() -> None:
@@ -181,8 +205,9 @@ def test_chunk_that_is_read_in_pieces_is_checked_as_a_whole() -> None:
     footer = footer_of(data)
     start, end = chunks_of(footer)[0]
 
-    def checked(content: bytes) -> CheckedChunks:
-        return CheckedChunks(pa.BufferReader(content), footer, [0], [0])
+    def checked(content: bytes) -> TappedSource:
+        source = pa.BufferReader(content)
+        return TappedSource(source, ChunkChecksums(source, footer, [0], [0]))
 
     source = checked(data)
     source.seek(start)
@@ -194,23 +219,52 @@ def test_chunk_that_is_read_in_pieces_is_checked_as_a_whole() -> None:
         broken.read(10)
 
 
-def test_read_beyond_the_end_is_an_error_and_takes_no_memory() -> None:
-    _, _, data = written()
-    source = CheckedChunks(pa.BufferReader(data), footer_of(data), [0], [0])
-    assert source.seek(0, io.SEEK_END) == len(data)
-    source.seek(-8, io.SEEK_CUR)
-    with pytest.raises(CorruptDataError, match="leads out of the file"):
-        source.read(1 << 60)
-
-
 def test_large_chunk_is_read_by_several_requests() -> None:
     table = pa.table({"id": np.random.default_rng(5).integers(0, 1 << 62, 2_500_000)})
     properties = {"write.parquet.row-group-limit": "4000000"}
     files = DataFiles(iceberg_schema(table.schema), properties=properties)
     file = files.write_one(table)
-    assert file.file_size_in_bytes > 16 << 20  # two parts and a bit
+    assert file.file_size_in_bytes > 2 * PART_BYTES
     assert files.read(file).column("id").equals(table.column("id"))
     data = bytearray(files.store.get(file.file_path))
     data[9 << 20] ^= 4
     with pytest.raises(CorruptDataError, match="checksum"):
         files.read(files.replace(file, bytes(data)))
+
+
+def test_footer_has_the_checksum_of_its_bytes() -> None:
+    _, _, data = written()
+    assert signed(footer_text(data)) == footer_text(data)
+
+
+def test_footer_of_more_than_one_read_is_checked() -> None:
+    # Arrow reads 64 KiB at the end of a file first.
+    table = pa.table({f"c{at}_{'x' * 80}": [at] for at in range(300)})
+    files = DataFiles(iceberg_schema(table.schema))
+    file = files.write_one(table)
+    data = files.store.get(file.file_path)
+    text = footer_text(data)
+    assert len(text) > 64 << 10
+    assert signed(text) == text
+    assert files.read(file).to_pylist() == table.to_pylist()
+    with pytest.raises(CorruptDataError, match="footer does not match its checksum"):
+        files.read(files.replace(file, with_footer(data, text.replace(b"c7_x", b"d7_x", 1))))
+
+
+def test_changed_statistics_do_not_hide_rows_from_a_filter() -> None:
+    table = pa.table({"id": pa.array([1_000, 2_000, 3_000], pa.int64())})
+    files = DataFiles(iceberg_schema(table.schema))
+    file = files.write_one(table)
+    data = files.store.get(file.file_path)
+    text = footer_text(data)
+    largest, wrong = (value.to_bytes(8, "little") for value in (3_000, 1_500))
+    assert text.count(largest) >= 1
+    with pytest.raises(CorruptDataError, match="footer does not match its checksum"):
+        files.read(files.replace(file, with_footer(data, text.replace(largest, wrong))))
+
+
+def test_lost_checksum_of_the_footer_is_noticed() -> None:
+    files, file, data = written()
+    key = FOOTER_CHECKSUM_KEY.encode()
+    with pytest.raises(CorruptDataError, match="lost its checksum"):
+        files.read(files.replace(file, data.replace(key, key.upper())))

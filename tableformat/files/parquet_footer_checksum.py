@@ -1,0 +1,97 @@
+"""A checksum of the footer of a Parquet file, in that footer.
+
+Nothing in Parquet notices a flipped bit in a footer: other statistics hide row groups from a
+filter, another field id or type gives other values, and Arrow aborts the process when the levels of
+a changed schema contradict a column's histograms. So our files carry a CRC-32 of the footer's
+bytes, in which the eight hexadecimal digits of the checksum itself count as zeros. Other readers
+ignore it. On disk: never change.
+"""
+
+from __future__ import annotations
+
+import zlib
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tableformat.errors import CorruptDataError
+from tableformat.files.parquet_chunk_checksums import has_chunk_checksums
+from tableformat.files.tapped_source import TappedSource, read_range
+
+FOOTER_CHECKSUM_KEY = "icefold.footer-crc32"
+NO_CHECKSUM = b"00000000"
+TAIL_BYTES = 8  # length of the footer, magic
+_BINARY_FIELD = b"\x18"  # Thrift: the next field of a struct, a string
+
+
+class FooterReads:
+    """Remembers the end of a file that Arrow reads to find the footer, and checks it.
+
+    Args:
+        source: The open file.
+    """
+
+    def __init__(self, source: pa.NativeFile) -> None:
+        self._source = source
+        self._size_bytes: int = source.size()
+        self._reads: list[tuple[int, bytes]] = []
+
+    def tapped(self) -> TappedSource:
+        """What Arrow is to read the footer from."""
+        return TappedSource(self._source, lambda data, at: self._reads.append((at, data)))
+
+    def check(self, footer: pq.FileMetaData) -> None:
+        """Hold the footer's bytes against their checksum, where the file has one.
+
+        Raises:
+            CorruptDataError: They differ, or only the checksums of the chunks are there.
+        """
+        stored = (footer.metadata or {}).get(FOOTER_CHECKSUM_KEY.encode())
+        if stored is None:
+            if has_chunk_checksums(footer):
+                raise CorruptDataError("the footer has lost its checksum")
+            return
+        size_bytes = int.from_bytes(self._at_end(TAIL_BYTES, TAIL_BYTES)[:4], "little")
+        text = self._at_end(TAIL_BYTES + size_bytes, size_bytes)
+        at = place_of_value(text, FOOTER_CHECKSUM_KEY, stored)
+        found = footer_checksum(text, at) if at >= 0 and len(stored) == len(NO_CHECKSUM) else b""
+        if found != stored:
+            raise CorruptDataError(
+                "the footer does not match its checksum",
+                expected=stored.decode("ascii", "replace"),
+                found=found.decode(),
+            )
+
+    def _at_end(self, before_end: int, size: int) -> bytes:
+        start = self._size_bytes - before_end
+        for position, data in self._reads:
+            if position <= start and start + size <= position + len(data):
+                return data[start - position : start - position + size]
+        return read_range(self._source, start, size)
+
+
+def place_of_value(footer: bytes | bytearray, key: str, value: bytes) -> int:
+    """Where the value of a key of the footer's metadata begins; -1 if it is not there.
+
+    The last place that looks like it: names and statistics of columns, which may hold anything,
+    come before.
+    """
+    before = key.encode() + _BINARY_FIELD + _varint(len(value))
+    at = footer.rfind(before + value)
+    return at if at < 0 else at + len(before)
+
+
+def footer_checksum(footer: bytes | bytearray, at: int) -> bytes:
+    """The checksum of a footer whose own digits begin at `at`."""
+    view = memoryview(footer)
+    begin = zlib.crc32(NO_CHECKSUM, zlib.crc32(view[:at]))
+    return b"%08x" % zlib.crc32(view[at + len(NO_CHECKSUM) :], begin)
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 127:
+        out.append(value & 127 | 128)
+        value >>= 7
+    out.append(value)
+    return bytes(out)

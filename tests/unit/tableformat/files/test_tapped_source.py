@@ -1,0 +1,47 @@
+"""Files as Arrow reads them, with somebody looking at what goes by."""
+
+import io
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from tableformat.errors import CorruptDataError
+from tableformat.files.tapped_source import PART_BYTES, TappedSource, read_range
+
+DATA = bytes(range(256)) * 4
+
+
+def test_tap_sees_what_is_read_before_the_reader_does() -> None:
+    seen = []
+    source = TappedSource(pa.BufferReader(DATA), lambda data, at: seen.append((at, data)))
+    assert source.seek(-8, io.SEEK_END) == len(DATA) - 8
+    assert source.read(4) == DATA[-8:-4]
+    assert source.read() == DATA[-4:]
+    assert source.tell() == len(DATA)
+    source.seek(2)
+    source.seek(3, io.SEEK_CUR)
+    assert source.read(2) == DATA[5:7]
+    assert seen == [(len(DATA) - 8, DATA[-8:-4]), (len(DATA) - 4, DATA[-4:]), (5, DATA[5:7])]
+
+
+@pytest.mark.parametrize("place", [0, len(DATA) - 8, len(DATA) + 8, -4])
+def test_read_beyond_the_end_is_an_error_and_takes_no_memory(place: int) -> None:
+    source = TappedSource(pa.BufferReader(DATA), lambda data, at: None)
+    source.seek(place)
+    with pytest.raises(CorruptDataError, match="leads out of the file"):
+        source.read(1 << 60)
+
+
+def test_error_of_the_tap_is_the_error_of_the_reader() -> None:
+    def refuse(data: bytes, at: int) -> None:
+        raise CorruptDataError("seen and refused")
+
+    with pytest.raises(CorruptDataError, match="seen and refused"):
+        pa.PythonFile(TappedSource(pa.BufferReader(DATA), refuse), "r").read(10)
+
+
+@pytest.mark.parametrize("size", [PART_BYTES, PART_BYTES + 1, 3 * PART_BYTES - 5])
+def test_large_range_is_the_same_in_parts(size: int) -> None:
+    data = np.random.default_rng(1).bytes(3 * PART_BYTES)
+    assert read_range(pa.BufferReader(data), 3, size) == data[3 : 3 + size]
