@@ -15,13 +15,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tableformat.errors import CorruptDataError
-from tableformat.files.parquet_chunk_checksums import has_chunk_checksums
+from tableformat.files.parquet_chunk_checksums import CHUNK_CHECKSUMS_KEY
 from tableformat.files.tapped_source import TappedSource, read_range
 
 FOOTER_CHECKSUM_KEY = "icefold.footer-crc32"
 NO_CHECKSUM = b"00000000"
 TAIL_BYTES = 8  # length of the footer, magic
 _BINARY_FIELD = b"\x18"  # Thrift: the next field of a struct, a string
+_KEYS = (FOOTER_CHECKSUM_KEY, CHUNK_CHECKSUMS_KEY)  # a file has both or none
 
 
 class FooterReads:
@@ -44,15 +45,15 @@ class FooterReads:
         """Hold the footer's bytes against their checksum, where the file has one.
 
         Raises:
-            CorruptDataError: They differ, or only the checksums of the chunks are there.
+            CorruptDataError: They differ, or the damage is such that no checksum is found.
         """
-        stored = (footer.metadata or {}).get(FOOTER_CHECKSUM_KEY.encode())
-        if stored is None:
-            if has_chunk_checksums(footer):
-                raise CorruptDataError("the footer has lost its checksum")
-            return
         size_bytes = int.from_bytes(self._at_end(TAIL_BYTES, TAIL_BYTES)[:4], "little")
         text = self._at_end(TAIL_BYTES + size_bytes, size_bytes)
+        stored = (footer.metadata or {}).get(FOOTER_CHECKSUM_KEY.encode())
+        if stored is None:
+            if any(key.encode() + _BINARY_FIELD in text for key in _KEYS):
+                raise CorruptDataError("the footer has lost its checksum")
+            return
         at = place_of_value(text, FOOTER_CHECKSUM_KEY, stored)
         found = footer_checksum(text, at) if at >= 0 and len(stored) == len(NO_CHECKSUM) else b""
         if found != stored:

@@ -40,7 +40,7 @@ from tableformat.files.parquet_check import (
     check_row_count,
     check_stored_ids,
 )
-from tableformat.files.parquet_chunk_checksums import ChunkChecksums, has_chunk_checksums
+from tableformat.files.parquet_chunk_reader import ChunkReader, parquet_file
 from tableformat.files.parquet_columns import (
     FileColumn,
     file_columns,
@@ -52,7 +52,6 @@ from tableformat.files.parquet_footer_checksum import FooterReads
 from tableformat.files.parquet_projection import columns_by_id, missing_column, project_column
 from tableformat.files.parquet_row_groups import RowGroupFilter, matching_row_groups
 from tableformat.files.parquet_value_counts import ReadCounts
-from tableformat.files.tapped_source import TappedSource
 from tableformat.spec.arrow_arrays import constant_array
 from tableformat.spec.data_file import PARQUET_FORMAT, DataFile
 from tableformat.spec.names import LAST_UPDATED_SEQUENCE_NUMBER_FIELD_ID, ROW_ID_FIELD_ID
@@ -242,9 +241,7 @@ def _batches(
             continue
         groups = list(range(first, last + 1))
         counts = ReadCounts(footer, plan.columns)
-        stream = chunk_reader(source, footer, plan.leaves, groups).reader.iter_batches(
-            batch_rows, row_groups=groups, column_indices=plan.leaves, use_threads=True
-        )
+        stream = ChunkReader(source, footer, plan.leaves, groups).batches(batch_rows)
         while (batch := _next(stream, plan.location)) is not None:
             counts.add(batch.columns)
             yield position, plan.project(batch.columns, position, batch.num_rows)
@@ -271,40 +268,13 @@ def open_parquet(source: pa.NativeFile, data_file: DataFile) -> pq.ParquetFile:
                 found=size_bytes,
             )
         reads = FooterReads(source)
-        footer = parquet_file(reads.tapped()).metadata
+        tapped = reads.tapped()
+        with tapped.errors():
+            footer = parquet_file(tapped).metadata
         reads.check(footer)
         reader = parquet_file(source, footer)
         check_row_count(reader.metadata, data_file)
     return reader
-
-
-def parquet_file(
-    source: pa.NativeFile | TappedSource,
-    footer: pq.FileMetaData | None = None,
-    *,
-    check_pages: bool = True,
-) -> pq.ParquetFile:
-    """A reader, for one thread at a time; with a footer that is known, nothing is read here."""
-    return pq.ParquetFile(
-        source,
-        metadata=footer,
-        page_checksum_verification=check_pages,
-        coerce_int96_timestamp_unit="us",
-    )
-
-
-def chunk_reader(
-    source: pa.NativeFile, footer: pq.FileMetaData, leaves: Sequence[int], row_groups: Sequence[int]
-) -> pq.ParquetFile:
-    """A reader of these column chunks that compares their checksums, where the file has some.
-
-    Raises:
-        CorruptDataError: What the footer has for checksums does not fit the file.
-    """
-    if has_chunk_checksums(footer):
-        checks = ChunkChecksums(source, footer, leaves, row_groups)
-        return parquet_file(TappedSource(source, checks), footer, check_pages=False)
-    return parquet_file(source, footer)
 
 
 def wanted_columns(

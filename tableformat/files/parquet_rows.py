@@ -29,12 +29,12 @@ from pyiceberg.schema import Schema
 
 from tableformat.errors import CorruptDataError, UnsupportedError, error_context
 from tableformat.files.parquet_check import check_chunks
+from tableformat.files.parquet_chunk_reader import ChunkReader
 from tableformat.files.parquet_columns import FileColumn
 from tableformat.files.parquet_pages import ColumnPages, PageIndex
 from tableformat.files.parquet_reader import (
     RowProjector,
     as_corrupt,
-    chunk_reader,
     open_parquet,
     wanted_columns,
 )
@@ -272,9 +272,7 @@ class _OpenFile:
         footer = self.reader.metadata
         counts = ReadCounts(footer, [column])
         # A reader of its own: Arrow's crash when two threads read with one.
-        reader = chunk_reader(self._source, footer, leaves, [group]).reader
-        table = reader.read_row_group(group, column_indices=list(leaves), use_threads=False)
-        chunked = table.column(0)
+        chunked = ChunkReader(self._source, footer, leaves, [group]).table().column(0)
         values = chunked.chunk(0) if chunked.num_chunks == 1 else chunked.combine_chunks()
         check_chunks(footer, leaves, [group])
         counts.add([values])

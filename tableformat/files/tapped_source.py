@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import pyarrow as pa
 
@@ -22,8 +23,8 @@ class TappedSource(io.RawIOBase):
 
     Args:
         source: The open file.
-        tap: Told every range that was read, as bytes and their offset, before Arrow gets it; what
-            it raises is what the reader raises.
+        tap: Told every range that was read, as bytes and their offset, before Arrow gets it. What
+            it raises ends the reading; `errors` raises it again.
     """
 
     def __init__(self, source: pa.NativeFile, tap: Callable[[bytes, int], None]) -> None:
@@ -32,6 +33,24 @@ class TappedSource(io.RawIOBase):
         self._tap = tap
         self._size_bytes: int = source.size()
         self._position = 0
+        self._error: Exception | None = None
+
+    @contextmanager
+    def errors(self) -> Iterator[None]:
+        """Around what reads: raises what the tap or the file has raised, as it was.
+
+        Arrow keeps an error that a Python file raises, as long as its reader lives; with the
+        frames that the error has gone through the reader would keep itself alive for ever, and
+        what it has read. So Arrow is given another error, and its frames are cut off here.
+        """
+        try:
+            yield
+        except Exception as given:
+            found, self._error = self._error, None
+            if found is None:
+                raise
+            given.__traceback__ = None
+            raise found from None
 
     def readable(self) -> bool:
         """Always."""
@@ -55,8 +74,15 @@ class TappedSource(io.RawIOBase):
         """Bytes from here on.
 
         Raises:
-            CorruptDataError: The range leads out of the file; no memory is taken for it.
+            OSError: `errors` knows why. A range that leads out of the file takes no memory.
         """
+        try:
+            return self._read(size)
+        except Exception as error:  # noqa: BLE001 - raised again by `errors`
+            self._error = error
+        raise OSError("see TappedSource.errors")
+
+    def _read(self, size: int) -> bytes:
         rest = self._size_bytes - self._position
         size = rest if size < 0 else size
         if self._position < 0 or size > rest:

@@ -1,4 +1,4 @@
-"""Texts that are none: Python has the bytes of a command line that are no UTF-8 as lone surrogates."""
+"""Texts that are no UTF-8: Python has such bytes of a command line as lone surrogates."""
 
 from __future__ import annotations
 

@@ -32,6 +32,7 @@ TABLE = pa.table(
     }
 )
 SMALL_GROUPS = {"write.parquet.row-group-limit": "1500", "write.parquet.page-row-limit": "400"}
+_FILE_KEY_VALUES, _UNKNOWN_FIELD = 5, 50
 _PAGE_SIZE, _PAGE_STORED, _PAGE_V1, _PAGE_VALUES = 2, 3, 5, 1
 
 
@@ -215,7 +216,7 @@ def test_chunk_that_is_read_in_pieces_is_checked_as_a_whole() -> None:
     assert source.tell() == start + 10
     broken = checked(data[: end - 1] + bytes([data[end - 1] ^ 1]) + data[end:])
     broken.seek(start)
-    with pytest.raises(CorruptDataError, match="checksum"):
+    with pytest.raises(CorruptDataError, match="checksum"), broken.errors():
         broken.read(10)
 
 
@@ -263,8 +264,15 @@ def test_changed_statistics_do_not_hide_rows_from_a_filter() -> None:
         files.read(files.replace(file, with_footer(data, text.replace(largest, wrong))))
 
 
-def test_lost_checksum_of_the_footer_is_noticed() -> None:
+@pytest.mark.parametrize("name", [FOOTER_CHECKSUM_KEY, "all of them"])
+def test_lost_checksum_of_the_footer_is_noticed(name: str) -> None:
     files, file, data = written()
-    key = FOOTER_CHECKSUM_KEY.encode()
+    if name == FOOTER_CHECKSUM_KEY:
+        other = data.replace(name.encode(), name.upper().encode())
+    else:  # the field that holds all of them is another one
+        struct, _ = decode_struct(footer_text(data))
+        struct[_UNKNOWN_FIELD] = struct.pop(_FILE_KEY_VALUES)
+        other = with_footer(data, encode_struct(struct))
+        assert footer_of(other).metadata is None
     with pytest.raises(CorruptDataError, match="lost its checksum"):
-        files.read(files.replace(file, data.replace(key, key.upper())))
+        files.read(files.replace(file, other))
