@@ -109,7 +109,7 @@ class PageIndex:
     def __init__(self, source: pa.NativeFile, size_bytes: int) -> None:
         self._source = source
         self._size_bytes = size_bytes
-        self._footer = _read_footer(source, size_bytes)
+        self._footer = read_footer(source, size_bytes)
         self._columns: dict[tuple[int, int], ColumnPages | None] = {}
 
     def column(self, row_group: int, leaf: int) -> ColumnPages | None:
@@ -120,7 +120,7 @@ class PageIndex:
         """
         key = (row_group, leaf)
         if key not in self._columns:
-            with _broken_structs():
+            with broken_structs():
                 self._columns[key] = self._load(row_group, leaf)
         return self._columns[key]
 
@@ -137,7 +137,7 @@ class PageIndex:
         parts = [
             self._read_at(int(pages.size_bytes[page]), int(pages.offset[page])) for page in wanted
         ]
-        with _broken_structs():
+        with broken_structs():
             headers = [_page_header(part) for part in parts]
         counts = [int(pages.first_row[page + 1] - pages.first_row[page]) for page in wanted]
         if not pages.is_repeated and [header.values for header in headers] != counts:
@@ -183,14 +183,14 @@ class PageIndex:
 
 
 @contextmanager
-def _broken_structs() -> Iterator[None]:
+def broken_structs(message: str = "the page index of the file is broken") -> Iterator[None]:
     """Fields that are missing or of another type: the bytes are not what the format says."""
     try:
         yield
     except (KeyError, TypeError, IndexError, AttributeError, OverflowError, ValueError) as error:
         if isinstance(error, CorruptDataError):
             raise
-        raise CorruptDataError("the page index of the file is broken") from error
+        raise CorruptDataError(message) from error
 
 
 def _column_pages(
@@ -213,7 +213,8 @@ def _column_pages(
     return ColumnPages(offset, size, first_row, dictionary, metadata, elements)
 
 
-def _read_footer(source: pa.NativeFile, size_bytes: int) -> Struct | None:
+def read_footer(source: pa.NativeFile, size_bytes: int) -> Struct | None:
+    """The decoded footer of an open file; None when it is too long to be decoded here."""
     tail = source.read_at(_TAIL_BYTES, size_bytes - _TAIL_BYTES)
     length = int.from_bytes(tail[:4], "little")
     if tail[4:] != MAGIC or length > min(FOOTER_BYTES_MAX, size_bytes - _TAIL_BYTES):

@@ -40,6 +40,7 @@ from tableformat.files.parquet_check import (
     check_row_count,
     check_stored_ids,
 )
+from tableformat.files.parquet_chunk_metadata import statistics_can_be_read
 from tableformat.files.parquet_chunk_reader import ChunkReader, parquet_file
 from tableformat.files.parquet_columns import (
     FileColumn,
@@ -112,7 +113,7 @@ def read_data_file(
         plan = RowProjector(data_file, schema, spec, columns, sequence_number, positions=positions)
         footer = reader.metadata
         groups: Sequence[int] = range(footer.num_row_groups)
-        if row_group_filter is not None:
+        if row_group_filter is not None and statistics_can_be_read(source, footer):
             with as_corrupt(location):
                 groups = matching_row_groups(
                     footer, data_file, columns, schema.fields, row_group_filter

@@ -53,7 +53,9 @@ def _read_all(data: bytes) -> pa.Table:
     store = MemoryObjectStore()
     store.put(LOCATION, data)
     spec = UNPARTITIONED_PARTITION_SPEC
-    batches = read_data_file(store, _entry(len(data)), schema=SCHEMA, spec=spec)
+    batches = read_data_file(
+        store, _entry(len(data)), schema=SCHEMA, spec=spec, row_group_filter=lambda _: True
+    )
     return pa.Table.from_batches(list(batches))
 
 
