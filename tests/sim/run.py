@@ -5,15 +5,19 @@ from __future__ import annotations
 import argparse
 import logging
 import multiprocessing
+import random
 import subprocess
 import sys
 import time
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
+from typing import Any
 
 from tests.support.sim_run import SeedResult, run_seed
+from tests.support.sim_world import Profile
 
 DETERMINISM_EVERY = 50
 SEEDS_PER_PROCESS = 500  # bounds what a long run may pile up in one process
@@ -104,7 +108,7 @@ def main(arguments: list[str] | None = None) -> int:
         for seed in range(options.seed, options.seed + options.seeds)
     ]
     end = None if options.minutes is None else begin + options.minutes * 60
-    for job, ran in _run_all(jobs, options.jobs, end):
+    for job, ran in run_all(jobs, options.jobs, end):
         if totals.add(ran, job) and not options.keep_going:
             break
     totals.report(time.monotonic() - begin)
@@ -123,36 +127,68 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _run_all(jobs: list[Job], processes: int, end: float | None) -> Iterator[tuple[Job, Ran]]:
-    """The jobs that begin before `end`, in their order whichever process ran them."""
-    if processes <= 1:
-        _quiet()
-        for job in jobs:
-            if end is not None and time.monotonic() > end:
-                return
-            yield job, _run(job)
-        return
-    waiting: deque[tuple[Job, Future[Ran]]] = deque()
+def run_all(
+    jobs: list[Job], processes: int, end: float | None, run: Callable[[Job], Ran] | None = None
+) -> Iterator[tuple[Job, Ran]]:
+    """The jobs that begin before `end`, in their order whichever process ran them.
+
+    Seeds may end their process: native code aborts. Those that were under way then run again, each
+    in a process of its own, and the one that dies again is a violation.
+    """
+    run = run or _run
     left = iter(jobs)
-    with ProcessPoolExecutor(
+    waiting: deque[tuple[Job, Future[Ran]]] = deque()
+    while True:
+        with _pool(processes) as pool:
+            try:
+                while True:
+                    while len(waiting) < 2 * processes and (end is None or time.monotonic() < end):
+                        job = next(left, None)
+                        if job is None:
+                            break
+                        waiting.append((job, pool.submit(run, job)))
+                    if not waiting:
+                        return
+                    yield waiting[0][0], waiting[0][1].result()
+                    waiting.popleft()
+            except BrokenProcessPool:
+                again = [job for job, _ in waiting]
+                waiting.clear()
+            finally:
+                pool.shutdown(wait=True, cancel_futures=True)
+        for job in again:
+            yield job, _run_alone(job, run)
+
+
+def _pool(processes: int) -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(
         processes,
         mp_context=multiprocessing.get_context("spawn"),
         initializer=_quiet,
         max_tasks_per_child=SEEDS_PER_PROCESS,
-    ) as pool:
+    )
+
+
+def _run_alone(job: Job, run: Callable[[Job], Ran]) -> Ran:
+    with _pool(1) as pool:
         try:
-            while True:
-                while len(waiting) < 2 * processes and (end is None or time.monotonic() < end):
-                    job = next(left, None)
-                    if job is None:
-                        break
-                    waiting.append((job, pool.submit(_run, job)))
-                if not waiting:
-                    return
-                job, future = waiting.popleft()
-                yield job, future.result()
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
+            return pool.submit(run, job).result()
+        except BrokenProcessPool:
+            none: Counter[Any] = Counter()
+            profile = Profile.draw(random.Random(f"{job.seed}/profile"), job.steps)
+            died = SeedResult(
+                seed=job.seed,
+                steps=0,
+                swaps=0,
+                publishes=0,
+                faults=none,
+                outcomes=none,
+                points=none,
+                violation="the process died",
+                log_hash="",
+                profile=profile,
+            )
+            return Ran(died, differs=False, cpu_s=0.0)
 
 
 def _run(job: Job) -> Ran:
