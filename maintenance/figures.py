@@ -13,6 +13,7 @@ from resolver.staging import plan_backlog
 from tableformat.catalog.base import TableState
 from tableformat.commit.history import operation_of, snapshots_by_id, walk_back
 from tableformat.errors import TableError
+from tableformat.spec.decimal_text import parse_decimal
 
 TOTALS = {
     "records": "total-records",
@@ -125,8 +126,7 @@ def counter(snapshot: Snapshot | None, key: str) -> int:
     """A count of a summary; 0 where it is missing or foreign nonsense."""
     if snapshot is None or snapshot.summary is None:
         return 0
-    text = snapshot.summary.additional_properties.get(key, "0")
-    return int(text) if text.isdecimal() else 0
+    return parse_decimal(snapshot.summary.additional_properties.get(key, "0")) or 0
 
 
 def is_rewrite(snapshot: Snapshot) -> bool:

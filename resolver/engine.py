@@ -23,6 +23,7 @@ from pyiceberg.table.metadata import TableMetadata
 from resolver.runner import LocalRunner, Runner
 from tableformat.errors import InvalidInputError
 from tableformat.spec.data_file import DataFile, FileContent
+from tableformat.spec.decimal_text import parse_decimal
 
 EngineName = Literal["auto", "local", "spark"]
 ENGINES: tuple[EngineName, ...] = ("auto", "local", "spark")
@@ -119,6 +120,9 @@ def _number(properties: Mapping[str, str], name: str, default: int) -> int:
     text = properties.get(name)
     if text is None:
         return default
-    if not text.isascii() or not text.isdecimal():
-        raise InvalidInputError("a table property is not a number", property=name, value=repr(text))
-    return int(text)
+    number = parse_decimal(text)
+    if number is None:
+        raise InvalidInputError(
+            "a table property is not a number", property=name, value=repr(text[:80])
+        )
+    return number

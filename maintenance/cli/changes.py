@@ -6,6 +6,7 @@ import click
 
 from maintenance.cli.context import CliContext, parse_columns, pass_context
 from maintenance.cli.row_output import format_option, print_rows
+from tableformat.spec.decimal_text import parse_decimal
 
 
 @click.command("changes")
@@ -51,4 +52,5 @@ def changes(
 
 def _version(text: str | None) -> int | str | None:
     """Digits are a snapshot id; refs with such names are out of reach here."""
-    return int(text) if text is not None and text.isascii() and text.isdigit() else text
+    number = None if text is None else parse_decimal(text)
+    return text if number is None else number

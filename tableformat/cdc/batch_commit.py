@@ -33,6 +33,7 @@ from tableformat.errors import (
     InvalidInputError,
 )
 from tableformat.spec.data_file import DataFile
+from tableformat.spec.decimal_text import parse_decimal
 from tableformat.spec.names import BATCH_ID, MAIN_BRANCH, OTHER_QUERY_BATCH, QUERY_ID
 
 # A head moves when somebody commits; each loss means that someone else has got ahead. Forty losses
@@ -196,6 +197,9 @@ def _batch_in(properties: Mapping[str, str], query_id: str, snapshot_id: int) ->
         text = properties.get(BATCH_ID, text)
     if text is None:
         return None
-    if not text.isdecimal():
-        raise CorruptDataError("a batch id is not a number", snapshot_id=snapshot_id, value=text)
-    return int(text)
+    batch_id = parse_decimal(text)
+    if batch_id is None:
+        raise CorruptDataError(
+            "a batch id is not a number", snapshot_id=snapshot_id, value=repr(text[:80])
+        )
+    return batch_id

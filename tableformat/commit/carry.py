@@ -23,6 +23,7 @@ from pyiceberg.table.snapshots import Snapshot
 from tableformat.commit.changeset import Changeset, Fence
 from tableformat.commit.history import walk_back
 from tableformat.errors import FencedError
+from tableformat.spec.decimal_text import parse_decimal
 from tableformat.spec.names import (
     BATCH_ID,
     CARRIED,
@@ -140,11 +141,11 @@ def check_fence(fence: Fence | None, carried: Carried, *, branch: str) -> None:
 
 def _tokens(summary: Mapping[str, str]) -> dict[str, int]:
     tokens = {
-        key.removeprefix(_TOKEN_OF): int(value)
+        key.removeprefix(_TOKEN_OF): token
         for key, value in summary.items()
-        if key.startswith(_TOKEN_OF) and value.isdecimal()
+        if key.startswith(_TOKEN_OF) and (token := parse_decimal(value)) is not None
     }
-    name, token = summary.get(FENCE_NAME), summary.get(FENCE_TOKEN)
-    if name is not None and token is not None and token.isdecimal():
-        tokens[name] = max(int(token), tokens.get(name, 0))
+    name, own = summary.get(FENCE_NAME), parse_decimal(summary.get(FENCE_TOKEN, ""))
+    if name is not None and own is not None:
+        tokens[name] = max(own, tokens.get(name, 0))
     return tokens

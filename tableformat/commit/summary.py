@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 
 from tableformat.spec.data_file import DataFile, FileContent
+from tableformat.spec.decimal_text import parse_decimal
 
 # total key: (key that adds to it, key that takes from it)
 TOTALS: Mapping[str, tuple[str, str]] = {
@@ -75,10 +76,10 @@ def _totals(counts: Mapping[str, int], parent: Snapshot | None) -> dict[str, str
     """Totals after the commit; one that the parent does not know stays unknown, as in Java."""
     totals: dict[str, str] = {}
     for total, (plus, minus) in TOTALS.items():
-        before = "0" if parent is None else _property(parent, total)
-        if before is None or not before.isdecimal():
+        before = 0 if parent is None else parse_decimal(_property(parent, total) or "")
+        if before is None:
             continue
-        after = int(before) + counts.get(plus, 0) - counts.get(minus, 0)
+        after = before + counts.get(plus, 0) - counts.get(minus, 0)
         if after >= 0:
             totals[total] = str(after)
     return totals

@@ -30,6 +30,7 @@ from tableformat.files.avro_records import (
 )
 from tableformat.files.avro_values import MalformedAvroError, describe_malformed
 from tableformat.spec.data_file import DataFile, EntryStatus, FileContent, ManifestEntry
+from tableformat.spec.decimal_text import parse_decimal
 from tableformat.spec.manifest_file import (
     MANIFEST_CONTENT_NAMES,
     UNKNOWN_COUNT,
@@ -166,10 +167,11 @@ def data_file_problem(file: DataFile) -> str | None:
 
 def _check_header(metadata: Mapping[str, str], manifest: ManifestFile) -> None:
     """Compare the header with the manifest list; keys that old writers leave out are not needed."""
-    version = metadata.get("format-version", "1")
-    if not version.isdecimal() or int(version) < 1:
-        raise MalformedAvroError(f"format-version is {version[:20]!r}")
-    if int(version) > FORMAT_VERSION_MAX:
+    text = metadata.get("format-version", "1")
+    version = parse_decimal(text)
+    if version is None or version < 1:
+        raise MalformedAvroError(f"format-version is {text[:20]!r}")
+    if version > FORMAT_VERSION_MAX:
         raise UnsupportedError(
             "cannot read a manifest of a later format version",
             location=manifest.manifest_path,

@@ -43,6 +43,7 @@ from pyiceberg.types import (
 )
 
 from tableformat.errors import InvalidInputError
+from tableformat.spec.decimal_text import parse_decimal
 from tableformat.spec.names import USER_FIELD_ID_MAX
 
 _DEFAULT_MODE = "truncate(16)"
@@ -119,11 +120,12 @@ def _mode_of(path: tuple[str, ...], index: int, properties: Mapping[str, str]) -
         if name in properties:
             return parse_mode(properties[name], name)
     text = properties.get(_INFERRED_MAX_PROPERTY, "100")
-    if not text.isdecimal():
+    columns_max = parse_decimal(text)
+    if columns_max is None:
         raise InvalidInputError(
-            "property must be a number", property=_INFERRED_MAX_PROPERTY, value=text
+            "property must be a number", property=_INFERRED_MAX_PROPERTY, value=text[:80]
         )
-    return parse_mode(_DEFAULT_MODE if index < int(text) else "none", _DEFAULT_MODE_PROPERTY)
+    return parse_mode(_DEFAULT_MODE if index < columns_max else "none", _DEFAULT_MODE_PROPERTY)
 
 
 def _primitive(field: NestedField) -> PrimitiveType:

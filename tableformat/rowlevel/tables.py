@@ -12,6 +12,7 @@ from tableformat.environment import Environment
 from tableformat.errors import InvalidInputError, NotFoundError, UnsupportedError
 from tableformat.rowlevel.context import TableVersion
 from tableformat.rowlevel.statement import Statement, table_parts, to_sql
+from tableformat.spec.decimal_text import parse_decimal
 from tableformat.spec.names import MAIN_BRANCH
 from tableformat.table_scan import Scan, new_scan
 
@@ -210,6 +211,7 @@ def _versioned(environment: Environment, state: TableState, version: exp.Expr) -
 
 
 def _version_number(text: str, state: TableState) -> int:
-    if not text.isdecimal():
-        raise InvalidInputError(f"not a version of a table: {text}", table=state.name)
-    return int(text)
+    number = parse_decimal(text)
+    if number is None:
+        raise InvalidInputError(f"not a version of a table: {text[:80]}", table=state.name)
+    return number

@@ -31,6 +31,7 @@ from tableformat.scan.row_filter import parse_filter
 from tableformat.spark.source_filters import scan_filter
 from tableformat.spark.source_options import CHANGES, SourceOptions
 from tableformat.spark.types import to_spark_batch, to_spark_schema
+from tableformat.spec.decimal_text import parse_decimal
 from tableformat.store.base import ObjectStore
 from tableformat.table_scan import new_scan
 
@@ -241,7 +242,8 @@ def load(options: SourceOptions) -> tuple[Environment, TableState]:
 
 def version(text: str | None) -> int | str | None:
     """Digits are a snapshot id, anything else is a branch or tag."""
-    return int(text) if text is not None and text.isascii() and text.isdigit() else text
+    number = None if text is None else parse_decimal(text)
+    return text if number is None else number
 
 
 def refuse(values: OptionValues, names: Sequence[str], why: str) -> None:
