@@ -40,13 +40,13 @@ class Setting:
         self.log = FencedLog(folder / "fenced.log")
         self.log_path = folder / "fenced.log"
 
-    def manager(self) -> LeaseManager:
+    def manager(self, lease_ms: int = LEASE_MS) -> LeaseManager:
         return open_lock(
             self.url,
             clock=RealClock(),
             ids=RandomIds(),
             properties=self.properties,
-            lease_ms=LEASE_MS,
+            lease_ms=lease_ms,
         )
 
     @contextmanager
@@ -104,7 +104,7 @@ def test_killed_holder_is_replaced_within_lease_and_one_second(setting: Setting)
 
 
 def test_stopped_holder_does_nothing_after_it_was_replaced(setting: Setting) -> None:
-    manager = setting.manager()
+    manager = setting.manager(lease_ms=30_000)  # a busy machine must not take it from the successor
     with setting.worker("hold") as zombie:
         assert line(zombie) == "held 1"
         time.sleep(0.1)
@@ -166,7 +166,7 @@ def test_terminated_database_backends_never_make_two_holders(tmp_path: Path) -> 
 
 def test_holder_whose_backends_are_terminated_keeps_its_lease(tmp_path: Path) -> None:
     setting = Setting("postgresql", tmp_path)
-    manager = setting.manager()
+    manager = setting.manager(lease_ms=3_000)
     with manager.hold(setting.name, task="resolve") as lease, terminating_backends(every_ms=100):
         for _ in range(30):
             time.sleep(0.1)
@@ -178,7 +178,7 @@ def test_holder_whose_backends_are_terminated_keeps_its_lease(tmp_path: Path) ->
 def test_lease_in_unreachable_database_is_lost_locally(tmp_path: Path) -> None:
     """Nobody can renew: the holder must stop by its own clock before anyone else may start."""
     setting = Setting("postgresql", tmp_path)
-    manager = setting.manager()
+    manager = setting.manager(lease_ms=3_000)
     with manager.hold(setting.name, task="resolve") as lease:
         with psycopg.connect(libpq_url(postgres_url()), autocommit=True) as connection:
             connection.execute("ALTER TABLE icefold_lock RENAME TO icefold_lock_away")
