@@ -4,7 +4,10 @@ Nothing in Parquet notices a flipped bit in a footer: other statistics hide row 
 filter, another field id or type gives other values, and Arrow aborts the process when the levels of
 a changed schema contradict a column's histograms. So our files carry a CRC-32 of the footer's
 bytes, in which the eight hexadecimal digits of the checksum itself count as zeros. Other readers
-ignore it. On disk: never change.
+ignore it.
+
+The footer also names its file. Tools that make other files of ours may take over what they found in
+the footer; what it says of another file does not count. On disk: never change.
 """
 
 from __future__ import annotations
@@ -17,12 +20,16 @@ import pyarrow.parquet as pq
 from tableformat.errors import CorruptDataError
 from tableformat.files.parquet_chunk_checksums import CHUNK_CHECKSUMS_KEY
 from tableformat.files.tapped_source import TappedSource, read_range
+from tableformat.files.thrift_compact import decode_struct, encode_struct
 
 FOOTER_CHECKSUM_KEY = "icefold.footer-crc32"
+FILE_NAME_KEY = "icefold.file-name"
 NO_CHECKSUM = b"00000000"
 TAIL_BYTES = 8  # length of the footer, magic
 _BINARY_FIELD = b"\x18"  # Thrift: the next field of a struct, a string
 _KEYS = (FOOTER_CHECKSUM_KEY, CHUNK_CHECKSUMS_KEY)  # a file has both or none
+_FILE_KEY_VALUES = 5  # field id of parquet.thrift
+_MAGIC = b"PAR1"
 
 
 class FooterReads:
@@ -41,19 +48,25 @@ class FooterReads:
         """What Arrow is to read the footer from."""
         return TappedSource(self._source, lambda data, at: self._reads.append((at, data)))
 
-    def check(self, footer: pq.FileMetaData) -> None:
+    def checked(self, footer: pq.FileMetaData, location: str) -> pq.FileMetaData:
         """Hold the footer's bytes against their checksum, where the file has one.
+
+        Returns:
+            The footer; without what it says of another file.
 
         Raises:
             CorruptDataError: They differ, or the damage is such that no checksum is found.
         """
         size_bytes = int.from_bytes(self._at_end(TAIL_BYTES, TAIL_BYTES)[:4], "little")
         text = self._at_end(TAIL_BYTES + size_bytes, size_bytes)
-        stored = (footer.metadata or {}).get(FOOTER_CHECKSUM_KEY.encode())
+        values = footer.metadata or {}
+        if values.get(FILE_NAME_KEY.encode(), file_name(location)) != file_name(location):
+            return _without_values(text)
+        stored = values.get(FOOTER_CHECKSUM_KEY.encode())
         if stored is None:
             if any(key.encode() + _BINARY_FIELD in text for key in _KEYS):
                 raise CorruptDataError("the footer has lost its checksum")
-            return
+            return footer
         at = place_of_value(text, FOOTER_CHECKSUM_KEY, stored)
         found = footer_checksum(text, at) if at >= 0 and len(stored) == len(NO_CHECKSUM) else b""
         if found != stored:
@@ -62,6 +75,7 @@ class FooterReads:
                 expected=stored.decode("ascii", "replace"),
                 found=found.decode(),
             )
+        return footer
 
     def _at_end(self, before_end: int, size: int) -> bytes:
         start = self._size_bytes - before_end
@@ -69,6 +83,19 @@ class FooterReads:
             if position <= start and start + size <= position + len(data):
                 return data[start - position : start - position + size]
         return read_range(self._source, start, size)
+
+
+def file_name(location: str) -> bytes:
+    """The last part of a file's location, by which its footer names it."""
+    return location.rsplit("/", 1)[-1].encode()
+
+
+def _without_values(text: bytes) -> pq.FileMetaData:
+    footer, _ = decode_struct(text)
+    footer.pop(_FILE_KEY_VALUES, None)
+    encoded = encode_struct(footer)
+    tail = len(encoded).to_bytes(4, "little") + _MAGIC
+    return pq.read_metadata(pa.BufferReader(_MAGIC + encoded + tail))
 
 
 def place_of_value(footer: bytes | bytearray, key: str, value: bytes) -> int:

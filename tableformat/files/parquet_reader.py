@@ -272,7 +272,7 @@ def open_parquet(source: pa.NativeFile, data_file: DataFile) -> pq.ParquetFile:
         tapped = reads.tapped()
         with tapped.errors():
             footer = parquet_file(tapped).metadata
-        reads.check(footer)
+        footer = reads.checked(footer, data_file.file_path)
         reader = parquet_file(source, footer)
         check_row_count(reader.metadata, data_file)
     return reader

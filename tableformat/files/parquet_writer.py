@@ -17,6 +17,7 @@ from pyiceberg.types import BooleanType
 
 from tableformat.errors import InternalError, StoreUnavailableError
 from tableformat.files.parquet_checksummed_output import ChecksummedOutput
+from tableformat.files.parquet_footer_checksum import FILE_NAME_KEY, file_name
 from tableformat.files.parquet_metrics import FileMetrics, count_nans, file_metrics, leaves_of
 from tableformat.files.parquet_options import ParquetOptions
 from tableformat.files.parquet_schema import stored_rows, stored_schema
@@ -112,7 +113,9 @@ class ParquetFileWriter:
         """
         writer = self._open_writer
         writer.add_key_value_metadata(
-            self._counts.metadata() | self._output.begin_footer(self._counts.chunk_count)
+            self._counts.metadata()
+            | {FILE_NAME_KEY: file_name(self.location).decode()}
+            | self._output.begin_footer(self._counts.chunk_count)
         )
         self._guard(writer.close)
         footer = writer.writer.metadata

@@ -75,7 +75,7 @@ def chunks_of(footer: pq.FileMetaData) -> list[tuple[int, int]]:
     return found
 
 
-def read_some(files: DataFiles, file: DataFile, count: int) -> pa.RecordBatch:
+def read_some(files: DataFiles, file: DataFile, count: int, of: int = COUNT) -> pa.RecordBatch:
     """Rows by position: `count` of them, which may be too many for single pages."""
     entry = ManifestEntry(
         status=EntryStatus.ADDED,
@@ -88,7 +88,7 @@ def read_some(files: DataFiles, file: DataFile, count: int) -> pa.RecordBatch:
     try:
         return rows.read(
             entry,
-            np.arange(0, COUNT, COUNT // count),
+            np.arange(0, of, of // count),
             schema=files.schema,
             spec=UNPARTITIONED_PARTITION_SPEC,
         )
@@ -276,3 +276,17 @@ def test_lost_checksum_of_the_footer_is_noticed(name: str) -> None:
         assert footer_of(other).metadata is None
     with pytest.raises(CorruptDataError, match="lost its checksum"):
         files.read(files.replace(file, other))
+
+
+@pytest.mark.parametrize("count", [20, COUNT])
+def test_file_that_another_tool_made_of_ours_is_read(count: int) -> None:
+    """pyarrow takes the metadata of a file over into the next."""
+    files, file, data = written()
+    taken_over = pq.read_table(io.BytesIO(data)).slice(0, count)
+    assert FOOTER_CHECKSUM_KEY.encode() in taken_over.schema.metadata
+    other = files.foreign(taken_over, options={"row_group_size": 15})
+    assert other.file_path != file.file_path
+    assert files.read(other, row_group_filter=lambda _: True).to_pylist() == (
+        TABLE.slice(0, count).to_pylist()
+    )
+    assert read_some(files, other, 10, count).num_rows == 10
