@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
@@ -108,7 +109,9 @@ def test_stopped_holder_does_nothing_after_it_was_replaced(setting: Setting) -> 
     with setting.worker("hold") as zombie:
         assert line(zombie) == "held 1"
         time.sleep(0.1)
-        zombie.send_signal(signal.SIGSTOP)
+        with setting.log_path.open("a+") as log:  # stopped while it writes, it would keep the log
+            fcntl.flock(log, fcntl.LOCK_EX)
+            zombie.send_signal(signal.SIGSTOP)
         with manager.hold(setting.name, task="take over", timeout_ms=30_000) as lease:
             assert lease.token == 2
             assert setting.log.step(lease.token, "successor")
@@ -178,7 +181,7 @@ def test_holder_whose_backends_are_terminated_keeps_its_lease(tmp_path: Path) ->
 def test_lease_in_unreachable_database_is_lost_locally(tmp_path: Path) -> None:
     """Nobody can renew: the holder must stop by its own clock before anyone else may start."""
     setting = Setting("postgresql", tmp_path)
-    manager = setting.manager(lease_ms=3_000)
+    manager = setting.manager()
     with manager.hold(setting.name, task="resolve") as lease:
         with psycopg.connect(libpq_url(postgres_url()), autocommit=True) as connection:
             connection.execute("ALTER TABLE icefold_lock RENAME TO icefold_lock_away")
