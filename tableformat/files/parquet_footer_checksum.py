@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from tableformat.errors import CorruptDataError
 from tableformat.files.parquet_chunk_checksums import CHUNK_CHECKSUMS_KEY
 from tableformat.files.tapped_source import TappedSource, read_range
-from tableformat.files.thrift_compact import decode_struct, encode_struct
+from tableformat.files.thrift_compact import BINARY, decode_struct, encode_struct
 
 FOOTER_CHECKSUM_KEY = "icefold.footer-crc32"
 FILE_NAME_KEY = "icefold.file-name"
@@ -28,7 +28,8 @@ NO_CHECKSUM = b"00000000"
 TAIL_BYTES = 8  # length of the footer, magic
 _BINARY_FIELD = b"\x18"  # Thrift: the next field of a struct, a string
 _KEYS = (FOOTER_CHECKSUM_KEY, CHUNK_CHECKSUMS_KEY)  # a file has both or none
-_FILE_KEY_VALUES = 5  # field id of parquet.thrift
+_STRUCT_END = b"\x00"
+_FILE_KEY_VALUES, _KEY, _VALUE = 5, 1, 2  # field ids of parquet.thrift
 _MAGIC = b"PAR1"
 
 
@@ -104,9 +105,9 @@ def place_of_value(footer: bytes | bytearray, key: str, value: bytes) -> int:
     The last place that looks like it: names and statistics of columns, which may hold anything,
     come before.
     """
-    before = key.encode() + _BINARY_FIELD + _varint(len(value))
-    at = footer.rfind(before + value)
-    return at if at < 0 else at + len(before)
+    key_value = encode_struct({_KEY: (BINARY, key.encode()), _VALUE: (BINARY, value)})
+    at = footer.rfind(key_value)
+    return at if at < 0 else at + len(key_value) - len(value) - len(_STRUCT_END)
 
 
 def footer_checksum(footer: bytes | bytearray, at: int) -> bytes:
@@ -114,12 +115,3 @@ def footer_checksum(footer: bytes | bytearray, at: int) -> bytes:
     view = memoryview(footer)
     begin = zlib.crc32(NO_CHECKSUM, zlib.crc32(view[:at]))
     return b"%08x" % zlib.crc32(view[at + len(NO_CHECKSUM) :], begin)
-
-
-def _varint(value: int) -> bytes:
-    out = bytearray()
-    while value > 127:
-        out.append(value & 127 | 128)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
