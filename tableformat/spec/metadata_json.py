@@ -11,6 +11,7 @@ The decoder trusts nothing. Limits and rules:
 | gzip growing more than `GZIP_RATIO_MAX`-fold        | `CorruptDataError`             |
 | nested deeper than `JSON_DEPTH_MAX`                 | `CorruptDataError`             |
 | a key twice in one object, NaN, not JSON            | `CorruptDataError`             |
+| a checksum (`metadata_checksum`) of other bytes     | `CorruptDataError`             |
 | format version above 3, a type or default we cannot read | `UnsupportedError`        |
 | anything the rules in `metadata_rules` refuse       | `CorruptDataError`             |
 
@@ -36,6 +37,7 @@ from pyiceberg.typedef import IcebergBaseModel
 
 from tableformat.errors import CorruptDataError, InvalidInputError, TableError, UnsupportedError
 from tableformat.spec.json_texts import remember_text, text_of, texts_of
+from tableformat.spec.metadata_checksum import CHECKSUM_KEY, check_checksum, with_checksum
 from tableformat.spec.metadata_models import (
     METADATA_MODELS,
     AnyStatisticsFile,
@@ -128,8 +130,8 @@ def metadata_suffix(metadata: TableMetadata) -> str:
 
 
 def encode_metadata_file(metadata: TableMetadata, *, location: str) -> bytes:
-    """The bytes of a metadata file: gzip if its name says so."""
-    data = encode_metadata(metadata)
+    """The bytes of a metadata file, with a checksum: gzip if its name says so."""
+    data = with_checksum(encode_metadata(metadata))
     return gzip.compress(data, mtime=0) if location.endswith(GZIP_SUFFIX) else data
 
 
@@ -150,7 +152,10 @@ def decode_metadata(data: bytes, *, location: str) -> TableMetadata:
     Cost: bounded memory, about twenty times the JSON's size. No I/O.
     """
     try:
-        raw = parse_json(_plain(data))
+        plain = _plain(data)
+        raw = parse_json(plain)
+        if CHECKSUM_KEY in raw:
+            check_checksum(plain)
     except TableError as error:
         raise error.with_context(location=location) from error.__cause__
     except RecursionError as error:
@@ -258,6 +263,7 @@ def _format_version(raw: Mapping[str, Any]) -> int:
 
 def _build(raw: dict[str, Any], version: int) -> TableMetadata:
     fields = dict(raw)
+    fields.pop(CHECKSUM_KEY, None)  # it is about the bytes
     fields["snapshots"] = [decode_snapshot(one, version) for one in raw.get("snapshots") or ()]
     fields["statistics"] = [_statistics(one) for one in raw.get("statistics") or ()]
     for key in ("refs", "snapshot-log", "metadata-log", "partition-statistics", "properties"):

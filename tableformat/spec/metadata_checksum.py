@@ -1,0 +1,40 @@
+"""A checksum of a metadata file, as the last member of its JSON object.
+
+A flipped bit in JSON is often JSON still: another field id, and a column reads as nulls; another
+property, and a table behaves otherwise. So the files that icefold writes end with a CRC-32 of all
+bytes before that member, as eight hexadecimal digits. Other writers drop the member with the rest
+of the file that they replace, and other readers ignore it. On disk: never change.
+"""
+
+from __future__ import annotations
+
+import zlib
+
+from tableformat.errors import CorruptDataError
+
+CHECKSUM_KEY = "icefold.crc32"
+_MEMBER_BYTES = len(f',"{CHECKSUM_KEY}":"00000000"}}')
+
+
+def with_checksum(data: bytes) -> bytes:
+    """A JSON object of at least one member, with its checksum."""
+    begin = memoryview(data)[:-1]
+    return b"".join((begin, _member(begin)))
+
+
+def check_checksum(data: bytes) -> None:
+    """Check the bytes of a JSON object that has a checksum.
+
+    Raises:
+        CorruptDataError: They are not what was written.
+    """
+    begin, member = memoryview(data)[:-_MEMBER_BYTES], data[-_MEMBER_BYTES:]
+    if member != _member(begin):
+        raise CorruptDataError(
+            "table metadata does not match its checksum",
+            action=f"restore the file; if it was changed by hand, take {CHECKSUM_KEY!r} out of it",
+        )
+
+
+def _member(begin: memoryview) -> bytes:
+    return b',"%s":"%08x"}' % (CHECKSUM_KEY.encode(), zlib.crc32(begin))
