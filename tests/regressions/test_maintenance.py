@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections import Counter
 from pathlib import Path
@@ -25,6 +24,7 @@ from tests.support.raw_rows import raw_rows
 from tests.support.row_model import assert_holds, head_id, scanned_rows
 from tests.support.staged_tables import BASE, SCHEMA, keys, rows_of
 from tests.support.table_folders import folder_of, opened_again
+from tests.support.table_metadata import edit_metadata
 
 HOUR_MS = 3_600_000
 OLD = RemoveOrphansOptions(older_than_ms=2 * HOUR_MS)
@@ -81,10 +81,12 @@ def aliases(table):
     change = Changeset(kind=CommitKind.APPEND, added_data_files=tuple(spelled))
     commit(table.environment, table.identifier, change)
     path = Path(table.refresh().metadata_location.removeprefix("file://"))
-    metadata = json.loads(path.read_text())
-    for snapshot in metadata["snapshots"]:
-        snapshot["manifest-list"] = snapshot["manifest-list"].replace("file:///", "file:/")
-    path.write_text(json.dumps(metadata))
+
+    def spell(metadata):
+        for snapshot in metadata["snapshots"]:
+            snapshot["manifest-list"] = snapshot["manifest-list"].replace("file:///", "file:/")
+
+    edit_metadata(path, spell)
     return opened_again(table)
 
 
@@ -176,9 +178,8 @@ def victim(tmp_path):
 def poison(table, **properties):
     """Rewrite the current metadata file as somebody with access to the bucket might."""
     path = Path(table.refresh().metadata_location.removeprefix("file://"))
-    metadata = json.loads(path.read_text())
-    metadata["properties"] |= {name.replace("_", "."): value for name, value in properties.items()}
-    path.write_text(json.dumps(metadata))
+    named = {name.replace("_", "."): value for name, value in properties.items()}
+    edit_metadata(path, lambda metadata: metadata["properties"].update(named))
     return opened_again(table)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
@@ -16,6 +18,7 @@ from pyiceberg.table.update import AddSnapshotUpdate, SetSnapshotRefUpdate, Tabl
 from pyiceberg.types import LongType, NestedField, StringType
 
 from tableformat.catalog.base import Catalog, Identifier, TableState
+from tableformat.spec.metadata_checksum import CHECKSUM_KEY
 from tableformat.spec.metadata_json import decode_metadata
 
 TABLE_UUID = "6d2b6a5e-0c4f-4e3c-9a52-5f2f1d6c9a11"
@@ -81,6 +84,14 @@ def metadata_of(count: int = 2, /, **fields: Any) -> TableMetadata:
     """`raw_metadata`, decoded."""
     data = json.dumps(raw_metadata(count, **fields)).encode()
     return decode_metadata(data, location="memory://warehouse/t/metadata/v.metadata.json")
+
+
+def edit_metadata(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """Change a metadata file by hand, as somebody who knows of its checksum would."""
+    metadata = json.loads(path.read_bytes())
+    metadata.pop(CHECKSUM_KEY, None)
+    change(metadata)
+    path.write_text(json.dumps(metadata))
 
 
 def next_snapshot(metadata: TableMetadata, branch: str = "main", **fields: Any) -> Snapshot:

@@ -29,6 +29,7 @@ from maintenance.tasks.remove_orphans import remove_orphans
 from resolver import resolve
 from tableformat.errors import InvalidInputError, TableError
 from tests.support.goals import goal
+from tests.support.table_metadata import edit_metadata
 
 NAME = "t.rows"
 SCHEMA = pa.schema([("id", pa.int64()), ("region", pa.string())])
@@ -115,12 +116,6 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 # -- artefacts: each takes a location and changes files on disk ------------------------------------
 
 
-def in_metadata(place: Place, change: Callable[[dict[str, Any]], None]) -> None:
-    metadata = json.loads(place.metadata_file.read_bytes())
-    change(metadata)
-    place.metadata_file.write_text(json.dumps(metadata))
-
-
 def head_list(place: Place, branch: str) -> Path:
     metadata = json.loads(place.metadata_file.read_bytes())
     head = metadata["refs"][branch]["snapshot-id"]
@@ -163,7 +158,7 @@ def in_manifests(
 
 
 def table_location(place: Place, location: str) -> None:
-    in_metadata(place, lambda metadata: metadata.update(location=location))
+    edit_metadata(place.metadata_file, lambda metadata: metadata.update(location=location))
 
 
 def manifest_list(place: Place, location: str) -> None:
@@ -171,7 +166,7 @@ def manifest_list(place: Place, location: str) -> None:
         for snapshot in metadata["snapshots"]:
             snapshot["manifest-list"] = location
 
-    in_metadata(place, change)
+    edit_metadata(place.metadata_file, change)
 
 
 def manifest(place: Place, location: str) -> None:
@@ -197,8 +192,9 @@ def equality_delete(place: Place, location: str) -> None:
 
 
 def data_path(place: Place, location: str) -> None:
-    in_metadata(
-        place, lambda metadata: metadata["properties"].update({"write.data.path": location})
+    edit_metadata(
+        place.metadata_file,
+        lambda metadata: metadata["properties"].update({"write.data.path": location}),
     )
 
 
