@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -18,9 +18,10 @@ from tests.support.sim_schema import AMOUNT, ID, REGION, Column, Named, Row, Tab
 
 ARROW = {"int": pa.int32(), "long": pa.int64(), "string": pa.string()}
 ICEBERG = {"int": IntegerType(), "long": LongType(), "string": StringType()}
-# Two names per lasting column. Extra columns come back under their names with other field ids.
+# Two names per lasting column. Extra columns come back under their names with other field ids, and
+# other types.
 NAMES = {ID: ("id", "key"), REGION: ("region", "area"), AMOUNT: ("amount", "total")}
-EXTRAS = {"x0": "int", "x1": "string", "x2": "int"}
+EXTRAS = {"x0": ("int", "long", "string"), "x1": ("string",), "x2": ("int",)}
 PARTITIONS: tuple[tuple[int, str], ...] = (
     (ID, "bucket[2]"),
     (ID, "bucket[3]"),
@@ -149,7 +150,7 @@ def _on_extra(rng: random.Random, schema: TableSchema, column: Column) -> Statem
             used = [column]
             drawn = (f"{name} = {value!r}", {}, lambda row: row[name] == value, None)
         case 1:
-            used = [column, schema.by_id[AMOUNT]]
+            used = [replace(column, kind="any"), schema.by_id[AMOUNT]]
             drawn = (f"{name} IS NULL", rich, lambda row: row[name] is None, _richer(amount))
         case _:
             used = [column, schema.by_id[AMOUNT]]
@@ -206,8 +207,8 @@ def draw_schema_edit(rng: random.Random, schema: TableSchema) -> SchemaEdit:
 
 
 def _add(rng: random.Random, name: str) -> SchemaEdit:
-    kind = EXTRAS[name]
-    default = rng.choice([None, 7 if kind == "int" else "p"])
+    kind = rng.choice(EXTRAS[name])
+    default = rng.choice([None, "p" if kind == "string" else 7])
     required = default is not None and rng.random() < 0.4
     return SchemaEdit(
         f"add {name} {kind} default {default} required {required}",

@@ -58,6 +58,7 @@ class Operation:
     rows: tuple[Row, ...] = ()
     keys: frozenset[int] = frozenset()
     typed: dict[str, str] = field(default_factory=dict)
+    replaced: tuple[Row, ...] = ()  # given, too, and not there any more at its end
     ids: list[int] = field(default_factory=list)
     outcome: str = "running"
     becomes: Callable[[Named], Named | None] | None = None
@@ -75,8 +76,9 @@ class Operation:
         if not schema.takes(self.typed):
             return None
         rows = self.rows if rows is None else rows
-        bound = schema.bound(list(self.typed)[: len(rows[0])] if rows else (), rows)
-        return None if bound is None else [schema.row(row) for row in bound]
+        given = (*rows, *self.replaced)
+        bound = schema.bound(list(self.typed)[: len(given[0])] if given else (), given)
+        return None if bound is None else [schema.row(row) for row in bound[: len(rows)]]
 
 
 Identities = dict[int, tuple[Row, int]]  # by row id: the row, and its last update

@@ -18,7 +18,14 @@ Row = tuple[Any, ...]
 Named = dict[str, Any]
 ID, REGION, AMOUNT = 1, 2, 3  # field ids of the columns that are always there, in this order
 _PARQUET_ID = b"PARQUET:field_id"
+_INT_MAX = (1 << 31) - 1
 _WIDENINGS = {"int": {"int", "long"}, "long": {"long"}, "string": {"string"}}
+_TAKEN_BY = {
+    "int": {"int", "long"},
+    "long": {"int", "long"},  # by an int if the values fit
+    "string": {"string"},
+    "any": {"int", "long", "string"},
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,20 +71,23 @@ class TableSchema:
         )
 
     def takes(self, typed: Mapping[str, str]) -> bool:
-        """Whether columns of these names and types can be written into it."""
+        """Whether columns of these names and types can be written into it, if the values fit."""
         return all(
-            name in self.by_name and self.by_name[name].kind in _WIDENINGS[kind]
+            name in self.by_name and self.by_name[name].kind in _TAKEN_BY[kind]
             for name, kind in typed.items()
         )
 
     def bound(self, names: Iterable[str], rows: Iterable[Row]) -> list[dict[int, Any]] | None:
-        """Rows given by names as values by field id; None: a null where none may be."""
+        """Rows given by names as values by field id; None: a null, or a number, that cannot be."""
         ids = [self.by_name[name].field_id for name in names]
         given = set(ids)
         filled = {c.field_id: c.write_default for c in self.columns if c.field_id not in given}
         bound = [filled | dict(zip(ids, row, strict=True)) for row in rows]
         required = [c.field_id for c in self.columns if c.required]
-        if any(row[f] is None for row in bound for f in required):
+        ints = [c.field_id for c in self.columns if c.kind == "int"]
+        if any(row[f] is None for row in bound for f in required) or any(
+            abs(row[f] or 0) > _INT_MAX for row in bound for f in ints
+        ):
             return None
         return bound
 
