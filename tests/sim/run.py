@@ -6,6 +6,7 @@ import argparse
 import logging
 import multiprocessing
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -20,6 +21,7 @@ from tests.support.sim_run import SeedResult, run_seed
 from tests.support.sim_world import Profile
 
 DETERMINISM_EVERY = 50
+PROGRESS_EVERY_S = 600
 SEEDS_PER_PROCESS = 500  # bounds what a long run may pile up in one process
 
 
@@ -74,14 +76,17 @@ class Totals:
         print(f"  replay: scripts/sim --seeds 1 --seed {result.seed} --steps {job.steps} --trace")
         return True
 
-    def report(self, wall_s: float) -> None:
-        """The summary."""
-        figures = self.figures
-        print(
-            f"seeds {figures['seeds']}, steps {figures['steps']}, "
+    def __str__(self) -> str:
+        return (
+            f"seeds {self.figures['seeds']}, steps {self.figures['steps']}, "
             f"faults injected {self.faults.total()}, kills (crashes) {self.faults['crash']}, "
             f"violations {len(self.failed)}" + (f": seeds {self.failed}" if self.failed else "")
         )
+
+    def report(self, wall_s: float) -> None:
+        """The summary."""
+        figures = self.figures
+        print(self)
         print(
             f"swaps {figures['swaps']}, publishes {figures['publishes']}, "
             f"run twice {figures['run twice']}"
@@ -108,11 +113,24 @@ def main(arguments: list[str] | None = None) -> int:
         for seed in range(options.seed, options.seed + options.seeds)
     ]
     end = None if options.minutes is None else begin + options.minutes * 60
-    for job, ran in run_all(jobs, options.jobs, end):
-        if totals.add(ran, job) and not options.keep_going:
-            break
+    for each in (signal.SIGINT, signal.SIGTERM):  # in the background, a shell has SIGINT ignored
+        signal.signal(each, signal.default_int_handler)
+    try:
+        _run_into(totals, run_all(jobs, options.jobs, end), keep_going=options.keep_going)
+    except KeyboardInterrupt:
+        print("interrupted")
     totals.report(time.monotonic() - begin)
     return 1 if totals.failed else 0
+
+
+def _run_into(totals: Totals, runs: Iterator[tuple[Job, Ran]], *, keep_going: bool) -> None:
+    begin = told = time.monotonic()
+    for job, ran in runs:
+        if totals.add(ran, job) and not keep_going:
+            return
+        if time.monotonic() - told > PROGRESS_EVERY_S:
+            told = time.monotonic()
+            print(f"{told - begin:.0f} s: {totals}", flush=True)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -201,6 +219,7 @@ def _run(job: Job) -> Ran:
 
 
 def _quiet() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is for the parent, which ends this process
     logging.disable(logging.WARNING)  # rebuilt indexes and the like are what faults are for
 
 
