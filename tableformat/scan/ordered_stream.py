@@ -1,6 +1,8 @@
 """Several producers run ahead on threads; their items come out in the producers' order.
 
-Memory is bounded: each of at most `threads` producers is `AHEAD_MAX` items ahead at most.
+Memory is bounded: each of at most `threads` producers is `AHEAD_MAX` items ahead at most. No thread
+ever waits for the consumer: the interpreter joins all of them before it ends, and a stream that
+somebody left open would keep the process from ending.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ def stream_ordered(
     """All items of the first producer, then of the second, and so on.
 
     Args:
-        producers: Each is called once, on a worker thread, and iterated there.
+        producers: Each is called once and iterated, on worker threads: on one at a time, but not
+            on the same for all of its items.
         threads: How many run at the same time; with 1 everything runs in the caller's thread.
 
     Raises:
@@ -35,7 +38,7 @@ def stream_ordered(
             yield from producer()
         return
     waiting = deque(producers)
-    running: deque[tuple[_Channel[_Item], Future[None]]] = deque()
+    running: deque[_Channel[_Item]] = deque()
     workers: set[int] = set()
     pool = ThreadPoolExecutor(
         threads,
@@ -45,14 +48,11 @@ def stream_ordered(
     try:
         while waiting or running:
             while waiting and len(running) < threads:
-                channel: _Channel[_Item] = _Channel()
-                running.append((channel, pool.submit(channel.fill, waiting.popleft())))
-            channel, future = running[0]
-            yield from channel
-            future.result()
+                running.append(_Channel(pool, waiting.popleft()))
+            yield from running[0]
             running.popleft()
     finally:
-        for channel, _ in running:
+        for channel in running:
             channel.close()
         # A dropped stream is closed by the garbage collector on whatever thread it runs on; one of
         # the stream's own cannot wait for itself.
@@ -60,42 +60,59 @@ def stream_ordered(
 
 
 class _Channel(Generic[_Item]):
-    """A bounded queue between one producer and one consumer; either side may end it."""
+    """A bounded queue between one producer and one consumer; either side may end it.
 
-    def __init__(self) -> None:
+    The producer is run by tasks of the pool. A task ends when the queue is full, and the consumer
+    submits the next one when it takes an item.
+    """
+
+    def __init__(self, pool: ThreadPoolExecutor, producer: Producer[_Item]) -> None:
+        self._pool = pool
+        self._producer = producer
+        self._iterator: Iterator[_Item] | None = None
         self._items: deque[_Item] = deque()
         self._changed = Condition()
         self._finished = False
         self._closed = False
+        self._filling = True
+        self._task: Future[None] = pool.submit(self._fill)
 
-    def fill(self, producer: Producer[_Item]) -> None:
-        """Run the producer to its end, or until the consumer closes."""
+    def _fill(self) -> None:
+        """Produce until the queue is full or the producer ends."""
+        finished = True
         try:
-            for item in producer():
+            if self._iterator is None:
+                self._iterator = self._producer()
+            for item in self._iterator:
                 with self._changed:
-                    self._changed.wait_for(lambda: self._closed or len(self._items) < AHEAD_MAX)
                     if self._closed:
                         return
                     self._items.append(item)
                     self._changed.notify_all()
+                    if len(self._items) >= AHEAD_MAX:
+                        finished = self._filling = False
+                        return
         finally:
-            with self._changed:
-                self._finished = True
-                self._changed.notify_all()
+            if finished:
+                with self._changed:
+                    self._finished = True
+                    self._changed.notify_all()
 
     def close(self) -> None:
         """Tell the producer that nothing more is wanted."""
         with self._changed:
             self._closed = True
             self._items.clear()
-            self._changed.notify_all()
 
     def __iter__(self) -> Iterator[_Item]:
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._finished or bool(self._items))
                 if not self._items:
-                    return
+                    break
                 item = self._items.popleft()
-                self._changed.notify_all()
+                if not (self._filling or self._finished):
+                    self._filling = True
+                    self._task = self._pool.submit(self._fill)
             yield item
+        self._task.result()
