@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from threading import Condition, get_ident
+from threading import Condition
 from typing import Generic, TypeVar
+
+from tableformat.scan.garbage_collection import is_collecting
 
 AHEAD_MAX = 2
 
@@ -31,7 +33,8 @@ def stream_ordered(
 
     Raises:
         Exception: Whatever a producer raises, at its place in the order. When the consumer stops
-            early (`close`), the producers end after their current item, and that is waited for.
+            early (`close`), the producers end after their current item, and that is waited for;
+            but not for those of a stream that the garbage collector found.
     """
     if threads <= 1 or len(producers) <= 1:
         for producer in producers:
@@ -39,12 +42,7 @@ def stream_ordered(
         return
     waiting = deque(producers)
     running: deque[_Channel[_Item]] = deque()
-    workers: set[int] = set()
-    pool = ThreadPoolExecutor(
-        threads,
-        thread_name_prefix="icefold-scan",
-        initializer=lambda: workers.add(get_ident()),
-    )
+    pool = ThreadPoolExecutor(threads, thread_name_prefix="icefold-scan")
     try:
         while waiting or running:
             while waiting and len(running) < threads:
@@ -54,9 +52,9 @@ def stream_ordered(
     finally:
         for channel in running:
             channel.close()
-        # A dropped stream is closed by the garbage collector on whatever thread it runs on; one of
-        # the stream's own cannot wait for itself.
-        pool.shutdown(wait=get_ident() not in workers)
+        # The collector may run on one of the stream's own threads, which cannot wait for itself,
+        # and anywhere in `threading`, whose locks the threads need for their end.
+        pool.shutdown(wait=not is_collecting())
 
 
 class _Channel(Generic[_Item]):

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import gc
+import itertools
 import subprocess
 import sys
 import threading
@@ -122,18 +124,31 @@ def test_failed_load_is_tried_again_by_the_next() -> None:
     assert shared.get("a", lambda: 7) == 7
 
 
-def test_dropped_stream_may_be_closed_on_one_of_its_own_threads() -> None:
-    """As the garbage collector does when it runs there."""
-    dropped, closed = threading.Event(), threading.Event()
+@pytest.mark.parametrize("where", ["a worker of the stream", "another thread"])
+def test_collected_stream_is_closed_and_waits_for_no_thread(where: str) -> None:
+    """The collector may run in a place that such a thread waits for."""
+    dropped, collected, released = (threading.Event() for _ in range(3))
 
-    def closes() -> Iterator[int]:
+    def collect() -> None:
         assert dropped.wait(30)
-        stream.close()
-        closed.set()
-        yield 2
+        gc.collect()
+        collected.set()
 
-    stream = stream_ordered([partial(iter, [0, 1]), closes], threads=2)
-    assert next(stream) == 0
+    def produce() -> Iterator[int]:
+        if where == "a worker of the stream":
+            collect()
+        assert released.wait(30)
+        ended.append(1)
+        yield from itertools.repeat(1)
+
+    ended: list[int] = []
+    kept = [stream_ordered([partial(iter, [0, 1]), produce], threads=2)]
+    kept.append(kept)  # type: ignore[arg-type]
+    assert next(kept[0]) == 0
+    if where == "another thread":
+        threading.Thread(target=collect, daemon=True).start()
+    del kept
     dropped.set()
-    assert closed.wait(30)
-    assert list(stream) == []
+    assert collected.wait(10)
+    assert ended == []
+    released.set()
