@@ -37,7 +37,7 @@ class Target:
     parse: Callable[[bytes], object]
     mutators: Sequence[Mutator]
     errors: tuple[type[Exception], ...] = (CorruptDataError, UnsupportedError)
-    inputs: int = 2_000
+    inputs: int = 10_000
     setup: Callable[[], object] | None = None
     corpus_of: str | None = None
 

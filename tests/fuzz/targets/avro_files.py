@@ -213,5 +213,5 @@ _MUTATORS = (
     *(_change_counts,) * 2,
     _bomb,
 )
-MANIFEST = Target(name="manifest", parse=_parse_manifest, mutators=_MUTATORS, inputs=2_500)
-MANIFEST_LIST = Target(name="manifest_list", parse=_parse_list, mutators=_MUTATORS, inputs=2_500)
+MANIFEST = Target(name="manifest", parse=_parse_manifest, mutators=_MUTATORS, inputs=12_500)
+MANIFEST_LIST = Target(name="manifest_list", parse=_parse_list, mutators=_MUTATORS, inputs=12_500)

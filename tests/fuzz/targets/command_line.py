@@ -94,5 +94,5 @@ COMMAND_LINE = Target(
     mutators=(*TEXT_MUTATORS, *TEXT_MUTATORS, splice, splice, cut, flip_bit, set_bytes),
     errors=(),
     setup=_setup,
-    inputs=40,
+    inputs=200,
 )

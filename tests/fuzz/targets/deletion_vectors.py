@@ -98,7 +98,7 @@ DELETION_VECTOR = Target(
         _many_empty_bitmaps,
     ),
     errors=(CorruptDataError,),
-    inputs=3_000,
+    inputs=15_000,
 )
 
 
@@ -202,5 +202,5 @@ PUFFIN = Target(
             _bomb_footer(rng, data, corpus) if rng.random() < 0.02 else data[:-1]
         ),
     ),
-    inputs=3_000,
+    inputs=15_000,
 )

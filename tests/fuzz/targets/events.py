@@ -133,12 +133,12 @@ DEBEZIUM_JSON = Target(
     parse=_parser("debezium-json", DEBEZIUM),
     mutators=_MUTATORS,
     errors=(InvalidInputError,),
-    inputs=500,
+    inputs=2_500,
 )
 CHANGELOG_JSON = Target(
     name="changelog_json",
     parse=_parser("changelog-json", CHANGELOG),
     mutators=_MUTATORS,
     errors=(InvalidInputError,),
-    inputs=500,
+    inputs=2_500,
 )

@@ -147,15 +147,15 @@ _TEXTS = (*JSON_MUTATORS, *JSON_MUTATORS, *BYTE_MUTATORS)
 
 
 def _target(name: str, parse: Callable[[bytes], None], **more: object) -> Target:
-    options = {"mutators": _TEXTS, "errors": _DAMAGE, "inputs": 3_000} | more
+    options = {"mutators": _TEXTS, "errors": _DAMAGE, "inputs": 15_000} | more
     return Target(name=name, parse=parse, **options)  # type: ignore[arg-type]
 
 
 TARGETS = (
-    _target("index_header", _parse_header, inputs=3_000),
-    _target("index_current", _parse_current, inputs=1_000),
+    _target("index_header", _parse_header, inputs=15_000),
+    _target("index_current", _parse_current, inputs=5_000),
     _target("index_version", _parse_version, mutators=(*_TEXTS, *(_change_signed,) * 20)),
-    _target("index_build", _parse_build, errors=(), inputs=200),
-    _target("index_file", _parse_file, inputs=3_000),
-    _target("index_entries", _parse_entries, mutators=BYTE_MUTATORS, inputs=3_000),
+    _target("index_build", _parse_build, errors=(), inputs=1_000),
+    _target("index_file", _parse_file, inputs=15_000),
+    _target("index_entries", _parse_entries, mutators=BYTE_MUTATORS, inputs=15_000),
 )

@@ -20,5 +20,5 @@ LOCK_RECORD = Target(
     parse=_parse,
     mutators=(*JSON_MUTATORS, *JSON_MUTATORS, *BYTE_MUTATORS),
     errors=(CorruptLockError,),
-    inputs=4_000,
+    inputs=20_000,
 )

@@ -65,12 +65,12 @@ METADATA = Target(
     name="metadata",
     parse=_parse,
     mutators=(*JSON_MUTATORS, *JSON_MUTATORS, *BYTE_MUTATORS, _zip, _bomb),
-    inputs=2_500,
+    inputs=12_500,
 )
 TABLE_PROPERTIES = Target(
     name="table_properties",
     parse=_parse_properties,
     mutators=(*JSON_MUTATORS, *JSON_MUTATORS, *BYTE_MUTATORS),
     errors=(CorruptDataError, UnsupportedError, InvalidInputError),
-    inputs=1_500,
+    inputs=7_500,
 )

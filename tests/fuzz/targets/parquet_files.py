@@ -125,7 +125,7 @@ PARQUET = Target(
     parse=_parse,
     mutators=(flip_bit, *BYTE_MUTATORS, _in_footer, _in_footer, _in_footer),
     setup=_written,
-    inputs=150,
+    inputs=750,
 )
 PARQUET_ROWS = Target(
     name="parquet_rows",
@@ -133,12 +133,12 @@ PARQUET_ROWS = Target(
     mutators=PARQUET.mutators,
     corpus_of=PARQUET.name,
     setup=_written,
-    inputs=150,
+    inputs=750,
 )
 THRIFT = Target(
     name="thrift",
     parse=_parse_thrift,
     mutators=BYTE_MUTATORS,
     errors=(CorruptDataError,),
-    inputs=4_000,
+    inputs=20_000,
 )

@@ -110,8 +110,8 @@ def _ready() -> None:
 
 
 SQL = Target(name="sql", parse=_parse_sql, mutators=_MUTATORS, errors=_REFUSED, setup=_ready,
-             inputs=300)  # fmt: skip
+             inputs=1_500)  # fmt: skip
 FILTER = Target(name="filter", parse=_parse_filter, mutators=_MUTATORS, errors=_REFUSED,
-                setup=_ready, inputs=400)  # fmt: skip
+                setup=_ready, inputs=2_000)  # fmt: skip
 ARGUMENTS = Target(name="arguments", parse=_parse_argument, mutators=_MUTATORS,
-                   errors=(*_REFUSED, InvalidLockError), setup=_ready, inputs=2_000)  # fmt: skip
+                   errors=(*_REFUSED, InvalidLockError), setup=_ready, inputs=10_000)  # fmt: skip
