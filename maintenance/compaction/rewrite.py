@@ -217,7 +217,8 @@ class _Source:
             partial(self._read_task, reader, ordinal, note)
             for ordinal in range(len(self._plan.tasks))
         ]
-        return stream_ordered(producers, threads=self._threads)
+        with stream_ordered(producers, threads=self._threads) as batches:
+            yield from batches
 
     def _read_task(
         self, reader: _NotingReader, ordinal: int, note: bool

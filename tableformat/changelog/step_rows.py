@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -116,7 +115,7 @@ class StepReader:
         reader = _reader(self.store, self.plan, self.columns.read, whole)
         producers = [partial(_produce, reader, source) for source in sources]
         readers = threads or min(os.cpu_count() or 1, READERS_MAX)
-        with closing(stream_ordered(producers, threads=readers)) as batches:
+        with stream_ordered(producers, threads=readers) as batches:
             yield from batches
 
     def _paired(

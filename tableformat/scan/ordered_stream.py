@@ -8,12 +8,12 @@ somebody left open would keep the process from ending.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from itertools import chain
 from threading import Condition
 from typing import Generic, TypeVar
-
-from tableformat.scan.garbage_collection import is_collecting
 
 AHEAD_MAX = 2
 
@@ -21,9 +21,10 @@ _Item = TypeVar("_Item")
 Producer = Callable[[], Iterator[_Item]]
 
 
+@contextmanager
 def stream_ordered(
     producers: Sequence[Producer[_Item]], *, threads: int
-) -> Generator[_Item, None, None]:
+) -> Iterator[Iterator[_Item]]:
     """All items of the first producer, then of the second, and so on.
 
     Args:
@@ -32,29 +33,40 @@ def stream_ordered(
         threads: How many run at the same time; with 1 everything runs in the caller's thread.
 
     Raises:
-        Exception: Whatever a producer raises, at its place in the order. When the consumer stops
-            early (`close`), the producers end after their current item, and that is waited for;
-            but not for those of a stream that the garbage collector found.
+        Exception: Whatever a producer raises, at its place in the order.
+
+    Effects: at the exit of the context the producers end after their current item, and that is
+    waited for. A generator that is closed or dropped inside does not wait: the garbage collector
+    may do that anywhere, also while the interpreter holds what the threads need for their end.
     """
     if threads <= 1 or len(producers) <= 1:
-        for producer in producers:
-            yield from producer()
+        yield chain.from_iterable(producer() for producer in producers)
         return
-    waiting = deque(producers)
-    running: deque[_Channel[_Item]] = deque()
     pool = ThreadPoolExecutor(threads, thread_name_prefix="icefold-scan")
+    running: deque[_Channel[_Item]] = deque()
+    waits = True
     try:
-        while waiting or running:
-            while waiting and len(running) < threads:
-                running.append(_Channel(pool, waiting.popleft()))
-            yield from running[0]
-            running.popleft()
+        yield _stream(pool, deque(producers), running, threads)
+    except GeneratorExit:
+        waits = False
+        raise
     finally:
         for channel in running:
             channel.close()
-        # The collector may run on one of the stream's own threads, which cannot wait for itself,
-        # and anywhere in `threading`, whose locks the threads need for their end.
-        pool.shutdown(wait=not is_collecting())
+        pool.shutdown(wait=waits)
+
+
+def _stream(
+    pool: ThreadPoolExecutor,
+    waiting: deque[Producer[_Item]],
+    running: deque[_Channel[_Item]],
+    threads: int,
+) -> Iterator[_Item]:
+    while waiting or running:
+        while waiting and len(running) < threads:
+            running.append(_Channel(pool, waiting.popleft()))
+        yield from running[0]
+        running.popleft()
 
 
 class _Channel(Generic[_Item]):

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing
 from functools import partial
 
 import numpy as np
@@ -122,7 +121,7 @@ def _read(
     ]
     readers = threads or min(os.cpu_count() or 1, READERS_MAX)
     left = limit
-    with closing(stream_ordered(producers, threads=readers)) as batches:
+    with stream_ordered(producers, threads=readers) as batches:
         for batch in batches:
             if left is None:
                 yield batch

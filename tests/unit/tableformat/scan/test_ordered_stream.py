@@ -5,7 +5,7 @@ import itertools
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import pytest
@@ -23,7 +23,8 @@ def count(name: int, items: int) -> Iterator[tuple[int, int]]:
 def test_items_come_in_the_order_of_their_producers(threads: int) -> None:
     producers = [partial(count, name, items) for name, items in enumerate([3, 0, 7, 1, 20])]
     expected = [pair for producer in producers for pair in producer()]
-    assert list(stream_ordered(producers, threads=threads)) == expected
+    with stream_ordered(producers, threads=threads) as items:
+        assert list(items) == expected
 
 
 def test_producers_do_not_run_far_ahead() -> None:
@@ -36,13 +37,12 @@ def test_producers_do_not_run_far_ahead() -> None:
                 made.append(name)
             yield name
 
-    stream = stream_ordered([partial(produce, name) for name in range(10)], threads=3)
-    next(stream)
-    for _ in range(50):
-        threading.Event().wait(0.002)
-    assert len(made) <= 1 + 3 * AHEAD_MAX
-    assert set(made) <= {0, 1, 2}
-    stream.close()
+    with stream_ordered([partial(produce, name) for name in range(10)], threads=3) as items:
+        next(items)
+        for _ in range(50):
+            threading.Event().wait(0.002)
+        assert len(made) <= 1 + 3 * AHEAD_MAX
+        assert set(made) <= {0, 1, 2}
 
 
 @pytest.mark.parametrize("threads", [1, 4])
@@ -55,20 +55,22 @@ def test_error_comes_at_its_place_and_ends_the_others(threads: int) -> None:
         raise ValueError("broken file")
 
     endless = partial(_endless, workers)
-    stream = stream_ordered([partial(iter, [0]), broken, endless], threads=threads)
+    producers = [partial(iter, [0]), broken, endless]
     seen = []
-    with pytest.raises(ValueError, match="broken file"):
-        seen.extend(stream)
+    with (
+        pytest.raises(ValueError, match="broken file"),
+        stream_ordered(producers, threads=threads) as items,
+    ):
+        seen.extend(items)
     assert seen == [0, 1]
     assert not _alive(workers)
 
 
-def test_closing_early_ends_the_threads() -> None:
+def test_leaving_early_ends_the_threads() -> None:
     workers: set[threading.Thread] = set()
-    stream = stream_ordered([partial(_endless, workers)] * 2, threads=2)
-    assert next(stream) == 1
-    assert _alive(workers)
-    stream.close()
+    with stream_ordered([partial(_endless, workers)] * 2, threads=2) as items:
+        assert next(items) == 1
+        assert _alive(workers)
     assert not _alive(workers)
 
 
@@ -77,8 +79,9 @@ def test_stream_that_is_left_open_does_not_keep_the_process() -> None:
     script = (
         "import itertools\n"
         "from tableformat.scan.ordered_stream import stream_ordered\n"
-        "stream = stream_ordered([itertools.count, itertools.count], threads=2)\n"
-        "print(next(stream), next(stream))"
+        "context = stream_ordered([itertools.count, itertools.count], threads=2)\n"
+        "items = context.__enter__()\n"
+        "print(next(items), next(items))"
     )
     command = [sys.executable, "-c", script]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
@@ -124,31 +127,42 @@ def test_failed_load_is_tried_again_by_the_next() -> None:
     assert shared.get("a", lambda: 7) == 7
 
 
-@pytest.mark.parametrize("where", ["a worker of the stream", "another thread"])
-def test_collected_stream_is_closed_and_waits_for_no_thread(where: str) -> None:
+@pytest.mark.parametrize("how", ["closed", "collected", "collected by a worker"])
+def test_generator_that_is_ended_inside_waits_for_no_thread(how: str) -> None:
     """The collector may run in a place that such a thread waits for."""
-    dropped, collected, released = (threading.Event() for _ in range(3))
+    dropped, ended, released = (threading.Event() for _ in range(3))
+    workers: set[threading.Thread] = set()
 
     def collect() -> None:
         assert dropped.wait(30)
         gc.collect()
-        collected.set()
+        ended.set()
 
     def produce() -> Iterator[int]:
-        if where == "a worker of the stream":
+        workers.add(threading.current_thread())
+        if how == "collected by a worker":
             collect()
         assert released.wait(30)
-        ended.append(1)
         yield from itertools.repeat(1)
 
-    ended: list[int] = []
-    kept = [stream_ordered([partial(iter, [0, 1]), produce], threads=2)]
-    kept.append(kept)  # type: ignore[arg-type]
-    assert next(kept[0]) == 0
-    if where == "another thread":
-        threading.Thread(target=collect, daemon=True).start()
+    kept: list[object] = [_generator([partial(iter, [0, 1]), produce])]
+    assert next(kept[0]) == 0  # type: ignore[call-overload]
+    if how == "closed":
+        kept[0].close()  # type: ignore[attr-defined]
+        ended.set()
+    kept.append(kept)
     del kept
     dropped.set()
-    assert collected.wait(10)
-    assert ended == []
+    if how == "collected":
+        collect()
+    assert ended.wait(10)
+    assert _alive(workers)
     released.set()
+    for worker in workers:
+        worker.join(30)
+    assert not _alive(workers)
+
+
+def _generator(producers: Sequence[Callable[[], Iterator[int]]]) -> Iterator[int]:
+    with stream_ordered(producers, threads=2) as items:
+        yield from items
