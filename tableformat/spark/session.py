@@ -13,6 +13,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from tableformat.spark.interrupts import interrupts_deferred
 from tableformat.spark.java import ensure_java
 
 LOOPBACK = "127.0.0.1"
@@ -52,7 +53,7 @@ def local_session(
         Sets `JAVA_HOME`, `PYSPARK_PYTHON`, `PYSPARK_DRIVER_PYTHON` and `SPARK_LOCAL_IP` of this
         process, which is how the JVM and the Python workers are told. Temporary files are removed
         when the process ends. A session that runs already is returned, with `conf` applied as far
-        as a running session can take it.
+        as a running session can take it. Ctrl-C is heard once the JVM has started.
 
     Raises:
         UnsupportedError: There is no Java.
@@ -74,7 +75,8 @@ def local_session(
     builder = SparkSession.builder.appName(app_name).master(f"local[{threads}]")
     for key, value in settings.items():
         builder = builder.config(key, value)
-    return builder.getOrCreate()
+    with interrupts_deferred():
+        return builder.getOrCreate()
 
 
 def checkout_path() -> Path | None:
