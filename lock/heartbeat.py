@@ -66,7 +66,14 @@ class HeartbeatLease:
         self._acquire = acquire
         self._heartbeat = heartbeat
         self._pid = os.getpid()
-        self._pulse = _Pulse(manager, acquire(timeout_ms), heartbeat=heartbeat)
+        self._pulse = self._begin(timeout_ms)
+
+    def __del__(self) -> None:
+        # Nobody can close it any more: an interrupt came between two steps of a `with`. The lease
+        # runs out. No event is set: the collector may have stopped a thread that holds its lock.
+        pulse = getattr(self, "_pulse", None)
+        if pulse is not None:
+            pulse.lost = pulse.lost or "dropped"
 
     def __repr__(self) -> str:
         return f"HeartbeatLease({self.name!r}, token={self.token})"
@@ -131,7 +138,7 @@ class HeartbeatLease:
         )  # fmt: skip
         self._pulse.stop("yielded")
         self._manager.release(self.lease)
-        self._pulse = _Pulse(self._manager, self._acquire(timeout_ms), heartbeat=self._heartbeat)
+        self._pulse = self._begin(timeout_ms)
         return True
 
     def close(self) -> None:
@@ -140,12 +147,27 @@ class HeartbeatLease:
             return  # a forked child: the lease is its parent's
         already_released = self._pulse.lost == "yielded"
         self._pulse.stop("released")
-        if already_released:
-            return
+        if not already_released:
+            self._release(self.lease)
+
+    def _begin(self, timeout_ms: int | None) -> _Pulse:
+        """Acquire, and renew from then on. An interrupt leaves nothing held."""
+        lease = self._acquire(timeout_ms)
+        pulse = _Pulse(self._manager, lease)
         try:
-            self._manager.release(self.lease)
+            if self._heartbeat:
+                pulse.start()
+        except BaseException:
+            pulse.stop("interrupted")
+            self._release(lease)
+            raise
+        return pulse
+
+    def _release(self, lease: Lease) -> None:
+        try:
+            self._manager.release(lease)
         except LockError as error:
-            logger.warning("lock %s: not released, runs out by itself: %s", self.name, error)
+            logger.warning("lock %s: not released, runs out by itself: %s", lease.name, error)
 
     def _reason_lost(self) -> str | None:
         if os.getpid() != self._pid:
@@ -156,16 +178,18 @@ class HeartbeatLease:
 class _Pulse:
     """One lease, its last confirmation, and the thread that renews it."""
 
-    def __init__(self, manager: Renewer, lease: Lease, *, heartbeat: bool) -> None:
+    def __init__(self, manager: Renewer, lease: Lease) -> None:
         self.lease = lease
         self.lost: str | None = None
         self._manager = manager
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
-        if heartbeat:
-            name = f"lease {lease.name}"[:60]
-            self._thread = threading.Thread(target=self._beat, name=name, daemon=True)
-            self._thread.start()
+
+    def start(self) -> None:
+        """Renew in a thread from now on."""
+        name = f"lease {self.lease.name}"[:60]
+        self._thread = threading.Thread(target=self._beat, name=name, daemon=True)
+        self._thread.start()
 
     def renew(self) -> None:
         """Prove the lease at the store.
@@ -193,7 +217,7 @@ class _Pulse:
         """End the thread; the lease counts as lost from here."""
         self._stopping.set()
         self.lost = self.lost or reason
-        if self._thread is not None:
+        if self._thread is not None and self._thread.is_alive():
             self._thread.join(_JOIN_TIMEOUT_S)
 
     def _beat(self) -> None:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import pytest
 
 from lock import HeldLease, Lease, LeaseLostError, LeaseManager, LeaseUnavailableError
-from lock.heartbeat import TRUSTED_SHARE
+from lock.heartbeat import TRUSTED_SHARE, HeartbeatLease
 from lock.memory import MemoryRecordStore
 from tests.support.lock_seams import (
     FaultyRecordStore,
@@ -182,6 +182,45 @@ def test_heartbeat_ends_with_its_lease() -> None:
     with manager.hold("n", task="t"):
         assert threading.active_count() == before + 1
     assert threading.active_count() == before
+
+
+def test_interrupt_while_the_heartbeat_starts_leaves_nothing_held(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    manager = _real_manager(FaultyRecordStore(MemoryRecordStore()))
+    started: list[threading.Thread] = []
+    start = threading.Thread.start
+
+    def start_and_interrupt(thread: threading.Thread) -> None:
+        start(thread)
+        started.append(thread)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(threading.Thread, "start", start_and_interrupt)
+    with pytest.raises(KeyboardInterrupt), manager.hold("n", task="t"):
+        pytest.fail("nothing is held")
+    assert not manager.inspect("n").is_held
+    [thread] = started
+    thread.join(30)
+    assert not thread.is_alive()
+
+
+def test_lease_that_nobody_closes_runs_out() -> None:
+    """An interrupt may come where no `finally` is yet."""
+    manager = _real_manager(FaultyRecordStore(MemoryRecordStore()))
+
+    def acquire(timeout_ms: int | None) -> Lease:
+        return manager.acquire("n", task="t", timeout_ms=timeout_ms, lease_ms=3_000)
+
+    before = set(threading.enumerate())
+    dropped = HeartbeatLease(manager, acquire, timeout_ms=0, heartbeat=True)
+    [thread] = set(threading.enumerate()) - before
+    assert dropped.still_held()
+    del dropped
+    thread.join(30)
+    assert not thread.is_alive()
+    with manager.hold("n", task="next", timeout_ms=30_000, heartbeat=False) as lease:
+        assert lease.token == 2
 
 
 def test_renewal_that_comes_back_late_does_not_revive_yielded_lease() -> None:
