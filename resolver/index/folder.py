@@ -76,19 +76,19 @@ class FolderLock:
     """Exclusive use of an index folder, between processes and within one.
 
     flock belongs to the open file: it ends with the process, however that ends, so a crash leaves
-    no stale lock (R84).
+    no stale lock (R84); and with the file object, so an interrupt leaves none in this process.
     """
 
-    __slots__ = ("_descriptor", "folder")
+    __slots__ = ("_file", "folder")
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         with disk_errors(folder):
-            self._descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self._file = (folder / _LOCK).open("ab", buffering=0)
         try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            os.close(self._descriptor)
+            self._file.close()
             raise StoreUnavailableError(
                 "the index is in use",
                 index=folder,
@@ -97,9 +97,7 @@ class FolderLock:
 
     def release(self) -> None:
         """Give the folder free; twice is no error."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        self._file.close()
 
 
 def current_generation(folder: Path) -> Generation | None:

@@ -220,8 +220,10 @@ class RocksIndex:
 
     def close(self) -> None:
         """See `PrimaryKeyIndex`."""
-        self._shards.close()
-        self._lock.release()
+        try:
+            self._shards.close()
+        finally:
+            self._lock.release()
 
     def __enter__(self) -> Self:
         return self

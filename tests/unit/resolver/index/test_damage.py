@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 
 from resolver.index.base import IndexChanges, IndexDamagedError
+from resolver.index.folder import FolderLock
 from resolver.index.open import Refusal, open_index
 from resolver.index.rocks import RocksIndex
 from resolver.index.shard import Shard, open_cache, write_sst
@@ -288,6 +289,32 @@ def test_second_opener_is_told_that_the_index_is_in_use(folder: Path) -> None:
         with pytest.raises(StoreUnavailableError, match="in use"):
             open_index(folder, BINDING, runtime=Runtime())
         assert rows_of(index, [3]) == [EXPECTED[3]]
+    assert check_right_or_refused(folder) == "right"
+
+
+def test_index_whose_closing_is_interrupted_leaves_the_folder_free(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(_: object) -> None:
+        raise KeyboardInterrupt
+
+    index = open_here(folder)
+    with monkeypatch.context() as patch:
+        patch.setattr(Shard, "close", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            index.close()
+    FolderLock(folder).release()
+    index.close()
+    assert check_right_or_refused(folder) == "right"
+
+
+def test_folder_that_nobody_can_release_any_more_is_free(folder: Path) -> None:
+    """An interrupt may come before the lock has a name."""
+    lock = FolderLock(folder)
+    with pytest.raises(StoreUnavailableError, match="in use"):
+        FolderLock(folder)
+    with pytest.warns(ResourceWarning):
+        del lock
     assert check_right_or_refused(folder) == "right"
 
 
