@@ -13,6 +13,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Protocol
 
 from lock.errors import LeaseLostError, LockError, LockUnavailableError
@@ -146,9 +147,11 @@ class HeartbeatLease:
         if os.getpid() != self._pid:
             return  # a forked child: the lease is its parent's
         already_released = self._pulse.lost == "yielded"
-        self._pulse.stop("released")
-        if not already_released:
-            self._release(self.lease)
+        try:
+            self._pulse.stop("released")
+        finally:
+            if not already_released:
+                self._release(self.lease)
 
     def _begin(self, timeout_ms: int | None) -> _Pulse:
         """Acquire, and renew from then on. An interrupt leaves nothing held."""
@@ -168,6 +171,10 @@ class HeartbeatLease:
             self._manager.release(lease)
         except LockError as error:
             logger.warning("lock %s: not released, runs out by itself: %s", lease.name, error)
+        except BaseException:  # an interrupt; the next one is obeyed at once
+            with suppress(LockError):
+                self._manager.release(lease)
+            raise
 
     def _reason_lost(self) -> str | None:
         if os.getpid() != self._pid:

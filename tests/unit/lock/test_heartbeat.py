@@ -205,6 +205,22 @@ def test_interrupt_while_the_heartbeat_starts_leaves_nothing_held(
     assert not thread.is_alive()
 
 
+def test_interrupted_release_is_tried_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    held = Held()
+    release = held.manager.release
+    interrupts = [KeyboardInterrupt]
+
+    def release_or_interrupt(lease: Lease) -> bool:
+        if interrupts:
+            raise interrupts.pop()
+        return release(lease)
+
+    monkeypatch.setattr(held.manager, "release", release_or_interrupt)
+    with pytest.raises(KeyboardInterrupt), held.lease() as lease:
+        lease.check()
+    assert not held.manager.inspect("n").is_held
+
+
 def test_lease_that_nobody_closes_runs_out() -> None:
     """An interrupt may come where no `finally` is yet."""
     manager = _real_manager(FaultyRecordStore(MemoryRecordStore()))
