@@ -15,9 +15,10 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = """
-import json, random, signal, sys, threading
+import gc, json, random, signal, sys
 import pyarrow as pa
 import tableformat as tf
+from lock.heartbeat import _Pulse
 from maintenance import compact, expire, remove_orphans
 from resolver import resolve
 from resolver.maintenance_lock import maintenance_lock, maintenance_lock_name
@@ -74,7 +75,11 @@ for _ in range(trials):
     with maintenance_lock(table.environment) as manager:
         if manager.inspect(lock).is_held:
             manager.break_(lock)  # its release was interrupted: nobody renews it
-    left += [each.name for each in threading.enumerate() if each.name.startswith("lease")]
+    gc.collect()
+    beating = [each for each in gc.get_objects() if type(each) is _Pulse and each.lost is None]
+    left += [f"{each.lease.name} is renewed" for each in beating]
+    for each in beating:
+        each.stop("found")
 resolve(table)
 rows = table.scan().to_arrow()
 found = dict(zip(rows["id"].to_pylist(), rows["amount"].to_pylist()))
