@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,14 @@ except KeyboardInterrupt:
 """
 
 
+@pytest.fixture(autouse=True)
+def pythons_own_handler() -> Iterator[None]:
+    """Other tests' Spark sessions set theirs."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def test_interrupt_comes_at_the_end_of_the_block() -> None:
     steps = []
 
@@ -53,14 +62,10 @@ def test_handler_that_was_set_inside_stays_and_hears_of_it() -> None:
     def handler(number: int, _: object) -> None:
         heard.append(number)
 
-    before = signal.getsignal(signal.SIGINT)
-    try:
-        with interrupts_deferred():
-            signal.raise_signal(signal.SIGINT)
-            signal.signal(signal.SIGINT, handler)
-        assert signal.getsignal(signal.SIGINT) is handler
-    finally:
-        signal.signal(signal.SIGINT, before)
+    with interrupts_deferred():
+        signal.raise_signal(signal.SIGINT)
+        signal.signal(signal.SIGINT, handler)
+    assert signal.getsignal(signal.SIGINT) is handler
     assert heard == [signal.SIGINT]
 
 
@@ -78,13 +83,10 @@ def test_other_threads_change_no_handler() -> None:
 
 
 def test_ignored_interrupt_stays_ignored() -> None:
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        with interrupts_deferred():
-            signal.raise_signal(signal.SIGINT)
-        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-    finally:
-        signal.signal(signal.SIGINT, before)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with interrupts_deferred():
+        signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
 
 
 @pytest.mark.spark
