@@ -2,8 +2,8 @@
 
 Actors are threads, but one runs at a time: at every seam operation the running actor hands the
 baton to the one that the generator picks. So a run is a pure function of its seed. Threads that the
-product starts itself (pools) only read while their actor waits for them: they neither hand over nor
-fail.
+product starts itself (pools) only read: they neither hand over nor fail, and what one reads after
+its actor has died is thrown away.
 """
 
 from __future__ import annotations
