@@ -17,9 +17,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Protocol
 
@@ -33,6 +33,7 @@ from resolver.immutable_check import check_immutable
 from resolver.index.base import Matches, PrimaryKeyIndex
 from resolver.keys import EncodedKeys
 from resolver.match import TARGET_ORDER
+from resolver.moved_rows import add_target_positions
 from resolver.position_files import read_position_file
 from resolver.publish import publish, publish_summary
 from resolver.report import ResolveReport
@@ -41,10 +42,12 @@ from resolver.resolution import (
     NumberedKeys,
     Resolution,
     index_changes,
+    judge_by_arrival,
     number_keys,
     resolve_batch,
 )
 from resolver.scan_join import add_joined_positions
+from resolver.staged_on_target import files_that_left, judge_moved_rows, without_staged_rows
 from resolver.staging import StagedSnapshot, cursor_of, load_staged, plan_backlog
 from resolver.target import LiveFiles, live_files
 from resolver.trim import hides_a_writer, trim_idle, trim_staging
@@ -61,7 +64,7 @@ from tableformat.errors import (
     StoreUnavailableError,
     TableError,
 )
-from tableformat.spec.data_file import ManifestEntry
+from tableformat.spec.data_file import DataFile, ManifestEntry
 
 logger = logging.getLogger("icefold.resolver")
 
@@ -137,10 +140,11 @@ class _Work:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Match:
-    """Dead rows on one version of the table."""
+    """Dead rows on one version of the table; `left`: see `files_that_left`."""
 
     state: TableState
     live: LiveFiles
+    left: Mapping[str, DataFile]
     resolution: Resolution
     index: str
 
@@ -234,9 +238,7 @@ class Cycle:
                 *(OrderedFile(entry.data_file, _sequence_number(entry)) for entry in converted),
                 *staged_files(staged, "equality_deletes"),
             ],
-            data_files=staged_files(staged, "data_files"),
-            position_deletes=[e.data_file for each in staged for e in each.position_deletes],
-            dvs=[e.data_file for each in staged for e in each.dvs],
+            staged=staged,
             runner=runner,
         )
         self._environment.runtime.fail_point("resolve.after_read")
@@ -267,27 +269,63 @@ class Cycle:
 
     def _match(self, state: TableState, live: LiveFiles, work: _Work) -> _Match:
         """Dead rows, from the index at the head of `state`."""
-        matches, how = self._look_up(state, live, work.numbered.lookup)
+        options, batch = self._options, work.batch
+        left = self._files_that_left(state, live, work)
+        found, how = self._look_up(state, live, work.numbered.lookup)
         with self._phases.timed("match"):
-            resolution = resolve_batch(
-                work.batch,
-                work.numbered,
-                matches,
-                order_of_path=self._order_of_path(live),
-                judged=self._judge_versions(state, live, work, matches),
+            matches = without_staged_rows(found, batch)
+            judged = judge_moved_rows(
+                self._environment,
+                state,
+                live=live,
+                batch=batch,
+                left=left,
+                numbered=work.numbered,
+                matches=matches,
+                judged=self._judge(state, live, work, matches),
             )
+            resolution = resolve_batch(batch, matches, judged)
+            resolution.dead.drop(left)
             add_joined_positions(
                 self._environment,
                 state.metadata,
-                work.batch.other_deletes,
-                work.batch.scopes,
-                chain(self._ordered(live.data.values()), work.batch.files),
+                batch.other_deletes,
+                batch.scopes,
+                chain(self._ordered(live.data.values(), batch.paths), batch.files),
                 resolution.dead,
                 self._engine.runner,
             )
-            self._fold_position_deletes(state, live.position_deletes, resolution.dead)
+            resolution.dead.drop(left)
+            add_target_positions(
+                self._environment,
+                state,
+                staging=options.staging,
+                target=options.target,
+                live=live,
+                batch=batch,
+                left=left,
+                look_up=lambda keys: without_staged_rows(
+                    self._look_up(state, live, keys)[0], batch
+                ),
+                dead=resolution.dead,
+            )
+            self._fold_position_deletes(state, live, live.position_deletes, resolution.dead)
         self._environment.runtime.fail_point("resolve.after_match")
-        return _Match(state=state, live=live, resolution=resolution, index=how)
+        return _Match(state=state, live=live, left=left, resolution=resolution, index=how)
+
+    def _files_that_left(
+        self, state: TableState, live: LiveFiles, work: _Work
+    ) -> dict[str, DataFile]:
+        return files_that_left(
+            self._environment, state, target=self._options.target, live=live, batch=work.batch
+        )
+
+    def _judge(self, state: TableState, live: LiveFiles, work: _Work, matches: Matches) -> DeadRows:
+        """Which rows die: by the table's sequence column if it has one, else by arrival."""
+        by_version = self._judge_versions(state, live, work, matches)
+        return by_version or judge_by_arrival(
+            work.batch, work.numbered, matches, order_of_path=self._order_of_path(live)
+        )
 
     def _judge_versions(
         self, state: TableState, live: LiveFiles, work: _Work, matches: Matches
@@ -319,10 +357,11 @@ class Cycle:
     def _rebase(self, match: _Match, work: _Work) -> _Match:
         """The same dead rows on the head that got there first; only what it touched is read.
 
-        Files that left take their rows with them, files that came are read and compared. A head
-        that is no continuation (rollback, replaced branch) may have brought rows back that the
-        index had dropped: then everything is matched again, as it is where row versions are
-        compared.
+        Rows that equality deletes reach: files that left take them along, files that came are read
+        and compared. Everything is matched again where that is not enough: on a head that is no
+        continuation (rollback, replaced branch) and may have brought rows back that the index had
+        dropped, where row versions are compared, where staged snapshots delete by position in files
+        that others may have rewritten, and where others brought or took staged files.
         """
         options = self._options
         state = self._environment.catalog.load_table(self._identifier)
@@ -340,9 +379,13 @@ class Cycle:
             head is not None
             and is_ancestor(state.metadata, planned.snapshot_id, of=head.snapshot_id)
         )
-        if not is_continued or compares_versions(state.metadata):
+        if not is_continued or compares_versions(state.metadata) or work.batch.target_positions:
             return self._match(state, live, work)
         known = match.live.data.keys()
+        staged = work.batch.paths
+        if staged & known or staged & live.data.keys() or self._files_that_left(state, live, work):
+            return self._match(state, live, work)
+        match.resolution.dead.drop(known - live.data.keys())
         added = [entry for path, entry in live.data.items() if path not in known]
         add_joined_positions(
             self._environment,
@@ -356,10 +399,11 @@ class Cycle:
         folded = {entry.data_file.identity for entry in match.live.position_deletes}
         self._fold_position_deletes(
             state,
+            live,
             [e for e in live.position_deletes if e.data_file.identity not in folded],
             match.resolution.dead,
         )
-        return _Match(state=state, live=live, resolution=match.resolution, index=match.index)
+        return replace(match, state=state, live=live)
 
     def _publish(self, match: _Match, work: _Work, attempts: int) -> _Published:
         runtime = self._environment.runtime
@@ -367,7 +411,9 @@ class Cycle:
             conversion = convert(
                 self._environment.store,
                 dead=match.resolution.dead,
-                staged_files=[each.file for each in work.batch.files],
+                staged_files=[
+                    each.file for each in work.batch.files if each.file.file_path not in match.left
+                ],
                 target_files=match.live.data,
                 target_dvs=match.live.dvs,
             )
@@ -403,6 +449,7 @@ class Cycle:
         """
         runtime, match = self._environment.runtime, published.match
         paths = {file.file_path for file in published.conversion.published}
+        paths |= work.batch.paths & match.live.data.keys()
         changes = index_changes(
             work.batch,
             work.numbered,
@@ -429,26 +476,37 @@ class Cycle:
         runtime.fail_point("resolve.after_apply")
 
     def _fold_position_deletes(
-        self, state: TableState, entries: Iterable[ManifestEntry], dead: DeadPositions
+        self,
+        state: TableState,
+        live: LiveFiles,
+        entries: Iterable[ManifestEntry],
+        dead: DeadPositions,
     ) -> None:
-        """v2 position deletes of the target become part of the DVs, and go (I3, P7)."""
+        """v2 position deletes of the target become part of the DVs, and go (I3, P7).
+
+        They may name files that have left: those say nothing any more.
+        """
         for entry in entries:
             found = read_position_file(self._environment.store, state.metadata, entry.data_file)
             for path, positions in found.items():
-                dead.add(path, positions)
+                if path in live.data:
+                    dead.add(path, positions)
 
     def _order_of_path(self, live: LiveFiles) -> Callable[[str], int] | None:
         if not self._options.is_in_place:
             return None
         return lambda path: _sequence_number(live.data[path])
 
-    def _ordered(self, entries: Iterable[ManifestEntry]) -> Iterator[OrderedFile]:
-        """Data files of the target with their orders."""
+    def _ordered(
+        self, entries: Iterable[ManifestEntry], staged: frozenset[str] = frozenset()
+    ) -> Iterator[OrderedFile]:
+        """Data files of the target with their orders, but those that are `staged` too."""
         in_place = self._options.is_in_place
         for entry in entries:
-            yield OrderedFile(
-                entry.data_file, _sequence_number(entry) if in_place else TARGET_ORDER
-            )
+            if entry.data_file.file_path not in staged:
+                yield OrderedFile(
+                    entry.data_file, _sequence_number(entry) if in_place else TARGET_ORDER
+                )
 
     def _trim(self, result: CommitResult, work: _Work) -> bool:
         if self._options.is_in_place:

@@ -13,14 +13,16 @@ was published. Walking back from the staging head, the backlog ends
    cycle stops; it never converts twice and never skips (R18, P8).
 
 A target that was rolled back is recovered from its own marker: what staging knows of publishes that
-are gone is followed back to the staged snapshots that they covered. What else was on the target is
-no staged change: the table's log says so, or, where expiry has cut the log, the commit itself.
+are gone is followed back to the staged snapshots that they covered. What else was committed to the
+target is no staged change: the commit says so, or, where another tool made it, the table's log.
+The log also lists staged snapshots that the target was fast-forwarded to; those are staged changes
+again once the target is rolled back behind them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from itertools import dropwhile
 
 from pyiceberg.table.metadata import TableMetadata
@@ -40,8 +42,10 @@ class StagedSnapshot:
     """What one staged snapshot added.
 
     Attributes:
-        order: 1-based within the cycle, oldest first.
+        order: Rises from the oldest to the newest of a cycle, from 1 on.
         spec_ids: Partition specs of all files that were live in it.
+        replaced_dvs: Deletion vectors that it removed, by referenced data file: what they delete
+            was deleted before. None: not known.
     """
 
     order: int
@@ -51,6 +55,12 @@ class StagedSnapshot:
     equality_deletes: tuple[ManifestEntry, ...]
     position_deletes: tuple[ManifestEntry, ...]
     dvs: tuple[ManifestEntry, ...]
+    replaced_dvs: Mapping[str, ManifestEntry] | None = field(default_factory=dict)
+
+    @property
+    def next_row_id(self) -> int:
+        """The table's first row id that nobody had when it was committed; 0 before v3."""
+        return (self.snapshot.first_row_id or 0) + (self.snapshot.added_rows or 0)
 
 
 def marker_of(snapshot: Snapshot | None) -> int | None:
@@ -163,8 +173,9 @@ class _TargetHistory:
         staging: The branch whose backlog is looked for.
         chain: The head and its ancestors, newest first.
         ids: Their ids.
-        former: Snapshots that were its head by the table's log (main only): a rolled-back target
-            leaves them in the history of a trimmed staging branch, and they are no staged changes.
+        former: Snapshots that were committed to it by the table's log (main only): a rolled-back
+            target leaves them in the history of a trimmed staging branch. Only an entry with the
+            snapshot's own time is its commit; one with a later time moved the branch there.
         published: Staged snapshots that some marker of the chain names.
     """
 
@@ -179,12 +190,17 @@ class _TargetHistory:
     def of(state: TableState, target: str, staging: str) -> _TargetHistory:
         chain = tuple(ancestors(state.metadata, _head_id(state, target)))
         log = state.metadata.snapshot_log if target == MAIN_BRANCH else ()
+        made = {each.snapshot_id: each.timestamp_ms for each in state.metadata.snapshots}
         return _TargetHistory(
             target=target,
             staging=staging,
             chain=chain,
             ids=frozenset(snapshot.snapshot_id for snapshot in chain),
-            former=frozenset(entry.snapshot_id for entry in log),
+            former=frozenset(
+                entry.snapshot_id
+                for entry in log
+                if entry.timestamp_ms == made.get(entry.snapshot_id)
+            ),
             published=frozenset(marker_of(snapshot) for snapshot in chain) - {None},
         )
 
@@ -205,10 +221,11 @@ class _TargetHistory:
 
     def was_target(self, snapshot: Snapshot) -> bool:
         """Whether a snapshot that is not in the chain was committed to the target, not staged."""
-        return (
+        committed_to = _committed_to(snapshot)
+        return committed_to != self.staging and (
             snapshot.snapshot_id in self.former
-            or _committed_to(snapshot) == self.target
-            or self.marker_of(snapshot) is not None
+            or committed_to == self.target
+            or marker_of(snapshot) is not None
         )
 
     def marker_of(self, snapshot: Snapshot) -> int | None:
@@ -335,6 +352,11 @@ def _load_one(
             added, [f.content == FileContent.POSITION_DELETES and not f.is_dv for f in files]
         ),
         dvs=_pick(added, [f.is_dv for f in files]),
+        replaced_dvs={
+            str(entry.data_file.referenced_data_file): entry
+            for entry in removed
+            if entry.data_file.is_dv
+        },
     )
 
 
