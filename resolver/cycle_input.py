@@ -16,11 +16,11 @@ from pyiceberg.table.metadata import TableMetadata
 from pyroaring import BitMap64
 
 from resolver.convert import DeadPositions
-from resolver.key_reader import FileKeys, KeyReader
+from resolver.key_reader import FileKeys, KeyReader, file_keys
 from resolver.keys import EncodedKeys, KeySchema
 from resolver.match import Int64s
 from resolver.position_files import read_position_file
-from resolver.runner import Runner
+from resolver.runner import LocalRunner, Runner
 from resolver.scopes import Scopes
 from resolver.staging import StagedSnapshot
 from tableformat.environment import Environment
@@ -191,16 +191,22 @@ def _read_deletes(
     runner: Runner | None,
 ) -> KeyedDeletes:
     reader = KeyReader(environment.store, metadata, ids)
-    found = reader.read_files((each.file for each in files), runner)
+    parts = (runner or LocalRunner()).run(reader.read_filed, [each.file for each in files])
+    found = file_keys([keys for keys, _ in parts])
+    at_home = np.concatenate([np.empty(0, dtype=np.bool_), *(filed for _, filed in parts)])
     order = np.array([each.order for each in files], dtype=np.int64)
     scope = np.array(
         [scopes.of_delete(each.file, one_spec=each.one_spec) for each in files], dtype=np.int64
     )
+    own_scope = scope.copy()  # a key that is filed elsewhere reaches that partition only
+    for at, each in enumerate(files):
+        if not parts[at][1].all():
+            own_scope[at] = scopes.of_delete(each.file)
     return KeyedDeletes(
         key=reader.key,
         keys=found.keys,
         order=order[found.file],
-        scope=scope[found.file],
+        scope=np.where(at_home, scope[found.file], own_scope[found.file]),
         files=tuple(each.file for each in files),
     )
 

@@ -34,7 +34,12 @@ from tableformat.environment import Environment
 from tableformat.errors import CorruptDataError, InvalidInputError, NotFoundError, UnsupportedError
 from tableformat.files.manifest_store import load_manifest, load_manifest_list
 from tableformat.spec.data_file import EntryStatus, FileContent, ManifestEntry
+from tableformat.spec.decimal_text import parse_decimal
 from tableformat.spec.names import COMMITTED_TO, MAIN_BRANCH, STAGING_MARKER
+
+
+class LostCursorError(InvalidInputError):
+    """The branch's history does not prove which staged snapshots were published."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +97,7 @@ def newest_marker(chain: Iterable[Snapshot]) -> int | None:
 
 def cursor_of(state: TableState, target: str) -> int | None:
     """The last published staged snapshot, as `target` has it."""
-    return newest_marker(ancestors(state.metadata, _head_id(state, target)))
+    return newest_marker(ancestors(state.metadata, head_id(state, target)))
 
 
 def ancestors(metadata: TableMetadata, snapshot_id: int | None) -> Iterator[Snapshot]:
@@ -124,12 +129,98 @@ def plan_backlog(
         target: Branch they are published to.
         limit: At most so many, the oldest ones.
         from_snapshot: Operator's override of the cursor: the last staged snapshot that counts as
-            published. Must be an ancestor of the staging head.
+            published. Must be an ancestor of the staging head; see `skipped_snapshots`.
 
     Raises:
         NotFoundError: There is no staging branch.
-        InvalidInputError: The cursor cannot be reached from the staging head.
+        LostCursorError: The cursor cannot be reached from the staging head.
+        InvalidInputError: A wrong limit, or `from_snapshot` is not in the branch's history.
     """
+    if limit is not None and limit < 1:
+        raise InvalidInputError("the limit of staged snapshots must be positive", limit=limit)
+    head_id = _require_head(state, staging)
+    history = _TargetHistory.of(state, target, staging)
+    if from_snapshot is not None:
+        above, _ = _split_at(state, head_id, history, from_snapshot)
+        return _oldest_first(above, limit)
+    backlog: list[Snapshot] = []
+    last: Snapshot | None = None
+    for snapshot in _walk_staging(state.metadata, head_id, history):
+        last = snapshot
+        if snapshot.snapshot_id == history.cursor:
+            return _oldest_first(backlog, limit)
+        if history.ends_walk(snapshot):
+            break
+        if not history.was_target(snapshot):
+            backlog.append(snapshot)
+    if history.proves_position(last):
+        return _oldest_first(backlog, limit)
+    raise _lost_cursor(state, staging, target, history.cursor, last)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SkippedSnapshots:
+    """Staged snapshots that an operator's `--from-snapshot` takes as published without proof.
+
+    Attributes:
+        snapshots: Those that are known, newest first.
+        is_whole: Whether there are no others that have expired.
+    """
+
+    snapshots: tuple[Snapshot, ...]
+    is_whole: bool
+
+    def __bool__(self) -> bool:
+        return bool(self.snapshots) or not self.is_whole
+
+    def describe(self) -> str:
+        """How many."""
+        known = plural(len(self.snapshots), "staged snapshot")
+        rows = sum(_added(each, "added-records") for each in self.snapshots)
+        deletes = sum(_added(each, "added-equality-deletes") for each in self.snapshots)
+        more = "" if self.is_whole else " and an unknown number of expired ones"
+        return f"{known} ({plural(rows, 'row')}, {plural(deletes, 'equality delete')}){more}"
+
+
+def skipped_snapshots(
+    state: TableState, *, staging: str, target: str, from_snapshot: int
+) -> SkippedSnapshots:
+    """What a cycle from `from_snapshot` on leaves out, unless it was published. Pure.
+
+    Raises:
+        NotFoundError, InvalidInputError: As `plan_backlog`.
+    """
+    head_id = _require_head(state, staging)
+    history = _TargetHistory.of(state, target, staging)
+    _, below = _split_at(state, head_id, history, from_snapshot)
+    skipped: list[Snapshot] = []
+    for snapshot in below:
+        if snapshot.snapshot_id == history.cursor or history.ends_walk(snapshot):
+            return SkippedSnapshots(snapshots=tuple(skipped), is_whole=True)
+        if not history.was_target(snapshot):
+            skipped.append(snapshot)
+    is_whole = below[-1].parent_snapshot_id is None
+    return SkippedSnapshots(snapshots=tuple(skipped), is_whole=is_whole)
+
+
+def _split_at(
+    state: TableState, head_id: int, history: _TargetHistory, snapshot_id: int
+) -> tuple[list[Snapshot], list[Snapshot]]:
+    """Staged snapshots above `snapshot_id`, and the walk from it on; both newest first."""
+    walked = list(_walk_staging(state.metadata, head_id, history))
+    ids = [snapshot.snapshot_id for snapshot in walked]
+    if snapshot_id not in ids:
+        raise InvalidInputError(
+            "the snapshot to start from is not in the staging branch's history",
+            snapshot_id=snapshot_id,
+            branch=history.staging,
+            table=state.name,
+        )
+    at = ids.index(snapshot_id)
+    return [each for each in walked[:at] if not history.was_target(each)], walked[at:]
+
+
+def _require_head(state: TableState, staging: str) -> int:
     head = state.head(staging)
     if head is None:
         raise NotFoundError(
@@ -138,30 +229,12 @@ def plan_backlog(
             branch=staging,
             action="stage something first, or name the branch with --staging",
         )
-    if limit is not None and limit < 1:
-        raise InvalidInputError("the limit of staged snapshots must be positive", limit=limit)
-    history = _TargetHistory.of(state, target, staging)
-    end = history.cursor if from_snapshot is None else from_snapshot
-    backlog: list[Snapshot] = []
-    last: Snapshot | None = None
-    for snapshot in _walk_staging(state.metadata, head.snapshot_id, history):
-        last = snapshot
-        if snapshot.snapshot_id == end:
-            return _oldest_first(backlog, limit)
-        if from_snapshot is None and history.ends_walk(snapshot):
-            break
-        if not history.was_target(snapshot):
-            backlog.append(snapshot)
-    if from_snapshot is not None:
-        raise InvalidInputError(
-            "the snapshot to start from is not in the staging branch's history",
-            snapshot_id=from_snapshot,
-            branch=staging,
-            table=state.name,
-        )
-    if history.proves_position(last):
-        return _oldest_first(backlog, limit)
-    raise _lost_cursor(state, staging, target, history.cursor, last)
+    return head.snapshot_id
+
+
+def _added(snapshot: Snapshot, name: str) -> int:
+    summary = {} if snapshot.summary is None else snapshot.summary.additional_properties
+    return parse_decimal(summary.get(name, "0")) or 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +261,7 @@ class _TargetHistory:
 
     @staticmethod
     def of(state: TableState, target: str, staging: str) -> _TargetHistory:
-        chain = tuple(ancestors(state.metadata, _head_id(state, target)))
+        chain = tuple(ancestors(state.metadata, head_id(state, target)))
         log = state.metadata.snapshot_log if target == MAIN_BRANCH else ()
         made = {each.snapshot_id: each.timestamp_ms for each in state.metadata.snapshots}
         return _TargetHistory(
@@ -277,14 +350,15 @@ def _oldest_first(backlog: list[Snapshot], limit: int | None) -> list[Snapshot]:
     return ordered if limit is None else ordered[:limit]
 
 
-def _head_id(state: TableState, branch: str) -> int | None:
+def head_id(state: TableState, branch: str) -> int | None:
+    """The snapshot that a branch points at; None: there is none."""
     head = state.head(branch)
     return None if head is None else head.snapshot_id
 
 
 def _lost_cursor(
     state: TableState, staging: str, target: str, cursor: int | None, stop: Snapshot | None
-) -> InvalidInputError:
+) -> LostCursorError:
     known = {snapshot.snapshot_id: snapshot for snapshot in state.metadata.snapshots}
     feeds = _committed_to(known[cursor]) if cursor in known else None
     if feeds not in (None, staging, target):
@@ -297,14 +371,15 @@ def _lost_cursor(
         why = "staging was rolled back behind it"
     else:
         why = "staging was replaced, or the target was rolled back"
-    return InvalidInputError(
+    return LostCursorError(
         f"cannot tell which staged snapshots were published: the cursor is not reachable, {why}",
         table=state.name,
         staging=staging,
         target=target,
         cursor=cursor,
         stopped_at=None if stop is None else stop.snapshot_id,
-        action="check both branches, then name the last published staged snapshot with "
+        action="check both branches; where staged snapshots have expired, take them from the "
+        "branch's files with --from-staging-state, else name the last published one with "
         "--from-snapshot ID",
     )
 

@@ -15,7 +15,13 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update import AddSnapshotUpdate, SetSnapshotRefUpdate, TableUpdate
 
 from tableformat.catalog.base import TableState
-from tableformat.commit.carry import carried_properties, check_fence, load_carried
+from tableformat.commit.carry import (
+    carried_properties,
+    carries_marker,
+    check_fence,
+    load_carried,
+    staging_base,
+)
 from tableformat.commit.changeset import Changeset
 from tableformat.commit.conflicts import check_conflicts, referenced_data_files
 from tableformat.commit.history import History, name_snapshot, snapshots_by_id, walk_back
@@ -81,8 +87,10 @@ class SnapshotChange:
         carried = load_carried(snapshots_by_id(metadata), parent_id)
         check_fence(changeset.fence, carried, branch=changeset.branch)
         check_conflicts(metadata, changeset, head_id=parent_id, history=self._history)
+        stands_on = {} if carries_marker(changeset) else self._staging_base(state, parent_id)
         extra = {
             **carried_properties(carried, changeset),
+            **stands_on,
             **changeset.summary,
             COMMITTED_TO: changeset.branch,
         }
@@ -91,6 +99,15 @@ class SnapshotChange:
         return (
             AddSnapshotUpdate(snapshot=snapshot),
             _set_branch(changeset.branch, snapshot.snapshot_id, ref),
+        )
+
+    def _staging_base(self, state: TableState, parent_id: int | None) -> dict[str, str]:
+        main = state.ref(MAIN_BRANCH)
+        return staging_base(
+            snapshots_by_id(state.metadata),
+            parent_id,
+            branch=self.changeset.branch,
+            main_id=None if main is None else main.snapshot_id,
         )
 
     def _write_snapshot(
