@@ -152,7 +152,7 @@ def test_expired_snapshots_take_their_files_along(table: BackendTable) -> None:
     table.append(y)
     table.clock_tick()
     policy = ExpiryPolicy(max_snapshot_age_ms=0)
-    report = apply_expiry(table.environment, IDENTIFIER, policy)
+    report = apply_expiry(table.environment, IDENTIFIER, policy, fence=None)
     assert (len(report.plan.snapshot_ids), report.data_files) == (2, 1)
     assert table.store.size_bytes(y.file_path) == y.file_size_in_bytes
     table.check()

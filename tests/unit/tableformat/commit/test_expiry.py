@@ -43,9 +43,9 @@ class ExpiryTable(CommitTable):
     def plan(self, policy=EVERYTHING):
         return plan_expiry(self.state.metadata, policy, now_ms=self.clock.now_ms() + 1)
 
-    def expire(self, policy=EVERYTHING, **options):
+    def expire(self, policy=EVERYTHING, *, fence=None, **options):
         self.clock.advance(1)
-        report = apply_expiry(self.environment, IDENTIFIER, policy, **options)
+        report = apply_expiry(self.environment, IDENTIFIER, policy, fence=fence, **options)
         clear_manifest_cache(self.store)
         check_table(self.store.get, self.state.metadata_location)
         needed = reachable_locations(self.store, self.state)
