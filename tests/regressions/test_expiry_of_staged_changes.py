@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from unittest.mock import patch
 
 import pytest
-from pyiceberg.table.snapshots import Summary
-from pyiceberg.table.update import AddSnapshotUpdate, SetSnapshotRefUpdate, TableUpdate
 
 from maintenance import expire
 from maintenance.tasks.options import ExpireOptions
 from resolver import resolve
 from tableformat import Table
-from tableformat.catalog.base import TableState
 from tableformat.cdc.batch_commit import BatchId, commit_batch
 from tableformat.commit.changeset import CommitKind
 from tableformat.commit.expiry_plan import ExpiryPolicy
 from tableformat.commit.refs import Retention, create_branch
 from tableformat.commit.retention import LONG_MAX, STAGING_RETENTION, retention_of
+from tests.support.another_tool import another_tool
 from tests.support.staged_tables import BASE, StagedTable
 
 OLD = ExpiryPolicy(max_snapshot_age_ms=0, min_snapshots_to_keep=1)
@@ -57,34 +52,6 @@ def snapshot_ids(table: Table) -> set[int]:
 def refs(staged: StagedTable) -> dict[str, int]:
     found = staged.table.refresh().state.metadata.refs
     return {name: ref.snapshot_id for name, ref in found.items()}
-
-
-@contextmanager
-def another_tool(staged: StagedTable) -> Iterator[None]:
-    """Commits within say nothing of icefold, and nothing of retention."""
-    catalog = staged.environment.catalog
-    real = catalog.commit
-
-    def commit(base: TableState, updates: Sequence[TableUpdate]) -> TableState:
-        return real(base, [*map(anonymous, updates)])
-
-    with patch.object(catalog, "commit", commit):
-        yield
-
-
-def anonymous(update: TableUpdate) -> TableUpdate:
-    if isinstance(update, SetSnapshotRefUpdate):
-        none = dict.fromkeys(("max_ref_age_ms", "max_snapshot_age_ms", "min_snapshots_to_keep"))
-        return update.model_copy(update=none)
-    if not isinstance(update, AddSnapshotUpdate):
-        return update
-    summary = update.snapshot.summary
-    said = summary.additional_properties.items()
-    kept = {key: text for key, text in said if not key.startswith("icefold.")}
-    plain = Summary(summary.operation, **kept)
-    return update.model_copy(
-        update={"snapshot": update.snapshot.model_copy(update={"summary": plain})}
-    )
 
 
 @pytest.mark.parametrize("branch", ["staging", "cdc"])
@@ -130,7 +97,7 @@ def test_appends_staged_by_a_query_stay(staged):
 
 
 def test_equality_deletes_of_another_tool_stay(staged):
-    with another_tool(staged):
+    with another_tool(staged.environment):
         for key in range(3):
             stage_by_hand(staged, key)
     expire_all(staged)
@@ -138,7 +105,7 @@ def test_equality_deletes_of_another_tool_stay(staged):
 
 
 def test_declared_branch_of_plain_appends_stays(staged):
-    with another_tool(staged):
+    with another_tool(staged.environment):
         for key in range(3):
             staged.commit(data=staged.data_files((50 + key, "eu", "kafka")), branch="connect")
     expire_all(
@@ -237,7 +204,7 @@ def test_staging_of_another_tool_is_given_retention_by_the_next_commit_or_trim(s
     stage(staged, 1, "a")
     assert retention_of(staged.table.state.ref("staging")) == STAGING_RETENTION
     staged.table.refs.drop("staging")
-    with another_tool(staged):
+    with another_tool(staged.environment):
         stage_by_hand(staged, 1)
     assert retention_of(staged.table.refresh().state.ref("flink")) == Retention()
     assert resolve(staged.table, staging="flink").trimmed
