@@ -81,7 +81,8 @@ def plan_expiry(metadata: TableMetadata, policy: ExpiryPolicy, *, now_ms: int) -
     }
     kept = set(_kept_by_refs(refs, staging, by_id, limits))
     kept.update(_kept_unreferenced(metadata, refs, by_id, limits))
-    needed = (snapshots_needed(metadata, each) for each in staging.values())
+    left = metadata.model_copy(update={"refs": refs})
+    needed = (snapshots_needed(left, each) for each in staging.values())
     staged = set(chain.from_iterable(needed)) - kept
     return ExpiryPlan(
         snapshot_ids=tuple(
