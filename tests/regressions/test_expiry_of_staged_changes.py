@@ -55,7 +55,11 @@ def refs(staged: StagedTable) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("branch", ["staging", "cdc"])
-def test_staging_branch_is_not_dropped_for_its_age(staged, branch):
+@pytest.mark.parametrize("own_age_ms", [None, 1], ids=["", "own"])
+def test_staging_branch_is_not_dropped_for_its_age(staged, branch, own_age_ms):
+    if own_age_ms is not None:
+        retention = Retention(max_ref_age_ms=own_age_ms)
+        create_branch(staged.environment, staged.table.identifier, branch, retention=retention)
     stage(staged, 1, "a", branch)
     staged.table.set_properties({"history.expire.max-ref-age-ms": "1"})
     expire_all(staged, ExpiryPolicy())
