@@ -13,7 +13,7 @@ other branch; it has to be declared.
 
 The target of a branch that nobody declares is the branch that its newest published commit of
 icefold was made to, or `main`. Where that commit is in the history of `main` too (one was
-fast-forwarded to the other), which of the two it is cannot be told.
+fast-forwarded to the other), it is taken for `main`, as that is where `stage` forks branches from.
 """
 
 from __future__ import annotations
@@ -156,9 +156,10 @@ class _Targets:
             branch = _committed_to(snapshot)
             if branch in (None, name) or _is_staged_commit(snapshot):
                 continue
-            if branch == MAIN_BRANCH or branch not in self.branches:
+            is_shared = snapshot.snapshot_id in self._history(MAIN_BRANCH)
+            if branch == MAIN_BRANCH or branch not in self.branches or is_shared:
                 return MAIN_BRANCH, branch == MAIN_BRANCH
-            return branch, snapshot.snapshot_id not in self._history(MAIN_BRANCH)
+            return branch, True
         return MAIN_BRANCH, True
 
     def has_staged_above(self, name: str, target: str) -> bool:
