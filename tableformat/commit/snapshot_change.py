@@ -38,6 +38,7 @@ from tableformat.commit.request import (
     check_writable,
     operation_of_change,
 )
+from tableformat.commit.retention import STAGING_RETENTION, Retention, retention_or
 from tableformat.commit.summary import build_summary
 from tableformat.environment import Environment
 from tableformat.errors import CommitConflictError, InvalidInputError, TableError
@@ -98,7 +99,7 @@ class SnapshotChange:
         self._snapshot = snapshot
         return (
             AddSnapshotUpdate(snapshot=snapshot),
-            _set_branch(changeset.branch, snapshot.snapshot_id, ref),
+            _set_branch(changeset, snapshot.snapshot_id, ref),
         )
 
     def _staging_base(self, state: TableState, parent_id: int | None) -> dict[str, str]:
@@ -319,16 +320,27 @@ def _check_head(changeset: Changeset, state: TableState, parent_id: int | None) 
     )
 
 
-def _set_branch(branch: str, snapshot_id: int, ref: SnapshotRef | None) -> SetSnapshotRefUpdate:
-    """Point the branch at `snapshot_id`; its retention settings stay."""
+def _set_branch(
+    changeset: Changeset, snapshot_id: int, ref: SnapshotRef | None
+) -> SetSnapshotRefUpdate:
+    """Point the branch at `snapshot_id`. What it says of its retention stays.
+
+    A staging branch that says nothing is given what keeps staged changes from other tools' expiry.
+    """
+    default = STAGING_RETENTION if _is_staged(changeset) else Retention()
+    retention = retention_or(ref, default)
     return SetSnapshotRefUpdate(
-        ref_name=branch,
+        ref_name=changeset.branch,
         type="branch",
         snapshot_id=snapshot_id,
-        max_ref_age_ms=None if ref is None else ref.max_ref_age_ms,
-        max_snapshot_age_ms=None if ref is None else ref.max_snapshot_age_ms,
-        min_snapshots_to_keep=None if ref is None else ref.min_snapshots_to_keep,
+        max_ref_age_ms=retention.max_ref_age_ms,
+        max_snapshot_age_ms=retention.max_snapshot_age_ms,
+        min_snapshots_to_keep=retention.min_snapshots_to_keep,
     )
+
+
+def _is_staged(changeset: Changeset) -> bool:
+    return changeset.branch != MAIN_BRANCH and not carries_marker(changeset)
 
 
 def _next_sequence_number(metadata: TableMetadata) -> int:
