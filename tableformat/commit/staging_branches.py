@@ -37,6 +37,7 @@ from tableformat.spec.names import (
     STAGING_MARKER,
 )
 
+_ADDED_POSITIONS = ("added-position-delete-files", "added-position-deletes", "added-dvs")
 _ADDED_EQUALITY_DELETES = ("added-equality-delete-files", "added-equality-deletes")
 
 
@@ -104,7 +105,8 @@ def snapshots_needed(metadata: TableMetadata, staging: StagingBranch) -> Iterato
     Where staging meets the target's history at a snapshot that does not carry the marker, nothing
     but the target's own chain tells that it is not a staged one: then the chain stays down to it
     (or whole, when the two have no snapshot in common), unless something else was published since,
-    as then it proves nothing.
+    as then it proves nothing. The chain stays, too, while a staged snapshot waits that deletes by
+    position: it tells which row ids the rows had whose files were rewritten meanwhile.
     """
     by_id, refs = snapshots_by_id(metadata), metadata.refs
     target = refs.get(staging.target)
@@ -135,7 +137,16 @@ def snapshots_needed(metadata: TableMetadata, staging: StagingBranch) -> Iterato
         else:
             yield from ids if marker is None else ()
     yield from seen
+    waiting = [by_id[each] for each in seen if each not in ends and str(each) != marker]
+    if any(_deletes_by_position(each) for each in waiting):
+        own = _ancestors(by_id, refs[staging.name])
+        below = [i for i, each in enumerate(ids) if each in own]
+        yield from ids[: below[0]] if below else ids
     yield from _cursors_of_others(metadata, staging, seen)
+
+
+def _ancestors(by_id: Mapping[int, Snapshot], ref: SnapshotRef) -> frozenset[int]:
+    return frozenset(each.snapshot_id for each in walk_back(by_id, ref.snapshot_id))
 
 
 @dataclass(slots=True)
@@ -174,8 +185,8 @@ class _Targets:
 
     def _history(self, name: str) -> frozenset[int]:
         if name not in self._histories:
-            chain = walk_back(self.by_id, self._head_id(name))
-            self._histories[name] = frozenset(each.snapshot_id for each in chain)
+            ref = self.branches.get(name)
+            self._histories[name] = frozenset() if ref is None else _ancestors(self.by_id, ref)
         return self._histories[name]
 
     def _marker(self, name: str) -> str | None:
@@ -217,6 +228,10 @@ def _is_staged(snapshot: Snapshot) -> bool:
         return True
     found = (_property(snapshot, name) or "0" for name in _ADDED_EQUALITY_DELETES)
     return any(parse_decimal(count) != 0 for count in found)
+
+
+def _deletes_by_position(snapshot: Snapshot) -> bool:
+    return any(parse_decimal(_property(snapshot, name) or "0") != 0 for name in _ADDED_POSITIONS)
 
 
 def _is_staged_commit(snapshot: Snapshot) -> bool:

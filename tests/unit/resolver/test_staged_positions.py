@@ -8,11 +8,13 @@ import pytest
 from pyiceberg.table.update import RemoveSnapshotsUpdate
 
 from maintenance.tasks.compact import compact
-from maintenance.tasks.options import CompactOptions
+from maintenance.tasks.expire import expire
+from maintenance.tasks.options import CompactOptions, ExpireOptions
 from resolver import resolve
 from tableformat.commit import request
 from tableformat.commit.changeset import Changeset, CommitKind, Validation
 from tableformat.commit.engine import commit
+from tableformat.commit.expiry_plan import ExpiryPolicy
 from tableformat.errors import NotFoundError, UnsupportedError
 from tests.support.staged_tables import StagedTable, keys
 
@@ -140,6 +142,16 @@ def test_published_file_whose_history_has_expired_stops_the_cycle(staged):
     staged.environment.catalog.commit(state, [gone])
     with pytest.raises(UnsupportedError, match="history has expired"):
         resolve(staged.table)
+
+
+def test_expiry_keeps_the_history_that_a_staged_position_needs(staged):
+    stage_rows_and_delete_one(staged)
+    resolve(staged.table, limit=1)
+    rewrite(staged)
+    staged.table.append(staged.rows((10, "eu", "later")))
+    expire(staged.table, ExpireOptions(policy=ExpiryPolicy(max_snapshot_age_ms=0)))
+    resolve(staged.table)
+    assert staged.published()[(8, "eu", "n")] == 0
 
 
 def stage_rows_and_delete_one(staged):
