@@ -140,8 +140,8 @@ def snapshots_needed(metadata: TableMetadata, staging: StagingBranch) -> Iterato
     waiting = [by_id[each] for each in seen if each not in ends and str(each) != marker]
     if any(_deletes_by_position(each) for each in waiting):
         own = _ancestors(by_id, refs[staging.name])
-        below = [i for i, each in enumerate(ids) if each in own]
-        yield from ids[: below[0]] if below else ids
+        meeting = [i for i, each in enumerate(ids) if each in own]
+        yield from ids[: meeting[0]] if meeting else ids
     yield from _cursors_of_others(metadata, staging, seen)
 
 
