@@ -218,7 +218,9 @@ class Cycle:
                 self._environment.store,
                 dead=match.resolution.dead,
                 staged_files=[
-                    each.file for each in work.batch.files if each.file.file_path not in match.left
+                    each.file
+                    for each in work.batch.files
+                    if each.file.file_path not in match.known.left
                 ],
                 target_files=match.live.data,
                 target_dvs=match.live.dvs,

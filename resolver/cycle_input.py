@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from pyiceberg.table.metadata import TableMetadata
@@ -35,11 +35,16 @@ class OrderedFile:
 
     Attributes:
         one_spec: Every file that was live with it has its partition spec.
+        sequence_number: Of that commit, where it is a staged one.
+        again: Orders of later commits that name the file, too: a writer that was not told of its
+            success. Their own deletes do not reach the file's rows.
     """
 
     file: DataFile
     order: int
     one_spec: bool = False
+    sequence_number: int = 0
+    again: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,8 +140,7 @@ def read_cycle_input(
         key_ids: Field ids of the indexed key.
         equality_deletes: To resolve.
         staged: The snapshots whose data files, deletion vectors and position delete files are
-            taken, oldest first; none in place, where all rows are in the index. A data file that
-            several of them name is taken once, as the newest of them has it.
+            taken, oldest first; none in place, where all rows are in the index.
         runner: Where keys are read; None: in this process.
 
     Raises:
@@ -174,12 +178,26 @@ def read_cycle_input(
 
 
 def staged_files(staged: Iterable[StagedSnapshot], kind: str) -> list[OrderedFile]:
-    """The `data_files` or `equality_deletes` of staged snapshots with their orders."""
-    return [
-        OrderedFile(entry.data_file, each.order, each.spec_ids == {entry.data_file.spec_id})
-        for each in staged
-        for entry in getattr(each, kind)
-    ]
+    """The `data_files` or `equality_deletes` of staged snapshots with their orders.
+
+    A file that several snapshots name takes effect once, where the first of them has it.
+    """
+    found: dict[str, OrderedFile] = {}
+    for each in staged:
+        for entry in getattr(each, kind):
+            file = entry.data_file
+            known = found.get(file.file_path)
+            found[file.file_path] = (
+                OrderedFile(
+                    file,
+                    each.order,
+                    one_spec=each.spec_ids == {file.spec_id},
+                    sequence_number=entry.sequence_number or 0,
+                )
+                if known is None
+                else replace(known, again=(*known.again, each.order))
+            )
+    return list(found.values())
 
 
 def _read_deletes(

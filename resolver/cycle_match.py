@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import chain
 
@@ -27,7 +27,12 @@ from resolver.resolution import (
     resolve_batch,
 )
 from resolver.scan_join import add_joined_positions
-from resolver.staged_on_target import files_that_left, judge_moved_rows, without_staged_rows
+from resolver.staged_on_target import (
+    StagedOnTarget,
+    judge_moved_rows,
+    staged_on_target,
+    without_staged_rows,
+)
 from resolver.staging import cursor_of
 from resolver.target import LiveFiles, live_files
 from resolver.versions import compares_versions, guarded_dead_rows
@@ -35,7 +40,7 @@ from tableformat.catalog.base import Identifier, TableState
 from tableformat.commit.history import is_ancestor
 from tableformat.environment import Environment
 from tableformat.errors import CommitConflictError, CorruptDataError
-from tableformat.spec.data_file import DataFile, ManifestEntry
+from tableformat.spec.data_file import ManifestEntry
 
 logger = logging.getLogger("icefold.resolver")
 
@@ -52,11 +57,19 @@ class Work:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Match:
-    """Dead rows on one version of the table; `left`: see `files_that_left`."""
+    """Dead rows on one version of the table.
+
+    Attributes:
+        state: The version.
+        live: The live files of its target.
+        known: Staged files that the target has, or had.
+        resolution: The dead rows.
+        index: How the index got there.
+    """
 
     state: TableState
     live: LiveFiles
-    left: Mapping[str, DataFile]
+    known: StagedOnTarget
     resolution: Resolution
     index: str
 
@@ -82,8 +95,9 @@ class Matcher:
 
     def match(self, state: TableState, live: LiveFiles, work: Work) -> Match:
         """Dead rows, from the index at the head of `state`."""
-        options, batch = self.options, work.batch
-        left = self._files_that_left(state, live, work)
+        options, known = self.options, self._staged_on_target(state, live, work)
+        left, batch = known.left, known.placed(work.batch)
+        work = replace(work, batch=batch)
         found, how = self._look_up(state, live, work.numbered.lookup)
         with self.phases.timed("match"):
             matches = without_staged_rows(found, batch)
@@ -124,12 +138,10 @@ class Matcher:
             )
             self._fold_position_deletes(state, live, live.position_deletes, resolution.dead)
         self.environment.runtime.fail_point("resolve.after_match")
-        return Match(state=state, live=live, left=left, resolution=resolution, index=how)
+        return Match(state=state, live=live, known=known, resolution=resolution, index=how)
 
-    def _files_that_left(
-        self, state: TableState, live: LiveFiles, work: Work
-    ) -> dict[str, DataFile]:
-        return files_that_left(
+    def _staged_on_target(self, state: TableState, live: LiveFiles, work: Work) -> StagedOnTarget:
+        return staged_on_target(
             self.environment, state, target=self.options.target, live=live, batch=work.batch
         )
 
@@ -196,7 +208,8 @@ class Matcher:
             return self.match(state, live, work)
         known = match.live.data.keys()
         staged = work.batch.paths
-        if staged & known or staged & live.data.keys() or self._files_that_left(state, live, work):
+        on_target = self._staged_on_target(state, live, work)
+        if staged & known or staged & live.data.keys() or on_target.left:
             return self.match(state, live, work)
         match.resolution.dead.drop(known - live.data.keys())
         added = [entry for path, entry in live.data.items() if path not in known]

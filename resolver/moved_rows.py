@@ -134,31 +134,45 @@ def _split(
 ) -> Iterator[StagedPositions]:
     """Add what dies where it is; give what has to be looked for."""
     for each in batch.target_positions:
-        lost = each.positions
-        if each.path in live.data:
+        before = _deleted_before(environment, each)
+        if before is None:
+            _check_is_live(each, live)
             dead.add(each.path, each.positions)
-            if each.staged.replaced_dvs is None:
-                continue
-            lost = each.positions & _read_vector(environment, live.dvs.get(each.path))
-        if each.staged.replaced_dvs is None:
-            raise UnsupportedError(
-                "a vector on the staging branch names rows of a data file that has left the "
-                "target, and what it deletes anew is not known without the branch's history",
-                location=each.path,
-                action="roll the target back to before that file was rewritten, resolve, and "
-                "rewrite again",
-            )
-        if lost:
-            lost -= _read_vector(environment, each.staged.replaced_dvs.get(each.path))
+            continue
+        lost = each.positions - before
+        if each.path in live.data:
+            dead.add(each.path, lost)
+            lost = lost & _read_vector(environment, live.dvs.get(each.path))
         if lost:
             yield StagedPositions(path=each.path, positions=lost, staged=each.staged)
-    order_of = {each.file.file_path: each.order for each in batch.files}
+    order_of = {e.file.file_path: e.order or e.again[0] for e in batch.files}
     by_order = {each.order: each for each in batch.staged}
     for path in left:
         positions = batch.positions.by_path.get(path)
         if positions is not None:
             staged = by_order[order_of[path]]
             yield StagedPositions(path=path, positions=positions, staged=staged)
+
+
+def _deleted_before(environment: Environment, each: StagedPositions) -> BitMap64 | None:
+    """What the vector that it replaced deletes; None: not known any more."""
+    if each.staged.replaced_dvs is None:
+        return None
+    try:
+        return _read_vector(environment, each.staged.replaced_dvs.get(each.path))
+    except NotFoundError:
+        return None
+
+
+def _check_is_live(each: StagedPositions, live: LiveFiles) -> None:
+    if each.path not in live.data:
+        raise UnsupportedError(
+            "a vector on the staging branch names rows of a data file that has left the target, "
+            "and what it deletes anew is not known without the vector that it replaced",
+            location=each.path,
+            action="roll the target back to before that file was rewritten, resolve, and rewrite "
+            "again",
+        )
 
 
 def _read_vector(environment: Environment, entry: ManifestEntry | None) -> BitMap64:

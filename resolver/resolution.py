@@ -114,12 +114,35 @@ def judge_by_arrival(
     """
     return DeadRows(
         matches=_dead_matches(batch, numbered, matches, order_of_path),
-        staged=dead_rows(
-            numbered.newest,
-            key=numbered.row_number,
-            order=batch.file_order[batch.rows.file],
-            scope=batch.file_scope[batch.rows.file],
-        ),
+        staged=_dead_staged_rows(batch, numbered),
+    )
+
+
+def _dead_staged_rows(batch: CycleInput, numbered: NumberedKeys) -> Bools:
+    file = batch.rows.file
+    order, scope = batch.file_order[file], batch.file_scope[file]
+    dead = dead_rows(numbered.newest, key=numbered.row_number, order=order, scope=scope)
+    for at, each in enumerate(batch.files):
+        if each.again:
+            rows = np.flatnonzero(file == at)
+            newest = _newest_without(batch, numbered, each.again)
+            dead[rows] = dead_rows(
+                newest, key=numbered.row_number[rows], order=order[rows], scope=scope[rows]
+            )
+    return dead
+
+
+def _newest_without(
+    batch: CycleInput, numbered: NumberedKeys, spared: tuple[int, ...]
+) -> NewestDeletes:
+    """D(k) without the deletes of some orders."""
+    counted = ~np.isin(batch.deletes.order, spared)
+    return newest_deletes(
+        key=numbered.delete_number[counted],
+        order=batch.deletes.order[counted],
+        scope=batch.deletes.scope[counted],
+        key_count=len(numbered.newest.global_order),
+        scope_count=len(batch.scopes),
     )
 
 

@@ -1,4 +1,4 @@
-"""Staged data files that others have brought to the target already.
+"""Staged data files that are on the target already.
 
 A cherry-pick of a staged snapshot, a tool that adds its files, a writer that commits a file once
 more after it was published: the file would be listed, and its rows counted, twice. So
@@ -7,12 +7,15 @@ more after it was published: the file would be listed, and its rows counted, twi
   keep the place in the order that their staged snapshot has, and what the target has deleted of
   them stays deleted;
 * one that has been on the target since it was staged and has left it again is not added either.
-  Its rows are where a rewrite took them, told by the row ids that they got on the target.
+  Its rows are where a rewrite took them, told by the row ids that they got on the target;
+* one that a publish brought there is named a second time: its place is that of the first time, and
+  only the deletes that come with the second do not reach its rows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 from pyiceberg.table.snapshots import Snapshot
@@ -20,7 +23,7 @@ from pyiceberg.table.snapshots import Snapshot
 from resolver.cycle_figures import STAGED_COMMITS
 from resolver.cycle_input import CycleInput
 from resolver.index.base import Matches
-from resolver.match import Int64s
+from resolver.match import TARGET_ORDER, Int64s
 from resolver.moved_rows import NO_ROW_ID, row_ids_of
 from resolver.resolution import DeadRows, NumberedKeys
 from resolver.row_values import ColumnReader
@@ -36,37 +39,80 @@ from tableformat.spec.names import COMMITTED_TO, ROW_ID_FIELD_ID
 NO_ROW = -1
 
 
-def files_that_left(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagedOnTarget:
+    """Staged data files that the target has, or had.
+
+    Attributes:
+        left: Those that are not live there any more, by path, as they were there: with the row ids
+            that they had.
+        published: Paths of those, live or not, that a publish brought.
+    """
+
+    left: Mapping[str, DataFile]
+    published: frozenset[str]
+
+    def placed(self, batch: CycleInput) -> CycleInput:
+        """The batch, with files that were published before in the place of the target's."""
+        if not self.published:
+            return batch
+        files = [
+            replace(each, order=TARGET_ORDER, again=(each.order, *each.again))
+            if each.file.file_path in self.published
+            else each
+            for each in batch.files
+        ]
+        return replace(batch, files=tuple(files))
+
+
+def staged_on_target(
     environment: Environment, state: TableState, *, target: str, live: LiveFiles, batch: CycleInput
-) -> dict[str, DataFile]:
-    """Staged data files that were on the target since they were staged and are not any more.
+) -> StagedOnTarget:
+    """Look for the batch's data files on the target.
 
     Cost: the manifests written by those snapshots since the oldest staged one which may have
     brought staged files; commits of icefold that cannot are not read.
-
-    Returns:
-        By path, the files as they were on the target, with the row ids that they had there.
     """
-    staged = [each.snapshot.sequence_number or 0 for each in batch.staged]
-    paths, head = batch.paths - live.data.keys(), state.head(target)
-    found: dict[str, DataFile] = {}
-    if not paths or head is None:
-        return found
-    for snapshot in walk_back(snapshots_by_id(state.metadata), head.snapshot_id):
-        if (snapshot.sequence_number or 0) <= min(staged):
+    by_id, head = snapshots_by_id(state.metadata), state.head(target)
+    staged_at = {each.file.file_path: each.sequence_number for each in batch.files}
+    published: set[str] = set()
+    for path in staged_at.keys() & live.data.keys():
+        entry = live.data[path]
+        if (entry.sequence_number or 0) <= staged_at[path] or _is_publish(
+            by_id.get(entry.snapshot_id or 0)
+        ):
+            published.add(path)
+    left: dict[str, DataFile] = {}
+    wanted = staged_at.keys() - live.data.keys()
+    oldest = min((staged_at[path] for path in wanted), default=0)
+    for snapshot in walk_back(by_id, head.snapshot_id) if wanted and head is not None else ():
+        if (snapshot.sequence_number or 0) <= oldest:
             break
         if not _may_bring_staged_files(snapshot, target):
             continue
         for entry in load_changes(environment.store, snapshot).added_data:
-            if entry.data_file.file_path in paths:
-                found.setdefault(entry.data_file.file_path, entry.data_file)
-    return found
+            path = entry.data_file.file_path
+            if path in wanted and path not in left:
+                left[path] = entry.data_file
+                published |= {path} if _is_publish(snapshot) else set()
+    return StagedOnTarget(left=left, published=frozenset(published))
+
+
+def _is_publish(snapshot: Snapshot | None) -> bool:
+    summary = _summary(snapshot)
+    return STAGED_COMMITS in summary and SOURCE_SNAPSHOT_ID not in summary
 
 
 def _may_bring_staged_files(snapshot: Snapshot, target: str) -> bool:
-    summary = {} if snapshot.summary is None else snapshot.summary.additional_properties
+    summary = _summary(snapshot)
     is_own = summary.get(COMMITTED_TO) == target
     return not is_own or SOURCE_SNAPSHOT_ID in summary or STAGED_COMMITS in summary
+
+
+def _summary(snapshot: Snapshot | None) -> Mapping[str, str]:
+    if snapshot is None or snapshot.summary is None:
+        return {}
+    return snapshot.summary.additional_properties
 
 
 def without_staged_rows(matches: Matches, batch: CycleInput) -> Matches:
@@ -102,7 +148,7 @@ def judge_moved_rows(
         state: The table version.
         live: The live files of the target.
         batch: The cycle's input.
-        left: See `files_that_left`.
+        left: See `StagedOnTarget`.
         numbered: The batch's keys.
         matches: Rows of the target with a deleted key.
         judged: Which rows die if all matches are older than the batch.
