@@ -12,9 +12,9 @@ a row by an UPDATE. Such a delete is never dropped:
 
 The row's key and `_row_id` are read from its old file, and the index says which rows of the target
 have the key. Of those the one with the same `_row_id` dies: a rewrite keeps it (spec: Row Lineage).
-Where there is none, the rows die whose ids were given out after the delete was staged: a rewrite
-that kept no ids, or a newer row, since staged changes come after what is on the target. Otherwise
-the row is gone already.
+Where there is none, the rows die that have got their ids since the target's snapshot that the
+staging branch stands on: by a rewrite that kept no ids, or newer rows, since staged changes come
+after what is on the target. Otherwise the row is gone already.
 
 A vector repeats what the one that it replaced deletes; only what it adds is looked for.
 """
@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from pyiceberg.table.snapshots import Snapshot
 from pyroaring import BitMap64
 
 from resolver.convert import DeadPositions
@@ -33,6 +34,7 @@ from resolver.index.base import Matches
 from resolver.keys import EncodedKeys, KeySchema, encode_batch, factorize
 from resolver.match import Bools, Int64s, group_by_file
 from resolver.row_values import ColumnReader, live_matches
+from resolver.staging import ancestors, head_id
 from resolver.target import LiveFiles, live_entries
 from tableformat.catalog.base import TableState
 from tableformat.commit.history import load_changes, snapshots_by_id, walk_back
@@ -53,8 +55,8 @@ class _LostRows:
 
     Attributes:
         keys: Their keys.
-        row_id, next_row_id: Shape `(rows,)`: the row's id; the first id that nobody had when its
-            delete was staged.
+        row_id, next_row_id: Shape `(rows,)`: the row's id; the first id that nobody had when the
+            staging branch left the target.
     """
 
     keys: EncodedKeys
@@ -97,8 +99,10 @@ def add_target_positions(
     lost = list(_split(environment, batch, live, left, dead))
     if not lost:
         return
-    files = _files_of(environment, state, lost, staging=staging, target=target) | dict(left)
-    rows = _read_rows(environment, state, [each for each in lost if each.path in files], files)
+    files = _files_of(environment, state, lost, live, staging=staging, target=target) | dict(left)
+    lost = [each for each in lost if each.path in files]
+    free = [_free_row_id(state, each.staged.snapshot, staging, target) for each in lost]
+    rows = _read_rows(environment, state, lost, files, free)
     if not len(rows.keys):
         return
     numbers = factorize(rows.keys)
@@ -186,6 +190,7 @@ def _files_of(
     environment: Environment,
     state: TableState,
     lost: Sequence[StagedPositions],
+    live: LiveFiles,
     *,
     staging: str,
     target: str,
@@ -195,8 +200,9 @@ def _files_of(
     A path that was not live in the staging view is left out: deletes of such a file say nothing.
     """
     known: dict[str, ManifestEntry] = {}
+    here = {e.path: live.data[e.path].data_file for e in lost if e.path in live.data}
     for each in lost:
-        if each.path not in known:
+        if each.path not in known and each.path not in here:
             found = _entry_in(environment, each)
             known |= {} if found is None else {each.path: found}
     by_id = snapshots_by_id(state.metadata)
@@ -221,7 +227,18 @@ def _files_of(
             action="delete these rows by their keys: stage(deletes=...), and take the position "
             "delete off the staging branch",
         )
-    return files
+    return files | here
+
+
+def _free_row_id(state: TableState, staged: Snapshot, staging: str, target: str) -> int:
+    """The first row id that nobody had when staging left the target; 0 where that has expired."""
+    on_target = {each.snapshot_id for each in ancestors(state.metadata, head_id(state, target))}
+    for snapshot in ancestors(state.metadata, staged.snapshot_id):
+        summary = {} if snapshot.summary is None else snapshot.summary.additional_properties
+        committed_to = summary.get(COMMITTED_TO)
+        if snapshot.snapshot_id in on_target or committed_to not in (None, staging):
+            return (snapshot.first_row_id or 0) + (snapshot.added_rows or 0)
+    return 0
 
 
 def _entry_in(environment: Environment, lost: StagedPositions) -> ManifestEntry | None:
@@ -260,6 +277,7 @@ def _read_rows(
     state: TableState,
     lost: Sequence[StagedPositions],
     files: Mapping[str, DataFile],
+    free: Sequence[int],
 ) -> _LostRows:
     metadata = state.metadata
     key_ids = tuple(sorted(metadata.schema().identifier_field_ids))
@@ -281,7 +299,7 @@ def _read_rows(
             action="restore the file, and run resolve again",
         ) from error
     row_id = reader.flat(rows)[-1].fill_null(NO_ROW_ID).to_numpy()
-    next_row_id = np.array([each.staged.next_row_id for each in lost], dtype=np.int64)
+    next_row_id = np.array(free, dtype=np.int64)
     return _LostRows(
         keys=encode_batch(rows, key), row_id=row_id, next_row_id=np.repeat(next_row_id, counts)
     )

@@ -62,11 +62,6 @@ class StagedSnapshot:
     dvs: tuple[ManifestEntry, ...]
     replaced_dvs: Mapping[str, ManifestEntry] | None = field(default_factory=dict)
 
-    @property
-    def next_row_id(self) -> int:
-        """The table's first row id that nobody had when it was committed; 0 before v3."""
-        return (self.snapshot.first_row_id or 0) + (self.snapshot.added_rows or 0)
-
 
 def marker_of(snapshot: Snapshot | None) -> int | None:
     """The staged snapshot id that `snapshot` says was published last."""
