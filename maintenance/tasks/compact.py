@@ -188,8 +188,8 @@ class _Compaction:
             for group, _ in groups:
                 self._fail(group, error)
             return
-        for number, error in published.left_out.items():
-            self._fail(groups[number][0], error)
+        for number, reason in published.left_out.items():
+            self._fail(groups[number][0], reason)
         if published.result is None:
             return
         self.commits.append(published.result.snapshot.snapshot_id)

@@ -12,7 +12,7 @@ from lock import LeaseLostError
 from maintenance.compaction import workers
 from maintenance.compaction.plan import plan_groups
 from maintenance.compaction.rewrite import rewrite_job
-from maintenance.compaction.workers import rewrite_here
+from maintenance.compaction.workers import POLL_MS, rewrite_here
 from maintenance.tasks.options import CompactOptions
 from tableformat.errors import CorruptDataError
 from tableformat.scan.plan import plan_scan
@@ -23,14 +23,15 @@ BOTH = pytest.mark.parametrize("concurrent_max", [1, 3], ids=["in turn", "side b
 
 
 class SteppingClock:
-    """Each question takes 100 ms."""
+    """Each question takes `step_ms`."""
 
-    def __init__(self):
-        self.asked = 0
+    def __init__(self, step_ms):
+        self.step_ms = step_ms
+        self.now_ms = 0.0
 
     def monotonic_ms(self):
-        self.asked += 1
-        return 100.0 * self.asked
+        self.now_ms += self.step_ms
+        return self.now_ms
 
 
 @pytest.fixture
@@ -50,8 +51,8 @@ def jobs_of(table):
     return [rewrite_job(plan, state.metadata, group, None) for group in groups]
 
 
-def environment_of(table):
-    runtime = replace(table.environment.runtime, clock=SteppingClock())
+def environment_of(table, step_ms=300.0):
+    runtime = replace(table.environment.runtime, clock=SteppingClock(step_ms))
     return replace(table.environment, runtime=runtime)
 
 
@@ -78,9 +79,10 @@ def test_every_group_is_rewritten_once(table, concurrent_max):
 def test_waiting_task_is_let_through_between_groups_that_are_each_short(table, concurrent_max):
     """399 groups of 25 ms each held up a resolver for ten seconds."""
     calls = []
+    step_ms = POLL_MS / (4 if concurrent_max == 1 else 1)  # a group in turn asks three times
     list(
         rewrite_here(
-            environment_of(table),
+            environment_of(table, step_ms),
             jobs_of(table),
             concurrent_max=concurrent_max,
             between=lambda: calls.append(1),
