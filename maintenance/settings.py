@@ -124,7 +124,7 @@ _TABLE = (
     _count("resolve.deletes", 100_000, "Staged equality deletes that start a cycle."),
     _bytes("resolve.bytes", 256 << 20, "Staged bytes that start a cycle."),
     _ms("resolve.age-ms", SECOND_MS, "Age of the oldest staged commit that starts a cycle."),
-    _ms("resolve.min-interval-ms", 0, "Pause between two cycles."),
+    _ms("resolve.min-interval-ms", 0, "Pause after a publish: room for statements of others."),
     _flag("drop-dead-deletes.enabled", "Whether dead equality deletes on the target are removed."),
     _count("drop-dead-deletes.deletes", 1, "Equality deletes on the target that start it."),
     _ms("drop-dead-deletes.min-interval-ms", 10 * MINUTE_MS, "Pause between two runs."),
