@@ -4,7 +4,13 @@ Writes a table of small files (an int64 key, two numbers, a timestamp, two texts
 vectors on a share of the rows, and compacts all of it. Megabytes are the Parquet bytes read; cores
 are CPU seconds used, so that waiting for the disk does not count and threads do.
 
-    scripts/bench compact [--rows N] [--files N] [--dead SHARE] [--strategy S] [--spark] [--profile]
+With `--groups N` the table has N partitions, and every file a few rows of each of them: what a
+group costs, however little is in it. 399 groups of 2.5 MB in all:
+
+    scripts/bench compact --groups 399 --rows 8000 --files 2
+
+    scripts/bench compact [--rows N] [--files N] [--groups N] [--dead SHARE] [--strategy S]
+                          [--partial-progress] [--spark] [--profile]
 """
 
 from __future__ import annotations
@@ -38,6 +44,9 @@ SCHEMA = pa.schema(
 )
 
 
+GROUPED = SCHEMA.append(pa.field("part", pa.int32()))
+
+
 def rows_of(first: int, count: int) -> pa.Table:
     draw = np.random.default_rng(first)
     names = pa.array([f"name-{number:05d}" for number in range(20_000)])
@@ -64,13 +73,15 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="scripts/bench compact")
     parser.add_argument("--rows", type=int, default=5_000_000)
     parser.add_argument("--files", type=int, default=50)
+    parser.add_argument("--groups", type=int, default=1)
     parser.add_argument("--dead", type=float, default=0.05)
     parser.add_argument("--strategy", default="bin-pack", choices=["bin-pack", "sort", "z-order"])
+    parser.add_argument("--partial-progress", action="store_true")
     parser.add_argument("--spark", action="store_true")
     parser.add_argument("--profile", action="store_true")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="icefold-bench-") as folder:
-        table = _table(Path(folder), options.rows, options.files, options.dead)
+        table = _table(Path(folder), options)
         spark = None
         if options.spark:
             from tableformat.spark.session import local_session
@@ -82,6 +93,7 @@ def main(arguments: list[str] | None = None) -> int:
             strategy=options.strategy,
             sort_by=columns,
             group_bytes_max=128 << 20 if options.spark else 2 << 30,
+            partial_progress=options.partial_progress,
         )
         profile = cProfile.Profile()
         begin, cpu = time.perf_counter(), _cpu_seconds()
@@ -92,7 +104,11 @@ def main(arguments: list[str] | None = None) -> int:
         wall, used = time.perf_counter() - begin, _cpu_seconds() - cpu
         megabytes = report.removed_bytes / 1e6
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        print(f"{report.describe()}\n{report.rows:,} rows, {report.engine}, {options.strategy}")
+        print(
+            f"{report.describe()}\n{report.rows:,} rows, {report.engine}, {options.strategy}, "
+            f"{len(report.commits)} commits, {1e3 * wall / max(report.groups, 1):.1f} ms and "
+            f"{1e3 * used / max(report.groups, 1):.1f} CPU ms a group"
+        )
         print(f"{megabytes:.0f} MB of Parquet in {wall:.2f} s, {used:.2f} CPU s: "
               f"{megabytes / wall:.1f} MB/s, {megabytes / max(used, 1e-9):.1f} MB/s per core, "
               f"{report.rows / wall / 1e6:.2f} M rows/s, peak {peak:.0f} MiB")  # fmt: skip
@@ -104,17 +120,31 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def _table(folder: Path, rows: int, files: int, dead: float) -> tf.Table:
+def _table(folder: Path, options: argparse.Namespace) -> tf.Table:
     catalog = tf.open_catalog("local", warehouse=str(folder / "warehouse"))
-    table = catalog.create_table("bench.rows", SCHEMA, primary_key=["id"])
+    rows, files, groups = options.rows, options.files, options.groups
+    table = (
+        catalog.create_table("bench.rows", SCHEMA, primary_key=["id"])
+        if groups == 1
+        else catalog.create_table(
+            "bench.rows", GROUPED, primary_key=["id", "part"], partition_by=["part"]
+        )
+    )
     each = rows // files
     for number in range(files):
-        table.append(rows_of(number * each, each))
-    if dead:
-        keys = np.random.default_rng(1).choice(rows, int(rows * dead), replace=False)
-        table.stage(deletes=pa.table({"id": pa.array(keys, pa.int64())}))
+        table.append(_with_part(rows_of(number * each, each), groups))
+    if options.dead:
+        keys = np.random.default_rng(1).choice(rows, int(rows * options.dead), replace=False)
+        table.stage(deletes=_with_part(pa.table({"id": pa.array(keys, pa.int64())}), groups))
         resolve(table)
     return table
+
+
+def _with_part(rows: pa.Table, groups: int) -> pa.Table:
+    if groups == 1:
+        return rows
+    part = rows["id"].to_numpy() % groups
+    return rows.append_column("part", pa.array(part, pa.int32()))
 
 
 def _cpu_seconds() -> float:

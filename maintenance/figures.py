@@ -9,6 +9,7 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 
 from maintenance.ledger import Ledger
 from maintenance.settings import TaskName
+from resolver.cycle_figures import STAGED_COMMITS
 from resolver.staging import plan_backlog
 from tableformat.catalog.base import TableState
 from tableformat.commit.history import operation_of, snapshots_by_id, walk_back
@@ -63,6 +64,7 @@ class Figures:
 
     Attributes:
         born_ms: The oldest time known of the table: what a first run is counted from.
+        published_ms: Time of the newest publish on the target, whoever made it.
         totals: Counters of the target head, by the keys of `TOTALS`.
         snapshots: In the metadata, of all refs.
         since: Per task.
@@ -79,6 +81,7 @@ class Figures:
     totals: Mapping[str, int]
     snapshots: int
     since: Mapping[TaskName, Since] = field(default_factory=dict)
+    published_ms: int | None = None
 
     @property
     def dv_share(self) -> float:
@@ -102,6 +105,7 @@ def figures_of(state: TableState, ledger: Ledger, *, staging: str, target: str) 
         totals={name: counter(head, key) for name, key in TOTALS.items()},
         snapshots=len(state.metadata.snapshots),
         since=_since(state, head, ledger),
+        published_ms=_published_ms(state, head),
     )
 
 
@@ -122,6 +126,11 @@ def backlog_of(state: TableState, *, staging: str, target: str) -> Backlog:
     )
 
 
+def is_publish(snapshot: Snapshot) -> bool:
+    """Whether a snapshot was made by a cycle of the resolver."""
+    return STAGED_COMMITS in (snapshot.summary.additional_properties if snapshot.summary else {})
+
+
 def counter(snapshot: Snapshot | None, key: str) -> int:
     """A count of a summary; 0 where it is missing or foreign nonsense."""
     if snapshot is None or snapshot.summary is None:
@@ -137,6 +146,11 @@ def is_rewrite(snapshot: Snapshot) -> bool:
 def is_compaction(snapshot: Snapshot) -> bool:
     """Whether a snapshot replaced data files by others with the same rows."""
     return is_rewrite(snapshot) and counter(snapshot, "deleted-data-files") > 0
+
+
+def _published_ms(state: TableState, head: Snapshot | None) -> int | None:
+    history = walk_back(snapshots_by_id(state.metadata), None if head is None else head.snapshot_id)
+    return next((each.timestamp_ms for each in history if is_publish(each)), None)
 
 
 def _since(state: TableState, head: Snapshot | None, ledger: Ledger) -> dict[TaskName, Since]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 
-from maintenance.figures import TOTALS, counter, is_compaction, is_rewrite
+from maintenance.figures import TOTALS, counter, is_compaction, is_publish, is_rewrite
 from resolver.cycle_figures import (
     DELETED_ROWS,
     EQUALITY_DELETES,
@@ -89,9 +89,9 @@ def _point(snapshot: Snapshot) -> Point:
 
 
 def _cycle(snapshot: Snapshot) -> Cycle | None:
-    properties = {} if snapshot.summary is None else snapshot.summary.additional_properties
-    if STAGED_COMMITS not in properties:
+    if snapshot.summary is None or not is_publish(snapshot):
         return None
+    properties = snapshot.summary.additional_properties
     oldest = counter(snapshot, OLDEST_STAGED_MS)
     return Cycle(
         at_ms=snapshot.timestamp_ms,

@@ -75,6 +75,11 @@ class Run:
     text: str = ""
     facts: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def ended_ms(self) -> int:
+        """Wall clock."""
+        return self.began_ms + int(self.duration_ms)
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
         return {**asdict(self), "task": self.task.value, "outcome": self.outcome.value}
@@ -105,7 +110,6 @@ class Ledger:
             retry_ms: Wall-clock time before which a failed or refused task does not start again.
         """
         before = self.record(run.task)
-        ended_ms = run.began_ms + int(run.duration_ms)
         if run.outcome == Outcome.BUSY:
             record = replace(before, retry_ms=retry_ms)
         elif run.outcome == Outcome.FAILED:
@@ -118,7 +122,7 @@ class Ledger:
         else:
             is_idle = run.outcome == Outcome.NOTHING
             record = TaskRecord(
-                ended_ms=ended_ms,
+                ended_ms=run.ended_ms,
                 snapshot_id=snapshot_id,
                 idle_runs=min(before.idle_runs + 1, IDLE_RUNS_MAX) if is_idle else 0,
             )

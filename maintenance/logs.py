@@ -7,10 +7,10 @@ import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from typing import Any, Literal
 
 from maintenance.ledger import Outcome, Run
+from maintenance.pause import time_text
 
 LogFormat = Literal["text", "json"]
 RUN = "icefold_run"  # the attribute of a log record that holds a run
@@ -75,5 +75,4 @@ def logging_to_stderr(log_format: LogFormat, *, level: int = logging.INFO) -> It
 
 
 def _time(record: logging.LogRecord) -> str:
-    at = datetime.fromtimestamp(record.created, UTC)
-    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return time_text(int(record.created * 1e3))

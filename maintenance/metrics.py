@@ -18,9 +18,10 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from maintenance.figures import Figures
-from maintenance.ledger import Outcome, Run
+from maintenance.ledger import Ledger, Outcome, Run
 from maintenance.scheduler import Scheduler
 from maintenance.settings import TaskName
+from maintenance.triggers import next_publish_ms
 from maintenance.watched import WatchedTable
 from tableformat.errors import InvalidInputError
 from tableformat.runtime import Clock
@@ -153,6 +154,7 @@ class _TableCollector(Collector):
                     family.add_metric((each.name,), value)
             yield family
         yield self._up(tables)
+        yield self._next_publish(tables)
         yield self._failures(tables)
 
     def _up(self, tables: list[WatchedTable]) -> GaugeMetricFamily:
@@ -161,6 +163,20 @@ class _TableCollector(Collector):
         )
         for each in tables:
             family.add_metric((each.name,), float(each.figures is not None))
+        return family
+
+    def _next_publish(self, tables: list[WatchedTable]) -> GaugeMetricFamily:
+        family = GaugeMetricFamily(
+            "icefold_next_publish_timestamp_seconds",
+            "No cycle starts before this time; only with a pause after publishes.",
+            labels=("table",),
+        )
+        for each in tables:
+            if each.look is None or each.figures is None:
+                continue
+            at_ms = next_publish_ms(each.figures, each.ledger or Ledger(), each.look.config)
+            if at_ms is not None:
+                family.add_metric((each.name,), at_ms / 1e3)
         return family
 
     def _failures(self, tables: list[WatchedTable]) -> GaugeMetricFamily:

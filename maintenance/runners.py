@@ -81,7 +81,10 @@ def run_resolve(call: TaskCall) -> TaskResult:
 def run_compact(call: TaskCall) -> TaskResult:
     """Rewrite what is worth it, in groups small enough for cycles to get their turns."""
     options = CompactOptions(
-        branch=call.target, group_bytes_max=int(call.config["compact.group-bytes"])
+        branch=call.target,
+        group_bytes_max=int(call.config["compact.group-bytes"]),
+        partial_progress=bool(call.config["compact.partial-progress"]),
+        partial_progress_commits_max=int(call.config["compact.max-commits"]),
     )
     return _result(compact(call.table, options, **_lock(call)))
 

@@ -26,6 +26,7 @@ from typing import Protocol
 from lock import LeaseLostError, LeaseUnavailableError, LockError, LockManager
 from maintenance.ledger import Ledger, Outcome, Run, save_ledger
 from maintenance.names import find_tables
+from maintenance.pause import announce_pause
 from maintenance.runners import RUNNERS, Runner, TaskCall
 from maintenance.settings import TaskName
 from maintenance.stopping import StoppableLock
@@ -405,6 +406,7 @@ class Scheduler:
             text=text.replace("\n", " "),
             facts=facts,
         )
+        run = announce_pause(run, each.look.config)
         self._results.put(_Finished(run=run, identifier=each.identifier, snapshot_id=snapshot_id))
 
     # What comes back

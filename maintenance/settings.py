@@ -97,8 +97,8 @@ def _parse(kind: Kind, text: str) -> float:
     return float(int(text))
 
 
-def _flag(name: str, text: str) -> Setting:
-    return Setting(name=name, kind=Kind.FLAG, default=1, text=text)
+def _flag(name: str, text: str, *, default: bool = True) -> Setting:
+    return Setting(name=name, kind=Kind.FLAG, default=int(default), text=text)
 
 
 def _count(name: str, default: int, text: str) -> Setting:
@@ -124,7 +124,7 @@ _TABLE = (
     _count("resolve.deletes", 100_000, "Staged equality deletes that start a cycle."),
     _bytes("resolve.bytes", 256 << 20, "Staged bytes that start a cycle."),
     _ms("resolve.age-ms", SECOND_MS, "Age of the oldest staged commit that starts a cycle."),
-    _ms("resolve.min-interval-ms", 0, "Pause between two cycles."),
+    _ms("resolve.min-interval-ms", 0, "Pause after a publish: room for statements of others."),
     _flag("drop-dead-deletes.enabled", "Whether dead equality deletes on the target are removed."),
     _count("drop-dead-deletes.deletes", 1, "Equality deletes on the target that start it."),
     _ms("drop-dead-deletes.min-interval-ms", 10 * MINUTE_MS, "Pause between two runs."),
@@ -141,6 +141,8 @@ _TABLE = (
     _ms("compact.interval-ms", HOUR_MS, "Time after which any change starts one."),
     _ms("compact.min-interval-ms", MINUTE_MS, "Pause between two compactions."),
     _bytes("compact.group-bytes", 128 << 20, "Rewritten at once; cycles get a turn in between."),
+    _flag("compact.partial-progress", "Whether a run commits in several parts.", default=False),
+    _count("compact.max-commits", 10, "How many parts at most; at least 1."),
     _flag("rewrite-vectors.enabled", "Whether deletion vectors are packed into fewer files."),
     _count("rewrite-vectors.dvs", 500, "Deletion vectors written since the last run."),
     _ms("rewrite-vectors.interval-ms", 6 * HOUR_MS, "Time after which any new one starts a run."),

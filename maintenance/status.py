@@ -18,7 +18,8 @@ from lock import LockError
 from maintenance.figures import Figures, figures_of
 from maintenance.history import Cycle, read_cycles
 from maintenance.ledger import Ledger, ledger_path, load_ledger
-from maintenance.settings import TaskName, parse_config
+from maintenance.pause import announced_ms
+from maintenance.settings import MaintainConfig, TaskName, parse_config
 from maintenance.triggers import plan_table
 from resolver.index.position import read_position, read_shared_position
 from resolver.index_keeper import index_folder
@@ -103,6 +104,7 @@ class TableStatus:
         backlog_snapshots: Staged snapshots that are not published; None: cannot be told.
         backlog_rows, backlog_deletes, backlog_bytes: What they hold.
         lag_ms: Age of the oldest unpublished staged snapshot; 0 without a backlog.
+        next_publish_ms: Wall-clock time before which `maintain` does not publish; None: it may now.
         problem: Why the next resolve would stop, if it would.
         totals: Of the target head, by the summary's counters.
         dv_share: Share of the rows in data files that deletion vectors hide.
@@ -130,6 +132,7 @@ class TableStatus:
     lock: LockStatus
     cycles: Sequence[Cycle]
     tasks: Sequence[TaskStatus] = ()
+    next_publish_ms: int | None = None
     settings_problem: str | None = None
     runs: Sequence[Mapping[str, Any]] = field(default=())
 
@@ -156,7 +159,7 @@ def read_status(
     head = state.head(target)
     manifests = [] if head is None else load_manifest_list(environment.store, head)
     backlog = figures.backlog
-    tasks, settings_problem = _tasks(figures, ledger, state.metadata.properties, now_ms)
+    config, settings_problem = _config(state.metadata.properties)
     return TableStatus(
         table=state.name,
         target_snapshot_id=figures.target_snapshot_id,
@@ -178,25 +181,33 @@ def read_status(
         index=_index(table, target, figures),
         lock=_lock(table),
         cycles=read_cycles(state.metadata, target)[-CYCLES_MAX:],
-        tasks=tasks,
+        tasks=[] if config is None else _tasks(figures, ledger, config, now_ms),
+        next_publish_ms=None
+        if config is None
+        else announced_ms(figures, ledger, config, now_ms=now_ms),
         settings_problem=settings_problem,
         runs=ledger.runs[-RUNS_MAX:],
     )  # fmt: skip
 
 
-def _tasks(
-    figures: Figures, ledger: Ledger, properties: Mapping[str, str], now_ms: int
-) -> tuple[list[TaskStatus], str | None]:
+def _config(properties: Mapping[str, str]) -> tuple[MaintainConfig | None, str | None]:
+    """The settings, or why there are none."""
     try:
-        plan = plan_table(figures, ledger, parse_config(properties), now_ms=now_ms)
+        return parse_config(properties), None
     except InvalidInputError as error:
-        return [], str(error)
+        return None, str(error)
+
+
+def _tasks(
+    figures: Figures, ledger: Ledger, config: MaintainConfig, now_ms: int
+) -> list[TaskStatus]:
+    plan = plan_table(figures, ledger, config, now_ms=now_ms)
     found = [_task(ledger, due.task, is_due=True, why=due.reason) for due in plan.due]
     found += [
         _task(ledger, waiting.task, is_due=False, why=waiting.why, at_ms=waiting.at_ms)
         for waiting in plan.waiting
     ]
-    return found, None
+    return found
 
 
 def _task(

@@ -199,6 +199,18 @@ def _plan_task(task: TaskName, view: _View, config: MaintainConfig) -> Due | Wai
     return Due(table=view.figures.table, task=task, since_ms=int(since_ms), reason=fired[0].text)
 
 
+def next_publish_ms(figures: Figures, ledger: Ledger, config: MaintainConfig) -> int | None:
+    """Wall-clock time before which no cycle starts, maybe past; None: no pause to keep.
+
+    Row-level statements of other engines that fit into the pause meet no new delete files.
+    """
+    task = TaskName.RESOLVE
+    record = ledger.record(task)
+    last_ms = _last_run_ms(task, record, figures)
+    pause_ms = _pause_ms(task, record, config)
+    return None if last_ms is None or pause_ms == 0 else int(last_ms + pause_ms)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Check:
     text: str
@@ -231,11 +243,23 @@ def _held_until(task: TaskName, view: _View, config: MaintainConfig) -> _Check:
             else (f"waits {wait} for the lock")
         )
         return _Check(text=why, at_ms=min(record.retry_ms, view.now_ms + config["backoff-max-ms"]))
-    pause_ms = config.min_interval_ms(task) * 2**record.idle_runs
-    if record.ended_ms is None or view.elapsed_ms() >= pause_ms:
+    pause_ms = _pause_ms(task, record, config)
+    last_ms = _last_run_ms(task, record, view.figures)
+    # A clock that went back, or another machine's that is ahead, doubles the pause at most.
+    if last_ms is None or not -pause_ms <= view.now_ms - last_ms < pause_ms:
         return _Check(text="", at_ms=0)
-    at_ms = record.ended_ms + pause_ms
+    at_ms = last_ms + pause_ms
     return _Check(text=f"pauses {_amount(Kind.MS, at_ms - view.now_ms)}", at_ms=at_ms)
+
+
+def _pause_ms(task: TaskName, record: TaskRecord, config: MaintainConfig) -> float:
+    return config.min_interval_ms(task) * (1 << record.idle_runs)
+
+
+def _last_run_ms(task: TaskName, record: TaskRecord, figures: Figures) -> int | None:
+    """End of the last run here; a publish counts whoever made it."""
+    times = [record.ended_ms, figures.published_ms if task == TaskName.RESOLVE else None]
+    return max((each for each in times if each is not None), default=None)
 
 
 def _amount(kind: Kind, value: float) -> str:

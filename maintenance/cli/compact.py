@@ -41,7 +41,7 @@ DEFAULTS = CompactOptions()
     "--group-size",
     type=SizeType(),
     default=DEFAULTS.group_bytes_max,
-    help="Bytes that are rewritten and committed together.  [2 GiB]",
+    help="Bytes that are rewritten together.  [2 GiB]",
 )
 @click.option("--max-bytes", type=SizeType(), help="Leave what exceeds this to the next run.")
 @click.option(
@@ -59,7 +59,14 @@ DEFAULTS = CompactOptions()
     help="Share of dead rows in a file that is worth a rewrite.",
 )
 @click.option("--rewrite-all", is_flag=True, help="Rewrite every file.")
-@click.option("--one-commit", is_flag=True, help="Commit all groups together or none.")
+@click.option("--partial-progress", is_flag=True, help="Commit groups in several parts.")
+@click.option(
+    "--max-commits",
+    type=click.IntRange(min=1),
+    default=DEFAULTS.partial_progress_commits_max,
+    show_default=True,
+    help="With --partial-progress: how many parts at most.",
+)
 @spark_option
 @pass_context
 def compact_command(
@@ -75,7 +82,8 @@ def compact_command(
     min_files: int,
     dv_share: float,
     rewrite_all: bool,
-    one_commit: bool,
+    partial_progress: bool,
+    max_commits: int,
     use_spark: bool,
     dry_run: bool,
     lock_timeout_ms: int,
@@ -93,7 +101,8 @@ def compact_command(
         rewrite_all=rewrite_all,
         group_bytes_max=group_size,
         rewrite_bytes_max=max_bytes,
-        partial_progress=not one_commit,
+        partial_progress=partial_progress,
+        partial_progress_commits_max=max_commits,
     )
     report = compact(
         context.table(table_name),

@@ -11,6 +11,7 @@ from rich.table import Table as Grid
 
 from maintenance.cli.context import CliContext, json_option, pass_context, print_json
 from maintenance.names import find_tables
+from maintenance.pause import time_text
 from maintenance.status import IndexStatus, LockStatus, SizeBin, TableStatus, read_status
 from resolver.wording import bytes_text, count_text, plural, span_text
 from tableformat.spec.names import MAIN_BRANCH, STAGING_BRANCH
@@ -89,6 +90,7 @@ def _lines(one: TableStatus) -> list[tuple[str, str]]:
         ("published", _published(one)),
         ("staged, waiting", _waiting(one)),
         ("lag", span_text(one.lag_ms)),
+        *_pause(one),
         ("live rows", count_text(totals["records"] - totals["position_deletes"])),
         ("data files", f"{count_text(totals['data_files'])}, {bytes_text(totals['size_bytes'])}"),
         *_sizes(one.sizes),
@@ -123,6 +125,11 @@ def _waiting(one: TableStatus) -> str:
         f"{plural(one.backlog_snapshots, 'snapshot')}, {plural(one.backlog_rows, 'row')}, "
         f"{plural(one.backlog_deletes, 'equality delete')}, {bytes_text(one.backlog_bytes)}"
     )
+
+
+def _pause(one: TableStatus) -> list[tuple[str, str]]:
+    at_ms = one.next_publish_ms
+    return [] if at_ms is None else [("next publish", f"not before {time_text(at_ms)}")]
 
 
 def _sizes(sizes: Sequence[SizeBin]) -> list[tuple[str, str]]:

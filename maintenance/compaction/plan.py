@@ -30,7 +30,7 @@ FULL_AVERAGE = 1.1  # files may get this much larger than the target to avoid a 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileGroup:
-    """Files that are rewritten and committed together, oldest first.
+    """Files that are rewritten together, and committed together or not at all; oldest first.
 
     Attributes:
         tasks: What to read.
@@ -68,6 +68,8 @@ def check_options(options: CompactOptions) -> None:
         "input_files_min": options.input_files_min,
         "group_bytes_max": options.group_bytes_max,
         "rewrite_bytes_max": options.rewrite_bytes_max,
+        "partial_progress_commits_max": options.partial_progress_commits_max,
+        "concurrent_groups_max": options.concurrent_groups_max,
     }
     for name, value in positive.items():
         if value is not None and value < 1:

@@ -15,8 +15,8 @@ Two mappings, both over whole arrays:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +25,13 @@ from pyiceberg.schema import Schema
 from maintenance.compaction.rewrite import RewrittenGroup, RewrittenSource
 from tableformat.catalog.base import TableState
 from tableformat.environment import Environment
-from tableformat.errors import CommitConflictError, InternalError
+from tableformat.errors import (
+    CommitConflictError,
+    CorruptDataError,
+    InternalError,
+    NotFoundError,
+    TableError,
+)
 from tableformat.files.deletion_vector import Positions, build_positions
 from tableformat.files.dv_file import DeletionVector
 from tableformat.files.parquet_reader import read_data_file
@@ -45,42 +51,98 @@ class Rebased:
     """A rewritten group, made to fit one head.
 
     Attributes:
-        head_id: That head.
         removed: The old files as live entries of it.
+        deletes: Per old file, the delete files that reach it there.
         vectors: Deletes for new files: rows that died after they were read.
         dead_files: New files in which every row has died; they are not committed.
         rows: Rows that the vectors kill.
     """
 
-    head_id: int
     removed: tuple[ManifestEntry, ...]
+    deletes: tuple[frozenset[object], ...]
     vectors: tuple[DeletionVector, ...]
     dead_files: frozenset[str]
     rows: int
 
 
-def rebase_group(
-    environment: Environment, state: TableState, branch: str, group: RewrittenGroup
-) -> Rebased:
-    """Hold a rewritten group against the head of the branch.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rebase:
+    """All groups of a commit held against one head; keys are the caller's.
+
+    Attributes:
+        head_id: That head.
+        fitting: Groups that can be committed to it.
+        left_out: Why the others cannot; they must be planned again.
+    """
+
+    head_id: int | None
+    fitting: Mapping[int, Rebased]
+    left_out: Mapping[int, TableError]
+
+
+def rebase_groups(
+    environment: Environment,
+    state: TableState,
+    branch: str,
+    groups: Mapping[int, RewrittenGroup],
+    before: Mapping[int, Rebased],
+) -> Rebase:
+    """Hold rewritten groups against the head of the branch, each by itself.
+
+    A group does not fit when an old file has left the branch (also if it is back, with other row
+    ids), when rows that were dead when it was read live again (the branch was rolled back), or when
+    a delete file is gone or damaged.
 
     Args:
-        environment: Where deletes are read.
+        environment: Where manifests and deletes are read, each once for all groups.
         state: The table version.
         branch: The branch.
-        group: What was rewritten.
-
-    Raises:
-        CommitConflictError: An old file has left the branch (also if it is back, with other row
-            ids), or rows that were dead when it was read live again (the branch was rolled back):
-            the group must be planned again.
-        NotFoundError: A delete file is gone.
+        groups: What was rewritten.
+        before: What an earlier call found; a group whose deletes are the same is not read again.
     """
     head = state.head(branch)
     if head is None:
-        raise _changed("the branch is gone", state, branch)
+        gone = _changed("the branch is gone", state, branch)
+        return Rebase(head_id=None, fitting={}, left_out=dict.fromkeys(groups, gone))
     plan = plan_scan(environment, state, snapshot_id=head.snapshot_id)
     live = {task.entry.data_file.file_path: task for task in plan.tasks}
+    left_out: dict[int, TableError] = {}
+    tasks: dict[int, list[FileScanTask]] = {}
+    for number, group in groups.items():
+        try:
+            tasks[number] = _live_tasks(group, live, state, branch)
+        except CommitConflictError as error:
+            left_out[number] = error
+    deletes = {number: tuple(map(_deletes_of, found)) for number, found in tasks.items()}
+    anew = [number for number in tasks if _is_other(before.get(number), deletes[number])]
+    changed = {number: _changed_tasks(groups[number].sources, tasks[number]) for number in anew}
+    reader = TaskReader(
+        FileSource(environment.store, plan.specs, plan.properties),
+        plan,
+        project(plan, [plan.schema.fields[0].name]),  # no row is read, only what is deleted
+        [task for pairs in changed.values() for _, task in pairs],
+    )
+    fitting: dict[int, Rebased] = {}
+    for number, found in tasks.items():
+        removed = tuple(task.entry for task in found)
+        if number not in changed:
+            fitting[number] = replace(before[number], removed=removed)
+            continue
+        group = groups[number]
+        try:
+            died = _died_since(reader, group.sources, changed[number], state, branch)
+            positions = _map_positions(environment, plan, group, died)
+        except (CommitConflictError, NotFoundError, CorruptDataError) as error:
+            left_out[number] = error
+        else:
+            fitting[number] = _rebased(group, removed, deletes[number], positions)
+    return Rebase(head_id=head.snapshot_id, fitting=fitting, left_out=left_out)
+
+
+def _live_tasks(
+    group: RewrittenGroup, live: Mapping[str, FileScanTask], state: TableState, branch: str
+) -> list[FileScanTask]:
+    """The old files of a group as the head has them."""
     tasks: list[FileScanTask] = []
     for source in group.sources:
         planned = source.task.entry
@@ -91,48 +153,56 @@ def rebase_group(
             # Rolled back and published again: its rows have other ids than those written.
             raise _changed(f"{path} has left it and come back", state, branch)
         tasks.append(live[path])
-    died = _died_since(environment, plan, group.sources, tasks, state, branch)
-    by_file = _map_positions(environment, plan, group, died)
-    dead_files = {
-        file.file_path
-        for file in group.files
-        if len(by_file.get(file.file_path, ())) == file.record_count
-    }
-    vectors = [
-        DeletionVector(file, by_file[file.file_path])
-        for file in group.files
-        if file.file_path in by_file and file.file_path not in dead_files
-    ]
-    return Rebased(
-        head_id=head.snapshot_id,
-        removed=tuple(task.entry for task in tasks),
-        vectors=tuple(vectors),
-        dead_files=frozenset(dead_files),
-        rows=sum(len(positions) for positions in by_file.values()),
-    )
+    return tasks
 
 
-def _died_since(
-    environment: Environment,
-    plan: ScanPlan,
-    sources: Sequence[RewrittenSource],
-    tasks: Sequence[FileScanTask],
-    state: TableState,
-    branch: str,
-) -> list[Int64s]:
-    """Per source, positions that are dead now and were alive when it was read."""
-    changed = [
+def _is_other(before: Rebased | None, deletes: tuple[frozenset[object], ...]) -> bool:
+    return before is None or before.deletes != deletes
+
+
+def _changed_tasks(
+    sources: Sequence[RewrittenSource], tasks: Sequence[FileScanTask]
+) -> list[tuple[RewrittenSource, FileScanTask]]:
+    """Old files that other deletes reach now than when they were read."""
+    return [
         (source, task)
         for source, task in zip(sources, tasks, strict=True)
         if _deletes_of(source.task) != _deletes_of(task)
     ]
-    key_columns = [plan.schema.fields[0].name]  # no row is read, only what is deleted
-    reader = TaskReader(
-        FileSource(environment.store, plan.specs, plan.properties),
-        plan,
-        project(plan, key_columns),
-        [task for _, task in changed],
+
+
+def _rebased(
+    group: RewrittenGroup,
+    removed: tuple[ManifestEntry, ...],
+    deletes: tuple[frozenset[object], ...],
+    positions: Mapping[str, Positions],
+) -> Rebased:
+    dead_files = frozenset(
+        file.file_path
+        for file in group.files
+        if len(positions.get(file.file_path, ())) == file.record_count
     )
+    return Rebased(
+        removed=removed,
+        deletes=deletes,
+        vectors=tuple(
+            DeletionVector(file, positions[file.file_path])
+            for file in group.files
+            if file.file_path in positions and file.file_path not in dead_files
+        ),
+        dead_files=dead_files,
+        rows=sum(map(len, positions.values())),
+    )
+
+
+def _died_since(
+    reader: TaskReader,
+    sources: Sequence[RewrittenSource],
+    changed: Sequence[tuple[RewrittenSource, FileScanTask]],
+    state: TableState,
+    branch: str,
+) -> list[Int64s]:
+    """Per source, positions that are dead now and were alive when it was read."""
     found: dict[str, Positions] = {}
     for source, task in changed:
         path = task.entry.data_file.file_path

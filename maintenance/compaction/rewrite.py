@@ -26,6 +26,7 @@ from maintenance.compaction.ordering import Ordering, ordered
 from maintenance.compaction.plan import FileGroup
 from tableformat.errors import UnsupportedError
 from tableformat.files.deletion_vector import Positions
+from tableformat.files.dv_file import PuffinFiles
 from tableformat.files.parquet_options import ParquetOptions, parquet_options
 from tableformat.files.partition_values import schema_for_spec
 from tableformat.paths import data_directory, data_file_location
@@ -84,6 +85,11 @@ class RewriteJob:
         """Their spec."""
         return self.plan.specs[self.plan.tasks[0].entry.data_file.spec_id]
 
+    @property
+    def size_bytes(self) -> int:
+        """Bytes to read."""
+        return sum(task.entry.data_file.file_size_in_bytes for task in self.plan.tasks)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewrittenSource:
@@ -141,6 +147,7 @@ def rewrite_group(
     job: RewriteJob,
     *,
     threads: int | None = None,
+    puffins: PuffinFiles | None = None,
     on_batch: Callable[[], None] = lambda: None,
 ) -> RewrittenGroup:
     """Write the live rows of a group into new files.
@@ -150,6 +157,7 @@ def rewrite_group(
         ids: Names of the new files.
         job: The group.
         threads: Files read at the same time; None: one per core, at most eight.
+        puffins: Shared with other groups; None: the group's own.
         on_batch: Called between batches; may take its time, or raise to stop.
 
     Raises:
@@ -160,7 +168,7 @@ def rewrite_group(
     unreferenced, for orphan removal.
     Memory: a few batches per reader, one row group being encoded, and for an ordering one bucket.
     """
-    source = _Source(store, job, threads)
+    source = _Source(store, job, threads, puffins)
     schema = Schema(*job.plan.schema.fields, *LINEAGE_FIELDS)
     batches: Iterator[pa.RecordBatch] = source.read()
     if job.ordering is not None:
@@ -186,8 +194,14 @@ def rewrite_group(
 class _Source:
     """Reads a group's live rows in order, and notes what it left out."""
 
-    def __init__(self, store: ObjectStore, job: RewriteJob, threads: int | None) -> None:
-        self._store = store
+    def __init__(
+        self,
+        store: ObjectStore,
+        job: RewriteJob,
+        threads: int | None,
+        puffins: PuffinFiles | None,
+    ) -> None:
+        self._source = FileSource(store, job.plan.specs, job.plan.properties, puffins)
         self._plan = job.plan
         self._threads = threads or min(os.cpu_count() or 1, READERS_MAX)
         self._rows = [0] * len(job.plan.tasks)
@@ -211,8 +225,8 @@ class _Source:
         )
 
     def _stream(self, columns: Sequence[str], *, note: bool) -> Iterator[pa.RecordBatch]:
-        source = FileSource(self._store, self._plan.specs, self._plan.properties)
-        reader = _NotingReader(source, self._plan, project(self._plan, columns), self._plan.tasks)
+        projection = project(self._plan, columns)
+        reader = _NotingReader(self._source, self._plan, projection, self._plan.tasks)
         producers = [
             partial(self._read_task, reader, ordinal, note)
             for ordinal in range(len(self._plan.tasks))

@@ -2,24 +2,28 @@
 
 1. plan: the files of the branch's head in groups
 2. per group: read with deletes applied, write new files (this process, or Spark's workers)
-3. per group: rebase onto what others committed meanwhile, and commit
+3. rebase each group onto what others committed meanwhile, and commit all that fit, once
 
-Neither rewriting nor rebasing needs the lock, so a waiting task is let through while a group is
-rewritten: a resolver beside a compaction of hours waits a quarter of a second. The index is told
-nothing; it follows by the difference of the snapshots.
+Rewriting does not need the lock, so a waiting task is let through meanwhile: a resolver beside a
+compaction of hours waits a quarter of a second, or for the commit. The index is told nothing; it
+follows by the difference of the snapshots.
+
+Groups that wait for the commit hold metadata and dead positions in memory, no rows. Their files are
+named by nothing, so a run commits what waits before orphan removal could take it for left behind,
+and a crash costs the rewriting since then.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from lock import LockManager
+from lock import LockError, LockManager
 from maintenance.compaction.ordering import parse_ordering
 from maintenance.compaction.plan import FileGroup, check_options, plan_groups
-from maintenance.compaction.publish import publish_groups
+from maintenance.compaction.publish import delete_new_files, new_files, publish_groups
 from maintenance.compaction.rewrite import RewriteJob, RewrittenGroup, rewrite_job
 from maintenance.compaction.workers import Rewritten, rewrite_here, rewrite_on_spark
 from maintenance.tasks.base import LOCK_TIMEOUT_MS, TaskRun, check_branch, run_task
@@ -34,6 +38,8 @@ if TYPE_CHECKING:  # Spark is an optional dependency
     from pyspark.sql import SparkSession
 
 TASK = "compact"
+# Far below the least age at which orphan removal deletes a file that no snapshot names (an hour).
+COMMIT_INTERVAL_MAX_MS = 10 * 60_000
 
 
 def compact(
@@ -57,8 +63,8 @@ def compact(
             and there are at least `options.spark_bytes_min` bytes to rewrite.
 
     Returns:
-        What was done. A group that could not be rewritten or committed is left as it was and
-        counted in `failed_groups`, with its reason in `errors`.
+        What was done. A group that could not be rewritten, or whose files others have replaced
+        meanwhile, is left as it was and counted in `failed_groups`, with its reason in `errors`.
 
     Raises:
         InvalidInputError: Options that cannot be right, a staging branch, a malformed property.
@@ -68,8 +74,9 @@ def compact(
         CommitUnknownError: A commit may have landed; nothing was deleted.
         FencedError, lock.LeaseLostError: Another holder of the lock has taken over.
 
-    Effects: per group new data files, then one commit. Killed anywhere, committed groups are done,
-    the others are as they were, and some unreferenced files wait for orphan removal.
+    Effects: new data files, then one commit, or several: `CompactOptions.partial_progress`. Killed
+    anywhere, committed groups are done, the others are as they were, and some unreferenced files
+    wait for orphan removal.
     """
     options = options or CompactOptions()
     check_options(options)
@@ -118,28 +125,45 @@ class _Compaction:
 
     def _rewrite(self, groups: Sequence[FileGroup], jobs: Sequence[RewriteJob]) -> None:
         waiting: list[tuple[FileGroup, RewrittenGroup]] = []
-        with closing(self._rewritten(groups, jobs)) as results:  # type: ignore[type-var]
-            for each in results:
-                self.task.environment.runtime.fail_point("compact.after_write")
-                group = groups[each.ordinal]
-                if each.group is None:
-                    self._fail(group, str(each.error))
-                    continue
-                waiting.append((group, each.group))
-                if self.options.partial_progress:
-                    self._publish(waiting)
-                    waiting = []
-        if waiting and not self.errors:
+        part_max, clock = self._part_max(len(groups)), self.task.environment.runtime.clock
+        since_ms = clock.monotonic_ms()
+        try:
+            with closing(self._rewritten(groups, jobs)) as results:  # type: ignore[type-var]
+                for each in results:
+                    self.task.environment.runtime.fail_point("compact.after_write")
+                    group = groups[each.ordinal]
+                    if each.group is None:
+                        self._fail(group, each.error)
+                        continue
+                    waiting.append((group, each.group))
+                    is_old = clock.monotonic_ms() - since_ms >= COMMIT_INTERVAL_MAX_MS
+                    if is_old or len(waiting) >= part_max:
+                        part, waiting = waiting, []
+                        self._publish(part)
+                        since_ms = clock.monotonic_ms()
+        except (TableError, LockError):
+            # No commit was tried with what waits.
+            delete_new_files(self.task, new_files(rewritten for _, rewritten in waiting))
+            raise
+        if waiting:
             self._publish(waiting)
-        elif waiting:
-            self._give_up(waiting)
+
+    def _part_max(self, groups: int) -> int:
+        """Groups per commit."""
+        commits = self.options.partial_progress_commits_max
+        return -(-groups // commits) if self.options.partial_progress else groups
 
     def _rewritten(
         self, groups: Sequence[FileGroup], jobs: Sequence[RewriteJob]
     ) -> Iterator[Rewritten]:
         environment, session = self.task.environment, self._session(groups)
         if session is None:
-            return rewrite_here(environment, jobs, between=self._let_others)
+            return rewrite_here(
+                environment,
+                jobs,
+                concurrent_max=self.options.concurrent_groups_max,
+                between=self._let_others,
+            )
         return rewrite_on_spark(session, environment, jobs, between=self._let_others)
 
     def _session(self, groups: Sequence[FileGroup]) -> SparkSession | None:
@@ -162,28 +186,26 @@ class _Compaction:
             )
         except (CommitConflictError, NotFoundError) as error:
             for group, _ in groups:
-                self._fail(group, str(error))
+                self._fail(group, error)
+            return
+        for number, reason in published.left_out.items():
+            self._fail(groups[number][0], reason)
+        if published.result is None:
             return
         self.commits.append(published.result.snapshot.snapshot_id)
-        for group, rewritten in groups:
+        for number in published.rebased:
+            group, rewritten = groups[number]
             self._count_removed(group)
             deleted = sum(len(source.deleted) for source in rewritten.sources)
             rows = sum(source.rows for source in rewritten.sources)
             self._add(committed_groups=1, rows=rows, deleted_rows=deleted - group.deleted_rows)
+        rebased_rows = sum(each.rows for each in published.rebased.values())
         self._add(
             added_data_files=len(published.added),
             added_bytes=sum(file.file_size_in_bytes for file in published.added),
-            rebases=published.attempts - 1 + any(each.rows for each in published.rebased),
-            rebased_rows=sum(each.rows for each in published.rebased),
+            rebases=published.attempts - 1 + bool(rebased_rows),
+            rebased_rows=rebased_rows,
         )
-
-    def _give_up(self, groups: Sequence[tuple[FileGroup, RewrittenGroup]]) -> None:
-        """All or nothing was asked for, and something failed."""
-        files = [file.file_path for _, rewritten in groups for file in rewritten.files]
-        with suppress(TableError):  # what is left behind is found by orphan removal
-            self.task.environment.store.delete(files)
-        for group, _ in groups:
-            self._fail(group, "another group failed, and all are committed together or none")
 
     def _count_removed(self, group: FileGroup) -> None:
         self._add(
@@ -193,7 +215,7 @@ class _Compaction:
             deleted_rows=group.deleted_rows,
         )
 
-    def _fail(self, group: FileGroup, reason: str) -> None:
+    def _fail(self, group: FileGroup, reason: TableError | None) -> None:
         self._add(failed_groups=1)
         first = group.tasks[0].entry.data_file.file_path
         self.errors.append(f"{plural(len(group.tasks), 'file')} from {first}: {reason}")

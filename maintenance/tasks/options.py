@@ -33,9 +33,12 @@ class CompactOptions:
         input_files_min: Small files that are worth a rewrite.
         dv_share_min: Deleted rows of all rows in a file that are worth a rewrite, 0-1.
         rewrite_all: Take every file, whatever its size.
-        group_bytes_max: Bytes of one group; each group is committed on its own.
+        group_bytes_max: Bytes of one group: what is rewritten into one file after the other.
         rewrite_bytes_max: Groups beyond this many bytes are left to the next run; None: no limit.
-        partial_progress: False: one commit for all groups.
+        partial_progress: Commit groups in several parts. False: one commit per run, or one every
+            ten minutes of it (`COMMIT_INTERVAL_MAX_MS`).
+        partial_progress_commits_max: How many parts at most.
+        concurrent_groups_max: Small groups that are rewritten at the same time in this process.
         spark_bytes_min: From so many bytes on an active Spark session is used unasked.
     """
 
@@ -51,7 +54,9 @@ class CompactOptions:
     rewrite_all: bool = False
     group_bytes_max: int = 2 << 30
     rewrite_bytes_max: int | None = None
-    partial_progress: bool = True
+    partial_progress: bool = False
+    partial_progress_commits_max: int = 10
+    concurrent_groups_max: int = 5
     spark_bytes_min: int = 8 << 30
 
 

@@ -6,8 +6,10 @@ What the manifest entry says about it must be what the Puffin footer says.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from threading import Lock
 from typing import Literal
 
 from tableformat.errors import CorruptDataError, InternalError, InvalidInputError, error_context
@@ -44,6 +46,7 @@ from tableformat.store.base import ObjectStore
 Placement = Literal["packed", "per-file"]
 
 CREATED_BY = "icefold"
+OPEN_BLOBS_MAX = 1 << 16  # about 64 MiB of decoded footers
 _REFERENCED_DATA_FILE = "referenced-data-file"
 _CARDINALITY = "cardinality"
 
@@ -133,30 +136,66 @@ def read_deletion_vectors(
     Returns:
         The positions, in the order of `dvs`.
     """
-    by_file: dict[tuple[str, int], list[int]] = {}
-    for ordinal, (dv, _) in enumerate(dvs):
-        _check_entry(dv)
-        by_file.setdefault((dv.file_path, dv.file_size_in_bytes), []).append(ordinal)
-    for ordinals in by_file.values():
-        ordinals.sort(key=lambda ordinal: dvs[ordinal][0].content_offset or 0)
-    results: dict[int, Positions] = {}
-    for (location, size_bytes), ordinals in by_file.items():
-        puffin = _PuffinFile(store, location, size_bytes)
-        blobs = [_find_blob(puffin.footer, dvs[ordinal][0]) for ordinal in ordinals]
-        for ordinal, stored in zip(ordinals, puffin.read(blobs), strict=True):
-            dv, record_count = dvs[ordinal]
-            with error_context(data_file=dv.referenced_data_file):
-                results[ordinal] = decode_deletion_vector(
-                    stored,
-                    location=location,
-                    cardinality=dv.record_count,
-                    record_count=record_count,
-                )
-    return [results[ordinal] for ordinal in range(len(dvs))]
+    return PuffinFiles(store).read(dvs)
+
+
+class PuffinFiles:
+    """Puffin files that several readers of one job share; safe in several threads.
+
+    A footer tells of every vector of its file, so who reads them one by one would otherwise decode
+    all of it for each.
+
+    Memory: the footers read last, of `OPEN_BLOBS_MAX` vectors together, and the whole of small
+    files; one file always.
+    """
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+        self._files: OrderedDict[tuple[str, int], _PuffinFile] = OrderedDict()
+        self._blobs = 0
+        self._guard = Lock()
+
+    def read(self, dvs: Sequence[tuple[DataFile, int | None]]) -> list[Positions]:
+        """See `read_deletion_vectors`."""
+        by_file: dict[tuple[str, int], list[int]] = {}
+        for ordinal, (dv, _) in enumerate(dvs):
+            _check_entry(dv)
+            by_file.setdefault((dv.file_path, dv.file_size_in_bytes), []).append(ordinal)
+        results: dict[int, Positions] = {}
+        for file, ordinals in by_file.items():
+            ordinals.sort(key=lambda ordinal: dvs[ordinal][0].content_offset or 0)
+            puffin = self._open(*file)
+            blobs = [_find_blob(puffin, dvs[ordinal][0]) for ordinal in ordinals]
+            for ordinal, stored in zip(ordinals, puffin.read(blobs), strict=True):
+                dv, record_count = dvs[ordinal]
+                with error_context(data_file=dv.referenced_data_file):
+                    results[ordinal] = decode_deletion_vector(
+                        stored,
+                        location=dv.file_path,
+                        cardinality=dv.record_count,
+                        record_count=record_count,
+                    )
+        return [results[ordinal] for ordinal in range(len(dvs))]
+
+    def _open(self, location: str, size_bytes: int) -> _PuffinFile:
+        key = (location, size_bytes)
+        with self._guard:
+            puffin = self._files.get(key)
+            if puffin is not None:
+                self._files.move_to_end(key)
+                return puffin
+        puffin = _PuffinFile(self._store, location, size_bytes)
+        with self._guard:
+            if key not in self._files:
+                self._files[key] = puffin
+                self._blobs += len(puffin.blobs)
+            while self._blobs > OPEN_BLOBS_MAX and len(self._files) > 1:
+                self._blobs -= len(self._files.popitem(last=False)[1].blobs)
+        return puffin
 
 
 class _PuffinFile:
-    """An opened Puffin file: its footer, and bytes of blobs. Small files are held whole."""
+    """An opened Puffin file: its blobs by place, and their bytes. Small files are held whole."""
 
     def __init__(self, store: ObjectStore, location: str, size_bytes: int) -> None:
         self._store = store
@@ -171,9 +210,11 @@ class _PuffinFile:
                     expected_bytes=size_bytes,
                     found_bytes=len(self._whole),
                 )
-            self.footer = decode_puffin(self._whole, location=location)
+            footer = decode_puffin(self._whole, location=location)
         else:
-            self.footer = self._load_footer(size_bytes)
+            footer = self._load_footer(size_bytes)
+        # Of two records of one place the first counts.
+        self.blobs = {(blob.offset, blob.length): blob for blob in reversed(footer.blobs)}
 
     def read(self, blobs: Sequence[BlobMetadata]) -> Iterator[bytes]:
         """The stored bytes of blobs, in their order; neighbours come in one read."""
@@ -294,12 +335,10 @@ def _check_entry(dv: DataFile) -> None:
         raise CorruptDataError(f"not a valid manifest entry: {problem}", location=dv.file_path)
 
 
-def _find_blob(footer: PuffinFooter, dv: DataFile) -> BlobMetadata:
+def _find_blob(puffin: _PuffinFile, dv: DataFile) -> BlobMetadata:
     """The footer's record of the vector; the spec demands that both agree, Java does not look."""
-    for blob in footer.blobs:
-        if blob.offset == dv.content_offset and blob.length == dv.content_size_in_bytes:
-            break
-    else:
+    blob = puffin.blobs.get((dv.content_offset or 0, dv.content_size_in_bytes or 0))
+    if blob is None:
         raise CorruptDataError(
             "the Puffin footer has no deletion vector at the manifest's offset and size",
             location=dv.file_path,

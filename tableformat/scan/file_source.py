@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 
+from tableformat.files.dv_file import PuffinFiles
 from tableformat.files.parquet_reader import read_data_file
 from tableformat.files.parquet_row_groups import RowGroupFilter
 from tableformat.spec.data_file import ManifestEntry
@@ -22,11 +23,15 @@ POSITIONS = "\0positions"
 
 @dataclass(frozen=True, slots=True)
 class FileSource:
-    """What reading any file of a scan needs. Picklable if the store is."""
+    """What reading any file of a scan needs. Picklable if the store is, and without `puffins`.
+
+    `puffins`: shared with other scans of the same job; None: each scan opens its own.
+    """
 
     store: ObjectStore
     specs: Mapping[int, PartitionSpec]
     properties: Mapping[str, str]
+    puffins: PuffinFiles | None = None
 
     def read(
         self,

@@ -11,7 +11,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField, StringType
 
 from tableformat.files.deletion_vector import Positions, build_positions
-from tableformat.files.dv_file import read_deletion_vector
+from tableformat.files.dv_file import PuffinFiles
 from tableformat.scan.delete_index import referenced_path
 from tableformat.scan.file_source import FileSource
 from tableformat.scan.plan import FileScanTask
@@ -31,11 +31,12 @@ class PositionDeletes:
     """Loads deletion vectors and position delete files for the tasks of one scan.
 
     A position delete file that covers several data files is read once, and kept as bitmaps until
-    the last task that needs it is done.
+    the last task that needs it is done. A Puffin file of several vectors is opened once.
     """
 
     def __init__(self, source: FileSource, tasks: Iterable[FileScanTask]) -> None:
         self._source = source
+        self._puffins = source.puffins or PuffinFiles(source.store)
         uses: list[object] = []
         self._paths: dict[object, set[str]] = {}
         for task in tasks:
@@ -56,9 +57,7 @@ class PositionDeletes:
         """
         data = task.entry.data_file
         if task.dv is not None:
-            return read_deletion_vector(
-                self._source.store, task.dv.data_file, record_count=data.record_count
-            )
+            return self._puffins.read([(task.dv.data_file, data.record_count)])[0]
         if not task.position_deletes:
             return None
         merged = Positions()

@@ -50,6 +50,13 @@ def run_compact(table):
     return compact(table, CompactOptions(rewrite_all=True), lock=short_lock(table))
 
 
+def run_compact_in_parts(table):
+    options = CompactOptions(
+        rewrite_all=True, partial_progress=True, partial_progress_commits_max=2
+    )
+    return compact(table, options, lock=short_lock(table))
+
+
 def run_manifests(table):
     return rewrite_manifests(
         table, RewriteManifestsOptions(rewrite_all=True), lock=short_lock(table)
@@ -77,6 +84,10 @@ CASES = [
     *[(run_compact, point) for point in (
         "lock.after_acquire", "compact.after_plan", "compact.after_write",
         "compact.before_commit", *COMMIT_POINTS, "compact.after_commit", "lock.before_release",
+    )],
+    *[(run_compact_in_parts, point) for point in (
+        "compact.after_write", "compact.before_commit", "catalog.after_swap",
+        "compact.after_commit",
     )],
     *[(run_manifests, point) for point in ("commit.before_manifest_put", "catalog.after_swap")],
     *[(run_vectors, point) for point in (

@@ -250,7 +250,7 @@ class _SmallScope(_Simulation):
     def do_compact(self, actor: Actor, environment: Environment) -> None:
         table = self.table(environment)()
         with self.operation(actor, Operation(actor.name, "rewrite")):
-            one_group = CompactOptions(rewrite_all=True, rewrite_bytes_max=1)  # so one commit
+            one_group = CompactOptions(rewrite_all=True, rewrite_bytes_max=1)  # fewer steps
             report = compact(table, one_group, lock=self.lock)
             if report.errors:
                 raise CommitConflictError("; ".join(report.errors))

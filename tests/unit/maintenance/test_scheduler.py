@@ -10,7 +10,11 @@ import pytest
 
 import maintenance
 from lock import LeaseUnavailableError
+from maintenance import read_status
 from maintenance.ledger import Outcome, ledger_path, load_ledger
+from maintenance.logs import log_run
+from maintenance.metrics import SchedulerMetrics
+from maintenance.pause import time_text
 from maintenance.runners import TaskResult, run_compact, run_resolve
 from maintenance.scheduler import Scheduler, SchedulerOptions
 from maintenance.settings import TaskName
@@ -82,6 +86,40 @@ def test_once_publishes_whatever_waits_and_remembers_it(catalog):
     ledger = load_ledger(ledger_path(table.environment, table.refresh().state, "main"))
     assert ledger.record(TaskName.RESOLVE).snapshot_id == table.state.head("main").snapshot_id
     assert once(catalog, "t.rows", options=options).runs == ()
+
+
+def test_pause_after_a_publish_is_kept_and_announced(catalog, caplog):
+    """Log line, fact for machines, status and metrics name the same time."""
+    table = new_table(catalog)
+    options = SchedulerOptions(
+        tasks=(TaskName.RESOLVE,), overrides={"resolve.min-interval-ms": 3_600_000.0}
+    )
+    table.stage(upserts=rows(2, 3))
+    scheduler = Scheduler(catalog, ["t.rows"], options, observers=[log_run])
+    metrics = SchedulerMetrics(catalog.environment.runtime.clock)
+    metrics.watch(scheduler)
+    with caplog.at_level("INFO", logger="icefold.maintain"):
+        (run,) = scheduler.run_once().runs
+    at_ms = run.facts["next_publish_ms"]
+    assert at_ms == run.began_ms + int(run.duration_ms) + 3_600_000
+    assert f"next publish not before {time_text(at_ms)}" in caplog.text
+    assert read_status(table).next_publish_ms == at_ms
+    gauge = metrics.registry.get_sample_value(
+        "icefold_next_publish_timestamp_seconds", {"table": "t.rows"}
+    )
+    assert gauge == at_ms / 1e3
+    table.stage(upserts=rows(4))
+    assert once(catalog, "t.rows", options=options).runs == ()
+    assert len(once(catalog, "t.rows").runs) >= 1  # without the pause it is published
+
+
+def test_without_a_pause_none_is_announced(catalog):
+    table = new_table(catalog)
+    table.stage(upserts=rows(2, 3))
+    (run,) = once(catalog, "t.rows", options=SchedulerOptions(tasks=(TaskName.RESOLVE,))).runs
+    assert "next_publish_ms" not in run.facts
+    assert "not before" not in run.text
+    assert read_status(table).next_publish_ms is None
 
 
 def test_failing_table_does_not_stop_the_others(catalog):

@@ -5,6 +5,7 @@ import pytest
 
 import tableformat as tf
 from maintenance import read_status
+from maintenance.cli.status import _lines
 from resolver import resolve
 
 SCHEMA = pa.schema([("id", pa.int64()), ("note", pa.string())])
@@ -45,3 +46,17 @@ def test_damaged_version_of_a_shared_index_is_said(table, tmp_path):
     for version in versions:
         version.write_text("nonsense")
     assert read_status(table).index.state == ("unreadable" if versions else "current")
+
+
+def test_status_says_before_when_nothing_is_published(table):
+    """The pause after a publish is a time for other engines' row-level statements."""
+    table.stage(upserts=rows(2, 3))
+    resolve(table)
+    assert read_status(table).next_publish_ms is None
+    table.set_properties({"icefold.maintain.resolve.min-interval-ms": "60000"})
+    published = table.refresh().state.head("main").timestamp_ms
+    assert read_status(table).next_publish_ms == published + 60_000
+    assert "next publish" in dict(_lines(read_status(table)))
+    table.set_properties({"icefold.maintain.resolve.min-interval-ms": "1"})
+    assert read_status(table).next_publish_ms is None
+    assert "next publish" not in dict(_lines(read_status(table)))

@@ -7,7 +7,7 @@ import pytest
 from maintenance.figures import Backlog, Figures, Since
 from maintenance.ledger import Ledger, Outcome, Run, TaskRecord
 from maintenance.settings import SETTINGS, MaintainConfig, TaskName
-from maintenance.triggers import AGING_MS, TRIGGERS, Due, plan_table
+from maintenance.triggers import AGING_MS, TRIGGERS, Due, next_publish_ms, plan_table
 
 NOW = 1_000_000_000
 HOUR = 3_600_000
@@ -70,6 +70,43 @@ def test_resolve_is_due_at_commits_deletes_bytes_or_age(backlog, is_due):
 def test_waiting_backlog_wakes_when_it_is_old_enough():
     figures = replace(QUIET, backlog=Backlog(commits=1, oldest_ms=NOW - 400))
     assert plan(figures).next_ms == NOW + 600
+
+
+PAUSE = MaintainConfig({"resolve.min-interval-ms": 5_000})
+WAITING = replace(QUIET, backlog=Backlog(commits=50, oldest_ms=NOW - HOUR))
+
+
+def test_without_the_setting_there_is_no_pause_after_a_publish():
+    figures = replace(WAITING, published_ms=NOW)
+    assert due(figures) == [TaskName.RESOLVE]
+    assert next_publish_ms(figures, Ledger(), MaintainConfig({})) is None
+
+
+def test_publish_of_anybody_starts_the_pause():
+    """Of another scheduler, of a command: the table's own history says when it was."""
+    figures = replace(WAITING, published_ms=NOW - 4_999)
+    found = waiting(figures, TaskName.RESOLVE, **PAUSE.values)
+    assert found.at_ms == NOW + 1
+    assert next_publish_ms(figures, Ledger(), PAUSE) == NOW + 1
+    assert plan_table(
+        replace(figures, published_ms=NOW - 5_000), Ledger(), PAUSE, now_ms=NOW
+    ).due[0].task == TaskName.RESOLVE  # fmt: skip
+
+
+def test_pause_is_counted_from_the_end_of_the_own_cycle():
+    figures = replace(WAITING, published_ms=NOW - 4_000)
+    ledger = Ledger(records={TaskName.RESOLVE: TaskRecord(ended_ms=NOW - 3_000, snapshot_id=1)})
+    assert next_publish_ms(figures, ledger, PAUSE) == NOW + 2_000
+    found = plan_table(figures, ledger, PAUSE, now_ms=NOW)
+    assert [w.at_ms for w in found.waiting if w.task == TaskName.RESOLVE] == [NOW + 2_000]
+
+
+def test_publish_of_a_machine_whose_clock_is_ahead_doubles_the_pause_at_most():
+    soon = replace(WAITING, published_ms=NOW + 1_000)
+    held = plan_table(soon, Ledger(), PAUSE, now_ms=NOW)
+    assert [w.at_ms for w in held.waiting if w.task == TaskName.RESOLVE] == [NOW + 6_000]
+    later = replace(WAITING, published_ms=NOW + HOUR)
+    assert plan_table(later, Ledger(), PAUSE, now_ms=NOW).due[0].task == TaskName.RESOLVE
 
 
 def test_backlog_that_cannot_be_told_waits_for_an_operator():
@@ -166,7 +203,7 @@ def test_cycle_goes_before_compaction_until_that_has_waited_long():
 def test_every_threshold_has_a_trigger():
     known = {trigger.setting.name for found in TRIGGERS.values() for trigger in found}
     others = ("enabled", "min-interval-ms", "backoff-min-ms", "backoff-max-ms", "group-bytes",
-              "older-than-ms")  # fmt: skip
+              "older-than-ms", "partial-progress", "max-commits")  # fmt: skip
     assert known == {name for name in SETTINGS if not name.endswith(others)}
 
 

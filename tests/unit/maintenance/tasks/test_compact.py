@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -11,8 +12,8 @@ import pytest
 
 import tableformat as tf
 from maintenance.compaction import workers
-from maintenance.tasks.compact import compact
-from maintenance.tasks.options import CompactOptions
+from maintenance.tasks.compact import COMMIT_INTERVAL_MAX_MS, compact
+from maintenance.tasks.options import CompactOptions, RemoveOrphansOptions
 from resolver import resolve
 from resolver.index_check import verify
 from tableformat.commit.changeset import Changeset, CommitKind
@@ -176,18 +177,46 @@ def test_filter_restricts_to_files_that_may_match(catalog):
     assert us <= {f.file_path for f in data_files(table)}
 
 
-def test_groups_are_committed_one_by_one_or_together(catalog):
+def test_a_run_is_one_commit_however_many_groups(catalog):
     table = new_table(catalog, ("region",))
-    fill(table)
-    one = data_files(table)[0].file_size_in_bytes
-    options = CompactOptions(rewrite_all=True, group_bytes_max=2 * one + one // 2)
-    before = identified(table)
-    report = compact(table, options)
-    assert len(report.commits) == report.groups == report.committed_groups >= 4
-    together = compact(table, CompactOptions(rewrite_all=True, partial_progress=False))
-    assert together.groups == 2
-    assert len(together.commits) == 1
+    table.append(pa.concat_tables([many(10 * n, 3, f"r{n:02d}") for n in range(20)]))
+    before, snapshots = identified(table), len(table.state.metadata.snapshots)
+    report = compact(table, ALL)
+    assert (report.groups, report.committed_groups, len(report.commits)) == (20, 20, 1)
+    assert len(table.refresh().state.metadata.snapshots) == snapshots + 1
     assert identified(table) == before
+    check(table)
+
+
+@pytest.mark.parametrize(
+    ("commits_max", "commits"), [(1, 1), (2, 2), (3, 3), (5, 4), (7, 7), (10, 7)]
+)
+def test_partial_progress_commits_in_at_most_so_many_parts(catalog, commits_max, commits):
+    """As Java has it: groups per commit are rounded up."""
+    table = new_table(catalog, ("region",))
+    table.append(pa.concat_tables([many(10 * n, 3, f"r{n}") for n in range(7)]))
+    before = identified(table)
+    options = CompactOptions(
+        rewrite_all=True, partial_progress=True, partial_progress_commits_max=commits_max
+    )
+    report = compact(table, options)
+    assert (report.groups, report.committed_groups) == (7, 7)
+    assert len(report.commits) == commits
+    assert identified(table) == before
+
+
+def test_groups_that_wait_long_are_committed_before_orphan_removal_could_take_them(
+    catalog, monkeypatch
+):
+    table = new_table(catalog, ("region",))
+    table.append(pa.concat_tables([many(10 * n, 3, f"r{n}") for n in range(4)]))
+    monkeypatch.setattr("maintenance.tasks.compact.COMMIT_INTERVAL_MAX_MS", 0)
+    report = compact(table, ALL)
+    assert (report.groups, len(report.commits)) == (4, 4)
+
+
+def test_groups_wait_for_one_commit_far_less_than_an_orphan_must_be_old():
+    assert RemoveOrphansOptions().older_than_min_ms >= 2 * COMMIT_INTERVAL_MAX_MS
 
 
 def interfere(table, action, point="compact.before_commit", times=1):
@@ -297,6 +326,86 @@ def test_file_removed_meanwhile_fails_its_group_only(catalog):
     check(table)
 
 
+def test_groups_that_lost_a_file_are_left_out_and_the_others_committed_together(catalog):
+    table = new_table(catalog, ("region",))
+    table.append(pa.concat_tables([many(10 * n, 3, f"r{n}") for n in range(6)]))
+    other = catalog.load_table("t.rows")
+    interfere(table, lambda: other.overwrite(rows((1000, "r1", 1), (1001, "r4", 1))))
+    store, prefix = table.environment.store, f"{table.state.metadata.location}/data"
+    before = {info.location for info in store.list_prefix(prefix)}
+    report = compact(table, ALL)
+    assert (report.groups, report.committed_groups, report.failed_groups) == (6, 4, 2)
+    assert len(report.commits) == 1
+    assert (report.removed_data_files, report.added_data_files, report.rows) == (4, 4, 12)
+    assert all("has left it" in error for error in report.errors)
+    assert sorted(row[0] for row in identified(table)) == sorted(
+        [10 * n + i for n in (0, 2, 3, 5) for i in range(3)] + [1000, 1001]
+    )
+    new = {info.location for info in store.list_prefix(prefix)} - before
+    live = {file.file_path for file in data_files(table)}
+    assert new <= live  # what was written for the groups left out is deleted
+    check(table)
+    assert compact(table, ALL).failed_groups == 0  # the next run takes them
+
+
+def test_run_whose_groups_all_lost_a_file_commits_nothing_and_fails(catalog):
+    table = new_table(catalog, ("region",))
+    table.append(pa.concat_tables([many(10 * n, 3, f"r{n}") for n in range(3)]))
+    other = catalog.load_table("t.rows")
+    interfere(table, lambda: other.overwrite(rows(*((n, f"r{n}", 1) for n in range(3)))))
+    report = compact(table, ALL)
+    assert (report.failed_groups, report.commits, report.changed) == (3, (), False)
+    assert report.failed
+    assert sorted(row[0] for row in identified(table)) == [0, 1, 2]
+
+
+def test_deletes_of_several_groups_landing_at_several_attempts_hold(catalog):
+    """What an earlier attempt found for a group is used again only while its deletes are same."""
+    table = new_table(catalog, ("region",))
+    table.append(pa.concat_tables([many(100 * n, 30, f"r{n}") for n in range(5)]))
+    other = catalog.load_table("t.rows")
+    steps = iter([(0, 1), (0, 5), (1, 100), (4, 407), (1, 129)])
+
+    def resolve_beside():
+        _, key = next(steps)
+        deletes = pa.table({"id": pa.array([key], pa.int64())})
+        if table.partition_spec.fields:
+            deletes = deletes.append_column("region", pa.array([f"r{key // 100}"]))
+        other.stage(deletes=deletes)
+        resolve(other, lock=LIAR)
+
+    interfere(table, resolve_beside, times=5)
+    report = compact(table, ALL, lock=LIAR)
+    assert (report.committed_groups, report.rebased_rows, len(report.commits)) == (5, 5, 1)
+    assert identified(table) == identified(other)
+    assert not {1, 5, 100, 407, 129} & {row[0] for row in identified(table)}
+    check(table)
+
+
+def test_damaged_delete_of_one_group_leaves_that_group_out(catalog):
+    table = new_table(catalog, ("region",))
+    table.append(pa.concat_tables([many(100 * n, 30, f"r{n}") for n in range(3)]))
+    other = catalog.load_table("t.rows")
+
+    def delete_and_damage():
+        other.stage(
+            deletes=pa.table({"id": pa.array([101], pa.int64()), "region": pa.array(["r1"])})
+        )
+        resolve(other, lock=LIAR)
+        [puffin] = {
+            task.dv.data_file.file_path
+            for task in other.refresh().scan().plan.tasks
+            if task.dv is not None
+        }
+        path = Path(puffin.removeprefix("file://"))
+        path.write_bytes(b"x" * path.stat().st_size)
+
+    interfere(table, delete_and_damage)
+    report = compact(table, ALL, lock=LIAR)
+    assert (report.committed_groups, report.failed_groups) == (2, 1)
+    assert "Puffin" in report.errors[0]
+
+
 def test_files_that_left_and_came_back_meanwhile_keep_their_new_row_ids(catalog):
     """Simulator, seed 1002041: a rewrite brought back the row ids of a branch rolled back."""
     table = new_table(catalog)
@@ -368,6 +477,8 @@ def test_new_files_of_a_failed_group_are_deleted(catalog):
         (CompactOptions(sort_by=("id",)), InvalidInputError, "bin-pack"),
         (CompactOptions(dv_share_min=0), InvalidInputError, "share"),
         (CompactOptions(group_bytes_max=0), InvalidInputError, "at least 1"),
+        (CompactOptions(partial_progress_commits_max=0), InvalidInputError, "at least 1"),
+        (CompactOptions(concurrent_groups_max=0), InvalidInputError, "at least 1"),
         (CompactOptions(filter="nope = 1"), InvalidInputError, "nope"),
     ],
 )  # fmt: skip

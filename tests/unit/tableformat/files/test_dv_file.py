@@ -20,6 +20,7 @@ from tableformat.files import dv_file
 from tableformat.files.deletion_vector import build_positions, encode_deletion_vector
 from tableformat.files.dv_file import (
     DeletionVector,
+    PuffinFiles,
     read_deletion_vector,
     read_deletion_vectors,
     write_deletion_vectors,
@@ -260,6 +261,38 @@ def test_several_vectors_of_one_file_cost_one_read_and_come_in_order():
 
     assert [list(each) for each in read] == [[2], [0], [3]]
     assert len(store.reads) == 1
+
+
+def test_vectors_of_one_file_read_one_by_one_cost_one_read_too():
+    store = DictStore()
+    entries = write(store, [vector(name, n) for n, name in enumerate("abcd")])
+    puffins = PuffinFiles(store)
+
+    read = [puffins.read([(entry, 100)])[0] for entry in entries]
+
+    assert [list(each) for each in read] == [[0], [1], [2], [3]]
+    assert len(store.reads) == 1
+
+
+def test_footers_that_are_held_are_bounded(monkeypatch):
+    monkeypatch.setattr(dv_file, "OPEN_BLOBS_MAX", 3)
+    store = DictStore()
+    place = locations()
+    files = [
+        write_deletion_vectors(
+            store,
+            [vector(f"{number}-{name}", 1) for name in "ab"],
+            location_for=place,
+            placement="packed",
+        )
+        for number in range(2)
+    ]
+    puffins = PuffinFiles(store)
+
+    for entry in (*files[0], *files[1], *files[1], files[0][0]):
+        puffins.read([(entry, 100)])
+
+    assert len(store.reads) == 3  # the second file pushes the first one out
 
 
 def test_large_file_is_read_in_parts(monkeypatch):
