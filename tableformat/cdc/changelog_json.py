@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from pyiceberg.schema import Schema
 
 from tableformat.cdc.deletes import DELETES_OPTION
-from tableformat.cdc.encodings import Encoding, EncodingDefaults, Hint
+from tableformat.cdc.encodings import Encoding, EncodingDefaults
 from tableformat.cdc.events import VALUE, ChangeCollector, EventBatch, ParsedEvents
 from tableformat.cdc.events import change_schema as change_schema_of
 from tableformat.cdc.json_objects import (
@@ -27,7 +27,7 @@ from tableformat.cdc.json_objects import (
     utf8_rows,
 )
 from tableformat.cdc.options import Option, OptionKind, OptionTable, OptionValues
-from tableformat.cdc.row_codec import RowCodec, struct_columns
+from tableformat.cdc.row_codec import RowCodec, struct_columns, user_hints
 from tableformat.cdc.rowkind import ALL_KINDS, KIND_NAMES, adding
 from tableformat.cdc.schema_wishes import (
     SCHEMA_EVOLUTION_OPTION,
@@ -44,6 +44,8 @@ RowNumbers = npt.NDArray[np.int64]
 
 MODE = ALL_KINDS
 NESTED, FLAT = "nested", "flat"
+# As Flink's JSON format writes them; its times and timestamps are texts.
+DEFAULTS = EncodingDefaults(decimals=Encoding.TEXT, binaries=Encoding.BASE64)
 
 OPTIONS = OptionTable(
     "format 'changelog-json'",
@@ -62,7 +64,8 @@ OPTIONS = OptionTable(
             name="encodings",
             kind=OptionKind.MAP,
             choices=tuple(encoding.value for encoding in Encoding),
-            help="encoding of single columns; default: us, text, base64",
+            help="encoding of single columns (`column.field` in a struct); default: text, base64; "
+            "integer timestamps and times need one",
         ),
         Option(
             name="unknown-columns",
@@ -93,8 +96,8 @@ class ChangelogJsonFormat:
     @classmethod
     def build(cls, schema: Schema, values: OptionValues) -> Self:
         """The format for a table of this schema; see `FormatChoice.build`."""
-        hints = {name: Hint(Encoding(text)) for name, text in values.mapping("encodings").items()}
-        codec = RowCodec.of(schema, hints, EncodingDefaults(decimals=Encoding.TEXT))
+        hints = user_hints(schema, values.mapping("encodings"))
+        codec = RowCodec.of(schema, hints, DEFAULTS)
         sequence = SequenceFields.of(values.names("sequence"))
         kind_field, is_flat = values.text("kind-field"), values.text("layout") == FLAT
         path = () if is_flat else ("data",)

@@ -29,14 +29,10 @@ import pyarrow.compute as pc
 from pyiceberg.schema import Schema
 
 from tableformat.cdc.connect_schema import PayloadGroup, row_fields, row_hints, split_payloads
-from tableformat.cdc.debezium_options import (
-    FLATTENED,
-    column_hints,
-    encoding_defaults,
-)
+from tableformat.cdc.debezium_options import FLATTENED, encoding_defaults
 from tableformat.cdc.debezium_rows import DebeziumRows, as_mask, delete_by_key
 from tableformat.cdc.deletes import DELETES, WHOLE_ROW
-from tableformat.cdc.encodings import EncodingDefaults, fits
+from tableformat.cdc.encodings import EncodingDefaults, Hint, overlaid
 from tableformat.cdc.events import KEY, VALUE, ChangeCollector, EventBatch, ParsedEvents
 from tableformat.cdc.events import change_schema as change_schema_of
 from tableformat.cdc.json_objects import (
@@ -48,7 +44,8 @@ from tableformat.cdc.json_objects import (
 )
 from tableformat.cdc.message_keys import MessageKeys
 from tableformat.cdc.options import OptionValues
-from tableformat.cdc.row_codec import RowCodec
+from tableformat.cdc.placeholders import Placeholder
+from tableformat.cdc.row_codec import RowCodec, user_hints
 from tableformat.cdc.schema_wishes import (
     SchemaEvolution,
     connect_wishes,
@@ -69,8 +66,10 @@ class DebeziumFormat:
 
     schema: Schema
     codec: RowCodec
+    hints: Mapping[str, Hint]
     defaults: EncodingDefaults
     values: OptionValues
+    placeholder: Placeholder
     sequence: SequenceFields
     order: tuple[pa.Field, ...]
     change_schema: pa.Schema
@@ -80,15 +79,18 @@ class DebeziumFormat:
     def build(cls, schema: Schema, values: OptionValues) -> Self:
         """The format for a table of this schema; see `FormatChoice.build`."""
         defaults = encoding_defaults(values)
-        codec = RowCodec.of(schema, column_hints(values), defaults)
+        hints = user_hints(schema, values.mapping("encodings"))
+        codec = RowCodec.of(schema, hints, defaults)
         if not codec.key:
             raise InvalidInputError("the format 'debezium-json' needs a table with a primary key")
         sequence = SequenceFields.of(values.names("sequence"))
         return cls(
             schema=schema,
             codec=codec,
+            hints=hints,
             defaults=defaults,
             values=values,
+            placeholder=Placeholder.of(values.text("unavailable-value")),
             sequence=sequence,
             order=tuple(sequence.order),
             change_schema=change_schema_of(schema, sequence.order),
@@ -104,7 +106,7 @@ class DebeziumFormat:
         """
         collector = ChangeCollector(batch=events, schema=self.change_schema)
         values = events.required(VALUE)
-        keys = MessageKeys.parse(events.optional(KEY), self.codec, collector.bad)
+        keys = MessageKeys.parse(events.optional(KEY), self.codec, self._codec_for, collector.bad)
         texts = utf8_rows(values, collector.bad)
         self._tombstones(np.flatnonzero(as_mask(values.is_null())), keys, collector)
         for group in split_payloads(texts, collector.bad):
@@ -112,7 +114,7 @@ class DebeziumFormat:
             if absent.any():
                 self._tombstones(group.rows[absent], keys, collector)
                 group = group.filter(~absent)
-            codec = self._codec_for(group.schema)
+            codec = self._codec_for(group.schema, *self._row_path)
             parsed = parse_json_objects(group.payloads, self._layout(codec))
             self._note_columns(group, parsed, collector)
             for row, reason in parsed.bad.items():
@@ -120,6 +122,7 @@ class DebeziumFormat:
             for rows, table in parsed.pieces:
                 piece = DebeziumRows(
                     values=self.values,
+                    placeholder=self.placeholder,
                     sequence=self.sequence,
                     codec=codec,
                     keys=keys,
@@ -143,17 +146,12 @@ class DebeziumFormat:
             return
         collector.skip("tombstone", rows)
 
-    def _codec_for(self, connect_schema: Mapping[str, object] | None) -> RowCodec:
+    def _codec_for(self, connect_schema: Mapping[str, object] | None, *path: str) -> RowCodec:
+        """The columns as a Connect schema, which has the row at `path`, encodes them."""
         if connect_schema is None:
             return self.codec
-        path = () if self.values.text("layout") == FLATTENED else ("after",)
-        declared = row_hints(connect_schema, *path)
-        hints = {
-            column.name: declared[column.name]
-            for column in self.schema.fields
-            if column.name in declared and fits(column, declared[column.name].encoding)
-        }
-        return RowCodec.of(self.schema, hints | column_hints(self.values), self.defaults)
+        declared = row_hints(connect_schema, self.schema, *path)
+        return RowCodec.of(self.schema, overlaid(declared, self.hints), self.defaults)
 
     def _layout(self, codec: RowCodec) -> JsonLayout:
         closed = self.values.text("unknown-columns") == "fail"

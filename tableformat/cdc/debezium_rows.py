@@ -14,7 +14,7 @@ from tableformat.cdc.deletes import DELETES, KEY_ONLY, KEY_ONLY_REASON
 from tableformat.cdc.events import ChangeCollector
 from tableformat.cdc.message_keys import MessageKeys
 from tableformat.cdc.options import OptionValues
-from tableformat.cdc.placeholders import fill_placeholders
+from tableformat.cdc.placeholders import Placeholder, fill_placeholders
 from tableformat.cdc.row_codec import RowCodec, struct_columns
 from tableformat.cdc.rowkind import RowKind
 from tableformat.cdc.sequence import SequenceFields, check_sequenced
@@ -22,6 +22,7 @@ from tableformat.cdc.sequence import SequenceFields, check_sequenced
 RowNumbers = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
+INSERT_OPS = pa.array(["c", "r"])
 UPSERT_OPS = pa.array(["c", "r", "u"])
 
 
@@ -31,6 +32,7 @@ class DebeziumRows:
 
     Attributes:
         values: The format's options.
+        placeholder: What stands for values that the source did not send.
         sequence: The format's sequence fields.
         codec: The table's columns, as these events encode them.
         keys: Message keys of the whole batch.
@@ -40,6 +42,7 @@ class DebeziumRows:
     """
 
     values: OptionValues
+    placeholder: Placeholder
     sequence: SequenceFields
     codec: RowCodec
     keys: MessageKeys
@@ -113,18 +116,12 @@ class DebeziumRows:
         if not len(rows):
             return
         bad = self.collector.bad
-        after = fill_placeholders(
-            after,
-            before,
-            placeholder=self.values.text("unavailable-value"),
-            keep_null=self.values.text("on-unavailable-value") == "null",
-            rows=rows,
-            bad=bad,
-        )
+        ops = self._column("__op" if "__op" in self.table.schema.names else "op")
+        have_all = as_mask(pc.is_in(ops, INSERT_OPS))[mask] & self._inserts_are_whole[mask]
+        after = self._filled(after, before, have_all, rows)
         decoded = self.codec.decode(after, rows=rows, bad=bad, check_required=self.codec.required)
         self.keys.check(decoded, rows=rows, mask=check_key, bad=bad)
         sequence = self._sequence(mask)
-        ops = self._column("__op" if "__op" in self.table.schema.names else "op")
         reads = as_mask(pc.fill_null(pc.equal(ops, "r"), False))[mask]
         # A snapshot's rows may come from before the log began: without a sequence they are oldest.
         check_sequenced(
@@ -134,11 +131,39 @@ class DebeziumRows:
         )
         self.collector.add(decoded | sequence, kinds, rows)
 
+    def _filled(
+        self,
+        after: Mapping[str, pa.Array],
+        before: Mapping[str, pa.Array],
+        have_all: Mask,
+        rows: RowNumbers,
+    ) -> dict[str, pa.Array]:
+        return fill_placeholders(
+            after,
+            before,
+            placeholder=self.placeholder,
+            keep_null=self.values.text("on-unavailable-value") == "null",
+            have_all=have_all,
+            rows=rows,
+            bad=self.collector.bad,
+        )
+
+    @property
+    def _inserts_are_whole(self) -> Mask:
+        """Events of connectors whose inserts and snapshot reads hold no placeholders."""
+        if "source" not in self.table.schema.names:
+            return np.ones(len(self.table), np.bool_)
+        connector = pc.struct_field(self._column("source"), "connector")
+        # Oracle's LOBs are not in its log unless lob.enabled is set.
+        return ~as_mask(pc.fill_null(pc.equal(connector, "oracle"), False))
+
     def _deletes(self, columns: dict[str, pa.Array], mask: Mask) -> None:
         rows = self.rows[mask]
         if not len(rows):
             return
         bad = self.collector.bad
+        nowhere = {name: pa.nulls(len(rows), wire.type) for name, wire in columns.items()}
+        columns = self._filled(columns, nowhere, np.zeros(len(rows), np.bool_), rows)
         decoded = self.codec.decode(columns, rows=rows, bad=bad, check_required=())
         decoded = self.keys.coalesce(decoded, rows)
         _check_keys_present(decoded, self.codec.key, rows, bad)
