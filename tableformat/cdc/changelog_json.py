@@ -6,6 +6,7 @@ Retractions need the key only: -U and -D.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Self
 
@@ -38,6 +39,7 @@ from tableformat.cdc.schema_wishes import (
     new_columns,
 )
 from tableformat.cdc.sequence import SEQUENCE_OPTION, SequenceFields, check_sequenced
+from tableformat.cdc.wrong_format import CHANGELOG, check_format
 from tableformat.errors import InvalidInputError
 
 RowNumbers = npt.NDArray[np.int64]
@@ -144,12 +146,19 @@ class ChangelogJsonFormat:
         if collector.bad and self.evolution is SchemaEvolution.FULL:
             rows = pa.array(sorted(collector.bad), pa.int64())
             collector.wishes.merge(long_wishes(texts.take(rows), self._row_path, self.schema))
+        if not collector.tables and not collector.wishes:
+            self._check_format(values[row].as_py() for row in sorted(collector.bad))
         return collector.finish()
+
+    def _check_format(self, events: Iterable[bytes | str | None]) -> None:
+        check_format(events, read_as=CHANGELOG, key=self.codec.key)
 
     def _note_columns(
         self, texts: pa.StringArray, parsed: JsonObjects, collector: ChangeCollector
     ) -> None:
         """Refuse columns that the table does not have, or wish for them."""
+        if {("before",), ("after",)} & parsed.undeclared.keys():
+            self._check_format(texts.slice(0, 1).to_pylist())
         names = new_columns(parsed.undeclared, self._row_path, self.evolution)
         if names:
             wishes = json_wishes(texts, self._row_path, names, self.schema, self.evolution)

@@ -7,6 +7,7 @@ is parsed once per group, and only payloads are read as JSON.
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -17,12 +18,15 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyiceberg.expressions.literals import literal
 from pyiceberg.schema import Schema
 from pyiceberg.types import (
     DateType,
     DecimalType,
     IcebergType,
     ListType,
+    NestedField,
+    PrimitiveType,
     StringType,
     StructType,
     TimeType,
@@ -34,9 +38,13 @@ from tableformat.cdc.encodings import (
     FLOATS,
     TIMESTAMPS,
     Encoding,
+    EncodingDefaults,
     Hint,
+    column_decoder,
+    decode_rows,
     encodings_of,
 )
+from tableformat.cdc.json_objects import JsonLayout, parse_json_objects
 
 RowNumbers = npt.NDArray[np.int64]
 
@@ -209,3 +217,41 @@ def _plain_hint(kind: IcebergType, wire: str, name: str | None) -> Hint:
     if isinstance(kind, FLOATS) and wire == "string":
         return Hint(encoding=Encoding.TEXT)
     return Hint()
+
+
+def declared_default(kind: IcebergType, declared: Mapping[str, Any]) -> Any | None:
+    """The default that a Connect schema declares for a field, as a value of a column's type.
+
+    None also where nothing can be said for sure: a field that is NOT NULL and has an expression for
+    its default (now(), nextval) is declared with Debezium's zero (0, '', 1970-01-01).
+    """
+    if "default" not in declared or not isinstance(kind, PrimitiveType):
+        return None
+    column = NestedField(1, "default", kind, required=False)
+    try:
+        decoder = column_decoder(column, hint_for(kind, declared), EncodingDefaults())
+        text = json.dumps({"default": declared["default"]})
+        layout = JsonLayout(
+            schema=pa.schema([("default", decoder.wires[0])]),
+            alternatives={("default",): decoder.wires},
+        )
+        pieces = parse_json_objects(pa.array([text]), layout).pieces
+        if not pieces:
+            return None
+        values, wrong = decode_rows(pieces[0][1].column("default").combine_chunks(), decoder)
+        value = values[0].as_py()
+        if wrong or value is None:
+            return None
+        if declared.get("optional") is not True and _is_zero(value):
+            return None
+        literal(value).to(kind)  # whether a default of this type can be kept
+    except (ValueError, TypeError):
+        return None
+    return value
+
+
+def _is_zero(value: Any) -> bool:
+    """What Debezium gives a column that must not be null and has no value."""
+    if isinstance(value, dt.datetime):
+        return value.replace(tzinfo=dt.UTC) == dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+    return not value or value in (dt.date(1970, 1, 1), dt.time(), "{}", "[]")

@@ -4,7 +4,7 @@
 |---|---|
 | `c` | +I |
 | `u` | +U; if `before` has another key, -D of that key first |
-| `r` (snapshot read) | +U, because it may overlap the stream |
+| `r` (snapshot read) | +I; +U if `source.snapshot` does not say, or says `incremental`: overlaps |
 | `d` | -D of the key in `before`, or in the message key where `before` is null |
 | null value (tombstone) | skipped: its `d` came before; with `layout=flattened` it is the delete |
 | `t` (truncate) | bad record, or skipped with `on-truncate=ignore` |
@@ -27,10 +27,18 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.schema import Schema
+from pyiceberg.types import NestedField
 
+from tableformat.cdc import wrong_format
 from tableformat.cdc.connect_schema import PayloadGroup, row_fields, row_hints, split_payloads
 from tableformat.cdc.debezium_options import FLATTENED, encoding_defaults
-from tableformat.cdc.debezium_rows import DebeziumRows, as_mask, delete_by_key
+from tableformat.cdc.debezium_rows import (
+    HEARTBEAT,
+    SNAPSHOT_MARK,
+    DebeziumRows,
+    as_mask,
+    delete_by_key,
+)
 from tableformat.cdc.deletes import DELETES, WHOLE_ROW
 from tableformat.cdc.encodings import EncodingDefaults, Hint, overlaid
 from tableformat.cdc.events import KEY, VALUE, ChangeCollector, EventBatch, ParsedEvents
@@ -48,6 +56,7 @@ from tableformat.cdc.placeholders import Placeholder
 from tableformat.cdc.row_codec import RowCodec, user_hints
 from tableformat.cdc.schema_wishes import (
     SchemaEvolution,
+    check_certain,
     connect_wishes,
     evolution_of,
     json_wishes,
@@ -125,6 +134,7 @@ class DebeziumFormat:
                     placeholder=self.placeholder,
                     sequence=self.sequence,
                     codec=codec,
+                    absent=self._absent(group),
                     keys=keys,
                     collector=collector,
                     table=table,
@@ -135,7 +145,18 @@ class DebeziumFormat:
                 else:
                     piece.envelope()
             self._note_long_integers(group, collector)
-        return collector.finish()
+        parsed_events = collector.finish()
+        if not (parsed_events.changes.num_rows or parsed_events.wishes):
+            self._check_format(values, collector)
+        return parsed_events
+
+    def _check_format(self, values: pa.Array, collector: ChangeCollector) -> None:
+        quiet = [rows for what, rows in collector.skipped if what == HEARTBEAT]
+        unread = np.concatenate([np.array(sorted(collector.bad), np.int64), *quiet])
+        flattened = self.values.text("layout") == FLATTENED
+        read_as = wrong_format.FLATTENED if flattened else wrong_format.DEBEZIUM
+        events = (values[row].as_py() for row in unread.tolist())
+        wrong_format.check_format(events, read_as=read_as, key=self.codec.key)
 
     def _tombstones(self, rows: RowNumbers, keys: MessageKeys, collector: ChangeCollector) -> None:
         if not len(rows):
@@ -153,17 +174,32 @@ class DebeziumFormat:
         declared = row_hints(connect_schema, self.schema, *path)
         return RowCodec.of(self.schema, overlaid(declared, self.hints), self.defaults)
 
+    def _absent(self, group: PayloadGroup) -> dict[str, NestedField]:
+        """Columns with an initial default that the events' schema does not have (yet).
+
+        Rows from before the source added such a column hold its default, wherever they are.
+        """
+        declared = row_fields(group.schema, *self._row_path)
+        return {
+            column.name: column
+            for column in self.schema.fields
+            if declared and column.initial_default is not None and column.name not in declared
+        }
+
     def _layout(self, codec: RowCodec) -> JsonLayout:
         closed = self.values.text("unknown-columns") == "fail"
         if self.values.text("layout") == FLATTENED:
             fields = {column.name: column.type for column in codec.struct()}
-            fields |= {"__op": pa.string(), "__deleted": pa.string()}
+            fields |= {"__op": pa.string(), "__deleted": pa.string(), SNAPSHOT_MARK: pa.string()}
             alternatives = codec.alternatives(())
+            alternatives[(SNAPSHOT_MARK,)] = (pa.string(), pa.bool_())
             alternatives[("__deleted",)] = (pa.string(), pa.bool_())
         else:
             fields = {"before": codec.struct(), "after": codec.struct(), "op": pa.string()}
-            fields |= {"ts_ms": pa.int64(), "source": pa.struct([("connector", pa.string())])}
+            source = pa.struct([("connector", pa.string()), ("snapshot", pa.string())])
+            fields |= {"ts_ms": pa.int64(), "source": source}
             alternatives = codec.alternatives(("before",)) | codec.alternatives(("after",))
+            alternatives[("source", "snapshot")] = (pa.string(), pa.bool_())
         self.sequence.add_to(fields)
         return JsonLayout(
             schema=pa.schema(list(fields.items())),
@@ -191,6 +227,9 @@ class DebeziumFormat:
             for path in parsed.undeclared
             if not (flattened and len(path) == 1 and path[0].startswith("__"))
         ]
+        if flattened and {("op",), ("source",)} <= set(undeclared):
+            first = group.payloads.slice(parsed.undeclared[("op",)], 1).to_pylist()
+            wrong_format.check_format(first, read_as=wrong_format.FLATTENED, key=self.codec.key)
         names = new_columns(undeclared, self._row_path, self.evolution)
         if self._evolves and group.schema is not None:
             fields = row_fields(group.schema, *self._row_path)
@@ -200,6 +239,8 @@ class DebeziumFormat:
             collector.wishes.merge(wishes)
         if names:
             found = json_wishes(group.payloads, self._row_path, names, self.schema, self.evolution)
+            if self.values.text("new-columns") == "declared":
+                check_certain(found, "Debezium")
             collector.wishes.merge(found)
 
     def _note_long_integers(self, group: PayloadGroup, collector: ChangeCollector) -> None:

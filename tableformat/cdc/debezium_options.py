@@ -50,8 +50,8 @@ OPTIONS = OptionTable(
             name="binaries",
             kind=OptionKind.CHOICE,
             choices=("base64", "hex"),
-            help="`binary.handling.mode` (base64: also bytes) where the events' schema does not say "
-            "bytes; no default",
+            help="`binary.handling.mode` (base64: also bytes) where the events' schema does not "
+            "say bytes; no default",
         ),
         Option(
             name="encodings",
@@ -94,6 +94,14 @@ OPTIONS = OptionTable(
             choices=("fail", "ignore"),
             default="fail",
             help="columns that the table does not have; fail: see `schema-evolution`",
+        ),
+        Option(
+            name="new-columns",
+            kind=OptionKind.CHOICE,
+            choices=("declared", "json"),
+            default="declared",
+            help="types of columns that `schema-evolution` adds; declared: as the events' schema "
+            "says, and without one only booleans; json: as values look (long, double, string, ...)",
         ),
         SCHEMA_EVOLUTION_OPTION,
     ),

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyiceberg.types import NestedField
 
 from tableformat.cdc.deletes import DELETES, KEY_ONLY, KEY_ONLY_REASON
 from tableformat.cdc.events import ChangeCollector
@@ -18,12 +19,16 @@ from tableformat.cdc.placeholders import Placeholder, fill_placeholders
 from tableformat.cdc.row_codec import RowCodec, struct_columns
 from tableformat.cdc.rowkind import RowKind
 from tableformat.cdc.sequence import SequenceFields, check_sequenced
+from tableformat.spec.arrow_arrays import constant_array
 
 RowNumbers = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
 INSERT_OPS = pa.array(["c", "r"])
 UPSERT_OPS = pa.array(["c", "r", "u"])
+SNAPSHOT_MARK = "__source_snapshot"
+NO_INITIAL_SNAPSHOT = pa.array(["", "false", "incremental"])
+HEARTBEAT = "heartbeat"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +40,7 @@ class DebeziumRows:
         placeholder: What stands for values that the source did not send.
         sequence: The format's sequence fields.
         codec: The table's columns, as these events encode them.
+        absent: Columns that they do not have, and that have an initial default.
         keys: Message keys of the whole batch.
         collector: Takes change rows and bad records.
         table: The parsed events.
@@ -45,6 +51,7 @@ class DebeziumRows:
     placeholder: Placeholder
     sequence: SequenceFields
     codec: RowCodec
+    absent: Mapping[str, NestedField]
     keys: MessageKeys
     collector: ChangeCollector
     table: pa.Table
@@ -63,7 +70,7 @@ class DebeziumRows:
         self._upserts(
             struct_columns(after, names, upsert & has_after),
             struct_columns(before, names, upsert & has_after),
-            kinds=_kinds(op.filter(pa.array(upsert & has_after))),
+            kinds=self._kinds(op, upsert & has_after),
             mask=upsert & has_after,
             check_key=~old_key[upsert & has_after],
         )
@@ -87,12 +94,33 @@ class DebeziumRows:
         self._upserts(
             {name: array.filter(pa.array(upsert)) for name, array in columns.items()},
             missing,
-            kinds=_kinds(op.filter(pa.array(upsert))),
+            kinds=self._kinds(op, upsert),
             mask=upsert,
             check_key=np.ones(int(upsert.sum()), np.bool_),
         )
         removed = {name: columns[name].filter(pa.array(delete)) for name in self._names_of_deleted}
         self._deletes(removed, delete)
+
+    def _kinds(self, op: pa.StringArray, mask: Mask) -> pa.Array:
+        """An insert is said to be new: `c`, and `r` unless it may be there from the stream."""
+        new = as_mask(pc.fill_null(pc.equal(op, "c"), False))
+        reads = as_mask(pc.fill_null(pc.equal(op, "r"), False))
+        if reads.any():
+            new |= reads & self._is_initial_snapshot
+        kinds = np.where(new, RowKind.INSERT.value, RowKind.UPDATE_AFTER.value)
+        return pa.array(kinds[mask].astype(np.int8))
+
+    @property
+    def _is_initial_snapshot(self) -> Mask:
+        """Where the event says that it is of a snapshot, and not of an incremental one."""
+        if "source" in self.table.schema.names:
+            snapshot = pc.struct_field(self._column("source"), "snapshot")
+        else:
+            snapshot = self._column(SNAPSHOT_MARK)
+        if pa.types.is_boolean(snapshot.type):
+            return as_mask(pc.fill_null(snapshot, False))
+        other = pc.is_in(pc.fill_null(snapshot, ""), NO_INITIAL_SNAPSHOT)
+        return ~as_mask(other)
 
     @property
     def _deletes_have_keys_only(self) -> bool:
@@ -119,7 +147,11 @@ class DebeziumRows:
         ops = self._column("__op" if "__op" in self.table.schema.names else "op")
         have_all = as_mask(pc.is_in(ops, INSERT_OPS))[mask] & self._inserts_are_whole[mask]
         after = self._filled(after, before, have_all, rows)
-        decoded = self.codec.decode(after, rows=rows, bad=bad, check_required=self.codec.required)
+        required = self.codec.required - self.absent.keys()
+        decoded = self.codec.decode(after, rows=rows, bad=bad, check_required=required)
+        for name, column in self.absent.items():
+            kind = column.field_type
+            decoded[name] = constant_array(column.initial_default, kind, len(rows))
         self.keys.check(decoded, rows=rows, mask=check_key, bad=bad)
         sequence = self._sequence(mask)
         reads = as_mask(pc.fill_null(pc.equal(ops, "r"), False))[mask]
@@ -215,7 +247,7 @@ class DebeziumRows:
             quiet &= as_mask(self._column("source").is_null())
             quiet &= as_mask(self._column("ts_ms").is_valid())
         self.collector.skip("message", self.rows[message])
-        self.collector.skip("heartbeat", self.rows[quiet])
+        self.collector.skip(HEARTBEAT, self.rows[quiet])
         if self.values.text("on-truncate") == "ignore":
             self.collector.skip("truncate", self.rows[truncate])
         else:
@@ -272,15 +304,6 @@ def _check_keys_present(
         for place in np.flatnonzero(as_mask(columns[name].is_null())).tolist():
             reason = f"a delete without a value of key column '{name}'"
             bad.setdefault(int(rows[place]), reason)
-
-
-def _kinds(op: pa.StringArray) -> pa.Array:
-    """Only `c` is an insert: a snapshot's `r` may be in the table already, from the stream."""
-    return pc.if_else(
-        pc.fill_null(pc.equal(op, "c"), False),
-        pa.scalar(RowKind.INSERT.value, pa.int8()),
-        pa.scalar(RowKind.UPDATE_AFTER.value, pa.int8()),
-    )
 
 
 def _all_deletes(count: int) -> pa.Array:

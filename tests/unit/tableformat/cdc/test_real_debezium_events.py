@@ -413,3 +413,85 @@ def test_lists_are_decoded_like_columns() -> None:
     assert found["uuids"] == [uuid.UUID(int=5), None]
     assert (found["raws"], found["floats"]) == ([b"\0\1"], [1.0, 2.5])
     assert parsed.changes["days"].to_pylist()[1] is None
+
+
+@pytest.mark.parametrize("evolution", ["strict", "add-columns"])
+@pytest.mark.parametrize("unknown", ["fail", "ignore"])
+@pytest.mark.parametrize(
+    ("topic", "format_name", "options", "words"),
+    [
+        ("flat.public.line", FORMAT, {}, "flattened rows.*use the format.*layout=flattened"),
+        ("bare.public.line", FORMAT, {"layout": "flattened"}, "are envelopes of Debezium"),
+        ("db.public.line", FORMAT, {"layout": "flattened"}, "are envelopes of Debezium"),
+        ("bare.public.line", "changelog-json", {}, "are envelopes of Debezium"),
+        ("bare.public.line", "changelog-json", {"layout": "flat"}, "are envelopes of Debezium"),
+        ("flat.public.line", "changelog-json", {}, "are flattened rows"),
+    ],
+)
+def test_other_format_is_named_in_one_line(
+    topic: str, format_name: str, options: dict[str, str], words: str, evolution: str, unknown: str
+) -> None:
+    if (evolution, unknown) == ("add-columns", "ignore"):
+        evolution = "strict"
+    said = {"schema_evolution": evolution, "unknown_columns": unknown, **options}
+    with pytest.raises(InvalidInputError, match=words) as caught:
+        parse(format_name, line_schema(), batch(topic, "rcu"), **said)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_rows_of_a_changelog_are_named() -> None:
+    events = batch_of([json.dumps({"op": "+I", "data": {"order_id": 1, "line_no": 1}})])
+    with pytest.raises(
+        InvalidInputError, match=r"are changelog rows.*use the format changelog-json"
+    ):
+        parse(FORMAT, line_schema(), events)
+
+
+@pytest.mark.parametrize(
+    ("event", "words"),
+    [
+        (b"\0\0\0\0\x05\x02\x10", "not JSON but binary"),
+        (json.dumps(envelope("c", after={"order_id": 1})), "JSON inside a JSON text"),
+    ],
+)
+def test_events_that_are_no_json_objects_are_named(event: Any, words: str) -> None:
+    with pytest.raises(InvalidInputError, match=words):
+        parse(FORMAT, line_schema(), batch_of([event]))
+
+
+def test_flattened_row_with_a_time_is_no_heartbeat() -> None:
+    table = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("ts_ms", pa.int64())])
+    events = batch_of(['{"id": 1, "ts_ms": 5}'])
+    with pytest.raises(InvalidInputError, match="flattened rows"):
+        parse(FORMAT, define_schema(table, ["id"]), events)
+    beat = parse(FORMAT, define_schema(table, ["id"]), batch_of(['{"ts_ms": 5}']))
+    assert beat.skipped == {"heartbeat": 1}
+
+
+def test_stray_event_of_another_format_is_a_bad_record_among_good_ones() -> None:
+    good = envelope("u", after={"order_id": 1, "line_no": 1})
+    parsed = parse(FORMAT, line_schema(), batch_of([good, '{"order_id": 1, "line_no": 2}']))
+    assert reasons(parsed) == ["the event has no known 'op'"]
+    assert parsed.changes.num_rows == 1
+
+
+def test_snapshot_reads_are_inserts_and_those_of_an_incremental_one_are_not() -> None:
+    assert (
+        kinds_and(parse(FORMAT, account_schema(), batch("db.public.account", "r"))) == [("+I",)] * 3
+    )
+
+    def incremental(change: dict[str, Any]) -> None:
+        change["source"]["snapshot"] = "incremental"
+
+    events = batch("db.public.account", "r", incremental)
+    assert kinds_and(parse(FORMAT, account_schema(), events)) == [("+U",)] * 3
+
+
+@pytest.mark.parametrize(
+    ("mark", "kind"),
+    [("true", "+I"), ("last", "+I"), ("incremental", "+U"), ("false", "+U"), (None, "+U")],
+)
+def test_flattened_snapshot_read_is_an_insert_where_it_says_so(mark: Any, kind: str) -> None:
+    row = {"id": 1, "__op": "r", "__source_snapshot": mark}
+    parsed = parse(FORMAT, plain_schema(), batch_of([json.dumps(row)]), layout="flattened")
+    assert kinds_and(parsed) == [(kind,)]
