@@ -146,9 +146,10 @@ class ChangelogJsonFormat:
         if collector.bad and self.evolution is SchemaEvolution.FULL:
             rows = pa.array(sorted(collector.bad), pa.int64())
             collector.wishes.merge(long_wishes(texts.take(rows), self._row_path, self.schema))
-        if not collector.tables and not collector.wishes:
+        result = collector.finish()
+        if not (result.changes.num_rows or result.wishes):
             self._check_format(values[row].as_py() for row in sorted(collector.bad))
-        return collector.finish()
+        return result
 
     def _check_format(self, events: Iterable[bytes | str | None]) -> None:
         check_format(events, read_as=CHANGELOG, key=self.codec.key)
