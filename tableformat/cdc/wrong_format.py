@@ -79,6 +79,8 @@ def _format_of(value: Any, key: Collection[str]) -> str | None:
     if not isinstance(value, dict):
         return None
     op = value.get("op")
+    if op is not None and not isinstance(op, str):
+        return None
     if op in ENVELOPE_OPS and ("before" in value or "after" in value):
         return DEBEZIUM
     if op in ROW_KINDS and isinstance(value.get("data"), dict):
