@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 
 from tableformat.cdc.events import EventBatch
+from tableformat.cdc.ingest import write_changes
 from tableformat.errors import InvalidInputError
 from tableformat.table_definition import define_schema
 from tests.support.change_events import batch_of, envelope, kinds_and, parse, reasons
@@ -31,6 +32,7 @@ from tests.support.debezium_events import (
     records,
     toast_schema,
 )
+from tests.support.memory_tables import memory_catalog
 
 FORMAT = "debezium-json"
 SAID = {
@@ -495,3 +497,29 @@ def test_flattened_snapshot_read_is_an_insert_where_it_says_so(mark: Any, kind: 
     row = {"id": 1, "__op": "r", "__source_snapshot": mark}
     parsed = parse(FORMAT, plain_schema(), batch_of([json.dumps(row)]), layout="flattened")
     assert kinds_and(parsed) == [(kind,)]
+
+
+@pytest.mark.parametrize(
+    ("topic", "options"), [("db.public.account", {}), ("bare.public.account", SAID)]
+)
+def test_delete_that_knows_its_key_only_is_no_whole_row_of_zeros(
+    topic: str, options: Mapping[str, str]
+) -> None:
+    """Debezium puts '' and 1970 into NOT NULL columns of which it has nothing."""
+    table = memory_catalog().create_table("t.account", ACCOUNT, primary_key=["id"])
+    given = {name.replace("_", "-"): text for name, text in options.items()}
+    deletes = pa.Table.from_batches([batch(topic, "d").rows])
+    assert '"region": ""' in deletes["value"][0].as_py().decode()
+    with pytest.raises(InvalidInputError, match="the delete holds its key only"):
+        write_changes(
+            table.environment, table.identifier, deletes, options={**given, "deletes": "row"}
+        )
+    result = write_changes(table.environment, table.identifier, deletes, options=given)
+    assert result.changes == 2
+
+
+def test_delete_of_the_full_replica_identity_is_whole() -> None:
+    table = memory_catalog().create_table("t.account", ACCOUNT, primary_key=["id"])
+    deletes = pa.Table.from_batches([batch("db.public.account_full", "d").rows])
+    options = {"deletes": "row"}
+    assert write_changes(table.environment, table.identifier, deletes, options=options).changes == 1
