@@ -1,7 +1,7 @@
 """Say what events are that a format cannot read at all, rather than what each of them lacks.
 
-Asked only when no event of a batch could be read, so it costs nothing and stops nobody whose topic
-holds a stray event.
+Asked only when a batch has no change at all, so it costs nothing, and a stray event among good ones
+stays a bad record.
 """
 
 from __future__ import annotations
