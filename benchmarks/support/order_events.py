@@ -30,7 +30,11 @@ import pyarrow.compute as pc
 
 KEY = ("w_id", "d_id", "o_id")
 PARTITION_BY = ("region",)
-OPTIONS = {"sequence": "source.lsn", "decimals": "text"}  # of the format `debezium-json`
+OPTIONS = {  # of the format `debezium-json`
+    "sequence": "source.lsn",
+    "decimals": "text",
+    "timestamp-unit": "us",
+}
 WAREHOUSES, DISTRICTS = 20, 10
 KEYS_PER_EVENT = 0.3
 HOT_KEYS, HOT_EVENTS = 0.2, 0.8

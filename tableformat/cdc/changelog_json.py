@@ -6,6 +6,7 @@ Retractions need the key only: -U and -D.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Self
 
@@ -16,7 +17,7 @@ import pyarrow.compute as pc
 from pyiceberg.schema import Schema
 
 from tableformat.cdc.deletes import DELETES_OPTION
-from tableformat.cdc.encodings import Encoding, EncodingDefaults, Hint
+from tableformat.cdc.encodings import Encoding, EncodingDefaults
 from tableformat.cdc.events import VALUE, ChangeCollector, EventBatch, ParsedEvents
 from tableformat.cdc.events import change_schema as change_schema_of
 from tableformat.cdc.json_objects import (
@@ -27,7 +28,7 @@ from tableformat.cdc.json_objects import (
     utf8_rows,
 )
 from tableformat.cdc.options import Option, OptionKind, OptionTable, OptionValues
-from tableformat.cdc.row_codec import RowCodec, struct_columns
+from tableformat.cdc.row_codec import RowCodec, struct_columns, user_hints
 from tableformat.cdc.rowkind import ALL_KINDS, KIND_NAMES, adding
 from tableformat.cdc.schema_wishes import (
     SCHEMA_EVOLUTION_OPTION,
@@ -38,12 +39,15 @@ from tableformat.cdc.schema_wishes import (
     new_columns,
 )
 from tableformat.cdc.sequence import SEQUENCE_OPTION, SequenceFields, check_sequenced
+from tableformat.cdc.wrong_format import CHANGELOG, check_format
 from tableformat.errors import InvalidInputError
 
 RowNumbers = npt.NDArray[np.int64]
 
 MODE = ALL_KINDS
 NESTED, FLAT = "nested", "flat"
+# As Flink's JSON format writes them; its times and timestamps are texts.
+DEFAULTS = EncodingDefaults(decimals=Encoding.TEXT, binaries=Encoding.BASE64)
 
 OPTIONS = OptionTable(
     "format 'changelog-json'",
@@ -62,7 +66,8 @@ OPTIONS = OptionTable(
             name="encodings",
             kind=OptionKind.MAP,
             choices=tuple(encoding.value for encoding in Encoding),
-            help="encoding of single columns; default: us, text, base64",
+            help="encoding of single columns (`column.field` in a struct); default: text, base64; "
+            "integer timestamps and times need one",
         ),
         Option(
             name="unknown-columns",
@@ -93,8 +98,8 @@ class ChangelogJsonFormat:
     @classmethod
     def build(cls, schema: Schema, values: OptionValues) -> Self:
         """The format for a table of this schema; see `FormatChoice.build`."""
-        hints = {name: Hint(Encoding(text)) for name, text in values.mapping("encodings").items()}
-        codec = RowCodec.of(schema, hints, EncodingDefaults(decimals=Encoding.TEXT))
+        hints = user_hints(schema, values.mapping("encodings"))
+        codec = RowCodec.of(schema, hints, DEFAULTS)
         sequence = SequenceFields.of(values.names("sequence"))
         kind_field, is_flat = values.text("kind-field"), values.text("layout") == FLAT
         path = () if is_flat else ("data",)
@@ -141,12 +146,20 @@ class ChangelogJsonFormat:
         if collector.bad and self.evolution is SchemaEvolution.FULL:
             rows = pa.array(sorted(collector.bad), pa.int64())
             collector.wishes.merge(long_wishes(texts.take(rows), self._row_path, self.schema))
-        return collector.finish()
+        result = collector.finish()
+        if not (result.changes.num_rows or result.wishes):
+            self._check_format(values[row].as_py() for row in sorted(collector.bad))
+        return result
+
+    def _check_format(self, events: Iterable[bytes | str | None]) -> None:
+        check_format(events, read_as=CHANGELOG, key=self.codec.key)
 
     def _note_columns(
         self, texts: pa.StringArray, parsed: JsonObjects, collector: ChangeCollector
     ) -> None:
         """Refuse columns that the table does not have, or wish for them."""
+        if {("before",), ("after",)} & parsed.undeclared.keys():
+            self._check_format(texts.slice(0, 1).to_pylist())
         names = new_columns(parsed.undeclared, self._row_path, self.evolution)
         if names:
             wishes = json_wishes(texts, self._row_path, names, self.schema, self.evolution)

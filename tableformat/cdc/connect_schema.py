@@ -7,6 +7,7 @@ is parsed once per group, and only payloads are read as JSON.
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -17,8 +18,33 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyiceberg.expressions.literals import literal
+from pyiceberg.schema import Schema
+from pyiceberg.types import (
+    DateType,
+    DecimalType,
+    IcebergType,
+    ListType,
+    NestedField,
+    PrimitiveType,
+    StringType,
+    StructType,
+    TimeType,
+)
 
-from tableformat.cdc.encodings import Encoding, Hint
+from tableformat.cdc.encodings import (
+    BINARIES,
+    ELEMENT,
+    FLOATS,
+    TIMESTAMPS,
+    Encoding,
+    EncodingDefaults,
+    Hint,
+    column_decoder,
+    decode_rows,
+    encodings_of,
+)
+from tableformat.cdc.json_objects import JsonLayout, parse_json_objects
 
 RowNumbers = npt.NDArray[np.int64]
 
@@ -26,26 +52,30 @@ SCHEMA_START = re.compile(r'\s*\{\s*"schema"\s*:\s*')
 _SCALE = re.compile(r"-?[0-9]{1,3}")  # decimals have 38 digits
 PAYLOAD_START = re.compile(r'\s*,\s*"payload"\s*:\s*')
 
-# Connect's and Debezium's semantic types (the schema's `name`) that say how a value is encoded.
-SEMANTIC_ENCODINGS = {
-    "io.debezium.time.Date": Encoding.DAYS,
-    "io.debezium.time.IsoDate": Encoding.ISO,
-    "io.debezium.time.Time": Encoding.MILLIS,
-    "io.debezium.time.MicroTime": Encoding.MICROS,
-    "io.debezium.time.NanoTime": Encoding.NANOS,
-    "io.debezium.time.IsoTime": Encoding.ISO,
-    "io.debezium.time.ZonedTime": Encoding.ISO,
-    "io.debezium.time.Timestamp": Encoding.MILLIS,
-    "io.debezium.time.MicroTimestamp": Encoding.MICROS,
-    "io.debezium.time.NanoTimestamp": Encoding.NANOS,
-    "io.debezium.time.IsoTimestamp": Encoding.ISO,
-    "io.debezium.time.ZonedTimestamp": Encoding.ISO,
-    "io.debezium.data.VariableScaleDecimal": Encoding.VARIABLE,
-    "org.apache.kafka.connect.data.Date": Encoding.DAYS,
-    "org.apache.kafka.connect.data.Time": Encoding.MILLIS,
-    "org.apache.kafka.connect.data.Timestamp": Encoding.MILLIS,
-    "org.apache.kafka.connect.data.Decimal": Encoding.PRECISE,
+# Connect's and Debezium's semantic types (the schema's `name`) that say how a value is encoded, and
+# the columns that such values can go to.
+SEMANTICS: Mapping[str, tuple[Encoding, tuple[type[IcebergType], ...]]] = {
+    "io.debezium.time.Date": (Encoding.DAYS, (DateType,)),
+    "io.debezium.time.IsoDate": (Encoding.ISO, (DateType,)),
+    "io.debezium.time.Time": (Encoding.MILLIS, (TimeType,)),
+    "io.debezium.time.MicroTime": (Encoding.MICROS, (TimeType,)),
+    "io.debezium.time.NanoTime": (Encoding.NANOS, (TimeType,)),
+    "io.debezium.time.IsoTime": (Encoding.ISO, (TimeType,)),
+    "io.debezium.time.ZonedTime": (Encoding.ISO, (TimeType,)),
+    "io.debezium.time.Timestamp": (Encoding.MILLIS, TIMESTAMPS),
+    "io.debezium.time.MicroTimestamp": (Encoding.MICROS, TIMESTAMPS),
+    "io.debezium.time.NanoTimestamp": (Encoding.NANOS, TIMESTAMPS),
+    "io.debezium.time.IsoTimestamp": (Encoding.ISO, TIMESTAMPS),
+    "io.debezium.time.ZonedTimestamp": (Encoding.ISO, TIMESTAMPS),
+    "io.debezium.data.VariableScaleDecimal": (Encoding.VARIABLE, (DecimalType,)),
+    "org.apache.kafka.connect.data.Date": (Encoding.DAYS, (DateType,)),
+    "org.apache.kafka.connect.data.Time": (Encoding.MILLIS, (TimeType,)),
+    "org.apache.kafka.connect.data.Timestamp": (Encoding.MILLIS, TIMESTAMPS),
+    "org.apache.kafka.connect.data.Decimal": (Encoding.PRECISE, (DecimalType,)),
 }
+INTEGERS = ("int8", "int16", "int32", "int64")
+FRACTIONS = ("float", "float32", "double", "float64")
+TEMPORALS = (DateType, TimeType, *TIMESTAMPS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,19 +144,20 @@ def _payloads(texts: pa.StringArray, prefix: str) -> pa.StringArray:
     return pc.binary_slice(trimmed, len(prefix.encode()), -1).cast(pa.string())
 
 
-def row_hints(schema: Mapping[str, Any] | None, *path: str) -> dict[str, Hint]:
-    """Encodings of a row's columns as its Connect schema declares them.
+def row_hints(schema: Mapping[str, Any] | None, table: Schema, *path: str) -> dict[str, Hint]:
+    """What the Connect schema of a row says about the encodings of the table's columns.
 
     Args:
         schema: The schema of the whole payload; None gives no hints.
-        path: Where the row is in it: `("after",)`, or nothing when the payload is the row.
+        table: The table's schema.
+        path: Where the row is in the payload: `("after",)`, or nothing when the payload is the row.
     """
-    hints: dict[str, Hint] = {}
-    for name, column in row_fields(schema, *path).items():
-        hint = _hint(column)
-        if hint is not None:
-            hints[name] = hint
-    return hints
+    declared = row_fields(schema, *path)
+    return {
+        column.name: hint_for(column.field_type, declared[column.name])
+        for column in table.fields
+        if column.name in declared
+    }
 
 
 def row_fields(schema: Mapping[str, Any] | None, *path: str) -> dict[str, Mapping[str, Any]]:
@@ -143,15 +174,84 @@ def _fields(schema: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     return {str(f["field"]): f for f in fields if isinstance(f, dict) and "field" in f}
 
 
-def _hint(column: Mapping[str, Any]) -> Hint | None:
-    name, kind = column.get("name"), column.get("type")
-    if name is None:
-        # Decimals of decimal.handling.mode=string and double have no semantic type.
-        plain = {"string": Encoding.TEXT, "double": Encoding.DOUBLE}.get(str(kind))
-        return None if plain is None else Hint(plain)
-    encoding = SEMANTIC_ENCODINGS.get(str(name))
+def hint_for(kind: IcebergType, declared: Mapping[str, Any]) -> Hint:
+    """How values of a declared Connect type come to a column of type `kind`.
+
+    A hint without encoding says nothing; one with a `contradiction` says that the values are
+    something else, so that reading them as `kind` would change their meaning.
+    """
+    name, wire = declared.get("name"), str(declared.get("type"))
+    match kind:
+        case ListType() if wire == "array" and isinstance(declared.get("items"), dict):
+            return Hint(parts={ELEMENT: hint_for(kind.element_type, declared["items"])})
+        case StructType() if wire == "struct":
+            inner = _fields(declared)
+            fields = [each for each in kind.fields if each.name in inner]
+            return Hint(parts={f.name: hint_for(f.field_type, inner[f.name]) for f in fields})
+    encoding, kinds = SEMANTICS.get(str(name), (None, ()))
+    if encoding is None:
+        return _plain_hint(kind, wire, None if name is None else str(name))
+    if not isinstance(kind, kinds):
+        is_text = isinstance(kind, StringType) and wire != "bytes"
+        return Hint(contradiction=str(name)) if encodings_of(kind) and not is_text else Hint()
     if encoding is not Encoding.PRECISE:
-        return None if encoding is None else Hint(encoding)
-    parameters = column.get("parameters")
+        return Hint(encoding=encoding)
+    parameters = declared.get("parameters")
     scale = parameters.get("scale") if isinstance(parameters, dict) else None
-    return Hint(Encoding.PRECISE, int(str(scale))) if _SCALE.fullmatch(str(scale)) else None
+    if not _SCALE.fullmatch(str(scale)):
+        return Hint()
+    return Hint(encoding=Encoding.PRECISE, scale=int(str(scale)))
+
+
+def _plain_hint(kind: IcebergType, wire: str, name: str | None) -> Hint:
+    if wire == "bytes":
+        if isinstance(kind, BINARIES):
+            return Hint(encoding=Encoding.BASE64)
+        return Hint(contradiction=name or "bytes") if encodings_of(kind) else Hint()
+    if isinstance(kind, TEMPORALS) and name is not None and wire in INTEGERS:
+        return Hint(contradiction=name)
+    if isinstance(kind, DecimalType):
+        # Decimals of decimal.handling.mode=string and double have no semantic type.
+        plain = {"string": Encoding.TEXT, **dict.fromkeys(FRACTIONS, Encoding.DOUBLE)}
+        return Hint(encoding=(plain | dict.fromkeys(INTEGERS, Encoding.TEXT)).get(wire))
+    if isinstance(kind, FLOATS) and wire == "string":
+        return Hint(encoding=Encoding.TEXT)
+    return Hint()
+
+
+def declared_default(kind: IcebergType, declared: Mapping[str, Any]) -> Any | None:
+    """The default that a Connect schema declares for a field, as a value of a column's type.
+
+    None also where nothing can be said for sure: a field that is NOT NULL and has an expression for
+    its default (now(), nextval) is declared with Debezium's zero (0, '', 1970-01-01).
+    """
+    if "default" not in declared or not isinstance(kind, PrimitiveType):
+        return None
+    column = NestedField(1, "default", kind, required=False)
+    try:
+        decoder = column_decoder(column, hint_for(kind, declared), EncodingDefaults())
+        text = json.dumps({"default": declared["default"]})
+        layout = JsonLayout(
+            schema=pa.schema([("default", decoder.wires[0])]),
+            alternatives={("default",): decoder.wires},
+        )
+        pieces = parse_json_objects(pa.array([text]), layout).pieces
+        if not pieces:
+            return None
+        values, wrong = decode_rows(pieces[0][1].column("default").combine_chunks(), decoder)
+        value = values[0].as_py()
+        if wrong or value is None:
+            return None
+        if declared.get("optional") is not True and _is_zero(value):
+            return None
+        literal(value).to(kind)  # whether a default of this type can be kept
+    except (ValueError, TypeError):
+        return None
+    return value
+
+
+def _is_zero(value: Any) -> bool:
+    """What Debezium gives a column that must not be null and has no value."""
+    if isinstance(value, dt.datetime):
+        return value.replace(tzinfo=dt.UTC) == dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+    return not value or value in (dt.date(1970, 1, 1), dt.time(), "{}", "[]")

@@ -4,7 +4,7 @@
 |---|---|
 | `c` | +I |
 | `u` | +U; if `before` has another key, -D of that key first |
-| `r` (snapshot read) | +U, because it may overlap the stream |
+| `r` (snapshot read) | +I; +U if `source.snapshot` does not say, or says `incremental`: overlaps |
 | `d` | -D of the key in `before`, or in the message key where `before` is null |
 | null value (tombstone) | skipped: its `d` came before; with `layout=flattened` it is the delete |
 | `t` (truncate) | bad record, or skipped with `on-truncate=ignore` |
@@ -27,16 +27,20 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.schema import Schema
+from pyiceberg.types import NestedField
 
+from tableformat.cdc import wrong_format
 from tableformat.cdc.connect_schema import PayloadGroup, row_fields, row_hints, split_payloads
-from tableformat.cdc.debezium_options import (
-    FLATTENED,
-    column_hints,
-    encoding_defaults,
+from tableformat.cdc.debezium_options import FLATTENED, encoding_defaults
+from tableformat.cdc.debezium_rows import (
+    HEARTBEAT,
+    SNAPSHOT_MARK,
+    DebeziumRows,
+    as_mask,
+    delete_by_key,
 )
-from tableformat.cdc.debezium_rows import DebeziumRows, as_mask, delete_by_key
 from tableformat.cdc.deletes import DELETES, WHOLE_ROW
-from tableformat.cdc.encodings import EncodingDefaults, fits
+from tableformat.cdc.encodings import EncodingDefaults, Hint, overlaid
 from tableformat.cdc.events import KEY, VALUE, ChangeCollector, EventBatch, ParsedEvents
 from tableformat.cdc.events import change_schema as change_schema_of
 from tableformat.cdc.json_objects import (
@@ -48,9 +52,11 @@ from tableformat.cdc.json_objects import (
 )
 from tableformat.cdc.message_keys import MessageKeys
 from tableformat.cdc.options import OptionValues
-from tableformat.cdc.row_codec import RowCodec
+from tableformat.cdc.placeholders import Placeholder
+from tableformat.cdc.row_codec import RowCodec, user_hints
 from tableformat.cdc.schema_wishes import (
     SchemaEvolution,
+    check_certain,
     connect_wishes,
     evolution_of,
     json_wishes,
@@ -69,8 +75,10 @@ class DebeziumFormat:
 
     schema: Schema
     codec: RowCodec
+    hints: Mapping[str, Hint]
     defaults: EncodingDefaults
     values: OptionValues
+    placeholder: Placeholder
     sequence: SequenceFields
     order: tuple[pa.Field, ...]
     change_schema: pa.Schema
@@ -80,15 +88,18 @@ class DebeziumFormat:
     def build(cls, schema: Schema, values: OptionValues) -> Self:
         """The format for a table of this schema; see `FormatChoice.build`."""
         defaults = encoding_defaults(values)
-        codec = RowCodec.of(schema, column_hints(values), defaults)
+        hints = user_hints(schema, values.mapping("encodings"))
+        codec = RowCodec.of(schema, hints, defaults)
         if not codec.key:
             raise InvalidInputError("the format 'debezium-json' needs a table with a primary key")
         sequence = SequenceFields.of(values.names("sequence"))
         return cls(
             schema=schema,
             codec=codec,
+            hints=hints,
             defaults=defaults,
             values=values,
+            placeholder=Placeholder.of(values.text("unavailable-value")),
             sequence=sequence,
             order=tuple(sequence.order),
             change_schema=change_schema_of(schema, sequence.order),
@@ -104,7 +115,7 @@ class DebeziumFormat:
         """
         collector = ChangeCollector(batch=events, schema=self.change_schema)
         values = events.required(VALUE)
-        keys = MessageKeys.parse(events.optional(KEY), self.codec, collector.bad)
+        keys = MessageKeys.parse(events.optional(KEY), self.codec, self._codec_for, collector.bad)
         texts = utf8_rows(values, collector.bad)
         self._tombstones(np.flatnonzero(as_mask(values.is_null())), keys, collector)
         for group in split_payloads(texts, collector.bad):
@@ -112,7 +123,7 @@ class DebeziumFormat:
             if absent.any():
                 self._tombstones(group.rows[absent], keys, collector)
                 group = group.filter(~absent)
-            codec = self._codec_for(group.schema)
+            codec = self._codec_for(group.schema, *self._row_path)
             parsed = parse_json_objects(group.payloads, self._layout(codec))
             self._note_columns(group, parsed, collector)
             for row, reason in parsed.bad.items():
@@ -120,8 +131,10 @@ class DebeziumFormat:
             for rows, table in parsed.pieces:
                 piece = DebeziumRows(
                     values=self.values,
+                    placeholder=self.placeholder,
                     sequence=self.sequence,
                     codec=codec,
+                    absent=self._absent(group),
                     keys=keys,
                     collector=collector,
                     table=table,
@@ -132,7 +145,18 @@ class DebeziumFormat:
                 else:
                     piece.envelope()
             self._note_long_integers(group, collector)
-        return collector.finish()
+        parsed_events = collector.finish()
+        if not (parsed_events.changes.num_rows or parsed_events.wishes):
+            self._check_format(values, collector)
+        return parsed_events
+
+    def _check_format(self, values: pa.Array, collector: ChangeCollector) -> None:
+        quiet = [rows for what, rows in collector.skipped if what == HEARTBEAT]
+        unread = np.concatenate([np.array(sorted(collector.bad), np.int64), *quiet])
+        flattened = self.values.text("layout") == FLATTENED
+        read_as = wrong_format.FLATTENED if flattened else wrong_format.DEBEZIUM
+        events = (values[row].as_py() for row in unread.tolist())
+        wrong_format.check_format(events, read_as=read_as, key=self.codec.key)
 
     def _tombstones(self, rows: RowNumbers, keys: MessageKeys, collector: ChangeCollector) -> None:
         if not len(rows):
@@ -143,29 +167,39 @@ class DebeziumFormat:
             return
         collector.skip("tombstone", rows)
 
-    def _codec_for(self, connect_schema: Mapping[str, object] | None) -> RowCodec:
+    def _codec_for(self, connect_schema: Mapping[str, object] | None, *path: str) -> RowCodec:
+        """The columns as a Connect schema, which has the row at `path`, encodes them."""
         if connect_schema is None:
             return self.codec
-        path = () if self.values.text("layout") == FLATTENED else ("after",)
-        declared = row_hints(connect_schema, *path)
-        hints = {
-            column.name: declared[column.name]
+        declared = row_hints(connect_schema, self.schema, *path)
+        return RowCodec.of(self.schema, overlaid(declared, self.hints), self.defaults)
+
+    def _absent(self, group: PayloadGroup) -> dict[str, NestedField]:
+        """Columns with an initial default that the events' schema does not have (yet).
+
+        Rows from before the source added such a column hold its default, wherever they are.
+        """
+        declared = row_fields(group.schema, *self._row_path)
+        return {
+            column.name: column
             for column in self.schema.fields
-            if column.name in declared and fits(column, declared[column.name].encoding)
+            if declared and column.initial_default is not None and column.name not in declared
         }
-        return RowCodec.of(self.schema, hints | column_hints(self.values), self.defaults)
 
     def _layout(self, codec: RowCodec) -> JsonLayout:
         closed = self.values.text("unknown-columns") == "fail"
         if self.values.text("layout") == FLATTENED:
             fields = {column.name: column.type for column in codec.struct()}
-            fields |= {"__op": pa.string(), "__deleted": pa.string()}
+            fields |= {"__op": pa.string(), "__deleted": pa.string(), SNAPSHOT_MARK: pa.string()}
             alternatives = codec.alternatives(())
+            alternatives[(SNAPSHOT_MARK,)] = (pa.string(), pa.bool_())
             alternatives[("__deleted",)] = (pa.string(), pa.bool_())
         else:
             fields = {"before": codec.struct(), "after": codec.struct(), "op": pa.string()}
-            fields |= {"ts_ms": pa.int64(), "source": pa.struct([("connector", pa.string())])}
+            source = pa.struct([("connector", pa.string()), ("snapshot", pa.string())])
+            fields |= {"ts_ms": pa.int64(), "source": source}
             alternatives = codec.alternatives(("before",)) | codec.alternatives(("after",))
+            alternatives[("source", "snapshot")] = (pa.string(), pa.bool_())
         self.sequence.add_to(fields)
         return JsonLayout(
             schema=pa.schema(list(fields.items())),
@@ -193,6 +227,9 @@ class DebeziumFormat:
             for path in parsed.undeclared
             if not (flattened and len(path) == 1 and path[0].startswith("__"))
         ]
+        if flattened and {("op",), ("source",)} <= set(undeclared):
+            first = group.payloads.slice(parsed.undeclared[("op",)], 1).to_pylist()
+            wrong_format.check_format(first, read_as=wrong_format.FLATTENED, key=self.codec.key)
         names = new_columns(undeclared, self._row_path, self.evolution)
         if self._evolves and group.schema is not None:
             fields = row_fields(group.schema, *self._row_path)
@@ -202,6 +239,8 @@ class DebeziumFormat:
             collector.wishes.merge(wishes)
         if names:
             found = json_wishes(group.payloads, self._row_path, names, self.schema, self.evolution)
+            if self.values.text("new-columns") == "declared":
+                check_certain(found, "Debezium")
             collector.wishes.merge(found)
 
     def _note_long_integers(self, group: PayloadGroup, collector: ChangeCollector) -> None:

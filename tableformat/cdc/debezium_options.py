@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tableformat.cdc.deletes import DELETES_OPTION
-from tableformat.cdc.encodings import Encoding, EncodingDefaults, Hint
+from tableformat.cdc.encodings import Encoding, EncodingDefaults
 from tableformat.cdc.options import Option, OptionKind, OptionTable, OptionValues
 from tableformat.cdc.rowkind import ChangelogMode, RowKind
 from tableformat.cdc.schema_wishes import SCHEMA_EVOLUTION_OPTION
@@ -29,40 +29,42 @@ OPTIONS = OptionTable(
             name="timestamp-unit",
             kind=OptionKind.CHOICE,
             choices=TIME_UNITS,
-            default="us",
-            help="unit of integer timestamps without a Connect schema",
+            help="unit of integer timestamps where events carry no schema; no default, because "
+            "`time.precision.mode=adaptive` writes ms up to `timestamp(3)` and us above: then name "
+            "the columns in `encodings`",
         ),
         Option(
             name="time-unit",
             kind=OptionKind.CHOICE,
             choices=TIME_UNITS,
-            default="us",
-            help="unit of integer times of day without a Connect schema",
+            help="unit of integer times of day where events carry no schema; no default",
         ),
         Option(
             name="decimals",
             kind=OptionKind.CHOICE,
             choices=("precise", "text", "double"),
-            default="precise",
-            help="`decimal.handling.mode` (text: string) without a Connect schema",
+            help="`decimal.handling.mode` (text: string) where events carry no schema; no default. "
+            "precise: with the scale of the table's column, so it must be the source's",
         ),
         Option(
             name="binaries",
             kind=OptionKind.CHOICE,
             choices=("base64", "hex"),
-            default="base64",
-            help="`binary.handling.mode` (base64: also bytes)",
+            help="`binary.handling.mode` (base64: also bytes) where the events' schema does not "
+            "say bytes; no default",
         ),
         Option(
             name="encodings",
             kind=OptionKind.MAP,
             choices=tuple(encoding.value for encoding in Encoding),
-            help="encoding of single columns; wins over the units and over a Connect schema",
+            help="encoding of single columns (`column.field` in a struct; a list's is that of its "
+            "items); wins over the options above and over the events' schema",
         ),
         Option(
             name="unavailable-value",
             default="__debezium_unavailable_value",
-            help="`unavailable.value.placeholder`: stands for a large value that did not change",
+            help="`unavailable.value.placeholder`, also with `hex:`: stands for a large value that "
+            "did not change, in all its forms (text, base64, numbers of an array, ...)",
         ),
         Option(
             name="on-unavailable-value",
@@ -93,21 +95,30 @@ OPTIONS = OptionTable(
             default="fail",
             help="columns that the table does not have; fail: see `schema-evolution`",
         ),
+        Option(
+            name="new-columns",
+            kind=OptionKind.CHOICE,
+            choices=("declared", "json"),
+            default="declared",
+            help="types of columns that `schema-evolution` adds; declared: as the events' schema "
+            "says, and without one only booleans; json: as values look (long, double, string, ...)",
+        ),
         SCHEMA_EVOLUTION_OPTION,
     ),
 )
 
 
 def encoding_defaults(values: OptionValues) -> EncodingDefaults:
-    """Encodings of columns that neither an option nor a Connect schema speaks of."""
+    """Encodings of columns that neither an option nor the events' schema speaks of."""
+
+    def given(name: str) -> Encoding | None:
+        text = values.optional_text(name)
+        return None if text is None else Encoding(text)
+
     return EncodingDefaults(
-        timestamps=Encoding(values.text("timestamp-unit")),
-        times=Encoding(values.text("time-unit")),
-        decimals=Encoding(values.text("decimals")),
-        binaries=Encoding(values.text("binaries")),
+        timestamps=given("timestamp-unit"),
+        times=given("time-unit"),
+        decimals=given("decimals"),
+        binaries=given("binaries"),
+        has_options=True,
     )
-
-
-def column_hints(values: OptionValues) -> dict[str, Hint]:
-    """Encodings of single columns that the user gave."""
-    return {name: Hint(Encoding(text)) for name, text in values.mapping("encodings").items()}

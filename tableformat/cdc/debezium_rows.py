@@ -9,20 +9,26 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyiceberg.types import NestedField
 
 from tableformat.cdc.deletes import DELETES, KEY_ONLY, KEY_ONLY_REASON
 from tableformat.cdc.events import ChangeCollector
 from tableformat.cdc.message_keys import MessageKeys
 from tableformat.cdc.options import OptionValues
-from tableformat.cdc.placeholders import fill_placeholders
+from tableformat.cdc.placeholders import Placeholder, fill_placeholders
 from tableformat.cdc.row_codec import RowCodec, struct_columns
 from tableformat.cdc.rowkind import RowKind
 from tableformat.cdc.sequence import SequenceFields, check_sequenced
+from tableformat.spec.arrow_arrays import constant_array
 
 RowNumbers = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
+INSERT_OPS = pa.array(["c", "r"])
 UPSERT_OPS = pa.array(["c", "r", "u"])
+SNAPSHOT_MARK = "__source_snapshot"
+NO_INITIAL_SNAPSHOT = pa.array(["", "false", "incremental"])
+HEARTBEAT = "heartbeat"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +37,10 @@ class DebeziumRows:
 
     Attributes:
         values: The format's options.
+        placeholder: What stands for values that the source did not send.
         sequence: The format's sequence fields.
         codec: The table's columns, as these events encode them.
+        absent: Columns that they do not have, and that have an initial default.
         keys: Message keys of the whole batch.
         collector: Takes change rows and bad records.
         table: The parsed events.
@@ -40,8 +48,10 @@ class DebeziumRows:
     """
 
     values: OptionValues
+    placeholder: Placeholder
     sequence: SequenceFields
     codec: RowCodec
+    absent: Mapping[str, NestedField]
     keys: MessageKeys
     collector: ChangeCollector
     table: pa.Table
@@ -60,7 +70,7 @@ class DebeziumRows:
         self._upserts(
             struct_columns(after, names, upsert & has_after),
             struct_columns(before, names, upsert & has_after),
-            kinds=_kinds(op.filter(pa.array(upsert & has_after))),
+            kinds=self._kinds(op, upsert & has_after),
             mask=upsert & has_after,
             check_key=~old_key[upsert & has_after],
         )
@@ -84,12 +94,33 @@ class DebeziumRows:
         self._upserts(
             {name: array.filter(pa.array(upsert)) for name, array in columns.items()},
             missing,
-            kinds=_kinds(op.filter(pa.array(upsert))),
+            kinds=self._kinds(op, upsert),
             mask=upsert,
             check_key=np.ones(int(upsert.sum()), np.bool_),
         )
         removed = {name: columns[name].filter(pa.array(delete)) for name in self._names_of_deleted}
         self._deletes(removed, delete)
+
+    def _kinds(self, op: pa.StringArray, mask: Mask) -> pa.Array:
+        """An insert is said to be new: `c`, and `r` unless it may be there from the stream."""
+        new = as_mask(pc.fill_null(pc.equal(op, "c"), False))
+        reads = as_mask(pc.fill_null(pc.equal(op, "r"), False))
+        if reads.any():
+            new |= reads & self._is_initial_snapshot
+        kinds = np.where(new, RowKind.INSERT.value, RowKind.UPDATE_AFTER.value)
+        return pa.array(kinds[mask].astype(np.int8))
+
+    @property
+    def _is_initial_snapshot(self) -> Mask:
+        """Where the event says that it is of a snapshot, and not of an incremental one."""
+        if "source" in self.table.schema.names:
+            snapshot = pc.struct_field(self._column("source"), "snapshot")
+        else:
+            snapshot = self._column(SNAPSHOT_MARK)
+        if pa.types.is_boolean(snapshot.type):
+            return as_mask(pc.fill_null(snapshot, False))
+        other = pc.is_in(pc.fill_null(snapshot, ""), NO_INITIAL_SNAPSHOT)
+        return ~as_mask(other)
 
     @property
     def _deletes_have_keys_only(self) -> bool:
@@ -113,18 +144,16 @@ class DebeziumRows:
         if not len(rows):
             return
         bad = self.collector.bad
-        after = fill_placeholders(
-            after,
-            before,
-            placeholder=self.values.text("unavailable-value"),
-            keep_null=self.values.text("on-unavailable-value") == "null",
-            rows=rows,
-            bad=bad,
-        )
-        decoded = self.codec.decode(after, rows=rows, bad=bad, check_required=self.codec.required)
+        ops = self._column("__op" if "__op" in self.table.schema.names else "op")
+        have_all = as_mask(pc.is_in(ops, INSERT_OPS))[mask] & self._inserts_are_whole[mask]
+        after = self._filled(after, before, have_all, rows)
+        required = self.codec.required - self.absent.keys()
+        decoded = self.codec.decode(after, rows=rows, bad=bad, check_required=required)
+        for name, column in self.absent.items():
+            kind = column.field_type
+            decoded[name] = constant_array(column.initial_default, kind, len(rows))
         self.keys.check(decoded, rows=rows, mask=check_key, bad=bad)
         sequence = self._sequence(mask)
-        ops = self._column("__op" if "__op" in self.table.schema.names else "op")
         reads = as_mask(pc.fill_null(pc.equal(ops, "r"), False))[mask]
         # A snapshot's rows may come from before the log began: without a sequence they are oldest.
         check_sequenced(
@@ -134,11 +163,39 @@ class DebeziumRows:
         )
         self.collector.add(decoded | sequence, kinds, rows)
 
+    def _filled(
+        self,
+        after: Mapping[str, pa.Array],
+        before: Mapping[str, pa.Array],
+        have_all: Mask,
+        rows: RowNumbers,
+    ) -> dict[str, pa.Array]:
+        return fill_placeholders(
+            after,
+            before,
+            placeholder=self.placeholder,
+            keep_null=self.values.text("on-unavailable-value") == "null",
+            have_all=have_all,
+            rows=rows,
+            bad=self.collector.bad,
+        )
+
+    @property
+    def _inserts_are_whole(self) -> Mask:
+        """Events of connectors whose inserts and snapshot reads hold no placeholders."""
+        if "source" not in self.table.schema.names:
+            return np.ones(len(self.table), np.bool_)
+        connector = pc.struct_field(self._column("source"), "connector")
+        # Oracle's LOBs are not in its log unless lob.enabled is set.
+        return ~as_mask(pc.fill_null(pc.equal(connector, "oracle"), False))
+
     def _deletes(self, columns: dict[str, pa.Array], mask: Mask) -> None:
         rows = self.rows[mask]
         if not len(rows):
             return
         bad = self.collector.bad
+        nowhere = {name: pa.nulls(len(rows), wire.type) for name, wire in columns.items()}
+        columns = self._filled(columns, nowhere, np.zeros(len(rows), np.bool_), rows)
         decoded = self.codec.decode(columns, rows=rows, bad=bad, check_required=())
         decoded = self.keys.coalesce(decoded, rows)
         _check_keys_present(decoded, self.codec.key, rows, bad)
@@ -190,7 +247,7 @@ class DebeziumRows:
             quiet &= as_mask(self._column("source").is_null())
             quiet &= as_mask(self._column("ts_ms").is_valid())
         self.collector.skip("message", self.rows[message])
-        self.collector.skip("heartbeat", self.rows[quiet])
+        self.collector.skip(HEARTBEAT, self.rows[quiet])
         if self.values.text("on-truncate") == "ignore":
             self.collector.skip("truncate", self.rows[truncate])
         else:
@@ -247,15 +304,6 @@ def _check_keys_present(
         for place in np.flatnonzero(as_mask(columns[name].is_null())).tolist():
             reason = f"a delete without a value of key column '{name}'"
             bad.setdefault(int(rows[place]), reason)
-
-
-def _kinds(op: pa.StringArray) -> pa.Array:
-    """Only `c` is an insert: a snapshot's `r` may be in the table already, from the stream."""
-    return pc.if_else(
-        pc.fill_null(pc.equal(op, "c"), False),
-        pa.scalar(RowKind.INSERT.value, pa.int8()),
-        pa.scalar(RowKind.UPDATE_AFTER.value, pa.int8()),
-    )
 
 
 def _all_deletes(count: int) -> pa.Array:

@@ -4,15 +4,21 @@
 |---|---|---|
 | boolean | true/false, 0/1 | |
 | int, long | integer | |
-| float, double | number, "NaN", "Infinity" | |
+| float, double | number, "NaN", "Infinity"; text | text |
 | decimal | base64; {scale, value}; number or text; number | precise, variable, text, double |
 | date | days since the epoch; ISO 8601 text | days, iso |
 | time | integer; ISO 8601 text | s, ms, us, ns, iso |
 | timestamp(tz), both _ns | integer since the epoch; ISO 8601 text | s, ms, us, ns, iso |
-| string | text | |
+| string | text | text |
 | uuid | 8-4-4-4-12 text | |
 | binary, fixed | text | base64, hex |
-| struct, list | object, array, of the types without an encoding | |
+| struct, list | object, array of these | of their parts |
+
+An encoding comes from the event's own schema or from an option. Without either, what says itself
+how it is encoded is read (a text of ISO 8601, {scale, value}); an integer timestamp or time, a
+decimal and a binary are refused: 1709208000001 is a valid time in three units, "1234" a valid
+decimal in two forms, and a wrong guess shows nowhere. Days are no guess: all writers count dates
+so.
 
 `precise` has the scale of the Connect schema, else the column's. Texts of timestamptz have a zone,
 those of timestamp have none, but for the Z of `iso`: Debezium's `isostring` puts it behind local
@@ -27,9 +33,10 @@ Source: Debezium's documentation of `time.precision.mode`, `decimal.handling.mod
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.types import (
@@ -57,12 +64,15 @@ from pyiceberg.types import (
 
 from tableformat.cdc.binary_text import decode_base64, decode_hex, decode_unscaled
 from tableformat.cdc.halving import read_in_halves
+from tableformat.cdc.temporal_values import decode_dates, times_decoder, timestamps_decoder
 from tableformat.errors import InvalidInputError, UnsupportedError
 from tableformat.spec.types import arrow_type
 from tableformat.spec.uuid_text import parse_uuids
 
-DAY_US = 86_400_000_000
 VARIABLE_SCALE = pa.struct([("scale", pa.int32()), ("value", pa.string())])
+NOT_FINITE = pa.array(["NaN", "Infinity", "-Infinity"])
+ELEMENT = "element"  # names the part of a list
+Decode = Callable[[pa.Array], pa.Array]
 
 
 class Encoding(StrEnum):
@@ -84,31 +94,79 @@ class Encoding(StrEnum):
 
 UNITS = (Encoding.SECONDS, Encoding.MILLIS, Encoding.MICROS, Encoding.NANOS)
 TIMESTAMPS = (TimestampType, TimestamptzType, TimestampNanoType, TimestamptzNanoType)
+BINARIES = (BinaryType, FixedType)
+FLOATS = (FloatType, DoubleType)
 ENCODINGS_OF: tuple[tuple[tuple[type[IcebergType], ...], tuple[Encoding, ...]], ...] = (
     ((TimeType, *TIMESTAMPS), (*UNITS, Encoding.ISO)),
     ((DateType,), (Encoding.DAYS, Encoding.ISO)),
     ((DecimalType,), (Encoding.PRECISE, Encoding.VARIABLE, Encoding.TEXT, Encoding.DOUBLE)),
-    ((BinaryType, FixedType), (Encoding.BASE64, Encoding.HEX)),
+    (BINARIES, (Encoding.BASE64, Encoding.HEX)),
+    ((*FLOATS, StringType), (Encoding.TEXT,)),
 )
-PLAIN = (BooleanType, IntegerType, LongType, FloatType, DoubleType, StringType)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Hint:
-    """The encoding of one column, from the user or from the event's own Connect schema."""
+    """What the user or the event's own Connect schema says about the encoding of a column.
 
-    encoding: Encoding
-    scale: int | None = None  # of PRECISE; None: the column's
+    Attributes:
+        encoding: None where it is not said.
+        scale: Of PRECISE; None: the column's.
+        contradiction: Set if the schema says that the values are of another kind than the column:
+            what they are.
+        parts: Hints of the fields of a struct, or of the `element` of a list.
+    """
+
+    encoding: Encoding | None = None
+    scale: int | None = None
+    contradiction: str | None = None
+    parts: Mapping[str, Hint] = field(default_factory=dict)
+
+    def overlaid(self, other: Hint) -> Hint:
+        """This hint where `other` says nothing."""
+        if other.encoding is not None:
+            same = other.encoding == self.encoding and other.scale is None
+            return self if same else other
+        return Hint(
+            encoding=self.encoding,
+            scale=self.scale,
+            contradiction=self.contradiction,
+            parts=overlaid(self.parts, other.parts),
+        )
+
+
+def overlaid(below: Mapping[str, Hint], above: Mapping[str, Hint]) -> dict[str, Hint]:
+    """Hints by column of two sources; those of `above` win."""
+    both = {name: below[name].overlaid(hint) for name, hint in above.items() if name in below}
+    return {**below, **above, **both}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncodingDefaults:
-    """Encodings of columns without a hint, per type."""
+    """Encodings of columns without a hint, per type; None: it must be said.
 
-    timestamps: Encoding = Encoding.MICROS
-    times: Encoding = Encoding.MICROS
-    decimals: Encoding = Encoding.PRECISE
-    binaries: Encoding = Encoding.BASE64
+    `has_options`: there is an option for each of them.
+    """
+
+    timestamps: Encoding | None = None
+    times: Encoding | None = None
+    decimals: Encoding | None = None
+    binaries: Encoding | None = None
+    has_options: bool = False
+
+    def of(self, kind: IcebergType) -> Encoding | None:
+        """The encoding of a type without a hint."""
+        if isinstance(kind, TIMESTAMPS):
+            return self.timestamps
+        if isinstance(kind, TimeType):
+            return self.times
+        if isinstance(kind, BINARIES):
+            return self.binaries
+        # A float that comes as a text is a number in the form that decimals have.
+        is_text = self.decimals is Encoding.TEXT
+        if isinstance(kind, DecimalType) or (isinstance(kind, FLOATS) and is_text):
+            return self.decimals
+        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,68 +177,109 @@ class ColumnDecoder:
         target: Arrow type of the table's column.
         wires: Types that JSON values of it may have; the first is tried first.
         decode: From an array of one of the wire types to `target`. Raises `ValueError` (which
-            `pa.ArrowInvalid` is) if any value is wrong.
+            `pa.ArrowInvalid` is) if any value is wrong, `_UndeclaredError` if nothing says what
+            the values mean.
+        parts: Decoders of the fields of a struct.
     """
 
     name: str
     target: pa.DataType
     wires: tuple[pa.DataType, ...]
-    decode: Callable[[pa.Array], pa.Array]
-    is_text: bool = False  # can hold Debezium's placeholder for an unchanged value
+    decode: Decode
+    parts: Mapping[str, ColumnDecoder] = field(default_factory=dict)
+
+
+class _UndeclaredError(Exception):
+    """Not an error of a value: the whole batch needs an option."""
+
+    def __init__(self, error: InvalidInputError) -> None:
+        super().__init__(str(error))
+        self.error = error
 
 
 def column_decoder(
-    column: NestedField, hint: Hint | None, defaults: EncodingDefaults
+    column: NestedField, hint: Hint | None, defaults: EncodingDefaults, *, path: str | None = None
 ) -> ColumnDecoder:
-    """The decoder of one table column.
+    """The decoder of one table column, or of a part of one at `path`.
 
     Raises:
         InvalidInputError: The hint is no encoding of the column's type.
         UnsupportedError: The column's type cannot be read from JSON; the message names it.
     """
+    path = path or column.name
+    hint = hint or Hint()
     kind = column.field_type
-    target = arrow_type(kind, path=column.name, with_field_ids=False)
-    encoding = _encoding_of(column, hint, defaults)
+    target = arrow_type(kind, path=path, with_field_ids=False)
+    parts: Mapping[str, ColumnDecoder] = {}
+    encoding = _encoding_of(kind, hint, defaults, path)
     wires: tuple[pa.DataType, ...]
-    decode: Callable[[pa.Array], pa.Array]
+    decode: Decode
     match kind:
+        case _ if hint.contradiction is not None and hint.encoding is None:
+            wires = _all_wires(kind, target)
+            decode = _refusing(_contradiction(kind, path, hint.contradiction))
         case BooleanType():
             wires, decode = (pa.bool_(), pa.int64()), _boolean
+        case DecimalType() if encoding is None:
+            wires, decode = _all_wires(kind, target), _self_describing(kind, target, path, defaults)
         case DecimalType():
-            scale = kind.scale if hint is None or hint.scale is None else hint.scale
+            assert encoding is not None
+            scale = kind.scale if hint.scale is None else hint.scale
             wires, decode = _decimal(target, encoding, scale)
         case DateType():
-            wires, decode = _instant_wires(hint, integer_first=True), _date
+            wires, decode = _instant_wires(hint, integer_first=True), decode_dates
         case TimeType():
-            wires, decode = _instant_wires(hint, integer_first=True), _time_of(encoding)
-        case TimestampType() | TimestampNanoType():
             wires = _instant_wires(hint, integer_first=True)
-            decode = _timestamp_of(target, encoding)
-        case TimestamptzType() | TimestamptzNanoType():
-            wires = _instant_wires(hint, integer_first=False)
-            decode = _timestamp_of(target, encoding)
+            decode = _or_undeclared(times_decoder(_unit(encoding)), encoding, kind, path, defaults)
+        case TimestampType() | TimestampNanoType() | TimestamptzType() | TimestamptzNanoType():
+            is_local = isinstance(kind, (TimestampType, TimestampNanoType))
+            wires = _instant_wires(hint, integer_first=is_local)
+            decode = timestamps_decoder(
+                target, _unit(encoding), ends_with_z=encoding == Encoding.ISO
+            )
+            decode = _or_undeclared(decode, encoding, kind, path, defaults)
         case UUIDType():
             wires, decode = (pa.string(),), parse_uuids
+        case BinaryType() | FixedType() if encoding is None:
+            wires = (pa.string(),)
+            decode = _refusing(_undeclared(kind, path, defaults))
         case BinaryType() | FixedType():
+            assert encoding is not None
             wires, decode = (pa.string(),), _binary_of(target, encoding)
         case FloatType() | DoubleType():
-            wires, decode = (pa.float64(), pa.string()), _float_of(target)
+            wires, decode = (pa.float64(), pa.string()), _float_of(target, encoding)
         case IntegerType() | LongType():
             wires, decode = (pa.int64(),), lambda values: values.cast(target)
-        case _:
-            _check_plain(kind, column.name)
+        case StringType():
             wires, decode = (target,), lambda values: values
-    return ColumnDecoder(
-        name=column.name,
-        target=target,
-        wires=wires,
-        decode=decode,
-        is_text=pa.types.is_string(wires[0]),
-    )
+        case StructType():
+            parts = {
+                each.name: column_decoder(
+                    each, hint.parts.get(each.name), defaults, path=f"{path}.{each.name}"
+                )
+                for each in kind.fields
+            }
+            wires, decode = _struct(target, parts)
+        case ListType():
+            inner = column_decoder(
+                kind.element_field, hint.parts.get(ELEMENT), defaults, path=f"{path}.{ELEMENT}"
+            )
+            wires, decode = _list(target, inner)
+        case _:
+            raise UnsupportedError(
+                f"cannot read {kind} from JSON here",
+                action="leave the column out or use a typed DataFrame",
+                column=path,
+            )
+    return ColumnDecoder(name=column.name, target=target, wires=wires, decode=decode, parts=parts)
 
 
 def decode_rows(values: pa.Array, decoder: ColumnDecoder) -> tuple[pa.Array, dict[int, str]]:
-    """Decode a column; wrong values become null and are returned with the reason, by row."""
+    """Decode a column; wrong values become null and are returned with the reason, by row.
+
+    Raises:
+        InvalidInputError: Nothing says how the values are encoded; the message names the option.
+    """
     bad: dict[int, str] = {}
     pieces: list[pa.Array] = []
 
@@ -188,12 +287,15 @@ def decode_rows(values: pa.Array, decoder: ColumnDecoder) -> tuple[pa.Array, dic
         return _exact_type(decoder.decode(values.slice(start, stop - start)), decoder.target)
 
     errors = (ValueError, pa.ArrowNotImplementedError)
-    for start, stop, found in read_in_halves(len(values), decode, errors):
-        if isinstance(found, Exception):
-            bad[start] = f"column '{decoder.name}': {str(found).splitlines()[0]}"
-            pieces.append(pa.nulls(stop - start, decoder.target))
-        else:
-            pieces.append(found)
+    try:
+        for start, stop, found in read_in_halves(len(values), decode, errors):
+            if isinstance(found, Exception):
+                bad[start] = f"column '{decoder.name}': {str(found).splitlines()[0]}"
+                pieces.append(pa.nulls(stop - start, decoder.target))
+            else:
+                pieces.append(found)
+    except _UndeclaredError as undeclared:
+        raise undeclared.error from None
     return (pieces[0] if len(pieces) == 1 else pa.concat_arrays(pieces)), bad
 
 
@@ -201,59 +303,176 @@ def _exact_type(values: pa.Array, target: pa.DataType) -> pa.Array:
     return values if values.type == target else values.cast(target)
 
 
-def fits(column: NestedField, encoding: Encoding) -> bool:
-    """Whether values of the column's type can be encoded so."""
-    return encoding in _allowed(column)
-
-
-def _allowed(column: NestedField) -> tuple[Encoding, ...]:
-    kind = column.field_type
+def encodings_of(kind: IcebergType) -> tuple[Encoding, ...]:
+    """How values of a type can be encoded; nothing for a type with one form only."""
     for kinds, encodings in ENCODINGS_OF:
         if isinstance(kind, kinds):
             return encodings
     return ()
 
 
-def _encoding_of(column: NestedField, hint: Hint | None, defaults: EncodingDefaults) -> Encoding:
-    allowed = _allowed(column)
-    if hint is None:
-        by_default = (
-            defaults.timestamps if isinstance(column.field_type, TIMESTAMPS) else defaults.times,
-            Encoding.DAYS,
-            defaults.decimals,
-            defaults.binaries,
-        )
-        return next((encoding for encoding in by_default if encoding in allowed), Encoding.TEXT)
+def _encoding_of(
+    kind: IcebergType, hint: Hint, defaults: EncodingDefaults, path: str
+) -> Encoding | None:
+    if hint.encoding is None:
+        return defaults.of(kind)
+    allowed = encodings_of(kind)
     if hint.encoding not in allowed:
         raise InvalidInputError(
             f"encoding '{hint.encoding}' does not fit the column's type",
             action=f"use one of {', '.join(allowed)}" if allowed else "remove it",
-            column=column.name,
-            type=column.field_type,
+            column=path,
+            type=kind,
         )
     return hint.encoding
 
 
-def _instant_wires(hint: Hint | None, *, integer_first: bool) -> tuple[pa.DataType, ...]:
-    if hint is not None:
+def _instant_wires(hint: Hint, *, integer_first: bool) -> tuple[pa.DataType, ...]:
+    if hint.encoding is not None:
         return (pa.string(),) if hint.encoding == Encoding.ISO else (pa.int64(),)
     return (pa.int64(), pa.string()) if integer_first else (pa.string(), pa.int64())
 
 
-def _check_plain(kind: IcebergType, column: str) -> None:
-    """Nested values are taken as JSON has them, so they hold what JSON can say itself."""
-    match kind:
-        case StructType():
-            for field in kind.fields:
-                _check_plain(field.field_type, f"{column}.{field.name}")
-        case ListType():
-            _check_plain(kind.element_type, f"{column}.element")
-        case _ if not isinstance(kind, PLAIN):
-            raise UnsupportedError(
-                f"cannot read {kind} from JSON here",
-                action="leave the column out or use a typed DataFrame",
-                column=column,
-            )
+def _unit(encoding: Encoding | None) -> str | None:
+    return encoding.value if encoding in UNITS else None
+
+
+def _all_wires(kind: IcebergType, target: pa.DataType) -> tuple[pa.DataType, ...]:
+    """Whatever values of the type may look like, so that they can be refused by name."""
+    if isinstance(kind, DecimalType):
+        return (pa.string(), VARIABLE_SCALE, target)
+    return (pa.int64(), pa.string(), pa.float64())
+
+
+def _refusing(error: InvalidInputError) -> Decode:
+    def decode(values: pa.Array) -> pa.Array:
+        if values.null_count < len(values):
+            raise _UndeclaredError(error)
+        return values
+
+    return decode
+
+
+def _or_undeclared(
+    decode_known: Decode,
+    encoding: Encoding | None,
+    kind: IcebergType,
+    path: str,
+    defaults: EncodingDefaults,
+) -> Decode:
+    """Texts are ISO; integers need an encoding that was declared."""
+    if encoding is not None:
+        return decode_known
+    refuse = _refusing(_undeclared(kind, path, defaults))
+    target = arrow_type(kind, path=path, with_field_ids=False)
+
+    def decode(values: pa.Array) -> pa.Array:
+        if pa.types.is_string(values.type):
+            return decode_known(values)
+        return pa.nulls(len(refuse(values)), target)
+
+    return decode
+
+
+def _self_describing(
+    kind: DecimalType, target: pa.DataType, path: str, defaults: EncodingDefaults
+) -> Decode:
+    refuse = _refusing(_undeclared(kind, path, defaults))
+    variable = _decimal(target, Encoding.VARIABLE, kind.scale)[1]
+
+    def decode(values: pa.Array) -> pa.Array:
+        if pa.types.is_struct(values.type):
+            return variable(values)
+        return pa.nulls(len(refuse(values)), target)
+
+    return decode
+
+
+# What may be meant by a value, which option says it for all columns, and the connector's setting.
+_MEANINGS: tuple[tuple[tuple[type[IcebergType], ...], str, str, str], ...] = (
+    (
+        TIMESTAMPS,
+        "an integer may count s, ms, us or ns",
+        "timestamp-unit",
+        "time.precision.mode (adaptive: ms up to timestamp(3), else us)",
+    ),
+    (
+        (TimeType,),
+        "an integer may count s, ms, us or ns",
+        "time-unit",
+        "time.precision.mode (adaptive: ms up to time(3), else us)",
+    ),
+    (
+        (DecimalType,),
+        "a text may be digits or base64 of bytes",
+        "decimals",
+        "decimal.handling.mode (precise by default)",
+    ),
+    (BINARIES, "a text may be base64 or hex", "binaries", "binary.handling.mode"),
+)
+
+
+def _undeclared(kind: IcebergType, path: str, defaults: EncodingDefaults) -> InvalidInputError:
+    meaning, option, setting = next(each[1:] for each in _MEANINGS if isinstance(kind, each[0]))
+    column = path.removesuffix(f".{ELEMENT}")
+    for_all = f"{option}=..., or for this column alone " if defaults.has_options else ""
+    cause = (
+        f"; as the connector's {setting} says; or send the schema with the events "
+        "(value.converter.schemas.enable=true)"
+        if defaults.has_options
+        else ""
+    )
+    choices = "|".join(encodings_of(kind))
+    return InvalidInputError(
+        f"nothing says how the events encode column '{path}', and they carry no schema for it: "
+        f"{meaning}",
+        action=f"set {for_all}encodings={column}={choices}{cause}",
+        column=path,
+        type=kind,
+    )
+
+
+def _contradiction(kind: IcebergType, path: str, declared: str) -> InvalidInputError:
+    allowed = encodings_of(kind)
+    column = path.removesuffix(f".{ELEMENT}")
+    forced = f", or set encodings={column}={'|'.join(allowed)} if you know better"
+    return InvalidInputError(
+        f"the events' schema says that column '{path}' is {declared}, the table that it is {kind}",
+        action=f"give the table's column the type of the source{forced if allowed else ''}",
+        column=path,
+        type=kind,
+    )
+
+
+def _struct(
+    target: pa.StructType, parts: Mapping[str, ColumnDecoder]
+) -> tuple[tuple[pa.DataType, ...], Decode]:
+    wire = pa.struct([(name, part.wires[0]) for name, part in parts.items()])
+    if all(part.wires == (part.target,) and not part.parts for part in parts.values()):
+        return (target,), lambda values: values
+
+    def decode(values: pa.Array) -> pa.Array:
+        columns = [
+            _exact_type(part.decode(pc.struct_field(values, name)), part.target)
+            for name, part in parts.items()
+        ]
+        return pa.StructArray.from_arrays(columns, fields=list(target), mask=values.is_null())
+
+    return (wire,), decode
+
+
+def _list(target: pa.ListType, inner: ColumnDecoder) -> tuple[tuple[pa.DataType, ...], Decode]:
+    if inner.wires == (inner.target,) and not inner.parts:
+        return (target,), lambda values: values
+
+    def decode(values: pa.Array) -> pa.Array:
+        items = _exact_type(inner.decode(values.flatten()), inner.target)
+        lengths = pc.fill_null(pc.list_value_length(values), 0).to_numpy(zero_copy_only=False)
+        offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+        mask = values.is_null() if values.null_count else None
+        return pa.ListArray.from_arrays(pa.array(offsets), items, type=target, mask=mask)
+
+    return tuple(pa.list_(wire) for wire in inner.wires), decode
 
 
 def _boolean(values: pa.Array) -> pa.Array:
@@ -265,8 +484,13 @@ def _boolean(values: pa.Array) -> pa.Array:
     return values
 
 
-def _float_of(target: pa.DataType) -> Callable[[pa.Array], pa.Array]:
+def _float_of(target: pa.DataType, encoding: Encoding | None) -> Decode:
     def decode(values: pa.Array) -> pa.Array:
+        if pa.types.is_string(values.type) and encoding is None:
+            known = pc.is_in(values.drop_null(), NOT_FINITE)
+            if not pc.all(known, min_count=0).as_py():
+                # Digits may be base64: "1234" is a valid text of either.
+                raise pa.ArrowInvalid("a text, which may be base64; encodings=COLUMN=text says no")
         wide = values.cast(pa.float64())
         narrow = wide.cast(target)
         if pc.any(pc.and_(pc.is_inf(narrow), pc.is_finite(wide)), min_count=0).as_py():
@@ -276,58 +500,14 @@ def _float_of(target: pa.DataType) -> Callable[[pa.Array], pa.Array]:
     return decode
 
 
-def _date(values: pa.Array) -> pa.Array:
-    if pa.types.is_integer(values.type):
-        return values.cast(pa.int32()).cast(pa.date32())
-    return _without_utc(values).cast(pa.date32())
-
-
-def _time_of(encoding: Encoding) -> Callable[[pa.Array], pa.Array]:
-    unit = _unit(encoding)
-
-    def decode(values: pa.Array) -> pa.Array:
-        if pa.types.is_string(values.type):
-            # Arrow parses instants, not times. ZonedTime always ends with Z (UTC).
-            instants = pc.binary_join_element_wise("1970-01-01T", _without_utc(values), "")
-            micros = instants.cast(pa.timestamp("us")).cast(pa.int64())
-        else:
-            micros = values.cast(pa.timestamp(unit)).cast(pa.timestamp("us")).cast(pa.int64())
-        low_high = pc.min_max(micros).as_py()
-        if low_high["min"] is not None and not 0 <= low_high["min"] <= low_high["max"] < DAY_US:
-            raise pa.ArrowInvalid("not a time of day")
-        return micros.cast(pa.time64("us"))
-
-    return decode
-
-
-def _timestamp_of(target: pa.TimestampType, encoding: Encoding) -> Callable[[pa.Array], pa.Array]:
-    unit = _unit(encoding)
-
-    def decode(values: pa.Array) -> pa.Array:
-        if pa.types.is_string(values.type):
-            is_local = target.tz is None and encoding == Encoding.ISO
-            return (_without_utc(values) if is_local else values).cast(target)
-        return values.cast(pa.timestamp(unit, target.tz)).cast(target)
-
-    return decode
-
-
-def _without_utc(texts: pa.StringArray) -> pa.StringArray:
-    return pc.replace_substring_regex(texts, "Z$", "")
-
-
-def _unit(encoding: Encoding) -> str:
-    return "us" if encoding == Encoding.ISO else encoding.value
-
-
-def _binary_of(target: pa.DataType, encoding: Encoding) -> Callable[[pa.Array], pa.Array]:
+def _binary_of(target: pa.DataType, encoding: Encoding) -> Decode:
     decode_text = decode_hex if encoding == Encoding.HEX else decode_base64
     return lambda values: decode_text(values).cast(target)
 
 
 def _decimal(
     target: pa.DataType, encoding: Encoding, scale: int
-) -> tuple[tuple[pa.DataType, ...], Callable[[pa.Array], pa.Array]]:
+) -> tuple[tuple[pa.DataType, ...], Decode]:
     def precise(values: pa.Array) -> pa.Array:
         if pa.types.is_struct(values.type):
             return variable(values)
@@ -347,11 +527,11 @@ def _decimal(
     def rounded(values: pa.Array) -> pa.Array:
         return pc.round(values, target.scale).cast(target)
 
-    by_encoding: Mapping[Encoding, tuple[tuple[pa.DataType, ...], Callable[..., pa.Array]]] = {
+    by_encoding: Mapping[Encoding, tuple[tuple[pa.DataType, ...], Decode]] = {
         Encoding.PRECISE: ((pa.string(), VARIABLE_SCALE), precise),
         Encoding.VARIABLE: ((VARIABLE_SCALE,), variable),
-        # Arrow's JSON reader takes decimals from numbers and from texts, digit by digit.
-        Encoding.TEXT: ((target,), lambda values: values),
+        # A number is taken digit by digit by Arrow's JSON reader, a text by its cast.
+        Encoding.TEXT: ((pa.string(), target), lambda values: values.cast(target)),
         Encoding.DOUBLE: ((pa.float64(),), rounded),
     }
     return by_encoding[encoding]

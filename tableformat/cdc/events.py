@@ -210,7 +210,10 @@ class ChangeCollector:
     def finish(self) -> ParsedEvents:
         """Everything gathered, after checking that no event was lost on the way."""
         rows = np.concatenate([np.empty(0, np.int64), *self.rows])
-        changes = pa.concat_tables([self.schema.empty_table(), *self.tables])
+        # Not `empty_table()`, which cannot make a list of extension values (uuid).
+        nothing = [pa.nulls(0, kind) for kind in self.schema.types]
+        empty = pa.table(nothing, schema=self.schema)
+        changes = pa.concat_tables([empty, *self.tables])
         skipped: Counter[str] = Counter()
         bad_rows = np.fromiter(self.bad, np.int64, len(self.bad))
         for what, skipped_rows in self.skipped:

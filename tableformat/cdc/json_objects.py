@@ -320,7 +320,9 @@ def _takes(kind: pa.DataType, value: Any) -> bool:
         return bool(pa.types.is_string(kind) or pa.types.is_decimal(kind))
     if isinstance(value, dict):
         return bool(pa.types.is_struct(kind))
-    return isinstance(value, list) and bool(pa.types.is_list(kind))
+    if not (isinstance(value, list) and pa.types.is_list(kind)):
+        return False
+    return all(_takes(kind.value_type, item) for item in value if item is not None)
 
 
 def _takes_fractions(kind: pa.DataType) -> bool:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -29,8 +29,20 @@ class MessageKeys:
     columns: Mapping[str, pa.Array]
 
     @classmethod
-    def parse(cls, keys: pa.Array | None, codec: RowCodec, bad: dict[int, str]) -> Self:
+    def parse(
+        cls,
+        keys: pa.Array | None,
+        codec: RowCodec,
+        codec_for: Callable[[Mapping[str, Any] | None], RowCodec],
+        bad: dict[int, str],
+    ) -> Self:
         """Read message keys: JSON objects, with or without Connect's envelope.
+
+        Args:
+            keys: Message keys, one per event.
+            codec: The table's columns.
+            codec_for: The same as a Connect schema of keys encodes them.
+            bad: Receives the events whose key cannot be read.
 
         Keys that are no objects (a plain text or number) say nothing about columns: they are taken
         as absent. Keys that are broken JSON are bad records.
@@ -43,13 +55,16 @@ class MessageKeys:
         is_object = pc.match_substring_regex(texts, r"^\s*\{")
         texts = pc.if_else(pc.fill_null(is_object, False), texts, pa.scalar(None, pa.string()))
         columns = {name: pa.nulls(len(keys), kind) for name, kind in targets.items()}
-        layout = JsonLayout(
-            schema=pa.schema(list(codec.struct(codec.key))),
-            alternatives={
-                path: wires for path, wires in codec.alternatives(()).items() if path[0] in targets
-            },
-        )
         for group in split_payloads(texts, bad):
+            codec = codec_for(group.schema)
+            layout = JsonLayout(
+                schema=pa.schema(list(codec.struct(codec.key))),
+                alternatives={
+                    path: wires
+                    for path, wires in codec.alternatives(()).items()
+                    if path[0] in targets
+                },
+            )
             parsed = parse_json_objects(group.payloads, layout)
             for row, reason in parsed.bad.items():
                 bad.setdefault(int(group.rows[row]), f"message key: {reason}")

@@ -1,28 +1,143 @@
 """Debezium's placeholder for a large value that an update did not touch (PostgreSQL's TOAST).
 
 The database's log does not have the value, so the event cannot either. It is never stored as if it
-were data: it is taken from `before` (replica identity FULL), else the event is a bad record.
+were data: it is taken from `before`, else the event is a bad record.
+
+Every form is made from the bytes of `unavailable.value.placeholder`:
+
+| column of the source | form |
+|---|---|
+| text, json, xml, enum, numeric as text, bytea as base64 or hex | the text |
+| bytea | its bytes, in JSON as base64; for connectors that write hex, hex |
+| hstore | `{"<text>":"<text>"}` |
+| text[], varchar[], char[], json[], jsonb[] | `["<text>"]` |
+| bytea[] | `["<base64>"]` |
+| uuid[] | `["<UUID of version 3 of the bytes>"]` |
+| int[], bigint[], date[] | every byte as a signed number |
+
+Source: Debezium's `UnchangedToastedPlaceholder`, `UnchangedToastedReplicationMessageColumn` and
+`PostgresValueConverter`. For the arrays of other types (smallint[], numeric[], timestamp[], ...)
+and for numeric as `precise` Debezium has no form: it writes null.
+
+A placeholder that could be a value as well is neither stored nor replaced, but a bad record: one
+that is short, and one in an insert or a snapshot read, which have all values.
 """
 
 from __future__ import annotations
 
 import base64
+import hashlib
+import json
+import uuid
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tableformat.errors import InvalidInputError
+
 RowNumbers = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+OPTION = "unavailable-value"
+HEX_PREFIX = "hex:"
+DISTINCT_BYTES_MIN = 12  # shorter texts ("N/A", "unavailable") occur as values
+NOT_A_BYTE = -129.0
+
+
+@dataclass(frozen=True, slots=True)
+class Placeholder:
+    """All forms of one placeholder.
+
+    Attributes:
+        texts: What a text may be.
+        items: What the only text of a list may be.
+        numbers: What the numbers of a list are.
+        is_distinct: It is too long to be taken for a value.
+    """
+
+    texts: pa.StringArray
+    items: pa.StringArray
+    numbers: npt.NDArray[np.float64]
+    is_distinct: bool
+
+    @classmethod
+    def of(cls, option: str) -> Placeholder:
+        """The placeholder of the option `unavailable-value`.
+
+        Raises:
+            InvalidInputError: It is empty, or its `hex:` form is not hexadecimal.
+        """
+        raw = _bytes_of(option)
+        text = raw.decode(errors="replace")  # as Java's `new String(bytes)`
+        hstore = json.dumps({text: text}, ensure_ascii=False, separators=(",", ":"))
+        encoded = base64.b64encode(raw).decode()
+        texts = [text, encoded, encoded.replace("+", "-").replace("/", "_"), raw.hex(), hstore]
+        # java.util.UUID.nameUUIDFromBytes: MD5 without a name space
+        digest = hashlib.md5(raw, usedforsecurity=False).digest()
+        return cls(
+            texts=pa.array(texts, pa.string()),
+            items=pa.array([*texts, str(uuid.UUID(bytes=digest, version=3))], pa.string()),
+            numbers=np.frombuffer(raw, np.int8).astype(np.float64),
+            is_distinct=len(raw) >= DISTINCT_BYTES_MIN,
+        )
+
+    def found(self, values: pa.Array) -> pa.BooleanArray | None:
+        """Which wire values are the placeholder; None where the type cannot hold it. Never null."""
+        kind = values.type
+        if pa.types.is_string(kind):
+            return pc.is_in(values, self.texts)
+        if not pa.types.is_list(kind):
+            return None
+        if pa.types.is_string(kind.value_type):
+            single = pc.fill_null(pc.equal(pc.list_value_length(values), 1), False)
+            first = pc.list_element(pc.if_else(single, values, pa.scalar([None], kind)), 0)
+            return pc.is_in(first, self.items)
+        number = kind.value_type
+        if pa.types.is_integer(number) or pa.types.is_floating(number):
+            return self._found_numbers(values)
+        return None
+
+    def _found_numbers(self, lists: pa.ListArray) -> pa.BooleanArray:
+        count = len(self.numbers)
+        fitting = pc.fill_null(pc.equal(pc.list_value_length(lists), count), False)
+        found = fitting.to_numpy(zero_copy_only=False).copy()
+        if found.any():
+            flat = lists.filter(fitting).flatten().cast(pa.float64(), safe=False)
+            rows = pc.fill_null(flat, NOT_A_BYTE).to_numpy(zero_copy_only=False)
+            found[found] = np.all(rows.reshape(-1, count) == self.numbers, axis=1)
+        return pa.array(found)
+
+
+def _bytes_of(option: str) -> bytes:
+    raw = option.encode()
+    if option.startswith(HEX_PREFIX):
+        try:
+            raw = bytes.fromhex(option.removeprefix(HEX_PREFIX))
+        except ValueError:
+            raise InvalidInputError(
+                f"option '{OPTION}' does not hold hexadecimal digits after '{HEX_PREFIX}'",
+                value=repr(option),
+                action="write it as the connector's unavailable.value.placeholder",
+            ) from None
+    if not raw:
+        raise InvalidInputError(
+            f"option '{OPTION}' is empty: every empty text would be unavailable",
+            action="give the connector an unavailable.value.placeholder, and the same here",
+        )
+    return raw
 
 
 def fill_placeholders(
     after: Mapping[str, pa.Array],
     before: Mapping[str, pa.Array],
     *,
-    placeholder: str,
+    placeholder: Placeholder,
     keep_null: bool,
+    have_all: Mask,
     rows: RowNumbers,
     bad: dict[int, str],
 ) -> dict[str, pa.Array]:
@@ -33,17 +148,18 @@ def fill_placeholders(
         before: The same of the old rows, null where there is none.
         placeholder: The connector's `unavailable.value.placeholder`.
         keep_null: Put null where `before` has no value either, instead of reporting the event.
+        have_all: Rows of events that have all values, so that the placeholder may be one.
         rows: The event of each row.
-        bad: Receives events whose value is nowhere.
+        bad: Receives events whose value is nowhere, or may be the placeholder itself.
     """
     filled = dict(after)
     for name, values in after.items():
-        stands = _is_placeholder(values, placeholder)
+        stands = placeholder.found(values)
         if stands is None or not pc.any(stands, min_count=0).as_py():
             continue
         old = before[name]
         usable = old.is_valid()
-        old_stands = _is_placeholder(old, placeholder)
+        old_stands = placeholder.found(old)
         if old_stands is not None:
             usable = pc.and_(usable, pc.invert(old_stands))
         absent = pa.nulls(len(values), values.type)
@@ -52,23 +168,32 @@ def fill_placeholders(
         else:
             replacement, usable = absent, pa.array(np.zeros(len(values), np.bool_))
         filled[name] = pc.if_else(stands, replacement, values)
-        lost = pc.and_(stands, pc.invert(usable)).to_numpy(zero_copy_only=False)
+        here = stands.to_numpy(zero_copy_only=False)
+        doubtful = here & (have_all | (not placeholder.is_distinct))
+        lost = here & ~doubtful & ~usable.to_numpy(zero_copy_only=False)
+        for place in np.flatnonzero(doubtful).tolist():
+            bad.setdefault(int(rows[place]), _doubtful(name, placeholder))
         if not keep_null:
             for place in np.flatnonzero(lost).tolist():
-                reason = f"column '{name}' is unavailable: it did not change, and 'before' lacks it"
-                bad.setdefault(int(rows[place]), reason)
+                bad.setdefault(int(rows[place]), _lost(name))
     return filled
 
 
-def _is_placeholder(values: pa.Array, placeholder: str) -> pa.BooleanArray | None:
-    """Which values are the placeholder; None where the type cannot hold it. Never null."""
-    if pa.types.is_string(values.type):
-        # Binary columns and precise decimals carry the placeholder's bytes.
-        encoded = base64.b64encode(placeholder.encode()).decode()
-        texts = [placeholder, encoded, placeholder.encode().hex()]
-        return pc.is_in(values, pa.array(texts))
-    if pa.types.is_list(values.type) and pa.types.is_string(values.type.value_type):
-        single = pc.fill_null(pc.equal(pc.list_value_length(values), 1), False)
-        first = pc.list_element(pc.if_else(single, values, pa.scalar([None], values.type)), 0)
-        return pc.fill_null(pc.equal(first, placeholder), False)
-    return None
+def _lost(column: str) -> str:
+    return (
+        f"column '{column}' is unavailable: it did not change, so the source did not send it; "
+        "ALTER TABLE ... REPLICA IDENTITY FULL in PostgreSQL sends it from then on, or set "
+        "on-unavailable-value=null to lose it"
+    )
+
+
+def _doubtful(column: str, placeholder: Placeholder) -> str:
+    why = (
+        "inserts and snapshot reads have all values"
+        if placeholder.is_distinct
+        else f"it is shorter than {DISTINCT_BYTES_MIN} bytes"
+    )
+    return (
+        f"column '{column}' is the placeholder of an unavailable value or the value itself: {why}; "
+        f"give the connector another unavailable.value.placeholder, and the same as {OPTION} here"
+    )

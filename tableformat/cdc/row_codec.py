@@ -10,13 +10,17 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.schema import Schema
+from pyiceberg.types import IcebergType, ListType, StructType
 
 from tableformat.cdc.encodings import (
+    ELEMENT,
     ColumnDecoder,
+    Encoding,
     EncodingDefaults,
     Hint,
     column_decoder,
     decode_rows,
+    overlaid,
 )
 from tableformat.cdc.json_objects import Path
 from tableformat.errors import InvalidInputError, UnsupportedError
@@ -37,15 +41,9 @@ class RowCodec:
         """The codec of a table's rows.
 
         Raises:
-            InvalidInputError: A hint names an unknown column or does not fit its type.
+            InvalidInputError: A hint does not fit its column's type.
             UnsupportedError: A column cannot be read from JSON, or a key column is nested.
         """
-        names = [column.name for column in schema.fields]
-        for name in hints:
-            if name not in names:
-                raise InvalidInputError(
-                    "an encoding is given for an unknown column", column=name, columns=names
-                )
         decoders = {
             column.name: column_decoder(column, hints.get(column.name), defaults)
             for column in schema.fields
@@ -68,11 +66,7 @@ class RowCodec:
 
     def alternatives(self, path: Path) -> dict[Path, tuple[pa.DataType, ...]]:
         """The wire types of the columns of a struct at `path`, where there are several."""
-        return {
-            (*path, name): decoder.wires
-            for name, decoder in self.decoders.items()
-            if len(decoder.wires) > 1
-        }
+        return dict(_alternatives(path, self.decoders))
 
     def structs(self, path: Path) -> tuple[Path, ...]:
         """Paths of a row at `path` and of all structs in it, as in `JsonLayout.closed`."""
@@ -93,6 +87,9 @@ class RowCodec:
     ) -> dict[str, pa.Array]:
         """Decode wire columns of the events `rows`; wrong values go to `bad`, by event.
 
+        Raises:
+            InvalidInputError: Nothing says how a column is encoded; see `encodings`.
+
         Args:
             columns: Wire columns by name, each of shape `(len(rows),)`.
             rows: The event each value belongs to.
@@ -110,6 +107,46 @@ class RowCodec:
                 for place in nulls.tolist():
                     bad.setdefault(int(rows[place]), f"{what} '{name}' has no value")
         return decoded
+
+
+def user_hints(schema: Schema, given: Mapping[str, str]) -> dict[str, Hint]:
+    """The option `encodings`: by column, or `column.field` inside a struct; a list's is its items'.
+
+    Raises:
+        InvalidInputError: It names an unknown column.
+    """
+    hints: dict[str, Hint] = {}
+    columns = {column.name: column.field_type for column in schema.fields}
+    for path, text in given.items():
+        name, _, rest = (path, "", "") if path in columns else path.partition(".")
+        parts = rest.split(".") if rest else []
+        hint = _hint_at(columns[name], parts, Encoding(text)) if name in columns else None
+        if hint is None:
+            raise InvalidInputError(
+                "an encoding is given for an unknown column", column=path, columns=list(columns)
+            )
+        hints = overlaid(hints, {name: hint})
+    return hints
+
+
+def _hint_at(kind: IcebergType, path: Sequence[str], encoding: Encoding) -> Hint | None:
+    if isinstance(kind, ListType):
+        inner = _hint_at(kind.element_type, path, encoding)
+        return None if inner is None else Hint(parts={ELEMENT: inner})
+    if not path:
+        return Hint(encoding=encoding)
+    fields = {f.name: f.field_type for f in kind.fields} if isinstance(kind, StructType) else {}
+    inner = _hint_at(fields[path[0]], path[1:], encoding) if path[0] in fields else None
+    return None if inner is None else Hint(parts={path[0]: inner})
+
+
+def _alternatives(
+    path: Path, decoders: Mapping[str, ColumnDecoder]
+) -> Iterator[tuple[Path, tuple[pa.DataType, ...]]]:
+    for name, decoder in decoders.items():
+        if len(decoder.wires) > 1:
+            yield (*path, name), decoder.wires
+        yield from _alternatives((*path, name), decoder.parts)
 
 
 def _structs(path: Path, kind: pa.DataType) -> Iterator[Path]:

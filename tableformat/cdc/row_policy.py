@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.schema import Schema
@@ -31,6 +33,7 @@ from tableformat.spec.constraints import sequence_field_id
 from tableformat.spec.types import arrow_type
 
 UNSORTED = "none"
+INT_BITS = 32
 EVENT_SEQUENCE = f"{SEQUENCE_PREFIX}0"
 
 POLICY_OPTIONS = (
@@ -125,18 +128,20 @@ class RowPolicy:
 
     def _not_whole(self, parsed: ParsedEvents) -> dict[int, str]:
         removed = ~adding(parsed.changes.column(KIND).combine_chunks())
-        bare = removed.copy()
+        bare, lacks = removed.copy(), np.zeros(len(removed), np.bool_)
         reasons: dict[int, str] = {}
         for name, required in self.whole.items():
             if not removed.any():
                 break
-            absent = parsed.changes.column(name).is_null().to_numpy()
-            bare &= absent
+            column = parsed.changes.column(name)
+            absent = column.is_null().to_numpy()
+            lacks |= absent
+            bare &= absent | _is_zero(column)
             if required:
                 reason = f"the delete has no value of required column '{name}' (deletes=row)"
                 reasons |= dict.fromkeys(parsed.rows[removed & absent].tolist(), reason)
         if self.whole:
-            reasons |= dict.fromkeys(parsed.rows[bare].tolist(), KEY_ONLY_REASON)
+            reasons |= dict.fromkeys(parsed.rows[bare & lacks].tolist(), KEY_ONLY_REASON)
         return reasons
 
     def _filled(self, parsed: ParsedEvents, events: EventBatch) -> ParsedEvents:
@@ -271,6 +276,27 @@ def _sort_columns(names: tuple[str, ...], schema: Schema) -> tuple[str, ...]:
                 "sort-by needs columns of primitive types", column=name, columns=list(fields)
             )
     return names or key_columns(schema)
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
+
+
+def _is_zero(column: pa.ChunkedArray) -> npt.NDArray[np.bool_]:
+    """What Debezium puts into a NOT NULL column of which it has the key only: '', 0, 1970."""
+    kind = column.type
+    if pa.types.is_temporal(kind):
+        column = column.cast(pa.int32() if kind.bit_width == INT_BITS else pa.int64())
+    if pa.types.is_string(kind) or pa.types.is_binary(kind):
+        zero = pc.equal(pc.binary_length(column), 0)
+    elif pa.types.is_boolean(kind):
+        zero = pc.invert(column)
+    elif pa.types.is_temporal(kind) or pa.types.is_decimal(kind) or _is_number(kind):
+        zero = pc.equal(pc.sign(column), 0)
+    else:
+        return np.zeros(len(column), np.bool_)
+    mask: npt.NDArray[np.bool_] = pc.fill_null(zero, False).to_numpy().astype(np.bool_)
+    return mask
 
 
 def _plain(column: pa.ChunkedArray) -> pa.Array:

@@ -3,14 +3,21 @@
 The edit is made on the table's newest schema. If somebody else evolves the table at the same time,
 what is still missing afterwards is asked for again; two drivers that add the same column add it
 once.
+
+Rows written before a column was added read its `initial-default`: the default that the event's
+schema declares, or null. Either is logged, because no event says what older rows hold: PostgreSQL
+gives them the default of `ADD COLUMN`, which is not the one that was set later.
 """
 
 from __future__ import annotations
+
+import logging
 
 from pyiceberg.schema import Schema
 from pyiceberg.table.update.schema import UpdateSchema
 
 from tableformat.catalog.base import Identifier, TableState
+from tableformat.cdc.connect_schema import declared_default
 from tableformat.cdc.events import FILE, KIND, ORDINAL, POSITION, SEQUENCE_PREFIX
 from tableformat.cdc.schema_wishes import SchemaWishes, is_wider
 from tableformat.commit.evolution import update_schema
@@ -18,6 +25,7 @@ from tableformat.environment import Environment
 from tableformat.errors import CommitConflictError, InvalidInputError
 
 ATTEMPTS_MAX = 20
+logger = logging.getLogger("icefold.ingest")
 
 
 def evolve_table(
@@ -46,21 +54,48 @@ def evolve_table(
 
         def edit(update: UpdateSchema, missing: SchemaWishes = missing) -> None:
             for name, kind in missing.added.items():
-                update.add_column((name,), kind)
+                default = declared_default(kind, missing.declared.get(name, {}))
+                update.add_column((name,), kind, default_value=default)
             for name, kind in missing.widened.items():
                 update.update_column((name,), field_type=kind)
 
         try:
-            return update_schema(environment, identifier, edit)
+            evolved = update_schema(environment, identifier, edit)
         except CommitConflictError:
             if attempt >= ATTEMPTS_MAX:
                 raise
+        else:
+            _log_defaults(evolved, missing)
+            return evolved
+
+
+def _log_defaults(state: TableState, added: SchemaWishes) -> None:
+    for name in added.added:
+        default = state.metadata.schema().find_field(name).initial_default
+        if default is not None:
+            logger.warning(
+                "table %s: column '%s' was added, and rows written before it read %r, the default "
+                "of the events' schema; if the source set that default after it had added the "
+                "column, they hold null there",
+                state.name,
+                name,
+                default,
+            )
+        else:
+            logger.warning(
+                "table %s: column '%s' was added, and rows written before it read null; if the "
+                "source added it with DEFAULT, they hold that there, and no event says so: UPDATE "
+                "them, or add such columns yourself before their first event",
+                state.name,
+                name,
+            )
 
 
 def _missing(wishes: SchemaWishes, schema: Schema) -> SchemaWishes:
     have = {each.name: each.field_type for each in schema.fields}
     return SchemaWishes(
         added={name: kind for name, kind in wishes.added.items() if name not in have},
+        declared=wishes.declared,
         widened={
             name: kind
             for name, kind in wishes.widened.items()

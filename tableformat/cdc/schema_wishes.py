@@ -6,14 +6,18 @@ the batch is parsed again. So wishes cross process boundaries: they are JSON.
 Types are taken from the events' own schema (Arrow, Kafka Connect) where they have one. Bare JSON
 has none: a column's type is then inferred from all its values in the batch: boolean, long, double,
 string, lists and objects of those. A text stays a text, whatever it looks like. Null says nothing.
+A number is often a date and a text often the base64 of a decimal, so a format may ask for columns
+that are certain (`check_certain`).
 """
 
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from enum import StrEnum
 from typing import Any
 
@@ -122,10 +126,14 @@ def evolution_of(values: OptionValues) -> SchemaEvolution:
 
 @dataclass(slots=True)
 class SchemaWishes:
-    """Columns to add and columns to widen, with their types."""
+    """Columns to add and columns to widen, with their types.
+
+    `declared`: what the Connect schema says about columns to add, defaults included.
+    """
 
     added: dict[str, IcebergType] = field(default_factory=dict)
     widened: dict[str, IcebergType] = field(default_factory=dict)
+    declared: dict[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
         return bool(self.added or self.widened)
@@ -140,7 +148,22 @@ class SchemaWishes:
             self.widened[name] = wanted
 
     def merge(self, other: SchemaWishes) -> None:
-        """Take over the wishes of another task."""
+        """Take over the wishes of another task.
+
+        Raises:
+            InvalidInputError: They disagree about the type or the default of a new column.
+        """
+        for name in self.added.keys() & other.added.keys():
+            mine_, theirs_ = (each.declared.get(name, {}).get("default") for each in (self, other))
+            if mine_ != theirs_:
+                raise InvalidInputError(
+                    "the events disagree about the default of a new column",
+                    column=name,
+                    defaults=[str(mine_), str(theirs_)],
+                    action="add the column to the table yourself, with the default that the "
+                    "rows before it have",
+                )
+        self.declared.update(other.declared)
         for mine, theirs in ((self.added, other.added), (self.widened, other.widened)):
             for name, kind in theirs.items():
                 mine[name] = common_type(mine.get(name), kind, column=name)
@@ -151,16 +174,17 @@ class SchemaWishes:
             Schema(*(_field(name, kind) for name, kind in wishes.items())).model_dump_json()
             for wishes in (self.added, self.widened)
         )
-        return "\n".join(parts).encode()
+        return "\n".join([*parts, json.dumps(self.declared)]).encode()
 
     @classmethod
     def decode(cls, text: bytes) -> SchemaWishes:
         """The wishes of `encode`."""
+        *schemas, declared = text.split(b"\n")
         added, widened = (
             {each.name: each.field_type for each in Schema.model_validate_json(line).fields}
-            for line in text.split(b"\n")
+            for line in schemas
         )
-        return cls(added, widened)
+        return cls(added, widened, json.loads(declared))
 
 
 def new_columns(undeclared: Collection[Path], row: Path, mode: SchemaEvolution) -> list[str]:
@@ -257,6 +281,8 @@ def connect_wishes(
         kind = _connect_type(declared)
         if kind is not None:
             wishes.want(schema, mode, name, kind)
+            if name in wishes.added:
+                wishes.declared[name] = declared
         elif name not in known:
             raise InvalidInputError(
                 "a new column has a type that no column can be made of",
@@ -289,6 +315,37 @@ def json_wishes(
     return wishes
 
 
+def check_certain(wishes: SchemaWishes, row: str) -> None:
+    """Refuse new columns of bare JSON whose values may mean something else.
+
+    Args:
+        wishes: What `json_wishes` found.
+        row: What the events are, for the message.
+
+    Raises:
+        InvalidInputError: There is one that is not boolean; the message names the ways out.
+    """
+    for name, kind in wishes.added.items():
+        if not _is_certain(kind):
+            raise InvalidInputError(
+                f"the events have a new column '{name}', and they carry no schema: {row} writes "
+                "dates and times as numbers, decimals and binaries as base64",
+                action="add the column to the table with its type, or send the schema with the "
+                "events (value.converter.schemas.enable=true), or set new-columns=json to take "
+                f"it for what JSON says: {kind}",
+                column=name,
+            )
+
+
+def _is_certain(kind: IcebergType) -> bool:
+    match kind:
+        case StructType():
+            return all(_is_certain(each.field_type) for each in kind.fields)
+        case ListType():
+            return _is_certain(kind.element_type)
+    return isinstance(kind, BooleanType)
+
+
 def long_wishes(texts: pa.Array, path: Path, schema: Schema) -> SchemaWishes:
     """Columns of type int for which bare JSON events have larger integers."""
     wishes = SchemaWishes()
@@ -304,13 +361,19 @@ def long_wishes(texts: pa.Array, path: Path, schema: Schema) -> SchemaWishes:
 def _rows(texts: pa.Array, path: Path) -> Iterable[Mapping[str, Any]]:
     for text in texts.to_pylist():
         try:
-            value = json.loads(text)
+            value = json.loads(text, parse_float=_exact_number)
         except (ValueError, TypeError, RecursionError):
             continue  # a bad record; reported by the parser
         for name in path:
             value = value.get(name) if isinstance(value, dict) else None
         if isinstance(value, dict):
             yield value
+
+
+def _exact_number(text: str) -> float | Decimal:
+    """A double if it is exactly what is written, as doubles are printed."""
+    number = float(text)
+    return number if math.isinf(number) or Decimal(text) == Decimal(repr(number)) else Decimal(text)
 
 
 def _json_type(value: Any, column: str) -> IcebergType | None:
@@ -330,6 +393,13 @@ def _json_type(value: Any, column: str) -> IcebergType | None:
             return LongType()
         case float():
             return DoubleType()
+        case Decimal():
+            raise InvalidInputError(
+                "a new column has a number of more digits than a double holds",
+                column=column,
+                value=value,
+                action="add the column to the table yourself, as a decimal",
+            )
         case str():
             return StringType()
         case list():

@@ -57,7 +57,8 @@ SINK_OPTIONS = OptionTable(
             name="assume-new-keys",
             kind=OptionKind.BOOLEAN,
             default=False,
-            help="inserts (+I) have keys that the table does not have: write no delete for them",
+            help="inserts (+I; Debezium: `c`, and `r` of a snapshot that is not incremental) have "
+            "keys that the table does not have: write no delete for them",
         ),
         Option(
             name="shards",

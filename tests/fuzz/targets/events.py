@@ -37,17 +37,31 @@ ROWS = pa.schema(
         pa.field("code", pa.binary(4)),
         pa.field("tags", pa.list_(pa.string())),
         pa.field("place", pa.struct([("x", pa.float64()), ("names", pa.list_(pa.string()))])),
+        pa.field("numbers", pa.list_(pa.int32())),
+        pa.field("days", pa.list_(pa.date32())),
+        pa.field("prices", pa.list_(pa.decimal128(10, 2))),
+        pa.field("point", pa.struct([("wkb", pa.binary()), ("at", pa.timestamp("us"))])),
     ]
 )
 _EVOLVE = {"schema-evolution": "full"}
+_SAID = {
+    "timestamp-unit": "us",
+    "time-unit": "us",
+    "decimals": "precise",
+    "binaries": "base64",
+}
+_JSON = {**_EVOLVE, "new-columns": "json"}
 DEBEZIUM: tuple[Mapping[str, str], ...] = (
-    {},
-    {"layout": "flattened"},
+    _SAID,
+    {"layout": "flattened", **_SAID},
     {"decimals": "text", "binaries": "hex", "timestamp-unit": "ms", "unknown-columns": "ignore"},
-    {"decimals": "variable", "sequence": "source.lsn", "deletes": "row"},
-    {"decimals": "double", "on-truncate": "ignore", "on-unknown-op": "ignore", **_EVOLVE},
-    {"layout": "flattened", "on-unavailable-value": "null", "deletes": "row", **_EVOLVE},
-    {"sequence": "source.file:text,source.pos"},
+    {"encodings": "price=variable,point.at=ms", "sequence": "source.lsn", "deletes": "row"},
+    {**_SAID, "decimals": "double", "on-truncate": "ignore", "on-unknown-op": "ignore", **_JSON},
+    {"layout": "flattened", "on-unavailable-value": "null", "deletes": "row", **_SAID, **_JSON},
+    {"sequence": "source.file:text,source.pos", **_SAID},
+    {},
+    {"layout": "flattened", "unavailable-value": "hex:5f5f", **_EVOLVE},
+    {**_SAID, "on-unavailable-value": "null", "encodings": "days=iso,at=iso"},
 )
 CHANGELOG: tuple[Mapping[str, str], ...] = (
     {},

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
+import uuid
 from collections.abc import Mapping
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -28,6 +31,7 @@ from tableformat.cdc.schema_evolution import evolve_table
 from tableformat.cdc.schema_wishes import SchemaWishes, common_type
 from tableformat.cdc.sink import plan_sink
 from tableformat.commit.evolution import update_schema
+from tests.support.debezium_events import batch
 from tests.support.memory_tables import memory_catalog
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("small", pa.int32())])
@@ -100,7 +104,8 @@ def test_columns_of_bare_json_are_added_with_inferred_types(table: Table, format
         "changelog-json": lambda row: {"data": row, "op": "+I"},
         "flattened": lambda row: {**row, "__op": "u", "__source": "kept out"},
     }[format_name]
-    options = {"layout": "flattened"} if format_name == "flattened" else {}
+    options = {} if format_name == "changelog-json" else {"new_columns": "json"}
+    options |= {"layout": "flattened"} if format_name == "flattened" else {}
     name = "debezium-json" if format_name == "flattened" else format_name
     result = write(table, events(*map(wrap, rows)), "add-columns", name, **options)
     assert result.changes == 3
@@ -117,7 +122,7 @@ def test_columns_of_bare_json_are_added_with_inferred_types(table: Table, format
 def test_integer_beyond_64_bits_makes_no_column_that_would_round_it(table: Table) -> None:
     given = events(upsert(id=1, n=2**63 + 1))
     with pytest.raises(InvalidInputError, match=r"more than 64 bits; column=n.*as a decimal"):
-        write(table, given, "add-columns")
+        write(table, given, "add-columns", new_columns="json")
     assert list(types(table)) == ["id", "small"]
 
 
@@ -151,7 +156,7 @@ def test_new_column_that_nothing_can_be_made_of_is_named(table: Table) -> None:
 def test_values_that_disagree_about_a_new_column_are_refused(table: Table) -> None:
     rows = events(upsert(id=1, x="a"), upsert(id=2, x=5))
     with pytest.raises(InvalidInputError, match=r"disagree.*column=x"):
-        write(table, rows, "add-columns")
+        write(table, rows, "add-columns", new_columns="json")
 
 
 @pytest.mark.parametrize("format_name", ["debezium", "connect", "upsert"])
@@ -195,7 +200,7 @@ def test_decimal_digits_widen_only_where_the_schema_says_them(table: Table) -> N
 
 def test_renamed_column_is_a_new_one(table: Table) -> None:
     write(table, events(upsert(id=1, small=1)), "full")
-    write(table, events(upsert(id=2, tiny=2)), "full")
+    write(table, events(upsert(id=2, tiny=2)), "full", new_columns="json")
     assert staged(table) == [
         {"id": 1, "small": 1, "tiny": None},
         {"id": 2, "small": None, "tiny": 2},
@@ -215,7 +220,7 @@ def test_ignoring_and_adding_exclude_each_other(table: Table) -> None:
 
 def test_column_with_a_name_of_ours_is_refused(table: Table) -> None:
     with pytest.raises(InvalidInputError, match=r"use its name themselves.*column=_kind"):
-        write(table, events(upsert(id=1, _kind=1)), "add-columns")
+        write(table, events(upsert(id=1, _kind=1)), "add-columns", new_columns="json")
     assert list(types(table)) == ["id", "small"]
 
 
@@ -232,7 +237,7 @@ def test_column_that_somebody_adds_meanwhile_is_added_once(
         return update_schema(environment, identifier, edit)
 
     monkeypatch.setattr(schema_evolution, "update_schema", racing)
-    write(table, events(upsert(id=1, x="a", y="b")), "add-columns")
+    write(table, events(upsert(id=1, x="a", y="b")), "add-columns", new_columns="json")
     assert types(table) | {"id": None} == {
         "id": None,
         "small": IntegerType(),
@@ -253,6 +258,7 @@ def test_two_drivers_that_add_the_same_column_add_it_once(table: Table) -> None:
 def test_wishes_survive_the_way_from_a_task_to_the_driver() -> None:
     nested = StructType(NestedField(0, "a", ListType(0, DecimalType(9, 2), False), required=False))
     wishes = SchemaWishes(added={"x": LongType(), "deep": nested}, widened={"y": DoubleType()})
+    wishes.declared["x"] = {"field": "x", "type": "int64", "default": "\n5"}
     assert SchemaWishes.decode(wishes.encode()) == wishes
 
 
@@ -280,3 +286,135 @@ def test_writer_that_cannot_change_the_table_refuses_what_needs_it(table: Table)
     batch = EventBatch(pa.RecordBatch.from_pylist([{"id": 1, "extra": 2}]))
     with pytest.raises(InvalidInputError, match=r"cannot change it.*columns=\['extra'\]"):
         plan.writer.parse(plan.writer.build_format(), batch)
+
+
+def field(column: str, kind: str, **more: Any) -> dict[str, Any]:
+    return {"field": column, "type": kind, "optional": True, **more}
+
+
+ID = field("id", "int64")
+DEFAULTS: list[tuple[dict[str, Any], Any, Any]] = [
+    (field("x", "int32", default=5), 6, 5),
+    (field("x", "string", default="\u00fc"), "a", "\u00fc"),
+    (field("x", "boolean", default=False), True, False),
+    (field("x", "int32", optional=False, default=7), 6, 7),
+    (field("x", "int32", name="io.debezium.time.Date", default=18263), 1, dt.date(2020, 1, 2)),
+    (
+        field("x", "int64", name="io.debezium.time.Timestamp", default=1709208000001),
+        1,
+        dt.datetime(2024, 2, 29, 12, 0, 0, 1000),
+    ),
+    (
+        field(
+            "x",
+            "bytes",
+            name="org.apache.kafka.connect.data.Decimal",
+            parameters={"scale": "2", "connect.decimal.precision": "9"},
+            default="AfQ=",
+        ),
+        "AJY=",
+        Decimal("5.00"),
+    ),
+]
+
+
+@pytest.mark.parametrize(("declared", "value", "default"), DEFAULTS)
+def test_rows_from_before_a_column_read_the_default_it_was_added_with(
+    table: Table,
+    declared: dict[str, Any],
+    value: Any,
+    default: Any,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """`ALTER TABLE ... ADD COLUMN x ... DEFAULT`: PostgreSQL fills older rows, and says nothing."""
+    write(table, events(with_schema([ID], id=1)), "add-columns")
+    mixed = [with_schema([ID], id=2), with_schema([ID, declared], id=3, x=value)]
+    write(table, events(*mixed), "add-columns")
+    write(table, events(with_schema([ID, declared], id=4, x=None)), "add-columns")
+    later = {**declared, "default": value}
+    write(table, events(with_schema([ID, later], id=5, x=value)), "add-columns")
+    found = {row["id"]: row["x"] for row in staged(table)}
+    assert (found[1], found[2], found[4]) == (default, default, None)
+    assert found[3] == found[5] != default
+    (warning,) = [each.getMessage() for each in caplog.records if "'x'" in each.getMessage()]
+    assert "default of the events' schema" in warning
+
+
+@pytest.mark.parametrize(
+    "declared",
+    [
+        field("x", "int32"),
+        field("x", "int64", optional=False, default=0),
+        field(
+            "x",
+            "string",
+            optional=False,
+            name="io.debezium.time.ZonedTimestamp",
+            default="1970-01-01T00:00:00.000000Z",
+        ),
+        field("x", "string", optional=False, default=""),
+        field("x", "int32", default="five"),
+        field("x", "array", items={"type": "int32"}, default=[1]),
+    ],
+)
+def test_default_that_the_schema_does_not_carry_for_sure_is_null_with_a_warning(
+    table: Table, declared: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The zero of a NOT NULL column also stands for an expression: now(), nextval()."""
+    write(table, events(with_schema([ID], id=1)), "add-columns")
+    write(table, events(with_schema([ID, declared], id=2)), "add-columns")
+    assert [row["x"] for row in staged(table)] == [None, None]
+    (warning,) = [each.getMessage() for each in caplog.records]
+    assert "column 'x' was added" in warning
+    assert "read null" in warning
+
+
+def test_events_that_disagree_about_the_default_of_a_new_column_are_refused(table: Table) -> None:
+    rows = [with_schema([ID, field("x", "int32", default=n)], id=n, x=n) for n in (5, 6)]
+    with pytest.raises(InvalidInputError, match=r"disagree about the default.*column=x"):
+        write(table, events(*rows), "add-columns")
+    assert list(types(table)) == ["id", "small"]
+
+
+@pytest.mark.parametrize("value", [5, 1.5, "MDk=", [1], {"a": "b"}, ["x"]])
+@pytest.mark.parametrize("layout", ["envelope", "flattened"])
+def test_new_column_of_bare_events_is_refused_unless_json_is_meant(
+    table: Table, value: Any, layout: str
+) -> None:
+    row = {"id": 1, "x": value}
+    given = events(upsert(**row) if layout == "envelope" else row)
+    with pytest.raises(InvalidInputError, match=r"new column 'x'.*new-columns=json"):
+        write(table, given, "add-columns", layout=layout)
+    assert list(types(table)) == ["id", "small"]
+    write(table, given, "add-columns", layout=layout, new_columns="json")
+    assert "x" in types(table)
+
+
+def test_new_column_of_booleans_needs_no_schema(table: Table) -> None:
+    write(table, events(upsert(id=1, x=True, y=[False, None])), "add-columns")
+    assert {**staged(table)[0], "small": 0} == {"id": 1, "small": 0, "x": True, "y": [False, None]}
+
+
+@pytest.mark.parametrize("format_name", ["debezium-json", "changelog-json"])
+def test_number_that_no_double_holds_makes_no_column_that_would_round_it(
+    table: Table, format_name: str
+) -> None:
+    text = '{"id": 1, "x": 12345678901234567.89}'
+    debezium = format_name == "debezium-json"
+    change = {"op": "u", "after": "?"} if debezium else {"op": "+I", "data": "?"}
+    event = json.dumps(change).replace('"?"', text)
+    options = {"new_columns": "json"} if debezium else {}
+    with pytest.raises(InvalidInputError, match=r"more digits than a double.*column=x"):
+        write(table, pa.table({"value": [event]}), "add-columns", format_name, **options)
+
+
+def test_real_arrays_are_added_and_read(table: Table) -> None:
+    def old(change: dict[str, Any]) -> None:
+        change["before"] = {**change["after"], "ia": [1], "la": [2], "ta": ["t"], "j": "{}"}
+        change["before"] |= {"b": "AA==", "ua": ["00112233-4455-6677-8899-aabbccddeeff"]}
+
+    rows = pa.Table.from_batches([batch("tt.public.toast", "u", old).rows])
+    write(table, rows, "add-columns")
+    (row,) = staged(table)
+    assert row["ua"] == [uuid.UUID("00112233-4455-6677-8899-aabbccddeeff")]
+    assert (row["ia"], row["la"], row["num"]) == ([1], [2], Decimal("12345678901234567890.1234"))

@@ -240,7 +240,9 @@ def test_columns_of_typed_changes_are_added_before_they_are_written(icefold, tab
 
 
 def test_json_changes_that_would_change_the_table_are_sent_elsewhere(icefold, table):
-    events = icefold.createDataFrame([('{"op": "c", "after": {"id": 1, "more": 2}}',)], ["value"])
+    events = icefold.createDataFrame(
+        [('{"op": "c", "after": {"id": 1, "more": true}}',)], ["value"]
+    )
     write = writer(events, table, format="debezium-json", schema_evolution="add-columns")
     with pytest.raises(PySparkException, match=r"Table\.write_changes or Table\.write_stream"):
         write.mode("append").save()

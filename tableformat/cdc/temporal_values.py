@@ -1,0 +1,88 @@
+"""Dates, times of day and timestamps of JSON events: integers in a unit, or ISO 8601 texts.
+
+PostgreSQL's `infinity` and `-infinity` travel as numbers far away (source: Debezium's
+`PostgresValueConverter`, pgjdbc's `PGStatement.DATE_POSITIVE_INFINITY`). No Iceberg type has them,
+so they are refused, and so is what lies before the first day that a database can hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NoReturn
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+DAY_US = 86_400_000_000
+# PostgreSQL's dates: 4714-11-24 BC to 5874897-12-31, proleptic Gregorian, in days since 1970.
+DAYS_MIN, DAYS_MAX = -2_440_589, 2_145_042_905
+SECONDS_MIN = DAYS_MIN * 86_400
+# PGStatement.DATE_POSITIVE_INFINITY, taken for microseconds by Debezium; nanoseconds have Long.MAX.
+POSITIVE_INFINITY_US = 9_223_372_036_825_200_000
+UNITS_PER_S = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
+NANOS_MIN, NANOS_MAX = -(2**63), 2**63 - 1
+
+Decode = Callable[[pa.Array], pa.Array]
+
+
+def decode_dates(values: pa.Array) -> pa.Array:
+    """Days since 1970, or ISO texts, as dates."""
+    if pa.types.is_integer(values.type):
+        _check_between(values, DAYS_MIN, DAYS_MAX)
+        return values.cast(pa.int32()).cast(pa.date32())
+    return without_utc(values).cast(pa.date32())
+
+
+def times_decoder(unit: str | None) -> Decode:
+    """To times of day; integers need a unit."""
+
+    def decode(values: pa.Array) -> pa.Array:
+        if pa.types.is_string(values.type):
+            # Arrow parses instants, not times. ZonedTime always ends with Z (UTC).
+            instants = pc.binary_join_element_wise("1970-01-01T", without_utc(values), "")
+            micros = instants.cast(pa.timestamp("us")).cast(pa.int64())
+        else:
+            micros = values.cast(pa.timestamp(unit)).cast(pa.timestamp("us")).cast(pa.int64())
+        low_high = pc.min_max(micros).as_py()
+        if low_high["min"] is not None and not 0 <= low_high["min"] <= low_high["max"] < DAY_US:
+            raise pa.ArrowInvalid("not a time of day")
+        return micros.cast(pa.time64("us"))
+
+    return decode
+
+
+def timestamps_decoder(target: pa.TimestampType, unit: str | None, *, ends_with_z: bool) -> Decode:
+    """To timestamps; integers need a unit. `ends_with_z`: local times in ISO form do, too."""
+
+    def decode(values: pa.Array) -> pa.Array:
+        if pa.types.is_string(values.type):
+            is_local = target.tz is None and ends_with_z
+            return (without_utc(values) if is_local else values).cast(target)
+        assert unit is not None
+        _check_finite(values, unit)
+        return values.cast(pa.timestamp(unit, target.tz)).cast(target)
+
+    return decode
+
+
+def without_utc(texts: pa.StringArray) -> pa.StringArray:
+    """The texts without the Z at their end."""
+    return pc.replace_substring_regex(texts, "Z$", "")
+
+
+def _check_finite(values: pa.Array, unit: str) -> None:
+    if unit == "ns":
+        _check_between(values, NANOS_MIN + 1, NANOS_MAX - 1)
+        return
+    per_s = UNITS_PER_S[unit]
+    _check_between(values, SECONDS_MIN * per_s, POSITIVE_INFINITY_US // (1_000_000 // per_s) - 1)
+
+
+def _check_between(values: pa.Array, low: int, high: int) -> None:
+    found = pc.min_max(values).as_py()
+    if found["min"] is not None and not low <= found["min"] <= found["max"] <= high:
+        _infinite()
+
+
+def _infinite() -> NoReturn:
+    raise pa.ArrowInvalid("infinity, or out of range: no column can hold it")

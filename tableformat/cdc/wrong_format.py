@@ -1,0 +1,89 @@
+"""Say what events are that a format cannot read at all, rather than what each of them lacks.
+
+Asked only when a batch has no change at all, so it costs nothing, and a stray event among good ones
+stays a bad record.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable
+from typing import Any
+
+from tableformat.errors import InvalidInputError
+
+LOOKED_AT_MAX = 16
+ENVELOPE_OPS = frozenset("curdtm")
+ROW_KINDS = frozenset(("+I", "-U", "+U", "-D"))
+MARKS = ("__op", "__deleted")
+
+DEBEZIUM, FLATTENED, CHANGELOG = "debezium", "flattened", "changelog"
+# What the events are, and how to read them.
+NAMES = {
+    DEBEZIUM: ("envelopes of Debezium (before, after, op)", "debezium-json without layout"),
+    FLATTENED: (
+        "flattened rows (ExtractNewRecordState)",
+        "debezium-json with layout=flattened",
+    ),
+    CHANGELOG: ("changelog rows (data, op=+I)", "changelog-json"),
+}
+
+
+def check_format(
+    events: Iterable[bytes | str | None], *, read_as: str, key: Collection[str]
+) -> None:
+    """Refuse a batch whose first events are surely of another format.
+
+    Args:
+        events: Events that could not be read, with or without Connect's envelope.
+        read_as: What they were read as: `DEBEZIUM`, `FLATTENED` or `CHANGELOG`.
+        key: Key columns of the table.
+
+    Raises:
+        InvalidInputError: They are of another format; the message says which and how to read it.
+    """
+    for number, event in enumerate(events):
+        if number >= LOOKED_AT_MAX:
+            return
+        raw = event.encode() if isinstance(event, str) else event
+        if not raw:
+            continue
+        if raw[:1] == b"\0":
+            raise InvalidInputError(
+                "the events are not JSON but binary, as a schema registry's converters write them "
+                "(Avro, Protobuf)",
+                action="set value.converter=org.apache.kafka.connect.json.JsonConverter",
+            )
+        try:
+            value = json.loads(raw)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(value, str) and value.lstrip().startswith("{"):
+            raise InvalidInputError(
+                "the events are JSON inside a JSON text: they were converted twice",
+                action="set value.converter=org.apache.kafka.connect.storage.StringConverter where "
+                "the value is JSON text already",
+            )
+        found = _format_of(value, key)
+        if found is not None and found != read_as:
+            is_, use = NAMES[found]
+            raise InvalidInputError(
+                f"the events are {is_}, and were read as {NAMES[read_as][0]}",
+                action=f"use the format {use}",
+            )
+
+
+def _format_of(value: Any, key: Collection[str]) -> str | None:
+    if isinstance(value, dict) and "schema" in value and "payload" in value:
+        value = value["payload"]
+    if not isinstance(value, dict):
+        return None
+    op = value.get("op")
+    if op is not None and not isinstance(op, str):
+        return None
+    if op in ENVELOPE_OPS and ("before" in value or "after" in value):
+        return DEBEZIUM
+    if op in ROW_KINDS and isinstance(value.get("data"), dict):
+        return CHANGELOG
+    has_key = bool(key) and all(name in value for name in key)
+    return FLATTENED if op is None and (has_key or any(m in value for m in MARKS)) else None

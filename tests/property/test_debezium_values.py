@@ -1,0 +1,216 @@
+"""Values of a database, written as Debezium writes them, in every mode that says how: read back.
+
+The writer below is a model of Debezium's converters in a few lines; it shares nothing with the
+reader. Whatever is not said must be refused, and a placeholder is never a value.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+import hashlib
+import json
+import uuid
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tableformat.errors import InvalidInputError
+from tableformat.table_definition import define_schema
+from tests.support.change_events import batch_of, parse, reasons
+
+FORMAT = "debezium-json"
+ANY_TIME = settings(deadline=None)
+TABLE = pa.schema(
+    [
+        pa.field("id", pa.int64(), nullable=False),
+        pa.field("price", pa.decimal128(18, 4)),
+        pa.field("day", pa.date32()),
+        pa.field("clock", pa.time64("us")),
+        pa.field("at", pa.timestamp("us")),
+        pa.field("raw", pa.binary()),
+        pa.field("days", pa.list_(pa.date32())),
+        pa.field("stamps", pa.list_(pa.timestamp("us"))),
+        pa.field("numbers", pa.list_(pa.int64())),
+        pa.field("uuids", pa.list_(pa.uuid())),
+        pa.field("texts", pa.list_(pa.string())),
+    ]
+)
+SCHEMA = define_schema(TABLE, ["id"])
+UNITS = {"ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
+SEMANTIC = {
+    ("clock", "ms"): "io.debezium.time.Time",
+    ("clock", "us"): "io.debezium.time.MicroTime",
+    ("clock", "ns"): "io.debezium.time.NanoTime",
+    ("at", "ms"): "io.debezium.time.Timestamp",
+    ("at", "us"): "io.debezium.time.MicroTimestamp",
+    ("at", "ns"): "io.debezium.time.NanoTimestamp",
+}
+DATE = {"type": "int32", "name": "io.debezium.time.Date"}
+
+days = st.dates(dt.date(1000, 1, 1), dt.date(9999, 12, 31))
+# To the millisecond, so that every unit can say it, and within what nanoseconds can say.
+moments = st.datetimes(dt.datetime(1800, 1, 1), dt.datetime(2200, 1, 1)).map(
+    lambda at: at.replace(microsecond=at.microsecond // 1000 * 1000)
+)
+values = st.fixed_dictionaries(
+    {
+        "price": st.none() | st.decimals(-(10**13), 10**13, places=4),
+        "day": st.none() | days,
+        "clock": st.none() | moments.map(dt.datetime.time),
+        "at": st.none() | moments,
+        "raw": st.none() | st.binary(max_size=9),
+        "days": st.none() | st.lists(st.none() | days, max_size=3),
+        "stamps": st.none() | st.lists(st.none() | moments, max_size=3),
+        "numbers": st.none() | st.lists(st.none() | st.integers(-(2**63), 2**63 - 1), max_size=3),
+        "uuids": st.none() | st.lists(st.none() | st.uuids(), max_size=3),
+        "texts": st.none() | st.lists(st.none() | st.text(max_size=3), max_size=3),
+    }
+)
+modes = st.fixed_dictionaries(
+    {
+        "unit": st.sampled_from(list(UNITS)),
+        "decimals": st.sampled_from(["precise", "text"]),
+        "binaries": st.sampled_from(["base64", "hex"]),
+    }
+)
+
+
+def day_of(value: dt.date) -> int:
+    return (value - dt.date(1970, 1, 1)).days
+
+
+def written(name: str, value: Any, mode: dict[str, str]) -> Any:
+    per_s = UNITS[mode["unit"]]
+    match value:
+        case None | str():
+            return value
+        case list():
+            return [written(name, each, mode) for each in value]
+        case dt.datetime():
+            micros = (value - dt.datetime(1970, 1, 1)) // dt.timedelta(microseconds=1)
+            return micros * per_s // 1_000_000
+        case dt.date():
+            return day_of(value)
+        case dt.time():
+            seconds = value.hour * 3600 + value.minute * 60 + value.second
+            return seconds * per_s + value.microsecond * per_s // 1_000_000
+        case Decimal():
+            if mode["decimals"] == "text":
+                return format(value, "f")
+            unscaled = int(value.scaleb(4))
+            raw = unscaled.to_bytes((unscaled.bit_length() // 8) + 1, "big", signed=True)
+            return base64.b64encode(raw).decode()
+        case bytes():
+            return value.hex() if mode["binaries"] == "hex" else base64.b64encode(value).decode()
+        case uuid.UUID():
+            return str(value)
+    return value
+
+
+def declared(mode: dict[str, str]) -> list[dict[str, Any]]:
+    """The Connect schema of the row."""
+    unit = mode["unit"]
+    price: dict[str, Any] = {"type": "string"}
+    if mode["decimals"] == "precise":
+        name = "org.apache.kafka.connect.data.Decimal"
+        price = {"type": "bytes", "name": name, "parameters": {"scale": "4"}}
+    at = {"type": "int64", "name": SEMANTIC["at", unit]}
+    kinds: dict[str, dict[str, Any]] = {
+        "id": {"type": "int64"},
+        "price": price,
+        "day": DATE,
+        "clock": {"type": "int64", "name": SEMANTIC["clock", unit]},
+        "at": at,
+        "raw": {"type": "string" if mode["binaries"] == "hex" else "bytes"},
+        "days": {"type": "array", "items": DATE},
+        "stamps": {"type": "array", "items": at},
+        "numbers": {"type": "array", "items": {"type": "int64"}},
+        "uuids": {
+            "type": "array",
+            "items": {"type": "string", "name": "io.debezium.data.Uuid"},
+        },
+        "texts": {"type": "array", "items": {"type": "string"}},
+    }
+    return [{"field": name, **kind} for name, kind in kinds.items()]
+
+
+def event(row: dict[str, Any], mode: dict[str, str], *, layout: str, schema: bool) -> str:
+    after = {name: written(name, value, mode) for name, value in row.items()}
+    payload: dict[str, Any] = after if layout == "flattened" else {"op": "u", "after": after}
+    if not schema:
+        return json.dumps(payload)
+    fields = declared(mode)
+    if layout == "envelope":
+        fields = [{"field": "after", "type": "struct", "fields": fields}]
+    return json.dumps({"schema": {"type": "struct", "fields": fields}, "payload": payload})
+
+
+@ANY_TIME
+@given(
+    rows=st.lists(values, min_size=1, max_size=5),
+    mode=modes,
+    layout=st.sampled_from(["envelope", "flattened"]),
+    schema=st.booleans(),
+)
+def test_value_that_is_read_is_the_one_that_was_written(
+    rows: list[dict[str, Any]], mode: dict[str, str], layout: str, *, schema: bool
+) -> None:
+    rows = [{"id": number, **row} for number, row in enumerate(rows)]
+    events = batch_of([event(row, mode, layout=layout, schema=schema) for row in rows])
+    said = {"layout": layout, "unknown_columns": "fail"}
+    if not schema:
+        unit = mode["unit"]
+        said |= {"timestamp_unit": unit, "time_unit": unit, "decimals": mode["decimals"]}
+    if not schema or mode["binaries"] == "hex":
+        said["binaries"] = mode["binaries"]
+    parsed = parse(FORMAT, SCHEMA, events, **said)
+    assert reasons(parsed) == []
+    found = parsed.changes.select(TABLE.names).to_pylist()
+    assert sorted(found, key=lambda row: row["id"]) == rows
+
+
+@ANY_TIME
+@given(row=values, mode=modes, layout=st.sampled_from(["envelope", "flattened"]))
+def test_what_nobody_said_is_refused_unless_it_says_itself(
+    row: dict[str, Any], mode: dict[str, str], layout: str
+) -> None:
+    events = batch_of([event({"id": 1, **row}, mode, layout=layout, schema=False)])
+    stamps = [each for each in row["stamps"] or [] if each is not None]
+    doubtful = any(row[name] is not None for name in ("price", "clock", "at", "raw")) or stamps
+    if doubtful:
+        with pytest.raises(InvalidInputError, match="encodings="):
+            parse(FORMAT, SCHEMA, events, layout=layout)
+    else:
+        assert reasons(parse(FORMAT, SCHEMA, events, layout=layout)) == []
+
+
+@ANY_TIME
+@given(
+    raw=st.binary(min_size=12, max_size=40),
+    column=st.sampled_from(["raw", "days", "numbers", "uuids", "texts"]),
+)
+def test_any_placeholder_is_known_in_any_form_and_nothing_near_it_is(
+    raw: bytes, column: str
+) -> None:
+    signed = [each - 256 if each > 127 else each for each in raw]
+    digest = bytearray(hashlib.md5(raw, usedforsecurity=False).digest())
+    digest[6] = digest[6] & 0x0F | 0x30
+    digest[8] = digest[8] & 0x3F | 0x80
+    form: Any = {
+        "raw": base64.b64encode(raw).decode(),
+        "days": signed,
+        "numbers": signed,
+        "uuids": [str(uuid.UUID(bytes=bytes(digest)))],
+        "texts": [raw.decode(errors="replace")],
+    }[column]
+    near: Any = base64.b64encode(raw + b"\0").decode() if column == "raw" else [*form, None]
+    said = {"unavailable_value": f"hex:{raw.hex()}", "binaries": "base64"}
+    for value, count in ((form, 1), (near, 0)):
+        change = {"op": "u", "after": {"id": 1, column: value}}
+        parsed = parse(FORMAT, SCHEMA, batch_of([json.dumps(change)]), **said)
+        assert len(reasons(parsed)) == count, (value, reasons(parsed))
