@@ -24,7 +24,7 @@ def lock() -> None:
 def show(context: CliContext, table_name: str, as_json: bool) -> None:
     """Show the holder of TABLE's lock, and who waits for it."""
     table = context.table(table_name)
-    with closing(maintenance_lock(table.environment)) as manager:
+    with closing(maintenance_lock(table.environment, read_only=True)) as manager:
         state = manager.inspect(maintenance_lock_name(table.state))
     if as_json:
         print_json(asdict(state))

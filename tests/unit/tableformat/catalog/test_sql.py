@@ -192,7 +192,7 @@ def test_writer_waits_for_a_lock_of_another(tmp_path: Path) -> None:
 
 def test_forked_child_opens_its_own_connections(tmp_path: Path) -> None:
     pointers = SqlPointers(f"sqlite:///{tmp_path}/c.db", "c")
-    assert pointers.tables() == []
+    pointers.add_namespace(("n",))
     engine = pointers._engine
     pointers._engine_pid = -1  # as if this were the child
     assert pointers.tables() == []
