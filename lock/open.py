@@ -86,7 +86,7 @@ def default_lock_url(catalog_uri: str) -> str | None:
 
 
 def _open_store(
-    url: str, ids: IdSource, properties: Mapping[str, str], *, read_only: bool
+    url: str, ids: IdSource, properties: Mapping[str, str], *, read_only: bool = False
 ) -> RecordStore:
     scheme, _, rest = url.partition(":")
     if scheme == "memory":

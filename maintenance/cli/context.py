@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from sqlalchemy.engine import make_url
 
 from lock import LockError
 from tableformat import Table, TableCatalog, open_catalog
-from tableformat.errors import InvalidInputError, TableError
+from tableformat.catalog.sqlite_files import is_missing
+from tableformat.errors import InvalidInputError, NotFoundError, TableError
+
+EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 
 
 @dataclass(slots=True)
@@ -29,7 +35,24 @@ class CliContext:
 
     @property
     def catalog(self) -> TableCatalog:
-        """The catalog named by `--catalog`, `--warehouse` and `--property`."""
+        """The catalog named by `--catalog`, `--warehouse` and `--property`.
+
+        Raises:
+            NotFoundError: It is a file that is not there: most often a typing error.
+        """
+        catalog = self.new_catalog
+        uri = str(catalog.environment.catalog.properties.get("uri", ""))
+        url = make_url(uri) if uri.startswith("sqlite") else None
+        if url is not None and is_missing(url):
+            raise NotFoundError(
+                f"there is no catalog at {url.database}",
+                action="check --warehouse (or ICEFOLD_WAREHOUSE); 'icefold table create' makes one",
+            )
+        return catalog
+
+    @property
+    def new_catalog(self) -> TableCatalog:
+        """As `catalog`, for the command that may make it."""
         if self.opened is None:
             self.opened = open_catalog(self.catalog_name, **self.properties)
         return self.opened
@@ -75,18 +98,36 @@ class GuardedGroup(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command that was named."""
         try:
-            return super().invoke(ctx)
+            result = super().invoke(ctx)
+            sys.stdout.flush()  # what cannot be written is told here, not by the interpreter's end
         except TableError as error:
             _fail(f"{error.kind.value}: {error}")
         except LockError as error:
             _fail(f"lock: {error}")
         except BrokenPipeError:  # the reader of a pipe has seen enough
+            _give_up_output()
             ctx.exit(0)
+        except KeyboardInterrupt:
+            _fail("interrupted", code=EXIT_INTERRUPTED)
+        except OSError as error:
+            if error.filename is not None:
+                raise
+            _give_up_output()
+            _fail(f"the output cannot be written: {error.strerror}")
+        return result
 
 
-def _fail(text: str) -> NoReturn:
+def _give_up_output() -> None:
+    """Let what is still buffered go nowhere, or the interpreter complains about it at its end."""
+    with suppress(OSError, ValueError):
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, sys.stdout.fileno())
+        os.close(null)
+
+
+def _fail(text: str, *, code: int = 1) -> NoReturn:
     click.echo(f"icefold: {text}", err=True)
-    sys.exit(1)
+    sys.exit(code)
 
 
 def parse_columns(text: str | None) -> list[str] | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -136,12 +138,20 @@ def ingest(
 ) -> None:
     """Stage change events for TABLE from FILES (JSON lines or Parquet), or from Kafka.
 
+    JSON lines may be compressed by gzip; '-' reads them from standard input.
     With --checkpoint the events are streamed through Spark, from --kafka or from a folder.
     """
     request = _stream_request(files, batch_events, query_id, **streaming)
     table = context.table(table_name)
     totals = _Totals()
-    with progress_bar(context) as bar:
+
+    def tell() -> None:
+        if as_json:
+            print_json(asdict(totals))
+        else:
+            click.echo(totals.text(branch))
+
+    with _telling_when_interrupted(tell), progress_bar(context) as bar:
         task = bar.add_task("staging events", total=None)
 
         def progress(result: IngestResult) -> None:
@@ -168,10 +178,17 @@ def ingest(
             size = batch_events or BATCH_EVENTS
             for result in ingest_files(plan, files, query_id=query_id, batch_events=size):
                 progress(result)
-    if as_json:
-        print_json(asdict(totals))
-    else:
-        click.echo(totals.text(branch))
+    tell()
+
+
+@contextmanager
+def _telling_when_interrupted(tell: Callable[[], None]) -> Iterator[None]:
+    """Ctrl-C ends the command as ever, but first it says what is staged."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        tell()
+        raise
 
 
 @dataclass(slots=True)

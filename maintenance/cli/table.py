@@ -61,7 +61,7 @@ def create(
 ) -> None:
     """Create the Iceberg v3 table NAME (namespace.table)."""
     schema = Schema(*[_column(number, text) for number, text in enumerate(columns, start=1)])
-    created = context.catalog.create_table(
+    created = context.new_catalog.create_table(
         name,
         schema,
         primary_key=parse_columns(primary_key) or [],
