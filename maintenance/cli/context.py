@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import sys
@@ -11,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 import click
+from click.shell_completion import CompletionItem
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from sqlalchemy.engine import make_url
@@ -63,12 +65,87 @@ class CliContext:
 
 
 pass_context = click.make_pass_decorator(CliContext)
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+_CSV = "icefold.csv"  # in a click context's meta: what `print_json` prints
+
+
+def _choose_format(ctx: click.Context, _param: click.Parameter, value: str | None) -> bool:
+    """Whether output is for programs; `print_json` then prints it as was asked."""
+    ctx.meta[_CSV] = value == "csv"
+    return value in ("json", "csv")
+
+
+def json_option(command: Any) -> Any:
+    """`--format table|json|csv` as `as_json`, true for the last two; `--json` is short for json."""
+    formats = click.option(
+        "--format",
+        "as_json",
+        type=click.Choice(["table", "json", "csv"]),
+        callback=_choose_format,
+        help="For people, or for programs.  [table]",
+    )
+    short = click.option(
+        "--json", "as_json", flag_value="json", callback=_choose_format,
+        help="Short for --format json.",
+    )  # fmt: skip
+    return formats(short(command))
+
+
+json_flag = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 
 
 def print_json(value: object) -> None:
-    """One JSON document on standard output."""
+    """One JSON document on standard output; with `--format csv` its records as rows of text."""
+    if click.get_current_context().meta.get(_CSV):
+        _print_csv(value)
+        return
     click.echo(json.dumps(value, default=str, indent=2))
+
+
+def _print_csv(value: object) -> None:
+    """Records as rows; lists and objects inside them as JSON."""
+    records = value if isinstance(value, list) else [value]
+    rows = [each if isinstance(each, Mapping) else {"name": each} for each in records]
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    if names:
+        writer.writerow(names)
+    writer.writerows([[_cell(row.get(name)) for name in names] for row in rows])
+
+
+def _cell(value: object) -> object:
+    is_plain = value is None or isinstance(value, str | int | float)
+    return value if is_plain else json.dumps(value, default=str)
+
+
+class TableName(click.ParamType[str]):
+    """The name of a table; the shell completes it from the catalog."""
+
+    name = "table"
+
+    def convert(
+        self, value: object, _param: click.Parameter | None, _ctx: click.Context | None
+    ) -> str:
+        """As it is."""
+        return str(value)
+
+    def shell_complete(
+        self, ctx: click.Context, _param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """Tables whose names begin so; none when the catalog cannot be asked."""
+        given = ctx.find_root().params
+        properties = dict(given.get("properties") or {})
+        if given.get("warehouse") is not None:
+            properties["warehouse"] = given["warehouse"]
+        try:
+            known = CliContext(str(given.get("catalog_name")), properties).catalog.list_tables()
+        except (TableError, OSError):
+            return []
+        return [CompletionItem(name) for name in known if name.startswith(incomplete)]
+
+
+def table_argument(command: Any) -> Any:
+    """The argument TABLE, as `table_name`."""
+    return click.argument("table_name", metavar="TABLE", type=TableName())(command)
 
 
 def progress_bar(context: CliContext) -> Progress:

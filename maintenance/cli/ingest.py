@@ -12,11 +12,12 @@ import click
 
 from maintenance.cli.context import (
     CliContext,
-    json_option,
+    json_flag,
     parse_properties,
     pass_context,
     print_json,
     progress_bar,
+    table_argument,
 )
 from maintenance.cli.ingest_stream import KAFKA_BATCH_EVENTS, StreamRequest, ingest_stream
 from resolver.wording import plural
@@ -41,7 +42,7 @@ def _option_help(_ctx: click.Context, _param: click.Parameter, value: bool) -> N
 
 
 @click.command("ingest")
-@click.argument("table_name", metavar="TABLE")
+@table_argument
 @click.argument("files", nargs=-1, type=click.Path(path_type=Path))
 @click.option(
     "--format",
@@ -121,7 +122,7 @@ def _option_help(_ctx: click.Context, _param: click.Parameter, value: bool) -> N
     callback=_option_help,
     help="Show the options of every format, and stop.",
 )
-@json_option
+@json_flag
 @pass_context
 def ingest(
     context: CliContext,

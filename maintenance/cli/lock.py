@@ -8,7 +8,13 @@ from dataclasses import asdict
 import click
 
 from lock import LockState
-from maintenance.cli.context import CliContext, json_option, pass_context, print_json
+from maintenance.cli.context import (
+    CliContext,
+    json_option,
+    pass_context,
+    print_json,
+    table_argument,
+)
 from resolver.maintenance_lock import maintenance_lock, maintenance_lock_name
 
 
@@ -18,7 +24,7 @@ def lock() -> None:
 
 
 @lock.command("show")
-@click.argument("table_name", metavar="TABLE")
+@table_argument
 @json_option
 @pass_context
 def show(context: CliContext, table_name: str, as_json: bool) -> None:
@@ -35,7 +41,7 @@ def show(context: CliContext, table_name: str, as_json: bool) -> None:
 
 
 @lock.command("break")
-@click.argument("table_name", metavar="TABLE")
+@table_argument
 @click.option("--token", type=int, help="Only if this is still the lease's fence token.")
 @click.confirmation_option(prompt="End the lease? Its holder stops before its next commit")
 @pass_context

@@ -9,7 +9,7 @@ import click
 from rich.markup import escape
 from rich.table import Table as Grid
 
-from maintenance.cli.context import CliContext, json_option, pass_context, print_json
+from maintenance.cli.context import CliContext, TableName, json_option, pass_context, print_json
 from maintenance.names import find_tables
 from maintenance.status import IndexStatus, LockStatus, SizeBin, TableStatus, read_status
 from resolver.wording import bytes_text, count_text, plural, span_text
@@ -19,7 +19,7 @@ BAR_WIDTH = 24
 
 
 @click.command("status")
-@click.argument("table_name", metavar="[TABLE]", required=False)
+@click.argument("table_name", metavar="[TABLE]", required=False, type=TableName())
 @click.option("--staging", default=STAGING_BRANCH, show_default=True, help="The staging branch.")
 @click.option("--target", default=MAIN_BRANCH, show_default=True, help="The published branch.")
 @json_option
