@@ -191,7 +191,10 @@ class _Reader:
         """The error for what stands here."""
         context = {} if self.column is None else {"column": self.column}
         return InvalidInputError(
-            f"not a type: {why}", action=f"write {KNOWN}", **context, type=repr(self.text.strip())
+            f"not an Iceberg type: {why}",
+            action=f"write {KNOWN}",
+            **context,
+            type=repr(self.text.strip()),
         )
 
     def _list(self) -> ListType:

@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 import pyarrow as pa
+from rich.measure import Measurement
 from rich.table import Column
 from rich.table import Table as Grid
 from rich.text import Text
@@ -18,6 +19,7 @@ from rich.text import Text
 from maintenance.cli.context import CliContext
 
 PREVIEW_ROWS = 20
+GRID_WIDTH_MAX = 1000
 COLUMN_WIDTH_MIN = 20  # narrower ones cut ids and paths: then rows are lists of fields
 
 
@@ -71,6 +73,23 @@ def print_records(
         click.echo(empty, err=True)
         return
     _print_preview(context, list(records[0]), iter(records), len(records))
+
+
+def print_grid(context: CliContext, grid: Grid) -> None:
+    """A grid whose cells must not be cut: where it does not fit, one field below the other."""
+    # Asked without the terminal's width, or the answer never exceeds it.
+    wide = context.out.options.update(max_width=GRID_WIDTH_MAX)
+    if Measurement.get(context.out, wide, grid).minimum <= context.out.width:
+        context.out.print(grid)
+        return
+    if grid.title is not None:
+        context.out.print(grid.title)
+    for cells in zip(*(column.cells for column in grid.columns), strict=True):
+        record = Grid(Column(no_wrap=True), Column(overflow="fold"), box=None, show_header=False)
+        for column, cell in zip(grid.columns, cells, strict=True):
+            record.add_row(column.header, cell)
+        context.out.print(record)
+        context.out.print()
 
 
 def _rows(batches: Iterator[pa.RecordBatch]) -> Iterator[dict[str, Any]]:

@@ -94,7 +94,7 @@ def test_schema_evolves_and_rows_stay(ok, table) -> None:
         (("add-column", "shop.orders", "x:nope"), "is no type"),
         (("add-column", "shop.orders", "x:int", "--after", "nope"), "nope"),
         (("widen-column", "shop.orders", "n:string"), "string"),
-        (("widen-column", "shop.orders", "n"), "not a type"),
+        (("widen-column", "shop.orders", "n"), "Iceberg type"),
         (("rename-column", "shop.orders", "nope", "x"), "nope"),
         (("rename-column", "shop.orders", "n", "id"), "id"),
         (("drop-column", "shop.orders", "id", "--yes"), "id"),
@@ -237,3 +237,18 @@ def test_shell_completes_table_names(table, warehouse, args) -> None:
 def test_completion_without_a_catalog_is_silent_and_makes_nothing(tmp_path) -> None:
     assert complete(tmp_path / "typo", ["scan"], "") == []
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("width", ["30", "48", "200"])
+def test_no_figure_is_cut_in_a_narrow_terminal(ok, table, warehouse, width, monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", width)
+    tf.open_catalog("local", warehouse=str(warehouse)).create_table(
+        "shop.other", SCHEMA, primary_key=["id"]
+    )
+    table.stage(upserts=pa.table({"id": [3], "part": ["c"], "n": [3]}, schema=SCHEMA))
+    ok("resolve", "shop.orders")
+    for words in (("status",), ("status", "shop.orders"), ("ref", "list", "shop.orders")):
+        text = ok(*words)
+        assert "…" not in text
+        assert all(len(line) <= int(width) for line in text.splitlines())
+    assert "\x1b" not in text
