@@ -352,7 +352,7 @@ def test_other_database_is_unsupported_and_no_url_is_invalid(tmp_path: Path) -> 
 
 def test_sqlite_is_durable_and_lets_readers_in(tmp_path: Path) -> None:
     catalog = local(tmp_path).catalog
-    catalog.list_tables()
+    catalog.create_namespace(("n",))
     with catalog._pointers._engine.connect() as connection:
         assert connection.execute(text("PRAGMA journal_mode")).scalar() == "wal"
         assert connection.execute(text("PRAGMA synchronous")).scalar() == 2
