@@ -35,6 +35,7 @@ def open_lock(
     properties: Mapping[str, str] | None = None,
     lease_ms: int = DEFAULT_LEASE_MS,
     fail_point: FailPoint = no_fail_point,
+    read_only: bool = False,
 ) -> LeaseManager:
     """Open the locks at `url`.
 
@@ -45,6 +46,7 @@ def open_lock(
         properties: The catalog's properties; only `s3.*` is read.
         lease_ms: How long a dead holder blocks others.
         fail_point: `Runtime.fail_point`, or another.
+        read_only: Only to look: nothing is created, probed or written.
 
     Raises:
         InvalidLockError: The URL names no store, or its driver is not installed.
@@ -54,8 +56,9 @@ def open_lock(
     Effects: creates the SQL table if there is none; probes an object store with a few dozen small
     requests.
     """
-    store = _open_store(url, ids, properties or {})
-    store.prepare()
+    store = _open_store(url, ids, properties or {}, read_only=read_only)
+    if not read_only:
+        store.prepare()
     return LeaseManager(store, clock=clock, ids=ids, lease_ms=lease_ms, fail_point=fail_point)
 
 
@@ -82,7 +85,9 @@ def default_lock_url(catalog_uri: str) -> str | None:
     return f"sqlite:///{database}.locks{mark}{query}"
 
 
-def _open_store(url: str, ids: IdSource, properties: Mapping[str, str]) -> RecordStore:
+def _open_store(
+    url: str, ids: IdSource, properties: Mapping[str, str], *, read_only: bool = False
+) -> RecordStore:
     scheme, _, rest = url.partition(":")
     if scheme == "memory":
         return _MEMORY.setdefault(rest, MemoryRecordStore())
@@ -93,7 +98,7 @@ def _open_store(url: str, ids: IdSource, properties: Mapping[str, str]) -> Recor
         return ObjectRecordStore(_local(Path(unquote(parts.path))), ids=ids)
     if scheme in {"s3", "s3a", "s3n"}:
         return ObjectRecordStore(_s3(url, properties), ids=ids)
-    return SqlRecordStore(url)
+    return SqlRecordStore(url, read_only=read_only)
 
 
 def _local(folder: Path) -> ConditionalStore:

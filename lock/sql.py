@@ -11,11 +11,14 @@ from __future__ import annotations
 import os
 import re
 import socket
+import sqlite3
 import threading
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from sqlalchemy import (
     BigInteger,
@@ -32,6 +35,7 @@ from sqlalchemy import (
     create_engine,
     event,
     func,
+    inspect,
     literal,
     null,
     select,
@@ -39,6 +43,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, IntegrityError, SQLAlchemyError
+from sqlalchemy.pool import NullPool
 
 from lock.errors import InvalidLockError, LockUnavailableError
 from lock.names import KEY_LENGTH_MAX
@@ -79,6 +84,7 @@ class SqlRecordStore:
 
     Args:
         url: SQLAlchemy URL. Its credentials appear in no error, log or `repr`.
+        read_only: Only loads; a SQLite file, or a table, that is not there holds no record.
 
     Raises:
         InvalidLockError: Not a URL, another database, or SQLite without a file.
@@ -87,8 +93,9 @@ class SqlRecordStore:
     poll_min_ms = 5.0
     poll_max_ms = 500.0
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, read_only: bool = False) -> None:
         self._url = _parse(url)
+        self._read_only = read_only
         self._is_postgresql = self._url.get_backend_name() == "postgresql"
         self._load_statement = _load_statement(with_clock=self._is_postgresql)
         self._mutex = threading.Lock()
@@ -99,6 +106,8 @@ class SqlRecordStore:
 
     def load(self, key: str) -> Stored:
         """See `RecordStore`. One round trip, with the server's clock if it has one."""
+        if self._read_only and not self._is_there():
+            return Stored(None, None, None)
         try:
             with self._connection() as connection:
                 row = connection.execute(self._load_statement, {"key": key}).one()
@@ -150,6 +159,15 @@ class SqlRecordStore:
             except LockUnavailableError:
                 raise self._unavailable(error) from self._cause(error)
 
+    def _is_there(self) -> bool:
+        """Whether there is a table to look into; a connection would create a SQLite file."""
+        if not self._is_postgresql and not Path(self._url.database or "").exists():
+            return False
+        try:
+            return inspect(self._engine()).has_table(TABLE_NAME)
+        except SQLAlchemyError as error:
+            raise self._unavailable(error) from self._cause(error)
+
     def close(self) -> None:
         """See `RecordStore`."""
         with self._mutex:
@@ -178,7 +196,7 @@ class SqlRecordStore:
             if engine is None:
                 for inherited in self._engines.values():
                     inherited.dispose(close=False)  # the parent still uses those sockets
-                engine = _create_engine(self._url)
+                engine = _create_engine(self._url, read_only=self._read_only)
                 self._engines = {os.getpid(): engine}
                 weakref.finalize(self, _dispose, engine, os.getpid())
             return engine
@@ -236,7 +254,9 @@ def _parse(text: str) -> URL:
     return url
 
 
-def _create_engine(url: URL) -> Engine:
+def _create_engine(url: URL, *, read_only: bool) -> Engine:
+    if read_only and url.get_backend_name() == "sqlite":
+        return create_engine("sqlite://", creator=lambda: _read_only(url), poolclass=NullPool)
     args: dict[str, Any] = {"timeout": _SQLITE_BUSY_S, "check_same_thread": False}
     if url.get_backend_name() == "postgresql":
         args = _POSTGRESQL_ARGS
@@ -258,6 +278,18 @@ def _create_engine(url: URL) -> Engine:
     if url.get_backend_name() == "sqlite":
         event.listen(engine, "connect", _durable)
     return engine
+
+
+def _read_only(url: URL) -> sqlite3.Connection:
+    """A connection that writes nothing, not even SQLite's log beside the file.
+
+    Without a log nobody has the file open, so it may be taken for immutable; SQLite would otherwise
+    need to write beside a file in write-ahead mode in order to read it.
+    """
+    path = Path(url.database or "").absolute()
+    has_log = path.with_name(f"{path.name}-wal").exists()
+    mode = "mode=ro" if has_log else "mode=ro&immutable=1"
+    return sqlite3.connect(f"file:{quote(str(path))}?{mode}", uri=True, timeout=_SQLITE_BUSY_S)
 
 
 def _dispose(engine: Engine, pid: int) -> None:

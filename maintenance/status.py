@@ -273,7 +273,7 @@ def _commits_behind(metadata: TableMetadata, head_id: int | None, bound: int | N
 
 def _lock(table: Table) -> LockStatus:
     try:
-        with closing(maintenance_lock(table.environment)) as manager:
+        with closing(maintenance_lock(table.environment, read_only=True)) as manager:
             state = manager.inspect(maintenance_lock_name(table.state))
     except (LockError, TableError) as error:
         return LockStatus(problem=str(error))

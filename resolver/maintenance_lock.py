@@ -21,8 +21,8 @@ LOCK_URL = "lock-url"
 MAINTENANCE = "maintenance"
 
 
-def maintenance_lock(environment: Environment) -> LeaseManager:
-    """The lock manager of a catalog; close it.
+def maintenance_lock(environment: Environment, *, read_only: bool = False) -> LeaseManager:
+    """The lock manager of a catalog; close it. `read_only`: to look, nothing is created.
 
     Raises:
         InvalidInputError: The catalog has no database of its own and no `lock-url`.
@@ -42,6 +42,7 @@ def maintenance_lock(environment: Environment) -> LeaseManager:
         ids=runtime.ids,
         properties=properties,
         fail_point=runtime.fail_point,
+        read_only=read_only,
     )
 
 

@@ -12,6 +12,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table.update.schema import UpdateSchema
 from pyiceberg.table.update.spec import UpdateSpec
 
+from tableformat import table_key
 from tableformat.catalog.base import Identifier, TableState
 from tableformat.cdc.batch_commit import BatchId
 from tableformat.changelog.changes import Changes, new_changes
@@ -543,6 +544,18 @@ class Table:
     def drop_sequence_column(self) -> Table:
         """Drop the declaration of the sequence column; the column stays."""
         self._move_on(declarations.drop_sequence_column(self.environment, self.identifier))
+        return self
+
+    def set_primary_key(self, columns: Sequence[str], *, check: bool = True) -> Table:
+        """Declare the primary key; its columns become required. See `table_key`.
+
+        Args:
+            columns: Names, dotted inside structs.
+            check: Read the rows of `main` first, and refuse NULLs and keys of several rows.
+        """
+        self._move_on(
+            table_key.set_primary_key(self.environment, self.identifier, columns, check=check)
+        )
         return self
 
     def upgrade(self) -> Table:

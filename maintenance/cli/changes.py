@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import click
 
-from maintenance.cli.context import CliContext, parse_columns, pass_context
+from maintenance.cli.context import CliContext, parse_columns, pass_context, table_argument
 from maintenance.cli.row_output import format_option, print_rows
 from tableformat.spec.decimal_text import parse_decimal
 
 
 @click.command("changes")
-@click.argument("table_name", metavar="TABLE")
+@table_argument
 @click.option("--from", "from_snapshot", metavar="VERSION", help="Start here.  [the empty table]")
 @click.option("--to", "to_snapshot", metavar="VERSION", help="End here.  [the head of --branch]")
 @click.option("--branch", help="End at the head of a branch.  [main]")
@@ -18,7 +18,6 @@ from tableformat.spec.decimal_text import parse_decimal
 @click.option("--filter", "row_filter", help="The changes of the rows that pass it.")
 @click.option("--columns", help="Columns wanted, comma separated.  [all]")
 @format_option
-@click.option("--json", "as_json", is_flag=True, help="Short for --format json.")
 @pass_context
 def changes(
     context: CliContext,
@@ -28,10 +27,9 @@ def changes(
     branch: str | None,
     row_filter: str | None,
     columns: str | None,
-    output: str,
+    output: str | None,
     *,
     net: bool,
-    as_json: bool,
 ) -> None:
     """Print what changed in TABLE: rows with +I, -U, +U or -D.
 
@@ -45,9 +43,8 @@ def changes(
         columns=parse_columns(columns),
         filter=row_filter,
     )
-    print_rows(
-        context, wanted.arrow_schema().names, wanted.to_batches(), "json" if as_json else output
-    )
+    names = wanted.arrow_schema().names
+    print_rows(context, names, wanted.to_batches(), output, empty="no changes")
 
 
 def _version(text: str | None) -> int | str | None:

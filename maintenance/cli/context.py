@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import csv
 import json
+import os
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 import click
+from click.shell_completion import CompletionItem
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from sqlalchemy.engine import make_url
 
 from lock import LockError
 from tableformat import Table, TableCatalog, open_catalog
-from tableformat.errors import InvalidInputError, TableError
+from tableformat.catalog.sqlite_files import is_missing
+from tableformat.errors import InvalidInputError, NotFoundError, TableError
+
+EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 
 
 @dataclass(slots=True)
@@ -29,7 +37,24 @@ class CliContext:
 
     @property
     def catalog(self) -> TableCatalog:
-        """The catalog named by `--catalog`, `--warehouse` and `--property`."""
+        """The catalog named by `--catalog`, `--warehouse` and `--property`.
+
+        Raises:
+            NotFoundError: It is a file that is not there: most often a typing error.
+        """
+        catalog = self.new_catalog
+        uri = str(catalog.environment.catalog.properties.get("uri", ""))
+        url = make_url(uri) if uri.startswith("sqlite") else None
+        if url is not None and is_missing(url):
+            raise NotFoundError(
+                f"there is no catalog at {url.database}",
+                action="check --warehouse (or ICEFOLD_WAREHOUSE); 'icefold table create' makes one",
+            )
+        return catalog
+
+    @property
+    def new_catalog(self) -> TableCatalog:
+        """As `catalog`, for the command that may make it."""
         if self.opened is None:
             self.opened = open_catalog(self.catalog_name, **self.properties)
         return self.opened
@@ -40,12 +65,87 @@ class CliContext:
 
 
 pass_context = click.make_pass_decorator(CliContext)
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+_CSV = "icefold.csv"  # in a click context's meta: what `print_json` prints
+
+
+def _choose_format(ctx: click.Context, _param: click.Parameter, value: str | None) -> bool:
+    """Whether output is for programs; `print_json` then prints it as was asked."""
+    ctx.meta[_CSV] = value == "csv"
+    return value in ("json", "csv")
+
+
+def json_option(command: Any) -> Any:
+    """`--format table|json|csv` as `as_json`, true for the last two; `--json` is short for json."""
+    formats = click.option(
+        "--format",
+        "as_json",
+        type=click.Choice(["table", "json", "csv"]),
+        callback=_choose_format,
+        help="For people, or for programs.  [table]",
+    )
+    short = click.option(
+        "--json", "as_json", flag_value="json", callback=_choose_format,
+        help="Short for --format json.",
+    )  # fmt: skip
+    return formats(short(command))
+
+
+json_flag = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 
 
 def print_json(value: object) -> None:
-    """One JSON document on standard output."""
+    """One JSON document on standard output; with `--format csv` its records as rows of text."""
+    if click.get_current_context().meta.get(_CSV):
+        _print_csv(value)
+        return
     click.echo(json.dumps(value, default=str, indent=2))
+
+
+def _print_csv(value: object) -> None:
+    """Records as rows; lists and objects inside them as JSON."""
+    records = value if isinstance(value, list) else [value]
+    rows = [each if isinstance(each, Mapping) else {"name": each} for each in records]
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    if names:
+        writer.writerow(names)
+    writer.writerows([[_cell(row.get(name)) for name in names] for row in rows])
+
+
+def _cell(value: object) -> object:
+    is_plain = value is None or isinstance(value, str | int | float)
+    return value if is_plain else json.dumps(value, default=str)
+
+
+class TableName(click.ParamType[str]):
+    """The name of a table; the shell completes it from the catalog."""
+
+    name = "table"
+
+    def convert(
+        self, value: object, _param: click.Parameter | None, _ctx: click.Context | None
+    ) -> str:
+        """As it is."""
+        return str(value)
+
+    def shell_complete(
+        self, ctx: click.Context, _param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """Tables whose names begin so; none when the catalog cannot be asked."""
+        given = ctx.find_root().params
+        properties = dict(given.get("properties") or {})
+        if given.get("warehouse") is not None:
+            properties["warehouse"] = given["warehouse"]
+        try:
+            known = CliContext(str(given.get("catalog_name")), properties).catalog.list_tables()
+        except (TableError, OSError):
+            return []
+        return [CompletionItem(name) for name in known if name.startswith(incomplete)]
+
+
+def table_argument(command: Any) -> Any:
+    """The argument TABLE, as `table_name`."""
+    return click.argument("table_name", metavar="TABLE", type=TableName())(command)
 
 
 def progress_bar(context: CliContext) -> Progress:
@@ -75,18 +175,36 @@ class GuardedGroup(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command that was named."""
         try:
-            return super().invoke(ctx)
+            result = super().invoke(ctx)
+            sys.stdout.flush()  # what cannot be written is told here, not by the interpreter's end
         except TableError as error:
             _fail(f"{error.kind.value}: {error}")
         except LockError as error:
             _fail(f"lock: {error}")
         except BrokenPipeError:  # the reader of a pipe has seen enough
+            _give_up_output()
             ctx.exit(0)
+        except KeyboardInterrupt:
+            _fail("interrupted", code=EXIT_INTERRUPTED)
+        except OSError as error:
+            if error.filename is not None:
+                raise
+            _give_up_output()
+            _fail(f"the output cannot be written: {error.strerror}")
+        return result
 
 
-def _fail(text: str) -> NoReturn:
+def _give_up_output() -> None:
+    """Let what is still buffered go nowhere, or the interpreter complains about it at its end."""
+    with suppress(OSError, ValueError):
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, sys.stdout.fileno())
+        os.close(null)
+
+
+def _fail(text: str, *, code: int = 1) -> NoReturn:
     click.echo(f"icefold: {text}", err=True)
-    sys.exit(1)
+    sys.exit(code)
 
 
 def parse_columns(text: str | None) -> list[str] | None:

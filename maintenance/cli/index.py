@@ -13,6 +13,7 @@ from maintenance.cli.context import (
     parse_columns,
     pass_context,
     print_json,
+    table_argument,
 )
 from resolver import build_index
 from resolver.index_check import verify
@@ -26,7 +27,7 @@ def index() -> None:
 
 
 @index.command("add")
-@click.argument("table_name", metavar="TABLE")
+@table_argument
 @click.argument("name")
 @click.argument("columns", metavar="A,B")
 @pass_context
@@ -37,7 +38,7 @@ def add(context: CliContext, table_name: str, name: str, columns: str) -> None:
 
 
 @index.command("drop")
-@click.argument("table_name", metavar="TABLE")
+@table_argument
 @click.argument("name")
 @pass_context
 def drop(context: CliContext, table_name: str, name: str) -> None:
@@ -47,7 +48,7 @@ def drop(context: CliContext, table_name: str, name: str) -> None:
 
 
 @index.command("list")
-@click.argument("table_name", metavar="TABLE")
+@table_argument
 @json_option
 @pass_context
 def list_indexes(context: CliContext, table_name: str, as_json: bool) -> None:
@@ -63,7 +64,7 @@ def list_indexes(context: CliContext, table_name: str, as_json: bool) -> None:
 
 
 @index.command("build")
-@click.argument("table_name", metavar="TABLE")
+@table_argument
 @click.argument("name", required=False)
 @click.option("--target", default=MAIN_BRANCH, show_default=True, help="The published branch.")
 @click.option("--rebuild", is_flag=True, help="Build it afresh, whatever is there.")
@@ -87,7 +88,7 @@ def build(
 
 
 @index.command("verify")
-@click.argument("table_name", metavar="TABLE")
+@table_argument
 @click.option("--target", default=MAIN_BRANCH, show_default=True, help="The published branch.")
 @click.option("--index", "name", help="A secondary index.  [the primary key's]")
 @json_option

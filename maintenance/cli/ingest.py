@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,11 +12,12 @@ import click
 
 from maintenance.cli.context import (
     CliContext,
-    json_option,
+    json_flag,
     parse_properties,
     pass_context,
     print_json,
     progress_bar,
+    table_argument,
 )
 from maintenance.cli.ingest_stream import KAFKA_BATCH_EVENTS, StreamRequest, ingest_stream
 from resolver.wording import plural
@@ -39,7 +42,7 @@ def _option_help(_ctx: click.Context, _param: click.Parameter, value: bool) -> N
 
 
 @click.command("ingest")
-@click.argument("table_name", metavar="TABLE")
+@table_argument
 @click.argument("files", nargs=-1, type=click.Path(path_type=Path))
 @click.option(
     "--format",
@@ -119,7 +122,7 @@ def _option_help(_ctx: click.Context, _param: click.Parameter, value: bool) -> N
     callback=_option_help,
     help="Show the options of every format, and stop.",
 )
-@json_option
+@json_flag
 @pass_context
 def ingest(
     context: CliContext,
@@ -136,12 +139,20 @@ def ingest(
 ) -> None:
     """Stage change events for TABLE from FILES (JSON lines or Parquet), or from Kafka.
 
+    JSON lines may be compressed by gzip; '-' reads them from standard input.
     With --checkpoint the events are streamed through Spark, from --kafka or from a folder.
     """
     request = _stream_request(files, batch_events, query_id, **streaming)
     table = context.table(table_name)
     totals = _Totals()
-    with progress_bar(context) as bar:
+
+    def tell() -> None:
+        if as_json:
+            print_json(asdict(totals))
+        else:
+            click.echo(totals.text(branch))
+
+    with _telling_when_interrupted(tell), progress_bar(context) as bar:
         task = bar.add_task("staging events", total=None)
 
         def progress(result: IngestResult) -> None:
@@ -168,10 +179,17 @@ def ingest(
             size = batch_events or BATCH_EVENTS
             for result in ingest_files(plan, files, query_id=query_id, batch_events=size):
                 progress(result)
-    if as_json:
-        print_json(asdict(totals))
-    else:
-        click.echo(totals.text(branch))
+    tell()
+
+
+@contextmanager
+def _telling_when_interrupted(tell: Callable[[], None]) -> Iterator[None]:
+    """Ctrl-C ends the command as ever, but first it says what is staged."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        tell()
+        raise
 
 
 @dataclass(slots=True)

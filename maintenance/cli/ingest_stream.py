@@ -11,6 +11,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
+from maintenance.cli.checkpoint import CheckpointedStream, check_checkpoint, claimed_checkpoint
 from tableformat import InvalidInputError, Table, UnsupportedError
 from tableformat.cdc.formats import choose_format
 from tableformat.cdc.ingest import IngestResult
@@ -67,7 +68,10 @@ def ingest_stream(
     `progress` is called after every batch.
 
     Raises:
-        TableError: See `plan_sink`, `connector_class_path`, `check_kafka` and `stream_error`.
+        TableError: See `plan_sink`, `check_checkpoint`, `connector_class_path`, `check_kafka` and
+            `stream_error`.
+        KeyboardInterrupt: Ctrl-C; the stream has been stopped. SIGTERM stops it as well, and is
+            the way to end a stream that is followed.
 
     Effects: starts Spark; see `stream_writer.write_stream`. Interrupted or killed at any instant
     and started again with the same checkpoint, every event is in the table once.
@@ -89,21 +93,36 @@ def ingest_stream(
         raise UnsupportedError(
             "streaming needs Spark", action="pip install 'icefold[spark]'"
         ) from error
+    check_checkpoint(request.checkpoint, stream_of(table, request, branch))
     session = local_session(f"icefold ingest {table.name}", conf=_settings(request))
     session.sparkContext.setLogLevel("FATAL")  # what goes wrong is told by `stream_error`, once
     every = {"processingTime": f"{round(request.interval_s * 1000)} milliseconds"}
-    query = write_stream(
-        table.environment,
-        table.identifier,
-        _events(session, request),
-        checkpoint=str(request.checkpoint.absolute()),
-        format_name=format_name,
-        options=options,
+    events = _events(session, request)
+    with claimed_checkpoint(request.checkpoint, stream_of(table, request, branch)):
+        query = write_stream(
+            table.environment,
+            table.identifier,
+            events,
+            checkpoint=str(request.checkpoint.absolute()),
+            format_name=format_name,
+            options=options,
+            branch=branch,
+            trigger=every if request.follow else {"availableNow": True},
+            on_batch=lambda _, result: progress(result),
+        )
+        _wait(query)
+
+
+def stream_of(table: Table, request: StreamRequest, branch: str) -> CheckpointedStream:
+    """What the checkpoint of a request is for."""
+    folder = request.folder
+    return CheckpointedStream(
+        table=table.name,
+        table_uuid=str(table.state.metadata.table_uuid),
         branch=branch,
-        trigger=every if request.follow else {"availableNow": True},
-        on_batch=lambda _, result: progress(result),
+        topic=request.topic,
+        folder=None if folder is None else str(folder.absolute()),
     )
-    _wait(query)
 
 
 def _settings(request: StreamRequest) -> dict[str, str]:
@@ -147,18 +166,27 @@ def _wait(query: StreamingQuery) -> None:
                 pass
         if interrupted.is_set():
             query.stop()
+            if interrupted.number == signal.SIGINT:
+                raise KeyboardInterrupt
         else:
             query.awaitTermination()
     except StreamingQueryException as error:
         raise stream_error(error) from error
 
 
-@contextmanager
-def _interrupt_event() -> Iterator[threading.Event]:
-    """Is set by Ctrl-C and SIGTERM; an exception instead would break a call to Java."""
-    interrupted = threading.Event()
+class _Interrupt(threading.Event):
+    """Set by a signal, whose number it keeps."""
 
-    def interrupt(_number: int, _frame: FrameType | None) -> None:
+    number: int | None = None
+
+
+@contextmanager
+def _interrupt_event() -> Iterator[_Interrupt]:
+    """Is set by Ctrl-C and SIGTERM; an exception instead would break a call to Java."""
+    interrupted = _Interrupt()
+
+    def interrupt(number: int, _frame: FrameType | None) -> None:
+        interrupted.number = number
         interrupted.set()
 
     numbers = (signal.SIGINT, signal.SIGTERM)

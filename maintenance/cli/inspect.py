@@ -8,7 +8,7 @@ from typing import Any
 import click
 import pyarrow as pa
 
-from maintenance.cli.context import CliContext, pass_context, print_json
+from maintenance.cli.context import CliContext, pass_context, print_json, table_argument
 from maintenance.cli.row_output import print_rows
 from tableformat.table_inspect import VIEWS
 
@@ -32,14 +32,20 @@ SHOWN_ROWS = 100
 
 
 @click.command("inspect")
-@click.argument("table_name", metavar="TABLE")
+@table_argument
 @click.argument("view", type=click.Choice(list(VIEWS)))
 @click.option("--branch", help="Of the head of a branch.  [main]")
 @click.option("--tag", help="Of a tag.")
 @click.option("--snapshot-id", type=int, help="Of a snapshot.")
 @click.option("--limit", type=click.IntRange(min=0), help="At most so many rows.")
-@click.option("--json", "output", flag_value="json", help="Print JSON, for programs.")
-@click.option("--csv", "output", flag_value="csv", help="Print CSV.")
+@click.option(
+    "--format",
+    "output",
+    type=click.Choice(["table", "csv", "json"]),
+    help="'csv' and 'json' have all columns.  [table]",
+)
+@click.option("--json", "output", flag_value="json", help="Short for --format json.")
+@click.option("--csv", "output", flag_value="csv", help="Short for --format csv.")
 @pass_context
 def inspect(
     context: CliContext,
@@ -60,10 +66,10 @@ def inspect(
     if output == "json":
         print_json([_plain(row) for row in found.to_pylist()])
         return
-    if output is None:
+    if output in (None, "table"):
         found = found.select([name for name in found.column_names if name not in HIDDEN])
     batches: Iterator[pa.RecordBatch] = iter(found.to_batches())
-    print_rows(context, found.column_names, batches, output or "table", preview_rows=SHOWN_ROWS)
+    print_rows(context, found.column_names, batches, output, preview_rows=SHOWN_ROWS)
 
 
 def _plain(value: Any) -> Any:

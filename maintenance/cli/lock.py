@@ -8,7 +8,13 @@ from dataclasses import asdict
 import click
 
 from lock import LockState
-from maintenance.cli.context import CliContext, json_option, pass_context, print_json
+from maintenance.cli.context import (
+    CliContext,
+    json_option,
+    pass_context,
+    print_json,
+    table_argument,
+)
 from resolver.maintenance_lock import maintenance_lock, maintenance_lock_name
 
 
@@ -18,13 +24,13 @@ def lock() -> None:
 
 
 @lock.command("show")
-@click.argument("table_name", metavar="TABLE")
+@table_argument
 @json_option
 @pass_context
 def show(context: CliContext, table_name: str, as_json: bool) -> None:
     """Show the holder of TABLE's lock, and who waits for it."""
     table = context.table(table_name)
-    with closing(maintenance_lock(table.environment)) as manager:
+    with closing(maintenance_lock(table.environment, read_only=True)) as manager:
         state = manager.inspect(maintenance_lock_name(table.state))
     if as_json:
         print_json(asdict(state))
@@ -35,7 +41,7 @@ def show(context: CliContext, table_name: str, as_json: bool) -> None:
 
 
 @lock.command("break")
-@click.argument("table_name", metavar="TABLE")
+@table_argument
 @click.option("--token", type=int, help="Only if this is still the lease's fence token.")
 @click.confirmation_option(prompt="End the lease? Its holder stops before its next commit")
 @pass_context

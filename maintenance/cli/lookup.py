@@ -29,12 +29,12 @@ from pyiceberg.types import (
 
 from maintenance.cli.context import (
     CliContext,
-    json_option,
     parse_columns,
     pass_context,
     print_json,
+    table_argument,
 )
-from maintenance.cli.row_output import print_rows
+from maintenance.cli.row_output import format_option, print_rows
 from resolver.wording import plural
 from tableformat import Table
 from tableformat.errors import InvalidInputError
@@ -74,7 +74,7 @@ _PARSERS: dict[type[IcebergType], Callable[[str], Any]] = {
 
 
 @click.command("lookup")
-@click.argument("table_name", metavar="TABLE")
+@table_argument
 @click.argument("key", nargs=-1, metavar="[COLUMN=VALUE]...")
 @click.option("--null", "nulls", multiple=True, metavar="COLUMN", help="A key column that is NULL.")
 @click.option("--index", help="Look up through a secondary index.")
@@ -82,7 +82,7 @@ _PARSERS: dict[type[IcebergType], Callable[[str], Any]] = {
 @click.option("--branch", help="Read a branch; 'staging' has unresolved deletes applied.")
 @click.option("--tag", help="Read a tag.")
 @click.option("--snapshot-id", type=int, help="Read a snapshot.")
-@json_option
+@format_option
 @pass_context
 def lookup(
     context: CliContext,
@@ -94,7 +94,7 @@ def lookup(
     branch: str | None,
     tag: str | None,
     snapshot_id: int | None,
-    as_json: bool,
+    output: str | None,
 ) -> None:
     """Show the rows of a key: one COLUMN=VALUE per column of the key, e.g. id=5.
 
@@ -109,12 +109,12 @@ def lookup(
         tag=tag,
         snapshot_id=snapshot_id,
     )
-    if as_json:
+    if output == "json":
         facts = {"source": found.source, "reason": found.reason, "snapshot_id": found.snapshot_id}
         print_json({**facts, "missing": found.missing.tolist(), "rows": found.to_pylist()})
         return
     names, batches = found.rows.column_names, iter(found.rows.to_batches())
-    print_rows(context, names, batches, "table", preview_rows=SHOWN_ROWS)
+    print_rows(context, names, batches, output, preview_rows=SHOWN_ROWS, empty=None)
     why = f" ({found.reason})" if found.reason else ""
     click.echo(f"{plural(len(found), 'row')}, found by {_HOW[found.source]}{why}", err=True)
 

@@ -17,6 +17,7 @@ from maintenance.cli.lock import lock
 from maintenance.cli.lookup import lookup
 from maintenance.cli.maintain import maintain
 from maintenance.cli.orphans import orphans_command
+from maintenance.cli.ref import ref
 from maintenance.cli.report import report
 from maintenance.cli.resolve import resolve_command
 from maintenance.cli.rewrite_manifests import rewrite_manifests_command
@@ -26,6 +27,7 @@ from maintenance.cli.sequence import sequence
 from maintenance.cli.sql import sql
 from maintenance.cli.status import status
 from maintenance.cli.table import table
+from maintenance.cli.table_evolution import EVOLUTION_COMMANDS
 
 
 @click.group(cls=GuardedGroup, context_settings={"help_option_names": ["-h", "--help"]})
@@ -65,11 +67,13 @@ def cli(
 for command in (
     table, ingest, resolve_command, maintain, scan,
     lookup,
-    inspect, sql, changes, status, report, index, lock,
+    inspect, sql, changes, status, report, ref, index, lock,
 ):  # fmt: skip
     cli.add_command(command)
 table.add_command(immutable)
 table.add_command(sequence)
+for evolution_command in EVOLUTION_COMMANDS:
+    table.add_command(evolution_command)
 for task_command in (
     compact_command,
     expire_command,

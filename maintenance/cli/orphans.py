@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from maintenance.cli.context import CliContext, json_option, pass_context
+from maintenance.cli.context import CliContext, json_option, pass_context, table_argument
 from maintenance.cli.maintain import DurationType
 from maintenance.cli.tasks import lock_timeout_option, show_report
 from maintenance.tasks.options import RemoveOrphansOptions
@@ -12,7 +12,7 @@ from maintenance.tasks.remove_orphans import remove_orphans
 
 
 @click.command("orphans")
-@click.argument("table_name", metavar="TABLE")
+@table_argument
 @click.option(
     "--older-than",
     type=DurationType(),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from maintenance.cli.context import CliContext, pass_context
+from maintenance.cli.context import CliContext, pass_context, table_argument
 from maintenance.history import read_history
 from maintenance.page.report import render_report
 from maintenance.status import read_status
@@ -15,7 +15,7 @@ from tableformat.spec.names import MAIN_BRANCH, STAGING_BRANCH
 
 
 @click.command("report")
-@click.argument("table_name", metavar="TABLE")
+@table_argument
 @click.option(
     "--output", "-o", type=click.Path(path_type=Path), default=Path("report.html"),
     show_default=True, help="The HTML file; replaced if it is there.",

@@ -12,6 +12,7 @@ from maintenance.cli.context import (
     pass_context,
     print_json,
     progress_bar,
+    table_argument,
 )
 from resolver import resolve
 from resolver.engine import ENGINES, EngineName
@@ -22,7 +23,7 @@ from tableformat.spec.names import MAIN_BRANCH, STAGING_BRANCH
 
 
 @click.command("resolve")
-@click.argument("table_name", metavar="TABLE")
+@table_argument
 @click.option("--staging", default=STAGING_BRANCH, show_default=True, help="The staging branch.")
 @click.option("--target", default=MAIN_BRANCH, show_default=True, help="The published branch.")
 @click.option("--limit", type=click.IntRange(min=1), help="At most so many staged snapshots.")

@@ -5,12 +5,13 @@ from __future__ import annotations
 import csv
 import json
 import sys
-from collections.abc import Iterator
-from itertools import islice
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain, islice
 from typing import Any
 
 import click
 import pyarrow as pa
+from rich.measure import Measurement
 from rich.table import Column
 from rich.table import Table as Grid
 from rich.text import Text
@@ -18,36 +19,77 @@ from rich.text import Text
 from maintenance.cli.context import CliContext
 
 PREVIEW_ROWS = 20
+GRID_WIDTH_MAX = 1000
 COLUMN_WIDTH_MIN = 20  # narrower ones cut ids and paths: then rows are lists of fields
 
-format_option = click.option(
-    "--format",
-    "output",
-    type=click.Choice(["table", "csv", "json", "count"]),
-    default="table",
-    show_default=True,
-    help="'table' shows the first rows, 'csv' and 'json' (lines) print all of them.",
-)
+
+def format_option(command: Any) -> Any:
+    """`--format` as `output`; `--json` is short for json."""
+    formats = click.option(
+        "--format",
+        "output",
+        type=click.Choice(["table", "csv", "json", "count"]),
+        help="'table' shows the first rows, 'csv' and 'json' (lines) print all of them.  [table]",
+    )
+    short = click.option("--json", "output", flag_value="json", help="Short for --format json.")
+    return formats(short(command))
 
 
 def print_rows(
     context: CliContext,
     names: list[str],
     batches: Iterator[pa.RecordBatch],
-    output: str,
+    output: str | None,
     *,
     preview_rows: int = PREVIEW_ROWS,
+    empty: str | None = "no rows",
 ) -> None:
-    """Rows as `format_option` asks for; 'table' reads no further than it shows."""
+    """Rows as `format_option` asks for; 'table' reads no further than it shows.
+
+    `empty` is said on standard error where there is none.
+    """
     if output == "count":
         click.echo(sum(batch.num_rows for batch in batches))
-    elif output == "csv":
-        _print_csv(names, batches)
+        return
+    rows = _rows(batches)
+    first = next(rows, None)
+    if first is None and empty is not None:
+        click.echo(empty, err=True)
+    rows = rows if first is None else chain([first], rows)
+    if output == "csv":
+        _print_csv(names, rows)
     elif output == "json":
-        for row in _rows(batches):
+        for row in rows:
             click.echo(json.dumps(row, default=str))
-    else:
-        _print_preview(context, names, batches, preview_rows)
+    elif first is not None:
+        _print_preview(context, names, rows, preview_rows)
+
+
+def print_records(
+    context: CliContext, records: Sequence[Mapping[str, object]], *, empty: str
+) -> None:
+    """A few records for people: a grid where it fits, else one field below the other."""
+    if not records:
+        click.echo(empty, err=True)
+        return
+    _print_preview(context, list(records[0]), iter(records), len(records))
+
+
+def print_grid(context: CliContext, grid: Grid) -> None:
+    """A grid whose cells must not be cut: where it does not fit, one field below the other."""
+    # Asked without the terminal's width, or the answer never exceeds it.
+    wide = context.out.options.update(max_width=GRID_WIDTH_MAX)
+    if Measurement.get(context.out, wide, grid).minimum <= context.out.width:
+        context.out.print(grid)
+        return
+    if grid.title is not None:
+        context.out.print(grid.title)
+    for cells in zip(*(column.cells for column in grid.columns), strict=True):
+        record = Grid(Column(no_wrap=True), Column(overflow="fold"), box=None, show_header=False)
+        for column, cell in zip(grid.columns, cells, strict=True):
+            record.add_row(column.header, cell)
+        context.out.print(record)
+        context.out.print()
 
 
 def _rows(batches: Iterator[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
@@ -55,10 +97,10 @@ def _rows(batches: Iterator[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
         yield from batch.to_pylist()
 
 
-def _print_csv(names: list[str], batches: Iterator[pa.RecordBatch]) -> None:
+def _print_csv(names: list[str], rows: Iterator[dict[str, Any]]) -> None:
     writer = csv.DictWriter(sys.stdout, names, lineterminator="\n")
     writer.writeheader()
-    writer.writerows(_rows(batches))
+    writer.writerows(rows)
 
 
 def printable(value: Any) -> Text:
@@ -68,12 +110,11 @@ def printable(value: Any) -> Text:
 
 
 def _print_preview(
-    context: CliContext, names: list[str], batches: Iterator[pa.RecordBatch], rows_max: int
+    context: CliContext, names: list[str], rows: Iterator[Mapping[str, Any]], rows_max: int
 ) -> None:
     columns = [printable(name) for name in names]
-    shown = [
-        [printable(value) for value in row.values()] for row in islice(_rows(batches), rows_max)
-    ]
+    shown = [[printable(value) for value in row.values()] for row in islice(rows, rows_max)]
+    is_cut = len(shown) == rows_max and next(rows, None) is not None
     if _is_readable_grid(columns, shown, context.out.width):
         grid = Grid(*map(Column, columns))
         for cells in shown:
@@ -86,7 +127,7 @@ def _print_preview(
                 record.add_row(column, cell)
             context.out.rule(str(number), align="left", characters="-", style="")
             context.out.print(record)
-    if len(shown) == rows_max:
+    if is_cut:
         click.echo(f"(the first {rows_max} rows; csv or json prints all)", err=True)
 
 

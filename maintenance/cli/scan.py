@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import click
 
-from maintenance.cli.context import CliContext, parse_columns, pass_context
+from maintenance.cli.context import CliContext, parse_columns, pass_context, table_argument
 from maintenance.cli.row_output import PREVIEW_ROWS, format_option, print_rows
 from tableformat.errors import InvalidInputError
 
@@ -14,7 +14,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @click.command("scan")
-@click.argument("table_name", metavar="TABLE")
+@table_argument
 @click.option("--filter", "row_filter", help="Rows wanted, e.g. \"amount > 10 and region = 'EU'\".")
 @click.option("--columns", help="Columns wanted, comma separated.  [all]")
 @click.option("--branch", help="Read a branch; 'staging' has unresolved deletes applied.")
@@ -38,7 +38,7 @@ def scan(
     snapshot_id: int | None,
     as_of: str | None,
     limit: int | None,
-    output: str,
+    output: str | None,
 ) -> None:
     """Print the rows of TABLE."""
     wanted = context.table(table_name).scan(
@@ -48,13 +48,14 @@ def scan(
         tag=tag,
         snapshot_id=snapshot_id,
         as_of_ms=None if as_of is None else _milliseconds(as_of),
-        limit=_preview_limit(limit) if output == "table" else limit,
+        limit=_preview_limit(limit) if output in (None, "table") else limit,
     )
     print_rows(context, wanted.arrow_schema().names, wanted.to_batches(), output)
 
 
 def _preview_limit(limit: int | None) -> int:
-    return PREVIEW_ROWS if limit is None else min(limit, PREVIEW_ROWS)
+    more = PREVIEW_ROWS + 1  # tells whether there are more
+    return more if limit is None else min(limit, more)
 
 
 def _milliseconds(text: str) -> int:

@@ -9,7 +9,8 @@ import click
 from rich.markup import escape
 from rich.table import Table as Grid
 
-from maintenance.cli.context import CliContext, json_option, pass_context, print_json
+from maintenance.cli.context import CliContext, TableName, json_option, pass_context, print_json
+from maintenance.cli.row_output import print_grid
 from maintenance.names import find_tables
 from maintenance.pause import time_text
 from maintenance.status import IndexStatus, LockStatus, SizeBin, TableStatus, read_status
@@ -20,7 +21,7 @@ BAR_WIDTH = 24
 
 
 @click.command("status")
-@click.argument("table_name", metavar="[TABLE]", required=False)
+@click.argument("table_name", metavar="[TABLE]", required=False, type=TableName())
 @click.option("--staging", default=STAGING_BRANCH, show_default=True, help="The staging branch.")
 @click.option("--target", default=MAIN_BRANCH, show_default=True, help="The published branch.")
 @json_option
@@ -44,7 +45,7 @@ def status(
     if not found:
         click.echo("no tables", err=True)
     if len(found) > 1:
-        context.out.print(_overview(found))
+        print_grid(context, _overview(found))
     for one in found if len(found) == 1 else ():
         _print(context, one)
 
@@ -79,9 +80,9 @@ def _print(context: CliContext, one: TableStatus) -> None:
         grid.add_row(f"[bold]{label}", escape(value))
     context.out.print(grid, soft_wrap=True)
     if one.cycles:
-        context.out.print(_cycles(one))
+        print_grid(context, _cycles(one))
     if one.tasks:
-        context.out.print(_tasks(one))
+        print_grid(context, _tasks(one))
 
 
 def _lines(one: TableStatus) -> list[tuple[str, str]]:

@@ -1,16 +1,14 @@
-"""`icefold table`: create, list, describe and drop tables."""
+"""`icefold table`: create, list, describe and drop tables; `table_evolution` changes them."""
 
 from __future__ import annotations
 
 import click
-from pydantic import TypeAdapter, ValidationError
-from pyiceberg.exceptions import ValidationError as TypeValidationError
-from pyiceberg.schema import Schema
-from pyiceberg.types import IcebergType, NestedField
 from rich.table import Table as Grid
 
+from maintenance.cli.column_types import parse_columns_ddl
 from maintenance.cli.context import (
     CliContext,
+    TableName,
     json_option,
     parse_columns,
     parse_properties,
@@ -18,14 +16,11 @@ from maintenance.cli.context import (
     print_json,
 )
 from tableformat import Table
-from tableformat.errors import InvalidInputError
-
-COLUMN_TYPE: TypeAdapter[IcebergType] = TypeAdapter(IcebergType)
 
 
 @click.group()
 def table() -> None:
-    """Create, list, describe and drop tables."""
+    """Create, change, list, describe and drop tables."""
 
 
 @table.command("create")
@@ -36,7 +31,8 @@ def table() -> None:
     multiple=True,
     required=True,
     metavar="NAME:TYPE[!]",
-    help="A column, e.g. id:long!, amount:decimal(10,2), at:timestamptz; '!' = required.",
+    help="A column, e.g. id:long!, amount:decimal(10,2), tags:list<string>, "
+    "address:struct<zip:string,city:string>, counts:map<string,int>; '!' = required.",
 )
 @click.option("--primary-key", required=True, metavar="A,B", help="The columns that name a row.")
 @click.option(
@@ -60,8 +56,8 @@ def create(
     table_property: dict[str, str],
 ) -> None:
     """Create the Iceberg v3 table NAME (namespace.table)."""
-    schema = Schema(*[_column(number, text) for number, text in enumerate(columns, start=1)])
-    created = context.catalog.create_table(
+    schema = parse_columns_ddl(columns)
+    created = context.new_catalog.create_table(
         name,
         schema,
         primary_key=parse_columns(primary_key) or [],
@@ -71,24 +67,6 @@ def create(
         properties=table_property,
     )
     click.echo(f"created {created.name} at {created.state.metadata.location}")
-
-
-def _column(field_id: int, text: str) -> NestedField:
-    name, separator, type_text = text.partition(":")
-    if not separator or not name:
-        raise InvalidInputError("not a column", column=repr(text), action="write NAME:TYPE")
-    required = type_text.endswith("!")
-    try:
-        column_type = COLUMN_TYPE.validate_python(type_text.rstrip("!").strip().replace(", ", ","))
-    except (ValidationError, TypeValidationError, ValueError) as error:
-        raise InvalidInputError(
-            "not an Iceberg type",
-            column=name,
-            type=repr(type_text),
-            action="write boolean, int, long, float, double, decimal(P,S), date, time, timestamp, "
-            "timestamptz, string, uuid, fixed[N] or binary",
-        ) from error
-    return NestedField(field_id, name, column_type, required=required)
 
 
 @table.command("list")
@@ -107,7 +85,7 @@ def list_tables(context: CliContext, namespace: str | None, as_json: bool) -> No
 
 
 @table.command("describe")
-@click.argument("name")
+@click.argument("name", type=TableName())
 @json_option
 @pass_context
 def describe(context: CliContext, name: str, as_json: bool) -> None:
@@ -148,7 +126,7 @@ def _facts(loaded: Table) -> dict[str, object]:
 
 
 @table.command("drop")
-@click.argument("name")
+@click.argument("name", type=TableName())
 @click.confirmation_option(prompt="Remove the table from the catalog? (its files stay)")
 @pass_context
 def drop(context: CliContext, name: str) -> None:

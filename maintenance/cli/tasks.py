@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from maintenance.cli.context import json_option, print_json
+from maintenance.cli.context import json_option, print_json, table_argument
 from maintenance.tasks.base import LOCK_TIMEOUT_MS, TaskReport
 
 if TYPE_CHECKING:  # Spark is an optional dependency
@@ -53,7 +53,7 @@ def task_options(command: Any) -> Any:
     """The argument and the options that every task's command has."""
     for decorate in (json_option, lock_timeout_option, dry_run_option):
         command = decorate(command)
-    return click.argument("table_name", metavar="TABLE")(command)
+    return table_argument(command)
 
 
 def session_for(use_spark: bool, name: str) -> SparkSession | None:

@@ -34,10 +34,12 @@ from sqlalchemy import (
 )
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, SQLAlchemyError
+from sqlalchemy.pool import NullPool
 from sqlalchemy.schema import CreateTable
 
 from tableformat.catalog.base import Identifier
 from tableformat.catalog.pointer import PointerCatalog
+from tableformat.catalog.sqlite_files import connect_read_only, is_file, is_missing, is_read_only
 from tableformat.errors import (
     CommitUnknownError,
     InvalidInputError,
@@ -68,11 +70,15 @@ class SqlPointers:
         self._catalog_name = catalog_name
         self._engine: Engine | None = None
         self._engine_pid = 0
-        self._typed = True
+        self._is_there = False
+        self._is_prepared = False
+        self._typed: bool | None = None
         self._lock = threading.Lock()
 
     def read(self, identifier: Identifier) -> str | None:
         """See `MetadataPointers.read`."""
+        if not self._has_tables():
+            return None
         statement = select(_TABLES.c.metadata_location).where(*self._row(identifier))
         with self._begin() as connection:
             found = connection.execute(statement).scalar_one_or_none()
@@ -87,9 +93,10 @@ class SqlPointers:
             "metadata_location": metadata_location,
             "previous_metadata_location": None,
         }
+        self._prepare()
         try:
             with self._begin() as connection:
-                if self._typed:
+                if self._has_types():
                     row["iceberg_type"] = _TABLE_TYPE
                 connection.execute(insert(_TABLES).values(row))
         except IntegrityError:
@@ -98,6 +105,7 @@ class SqlPointers:
 
     def swap(self, identifier: Identifier, *, expected: str, new: str) -> bool:
         """See `MetadataPointers.swap`."""
+        self._prepare()
         statement = (
             update(_TABLES)
             .where(*self._row(identifier), _TABLES.c.metadata_location == expected)
@@ -138,11 +146,14 @@ class SqlPointers:
 
     def remove(self, identifier: Identifier) -> bool:
         """See `MetadataPointers.remove`."""
+        self._prepare()
         with self._begin() as connection:
             return connection.execute(delete(_TABLES).where(*self._row(identifier))).rowcount == 1
 
     def tables(self) -> list[Identifier]:
         """See `MetadataPointers.tables`."""
+        if not self._has_tables():
+            return []
         statement = select(_TABLES.c.table_namespace, _TABLES.c.table_name).where(*self._tables())
         with self._begin() as connection:
             rows = connection.execute(statement).all()
@@ -150,6 +161,8 @@ class SqlPointers:
 
     def locations(self) -> dict[Identifier, str]:
         """See `MetadataPointers.locations`."""
+        if not self._has_tables():
+            return {}
         columns = (_TABLES.c.table_namespace, _TABLES.c.table_name, _TABLES.c.metadata_location)
         with self._begin() as connection:
             rows = connection.execute(select(*columns).where(*self._tables())).all()
@@ -163,6 +176,7 @@ class SqlPointers:
             "property_key": "exists",
             "property_value": "true",
         }
+        self._prepare()
         try:
             with self._begin() as connection:
                 connection.execute(insert(_NAMESPACES).values(row))
@@ -171,6 +185,8 @@ class SqlPointers:
 
     def namespaces(self) -> list[Identifier]:
         """See `MetadataPointers.namespaces`."""
+        if not self._has_tables():
+            return []
         own = select(_NAMESPACES.c.namespace).where(
             _NAMESPACES.c.catalog_name == self._catalog_name
         )
@@ -181,7 +197,7 @@ class SqlPointers:
 
     def _tables(self) -> list[ColumnElement[bool]]:
         clauses: list[ColumnElement[bool]] = [_TABLES.c.catalog_name == self._catalog_name]
-        if self._typed:  # other rows are views of other writers
+        if self._has_types():  # other rows are views of other writers
             kind = _TABLES.c.iceberg_type
             clauses.append((kind == _TABLE_TYPE) | kind.is_(None))
         return clauses
@@ -204,6 +220,45 @@ class SqlPointers:
         except SQLAlchemyError as error:
             raise _translate(error, self._url) from None
 
+    def _has_tables(self) -> bool:
+        """Whether there is anything to read; a reader creates no database and no table in it."""
+        if self._is_there:
+            return True
+        if is_missing(self._url):
+            return False
+        try:
+            present = set(inspect(self._connect()).get_table_names())
+        except SQLAlchemyError as error:
+            raise _translate(error, self._url) from None
+        self._is_there = {_TABLES.name, _NAMESPACES.name} <= present
+        return self._is_there
+
+    def _has_types(self) -> bool:
+        """Whether rows say what they are (not in old PyIceberg catalogs)."""
+        if self._typed is None:
+            try:
+                columns = inspect(self._connect()).get_columns(_TABLES.name)
+            except SQLAlchemyError as error:
+                raise _translate(error, self._url) from None
+            self._typed = any(column["name"] == "iceberg_type" for column in columns)
+        return self._typed
+
+    def _prepare(self) -> None:
+        """Before a write: the folder and the tables are made if they are missing.
+
+        Raises:
+            StoreUnavailableError: A SQLite database that this process may only read.
+        """
+        if self._is_prepared:
+            return
+        if is_read_only(self._url):
+            raise StoreUnavailableError(
+                "the catalog database is read-only here", database=self._url.database
+            )
+        _make_folder(self._url)
+        _create_tables(self._connect())
+        self._is_prepared = self._is_there = True
+
     def _connect(self) -> Engine:
         with self._lock:
             if self._engine is None or self._engine_pid != os.getpid():
@@ -211,7 +266,6 @@ class SqlPointers:
                 self._engine = _open_engine(self._url)
                 self._engine_pid = os.getpid()
                 weakref.finalize(self, _close, self._engine, self._engine_pid)
-                self._typed = _prepare_tables(self._engine)
             return self._engine
 
 
@@ -264,21 +318,31 @@ def _open_engine(url: URL) -> Engine:
     try:
         if url.get_backend_name() == "postgresql":
             return create_engine(url, pool_pre_ping=True, hide_parameters=True)
-        if url.database and url.database != ":memory:":
-            Path(url.database).parent.mkdir(parents=True, exist_ok=True)
         arguments = {"timeout": BUSY_TIMEOUT_MS / 1000}
+        if is_read_only(url):
+            # A new connection each time: whether there is a log to read beside it may change.
+            return create_engine(
+                "sqlite://", creator=lambda: connect_read_only(url, **arguments), poolclass=NullPool
+            )
         engine = create_engine(url, connect_args=arguments, hide_parameters=True)
     except ModuleNotFoundError as error:
         raise UnsupportedError(
             f"database driver is not installed: {error.name}",
             action="pip install 'icefold[postgres]'",
         ) from error
+    event.listen(engine, "connect", _set_up_sqlite)
+    return engine
+
+
+def _make_folder(url: URL) -> None:
+    if url.get_backend_name() != "sqlite" or not is_file(url):
+        return
+    try:
+        Path(str(url.database)).parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise StoreUnavailableError(
             f"catalog database cannot be created: {error.strerror}", location=url.database
         ) from error
-    event.listen(engine, "connect", _set_up_sqlite)
-    return engine
 
 
 def _close(engine: Engine, pid: int) -> None:
@@ -287,29 +351,29 @@ def _close(engine: Engine, pid: int) -> None:
 
 
 def _set_up_sqlite(connection: Any, _record: Any) -> None:
-    """Readers beside a writer (WAL), waiting instead of failing, and durable commits (FULL)."""
+    """Waiting instead of failing, and durable commits (FULL)."""
     cursor = connection.cursor()
     try:
         cursor.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
-        cursor.execute("PRAGMA journal_mode")
-        if cursor.fetchone()[0] not in ("wal", "memory"):
-            cursor.execute("PRAGMA journal_mode = WAL")
         cursor.execute("PRAGMA synchronous = FULL")
     finally:
         cursor.close()
 
 
-def _prepare_tables(engine: Engine) -> bool:
-    """Create missing tables; whether `iceberg_type` exists (not in old PyIceberg catalogs)."""
+def _create_tables(engine: Engine) -> None:
+    """Create missing tables; SQLite gets a log beside it, for readers beside a writer (WAL)."""
     try:
+        if engine.dialect.name == "sqlite":
+            with engine.connect() as connection:
+                mode = connection.exec_driver_sql("PRAGMA journal_mode").scalar_one()
+                if mode not in ("wal", "memory"):
+                    connection.exec_driver_sql("PRAGMA journal_mode = WAL")
         present = set(inspect(engine).get_table_names())
         for table in (_TABLES, _NAMESPACES):
             if table.name not in present:
                 _create_table(engine, table)
-        columns = inspect(engine).get_columns(_TABLES.name)
     except SQLAlchemyError as error:
         raise _translate(error, engine.url) from None
-    return any(column["name"] == "iceberg_type" for column in columns)
 
 
 def _create_table(engine: Engine, table: Table) -> None:

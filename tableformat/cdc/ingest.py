@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import gzip
+import io
+import sys
+import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count, islice
 from pathlib import Path
+from typing import IO, Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -35,6 +41,8 @@ from tableformat.spec.names import MAIN_BRANCH, STAGING_BRANCH
 PARSE_ROWS = 20_000
 BATCH_EVENTS = 100_000
 PARQUET_SUFFIX = ".parquet"
+STANDARD_INPUT = Path("-")
+GZIP_MAGIC = b"\x1f\x8b"
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,8 +201,8 @@ def ingest_files(
 
     Args:
         plan: The sink.
-        paths: JSON-lines files (one event per line), or Parquet files whose columns are the
-            format's.
+        paths: JSON-lines files (one event per line; `-` is standard input; gzip is seen by
+            itself), or Parquet files whose columns are the format's.
         query_id: A name for this ingestion. Running it again over the same unchanged files with the
             same batch size goes on where it stopped. Batches are told apart by their numbers alone:
             what was added to a batch that is committed would be skipped.
@@ -227,7 +235,7 @@ def read_events(path: Path, batch_events: int) -> Iterator[pa.Table]:
         for events in read(path, batch_events):
             yield _placed(events, path, first)
             first += events.num_rows
-    except (OSError, pa.ArrowInvalid) as error:
+    except (OSError, EOFError, zlib.error, pa.ArrowInvalid) as error:
         raise InvalidInputError(f"cannot read events: {error}", file=path) from error
 
 
@@ -238,9 +246,26 @@ def _parquet_rows(path: Path, most: int) -> Iterator[pa.Table]:
 
 
 def _json_lines(path: Path, most: int) -> Iterator[pa.Table]:
-    with path.open("rb") as lines:
+    with _open_lines(path) as lines:
         while values := [line.rstrip(b"\r\n") or None for line in islice(lines, most)]:
             yield pa.table({VALUE: pa.array(values, pa.binary())})
+
+
+@contextmanager
+def _open_lines(path: Path) -> Iterator[IO[bytes]]:
+    """A file, or standard input for `-`; decompressed if it begins as gzip does."""
+    with nullcontext(_standard_input()) if path == STANDARD_INPUT else path.open("rb") as source:
+        # Of a pipe, the first bytes may be looked at but not read twice.
+        if source.peek(len(GZIP_MAGIC))[: len(GZIP_MAGIC)] != GZIP_MAGIC:
+            yield source
+            return
+        with gzip.open(source) as plain:
+            yield cast("IO[bytes]", plain)
+
+
+def _standard_input() -> io.BufferedReader:
+    stream: Any = sys.stdin.buffer
+    return stream if isinstance(stream, io.BufferedReader) else io.BufferedReader(stream)
 
 
 def _placed(events: pa.Table, path: Path, first: int) -> pa.Table:

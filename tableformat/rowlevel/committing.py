@@ -1,10 +1,11 @@
 """From row changes to one commit, validated from the snapshots in the scan context.
 
-1. Positions are merged with the deletes that are there: one vector per data file (I6).
-2. A file without any row left goes as a whole. The others get a vector (merge-on-read), or are
+1. Primary keys that are written are held against the snapshot read (`key_check`).
+2. Positions are merged with the deletes that are there: one vector per data file (I6).
+3. A file without any row left goes as a whole. The others get a vector (merge-on-read), or are
    written again without the rows (copy-on-write).
-3. One changeset: covered files, replaced files and vectors go; new files and vectors come.
-4. Commit. After a definite failure the files written here are deleted, and only those (I10).
+4. One changeset: covered files, replaced files and vectors go; new files and vectors come.
+5. Commit. After a definite failure the files written here are deleted, and only those (I10).
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from tableformat.paths import puffin_locations
 from tableformat.rowlevel.changes import RowChanges, check_known
 from tableformat.rowlevel.context import WriteMode
 from tableformat.rowlevel.engine import Engine
+from tableformat.rowlevel.key_check import KeyCheck, key_check
 from tableformat.rowlevel.planning import StatementPlan
 from tableformat.rowlevel.rewrite import FileRewrite
 from tableformat.rowlevel.statement import RowLevelOperation
@@ -50,6 +52,7 @@ def commit_changes(
     Raises:
         CommitConflictError: Something landed since planning that excludes it; nothing landed.
         CommitUnknownError: It may have landed; nothing was deleted.
+        InvalidInputError: A primary key would be given to a second row (`rowlevel.key_check`).
         TableError: Raised before the swap; nothing landed.
 
     Effects: 1. Puffin files or rewritten data files; 2. the commit. A crash before it leaves
@@ -60,6 +63,7 @@ def commit_changes(
     written = list(changes.files)
     try:
         check_known(changes.positions, (t.entry.data_file.file_path for t in plan.scan.tasks))
+        keys = _checked_keys(environment, plan, changes)
         files = _file_changes(environment, plan, changes)
         rewritten = engine.rewrite(plan, files.rewrites) if files.rewrites else []
         written += rewritten
@@ -78,11 +82,26 @@ def commit_changes(
                 "the table was dropped and created again since the statement was planned",
                 table=state.name,
             )
-        return commit(environment, plan.state.identifier, changeset, state=state)
+        check = None if keys is None else keys.check_head
+        return commit(environment, plan.state.identifier, changeset, state=state, check=check)
     except TableError as error:
         if error.files_safe_to_delete:
             delete_written(environment, written)
         raise
+
+
+def _checked_keys(
+    environment: Environment, plan: StatementPlan, changes: RowChanges
+) -> KeyCheck | None:
+    """The keys that come, held against the snapshot that was read."""
+    try:
+        keys = key_check(environment, plan, changes.files, changes.positions)
+        if keys is not None:
+            keys.check()
+    except TableError as error:
+        error.files_safe_to_delete = True  # no commit was begun
+        raise
+    return keys
 
 
 def delete_written(environment: Environment, files: Sequence[DataFile]) -> None:

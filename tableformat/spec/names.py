@@ -37,6 +37,7 @@ WRITER_PREFIXES = ("flink.", "icefold.query-id", "icefold.batch-id", "icefold.so
 # Table properties of our own.
 DV_PLACEMENT = "icefold.dv-placement"  # packed | per-file
 DV_PLACEMENT_DEFAULT = "packed"
+CHECK_PRIMARY_KEY = "icefold.sql.check-primary-key"  # true | false
 IMMUTABLE_COLUMNS = "icefold.constraint.immutable.columns"
 IMMUTABLE_FIELD_IDS = "icefold.constraint.immutable.field-ids"
 IMMUTABLE_NAME = "icefold.constraint.immutable.name"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Literal, cast, get_args
 
 from tableformat.errors import InvalidInputError
-from tableformat.spec.names import DV_PLACEMENT, DV_PLACEMENT_DEFAULT
+from tableformat.spec.names import CHECK_PRIMARY_KEY, DV_PLACEMENT, DV_PLACEMENT_DEFAULT
 
 Placement = Literal["packed", "per-file"]
 
@@ -22,3 +22,13 @@ def dv_placement(properties: Mapping[str, str]) -> Placement:
             action="use packed or per-file",
         )
     return cast("Placement", value)
+
+
+def check_primary_key(properties: Mapping[str, str]) -> bool:
+    """Whether row-level statements refuse to give one primary key to several rows; default yes."""
+    value = properties.get(CHECK_PRIMARY_KEY, "true").strip().lower()
+    if value not in ("true", "false"):
+        raise InvalidInputError(
+            "neither true nor false", property=CHECK_PRIMARY_KEY, value=repr(value)
+        )
+    return value == "true"

@@ -192,7 +192,7 @@ def test_writer_waits_for_a_lock_of_another(tmp_path: Path) -> None:
 
 def test_forked_child_opens_its_own_connections(tmp_path: Path) -> None:
     pointers = SqlPointers(f"sqlite:///{tmp_path}/c.db", "c")
-    assert pointers.tables() == []
+    pointers.add_namespace(("n",))
     engine = pointers._engine
     pointers._engine_pid = -1  # as if this were the child
     assert pointers.tables() == []
@@ -352,7 +352,7 @@ def test_other_database_is_unsupported_and_no_url_is_invalid(tmp_path: Path) -> 
 
 def test_sqlite_is_durable_and_lets_readers_in(tmp_path: Path) -> None:
     catalog = local(tmp_path).catalog
-    catalog.list_tables()
+    catalog.create_namespace(("n",))
     with catalog._pointers._engine.connect() as connection:
         assert connection.execute(text("PRAGMA journal_mode")).scalar() == "wal"
         assert connection.execute(text("PRAGMA synchronous")).scalar() == 2

@@ -1,0 +1,135 @@
+"""How commands end when their output cannot be written, or they are interrupted."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import tableformat as tf
+
+ROOT = Path(__file__).resolve().parents[3]
+SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
+
+
+@pytest.fixture
+def warehouse(tmp_path):
+    table = tf.open_catalog("local", warehouse=str(tmp_path / "w")).create_table(
+        "a.b", SCHEMA, primary_key=["id"]
+    )
+    rows = 20_000
+    table.append(pa.table({"id": range(rows), "v": ["x" * 20] * rows}, schema=SCHEMA))
+    return tmp_path / "w"
+
+
+def command(warehouse, *words: str) -> list[str]:
+    script = "from maintenance.cli.main import main; main()"
+    return [sys.executable, "-c", script, "--warehouse", str(warehouse), *words]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("scan", "a.b", "--format", "csv"),
+        ("scan", "a.b", "--format", "json"),
+        ("scan", "a.b"),
+        ("table", "list"),
+        ("table", "describe", "a.b"),
+        ("status", "--json"),
+    ],
+    ids=" ".join,
+)
+def test_full_disk_is_one_line_and_a_failure(warehouse, words) -> None:
+    with open("/dev/full", "w") as full:  # noqa: PTH123
+        done = subprocess.run(
+            command(warehouse, *words), stdout=full, stderr=subprocess.PIPE, text=True,
+            env=ENVIRONMENT, check=False,
+        )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr == "icefold: the output cannot be written: No space left on device\n"
+
+
+def test_reader_that_leaves_is_no_error(warehouse) -> None:
+    with subprocess.Popen(
+        command(warehouse, "scan", "a.b", "--format", "csv"), stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True, env=ENVIRONMENT,
+    ) as process:  # fmt: skip
+        assert process.stdout.readline() == "id,v\n"
+        process.stdout.close()
+        assert process.stderr.read() == ""
+        assert process.wait() == 0
+
+
+def event(number: int) -> str:
+    row = {"id": number, "v": "new"}
+    return json.dumps({"before": None, "after": row, "op": "c", "source": {"lsn": number}}) + "\n"
+
+
+def ingest(warehouse, *words: str) -> list[str]:
+    return command(warehouse, "ingest", "a.b", *words)
+
+
+def staged(warehouse) -> int:
+    table = tf.open_catalog("local", warehouse=str(warehouse)).load_table("a.b")
+    return table.scan("v = 'new'", branch="staging").to_arrow().num_rows
+
+
+def test_events_come_from_standard_input_and_gzip(warehouse, tmp_path) -> None:
+    lines = "".join(map(event, range(3))).encode()
+    packed = tmp_path / "more.jsonl.gz"
+    packed.write_bytes(gzip.compress("".join(map(event, range(3, 6))).encode()))
+    subprocess.run(ingest(warehouse, "-"), input=lines, env=ENVIRONMENT, check=True)
+    subprocess.run(ingest(warehouse, str(packed)), env=ENVIRONMENT, check=True)
+    both = gzip.compress(event(6).encode()) + gzip.compress(event(7).encode())  # one after another
+    subprocess.run(ingest(warehouse, "-"), input=both, env=ENVIRONMENT, check=True)
+    assert staged(warehouse) == 8
+
+
+@pytest.mark.parametrize("damage", [lambda data: data[:-9], lambda data: data[:20] + b"x" * 40])
+def test_damaged_gzip_is_one_line_and_stages_nothing(warehouse, tmp_path, damage) -> None:
+    packed = tmp_path / "more.jsonl.gz"
+    packed.write_bytes(damage(gzip.compress("".join(map(event, range(30))).encode())))
+    done = subprocess.run(
+        ingest(warehouse, str(packed)), capture_output=True, text=True, env=ENVIRONMENT, check=False
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("icefold: invalid-input: cannot read events")
+    assert done.stderr.count("\n") == 1
+    assert "more.jsonl.gz" in done.stderr
+
+
+@pytest.mark.parametrize("more", [(), ("--json",)], ids=["text", "json"])
+def test_interrupted_ingest_says_what_is_staged_and_ends_with_130(warehouse, more) -> None:
+    words = ingest(warehouse, "-", "--batch-events", "2", *more)
+    with subprocess.Popen(
+        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env=ENVIRONMENT,
+    ) as process:  # fmt: skip
+        process.stdin.write("".join(map(event, range(4))))
+        process.stdin.flush()
+        while not (warehouse / "a/b/metadata").is_dir() or len(snapshots(warehouse)) < 3:
+            time.sleep(0.05)
+        time.sleep(0.5)  # it waits for more now
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate()
+    assert process.returncode == 130
+    assert err == "icefold: interrupted\n"
+    if more:
+        assert json.loads(out)["changes"] == 4
+    else:
+        assert out.startswith("4 events, 4 changes in 2 commits on staging")
+    assert staged(warehouse) == 4
+
+
+def snapshots(warehouse) -> list:
+    table = tf.open_catalog("local", warehouse=str(warehouse)).load_table("a.b")
+    return table.state.metadata.snapshots

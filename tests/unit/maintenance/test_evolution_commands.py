@@ -1,0 +1,254 @@
+"""`icefold table` and `icefold ref`: what they change, what they refuse, what they say."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+
+import pyarrow as pa
+import pytest
+from click.shell_completion import ShellComplete
+from click.testing import CliRunner
+
+import tableformat as tf
+from maintenance.cli.main import cli
+
+SCHEMA = pa.schema([("id", pa.int64()), ("part", pa.string()), ("n", pa.int32())])
+
+
+@pytest.fixture
+def warehouse(tmp_path):
+    return tmp_path / "w"
+
+
+@pytest.fixture
+def table(warehouse):
+    catalog = tf.open_catalog("local", warehouse=str(warehouse))
+    made = catalog.create_table("shop.orders", SCHEMA, primary_key=["id"])
+    made.append(pa.table({"id": [1, 2], "part": ["a", "a"], "n": [1, None]}, schema=SCHEMA))
+    return made
+
+
+@pytest.fixture
+def run(warehouse):
+    return lambda *words: CliRunner().invoke(cli, ["--warehouse", str(warehouse), *words])
+
+
+@pytest.fixture
+def ok(run):
+    def call(*words: str) -> str:
+        result = run(*words)
+        assert result.exit_code == 0, result.stderr
+        return result.stdout
+
+    return call
+
+
+@pytest.fixture
+def refused(run, table):
+    def call(*words: str) -> str:
+        before = table.refresh().metadata_location
+        result = run(*words)
+        assert result.exit_code == 1
+        assert result.stderr.count("\n") == 1
+        assert table.refresh().metadata_location == before
+        return result.stderr
+
+    return call
+
+
+def test_nested_columns_can_be_declared_and_written(ok, warehouse) -> None:
+    ok("table", "create", "a.b", "--column", "id:long!", "--column", "tags:array<string>",
+       "--column", "at:struct<x: double, y: double NOT NULL>", "--column", "c:map<string,int>",
+       "--primary-key", "id")  # fmt: skip
+    table = tf.open_catalog("local", warehouse=str(warehouse)).load_table("a.b")
+    row = {"id": 1, "tags": ["x", None], "at": {"x": None, "y": 1.0}, "c": [("k", 1)]}
+    table.append(pa.Table.from_pylist([row], schema=table.scan().arrow_schema()))
+    assert table.scan().to_arrow().to_pylist() == [row]
+
+
+def test_schema_evolves_and_rows_stay(ok, table) -> None:
+    ok("table", "add-column", "shop.orders", "note:string", "--after", "id", "--doc", "free")
+    ok("table", "add-column", "shop.orders", "at:struct<x:int>", "--first")
+    ok("table", "add-column", "shop.orders", "at.y:long")
+    ok("table", "rename-column", "shop.orders", "note", "remark")
+    assert "widened n" in ok("table", "widen-column", "shop.orders", "n:long")
+    ok("table", "drop-column", "shop.orders", "part", "--yes")
+    schema = table.refresh().schema
+    assert [field.name for field in schema.fields] == ["at", "id", "remark", "n"]
+    assert schema.find_field("remark").doc == "free"
+    assert str(schema.find_field("n").field_type) == "long"
+    assert table.scan().to_arrow().to_pylist() == [
+        {"at": None, "id": 1, "remark": None, "n": 1},
+        {"at": None, "id": 2, "remark": None, "n": None},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("add-column", "shop.orders", "id:int"), "id"),
+        (("add-column", "shop.orders", "x:int!"), "cannot be required"),
+        (("add-column", "shop.orders", "x:int", "--first", "--after", "id"), "exclude each other"),
+        (("add-column", "shop.orders", "x:nope"), "is no type"),
+        (("add-column", "shop.orders", "x:int", "--after", "nope"), "nope"),
+        (("widen-column", "shop.orders", "n:string"), "string"),
+        (("widen-column", "shop.orders", "n"), "Iceberg type"),
+        (("rename-column", "shop.orders", "nope", "x"), "nope"),
+        (("rename-column", "shop.orders", "n", "id"), "id"),
+        (("drop-column", "shop.orders", "id", "--yes"), "id"),
+        (("set-key", "shop.orders", "nope"), "nope"),
+        (("set-key", "shop.orders", "n"), "rows=1"),
+        (("set-key", "shop.orders", "part"), "part='a'"),
+        (("set-key", "shop.orders", "id,id"), "named twice"),
+        (("set-properties", "shop.orders", "a=1", "--remove", "a"), "both set and removed"),
+    ],
+)
+def test_wrong_evolution_is_refused_in_one_line(refused, words, says) -> None:
+    assert says in refused("table", *words)
+
+
+def test_key_is_set_and_its_columns_become_required(ok, table) -> None:
+    said = ok("table", "set-key", "shop.orders", "part,id")
+    assert "part" in said
+    assert set(table.refresh().primary_key) == {"id", "part"}
+    assert table.schema.find_field("part").required
+    rows = pa.table({"id": [1], "part": ["b"], "n": [5]}, schema=SCHEMA)
+    table.stage(upserts=rows)
+    ok("resolve", "shop.orders")
+    assert table.scan().to_arrow().num_rows == 3
+
+
+def test_key_that_is_not_unique_may_be_set_unread(ok, table) -> None:
+    ok("table", "set-key", "shop.orders", "part", "--no-check")
+    assert table.refresh().primary_key == ("part",)
+
+
+def test_upgrade_says_what_it_did(ok, table, warehouse) -> None:
+    assert "is v3 already" in ok("table", "upgrade", "shop.orders")
+
+
+def test_properties_are_set_shown_and_removed(ok, run, table) -> None:
+    assert "has no properties" in run("table", "set-properties", "shop.orders").stderr
+    assert ok("table", "set-properties", "shop.orders", "a=1", "b=2") == "a=1\nb=2\n"
+    assert ok("table", "set-properties", "shop.orders", "--remove", "a") == "b=2\n"
+
+
+def test_branches_and_tags_are_made_moved_and_dropped(ok, run, table) -> None:
+    first = table.state.head("main").snapshot_id
+    ok("ref", "create-tag", "shop.orders", "day1")
+    ok("ref", "create-branch", "shop.orders", "audit")
+    more = pa.table({"id": [3], "part": ["c"], "n": [3]}, schema=SCHEMA)
+    second = table.append(more, branch="audit").snapshot.snapshot_id
+    listed = json.loads(ok("ref", "list", "shop.orders", "--format", "json"))
+    assert {(one["name"], one["type"], one["snapshot_id"]) for one in listed} == {
+        ("audit", "branch", second), ("day1", "tag", first), ("main", "branch", first),
+    }  # fmt: skip
+    assert str(second) in ok("ref", "fast-forward", "shop.orders", "main", "audit")
+    assert table.scan().to_arrow().num_rows == 3
+    assert str(first) in ok("ref", "rollback-to-snapshot", "shop.orders", str(first))
+    assert table.scan().to_arrow().num_rows == 2
+    ok("ref", "cherrypick-snapshot", "shop.orders", str(second))
+    assert table.scan().to_arrow().num_rows == 3
+    ok("ref", "drop", "shop.orders", "day1")
+    assert "day1" not in ok("ref", "list", "shop.orders")
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("create-tag", "shop.orders", "main"), "main"),
+        (("create-tag", "shop.orders", "t", "--snapshot-id", "5"), "5"),
+        (("drop", "shop.orders", "nope"), "nope"),
+        (("drop", "shop.orders", "main"), "main"),
+        (("rollback-to-snapshot", "shop.orders", "5"), "5"),
+        (("fast-forward", "shop.orders", "main", "nope"), "nope"),
+        (("cherrypick-snapshot", "shop.orders", "5"), "5"),
+    ],
+)
+def test_wrong_ref_is_refused_in_one_line(refused, words, says) -> None:
+    assert says in refused("ref", *words)
+
+
+LISTS = [
+    ("table", "list"), ("status",), ("ref", "list", "shop.orders"),
+    ("index", "list", "shop.orders"),
+    ("scan", "shop.orders"), ("changes", "shop.orders"), ("lookup", "shop.orders", "id=1"),
+    ("inspect", "shop.orders", "files"), ("table", "describe", "shop.orders"),
+    ("lock", "show", "shop.orders"), ("expire", "shop.orders", "--dry-run"),
+    ("compact", "shop.orders", "--dry-run"), ("table", "sequence", "shop.orders"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("words", LISTS, ids=" ".join)
+def test_format_is_one_option_everywhere(ok, table, words) -> None:
+    table.add_index("by_part", ["part"])
+    assert ok(*words) == ok(*words, "--format", "table") or words[0] in ("status", "expire")
+    as_json = ok(*words, "--format", "json")
+    assert ok(*words, "--json").count("\n") == as_json.count("\n")
+    for line in [as_json] if as_json.startswith(("{\n", "[")) else as_json.splitlines():
+        json.loads(line)
+    rows = list(csv.reader(io.StringIO(ok(*words, "--format", "csv"))))
+    assert len(rows) > 1
+    assert len({len(row) for row in rows}) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("scan", "shop.orders"), "no rows"),
+        (("scan", "shop.orders", "--format", "json"), "no rows"),
+        (("changes", "shop.orders"), "no changes"),
+        (("lookup", "shop.orders", "id=1"), "0 rows"),
+        (("inspect", "shop.orders", "files"), "no rows"),
+        (("ref", "list", "shop.orders"), "no branch yet"),
+        (("index", "list", "shop.orders"), "no secondary indexes"),
+    ],
+)
+def test_empty_result_says_so_on_standard_error(run, warehouse, words, says) -> None:
+    catalog = tf.open_catalog("local", warehouse=str(warehouse))
+    catalog.create_table("shop.orders", SCHEMA, primary_key=["id"])
+    result = run(*words)
+    assert result.exit_code == 0
+    assert says in result.stderr
+    assert "│" not in result.stdout
+
+
+def complete(warehouse, args: list[str], incomplete: str) -> list[str]:
+    words = ["--warehouse", str(warehouse), *args]
+    found = ShellComplete(cli, {}, "icefold", "_ICEFOLD_COMPLETE").get_completions(
+        words, incomplete
+    )
+    return [item.value for item in found]
+
+
+@pytest.mark.parametrize(
+    "args",
+    [["scan"], ["status"], ["resolve"], ["lookup"], ["ref", "list"], ["table", "describe"],
+     ["table", "add-column"], ["index", "build"], ["expire"], ["lock", "show"]],
+    ids=" ".join,
+)  # fmt: skip
+def test_shell_completes_table_names(table, warehouse, args) -> None:
+    assert complete(warehouse, args, "sh") == ["shop.orders"]
+    assert complete(warehouse, args, "x") == []
+
+
+def test_completion_without_a_catalog_is_silent_and_makes_nothing(tmp_path) -> None:
+    assert complete(tmp_path / "typo", ["scan"], "") == []
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("width", ["30", "48", "200"])
+def test_no_figure_is_cut_in_a_narrow_terminal(ok, table, warehouse, width, monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", width)
+    tf.open_catalog("local", warehouse=str(warehouse)).create_table(
+        "shop.other", SCHEMA, primary_key=["id"]
+    )
+    table.stage(upserts=pa.table({"id": [3], "part": ["c"], "n": [3]}, schema=SCHEMA))
+    ok("resolve", "shop.orders")
+    for words in (("status",), ("status", "shop.orders"), ("ref", "list", "shop.orders")):
+        text = ok(*words)
+        assert "…" not in text
+        assert all(len(line) <= int(width) for line in text.splitlines())
+    assert "\x1b" not in text
