@@ -40,6 +40,10 @@ _TYPES: dict[str, tuple[pa.DataType, IcebergType, str]] = {
     "long": (pa.int64(), LongType(), "long"),
     "string": (pa.string(), StringType(), "string"),
 }
+_POSITION_FIELDS = (
+    {"name": "file_path", "type": "string", "required": True, "id": 2147483546},
+    {"name": "pos", "type": "long", "required": True, "id": 2147483545},
+)
 _MAGIC = b"PFA1"
 _DV_MAGIC = bytes([0xD1, 0xD3, 0x39, 0x64])
 
@@ -280,6 +284,21 @@ class ForeignTable:
             "content_size_in_bytes": len(blob),
         }
         return [NewFile(file, target.spec_id)], old
+
+    def position_delete_file(self, branch: str, path: str, positions: Iterable[int]) -> NewFile:
+        """A position delete file as v2 has them, for a live file of a branch."""
+        metadata = self.load()
+        head = head_of(metadata, branch)
+        assert head is not None
+        [target] = [e for e in self.live(head, metadata) if e.is_data and e.path == path]
+        dead = sorted(positions)
+        location = _new_path(metadata, "deletes.parquet")
+        size = _write_parquet(location, _POSITION_FIELDS, [[path] * len(dead), dead])
+        spec = _spec_of(metadata, target.spec_id)
+        file = _file(
+            POSITION_DELETES, location, "PARQUET", spec, target.partition[1:], len(dead), size
+        )
+        return NewFile(file | {"referenced_data_file": path}, target.spec_id)
 
     def delete_rows(self, branch: str, rows: Iterable[LiveRow]) -> int:
         """DELETE, merge-on-read: vectors."""
