@@ -10,6 +10,7 @@ Tables of one schema version whose specs have bucket or identity fields of flat 
 
 from __future__ import annotations
 
+import functools
 import io
 import json
 import sqlite3
@@ -510,9 +511,8 @@ class _KeyDelete:
     @classmethod
     def read(cls, metadata: Metadata, entry: Entry) -> _KeyDelete:
         ids = tuple(sorted(entry.file["equality_ids"]))
-        stored = pq.read_table(io.BytesIO(read(entry.path)))
-        by_id = _by_field_id(stored)
-        keys = frozenset(zip(*(by_id[i].to_pylist() for i in ids), strict=True))
+        _, by_id = _columns(entry.path)
+        keys = frozenset(zip(*(by_id[i] for i in ids), strict=True))
         return cls(entry, ids, keys, not _spec_of(metadata, entry.spec_id)["fields"])
 
     def reaches(self, data: Entry) -> bool:
@@ -525,21 +525,33 @@ class _KeyDelete:
 
 
 def _stored_rows(schema: list[dict[str, Any]], entry: Entry) -> Iterable[tuple[Row, int]]:
-    stored = pq.read_table(io.BytesIO(read(entry.path)))
-    by_id = _by_field_id(stored)
-    empty = pa.nulls(stored.num_rows)
-    columns = [by_id.get(each["id"], empty).to_pylist() for each in schema]
-    ids = by_id.get(ROW_ID_FIELD, empty).to_pylist()
+    count, by_id = _columns(entry.path)
+    empty = [None] * count
+    columns = [by_id.get(each["id"], empty) for each in schema]
+    ids = by_id.get(ROW_ID_FIELD, empty)
     assert entry.first_row_id is not None
     for at, (row_id, *values) in enumerate(zip(ids, *columns, strict=True)):
         yield tuple(values), entry.first_row_id + at if row_id is None else row_id
 
 
-def _by_field_id(stored: pa.Table) -> dict[int, pa.ChunkedArray]:
-    return {
-        int((each.metadata or {}).get(b"PARQUET:field_id", -1)): column
+def _columns(location: str) -> tuple[int, dict[int, list[Any]]]:
+    """How many rows a Parquet file has, and its columns by field id."""
+    _check_is_there(location)
+    return _parsed_columns(location)
+
+
+@functools.lru_cache(maxsize=4096)
+def _parsed_columns(location: str) -> tuple[int, dict[int, list[Any]]]:
+    stored = pq.ParquetFile(Path(location.removeprefix("file://"))).read(use_threads=False)
+    return stored.num_rows, {
+        int((each.metadata or {}).get(b"PARQUET:field_id", -1)): column.to_pylist()
         for each, column in zip(stored.schema, stored.columns, strict=True)
     }
+
+
+def _check_is_there(location: str) -> None:
+    """Files never change, so they are parsed once; but one that was deleted is an error."""
+    assert Path(location.removeprefix("file://")).exists(), f"a live file is gone: {location}"
 
 
 # -- files ---------------------------------------------------------------------------------------
@@ -836,15 +848,14 @@ def _entry(
 
 
 def _manifests(snapshot: Mapping[str, Any]) -> list[dict[str, Any]]:
-    return list(fastavro.reader(io.BytesIO(read(snapshot["manifest-list"]))))  # type: ignore[arg-type]
+    return _records(snapshot["manifest-list"])
 
 
 def _live_entries(manifest: Mapping[str, Any]) -> list[Entry]:
     found = []
     next_row_id = manifest["first_row_id"]
     number = manifest["sequence_number"]
-    records: list[Any] = list(fastavro.reader(io.BytesIO(read(manifest["manifest_path"]))))
-    for record in records:
+    for record in _records(manifest["manifest_path"]):
         if record["status"] == DELETED:
             continue
         file = record["data_file"]
@@ -864,6 +875,17 @@ def _live_entries(manifest: Mapping[str, Any]) -> list[Entry]:
         )
         found.append(entry)
     return found
+
+
+def _records(location: str) -> list[dict[str, Any]]:
+    """Of an Avro file; the caller's own to change at the first level."""
+    _check_is_there(location)
+    return [dict(each) for each in _parsed_records(location)]
+
+
+@functools.lru_cache(maxsize=4096)
+def _parsed_records(location: str) -> list[dict[str, Any]]:
+    return list(fastavro.reader(io.BytesIO(read(location))))  # type: ignore[arg-type]
 
 
 def _locations(snapshot: Mapping[str, Any]) -> set[str]:
