@@ -462,19 +462,26 @@ class History:
         if head not in chain:
             raise Skipped
         goal = self.one_of(rng, chain[: chain.index(head)])
+        if self._files_twice(goal):
+            raise Skipped  # whoever moves main there puts the file there twice himself
         if rng.random() < 0.5:
             self.table.refs.fast_forward("main", to=goal)
         else:
             self.foreign.set_branch("main", goal)
 
     def cherry_pick(self, rng: random.Random) -> None:
-        picked = self.one_of(rng, [each for each in self.pending("staging") if not each.dead])
         before = self.version("main")
+        picked = self.one_of(rng, self._pickable(before))
         try:
             new = self.table.refs.cherry_pick(snapshot_id=picked.snapshot_id)
         except TableError:
             raise Skipped from None
         self._note_pick(before, picked, new)
+
+    def _pickable(self, version: Version) -> list[Staged]:
+        """Without vectors, which only a fast-forward can pick; and nothing that main has had."""
+        waiting = self.pending("staging")
+        return [each for each in waiting if not each.dead and version.was.isdisjoint(each.adds)]
 
     def _note_pick(self, before: Version, picked: Staged, new: int) -> None:
         if new in self.versions:
@@ -582,8 +589,8 @@ class History:
         self.note("main", rows)
 
     def f_pick(self, rng: random.Random) -> None:
-        picked = self.one_of(rng, [each for each in self.pending("staging") if not each.dead])
         before = self.version("main")
+        picked = self.one_of(rng, self._pickable(before))
         new = self.foreign.cherry_pick(picked.snapshot_id)
         if new is None:
             raise Skipped
@@ -648,9 +655,12 @@ class History:
             if branch == "main" and not any(e.file["content"] == 2 for e in live):
                 self.judge(self.version("main").rows)
 
+    def _files_twice(self, snapshot_id: int) -> list[str]:
+        live = self.foreign.live(snapshot_id)
+        return [p for p, n in Counter(e.path for e in live if e.is_data).items() if n > 1]
+
     def _check_files_once(self, branch: str) -> None:
-        live = self.foreign.live(self.head(branch))
-        twice = [p for p, n in Counter(e.path for e in live if e.is_data).items() if n > 1]
+        twice = self._files_twice(self.head(branch))
         assert not twice, f"a data file is live twice on {branch}: {twice}"
 
     def judge(self, rows: frozenset[Row]) -> None:
