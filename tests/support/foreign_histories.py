@@ -11,7 +11,6 @@ that does not apply does nothing, so any part of a history is a history: `shrink
 
 from __future__ import annotations
 
-import inspect
 import random
 import shutil
 import tempfile
@@ -50,7 +49,6 @@ COMPACTION = CompactOptions(rewrite_all=True, input_files_min=1)
 EVERYTHING = ExpiryPolicy(max_snapshot_age_ms=0, min_snapshots_to_keep=1)
 TARGETS = {"staging": "main", "cdc": "audit"}
 IN_THE_CYCLE = ("resolve.after_plan", "resolve.after_match", "resolve.after_dv_write")
-HAS_STATE = "from_staging_state" in inspect.signature(resolve).parameters
 
 Row = tuple[int, str | None, int]
 Step = tuple[str, int]
@@ -319,13 +317,10 @@ class History:
         self.publish("cdc", rng.choice([None, 1]))
 
     def publish(self, staging: str, limit: int | None = None) -> None:
-        waiting = self.pending(staging)
+        target, waiting = TARGETS[staging], self.pending(staging)
         batch = waiting[:limit]
-        expected, may_refuse = self.expected(staging, batch), self.may_refuse(staging, batch)
-        self._publish(staging, limit, batch, lambda: expected, may_refuse)
-
-    def _publish(self, staging: str, limit: int | None, batch, expected, may_refuse: bool) -> None:
-        target = TARGETS[staging]
+        may_refuse = self.may_refuse(staging, batch)
+        wanted, whole = self.expected(staging, batch), self.expected(staging, waiting)
         before = self.version(target)
         ids = {row.values: row.row_id for row in self.foreign.rows(target)}
         try:
@@ -335,16 +330,16 @@ class History:
             text = str(error)
             assert may_refuse, f"resolve refused: {text}"
             assert "\n" not in text, text
-            if not HAS_STATE:
+            if "--from-staging-state" not in text:
                 raise Stranded(text) from None
+            self.counts["from staging state"] += 1
             resolve(
                 self.table, staging=staging, target=target, lock=self.lock, from_staging_state=True
             )
-            batch = self.pending(staging)
+            batch, wanted = waiting, whole
         else:
             if not self.has_expired:
                 assert report.staged_snapshots >= len(batch), (report, len(batch))
-        wanted = expected()
         rows = self.foreign.rows(target)
         found = {row.values for row in rows}
         check_equal(found - wanted.unsure, wanted.rows - wanted.unsure, f"{target} after a publish")
@@ -480,8 +475,9 @@ class History:
 
     def _pickable(self, version: Version) -> list[Staged]:
         """Without vectors, which only a fast-forward can pick; and nothing that main has had."""
-        waiting = self.pending("staging")
-        return [each for each in waiting if not each.dead and version.was.isdisjoint(each.adds)]
+        halves = {path for each in self.staged["staging"] if each.dead for path in each.adds}
+        waiting = [each for each in self.pending("staging") if not each.dead]
+        return [each for each in waiting if (version.was | halves).isdisjoint(each.adds)]
 
     def _note_pick(self, before: Version, picked: Staged, new: int) -> None:
         if new in self.versions:
@@ -598,10 +594,11 @@ class History:
 
     def f_add_path(self, rng: random.Random) -> None:
         # Half of an UPDATE (its rows without its vector) would give row ids twice.
-        waiting = [each for each in self.pending("staging") if each.adds and not each.dead]
-        picked = self.one_of(rng, waiting)
         version = self.version("main")
-        path = self.one_of(rng, sorted(path for path in picked.adds if path not in version.was))
+        halves = {path for each in self.staged["staging"] if each.dead for path in each.adds}
+        waiting = [(path, each) for each in self.pending("staging") for path in sorted(each.adds)]
+        free = [pair for pair in waiting if pair[0] not in version.was | halves]
+        path, picked = self.one_of(rng, free)
         live = {e.path: e for e in self.foreign.live(self.head("staging"))}
         if path not in live:
             raise Skipped
