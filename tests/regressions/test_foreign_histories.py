@@ -421,6 +421,20 @@ def test_picked_file_that_was_deleted_on_main_is_not_added_again(world, pick):
     world.resolve_all(*BASE, new(5))
 
 
+@ANY_PICK
+@pytest.mark.parametrize("mode", ["merge-on-read", "copy-on-write"])
+@pytest.mark.parametrize("gone", ["id = 11 OR id = 12", "id = 11"], ids=["file", "row"])
+def test_staged_update_of_a_picked_row_that_main_has_deleted_is_published(world, pick, mode, gone):
+    """The history that tells the row's id on main is all there: no reason to refuse."""
+    picked = staged_append(world, new(11), new(12))
+    world.foreign.update_rows("staging", [(world.row(11), new(11, "second"))])
+    world.table.append(rows_of(new(5)))
+    pick(world, picked)
+    world.table.delete(gone, mode=mode)
+    rest = [] if "12" in gone else [new(12)]
+    world.resolve_all(*BASE, new(5), new(11, "second"), *rest)
+
+
 @pytest.mark.parametrize("limit", [None, 1])
 @pytest.mark.parametrize("deleted_between", [False, True])
 def test_data_file_of_two_staged_snapshots_is_published_once_at_the_first_place(

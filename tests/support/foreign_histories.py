@@ -333,9 +333,7 @@ class History:
             if "--from-staging-state" not in text:
                 raise Stranded(text) from None
             self.counts["from staging state"] += 1
-            resolve(
-                self.table, staging=staging, target=target, lock=self.lock, from_staging_state=True
-            )
+            self._resolve_state(staging)
             batch, wanted = waiting, whole
         else:
             if not self.has_expired:
@@ -359,6 +357,18 @@ class History:
         target = TARGETS[staging]
         return resolve(self.table, staging=staging, target=target, limit=limit, lock=self.lock)
 
+    def _resolve_state(self, staging: str) -> None:
+        try:
+            resolve(
+                self.table,
+                staging=staging,
+                target=TARGETS[staging],
+                lock=self.lock,
+                from_staging_state=True,
+            )
+        except TableError as error:
+            raise Stranded(str(error)) from None
+
     def resolve_beside_others(self, rng: random.Random) -> None:
         """Another tool commits to main inside the cycle."""
         if not self.pending("staging"):
@@ -375,7 +385,9 @@ class History:
                 act(rng)
             except Skipped:
                 self.counts["skipped inside"] += 1
-            held.append(self.expected("staging", batch))
+            done = self.version("main").published  # a pick may have been a fast-forward
+            left = [each for each in batch if each.snapshot_id not in done]
+            held.append(self.expected("staging", left))
 
         interrupt(self.table, point, others)
         try:
