@@ -257,6 +257,27 @@ def test_staged_position_of_a_row_published_by_a_limited_cycle_survives_compacti
     world.resolve_all(*BASE, new(10))
 
 
+def staged_update(world: World, row: LiveRow) -> int:
+    return world.foreign.update_rows("staging", [(row, new(row.values[0], "second"))])
+
+
+@pytest.mark.parametrize("delete", [vector, position_file, staged_update])
+@pytest.mark.parametrize("mode", ["merge-on-read", "copy-on-write"])
+@pytest.mark.parametrize("change", ["deleted", "updated"])
+def test_staged_position_of_a_published_row_that_main_has_changed_since(
+    world, delete, mode, change
+):
+    """Its file may still be on main, and the position dead there: the row's id is known."""
+    world.stage(new(11), new(12))
+    delete(world, world.row(11))
+    world.resolve(limit=1)
+    if change == "deleted":
+        world.table.delete("id = 11", mode=mode)
+    else:
+        world.table.update({"note": "'by main'"}, "id = 11", mode=mode)
+    world.resolve_all(*BASE, new(12), *([new(11, "second")] if delete is staged_update else []))
+
+
 @pytest.mark.parametrize("delete", [vector, position_file])
 def test_staged_position_survives_a_rollback_past_the_compaction_that_wrote_its_file(world, delete):
     before = world.head()
