@@ -515,3 +515,17 @@ def expect_or_refuse(world: World, rows) -> None:
     else:
         assert "\n" not in refused
         assert Counter(row.values for row in world.foreign.rows()) == before
+
+
+@pytest.mark.parametrize("when", ["before the cycle", *IN_THE_CYCLE])
+def test_data_file_of_two_staged_snapshots_keeps_the_first_place_when_it_is_picked(world, when):
+    files = world.foreign.data_files([new(11), new(12)])
+    world.foreign.commit("staging", "append", add=files)
+    world.stage(deletes=[11])
+    again = world.foreign.commit("staging", "append", add=files)
+    world.table.append(rows_of(new(5)))
+    if when == "before the cycle":
+        another_picks(world, again)
+    else:
+        interrupt(world.table, when, lambda: another_picks(world, again))
+    world.resolve_all(*BASE, new(5), new(12))
