@@ -1,0 +1,531 @@
+"""What others do between stage and resolve never loses, doubles or revives a staged change.
+
+The other tool is written without product code; the rows of main are read without it, too.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+import tableformat as tf
+from maintenance.tasks.compact import compact
+from maintenance.tasks.options import CompactOptions
+from resolver import resolve
+from tableformat.errors import TableError
+from tests.support.foreign_iceberg import Entry, ForeignTable, LiveRow
+from tests.support.interruptions import interrupt
+from tests.support.lying_lock import GrantAllLock
+from tests.support.staged_tables import SCHEMA, keys, rows_of
+
+COMPACTION = CompactOptions(rewrite_all=True, input_files_min=1)
+BASE = [(key, "eu", "base") for key in range(1, 5)]
+IN_THE_CYCLE = ["resolve.after_plan", "resolve.after_match", "resolve.after_dv_write"]
+
+
+@dataclass
+class World:
+    """A table on disk, and another tool on it."""
+
+    table: tf.Table
+    foreign: ForeignTable
+    lock: GrantAllLock = field(default_factory=lambda: GrantAllLock(tokens="same"))
+
+    def resolve(self, limit: int | None = None):
+        """Beside others' maintenance: the lock is not why the rows are right."""
+        return resolve(self.table, limit=limit, lock=self.lock)
+
+    def head(self, branch: str = "main") -> int:
+        head = self.foreign.head(branch)
+        assert head is not None
+        return head
+
+    def data(self, branch: str = "main") -> list[Entry]:
+        return [entry for entry in self.foreign.live(self.head(branch)) if entry.is_data]
+
+    def row(self, key: int, branch: str = "staging") -> LiveRow:
+        [row] = [row for row in self.foreign.rows(branch) if row.values[0] == key]
+        return row
+
+    def stage(self, *upserts, deletes=()) -> int:
+        return self.table.stage(
+            upserts=rows_of(*upserts) if upserts else None, deletes=keys(*deletes)
+        ).snapshot.snapshot_id
+
+    def added(self, snapshot_id: int) -> Entry:
+        """The data file of a staged snapshot."""
+        live = self.foreign.live(snapshot_id)
+        [entry] = [each for each in live if each.is_data and each.snapshot_id == snapshot_id]
+        return entry
+
+    def compact(self) -> None:
+        assert not compact(self.table, COMPACTION, lock=self.lock).errors
+
+    def check(self, *rows) -> None:
+        """Main holds these rows, in files that are there once, and no equality delete."""
+        assert Counter(row.values for row in self.foreign.rows()) == Counter(rows)
+        paths = Counter(entry.path for entry in self.data())
+        assert max(paths.values(), default=1) == 1, f"a data file is live twice: {paths}"
+        ids = Counter(row.row_id for row in self.foreign.rows())
+        assert max(ids.values(), default=1) == 1, f"row ids twice: {ids}"
+        live = self.foreign.live(self.head())
+        assert not [entry.path for entry in live if entry.file["content"] == 2]
+        found = self.table.scan().to_arrow().to_pylist()
+        assert Counter(tuple(row.values()) for row in found) == Counter(rows)
+
+    def resolve_all(self, *rows) -> None:
+        """After one cycle main holds these rows, and nothing waits."""
+        self.resolve()
+        self.check(*rows)
+        assert self.resolve().staged_snapshots == 0
+        self.check(*rows)
+
+
+def new_world(folder: Path, partition_by: tuple[str, ...] = ()) -> World:
+    catalog = tf.open_catalog("local", warehouse=str(folder / "warehouse"))
+    table = catalog.create_table("t.rows", SCHEMA, primary_key=["id"], partition_by=partition_by)
+    table.append(rows_of(*BASE))
+    return World(table, ForeignTable(folder / "warehouse", "t", "rows"))
+
+
+@pytest.fixture
+def world(tmp_path):
+    """Keys 1 to 4 on main, in one file."""
+    return new_world(tmp_path)
+
+
+def without(*gone: int):
+    return [row for row in BASE if row[0] not in gone]
+
+
+def new(key: int, note: str = "new"):
+    return (key, "us", note)
+
+
+# -- half a backlog: fast-forward, and back ------------------------------------------------------
+
+
+def stage_by_icefold(world: World, row, gone: int) -> int:
+    return world.stage(row, deletes=[gone])
+
+
+def stage_by_another(world: World, row, gone: int) -> int:
+    files = world.foreign.data_files([row])
+    deletes = world.foreign.key_deletes([(gone,), row[:1]])
+    return world.foreign.commit("staging", "overwrite", add=[*files, *deletes])
+
+
+def move_by_icefold(world: World, snapshot_id: int, *, back: bool) -> None:
+    if back:
+        world.table.refs.rollback(snapshot_id=snapshot_id)
+    else:
+        world.table.refs.fast_forward("main", to=snapshot_id)
+
+
+def move_by_another(world: World, snapshot_id: int, *, back: bool) -> None:
+    world.foreign.set_branch("main", snapshot_id)
+
+
+WRITERS = pytest.mark.parametrize("stage", [stage_by_icefold, stage_by_another])
+MOVERS = pytest.mark.parametrize("move", [move_by_icefold, move_by_another])
+
+
+@WRITERS
+@MOVERS
+@pytest.mark.parametrize("limit", [None, 1])
+@pytest.mark.parametrize("upto", [1, 2, 3])
+def test_backlog_that_main_was_forwarded_to_and_rolled_back_from_is_published_whole(
+    world, stage, move, limit, upto
+):
+    before = world.head()
+    ids = [stage(world, new(key), gone) for key, gone in [(11, 1), (12, 2), (13, 3)]]
+    move(world, ids[upto - 1], back=False)
+    move(world, before, back=True)
+    if limit:
+        assert world.resolve(limit=1).staged_snapshots == 1
+        world.check(*without(1), new(11))
+        world.resolve(limit=1)
+        world.check(*without(1, 2), new(11), new(12))
+    world.resolve_all(*without(1, 2, 3), new(11), new(12), new(13))
+
+
+@WRITERS
+@MOVERS
+def test_forwarded_main_is_converted_in_place_and_the_rest_is_published(world, stage, move):
+    first = stage(world, new(11), 1)
+    stage(world, new(12), 2)
+    move(world, first, back=False)
+    assert Counter(r.values for r in world.foreign.rows()) == Counter([*without(1), new(11)])
+    world.resolve_all(*without(1, 2), new(11), new(12))
+
+
+# -- dead positions of files that left -----------------------------------------------------------
+
+
+def vector(world: World, row: LiveRow) -> int:
+    return world.foreign.delete_rows("staging", [row])
+
+
+def position_file(world: World, row: LiveRow) -> int:
+    file = world.foreign.position_delete_file("staging", row.path, [row.position])
+    return world.foreign.commit("staging", "delete", add=[file])
+
+
+def own_compaction(world: World) -> None:
+    world.compact()
+
+
+def foreign_compaction(world: World) -> None:
+    world.foreign.rewrite(keep_row_ids=True)
+
+
+def foreign_compaction_without_ids(world: World) -> None:
+    world.foreign.rewrite(keep_row_ids=False)
+
+
+def two_compactions(world: World) -> None:
+    world.foreign.rewrite(keep_row_ids=True)
+    world.compact()
+
+
+REWRITES = [own_compaction, foreign_compaction, foreign_compaction_without_ids, two_compactions]
+
+
+@pytest.mark.parametrize("delete", [vector, position_file])
+@pytest.mark.parametrize("rewrite", REWRITES)
+@pytest.mark.parametrize("when", ["before the cycle", *IN_THE_CYCLE])
+def test_staged_position_finds_its_row_in_the_file_it_was_rewritten_to(
+    world, delete, rewrite, when
+):
+    world.stage(new(9))
+    delete(world, world.row(2))
+    if when == "before the cycle":
+        rewrite(world)
+    else:
+        interrupt(world.table, when, lambda: rewrite(other(world)))
+    world.resolve_all(*without(2), new(9))
+
+
+@pytest.mark.parametrize("rewrite", REWRITES)
+@pytest.mark.parametrize("when", ["before the cycle", *IN_THE_CYCLE])
+def test_staged_update_never_leaves_the_old_row_beside_the_new_one(world, rewrite, when):
+    """As Spark writes it: a vector, and the new row with the id of the old one."""
+    world.stage(new(9))
+    world.foreign.update_rows("staging", [(world.row(2), new(2))])
+    if when == "before the cycle":
+        rewrite(world)
+    else:
+        interrupt(world.table, when, lambda: rewrite(other(world)))
+    world.resolve_all(*without(2), new(2), new(9))
+
+
+@pytest.mark.parametrize("delete", [vector, position_file])
+@pytest.mark.parametrize("tool", ["icefold", "another"])
+def test_staged_position_survives_a_copy_on_write_delete_of_other_rows(world, delete, tool):
+    world.stage(new(9))
+    delete(world, world.row(2))
+    if tool == "icefold":
+        world.table.delete("id = 3", mode="copy-on-write")
+    else:
+        world.foreign.rewrite(keep_row_ids=True, without=lambda row: row.values[0] == 3)
+    world.resolve_all(*without(2, 3), new(9))
+
+
+@pytest.mark.parametrize("mode", ["merge-on-read", "copy-on-write"])
+@pytest.mark.parametrize("delete", [vector, position_file])
+def test_staged_position_reaches_a_row_that_an_update_has_moved(world, delete, mode):
+    world.stage(new(9))
+    delete(world, world.row(2))
+    world.table.update({"note": "'moved'"}, "id = 2", mode=mode)
+    world.resolve_all(*without(2), new(9))
+
+
+@pytest.mark.parametrize("rewrite", REWRITES)
+@pytest.mark.parametrize("delete", [vector, position_file])
+def test_staged_position_of_a_row_published_by_a_limited_cycle_survives_compaction(
+    world, delete, rewrite
+):
+    world.stage(new(9), new(10))
+    delete(world, world.row(9))
+    world.resolve(limit=1)
+    world.check(*BASE, new(9), new(10))
+    rewrite(world)
+    world.resolve_all(*BASE, new(10))
+
+
+def staged_update(world: World, row: LiveRow) -> int:
+    return world.foreign.update_rows("staging", [(row, new(row.values[0], "second"))])
+
+
+@pytest.mark.parametrize("delete", [vector, position_file, staged_update])
+@pytest.mark.parametrize("mode", ["merge-on-read", "copy-on-write"])
+@pytest.mark.parametrize("change", ["deleted", "updated"])
+def test_staged_position_of_a_published_row_that_main_has_changed_since(
+    world, delete, mode, change
+):
+    """Its file may still be on main, and the position dead there: the row's id is known."""
+    world.stage(new(11), new(12))
+    delete(world, world.row(11))
+    world.resolve(limit=1)
+    if change == "deleted":
+        world.table.delete("id = 11", mode=mode)
+    else:
+        world.table.update({"note": "'by main'"}, "id = 11", mode=mode)
+    world.resolve_all(*BASE, new(12), *([new(11, "second")] if delete is staged_update else []))
+
+
+@pytest.mark.parametrize("delete", [vector, position_file])
+def test_staged_position_survives_a_rollback_past_the_compaction_that_wrote_its_file(world, delete):
+    before = world.head()
+    world.compact()
+    world.stage(new(9))
+    delete(world, world.row(2))
+    world.table.refs.rollback(snapshot_id=before)
+    world.resolve_all(*without(2), new(9))
+
+
+@pytest.mark.parametrize("rewrite", [own_compaction, foreign_compaction])
+def test_staged_position_takes_no_other_row_of_its_key(world, rewrite):
+    """Twins of one key: the one with the row's id dies."""
+    world.table.append(rows_of((2, "eu", "twin")))
+    world.stage(new(9))
+    [row] = [row for row in world.foreign.rows("staging") if row.values == (2, "eu", "twin")]
+    vector(world, row)
+    rewrite(world)
+    world.resolve_all(*BASE, new(9))
+
+
+def test_staged_position_of_a_row_that_is_gone_deletes_nothing(world):
+    world.table.append(rows_of((2, "eu", "twin")))
+    world.stage(new(9))
+    [row] = [row for row in world.foreign.rows("staging") if row.values == (2, "eu", "twin")]
+    vector(world, row)
+    world.table.delete("id = 2 AND note = 'twin'")
+    world.compact()
+    world.resolve_all(*BASE, new(9))
+
+
+def test_staged_position_reaches_the_row_that_came_instead(world):
+    """Staged changes come after everything that is on the target when they are published."""
+    world.stage(new(9))
+    vector(world, world.row(2))
+    world.table.delete("id = 2", mode="copy-on-write")
+    world.table.append(rows_of((2, "eu", "again")))
+    world.resolve_all(*without(2), new(9))
+
+
+def test_replaced_vector_brings_only_its_new_positions(world):
+    """The staged vector repeats what main's vector said; main has the row back since."""
+    before = world.head()
+    world.table.delete("id = 1", mode="merge-on-read")
+    world.stage(new(9))
+    vector(world, world.row(2))
+    world.table.refs.rollback(snapshot_id=before)
+    world.resolve_all(*without(2), new(9))
+
+
+def test_cycle_refuses_when_the_file_of_a_staged_position_cannot_be_read_any_more(world):
+    world.stage(new(9))
+    row = world.row(2)
+    vector(world, row)
+    world.compact()
+    Path(row.path.removeprefix("file://")).unlink()
+    with pytest.raises(TableError, match=row.path.rsplit("/", 1)[1]):
+        world.resolve()
+    assert Counter(each.values for each in world.foreign.rows()) == Counter(BASE)
+
+
+# -- a staged data file that is on main already --------------------------------------------------
+
+
+def icefold_picks(world: World, snapshot_id: int) -> None:
+    world.table.refs.cherry_pick(snapshot_id=snapshot_id)
+
+
+def another_picks(world: World, snapshot_id: int) -> None:
+    assert world.foreign.cherry_pick(snapshot_id) is not None
+
+
+def another_adds_the_path(world: World, snapshot_id: int) -> None:
+    world.foreign.add_path("main", world.added(snapshot_id))
+
+
+PICKS: list[Callable[[World, int], None]] = [icefold_picks, another_picks, another_adds_the_path]
+ANY_PICK = pytest.mark.parametrize("pick", PICKS)
+
+
+def staged_append(world: World, *rows) -> int:
+    return world.table.append(rows_of(*rows), branch="staging").snapshot.snapshot_id
+
+
+@ANY_PICK
+@pytest.mark.parametrize("which", [0, 1])
+@pytest.mark.parametrize("limit", [None, 1])
+def test_staged_append_that_was_picked_is_there_once(world, pick, which, limit):
+    ids = [staged_append(world, new(11)), staged_append(world, new(12))]
+    world.table.append(rows_of(new(5)))
+    pick(world, ids[which])
+    if limit:
+        world.resolve(limit=1)
+        world.check(*BASE, new(5), new(11), *([new(12)] if which else []))
+    world.resolve_all(*BASE, new(5), new(11), new(12))
+
+
+@ANY_PICK
+@pytest.mark.parametrize("point", IN_THE_CYCLE)
+def test_staged_append_that_is_picked_inside_the_cycle_is_there_once(world, pick, point):
+    picked = staged_append(world, new(11))
+    world.table.append(rows_of(new(5)))
+    interrupt(world.table, point, lambda: pick(other(world), picked))
+    world.resolve()
+    world.resolve_all(*BASE, new(5), new(11))
+
+
+@pytest.mark.parametrize("pick", [icefold_picks, another_adds_the_path])
+@pytest.mark.parametrize("which", [0, 1, 2])
+def test_picked_upsert_keeps_its_place_in_the_order(world, pick, which):
+    """Deletes of its own commit and of earlier ones do not reach it; those of later ones do."""
+    ids = [
+        world.stage(new(1, "first"), new(11, "first")),
+        world.stage(new(1, "second"), new(12, "second"), deletes=[11]),
+        world.stage(new(1, "third"), deletes=[12]),
+    ]
+    world.table.append(rows_of(new(5)))
+    pick(world, ids[which])
+    world.resolve_all(*without(1), new(5), new(1, "third"))
+
+
+@ANY_PICK
+def test_rows_that_main_has_deleted_of_a_picked_file_stay_deleted(world, pick):
+    picked = staged_append(world, new(11), new(12))
+    world.table.append(rows_of(new(5)))
+    pick(world, picked)
+    world.table.delete("id = 11", mode="merge-on-read")
+    world.resolve_all(*BASE, new(5), new(12))
+
+
+@ANY_PICK
+@pytest.mark.parametrize(
+    "rewrite", [own_compaction, foreign_compaction, foreign_compaction_without_ids]
+)
+def test_picked_file_that_was_compacted_is_not_added_again(world, pick, rewrite):
+    picked = staged_append(world, new(11), new(12))
+    staged_append(world, new(13))
+    world.table.append(rows_of(new(5)))
+    pick(world, picked)
+    rewrite(world)
+    expect_or_refuse(world, [*BASE, new(5), new(11), new(12), new(13)])
+
+
+@pytest.mark.parametrize(
+    "rewrite", [own_compaction, foreign_compaction, foreign_compaction_without_ids]
+)
+def test_row_of_a_picked_upsert_that_was_compacted_keeps_its_place(world, rewrite):
+    staged = world.stage(new(1), new(11))
+    world.stage(deletes=[11])
+    world.table.append(rows_of(new(5)))
+    another_adds_the_path(world, staged)
+    rewrite(world)
+    expect_or_refuse(world, [*without(1), new(5), new(1)])
+
+
+@ANY_PICK
+def test_picked_file_that_was_deleted_on_main_is_not_added_again(world, pick):
+    picked = staged_append(world, new(11), new(12))
+    world.table.append(rows_of(new(5)))
+    pick(world, picked)
+    world.table.delete("id = 11 OR id = 12")
+    world.resolve_all(*BASE, new(5))
+
+
+@ANY_PICK
+@pytest.mark.parametrize("mode", ["merge-on-read", "copy-on-write"])
+@pytest.mark.parametrize("gone", ["id = 11 OR id = 12", "id = 11"], ids=["file", "row"])
+def test_staged_update_of_a_picked_row_that_main_has_deleted_is_published(world, pick, mode, gone):
+    """The history that tells the row's id on main is all there: no reason to refuse."""
+    picked = staged_append(world, new(11), new(12))
+    world.foreign.update_rows("staging", [(world.row(11), new(11, "second"))])
+    world.table.append(rows_of(new(5)))
+    pick(world, picked)
+    world.table.delete(gone, mode=mode)
+    rest = [] if "12" in gone else [new(12)]
+    world.resolve_all(*BASE, new(5), new(11, "second"), *rest)
+
+
+@pytest.mark.parametrize("limit", [None, 1])
+@pytest.mark.parametrize("deleted_between", [False, True])
+def test_data_file_of_two_staged_snapshots_is_published_once_at_the_first_place(
+    world, limit, deleted_between
+):
+    files = world.foreign.data_files([new(11), new(12)])
+    world.foreign.commit("staging", "append", add=files)
+    if deleted_between:
+        world.stage(deletes=[11])
+    world.foreign.commit("staging", "append", add=files)
+    world.table.append(rows_of(new(5)))
+    for _ in range(2 if limit else 0):
+        world.resolve(limit=1)
+    world.resolve_all(*BASE, new(5), *([] if deleted_between else [new(11)]), new(12))
+
+
+# -- scopes --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("in_batch", [False, True])
+def test_equality_delete_filed_under_a_bucket_its_key_does_not_hash_to_deletes_nothing(
+    tmp_path, in_batch
+):
+    world = new_world(tmp_path, ("bucket(2, id)",))
+    world.stage(new(9))
+    world.resolve()
+    if in_batch:
+        world.stage(new(10))
+    for key in (2, 10) if in_batch else (2,):
+        [right] = world.foreign.key_deletes([(key,)])
+        wrong = (1 - right.file["partition"]["id_bucket"],)
+        file = world.foreign.key_delete_file([(key,)], ["id"], wrong)
+        world.foreign.commit("staging", "delete", add=[file])
+    merged = world.table.scan(branch="staging").to_arrow().to_pylist()
+    expected = [*BASE, new(9), *([new(10)] if in_batch else [])]
+    assert Counter(tuple(row.values()) for row in merged) == Counter(expected)
+    world.resolve_all(*expected)
+
+
+def other(world: World) -> World:
+    """The same table through a handle of its own, without fail points."""
+    catalog = tf.open_catalog("local", warehouse=str(world.foreign.warehouse))
+    return World(catalog.load_table("t.rows"), world.foreign, world.lock)
+
+
+def expect_or_refuse(world: World, rows) -> None:
+    """Where the rows of a file that left cannot be told, the cycle may refuse; it never guesses."""
+    before = Counter(row.values for row in world.foreign.rows())
+    refused = None
+    try:
+        world.resolve()
+    except TableError as error:
+        refused = str(error)
+    if refused is None:
+        world.check(*rows)
+        assert world.resolve().staged_snapshots == 0
+    else:
+        assert "\n" not in refused
+        assert Counter(row.values for row in world.foreign.rows()) == before
+
+
+@pytest.mark.parametrize("when", ["before the cycle", *IN_THE_CYCLE])
+def test_data_file_of_two_staged_snapshots_keeps_the_first_place_when_it_is_picked(world, when):
+    files = world.foreign.data_files([new(11), new(12)])
+    world.foreign.commit("staging", "append", add=files)
+    world.stage(deletes=[11])
+    again = world.foreign.commit("staging", "append", add=files)
+    world.table.append(rows_of(new(5)))
+    if when == "before the cycle":
+        another_picks(world, again)
+    else:
+        interrupt(world.table, when, lambda: another_picks(world, again))
+    world.resolve_all(*BASE, new(5), new(12))

@@ -1,0 +1,773 @@
+"""Random histories of icefold and another tool on one real table, beside a model of sets of rows.
+
+The model follows one rule: staged changes come, in their order and once, after whatever is on the
+target when they are published. It knows each row by its values (no two rows ever have the same) and
+where it came from, whatever its `_row_id` became. Real ids are read from the files by the foreign
+reader; no product code takes part in what is expected.
+
+A history is a list of steps, each a name and a number that all its choices are drawn from. A step
+that does not apply does nothing, so any part of a history is a history: `shrink` leaves steps out.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+
+from maintenance.tasks.compact import compact
+from maintenance.tasks.expire import expire
+from maintenance.tasks.options import CompactOptions, ExpireOptions, RemoveOrphansOptions
+from maintenance.tasks.remove_orphans import remove_orphans
+from resolver import resolve
+from resolver.index_check import verify
+from tableformat import Table, open_catalog
+from tableformat.commit.expiry_plan import ExpiryPolicy
+from tableformat.errors import TableError
+from tests.support.foreign_iceberg import (
+    LONG_MAX,
+    ForeignTable,
+    LiveRow,
+    Retention,
+    chain_of,
+    head_of,
+    snapshots_of,
+)
+from tests.support.interop_engines import duckdb_connection
+from tests.support.interruptions import interrupt
+from tests.support.lying_lock import GrantAllLock
+
+SCHEMA = pa.schema([("id", pa.int64()), ("region", pa.string()), ("amount", pa.int64())])
+KEYS = range(8)
+COMPACTION = CompactOptions(rewrite_all=True, input_files_min=1)
+EVERYTHING = ExpiryPolicy(max_snapshot_age_ms=0, min_snapshots_to_keep=1)
+TARGETS = {"staging": "main", "cdc": "audit"}
+IN_THE_CYCLE = ("resolve.after_plan", "resolve.after_match", "resolve.after_dv_write")
+
+Row = tuple[int, str | None, int]
+Step = tuple[str, int]
+
+
+class Skipped(Exception):
+    """The step does not apply here."""
+
+
+class Stranded(Exception):
+    """`resolve` refused where it may, and there is no way on yet."""
+
+
+@dataclass(frozen=True)
+class Version:
+    """A snapshot: its rows, the staged snapshots in them, and every data file of its history."""
+
+    rows: frozenset[Row]
+    published: frozenset[int]
+    was: frozenset[str]
+
+
+@dataclass(frozen=True)
+class Staged:
+    """What a staged snapshot brought; `dead` as its writer saw them."""
+
+    snapshot_id: int
+    adds: dict[str, tuple[Row, ...]]
+    keys: frozenset[int]
+    dead: tuple[LiveRow, ...]
+    next_row_id: int
+
+
+@dataclass
+class Expected:
+    """Rows after a publish, and rows of which nobody can tell."""
+
+    rows: set[Row]
+    unsure: set[Row]
+
+
+@dataclass
+class History:
+    """One table, the tools on it, and the model."""
+
+    partition_by: tuple[str, ...]
+    expires: bool  # else it rolls back: after both, what staging stands on may be past proving
+    folder: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="icefold-foreign-")))
+    versions: dict[int, Version] = field(default_factory=dict)
+    staged: dict[str, list[Staged]] = field(default_factory=lambda: {"staging": [], "cdc": []})
+    origin: dict[Row, object] = field(default_factory=dict)
+    relabelled: set[Row] = field(default_factory=set)
+    counts: Counter[str] = field(default_factory=Counter)
+    has_expired: bool = False
+    foreign_expired: bool = False
+    doubled: bool = False
+    amount: int = 0
+
+    def __post_init__(self) -> None:
+        self.lock = GrantAllLock(tokens="same")
+        self.table = self.opened().create_table(
+            "t.rows", SCHEMA, primary_key=["id"], partition_by=self.partition_by
+        )
+        self.foreign = ForeignTable(self.folder / "warehouse", "t", "rows")
+        rng = random.Random(0)
+        self.append(rng)
+        first = self.head("main")
+        self.foreign.set_branch("audit", first, Retention(max_ref_age_ms=LONG_MAX))
+        self.stage(rng, "cdc")
+        self.stage(rng, "staging")
+
+    def opened(self):
+        return open_catalog("local", warehouse=f"{self.folder}/warehouse")
+
+    def close(self) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    # -- what is there -----------------------------------------------------------------------------
+
+    def head(self, branch: str) -> int:
+        head = self.foreign.head(branch)
+        if head is None:
+            raise AssertionError(f"branch {branch} is gone")
+        return head
+
+    def version(self, branch: str) -> Version:
+        return self.versions[self.head(branch)]
+
+    def pending(self, staging: str) -> list[Staged]:
+        published = self.version(TARGETS[staging]).published
+        return [each for each in self.staged[staging] if each.snapshot_id not in published]
+
+    def came_from(self, row: Row) -> object:
+        return self.origin.get(row, row)
+
+    def fresh(self, keys: Iterable[int], rng: random.Random) -> list[Row]:
+        found = []
+        for key in keys:
+            self.amount += 1
+            found.append((key, rng.choice(["eu", "us", None]), self.amount))
+        return found
+
+    def draw(self, rng: random.Random, least: int = 1, most: int = 3) -> list[int]:
+        return rng.sample(KEYS, rng.randint(least, most))
+
+    def one_of(self, rng: random.Random, found: Sequence):
+        if not found:
+            raise Skipped
+        return rng.choice(found)
+
+    # -- the model ---------------------------------------------------------------------------------
+
+    def note(self, branch: str, rows: Iterable[Row], published: frozenset[int] | None = None):
+        """The branch's head (and what came with it) holds these rows."""
+        metadata = self.foreign.load()
+        head = head_of(metadata, branch)
+        assert head is not None
+        new = []
+        base = None
+        for each in chain_of(metadata, head):
+            if each in self.versions:
+                base = self.versions[each]
+                break
+            new.append(each)
+        was = base.was if base else frozenset()
+        if published is None:
+            published = base.published if base else frozenset()
+        for each in reversed(new):
+            was |= {e.path for e in self.foreign.live(each, metadata) if e.is_data}
+            self.versions[each] = Version(frozenset(rows), published, was)
+
+    def note_staged(self, branch: str, rows: Sequence[Row], keys: Iterable[int], dead=()) -> None:
+        """The head of a staging branch was just staged."""
+        metadata = self.foreign.load()
+        snapshot = snapshots_of(metadata)[self.head(branch)]
+        live = self.foreign.live(snapshot["snapshot-id"], metadata)
+        own = {e.path for e in live if e.is_data and e.snapshot_id == snapshot["snapshot-id"]}
+        adds: dict[str, list[Row]] = {path: [] for path in own}
+        found = {row.values: row for row in self.foreign.rows(branch)}
+        for row in rows:
+            at = found[row]
+            adds[at.path].append(row)
+            self.origin[row] = (at.path, at.position)
+        change = Staged(
+            snapshot_id=snapshot["snapshot-id"],
+            adds={path: tuple(added) for path, added in adds.items()},
+            keys=frozenset(keys),
+            dead=tuple(dead),
+            next_row_id=snapshot["first-row-id"] + snapshot["added-rows"],
+        )
+        self.staged[branch].append(change)
+        parent = snapshot.get("parent-snapshot-id")
+        before = self.versions[parent]
+        gone = {row.values for row in change.dead}
+        left = {r for r in before.rows if r[0] not in change.keys and r not in gone}
+        self.note(branch, left | set(rows), before.published | {change.snapshot_id})
+
+    def expected(self, staging: str, batch: Sequence[Staged]) -> Expected:
+        """The target's rows once `batch` is published."""
+        target = TARGETS[staging]
+        version = self.version(target)
+        at_target = {row.values: row for row in self.foreign.rows(target)}
+        done = {
+            path
+            for each in self.staged[staging]
+            if each.snapshot_id in version.published
+            for path in each.adds
+        }
+        place: dict[object, int] = {}
+        for order, each in enumerate(batch, 1):
+            for path in each.adds:
+                place.setdefault(path, 0 if path in done else order)
+        alive = {row: self._place(row, place) for row in at_target}
+        unsure: set[Row] = set()
+        added: set[str] = set()
+        for order, each in enumerate(batch, 1):
+            for row in [r for r, o in alive.items() if r[0] in each.keys and o < order]:
+                del alive[row]
+            for dead in each.dead:
+                self._kill(alive, unsure, at_target, each, order, dead, added)
+            for path, rows in each.adds.items():
+                if path in version.was or path in added:
+                    continue
+                if path in done:
+                    unsure.update(rows)
+                    continue
+                added.add(path)
+                alive.update(dict.fromkeys(rows, order))
+        return Expected(set(alive) - unsure, unsure)
+
+    def _place(self, row: Row, place: dict[object, int]) -> int:
+        origin = self.origin.get(row)
+        return place.get(origin[0], 0) if isinstance(origin, tuple) else 0
+
+    def _kill(self, alive, unsure, at_target, each: Staged, order: int, dead: LiveRow, added):
+        """The row that a staged position means; where its id is lost, newer rows of its key."""
+        origin = self.came_from(dead.values)
+        same = [r for r, o in alive.items() if self.came_from(r) == origin and o <= order]
+        known = [
+            r
+            for r in same
+            if r not in at_target
+            or (at_target[r].path, at_target[r].position) == (dead.path, dead.position)
+            or at_target[r].row_id == dead.row_id
+        ]
+        newer = [
+            r
+            for r, o in alive.items()
+            if r in at_target
+            and r[0] == dead.values[0]
+            and at_target[r].row_id >= each.next_row_id
+            and o < order
+        ]
+        for row in known:
+            del alive[row]
+        if known:
+            return
+        for row in same:
+            if row in self.relabelled and row not in newer:
+                unsure.add(row)  # it lost its id before its delete was staged
+            else:
+                del alive[row]
+        for row in newer:
+            if row in alive and not same:
+                del alive[row]
+            elif row in alive:
+                unsure.add(row)
+
+    def may_refuse(self, staging: str, batch: Sequence[Staged]) -> bool:
+        if self.foreign_expired:
+            return True
+        target = TARGETS[staging]
+        version = self.version(target)
+        live = {e.path for e in self.foreign.live(self.head(target)) if e.is_data}
+        left = {p for each in batch for p in each.adds if p in version.was and p not in live}
+        lost = {o[0] for o in map(self.origin.get, self.relabelled) if isinstance(o, tuple)}
+        return bool(left if self.has_expired else left & lost)
+
+    # -- icefold -----------------------------------------------------------------------------------
+
+    def append(self, rng: random.Random) -> None:
+        rows = self.fresh(self.draw(rng), rng)
+        before = self.version("main").rows if self.versions else frozenset()
+        self.table.append(as_table(rows))
+        self.note("main", before | set(rows))
+
+    def stage(self, rng: random.Random, branch: str = "staging") -> None:
+        rows = self.fresh(self.draw(rng, 0), rng)
+        gone = self.draw(rng, 0 if rows else 1)
+        deletes = pa.table({"id": pa.array(gone, pa.int64())})
+        self.table.stage(upserts=as_table(rows), deletes=deletes, branch=branch)
+        self.note_staged(branch, rows, {row[0] for row in rows} | set(gone))
+
+    def stage_cdc(self, rng: random.Random) -> None:
+        self.stage(rng, "cdc")
+
+    def stage_append(self, rng: random.Random) -> None:
+        rows = self.fresh(self.draw(rng), rng)
+        self.table.append(as_table(rows), branch="staging")
+        self.note_staged("staging", rows, ())
+
+    def resolve(self, rng: random.Random) -> None:
+        self.publish("staging", rng.choice([None, None, 1, 2]))
+
+    def resolve_cdc(self, rng: random.Random) -> None:
+        self.publish("cdc", rng.choice([None, 1]))
+
+    def publish(self, staging: str, limit: int | None = None) -> None:
+        target, waiting = TARGETS[staging], self.pending(staging)
+        batch = waiting[:limit]
+        may_refuse = self.may_refuse(staging, batch)
+        wanted, whole = self.expected(staging, batch), self.expected(staging, waiting)
+        before = self.version(target)
+        ids = {row.values: row.row_id for row in self.foreign.rows(target)}
+        try:
+            report = self._resolve(staging, limit)
+        except TableError as error:
+            self.counts["refused"] += 1
+            text = str(error)
+            assert may_refuse, f"resolve refused: {text}"
+            assert "\n" not in text, text
+            if "--from-staging-state" not in text:
+                raise Stranded(text) from None
+            self.counts["from staging state"] += 1
+            self._resolve_state(staging)
+            batch, wanted = waiting, whole
+        else:
+            if not self.has_expired:
+                assert report.staged_snapshots >= len(batch), (report, len(batch))
+        rows = self.foreign.rows(target)
+        found = {row.values for row in rows}
+        check_equal(found - wanted.unsure, wanted.rows - wanted.unsure, f"{target} after a publish")
+        self._check_files_once(target)
+        self.counts["unsure"] += len(wanted.unsure)
+        moved = {r.values for r in rows if r.row_id != ids.get(r.values, r.row_id)}
+        assert not moved, f"a publish gave other row ids to {moved}"
+        live = self.foreign.live(self.head(target))
+        left = [entry.path for entry in live if entry.file["content"] == 2]
+        assert not left, f"equality deletes are live on {target} after a publish: {left}"
+        done = before.published | {each.snapshot_id for each in batch}
+        self.versions.pop(self.head(target), None)
+        self.note(target, found, done)
+        self.counts["published"] += len(batch)
+
+    def _resolve(self, staging: str, limit: int | None):
+        target = TARGETS[staging]
+        return resolve(self.table, staging=staging, target=target, limit=limit, lock=self.lock)
+
+    def _resolve_state(self, staging: str) -> None:
+        try:
+            resolve(
+                self.table,
+                staging=staging,
+                target=TARGETS[staging],
+                lock=self.lock,
+                from_staging_state=True,
+            )
+        except TableError as error:
+            raise Stranded(str(error)) from None
+
+    def resolve_beside_others(self, rng: random.Random) -> None:
+        """Another tool commits to main inside the cycle."""
+        if not self.pending("staging"):
+            raise Skipped
+        act = rng.choice([self.f_append, self.f_compact, self.f_compact_without_ids, self.f_pick,
+                          self.compact_elsewhere, self.f_delete])  # fmt: skip
+        batch = self.pending("staging")
+        refusal = self.may_refuse("staging", batch)
+        point = rng.choice(IN_THE_CYCLE)
+        held: list[Expected] = []
+
+        rows = self.version("main").rows
+
+        def others() -> None:
+            if self.head("main") not in self.versions:
+                self.note("main", rows)  # its equality deletes were converted in place before
+            try:
+                act(rng)
+            except Skipped:
+                self.counts["skipped inside"] += 1
+            done = self.version("main").published  # a pick may have been a fast-forward
+            left = [each for each in batch if each.snapshot_id not in done]
+            held.append(self.expected("staging", left))
+
+        interrupt(self.table, point, others)
+        try:
+            self._publish_inside(batch, held, refusal)
+        finally:
+            self.table.environment.runtime.fail_points.armed.clear()
+
+    def _publish_inside(self, batch, held: list[Expected], refusal: bool) -> None:
+        try:
+            self._resolve("staging", None)
+        except TableError as error:
+            if refusal or self.may_refuse("staging", batch):
+                raise Stranded(str(error)) from None
+            raise AssertionError(f"resolve refused: {error}") from error
+        wanted = held[0] if held else self.expected("staging", batch)
+        found = {row.values for row in self.foreign.rows("main")}
+        check_equal(found - wanted.unsure, wanted.rows - wanted.unsure, "main after a publish")
+        metadata = self.foreign.load()
+        known = next(e for e in chain_of(metadata, self.head("main")) if e in self.versions)
+        done = self.versions[known].published | {each.snapshot_id for each in batch}
+        self.note("main", found, done)
+        self.counts["published"] += len(batch)
+
+    def compact_elsewhere(self, rng: random.Random) -> None:
+        self._compact(self.opened().load_table("t.rows"))
+
+    def compact(self, rng: random.Random) -> None:
+        self._compact(self.table)
+
+    def _compact(self, table: Table) -> None:
+        before = {row.values: row.row_id for row in self.foreign.rows("main")}
+        rows = self.version("main").rows
+        compact(table, COMPACTION, lock=self.lock)
+        self.note("main", rows)
+        after = {row.values: row.row_id for row in self.foreign.rows("main")}
+        assert after == before, "compaction changed rows or their ids"
+
+    def delete(self, rng: random.Random) -> None:
+        below, mode = rng.choice(KEYS), rng.choice(["merge-on-read", "copy-on-write"])
+        rows = self.version("main").rows
+        left = {r for r in rows if not (r[0] < below and r[1] == "eu")}
+        self.table.delete(f"id < {below} and region = 'eu'", mode=mode)
+        if self.head("main") not in self.versions:
+            self.note("main", left)
+
+    def update(self, rng: random.Random) -> None:
+        key, mode = rng.choice(KEYS), rng.choice(["merge-on-read", "copy-on-write"])
+        self.amount += 1
+        more = self.amount * 1_000_000
+        before = {row.values: row.row_id for row in self.foreign.rows("main")}
+        rows = self.version("main").rows
+        moved = {r: (key, "up", r[2] + more) for r in rows if r[0] == key}
+        assignments = {"region": "'up'", "amount": f"amount + {more}"}
+        self.table.update(assignments, f"id = {key}", mode=mode)
+        for old, new in moved.items():
+            self.origin[new] = self.came_from(old)
+            if old in self.relabelled:
+                self.relabelled.add(new)
+        if self.head("main") not in self.versions:
+            self.note("main", (rows - moved.keys()) | set(moved.values()))
+        after = {row.values: row.row_id for row in self.foreign.rows("main")}
+        assert after == {moved.get(row, row): row_id for row, row_id in before.items()}
+
+    def roll_back(self, rng: random.Random) -> None:
+        if self.expires:
+            raise Skipped
+        metadata = self.foreign.load()
+        back = list(chain_of(metadata, head_of(metadata, "main")))[1:5]
+        goal = self.one_of(rng, back)
+        if rng.random() < 0.5:
+            self.table.refs.rollback(snapshot_id=goal)
+        else:
+            self.foreign.set_branch("main", goal)
+
+    def fast_forward(self, rng: random.Random) -> None:
+        metadata = self.foreign.load()
+        head = self.head("main")
+        chain = list(chain_of(metadata, self.head("staging")))
+        if head not in chain:
+            raise Skipped
+        goal = self.one_of(rng, chain[: chain.index(head)])
+        if self._files_twice(goal):
+            raise Skipped  # whoever moves main there puts the file there twice himself
+        if rng.random() < 0.5:
+            self.table.refs.fast_forward("main", to=goal)
+        else:
+            self.foreign.set_branch("main", goal)
+
+    def cherry_pick(self, rng: random.Random) -> None:
+        before = self.version("main")
+        picked = self.one_of(rng, self._pickable(before))
+        try:
+            new = self.table.refs.cherry_pick(snapshot_id=picked.snapshot_id)
+        except TableError:
+            raise Skipped from None
+        self._note_pick(before, picked, new)
+
+    def _pickable(self, version: Version) -> list[Staged]:
+        """Without vectors, which only a fast-forward can pick; and nothing that main has had."""
+        halves = {path for each in self.staged["staging"] if each.dead for path in each.adds}
+        waiting = [each for each in self.pending("staging") if not each.dead]
+        return [each for each in waiting if (version.was | halves).isdisjoint(each.adds)]
+
+    def _note_pick(self, before: Version, picked: Staged, new: int) -> None:
+        if new in self.versions:
+            return  # it was a fast-forward
+        left = {r for r in before.rows if r[0] not in picked.keys}
+        self.note("main", left.union(*picked.adds.values()))
+
+    def expire(self, rng: random.Random) -> None:
+        if not self.expires:
+            raise Skipped
+        expire(self.table, ExpireOptions(policy=EVERYTHING), lock=self.lock)
+        self.has_expired = True
+
+    def remove_orphans(self, rng: random.Random) -> None:
+        options = RemoveOrphansOptions(older_than_ms=1, older_than_min_ms=0)
+        remove_orphans(self.table, options, lock=self.lock)
+
+    # -- the other tool ----------------------------------------------------------------------------
+
+    def f_append(self, rng: random.Random) -> None:
+        rows = self.fresh(self.draw(rng), rng)
+        before = self.version("main").rows
+        self.foreign.append(rows)
+        self.note("main", before | set(rows))
+
+    def f_stage(self, rng: random.Random, branch: str = "staging") -> None:
+        rows = self.fresh(self.draw(rng, 0), rng)
+        keys = {row[0] for row in rows} | set(self.draw(rng, 0 if rows else 1))
+        add = [*self.foreign.data_files(rows), *self.foreign.key_deletes([(k,) for k in keys])]
+        self.foreign.commit(branch, "overwrite", add=add)
+        self.note_staged(branch, rows, keys)
+
+    def f_stage_cdc(self, rng: random.Random) -> None:
+        self.f_stage(rng, "cdc")
+
+    def f_stage_append(self, rng: random.Random) -> None:
+        rows = self.fresh(self.draw(rng), rng)
+        self.foreign.append(rows, branch="staging")
+        self.note_staged("staging", rows, ())
+
+    def f_stage_vector(self, rng: random.Random) -> None:
+        branch = rng.choice(["staging", "staging", "cdc"])
+        rows = self._staged_rows(branch)
+        if not rows:
+            raise Skipped
+        dead = rng.sample(rows, rng.randint(1, min(2, len(rows))))
+        self.foreign.delete_rows(branch, dead)
+        self.note_staged(branch, [], (), dead)
+
+    def f_stage_update(self, rng: random.Random) -> None:
+        old = self.one_of(rng, self._staged_rows("staging"))
+        [new] = self.fresh([old.values[0]], rng)
+        self.foreign.update_rows("staging", [(old, new)])
+        self.note_staged("staging", [new], (), [old])
+
+    def _staged_rows(self, branch: str) -> list[LiveRow]:
+        """Rows in files that are there once: positions of the others mean nothing."""
+        rows = self.foreign.rows(branch)
+        files = Counter(e.path for e in self.foreign.live(self.head(branch)) if e.is_data)
+        return [row for row in rows if files[row.path] == 1]
+
+    def f_stage_again(self, rng: random.Random) -> None:
+        """A writer that retries names the file of an earlier commit, and is right about neither."""
+        before = self.pending("staging")
+        first = self.one_of(rng, [each for each in before if each.adds])
+        head = self.head("staging")
+        live = {e.path: e for e in self.foreign.live(head) if e.path in first.adds}
+        if not live:
+            raise Skipped
+        self.foreign.add_path("staging", live[self.one_of(rng, sorted(live))])
+        metadata = self.foreign.load()
+        snapshot = snapshots_of(metadata)[self.head("staging")]
+        path = next(
+            e.path
+            for e in self.foreign.live(snapshot["snapshot-id"])
+            if e.snapshot_id == snapshot["snapshot-id"]
+        )
+        self.staged["staging"].append(
+            Staged(snapshot["snapshot-id"], {path: first.adds[path]}, frozenset(), (),
+                   snapshot["first-row-id"] + snapshot["added-rows"])
+        )  # fmt: skip
+        # What staging's readers see of a file that is there twice is nobody's promise.
+        old = self.versions[head]
+        self.note("staging", old.rows, old.published | {snapshot["snapshot-id"]})
+        self.doubled = True
+
+    def f_compact(self, rng: random.Random) -> None:
+        rows = self.version("main").rows
+        if self.foreign.rewrite(keep_row_ids=True) is not None:
+            self.note("main", rows)
+
+    def f_compact_without_ids(self, rng: random.Random) -> None:
+        rows = self.version("main").rows
+        if self.foreign.rewrite(keep_row_ids=False) is not None:
+            self.relabelled |= rows
+            self.note("main", rows)
+
+    def f_delete(self, rng: random.Random) -> None:
+        row = self.one_of(rng, self.foreign.rows("main"))
+        rows = self.version("main").rows - {row.values}
+        if rng.random() < 0.5:
+            self.foreign.delete_rows("main", [row])
+        else:
+            self.foreign.rewrite(keep_row_ids=True, without=lambda each: each.values == row.values)
+        self.note("main", rows)
+
+    def f_pick(self, rng: random.Random) -> None:
+        before = self.version("main")
+        picked = self.one_of(rng, self._pickable(before))
+        new = self.foreign.cherry_pick(picked.snapshot_id)
+        if new is None:
+            raise Skipped
+        self._note_pick(before, picked, new)
+
+    def f_add_path(self, rng: random.Random) -> None:
+        # Half of an UPDATE (its rows without its vector) would give row ids twice.
+        version = self.version("main")
+        halves = {path for each in self.staged["staging"] if each.dead for path in each.adds}
+        waiting = [(path, each) for each in self.pending("staging") for path in sorted(each.adds)]
+        free = [pair for pair in waiting if pair[0] not in version.was | halves]
+        path, picked = self.one_of(rng, free)
+        live = {e.path: e for e in self.foreign.live(self.head("staging"))}
+        if path not in live:
+            raise Skipped
+        self.foreign.add_path("main", live[path])
+        self.note("main", version.rows | set(picked.adds[path]))
+
+    def f_age_refs(self, rng: random.Random) -> None:
+        if not self.expires:
+            raise Skipped
+        self.foreign.set_properties({"history.expire.max-ref-age-ms": "1"})
+
+    def f_expire(self, rng: random.Random) -> None:
+        if not self.expires:
+            raise Skipped
+        self.foreign.expire(older_than_ms=self.foreign.clock(), retain_last=1)
+        self.has_expired = self.foreign_expired = True
+
+    # -- running -----------------------------------------------------------------------------------
+
+    def step(self, name: str, number: int) -> None:
+        """One step, then the invariants."""
+        try:
+            getattr(self, name)(random.Random(number))
+        except Skipped:
+            self.counts["skipped"] += 1
+            return
+        self.table.refresh()
+        self.counts[name] += 1
+        self.check()
+
+    def check(self) -> None:
+        metadata = self.foreign.load()
+        for branch in ("main", "audit", "staging", "cdc"):
+            head = head_of(metadata, branch)
+            assert head is not None, f"branch {branch} is gone"
+            live = self.foreign.live(head, metadata)
+            twice = [p for p, n in Counter(e.path for e in live if e.is_data).items() if n > 1]
+            if branch in ("staging", "cdc"):
+                # A writer of staging may have named a file twice; and a trimmed one is the target.
+                if not self.doubled:
+                    assert not twice, f"a data file is live twice on {branch}: {twice}"
+                    rows = {row.values for row in self.foreign.rows(branch)}
+                    check_equal(rows, self.version(branch).rows, branch)
+                continue
+            assert not twice, f"a data file is live twice on {branch}: {twice}"
+            rows = self.foreign.rows(branch)
+            check_equal({row.values for row in rows}, self.version(branch).rows, branch)
+            assert len({row.values for row in rows}) == len(rows), f"rows twice on {branch}"
+            ids = Counter(row.row_id for row in rows)
+            assert max(ids.values(), default=1) == 1, f"row ids twice on {branch}"
+            if branch == "main" and not any(e.file["content"] == 2 for e in live):
+                self.judge(self.version("main").rows)
+
+    def _files_twice(self, snapshot_id: int) -> list[str]:
+        live = self.foreign.live(snapshot_id)
+        return [p for p, n in Counter(e.path for e in live if e.is_data).items() if n > 1]
+
+    def _check_files_once(self, branch: str) -> None:
+        twice = self._files_twice(self.head(branch))
+        assert not twice, f"a data file is live twice on {branch}: {twice}"
+
+    def judge(self, rows: frozenset[Row]) -> None:
+        path = self.foreign.location().removeprefix("file://")
+        scan = f"SELECT id, region, amount FROM iceberg_scan('{path}')"
+        check_counts(Counter(duckdb_connection().sql(scan).fetchall()), Counter(rows), "DuckDB")
+
+    def finish(self) -> None:
+        """At the end everything staged is published, once."""
+        for staging in ("staging", "cdc"):
+            self.publish(staging)
+            self.check()
+            assert not self.pending(staging)
+            assert self._resolve(staging, None).staged_snapshots == 0
+            self.check()
+        assert verify(self.table).report.is_sound
+
+
+STEPS: dict[str, int] = {
+    "append": 2, "stage": 6, "stage_cdc": 2, "stage_append": 2, "resolve": 6, "resolve_cdc": 2,
+    "resolve_beside_others": 2, "compact": 3, "delete": 2, "update": 3, "roll_back": 2,
+    "fast_forward": 2, "cherry_pick": 2, "expire": 2, "remove_orphans": 1, "f_append": 2,
+    "f_stage": 2, "f_stage_cdc": 2, "f_stage_append": 2, "f_stage_vector": 5, "f_stage_update": 3,
+    "f_stage_again": 1, "f_compact": 2, "f_compact_without_ids": 1, "f_delete": 2, "f_pick": 2,
+    "f_add_path": 2, "f_age_refs": 1, "f_expire": 1,
+}  # fmt: skip
+
+
+def steps_of(seed: int, count: int, without: Iterable[str] = ()) -> list[Step]:
+    """The history of a seed."""
+    rng = random.Random(seed)
+    names = [name for name in STEPS if name not in set(without)]
+    weights = [STEPS[name] for name in names]
+    return [(name, rng.randrange(1 << 30)) for name in rng.choices(names, weights, k=count)]
+
+
+def run(seed: int, steps: Sequence[Step]) -> Counter[str]:
+    """Run a history; what it did. AssertionError, or what the product raised: it failed."""
+    partition_by = () if seed % 3 else ("bucket(2, id)",)
+    history = History(partition_by, expires=seed % 2 == 0)
+    try:
+        for name, number in steps:
+            history.step(name, number)
+        history.finish()
+    except Stranded:
+        history.counts["stranded"] += 1
+    finally:
+        history.close()
+    return history.counts
+
+
+def failure_of(seed: int, steps: Sequence[Step]) -> BaseException | None:
+    """What went wrong, if something did."""
+    try:
+        run(seed, steps)
+    except Exception as error:
+        return error
+    return None
+
+
+def shrink(seed: int, steps: Sequence[Step], runs_max: int = 60) -> list[Step]:
+    """The same failure (its first words) with fewer steps, as far as `runs_max` runs get."""
+    wanted = first_words(failure_of(seed, steps))
+    left, size, runs = list(steps), max(len(steps) // 2, 1), 0
+    while runs < runs_max:
+        at = 0
+        while at < len(left) and runs < runs_max:
+            fewer = left[:at] + left[at + size :]
+            runs += 1
+            if first_words(failure_of(seed, fewer)) == wanted:
+                left = fewer
+            else:
+                at += size
+        if size == 1:
+            break
+        size = max(size // 2, 1)
+    return left
+
+
+def first_words(error: BaseException | None) -> str:
+    """What kind of failure it is."""
+    return "" if error is None else " ".join(f"{type(error).__name__} {error}".split()[:4])
+
+
+def as_table(rows: Sequence[Row]) -> pa.Table:
+    columns = list(zip(*rows, strict=True)) or [(), (), ()]
+    return pa.table(dict(zip(SCHEMA.names, map(list, columns), strict=True)), schema=SCHEMA)
+
+
+def check_equal(found: set[Row], wanted: Iterable[Row], where: str) -> None:
+    check_counts(Counter(found), Counter(wanted), where)
+
+
+def check_counts(found: Counter[Row], wanted: Counter[Row], where: str) -> None:
+    missing, extra = wanted - found, found - wanted
+    assert not missing, f"{where}: missing {dict(missing)}, too many {dict(extra)}"
+    assert not extra, f"{where}: too many {dict(extra)}"
