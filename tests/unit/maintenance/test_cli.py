@@ -109,6 +109,10 @@ def test_resolve_in_batches_keeps_the_rest_waiting(orders):
     assert json.loads(orders.ok("status", "--json"))[0]["backlog_snapshots"] == 1
 
 
+def test_table_that_was_never_staged_on_has_nothing_to_resolve(orders):
+    assert "nothing to resolve" in orders.ok("resolve", "shop.orders")
+
+
 def test_nothing_to_resolve_is_success(orders):
     ingest(orders)
     orders.ok("resolve", "shop.orders")
@@ -162,7 +166,6 @@ BAD = {
         "transform",
     ),
     "existing table": (CREATE, "exists"),
-    "no staging": (["resolve", "shop.orders"], "no staging branch"),
     "unknown staging": (["resolve", "shop.orders", "--staging", "nope"], "no staging branch"),
     "staging is the target": (
         ["ingest", "shop.orders", "EVENTS", "--branch", "main"],
