@@ -7,7 +7,9 @@ missing, the tests say so and are skipped.
 
 from __future__ import annotations
 
+import base64
 import functools
+import itertools
 import json
 import os
 import shutil
@@ -16,9 +18,12 @@ import tempfile
 import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyspark
 import pytest
 from py4j.java_gateway import GatewayParameters, JavaGateway, JVMView
@@ -30,7 +35,9 @@ from tests.support.rest_catalog import rest_server
 TRINO = "483"
 JAVA_MIN = 25
 CATALOG = "rest"
+_READS = "reads"  # the schema of tables known for one query
 _CACHE = Path(__file__).resolve().parents[2] / ".cache" / "trino"
+_numbers = itertools.count()
 # Its class path is made for one plugin per class loader: two loggers in one are refused.
 _POM = f"""\
 <project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>
@@ -56,9 +63,40 @@ class Trino:
 
     uri: str
 
+    def read(
+        self, metadata_location: str, schema: pa.Schema, branch: str | None = None
+    ) -> pa.Table:
+        """Columns of the table that a metadata file describes."""
+        folder, _, file = metadata_location.rpartition("/metadata/")
+        name = f"t{next(_numbers)}"
+        self.query(f"CREATE SCHEMA IF NOT EXISTS {CATALOG}.{_READS}")
+        self.query(
+            f"CALL {CATALOG}.system.register_table(schema_name => '{_READS}', "
+            f"table_name => '{name}', table_location => '{folder}', "
+            f"metadata_file_name => '{file}')"
+        )
+        columns = ", ".join(f'"{column}"' for column in schema.names)
+        version = f" FOR VERSION AS OF '{branch}'" if branch else ""
+        try:
+            rows = self.query(f"SELECT {columns} FROM {CATALOG}.{_READS}.{name}{version}")
+        finally:
+            self.query(f"CALL {CATALOG}.system.unregister_table('{_READS}', '{name}')")
+        values = zip(*rows, strict=True) if rows else [[]] * len(schema)
+        return pa.table(
+            [
+                pa.array([_value(each, field.type) for each in column], field.type)
+                for field, column in zip(schema, values, strict=True)
+            ],
+            schema=schema,
+        )
+
     def query(self, text: str) -> list[tuple[Any, ...]]:
         """Rows of a statement; `TrinoError` when it is refused."""
-        headers = {"X-Trino-User": "tests", "X-Trino-Time-Zone": "UTC"}
+        headers = {
+            "X-Trino-User": "tests",
+            "X-Trino-Time-Zone": "UTC",
+            "X-Trino-Client-Capabilities": "PARAMETRIC_DATETIME",  # else milliseconds
+        }
         answer = _fetch(f"{self.uri}/v1/statement", data=text.encode(), headers=headers)
         rows: list[tuple[Any, ...]] = []
         while True:
@@ -136,6 +174,7 @@ def _catalog_properties(uri: str) -> Mapping[str, str]:
     return {
         "iceberg.catalog.type": "rest",
         "iceberg.rest-catalog.uri": uri,
+        "iceberg.register-table-procedure.enabled": "true",
         "fs.local.enabled": "true",
         "local.location": "/",
         "parquet.experimental.vectorized-decoding.enabled": "false",
@@ -218,6 +257,28 @@ def _class_path(maven: str) -> str | None:
         found.write_text(found.read_text().strip())
         found.replace(kept)
     return kept.read_text()
+
+
+def _value(value: Any, wanted: pa.DataType) -> Any:
+    """A value of Trino's JSON as Arrow takes it."""
+    if value is None:
+        return None
+    if pa.types.is_floating(wanted) or pa.types.is_decimal(wanted):
+        return (float if pa.types.is_floating(wanted) else Decimal)(value)
+    if pa.types.is_date(wanted):
+        return date.fromisoformat(value)
+    if pa.types.is_timestamp(wanted):
+        moment = datetime.fromisoformat(value.removesuffix(" UTC"))
+        return moment if wanted.tz is None else moment.replace(tzinfo=UTC)
+    if pa.types.is_binary(wanted):
+        return base64.b64decode(value)
+    if pa.types.is_struct(wanted):
+        return {f.name: _value(v, f.type) for f, v in zip(wanted, value, strict=True)}
+    if pa.types.is_list(wanted):
+        return [_value(each, wanted.value_type) for each in value]
+    if pa.types.is_map(wanted):
+        return [(key, _value(each, wanted.item_type)) for key, each in value.items()]
+    return value
 
 
 def _fetch(
