@@ -61,7 +61,6 @@ def test_a_staged_vector_whose_row_java_has_updated_on_main(backlog, shared) -> 
 
 
 def test_rows_that_java_deletes_by_copy_on_write_under_staged_vectors(backlog, shared) -> None:
-    shared.sql("ALTER TABLE T SET TBLPROPERTIES ('write.delete.mode'='merge-on-read')")
     backlog.staged_by_java("DELETE FROM T.branch_staging WHERE id IN (5, 14)", deletes=[5, 14])
     shared.sql("ALTER TABLE T SET TBLPROPERTIES ('write.delete.mode'='copy-on-write')")
     shared.sql("DELETE FROM T WHERE id IN (8, 17)")
@@ -103,6 +102,22 @@ def test_java_refuses_to_cherry_pick_a_row_delta(backlog, shared) -> None:
     with pytest.raises(JavaIcebergError, match="not append, dynamic overwrite, or fast-forward"):
         shared.call("cherrypick_snapshot", snapshot_id=str(staged))
     backlog.resolve()
+
+
+def test_a_row_delta_that_java_cherry_picks_by_fast_forward(shared) -> None:
+    """It may, while `main` is the parent of the staged snapshot."""
+    made = Backlog.create(shared)
+    made.resolve()
+    shared.sql("ALTER TABLE T DROP BRANCH staging")
+    made.table.refresh()
+    picked = made.stage(upserts=[(3, "EU", "picked")], deletes=[5])
+    made.stage(upserts=[(5, "EU", "later")], deletes=[6])
+    shared.call("cherrypick_snapshot", snapshot_id=str(picked))
+    assert made.head("main") == picked
+    made.main[3] = (3, "EU", "picked")
+    del made.main[5]
+    made.check()
+    made.resolve()
 
 
 def test_rows_that_java_cherry_picked_from_staging_come_once(backlog, shared) -> None:

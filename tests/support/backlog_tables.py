@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from resolver import resolve
 from resolver.report import ResolveReport
 from tableformat import Table
+from tests.support.interop_engines import check_rows
 from tests.support.interop_java_tables import MERGE_ON_READ, Rows, SharedTable, rows_of
 
 Row = tuple[int, str | None, str | None]
@@ -91,10 +93,9 @@ class Backlog:
 
     def check(self) -> None:
         """`main` is the model for both tools."""
-        assert self.shared.rows() == sorted(self.main.values())
-        live = "SELECT file_path FROM T.data_files"
-        paths = self.shared.query(live)
-        assert len(paths) == len(set(paths))
-        ids = [row_id for _, row_id, _ in self.shared.lineage()]
-        assert len(ids) == len(set(ids))
+        check_rows(Counter(self.main.values()), Counter(self.shared.rows()))
+        paths = Counter(self.shared.query("SELECT file_path FROM T.data_files"))
+        assert max(paths.values()) == 1, f"a file is there twice: {paths}"
+        row_ids = Counter(row_id for _, row_id, _ in self.shared.lineage())
+        assert max(row_ids.values()) == 1, f"a row id is there twice: {row_ids}"
 
