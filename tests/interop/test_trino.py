@@ -91,7 +91,7 @@ def test_files_that_trino_compacts_under_a_backlog(server, catalog) -> None:
     assert _both(server, table, name) == sorted(model.values())
 
 
-def test_a_column_added_after_vectors(server, catalog) -> None:
+def test_a_column_renamed_after_vectors(server, catalog) -> None:
     name = "shop.evolved"
     table = catalog.create_table(name, rows_of().schema, primary_key=["id"])
     table.append(rows_of(*BASE))
