@@ -8,8 +8,8 @@ after the other, and each of its statements that fails is counted and not repeat
 changed by both. The peers:
 
 - `resolver`: stages 200 upserts, resolves them, pauses.
-- `java`: another Spark session updates a range of 200 rows, pauses; a failed statement is lost. This is
-  Iceberg's own behaviour, without icefold.
+- `java`: another Spark session updates a range of 200 rows, pauses; a failed statement is lost.
+  This is Iceberg's own behaviour, without icefold.
 
 The layouts:
 
@@ -231,15 +231,21 @@ def main() -> None:
     parser.add_argument("--pauses", type=_numbers, default=[0.0, 1.0, 3.0])
     parser.add_argument("--peers", type=_words, default=["resolver", "java"])
     parser.add_argument("--layouts", type=_words, default=["clustered", "spread", "partitioned"])
-    parser.add_argument(
-        "--isolation", choices=["serializable", "snapshot"], default="serializable"
-    )
+    parser.add_argument("--isolation", choices=["serializable", "snapshot"], default="serializable")
     options = parser.parse_args()
     settings = [
         Setting(*each) for each in itertools.product(options.peers, options.layouts, options.pauses)
     ]
     grid = Grid(title=f"Java UPDATEs, {options.isolation}, {options.seconds:g} s each")
-    for name in ("beside", "layout", "pause", "failed / tried", "median", "peer published / tried", "why"):
+    for name in (
+        "beside",
+        "layout",
+        "pause",
+        "failed / tried",
+        "median",
+        "peer published / tried",
+        "why",
+    ):
         grid.add_column(name)
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench(Path(folder), options)

@@ -323,9 +323,7 @@ def _dump(value: Any) -> bytes:
         raise InvalidInputError("a text cannot be stored as UTF-8", text=repr(wrong)) from error
 
 
-def _explained(
-    error: Exception, location: str, raw: Mapping[str, Any] | None = None
-) -> TableError:
+def _explained(error: Exception, location: str, raw: Mapping[str, Any] | None = None) -> TableError:
     reason = _first_reason(error)
     if any(text in reason for text in _UNSUPPORTED_TEXTS):
         named = None if raw is None else unknown_type(raw)

@@ -9,7 +9,7 @@ from resolver import resolve
 from tableformat.commit.evolution import update_schema
 from tests.support.interop_java_tables import rows_of
 from tests.support.rest_catalog import rest_server
-from tests.support.trino import CATALOG, TRINO, Trino, TrinoError, trino
+from tests.support.trino import CATALOG, Trino, TrinoError, trino
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
@@ -104,8 +104,6 @@ def test_a_column_renamed_after_vectors(server, catalog) -> None:
     assert sorted(found) == [row for row in BASE if row[0] != 2]
     with pytest.raises(TrinoError, match="v"):
         server.query(f"SELECT v FROM {CATALOG}.{name}")
-
-
 
 
 def _both(server: Trino, table: tf.Table, name: str) -> list[tuple]:

@@ -98,4 +98,3 @@ class Backlog:
         assert max(paths.values()) == 1, f"a file is there twice: {paths}"
         row_ids = Counter(row_id for _, row_id, _ in self.shared.lineage())
         assert max(row_ids.values()) == 1, f"a row id is there twice: {row_ids}"
-
