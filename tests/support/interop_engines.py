@@ -224,7 +224,7 @@ ENGINES = (
     Engine("icefold", _icefold, lineage=True),
     Engine("java", _java, lineage=True),
     Engine("java-row-by-row", _java_row_by_row, lineage=True),
-    Engine("trino", _trino),
+    Engine("trino", _trino, lineage=True),
     Engine("duckdb", _duckdb, lineage=True),
     Engine("datafusion", _datafusion),
     Engine("polars", _polars_planned_by("plugin"), _NO_EQUALITY, checks_vectors=False),

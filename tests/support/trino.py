@@ -37,6 +37,10 @@ JAVA_MIN = 25
 CATALOG = "rest"
 _READS = "reads"  # the schema of tables known for one query
 _CACHE = Path(__file__).resolve().parents[2] / ".cache" / "trino"
+_HIDDEN = {
+    "_row_id": "$row_id",
+    "_last_updated_sequence_number": "$last_updated_sequence_number",
+}
 _numbers = itertools.count()
 # Its class path is made for one plugin per class loader: two loggers in one are refused.
 _POM = f"""\
@@ -75,7 +79,7 @@ class Trino:
             f"table_name => '{name}', table_location => '{folder}', "
             f"metadata_file_name => '{file}')"
         )
-        columns = ", ".join(f'"{column}"' for column in schema.names)
+        columns = ", ".join(f'"{_HIDDEN.get(column, column)}"' for column in schema.names)
         version = f" FOR VERSION AS OF '{branch}'" if branch else ""
         try:
             rows = self.query(f"SELECT {columns} FROM {CATALOG}.{_READS}.{name}{version}")
