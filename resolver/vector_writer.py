@@ -40,6 +40,7 @@ class VectorWriter:
             missing,
             location_for=puffin_locations(metadata, runtime.ids),
             placement=dv_placement(metadata.properties),
+            bounds_of=metadata.schema().identifier_field_ids,
         )
         for vector, file in zip(missing, files, strict=True):
             self._written[vector.data_file.file_path] = (vector.positions, file)

@@ -167,6 +167,7 @@ class _Publish:
             vectors,
             location_for=puffin_locations(metadata, environment.runtime.ids),
             placement=dv_placement(metadata.properties),
+            bounds_of=metadata.schema().identifier_field_ids,
         )
         self._vectors = vectors
         self._locations.update(entry.file_path for entry in self._entries)

@@ -7,7 +7,7 @@ What the manifest entry says about it must be what the Puffin footer says.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from threading import Lock
 from typing import Literal
@@ -65,6 +65,7 @@ def write_deletion_vectors(
     *,
     location_for: Callable[[], str],
     placement: Placement,
+    bounds_of: Collection[int] = (),
 ) -> list[DataFile]:
     """Store deletion vectors, and describe each as a delete file to commit.
 
@@ -75,6 +76,9 @@ def write_deletion_vectors(
         location_for: Gives a fresh Puffin location.
         placement: `packed` puts many vectors into one file, `per-file` one into each: some readers
             confuse vectors that share a file.
+        bounds_of: Field ids, those of the key: an entry repeats the bounds that these columns have
+            in its data file. Other writers see by them whose rows a new vector cannot concern; a
+            reader that leaves out the data file by them leaves out the vector, and no other.
 
     Returns:
         The entries in the order of `vectors`, without the empty ones.
@@ -98,7 +102,7 @@ def write_deletion_vectors(
         location = location_for()
         store.put(location, puffin.data)
         entries += [
-            _entry(vector, blob, location, len(puffin.data))
+            _entry(vector, blob, location, len(puffin.data), bounds_of)
             for vector, blob in zip(group, puffin.blobs, strict=True)
         ]
     return entries
@@ -304,7 +308,11 @@ def _blob(vector: DeletionVector) -> Blob:
 
 
 def _entry(
-    vector: DeletionVector, blob: BlobMetadata, location: str, file_size_in_bytes: int
+    vector: DeletionVector,
+    blob: BlobMetadata,
+    location: str,
+    file_size_in_bytes: int,
+    bounds_of: Collection[int],
 ) -> DataFile:
     file = vector.data_file
     # PyIceberg and polars find the data file through these bounds, not by referenced_data_file.
@@ -317,12 +325,16 @@ def _entry(
         partition=file.partition,
         record_count=len(vector.positions),
         file_size_in_bytes=file_size_in_bytes,
-        lower_bounds=path_bound,
-        upper_bounds=path_bound,
+        lower_bounds=path_bound | _chosen(file.lower_bounds, bounds_of),
+        upper_bounds=path_bound | _chosen(file.upper_bounds, bounds_of),
         referenced_data_file=file.file_path,
         content_offset=blob.offset,
         content_size_in_bytes=blob.length,
     )
+
+
+def _chosen(bounds: Mapping[int, bytes] | None, field_ids: Collection[int]) -> dict[int, bytes]:
+    return {each: bounds[each] for each in field_ids if each in bounds} if bounds else {}
 
 
 def _check_entry(dv: DataFile) -> None:

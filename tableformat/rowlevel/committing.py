@@ -72,6 +72,7 @@ def commit_changes(
             files.vectors,
             location_for=puffin_locations(plan.state.metadata, environment.runtime.ids),
             placement=dv_placement(plan.state.metadata.properties),
+            bounds_of=plan.state.metadata.schema().identifier_field_ids,
         )
         written += vectors
         environment.runtime.fail_point("rowlevel.before_commit")

@@ -46,6 +46,7 @@ from tableformat.spec.metadata_models import (
 )
 from tableformat.spec.metadata_rules import check_metadata, check_raw_metadata
 from tableformat.spec.snapshot_json import decode_snapshot
+from tableformat.spec.unknown_types import unknown_type
 
 FORMAT_VERSION_MAX = 3
 PLAIN_SUFFIX = ".metadata.json"
@@ -179,7 +180,7 @@ def metadata_from_json(raw: dict[str, Any], *, location: str) -> TableMetadata:
     except (
         PydanticError, ValidationError, ValueError, TypeError, LookupError, ArithmeticError
     ) as error:  # fmt: skip
-        raise _explained(error, location) from error
+        raise _explained(error, location, raw) from error
     except AttributeError as error:  # models call methods on values of another type
         raise _corrupt("a value has the wrong type", location) from error
     return metadata
@@ -322,9 +323,12 @@ def _dump(value: Any) -> bytes:
         raise InvalidInputError("a text cannot be stored as UTF-8", text=repr(wrong)) from error
 
 
-def _explained(error: Exception, location: str) -> TableError:
+def _explained(error: Exception, location: str, raw: Mapping[str, Any] | None = None) -> TableError:
     reason = _first_reason(error)
     if any(text in reason for text in _UNSUPPORTED_TEXTS):
+        named = None if raw is None else unknown_type(raw)
+        if named is not None:
+            return named.with_context(location=location)
         return UnsupportedError(f"table metadata cannot be read: {reason}", location=location)
     return _corrupt(reason, location)
 

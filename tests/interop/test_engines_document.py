@@ -21,6 +21,7 @@ from tests.support.interop_engines import (
 )
 from tests.support.interop_java_tables import plain_rows
 from tests.support.java_iceberg import ICEBERG, JARS, SPARK, JavaIceberg
+from tests.support.trino import TRINO
 
 pytestmark = pytest.mark.interop
 
@@ -90,6 +91,7 @@ def test_every_snippet_is_run() -> None:
 def test_versions_are_those_tested() -> None:
     assert f"Apache Iceberg {ICEBERG} on Spark {SPARK}" in DOCUMENT
     assert ",".join(JARS) in DOCUMENT
+    assert f"Trino {TRINO}" in DOCUMENT
     groups = (ROOT / "pyproject.toml").read_text()
     for pinned, named in (
         ("duckdb==1.5.5", "DuckDB 1.5.5"),

@@ -5,39 +5,16 @@ Both tools share a catalog (the Apache REST server), so each works on what the o
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
 
 import tableformat as tf
 from resolver import resolve
 from tableformat.commit.evolution import upgrade_format_version
-from tests.support.interop_java_tables import SharedTable, rows_of
-from tests.support.java_iceberg import JavaIceberg
-from tests.support.rest_catalog import RestServer, rest_server
+from tests.support.interop_java_tables import rows_of
 
 pytestmark = [pytest.mark.interop, pytest.mark.spark, pytest.mark.slow]
 
 ROWS = [(n, ("EU", "US", None)[n % 3], f"v{n}") for n in range(1, 31)]
-_numbers = itertools.count()
-
-
-@pytest.fixture(scope="module")
-def server() -> RestServer:
-    return rest_server()
-
-
-@pytest.fixture
-def shared(java: JavaIceberg, server: RestServer, tmp_path) -> SharedTable:
-    java.add_catalog("rest", {"type": "rest", "uri": server.uri})
-    properties = {
-        "allowed-locations": server.warehouse,
-        "lock-url": f"sqlite:///{tmp_path}/locks.db",
-    }
-    catalog = tf.open_catalog("rest", uri=server.uri, **properties)
-    number = next(_numbers)
-    java.sql("CREATE NAMESPACE IF NOT EXISTS rest.shared")
-    return SharedTable(java, catalog, "rest", f"shared.t{number}")
 
 
 @pytest.mark.parametrize("partitioned_by", ["", "region", "bucket(3, id), truncate(1, v)"])

@@ -23,6 +23,7 @@ import pytest
 
 from tests.support.interop_tables import EQUALITY_DELETES, InteropCase
 from tests.support.java_iceberg import java_iceberg
+from tests.support.trino import trino
 
 LINEAGE = ("_row_id", "_last_updated_sequence_number")
 
@@ -138,6 +139,12 @@ def _java_row_by_row(case: InteropCase, columns: list[str]) -> pa.Table:
     return java_iceberg().read(case.location, columns, vectorization_enabled="false", **options)
 
 
+def _trino(case: InteropCase, columns: list[str]) -> pa.Table:
+    types = {field.name: field.type for field in case.schema} | dict.fromkeys(LINEAGE, pa.int64())
+    schema = pa.schema([(name, types[name]) for name in columns])
+    return trino().read(case.location, schema, case.ref)
+
+
 def _duckdb(case: InteropCase, columns: list[str]) -> pa.Table:
     snapshot = "" if case.is_main else f", snapshot_from_id={case.snapshot_id}"
     names = ", ".join(f'"{name}"' for name in columns)
@@ -217,6 +224,7 @@ ENGINES = (
     Engine("icefold", _icefold, lineage=True),
     Engine("java", _java, lineage=True),
     Engine("java-row-by-row", _java_row_by_row, lineage=True),
+    Engine("trino", _trino, lineage=True),
     Engine("duckdb", _duckdb, lineage=True),
     Engine("datafusion", _datafusion),
     Engine("polars", _polars_planned_by("plugin"), _NO_EQUALITY, checks_vectors=False),

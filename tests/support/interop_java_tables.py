@@ -54,6 +54,12 @@ class SharedTable:
         values = ", ".join(f"({_sql(i)}, {_sql(region)}, {_sql(v)})" for i, region, v in rows)
         self.sql(f"INSERT INTO T SELECT /*+ COALESCE(1) */ * FROM VALUES {values}")
 
+    def call(self, procedure: str, **arguments: str) -> Rows:
+        """What a procedure of Java's says; arguments are SQL."""
+        listed = ", ".join(f"{key} => {sql}" for key, sql in arguments.items())
+        text = f"CALL {self.prefix}.system.{procedure}(table => '{self.name}', {listed})"
+        return plain_rows(self.java.query(text))
+
     def query(self, text: str) -> Rows:
         """Rows of a query of Java's, sorted."""
         return plain_rows(self.java.query(self._named(text)))

@@ -61,8 +61,10 @@ def locations():
     return lambda: f"memory://warehouse/t/data/{next(counter)}-dvs.puffin"
 
 
-def write(store, vectors, placement="packed"):
-    return write_deletion_vectors(store, vectors, location_for=locations(), placement=placement)
+def write(store, vectors, placement="packed", **options):
+    return write_deletion_vectors(
+        store, vectors, location_for=locations(), placement=placement, **options
+    )
 
 
 def vector(name, *positions, **changes):
@@ -102,6 +104,19 @@ def test_entry_is_what_the_spec_wants():
     assert entry.referenced_data_file == path
     assert entry.lower_bounds == entry.upper_bounds == {2147483546: path.encode()}
     assert (entry.sort_order_id, entry.first_row_id, entry.equality_ids) == (None, None, None)
+
+
+def test_entry_repeats_the_bounds_of_the_columns_asked_for():
+    low, high = {1: b"\x01" * 8, 2: b"a"}, {1: b"\x09" * 8, 2: b"z"}
+    with_bounds = vector("a", 1, lower_bounds=low, upper_bounds=high)
+    without = vector("b", 1)
+
+    first, second = write(DictStore(), [with_bounds, without], bounds_of=(1, 7))
+
+    path = {2147483546: data_file("a").file_path.encode()}
+    assert first.lower_bounds == {1: low[1]} | path
+    assert first.upper_bounds == {1: high[1]} | path
+    assert second.lower_bounds == {2147483546: data_file("b").file_path.encode()}
 
 
 def test_footer_describes_the_vector():

@@ -437,6 +437,46 @@ def test_later_version_or_type_is_unsupported_and_names_the_file(raw: dict[str, 
     assert caught.value.context["location"] == LOCATION
 
 
+def _struct(name: str, kind: Any) -> dict[str, Any]:
+    field = {"id": 7, "name": name, "type": kind, "required": False}
+    return {"type": "struct", "fields": [field]}
+
+
+VARIANT_LIST = {"type": "list", "element-id": 7, "element": "variant", "element-required": False}
+VARIANT_MAP = {
+    "type": "map", "key-id": 7, "key": "string", "value-id": 8, "value": "variant",
+    "value-required": False,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "inner"),
+    [
+        ("variant", "variant", ""),
+        ("int128", "int128", ""),
+        (_struct("body", "variant"), "variant", ".body"),
+        (VARIANT_LIST, "variant", ".element"),
+        (VARIANT_MAP, "variant", ".value"),
+    ],
+)
+def test_column_of_a_type_that_icefold_does_not_know_is_named(
+    kind: Any, name: str, inner: str
+) -> None:
+    wrong = column(kind)
+    with pytest.raises(UnsupportedError) as caught:
+        decode(bad(schemas=[schema(wrong)]))
+    assert caught.value.message.endswith(f"has a column of type {name}, which icefold cannot read")
+    assert caught.value.context == {"column": wrong["name"] + inner, "location": LOCATION}
+    assert caught.value.action
+
+
+def test_unknown_type_of_an_older_schema_has_its_own_advice() -> None:
+    older = schema(column("variant")) | {"schema-id": 9}
+    with pytest.raises(UnsupportedError, match="had a column of type variant") as caught:
+        decode(bad(schemas=[schema(column("string")), older]))
+    assert "clean_expired_metadata" in str(caught.value)
+
+
 def test_clock_skew_of_a_minute_is_tolerated() -> None:
     decode(bad(last_updated_ms=1_700_000_000_002 - 59_000))
 
