@@ -34,6 +34,7 @@ from tableformat.commit.expiry_plan import ExpiryPolicy
 from tableformat.commit.refs import rollback
 from tableformat.environment import Environment
 from tableformat.errors import (
+    AlreadyExistsError,
     CommitConflictError,
     CommitUnknownError,
     CorruptDataError,
@@ -60,6 +61,7 @@ from tests.support.sim_draw import (
     draw_statement,
 )
 from tests.support.sim_flink import commit_checkpoint, draw_checkpoint
+from tests.support.sim_meddlers import Meddlers
 from tests.support.sim_merge import draw_merge, run_merge
 from tests.support.sim_oracle import Operation, Oracle
 from tests.support.sim_schema import AMOUNT, ID, REGION, Column, Row, TableSchema, in_schema
@@ -81,6 +83,7 @@ EXPECTED_ERRORS = (
     StoreUnavailableError,
     LockError,
 )
+EXPIRERS = frozenset({"ager", "foreign-expirer"})
 # A flipped bit may make an unknown codec of a known one.
 DAMAGE_ERRORS = (CorruptDataError, UnsupportedError)
 
@@ -102,9 +105,16 @@ class SeedResult:
     trace: list[str] | None = None
 
 
-def run_seed(seed: int, *, steps: int = 500, trace: bool = False) -> SeedResult:
-    """Run one seed: faults and assertions first, then a healed system that must drain."""
+def run_seed(
+    seed: int, *, steps: int = 500, trace: bool = False, meddlers: tuple[str, ...] | None = None
+) -> SeedResult:
+    """Run one seed: faults and assertions first, then a healed system that must drain.
+
+    `meddlers`: these instead of those that the seed draws.
+    """
     profile = Profile.draw(random.Random(f"{seed}/profile"), steps)
+    if meddlers is not None:
+        profile = replace(profile, meddlers=meddlers)
     world = World(seed, profile)
     world.trace = [] if trace else None
     simulation = _Simulation(world)
@@ -195,6 +205,9 @@ class _Simulation:
             world.add("flink", self.flink)
         if world.profile.changes_schema or world.profile.changes_spec:
             world.add("evolver", self.evolve)
+        bodies = Meddlers(self, IDENTIFIER).bodies
+        for name in world.profile.meddlers:
+            world.add(name, bodies[name])
 
     def _clean_environment(self) -> Environment:
         """Without faults and without hand-over: for the set-up and for the healed phase."""
@@ -238,10 +251,17 @@ class _Simulation:
                 raise
             self.oracle.settle(operation, "NotFoundError")
         except InvalidInputError as error:
-            if not self._may_stop(operation) and not self.oracle.may_refuse(operation):
+            why = self._may_stop(operation)
+            if why is None and not self.oracle.may_refuse(operation):
                 raise
+            if why is not None and operation.kind == "publish":
+                self.world.outcomes[f"publish refused: {why}"] += 1
             self.world.log(f"{actor.name} refused: {error}")
             self.oracle.settle(operation, "InvalidInputError")
+        except AlreadyExistsError:
+            if operation.kind != "pick":
+                raise
+            self.oracle.settle(operation, "AlreadyExistsError")
         except (Crash, Halt):
             operation.outcome = "crashed"
             raise
@@ -265,12 +285,24 @@ class _Simulation:
         """Whether an error says which file is damaged."""
         return error.context.get("location") in self.world.damaged
 
-    def _may_stop(self, operation: Operation) -> bool:
-        """Refusals that are right: a target that moved away, a position nobody can prove (R18)."""
-        profile = self.world.profile
-        return operation.kind in {"rollback", "evolve"} or (
-            operation.kind == "publish" and profile.has_operator and profile.has_expirer
-        )
+    def _may_stop(self, operation: Operation) -> str | None:
+        """Why a refusal may be right: a target that moved away, a position nobody can prove (R18),
+        a row nobody can find."""
+        if operation.kind in {"rollback", "evolve", "pick", "forward"}:
+            return "the table has moved"
+        if operation.kind != "publish":
+            return None
+        profile, oracle = self.world.profile, self.oracle
+        rolls_back = profile.has_operator or "forwarder" in profile.meddlers
+        if rolls_back and (profile.has_expirer or not EXPIRERS.isdisjoint(profile.meddlers)):
+            return "rolled back and expired"
+        if oracle.stranded and oracle.lost_position is not None:
+            return oracle.lost_position
+        if "foreign-expirer" in profile.meddlers and oracle.lost_position is not None:
+            return oracle.lost_position
+        if oracle.unreadable is not None:
+            return "a data file that staged positions are in has gone"
+        return "rows have got other row ids" if oracle.hidden_rows else None
 
     def known(self, actor: Actor) -> TableSchema:
         """The schema that an actor builds on: looked up now, or still the one it last saw."""
@@ -384,7 +416,7 @@ class _Simulation:
                 typed = {columns[0].name: columns[0].kind}
             self.checkpoints += 1
             gone = tuple(r for r in checkpoint.inserted if r[2] in checkpoint.replaced)
-            operation = Operation(actor.name, "stage", rows, keys, typed, gone)
+            operation = Operation(actor.name, "stage", rows, keys, typed, gone, is_foreign=True)
             with self.operation(actor, operation):
                 commit_checkpoint(
                     environment,
@@ -611,16 +643,18 @@ class _Simulation:
             try:
                 report = self.cycle(self.clean, keeper, limit=limit)
             except InvalidInputError:
-                if not self._may_stop(operation):
+                why = self._may_stop(operation)
+                if why is None:
                     raise
-                world.outcomes["drain stopped: position not provable"] += 1
+                world.outcomes["drain stopped"] += 1
+                world.outcomes[f"drain stopped: {why}"] += 1
                 break
             if report is None or report.staged_snapshots == 0:
                 break
             left -= 1
         else:
             assert not oracle.waiting, f"{oracle.waiting} still wait after {cycles} cycles"
-        stopped = world.outcomes["drain stopped: position not provable"]
+        stopped = world.outcomes["drain stopped"]
         assert stopped or not oracle.waiting, f"idle, but {oracle.waiting} staged snapshots wait"
         if oracle.location:
             oracle.check_everything()

@@ -21,6 +21,10 @@ from tableformat.runtime import FailPoints, Runtime, snapshot_id_of
 
 START_MS = 1_700_000_000_000
 HOUR_MS = 3_600_000
+MEDDLERS = (
+    "adder", "ager", "cdc", "foreign-compactor", "foreign-expirer", "forwarder", "picker",
+    "retrier", "row-level",
+)  # fmt: skip
 
 
 class Crash(BaseException):
@@ -68,6 +72,8 @@ class Profile:
     has_sink: bool  # stages numbered batches, each until it is known to be there
     damage: float  # the copy that is read is damaged, for a while
     flink: str | None  # vectors | positions: how a foreign writer deletes rows of its own commit
+    meddlers: tuple[str, ...]  # of `MEDDLERS`: who moves branches and rewrites files, too
+    keeps_row_ids: bool  # the foreign compactor keeps them
 
     @staticmethod
     def draw(rng: random.Random, steps: int) -> Profile:
@@ -113,7 +119,18 @@ class Profile:
             store_twice=rate(0.0, 0.01),
             damage=rate(0.0, 0.0, 0.002, 0.01),
             has_sink=rng.random() < 0.4,
+            meddlers=_draw_meddlers(rng),
+            keeps_row_ids=rng.random() < 0.6,
         )
+
+
+def _draw_meddlers(rng: random.Random) -> tuple[str, ...]:
+    """Mostly one or two."""
+    drawn = rng.sample(MEDDLERS, 3)[: rng.choice([0, 1, 1, 2, 2, 3])]
+    if "retrier" in drawn:
+        # A branch where a file stands twice is moved to main, or changed by position, by nobody.
+        drawn = [each for each in drawn if each not in {"forwarder", "row-level"}]
+    return tuple(sorted(drawn))
 
 
 @dataclass(frozen=True, slots=True)
