@@ -164,7 +164,12 @@ class ForeignCommit:
         new, next_row_id = self._manifests(put, number, first_row_id)
         old = self.table.manifests(parent)
         touched = {entry.manifest for entry in self.removed}
-        listed = new + [each for each in old if each["manifest_path"] not in touched]
+        listed = new + [
+            each
+            for each in old
+            if each["manifest_path"] not in touched
+            and each["added_files_count"] + each["existing_files_count"] > 0
+        ]
         path = f"{location}/metadata/snap-{self.snapshot_id}-foreign.avro"
         put(path, self._manifest_list(old, listed, number, first_row_id, parent))
         snapshot = {

@@ -431,7 +431,7 @@ class Meddlers:
         for entry in entries:
             if entry.is_vector and entry.file["referenced_data_file"] == path:
                 start, size = entry.file["content_offset"], entry.file["content_size_in_bytes"]
-                positions |= self.oracle.files.bitmap(entry.path, start, size)
+                positions |= set(self.oracle.files.bitmap(entry.path, start, size))
                 commit.remove(entry)
         vector = write_vector(self.put, self.path(commit, "0.puffin"), path, sorted(positions))
         commit.add(file, vector)
