@@ -69,6 +69,7 @@ class Meddlers:
         return ForeignTable(self.simulation.store.get, location)
 
     def put(self, location: str, data: bytes) -> None:
+        self.simulation.world.unchecked.add(location)
         try:
             self.simulation.store.put(location, data)
         except AlreadyExistsError:

@@ -31,7 +31,7 @@ from tableformat import Table, TableCatalog
 from tableformat.catalog.memory import MemoryCatalog
 from tableformat.commit.expire import apply_expiry
 from tableformat.commit.expiry_plan import ExpiryPolicy
-from tableformat.commit.refs import rollback
+from tableformat.commit.refs import create_branch, rollback
 from tableformat.environment import Environment
 from tableformat.errors import (
     AlreadyExistsError,
@@ -84,6 +84,13 @@ EXPECTED_ERRORS = (
     LockError,
 )
 EXPIRERS = frozenset({"ager", "foreign-expirer"})
+CAN_READ_STATE = "from_staging_state" in CycleOptions.__dataclass_fields__
+GONE, CUT, MOVED_BACK = (
+    "staged snapshots have gone",
+    "the histories of the branches do not meet any more",
+    "rolled back and expired",
+)
+OF_LOST_LOGS = frozenset({GONE, CUT, MOVED_BACK})
 # A flipped bit may make an unknown codec of a known one.
 DAMAGE_ERRORS = (CorruptDataError, UnsupportedError)
 
@@ -295,11 +302,12 @@ class _Simulation:
         profile, oracle = self.world.profile, self.oracle
         rolls_back = profile.has_operator or "forwarder" in profile.meddlers
         if rolls_back and (profile.has_expirer or not EXPIRERS.isdisjoint(profile.meddlers)):
-            return "rolled back and expired"
-        if oracle.stranded and oracle.lost_position is not None:
-            return oracle.lost_position
-        if "foreign-expirer" in profile.meddlers and oracle.lost_position is not None:
-            return oracle.lost_position
+            return MOVED_BACK
+        if "foreign-expirer" in profile.meddlers:
+            if oracle.has_gaps:
+                return GONE
+            if not oracle.proves_position():
+                return CUT
         if oracle.unreadable is not None:
             return "a data file that staged positions are in has gone"
         return "rows have got other row ids" if oracle.hidden_rows else None
@@ -513,18 +521,27 @@ class _Simulation:
             self.indexes[actor.name] = keeper.index
 
     def cycle(
-        self, environment: Environment, keeper: MemoryIndexKeeper, limit: int | None = None
+        self,
+        environment: Environment,
+        keeper: MemoryIndexKeeper,
+        limit: int | None = None,
+        *,
+        from_state: bool = False,
+        staging: str = "staging",
+        target: str = "main",
     ) -> ResolveReport | None:
         """As `resolver.job.resolve`, with the simulation's lock and index."""
         state = environment.catalog.load_table(IDENTIFIER)
-        if state.head("staging") is None:
+        if state.head(staging) is None:
             return None
         with hold_maintenance(
-            state, self.lock, task="resolve", branch="main", timeout_ms=0
+            state, self.lock, task="resolve", branch=target, timeout_ms=0
         ) as lease:
             options = CycleOptions(
-                staging="staging", target="main", limit=limit, fence=lambda: fence_of(lease)
+                staging=staging, target=target, limit=limit, fence=lambda: fence_of(lease)
             )
+            if from_state:
+                options = replace(options, from_staging_state=True)
             return Cycle(environment, IDENTIFIER, options, keeper).run()
 
     def expire(self, actor: Actor) -> None:
@@ -639,16 +656,21 @@ class _Simulation:
         rng = random.Random(f"{world.seed}/drain")
         limit = rng.choice([None, 1])
         left = cycles = oracle.waiting + 2
+        from_state = False
         while left and oracle.staged:
             try:
-                report = self.cycle(self.clean, keeper, limit=limit)
+                report = self.cycle(self.clean, keeper, limit, from_state=from_state)
             except InvalidInputError:
                 why = self._may_stop(operation)
-                if why is None:
+                if why is None or from_state:
                     raise
-                world.outcomes["drain stopped"] += 1
                 world.outcomes[f"drain stopped: {why}"] += 1
-                break
+                if not CAN_READ_STATE or why not in OF_LOST_LOGS:
+                    world.outcomes["drain stopped"] += 1
+                    break
+                from_state, limit = True, None
+                world.outcomes["drained from the state of staging"] += 1
+                continue
             if report is None or report.staged_snapshots == 0:
                 break
             left -= 1
@@ -657,9 +679,24 @@ class _Simulation:
         stopped = world.outcomes["drain stopped"]
         assert stopped or not oracle.waiting, f"idle, but {oracle.waiting} staged snapshots wait"
         if oracle.location:
+            self._resolve_elsewhere()
             oracle.check_everything()
             self._check_index(keeper)
             self._time_travel()
+
+    def _resolve_elsewhere(self) -> None:
+        """The other staging branch, published to a branch that begins where it does."""
+        if "cdc" not in self.oracle.refs:
+            return
+        fork = self.oracle.fork_of("cdc")
+        if fork is not None:
+            create_branch(self.clean, IDENTIFIER, "audit", snapshot_id=fork)
+        for _ in range(2):
+            keeper = MemoryIndexKeeper(self.clean)
+            report = self.cycle(self.clean, keeper, staging="cdc", target="audit")
+            assert report is not None
+        assert report.staged_snapshots == 0, "the other backlog does not end"
+        self.world.outcomes["other branches resolved"] += 1
 
     def _check_index(self, keeper: MemoryIndexKeeper) -> None:
         index = keeper.index

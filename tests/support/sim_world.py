@@ -232,6 +232,7 @@ class World:
         self.steps = 0
         self.actors: list[Actor] = []
         self.damaged: dict[str, DamagedCopy] = {}
+        self.unchecked: set[str] = set()  # other tools' files, whose damage nobody can see
         self.late: list[tuple[int, Callable[[], None]]] = []
         self.faults: Counter[str] = Counter()
         self.outcomes: Counter[str] = Counter()
