@@ -74,6 +74,7 @@ class Base:
         ever: Staged data files that are, or were, on this history of main.
         renamed: Row ids that a rewrite without row ids has replaced.
         lived: Row ids that places had on this history of main.
+        follows: Whether a row is looked for that has left its place.
     """
 
     rows: Identities
@@ -82,6 +83,7 @@ class Base:
     ever: frozenset[str]
     renamed: Mapping[int, int]
     lived: Callable[[Place], Iterable[int]]
+    follows: bool = True
 
 
 @dataclass(slots=True)
@@ -119,6 +121,7 @@ class _Fold:
         here = self.base.places.get(dead.place)
         if here is not None:
             self.rows.pop(here, None)
+        if here is not None or not self.base.follows:
             return
         orders = self.base.orders
         reached = {
@@ -206,7 +209,7 @@ def picked(
     base: Base, sources: Sequence[Staged], paths: Iterable[str], files: Files, schema: TableSchema
 ) -> Counter[Row]:
     """Rows after a pick: as if its changes had been made now. `paths` are added as they are."""
-    bare = Base(base.rows, base.places, {}, _NOBODY, {}, lambda _: ())
+    bare = Base(base.rows, base.places, {}, _NOBODY, {}, lambda _: (), follows=False)
     rows = fold(bare, enumerate(sources, start=1), files, schema).rows
     for path in paths:
         rows.update(files.rows_of(path, schema))
