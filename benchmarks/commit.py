@@ -198,7 +198,7 @@ class Run:
             self.number += 1
             if self.expire_every and self.number % self.expire_every == 0:
                 policy = ExpiryPolicy(max_snapshot_age_ms=0, min_snapshots_to_keep=100)
-                apply_expiry(self.workload.environment, IDENTIFIER, policy)
+                apply_expiry(self.workload.environment, IDENTIFIER, policy, fence=None)
         return measured
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from pyroaring import BitMap64
 
-from tableformat.errors import CorruptDataError
+from tableformat.errors import CorruptDataError, InternalError
 from tableformat.files.deletion_vector import build_positions
 from tableformat.files.dv_file import DeletionVector, read_deletion_vectors
 from tableformat.spec.data_file import DataFile, ManifestEntry
@@ -38,6 +38,11 @@ class DeadPositions:
     def paths(self) -> Iterable[str]:
         """Files with at least one dead position."""
         return self.by_path.keys()
+
+    def drop(self, paths: Iterable[str]) -> None:
+        """Forget files; those without dead positions too."""
+        for path in paths:
+            self.by_path.pop(path, None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,21 +76,23 @@ def convert(
 
     Args:
         store: Old DVs of touched files are read from it; nothing is written.
-        dead: Dead positions by path; paths that are neither staged nor live on the target are
-            ignored (the file left the target, and its rows with it).
-        staged_files: Data files of the backlog.
+        dead: Dead positions by path, of staged data files and of files that live on the target.
+        staged_files: Data files of the backlog. One that lives on the target already (picked, or
+            added by another tool) is not published again, and keeps the deletes it has there.
         target_files: Live data files of the planned target head, by path.
         target_dvs: Live DVs of the planned target head, by referenced data file.
 
     Raises:
         CorruptDataError: A dead position lies outside its file, or an old DV is damaged.
+        InternalError: Rows of a file die that is not there: a delete would be lost.
     """
     vectors: list[DeletionVector] = []
     published: list[DataFile] = []
     dropped: list[str] = []
     replaced: list[ManifestEntry] = []
     new_positions = 0
-    staged = {file.file_path: file for file in staged_files}
+    staged = {each.file_path: each for each in staged_files if each.file_path not in target_files}
+    _check_all_are_there(dead, staged, target_files)
     for path, file in staged.items():
         positions = dead.by_path.get(path)
         if positions is None:
@@ -98,7 +105,7 @@ def convert(
             continue
         published.append(file)
         vectors.append(DeletionVector(file, positions))
-    touched = [path for path in sorted(dead.by_path) if path in target_files and path not in staged]
+    touched = [path for path in sorted(dead.by_path) if path in target_files]
     known_positions = _read_known(store, touched, target_files, target_dvs)
     for path in touched:
         entry, positions = target_files[path], dead.by_path[path]
@@ -136,6 +143,18 @@ def _read_known(
         (target_dvs[path].data_file, target_files[path].data_file.record_count) for path in paths
     ]
     return dict(zip(paths, read_deletion_vectors(store, pairs), strict=True))
+
+
+def _check_all_are_there(
+    dead: DeadPositions, staged: Mapping[str, DataFile], target_files: Mapping[str, ManifestEntry]
+) -> None:
+    lost = [path for path in dead.paths() if path not in staged and path not in target_files]
+    if lost:
+        raise InternalError(
+            "rows of a data file that left the target were not looked for where they went",
+            location=min(lost),
+            files=len(lost),
+        )
 
 
 def _check_range(file: DataFile, positions: BitMap64) -> None:

@@ -17,138 +17,46 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from itertools import chain
-from typing import Protocol
+from dataclasses import dataclass
 
-from pyiceberg.table.snapshots import Snapshot
-
-from resolver.convert import Conversion, DeadPositions, convert
+from resolver.convert import Conversion, convert
 from resolver.cycle_figures import cycle_figures, freshness_ms
-from resolver.cycle_input import CycleInput, OrderedFile, read_cycle_input, staged_files
+from resolver.cycle_input import OrderedFile, read_cycle_input, staged_files
+from resolver.cycle_match import Match, Matcher, Work, sequence_number_of
+from resolver.cycle_options import CycleOptions, IndexKeeper, Phases
 from resolver.engine import Engine
-from resolver.immutable_check import check_immutable
-from resolver.index.base import Matches, PrimaryKeyIndex
-from resolver.keys import EncodedKeys
-from resolver.match import TARGET_ORDER
-from resolver.position_files import read_position_file
 from resolver.publish import publish, publish_summary
 from resolver.report import ResolveReport
-from resolver.resolution import (
-    DeadRows,
-    NumberedKeys,
-    Resolution,
-    index_changes,
-    number_keys,
-    resolve_batch,
+from resolver.resolution import index_changes, number_keys
+from resolver.staging import (
+    LostCursorError,
+    StagedSnapshot,
+    load_staged,
+    plan_backlog,
+    skipped_snapshots,
 )
-from resolver.scan_join import add_joined_positions
-from resolver.staging import StagedSnapshot, cursor_of, load_staged, plan_backlog
+from resolver.staging_state import load_staging_state
 from resolver.target import LiveFiles, live_files
 from resolver.trim import hides_a_writer, trim_idle, trim_staging
 from resolver.vector_writer import VectorWriter
-from resolver.versions import compares_versions, guarded_dead_rows
 from tableformat.catalog.base import Identifier, TableState
-from tableformat.commit.changeset import Fence
 from tableformat.commit.engine import CommitResult
-from tableformat.commit.history import is_ancestor
 from tableformat.environment import Environment
 from tableformat.errors import (
     CommitConflictError,
     CorruptDataError,
+    InvalidInputError,
     StoreUnavailableError,
     TableError,
 )
-from tableformat.spec.data_file import ManifestEntry
 
 logger = logging.getLogger("icefold.resolver")
-
-
-class IndexKeeper(Protocol):
-    """Brings the primary-key index of a target branch to its head."""
-
-    def at_head(
-        self, state: TableState, target: str, live: LiveFiles, *, rebuild: bool = False
-    ) -> tuple[PrimaryKeyIndex, str]:
-        """The index bound to the head of `target`, and how it got there (see `ResolveReport`).
-
-        Args:
-            state: The table version.
-            target: The branch.
-            live: The live files of its head.
-            rebuild: Do not trust what is there.
-        """
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CycleOptions:
-    """What a cycle works on.
-
-    Attributes:
-        staging, target: The branches; equal for an in-place conversion.
-        limit: Staged snapshots at most.
-        from_snapshot: Operator's override of the cursor.
-        fence: Gives the lock's token; raises when the lease is lost. None: without a lock.
-        attempts_max: Publish attempts before the conflict is raised.
-    """
-
-    staging: str
-    target: str
-    limit: int | None = None
-    from_snapshot: int | None = None
-    fence: Callable[[], Fence] | None = None
-    attempts_max: int = 100
-
-    @property
-    def is_in_place(self) -> bool:
-        """Whether equality deletes are converted on their own branch."""
-        return self.staging == self.target
-
-
-@dataclass(slots=True)
-class Phases:
-    """Milliseconds per phase, in order of their first use."""
-
-    environment: Environment
-    spent_ms: dict[str, float] = field(default_factory=dict)
-
-    @contextmanager
-    def timed(self, name: str) -> Iterator[None]:
-        """Add the time of a block to `name`."""
-        clock = self.environment.runtime.clock
-        begin = clock.monotonic_ms()
-        try:
-            yield
-        finally:
-            self.spent_ms[name] = self.spent_ms.get(name, 0.0) + clock.monotonic_ms() - begin
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Work:
-    """What the cycle resolves; read once, whatever happens on the target."""
-
-    covered: tuple[Snapshot, ...]
-    batch: CycleInput
-    numbered: NumberedKeys
-    converted: tuple[ManifestEntry, ...]  # in place: the equality deletes that go
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Match:
-    """Dead rows on one version of the table."""
-
-    state: TableState
-    live: LiveFiles
-    resolution: Resolution
-    index: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Published:
     result: CommitResult
-    match: _Match
+    match: Match
     conversion: Conversion
     attempts: int
 
@@ -170,6 +78,9 @@ class Cycle:
         self._keeper = keeper
         self._engine = engine or Engine()
         self._phases = Phases(environment)
+        self._matcher = Matcher(
+            environment, identifier, options, keeper, self._engine, self._phases
+        )
         self._vectors = VectorWriter(environment)
 
     def run(self) -> ResolveReport:
@@ -205,17 +116,54 @@ class Cycle:
         options = self._options
         if options.is_in_place:
             return [] if live.equality_deletes else None
-        snapshots = plan_backlog(
-            state,
-            staging=options.staging,
-            target=options.target,
-            limit=options.limit,
-            from_snapshot=options.from_snapshot,
-        )
+        self._check_skipped(state)
+        try:
+            snapshots = plan_backlog(
+                state,
+                staging=options.staging,
+                target=options.target,
+                limit=options.limit,
+                from_snapshot=options.from_snapshot,
+            )
+        except LostCursorError:
+            if not options.from_staging_state:
+                raise
+            return self._plan_from_state(state)
         self._environment.runtime.fail_point("resolve.after_plan")
         return load_staged(self._environment, state, snapshots) if snapshots else None
 
-    def _read(self, state: TableState, live: LiveFiles, staged: list[StagedSnapshot]) -> _Work:
+    def _check_skipped(self, state: TableState) -> None:
+        options = self._options
+        if options.from_snapshot is None or options.skip_unpublished:
+            return
+        skipped = skipped_snapshots(
+            state,
+            staging=options.staging,
+            target=options.target,
+            from_snapshot=options.from_snapshot,
+        )
+        if skipped:
+            raise InvalidInputError(
+                f"to start from there would take {skipped.describe()} as published without proof: "
+                "what was not published is lost",
+                table=state.name,
+                branch=options.staging,
+                snapshot_id=options.from_snapshot,
+                action="check them; to go on say so: --yes, or skip_unpublished=True",
+            )
+
+    def _plan_from_state(self, state: TableState) -> list[StagedSnapshot] | None:
+        options = self._options
+        staged = load_staging_state(
+            self._environment,
+            state,
+            staging=options.staging,
+            target=options.target,
+            staged_after=options.staged_after,
+        )
+        return staged or None
+
+    def _read(self, state: TableState, live: LiveFiles, staged: list[StagedSnapshot]) -> Work:
         converted = live.equality_deletes if self._options.is_in_place else ()
         runner = self._engine.choose(
             state.metadata,
@@ -231,24 +179,22 @@ class Cycle:
             state.metadata,
             state.metadata.schema().identifier_field_ids,
             equality_deletes=[
-                *(OrderedFile(entry.data_file, _sequence_number(entry)) for entry in converted),
+                *(OrderedFile(entry.data_file, sequence_number_of(entry)) for entry in converted),
                 *staged_files(staged, "equality_deletes"),
             ],
-            data_files=staged_files(staged, "data_files"),
-            position_deletes=[e.data_file for each in staged for e in each.position_deletes],
-            dvs=[e.data_file for each in staged for e in each.dvs],
+            staged=staged,
             runner=runner,
         )
         self._environment.runtime.fail_point("resolve.after_read")
-        return _Work(
-            covered=tuple(each.snapshot for each in staged),
+        return Work(
+            covered=tuple({each.snapshot.snapshot_id: each.snapshot for each in staged}.values()),
             batch=batch,
             numbered=number_keys(batch),
             converted=converted,
         )
 
-    def _publish_until_landed(self, state: TableState, live: LiveFiles, work: _Work) -> _Published:
-        match = self._match(state, live, work)
+    def _publish_until_landed(self, state: TableState, live: LiveFiles, work: Work) -> _Published:
+        match = self._matcher.match(state, live, work)
         attempts = 1
         try:
             while True:
@@ -259,115 +205,21 @@ class Cycle:
                         raise
                 attempts += 1
                 with self._phases.timed("rebase"):
-                    match = self._rebase(match, work)
+                    match = self._matcher.rebase(match, work)
         except TableError as error:
             if error.files_safe_to_delete:
                 self._vectors.delete_unused()
             raise
 
-    def _match(self, state: TableState, live: LiveFiles, work: _Work) -> _Match:
-        """Dead rows, from the index at the head of `state`."""
-        matches, how = self._look_up(state, live, work.numbered.lookup)
-        with self._phases.timed("match"):
-            resolution = resolve_batch(
-                work.batch,
-                work.numbered,
-                matches,
-                order_of_path=self._order_of_path(live),
-                judged=self._judge_versions(state, live, work, matches),
-            )
-            add_joined_positions(
-                self._environment,
-                state.metadata,
-                work.batch.other_deletes,
-                work.batch.scopes,
-                chain(self._ordered(live.data.values()), work.batch.files),
-                resolution.dead,
-                self._engine.runner,
-            )
-            self._fold_position_deletes(state, live.position_deletes, resolution.dead)
-        self._environment.runtime.fail_point("resolve.after_match")
-        return _Match(state=state, live=live, resolution=resolution, index=how)
-
-    def _judge_versions(
-        self, state: TableState, live: LiveFiles, work: _Work, matches: Matches
-    ) -> DeadRows | None:
-        """What the table declares about the versions of a row: check it, or decide by it."""
-        given = (live, work.batch, work.numbered, matches)
-        runner = self._engine.runner
-        check_immutable(self._environment, state, *given, runner=runner)
-        if self._options.is_in_place:
-            return None
-        return guarded_dead_rows(self._environment, state.metadata, *given, runner=runner)
-
-    def _look_up(
-        self, state: TableState, live: LiveFiles, keys: EncodedKeys
-    ) -> tuple[Matches, str]:
-        """The rows that have the keys; an index that turns out damaged is built afresh."""
-        with self._phases.timed("index"):
-            index, how = self._keeper.at_head(state, self._options.target, live)
-        with self._phases.timed("match"):
-            try:
-                return index.lookup(keys), how
-            except CorruptDataError as error:
-                logger.warning("%s: the index is damaged: %s", state.name, error)
-        with self._phases.timed("index"):
-            index, how = self._keeper.at_head(state, self._options.target, live, rebuild=True)
-        with self._phases.timed("match"):
-            return index.lookup(keys), how
-
-    def _rebase(self, match: _Match, work: _Work) -> _Match:
-        """The same dead rows on the head that got there first; only what it touched is read.
-
-        Files that left take their rows with them, files that came are read and compared. A head
-        that is no continuation (rollback, replaced branch) may have brought rows back that the
-        index had dropped: then everything is matched again, as it is where row versions are
-        compared.
-        """
-        options = self._options
-        state = self._environment.catalog.load_table(self._identifier)
-        if cursor_of(state, options.target) != cursor_of(match.state, options.target):
-            raise CommitConflictError(
-                "another resolver has published staged changes meanwhile",
-                table=state.name,
-                branch=options.target,
-                action="run resolve again",
-            )
-        planned = match.state.head(options.target)
-        head = state.head(options.target)
-        live = live_files(self._environment, head)
-        is_continued = planned is None or (
-            head is not None
-            and is_ancestor(state.metadata, planned.snapshot_id, of=head.snapshot_id)
-        )
-        if not is_continued or compares_versions(state.metadata):
-            return self._match(state, live, work)
-        known = match.live.data.keys()
-        added = [entry for path, entry in live.data.items() if path not in known]
-        add_joined_positions(
-            self._environment,
-            state.metadata,
-            (work.batch.deletes, *work.batch.other_deletes),
-            work.batch.scopes,
-            self._ordered(added),
-            match.resolution.dead,
-            self._engine.runner,
-        )
-        folded = {entry.data_file.identity for entry in match.live.position_deletes}
-        self._fold_position_deletes(
-            state,
-            [e for e in live.position_deletes if e.data_file.identity not in folded],
-            match.resolution.dead,
-        )
-        return _Match(state=state, live=live, resolution=match.resolution, index=match.index)
-
-    def _publish(self, match: _Match, work: _Work, attempts: int) -> _Published:
+    def _publish(self, match: Match, work: Work, attempts: int) -> _Published:
         runtime = self._environment.runtime
         with self._phases.timed("write"):
             conversion = convert(
                 self._environment.store,
                 dead=match.resolution.dead,
-                staged_files=[each.file for each in work.batch.files],
+                staged_files=[
+                    each.file for each in work.batch.files if each.file.file_path not in match.left
+                ],
                 target_files=match.live.data,
                 target_dvs=match.live.dvs,
             )
@@ -387,7 +239,7 @@ class Cycle:
             self._vectors.delete_unused(dv_files)
         return _Published(result=result, match=match, conversion=conversion, attempts=attempts)
 
-    def _summary(self, work: _Work, conversion: Conversion) -> dict[str, str]:
+    def _summary(self, work: Work, conversion: Conversion) -> dict[str, str]:
         figures = cycle_figures(
             work.covered,
             equality_deletes=_delete_count(work),
@@ -396,13 +248,14 @@ class Cycle:
         )
         return figures | publish_summary(work.covered)
 
-    def _advance_index(self, published: _Published, work: _Work) -> None:
+    def _advance_index(self, published: _Published, work: Work) -> None:
         """Bring the index to the published snapshot.
 
         The publish has landed, so trouble here costs the next cycle time and nothing else.
         """
         runtime, match = self._environment.runtime, published.match
         paths = {file.file_path for file in published.conversion.published}
+        paths |= work.batch.paths & match.live.data.keys()
         changes = index_changes(
             work.batch,
             work.numbered,
@@ -428,29 +281,7 @@ class Cycle:
             )
         runtime.fail_point("resolve.after_apply")
 
-    def _fold_position_deletes(
-        self, state: TableState, entries: Iterable[ManifestEntry], dead: DeadPositions
-    ) -> None:
-        """v2 position deletes of the target become part of the DVs, and go (I3, P7)."""
-        for entry in entries:
-            found = read_position_file(self._environment.store, state.metadata, entry.data_file)
-            for path, positions in found.items():
-                dead.add(path, positions)
-
-    def _order_of_path(self, live: LiveFiles) -> Callable[[str], int] | None:
-        if not self._options.is_in_place:
-            return None
-        return lambda path: _sequence_number(live.data[path])
-
-    def _ordered(self, entries: Iterable[ManifestEntry]) -> Iterator[OrderedFile]:
-        """Data files of the target with their orders."""
-        in_place = self._options.is_in_place
-        for entry in entries:
-            yield OrderedFile(
-                entry.data_file, _sequence_number(entry) if in_place else TARGET_ORDER
-            )
-
-    def _trim(self, result: CommitResult, work: _Work) -> bool:
+    def _trim(self, result: CommitResult, work: Work) -> bool:
         if self._options.is_in_place:
             return False
         covered, published = work.covered[-1].snapshot_id, result.snapshot.snapshot_id
@@ -487,7 +318,7 @@ class Cycle:
             phases_ms=self._phases.spent_ms,
         )
 
-    def _report(self, work: _Work, published: _Published, *, trimmed: bool) -> ResolveReport:
+    def _report(self, work: Work, published: _Published, *, trimmed: bool) -> ResolveReport:
         conversion = published.conversion
         batch = work.batch
         return ResolveReport(
@@ -512,10 +343,5 @@ class Cycle:
         )
 
 
-def _delete_count(work: _Work) -> int:
+def _delete_count(work: Work) -> int:
     return sum(len(each.keys) for each in (work.batch.deletes, *work.batch.other_deletes))
-
-
-def _sequence_number(entry: ManifestEntry) -> int:
-    assert entry.sequence_number is not None, "entries read from a manifest have inherited it"
-    return entry.sequence_number

@@ -8,18 +8,19 @@ sequence numbers and every row is already in the index.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from pyiceberg.table.metadata import TableMetadata
+from pyroaring import BitMap64
 
 from resolver.convert import DeadPositions
-from resolver.key_reader import FileKeys, KeyReader
+from resolver.key_reader import FileKeys, KeyReader, file_keys
 from resolver.keys import EncodedKeys, KeySchema
 from resolver.match import Int64s
 from resolver.position_files import read_position_file
-from resolver.runner import Runner
+from resolver.runner import LocalRunner, Runner
 from resolver.scopes import Scopes
 from resolver.staging import StagedSnapshot
 from tableformat.environment import Environment
@@ -32,7 +33,8 @@ from tableformat.write.delete_scope import immutable_field_ids
 class OrderedFile:
     """A file and the order of the commit it came with.
 
-    `one_spec`: every file that was live with it has its partition spec.
+    Attributes:
+        one_spec: Every file that was live with it has its partition spec.
     """
 
     file: DataFile
@@ -60,6 +62,21 @@ class KeyedDeletes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StagedPositions:
+    """What one staged snapshot deletes by position in one data file.
+
+    Attributes:
+        path: The data file.
+        positions: All positions of its deletion vector, or those of a position delete file.
+        staged: The snapshot; a vector repeats what the one that it replaced deletes.
+    """
+
+    path: str
+    positions: BitMap64
+    staged: StagedSnapshot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CycleInput:
     """Everything a cycle resolves.
 
@@ -67,19 +84,28 @@ class CycleInput:
         deletes: Equality deletes on the indexed key.
         other_deletes: Equality deletes on other columns, one per set of columns.
         rows: Keys of the staged data files' rows.
+        staged: The staged snapshots; empty in place.
         files: The staged data files, by `rows.file`.
         scopes: Numbers of the partitions that deletes are scoped to.
-        positions: Positions deleted by staged DVs and position delete files.
+        positions: Positions of staged data files that staged DVs and position delete files delete.
+        target_positions: What those delete in files that came before the batch.
         equality_delete_files: How many files the equality deletes came in.
     """
 
     deletes: KeyedDeletes
     other_deletes: tuple[KeyedDeletes, ...]
     rows: FileKeys
+    staged: tuple[StagedSnapshot, ...]
     files: tuple[OrderedFile, ...]
     scopes: Scopes
     positions: DeadPositions
+    target_positions: tuple[StagedPositions, ...]
     equality_delete_files: int
+
+    @property
+    def paths(self) -> frozenset[str]:
+        """The staged data files."""
+        return frozenset(each.file.file_path for each in self.files)
 
     @property
     def file_order(self) -> Int64s:
@@ -98,9 +124,7 @@ def read_cycle_input(
     key_ids: Sequence[int],
     *,
     equality_deletes: Iterable[OrderedFile],
-    data_files: Iterable[OrderedFile],
-    position_deletes: Iterable[DataFile],
-    dvs: Iterable[DataFile],
+    staged: Sequence[StagedSnapshot] = (),
     runner: Runner | None = None,
 ) -> CycleInput:
     """Read the files of a backlog.
@@ -110,9 +134,9 @@ def read_cycle_input(
         metadata: Schemas and specs.
         key_ids: Field ids of the indexed key.
         equality_deletes: To resolve.
-        data_files: Staged data files; none in place, where all rows are in the index.
-        position_deletes: v2 position delete files to resolve.
-        dvs: Staged deletion vectors to resolve.
+        staged: The snapshots whose data files, deletion vectors and position delete files are
+            taken, oldest first; none in place, where all rows are in the index. A data file that
+            several of them name is taken once, as the newest of them has it.
         runner: Where keys are read; None: in this process.
 
     Raises:
@@ -125,7 +149,12 @@ def read_cycle_input(
         groups[tuple(sorted(each.file.equality_ids or ()))].append(each)
     primary = tuple(sorted(key_ids))
     reader = KeyReader(environment.store, metadata, primary)
-    files = tuple(data_files)
+    files = tuple(
+        {each.file.file_path: each for each in staged_files(staged, "data_files")}.values()
+    )
+    positions, target_positions = _read_positions(
+        environment, metadata, staged, frozenset(each.file.file_path for each in files)
+    )
     return CycleInput(
         deletes=_read_deletes(
             environment, metadata, scopes, primary, groups.pop(primary, []), runner
@@ -135,9 +164,11 @@ def read_cycle_input(
             for ids, group in sorted(groups.items())
         ),
         rows=reader.read_files((each.file for each in files), runner),
+        staged=tuple(staged),
         files=files,
         scopes=scopes,
-        positions=_read_positions(environment, metadata, position_deletes, dvs),
+        positions=positions,
+        target_positions=target_positions,
         equality_delete_files=len(equality_deletes),
     )
 
@@ -160,16 +191,22 @@ def _read_deletes(
     runner: Runner | None,
 ) -> KeyedDeletes:
     reader = KeyReader(environment.store, metadata, ids)
-    found = reader.read_files((each.file for each in files), runner)
+    parts = (runner or LocalRunner()).run(reader.read_filed, [each.file for each in files])
+    found = file_keys([keys for keys, _ in parts])
+    at_home = np.concatenate([np.empty(0, dtype=np.bool_), *(filed for _, filed in parts)])
     order = np.array([each.order for each in files], dtype=np.int64)
     scope = np.array(
         [scopes.of_delete(each.file, one_spec=each.one_spec) for each in files], dtype=np.int64
     )
+    own_scope = scope.copy()  # a key that is filed elsewhere reaches that partition only
+    for at, each in enumerate(files):
+        if not parts[at][1].all():
+            own_scope[at] = scopes.of_delete(each.file)
     return KeyedDeletes(
         key=reader.key,
         keys=found.keys,
         order=order[found.file],
-        scope=scope[found.file],
+        scope=np.where(at_home, scope[found.file], own_scope[found.file]),
         files=tuple(each.file for each in files),
     )
 
@@ -177,16 +214,28 @@ def _read_deletes(
 def _read_positions(
     environment: Environment,
     metadata: TableMetadata,
-    position_deletes: Iterable[DataFile],
-    dvs: Iterable[DataFile],
-) -> DeadPositions:
-    dead = DeadPositions()
-    vectors = [(dv, None) for dv in dvs]
-    found_vectors = read_deletion_vectors(environment.store, vectors)
-    for (dv, _), positions in zip(vectors, found_vectors, strict=True):
-        assert dv.referenced_data_file is not None
-        dead.add(dv.referenced_data_file, positions)
-    for file in position_deletes:
-        for path, positions in read_position_file(environment.store, metadata, file).items():
+    staged: Sequence[StagedSnapshot],
+    batch: frozenset[str],
+) -> tuple[DeadPositions, tuple[StagedPositions, ...]]:
+    """What is deleted by position: in data files of the batch, and in others."""
+    dead, elsewhere = DeadPositions(), list[StagedPositions]()
+    for each, path, positions in _staged_positions(environment, metadata, staged):
+        if path in batch:
             dead.add(path, positions)
-    return dead
+        else:
+            elsewhere.append(StagedPositions(path=path, positions=positions, staged=each))
+    return dead, tuple(elsewhere)
+
+
+def _staged_positions(
+    environment: Environment, metadata: TableMetadata, staged: Sequence[StagedSnapshot]
+) -> Iterator[tuple[StagedSnapshot, str, BitMap64]]:
+    vectors = [(each, entry.data_file) for each in staged for entry in each.dvs]
+    found = read_deletion_vectors(environment.store, [(dv, None) for _, dv in vectors])
+    for (each, dv), positions in zip(vectors, found, strict=True):
+        assert dv.referenced_data_file is not None
+        yield each, dv.referenced_data_file, positions
+    for each in staged:
+        for entry in each.position_deletes:
+            by_path = read_position_file(environment.store, metadata, entry.data_file)
+            yield from ((each, path, positions) for path, positions in by_path.items())

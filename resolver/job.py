@@ -6,13 +6,14 @@ import os
 import sys
 from collections.abc import Callable
 from contextlib import closing, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lock import HeldLease, LockManager
-from resolver.cycle import Cycle, CycleOptions
+from resolver.cycle import Cycle
+from resolver.cycle_options import CycleOptions
 from resolver.engine import Engine, EngineName, check_engine
 from resolver.index_keeper import LocalIndexKeeper, Progress, index_folder
 from resolver.maintenance_lock import fence_of, hold_maintenance, maintenance_lock
@@ -26,10 +27,13 @@ from resolver.shared_keeper import (
     default_root,
     index_depot,
 )
+from resolver.staging import ancestors, head_id
+from resolver.staging_state import published_sequence_number
 from resolver.target import live_files
+from resolver.wording import plural
 from tableformat import InvalidInputError, NotFoundError, Table, UnsupportedError
 from tableformat.catalog.base import TableState
-from tableformat.spec.names import MAIN_BRANCH, STAGING_BRANCH
+from tableformat.spec.names import COMMITTED_TO, MAIN_BRANCH, STAGING_BRANCH
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -45,6 +49,9 @@ def resolve(
     target: str = MAIN_BRANCH,
     limit: int | None = None,
     from_snapshot: int | None = None,
+    skip_unpublished: bool = False,
+    from_staging_state: bool = False,
+    staged_after: int | None = None,
     rebuild_index: bool = False,
     index_directory: str | os.PathLike[str] | None = None,
     index_location: str | None = None,
@@ -66,6 +73,12 @@ def resolve(
         target: Branch readers read.
         limit: At most so many staged snapshots, the oldest.
         from_snapshot: Override of a lost cursor: the last staged snapshot that was published.
+        skip_unpublished: Go on although `from_snapshot` takes staged snapshots as published that
+            are not known to be; without it the call is refused and says how many.
+        from_staging_state: Where staged snapshots have expired before they were published, take the
+            changes from the files of the staging head; without need it changes nothing.
+        staged_after: For `from_staging_state`, where it cannot be told: the highest sequence number
+            that is not staged.
         rebuild_index: Build the index afresh.
         index_directory: Folder of a local index; None: see `index_keeper.index_folder`.
         index_location: Folder of shared indexes, reached by all executors; None: the catalog
@@ -81,7 +94,8 @@ def resolve(
         What was done; `staged_snapshots == 0` when nothing was waiting.
 
     Raises:
-        NotFoundError: There is no such branch.
+        NotFoundError: There is no such branch; the default one need not exist before the first
+            change is staged.
         InvalidInputError: No primary key, or a cursor that cannot be reached.
         UnsupportedError: A v1 or v2 table, staged changes that were rewritten, or no Spark.
         CommitConflictError, CommitUnknownError, FencedError: See `cycle.Cycle.run`.
@@ -92,6 +106,21 @@ def resolve(
     engine = check_engine(engine)
     state = table.refresh().state
     _check(state, staging, target)
+    if _was_never_staged(state, staging, target):
+        return ResolveReport(
+            table=state.name,
+            target_snapshot_id=head_id(state, target),
+            staging_snapshot_id=None,
+        )
+    options = CycleOptions(
+        staging=staging,
+        target=target,
+        limit=limit,
+        from_snapshot=from_snapshot,
+        skip_unpublished=skip_unpublished,
+        from_staging_state=from_staging_state,
+        staged_after=staged_after,
+    )
     workers = _Workers.of(table, engine, spark)
     keeper = _keeper(
         table, state, target, workers, index_directory, index_location, rebuild_index, progress
@@ -106,7 +135,7 @@ def resolve(
         ) as lease,
         closing(keeper),
     ):
-        report = _run(table, staging, target, limit, from_snapshot, lease, keeper, workers.engine)
+        report = _run(table, options, lease, keeper, workers.engine)
         maintain_indexes(
             table.environment,
             table.refresh().state,
@@ -193,28 +222,49 @@ def _keeper(
 
 def _run(
     table: Table,
-    staging: str,
-    target: str,
-    limit: int | None,
-    from_snapshot: int | None,
+    options: CycleOptions,
     lease: HeldLease,
     keeper: LocalIndexKeeper | SharedIndexKeeper,
     engine: Engine,
 ) -> ResolveReport:
-    def cycle(source: str) -> ResolveReport:
-        options = CycleOptions(
-            staging=source,
-            target=target,
-            limit=limit,
-            from_snapshot=from_snapshot,
-            fence=lambda: fence_of(lease),
-        )
-        return Cycle(table.environment, table.identifier, options, keeper, engine).run()
+    options = replace(options, fence=lambda: fence_of(lease))
 
-    head = table.refresh().state.head(target)
-    if staging != target and live_files(table.environment, head).equality_deletes:
-        cycle(target)
-    return cycle(staging)
+    def cycle(given: CycleOptions) -> ResolveReport:
+        return Cycle(table.environment, table.identifier, given, keeper, engine).run()
+
+    head = table.refresh().state.head(options.target)
+    if not options.is_in_place and live_files(table.environment, head).equality_deletes:
+        cycle(CycleOptions(staging=options.target, target=options.target, fence=options.fence))
+    return cycle(options)
+
+
+def _was_never_staged(state: TableState, staging: str, target: str) -> bool:
+    """Whether the default staging branch does not exist yet: a scheduled job may come too early.
+
+    Raises:
+        NotFoundError: It is gone, and what was staged on it and not published is still there.
+    """
+    if staging != STAGING_BRANCH or state.ref(staging) is not None:
+        return False
+    done = published_sequence_number(state, target) or 0
+    on_target = {each.snapshot_id for each in ancestors(state.metadata, head_id(state, target))}
+    dropped = [
+        each.snapshot_id
+        for each in state.metadata.snapshots
+        if each.summary is not None
+        and each.summary.get(COMMITTED_TO) == staging
+        and each.snapshot_id not in on_target
+        and (each.sequence_number or 0) > done
+    ]
+    if dropped:
+        raise NotFoundError(
+            f"the staging branch was dropped with {plural(len(dropped), 'unpublished snapshot')}",
+            table=state.name,
+            branch=staging,
+            snapshot_id=dropped[-1],
+            action="create the branch again at that snapshot, and run resolve again",
+        )
+    return True
 
 
 def _check(state: TableState, staging: str, target: str) -> None:
@@ -238,7 +288,7 @@ def _check(state: TableState, staging: str, target: str) -> None:
             branch=target,
             action="create it first; only main may begin with a publish",
         )
-    if state.head(staging) is None:
+    if state.head(staging) is None and staging != STAGING_BRANCH:
         raise NotFoundError(
             "there is no staging branch" if staging != target else "there is no such branch",
             table=state.name,

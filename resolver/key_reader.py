@@ -8,15 +8,17 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.transforms import VoidTransform
 
 from resolver.keys import EncodedKeys, KeySchema, concat_keys, encode_batch
-from resolver.match import Int64s
+from resolver.match import Bools, Int64s
 from resolver.runner import LocalRunner, Runner
 from tableformat.errors import error_context
 from tableformat.files.parquet_reader import read_data_file
 from tableformat.scan.key_fields import key_schema
-from tableformat.spec.data_file import DataFile
+from tableformat.spec.data_file import DataFile, canonical_partition
 from tableformat.store.base import ObjectStore
+from tableformat.write.partitioning import Partitioner, encode_values
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,28 +70,61 @@ class KeyReader:
             CorruptDataError: The file is damaged, or not what its manifest says.
         """
         with error_context(location=file.file_path):
-            batches = read_data_file(
-                self._store,
-                file,
-                schema=self._schema,
-                spec=self._specs[file.spec_id],
-                properties=self._properties,
-                batch_rows=1 << 20,
-            )
-            rows = pa.Table.from_batches(batches) if file.record_count else None
+            rows = self._read(file)
+            return EncodedKeys.empty() if rows is None else encode_batch(rows, self.key)
+
+    def read_filed(self, file: DataFile) -> tuple[EncodedKeys, Bools]:
+        """The keys of a delete file, and which of them belong in the partition it is filed under.
+
+        Only where the key columns decide the partition can a key belong in another one.
+        """
+        with error_context(location=file.file_path):
+            rows = self._read(file)
             if rows is None:
-                return EncodedKeys.empty()
-            return encode_batch(rows, self.key)
+                return EncodedKeys.empty(), np.zeros(0, dtype=np.bool_)
+            return encode_batch(rows, self.key), self._is_at_home(file, rows)
+
+    def _is_at_home(self, file: DataFile, rows: pa.Table) -> Bools:
+        spec = self._specs[file.spec_id]
+        at_home = np.ones(rows.num_rows, dtype=np.bool_)
+        fields = [
+            (field, value)
+            for field, value in zip(spec.fields, canonical_partition(file.partition), strict=True)
+            if not isinstance(field.transform, VoidTransform)
+        ]
+        if not set(self.key.field_ids).issuperset(field.source_id for field, _ in fields):
+            return at_home
+        columns = Partitioner(spec, self._schema).columns(rows)
+        for (_, value), column in zip(fields, columns, strict=True):
+            codes, values = encode_values(column)
+            fits = [canonical_partition((each,)) == (value,) for each in values]
+            at_home &= np.array(fits, dtype=np.bool_)[codes]
+        return at_home
+
+    def _read(self, file: DataFile) -> pa.Table | None:
+        batches = read_data_file(
+            self._store,
+            file,
+            schema=self._schema,
+            spec=self._specs[file.spec_id],
+            properties=self._properties,
+            batch_rows=1 << 20,
+        )
+        return pa.Table.from_batches(batches) if file.record_count else None
 
     def read_files(self, files: Iterable[DataFile], runner: Runner | None = None) -> FileKeys:
         """The keys of several files; read side by side, returned in the order given."""
-        parts = (runner or LocalRunner()).run(self.read_file, list(files))
-        counts = [len(part) for part in parts]
-        return FileKeys(
-            keys=concat_keys(parts),
-            file=np.repeat(np.arange(len(parts), dtype=np.int64), counts),
-            position=_ordinals(counts),
-        )
+        return file_keys((runner or LocalRunner()).run(self.read_file, list(files)))
+
+
+def file_keys(parts: Sequence[EncodedKeys]) -> FileKeys:
+    """The keys of several files, each read on its own."""
+    counts = [len(part) for part in parts]
+    return FileKeys(
+        keys=concat_keys(parts),
+        file=np.repeat(np.arange(len(parts), dtype=np.int64), counts),
+        position=_ordinals(counts),
+    )
 
 
 def _ordinals(counts: Sequence[int]) -> Int64s:

@@ -13,7 +13,7 @@ from tableformat.commit.changeset import Changeset, CommitKind, Fence, Validatio
 from tableformat.commit.engine import CommitResult, commit
 from tableformat.environment import Environment
 from tableformat.spec.data_file import DataFile, ManifestEntry
-from tableformat.spec.names import STAGING_MARKER
+from tableformat.spec.names import MARKER_SEQUENCE_NUMBER, STAGING_MARKER
 
 
 def publish(
@@ -79,4 +79,8 @@ def publish_summary(covered: Sequence[Snapshot]) -> dict[str, str]:
     summary = writer_properties(
         each.summary.additional_properties for each in covered if each.summary is not None
     )
-    return summary | ({STAGING_MARKER: str(covered[-1].snapshot_id)} if covered else {})
+    if not covered:
+        return summary
+    last = covered[-1]
+    number = {MARKER_SEQUENCE_NUMBER: str(last.sequence_number or 0)}
+    return summary | {STAGING_MARKER: str(last.snapshot_id)} | number

@@ -96,15 +96,14 @@ def number_keys(batch: CycleInput) -> NumberedKeys:
     )
 
 
-def resolve_batch(
+def judge_by_arrival(
     batch: CycleInput,
     numbered: NumberedKeys,
     matches: Matches,
     *,
     order_of_path: Callable[[str], int] | None = None,
-    judged: DeadRows | None = None,
-) -> Resolution:
-    """Which rows die.
+) -> DeadRows:
+    """Which rows die: those that a later delete reaches.
 
     Args:
         batch: The cycle's input.
@@ -112,19 +111,27 @@ def resolve_batch(
         matches: The index's answer for `numbered.lookup`, as of the planned head of the target.
         order_of_path: In place: the data sequence number of a data file; None: every row of the
             target is older than the batch.
-        judged: Which rows die, where the table's own rule says it (`versions`); None: by arrival.
+    """
+    return DeadRows(
+        matches=_dead_matches(batch, numbered, matches, order_of_path),
+        staged=dead_rows(
+            numbered.newest,
+            key=numbered.row_number,
+            order=batch.file_order[batch.rows.file],
+            scope=batch.file_scope[batch.rows.file],
+        ),
+    )
+
+
+def resolve_batch(batch: CycleInput, matches: Matches, judged: DeadRows) -> Resolution:
+    """The dead positions of rows of the target and of the batch.
+
+    Args:
+        batch: The cycle's input.
+        matches: Rows of the target with a deleted key.
+        judged: Which of them, and of the staged rows, die.
     """
     dead = DeadPositions(dict(batch.positions.by_path))
-    if judged is None:
-        judged = DeadRows(
-            matches=_dead_matches(batch, numbered, matches, order_of_path),
-            staged=dead_rows(
-                numbered.newest,
-                key=numbered.row_number,
-                order=batch.file_order[batch.rows.file],
-                scope=batch.file_scope[batch.rows.file],
-            ),
-        )
     dead_matches, dead_in_batch = judged.matches, judged.staged
     for group in group_by_file(
         matches.file_id[dead_matches].astype(np.int64), matches.position[dead_matches]

@@ -24,7 +24,8 @@ from tableformat.files.dv_file import read_deletion_vectors
 from tableformat.files.parquet_reader import read_data_file
 from tableformat.scan.key_fields import key_path, key_schema
 from tableformat.spec.data_file import DataFile
-from tableformat.spec.types import arrow_schema
+from tableformat.spec.names import ROW_ID_FIELD_ID
+from tableformat.spec.types import ROW_ID_FIELD, arrow_schema
 from tableformat.store.base import ObjectStore
 
 
@@ -59,7 +60,7 @@ class ColumnReader:
     Attributes:
         environment: Where the files are.
         metadata: Schemas and specs.
-        field_ids: The columns.
+        field_ids: The columns; `_row_id` by its reserved id.
         runner: Where files are read; None: in this process.
     """
 
@@ -71,7 +72,10 @@ class ColumnReader:
     @property
     def schema(self) -> Schema:
         """The columns, optional, nested ones inside their structs."""
-        return key_schema([*self.metadata.schemas, self.metadata.schema()], self.field_ids)
+        stored = [ROW_ID_FIELD] if ROW_ID_FIELD_ID in self.field_ids else []
+        wanted = [each for each in self.field_ids if each != ROW_ID_FIELD_ID]
+        columns = key_schema([*self.metadata.schemas, self.metadata.schema()], wanted)
+        return Schema(*columns.fields, *stored)
 
     def read_files(self, files: Sequence[DataFile], *, defaults: bool = True) -> pa.Table:
         """The columns of all rows of some files, one file after the other.

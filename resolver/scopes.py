@@ -37,7 +37,8 @@ class Scopes:
             file: The delete file.
             one_spec: When it was staged, all files had its spec. If the key decides the partition,
                 every row of the key was in it, wherever a rewrite has moved the row since: the
-                delete reaches all partitions of all specs.
+                delete reaches all partitions of all specs. Keys that belong in another partition
+                than the file's are no such deletes.
         """
         if is_unpartitioned(self.specs[file.spec_id]):
             return GLOBAL_SCOPE

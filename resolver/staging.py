@@ -13,14 +13,16 @@ was published. Walking back from the staging head, the backlog ends
    cycle stops; it never converts twice and never skips (R18, P8).
 
 A target that was rolled back is recovered from its own marker: what staging knows of publishes that
-are gone is followed back to the staged snapshots that they covered. What else was on the target is
-no staged change: the table's log says so, or, where expiry has cut the log, the commit itself.
+are gone is followed back to the staged snapshots that they covered. What else was committed to the
+target is no staged change: the commit says so, or, where another tool made it, the table's log.
+The log also lists staged snapshots that the target was fast-forwarded to; those are staged changes
+again once the target is rolled back behind them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from itertools import dropwhile
 
 from pyiceberg.table.metadata import TableMetadata
@@ -32,7 +34,12 @@ from tableformat.environment import Environment
 from tableformat.errors import CorruptDataError, InvalidInputError, NotFoundError, UnsupportedError
 from tableformat.files.manifest_store import load_manifest, load_manifest_list
 from tableformat.spec.data_file import EntryStatus, FileContent, ManifestEntry
+from tableformat.spec.decimal_text import parse_decimal
 from tableformat.spec.names import COMMITTED_TO, MAIN_BRANCH, STAGING_MARKER
+
+
+class LostCursorError(InvalidInputError):
+    """The branch's history does not prove which staged snapshots were published."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,8 +47,10 @@ class StagedSnapshot:
     """What one staged snapshot added.
 
     Attributes:
-        order: 1-based within the cycle, oldest first.
+        order: Rises from the oldest to the newest of a cycle, from 1 on.
         spec_ids: Partition specs of all files that were live in it.
+        replaced_dvs: Deletion vectors that it removed, by referenced data file: what they delete
+            was deleted before. None: not known.
     """
 
     order: int
@@ -51,6 +60,12 @@ class StagedSnapshot:
     equality_deletes: tuple[ManifestEntry, ...]
     position_deletes: tuple[ManifestEntry, ...]
     dvs: tuple[ManifestEntry, ...]
+    replaced_dvs: Mapping[str, ManifestEntry] | None = field(default_factory=dict)
+
+    @property
+    def next_row_id(self) -> int:
+        """The table's first row id that nobody had when it was committed; 0 before v3."""
+        return (self.snapshot.first_row_id or 0) + (self.snapshot.added_rows or 0)
 
 
 def marker_of(snapshot: Snapshot | None) -> int | None:
@@ -82,7 +97,7 @@ def newest_marker(chain: Iterable[Snapshot]) -> int | None:
 
 def cursor_of(state: TableState, target: str) -> int | None:
     """The last published staged snapshot, as `target` has it."""
-    return newest_marker(ancestors(state.metadata, _head_id(state, target)))
+    return newest_marker(ancestors(state.metadata, head_id(state, target)))
 
 
 def ancestors(metadata: TableMetadata, snapshot_id: int | None) -> Iterator[Snapshot]:
@@ -114,12 +129,98 @@ def plan_backlog(
         target: Branch they are published to.
         limit: At most so many, the oldest ones.
         from_snapshot: Operator's override of the cursor: the last staged snapshot that counts as
-            published. Must be an ancestor of the staging head.
+            published. Must be an ancestor of the staging head; see `skipped_snapshots`.
 
     Raises:
         NotFoundError: There is no staging branch.
-        InvalidInputError: The cursor cannot be reached from the staging head.
+        LostCursorError: The cursor cannot be reached from the staging head.
+        InvalidInputError: A wrong limit, or `from_snapshot` is not in the branch's history.
     """
+    if limit is not None and limit < 1:
+        raise InvalidInputError("the limit of staged snapshots must be positive", limit=limit)
+    head_id = _require_head(state, staging)
+    history = _TargetHistory.of(state, target, staging)
+    if from_snapshot is not None:
+        above, _ = _split_at(state, head_id, history, from_snapshot)
+        return _oldest_first(above, limit)
+    backlog: list[Snapshot] = []
+    last: Snapshot | None = None
+    for snapshot in _walk_staging(state.metadata, head_id, history):
+        last = snapshot
+        if snapshot.snapshot_id == history.cursor:
+            return _oldest_first(backlog, limit)
+        if history.ends_walk(snapshot):
+            break
+        if not history.was_target(snapshot):
+            backlog.append(snapshot)
+    if history.proves_position(last):
+        return _oldest_first(backlog, limit)
+    raise _lost_cursor(state, staging, target, history.cursor, last)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SkippedSnapshots:
+    """Staged snapshots that an operator's `--from-snapshot` takes as published without proof.
+
+    Attributes:
+        snapshots: Those that are known, newest first.
+        is_whole: Whether there are no others that have expired.
+    """
+
+    snapshots: tuple[Snapshot, ...]
+    is_whole: bool
+
+    def __bool__(self) -> bool:
+        return bool(self.snapshots) or not self.is_whole
+
+    def describe(self) -> str:
+        """How many."""
+        known = plural(len(self.snapshots), "staged snapshot")
+        rows = sum(_added(each, "added-records") for each in self.snapshots)
+        deletes = sum(_added(each, "added-equality-deletes") for each in self.snapshots)
+        more = "" if self.is_whole else " and an unknown number of expired ones"
+        return f"{known} ({plural(rows, 'row')}, {plural(deletes, 'equality delete')}){more}"
+
+
+def skipped_snapshots(
+    state: TableState, *, staging: str, target: str, from_snapshot: int
+) -> SkippedSnapshots:
+    """What a cycle from `from_snapshot` on leaves out, unless it was published. Pure.
+
+    Raises:
+        NotFoundError, InvalidInputError: As `plan_backlog`.
+    """
+    head_id = _require_head(state, staging)
+    history = _TargetHistory.of(state, target, staging)
+    _, below = _split_at(state, head_id, history, from_snapshot)
+    skipped: list[Snapshot] = []
+    for snapshot in below:
+        if snapshot.snapshot_id == history.cursor or history.ends_walk(snapshot):
+            return SkippedSnapshots(snapshots=tuple(skipped), is_whole=True)
+        if not history.was_target(snapshot):
+            skipped.append(snapshot)
+    is_whole = below[-1].parent_snapshot_id is None
+    return SkippedSnapshots(snapshots=tuple(skipped), is_whole=is_whole)
+
+
+def _split_at(
+    state: TableState, head_id: int, history: _TargetHistory, snapshot_id: int
+) -> tuple[list[Snapshot], list[Snapshot]]:
+    """Staged snapshots above `snapshot_id`, and the walk from it on; both newest first."""
+    walked = list(_walk_staging(state.metadata, head_id, history))
+    ids = [snapshot.snapshot_id for snapshot in walked]
+    if snapshot_id not in ids:
+        raise InvalidInputError(
+            "the snapshot to start from is not in the staging branch's history",
+            snapshot_id=snapshot_id,
+            branch=history.staging,
+            table=state.name,
+        )
+    at = ids.index(snapshot_id)
+    return [each for each in walked[:at] if not history.was_target(each)], walked[at:]
+
+
+def _require_head(state: TableState, staging: str) -> int:
     head = state.head(staging)
     if head is None:
         raise NotFoundError(
@@ -128,30 +229,12 @@ def plan_backlog(
             branch=staging,
             action="stage something first, or name the branch with --staging",
         )
-    if limit is not None and limit < 1:
-        raise InvalidInputError("the limit of staged snapshots must be positive", limit=limit)
-    history = _TargetHistory.of(state, target, staging)
-    end = history.cursor if from_snapshot is None else from_snapshot
-    backlog: list[Snapshot] = []
-    last: Snapshot | None = None
-    for snapshot in _walk_staging(state.metadata, head.snapshot_id, history):
-        last = snapshot
-        if snapshot.snapshot_id == end:
-            return _oldest_first(backlog, limit)
-        if from_snapshot is None and history.ends_walk(snapshot):
-            break
-        if not history.was_target(snapshot):
-            backlog.append(snapshot)
-    if from_snapshot is not None:
-        raise InvalidInputError(
-            "the snapshot to start from is not in the staging branch's history",
-            snapshot_id=from_snapshot,
-            branch=staging,
-            table=state.name,
-        )
-    if history.proves_position(last):
-        return _oldest_first(backlog, limit)
-    raise _lost_cursor(state, staging, target, history.cursor, last)
+    return head.snapshot_id
+
+
+def _added(snapshot: Snapshot, name: str) -> int:
+    summary = {} if snapshot.summary is None else snapshot.summary.additional_properties
+    return parse_decimal(summary.get(name, "0")) or 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,8 +246,9 @@ class _TargetHistory:
         staging: The branch whose backlog is looked for.
         chain: The head and its ancestors, newest first.
         ids: Their ids.
-        former: Snapshots that were its head by the table's log (main only): a rolled-back target
-            leaves them in the history of a trimmed staging branch, and they are no staged changes.
+        former: Snapshots that were committed to it by the table's log (main only): a rolled-back
+            target leaves them in the history of a trimmed staging branch. Only an entry with the
+            snapshot's own time is its commit; one with a later time moved the branch there.
         published: Staged snapshots that some marker of the chain names.
     """
 
@@ -177,14 +261,19 @@ class _TargetHistory:
 
     @staticmethod
     def of(state: TableState, target: str, staging: str) -> _TargetHistory:
-        chain = tuple(ancestors(state.metadata, _head_id(state, target)))
+        chain = tuple(ancestors(state.metadata, head_id(state, target)))
         log = state.metadata.snapshot_log if target == MAIN_BRANCH else ()
+        made = {each.snapshot_id: each.timestamp_ms for each in state.metadata.snapshots}
         return _TargetHistory(
             target=target,
             staging=staging,
             chain=chain,
             ids=frozenset(snapshot.snapshot_id for snapshot in chain),
-            former=frozenset(entry.snapshot_id for entry in log),
+            former=frozenset(
+                entry.snapshot_id
+                for entry in log
+                if entry.timestamp_ms == made.get(entry.snapshot_id)
+            ),
             published=frozenset(marker_of(snapshot) for snapshot in chain) - {None},
         )
 
@@ -205,10 +294,11 @@ class _TargetHistory:
 
     def was_target(self, snapshot: Snapshot) -> bool:
         """Whether a snapshot that is not in the chain was committed to the target, not staged."""
-        return (
+        committed_to = _committed_to(snapshot)
+        return committed_to != self.staging and (
             snapshot.snapshot_id in self.former
-            or _committed_to(snapshot) == self.target
-            or self.marker_of(snapshot) is not None
+            or committed_to == self.target
+            or marker_of(snapshot) is not None
         )
 
     def marker_of(self, snapshot: Snapshot) -> int | None:
@@ -260,14 +350,15 @@ def _oldest_first(backlog: list[Snapshot], limit: int | None) -> list[Snapshot]:
     return ordered if limit is None else ordered[:limit]
 
 
-def _head_id(state: TableState, branch: str) -> int | None:
+def head_id(state: TableState, branch: str) -> int | None:
+    """The snapshot that a branch points at; None: there is none."""
     head = state.head(branch)
     return None if head is None else head.snapshot_id
 
 
 def _lost_cursor(
     state: TableState, staging: str, target: str, cursor: int | None, stop: Snapshot | None
-) -> InvalidInputError:
+) -> LostCursorError:
     known = {snapshot.snapshot_id: snapshot for snapshot in state.metadata.snapshots}
     feeds = _committed_to(known[cursor]) if cursor in known else None
     if feeds not in (None, staging, target):
@@ -280,14 +371,15 @@ def _lost_cursor(
         why = "staging was rolled back behind it"
     else:
         why = "staging was replaced, or the target was rolled back"
-    return InvalidInputError(
+    return LostCursorError(
         f"cannot tell which staged snapshots were published: the cursor is not reachable, {why}",
         table=state.name,
         staging=staging,
         target=target,
         cursor=cursor,
         stopped_at=None if stop is None else stop.snapshot_id,
-        action="check both branches, then name the last published staged snapshot with "
+        action="check both branches; where staged snapshots have expired, take them from the "
+        "branch's files with --from-staging-state, else name the last published one with "
         "--from-snapshot ID",
     )
 
@@ -335,6 +427,11 @@ def _load_one(
             added, [f.content == FileContent.POSITION_DELETES and not f.is_dv for f in files]
         ),
         dvs=_pick(added, [f.is_dv for f in files]),
+        replaced_dvs={
+            str(entry.data_file.referenced_data_file): entry
+            for entry in removed
+            if entry.data_file.is_dv
+        },
     )
 
 

@@ -21,6 +21,7 @@ from resolver.staging import marker_of, newest_marker, plan_backlog
 from tableformat.catalog.base import Identifier, TableState
 from tableformat.commit.history import is_ancestor, snapshots_by_id, walk_back
 from tableformat.commit.refs import replace_branch
+from tableformat.commit.retention import STAGING_RETENTION
 from tableformat.environment import Environment
 from tableformat.errors import (
     CommitConflictError,
@@ -44,13 +45,22 @@ def trim_staging(
 ) -> bool:
     """Move `staging` from `covered_head` to the `published` snapshot, if it still is there.
 
+    A branch without any retention of its own gets that of staging branches in the same commit.
+
     Returns:
         Whether it moved. False also when the answer was lost: either way both positions are
         right ones, the next cycle sees which it is.
     """
     environment.runtime.fail_point("resolve.before_trim")
     try:
-        replace_branch(environment, identifier, staging, to=published, expected_head=covered_head)
+        replace_branch(
+            environment,
+            identifier,
+            staging,
+            to=published,
+            expected_head=covered_head,
+            default_retention=STAGING_RETENTION,
+        )
     except (CommitConflictError, CommitUnknownError):
         return False
     environment.runtime.fail_point("resolve.after_trim")

@@ -18,8 +18,6 @@ from tableformat.changelog.changes import Changes, new_changes
 from tableformat.commit import declarations, evolution
 from tableformat.commit.changeset import Changeset, CommitKind
 from tableformat.commit.engine import CommitResult, commit
-from tableformat.commit.expire import ExpiryReport, apply_expiry
-from tableformat.commit.expiry_plan import ExpiryPolicy
 from tableformat.commit.index_declarations import add_index, drop_index
 from tableformat.commit.operations import (
     overwrite_changeset,
@@ -551,20 +549,6 @@ class Table:
         """Upgrade a v1 or v2 table to v3. There is no way back."""
         self._move_on(evolution.upgrade_format_version(self.environment, self.identifier))
         return self
-
-    def expire_snapshots(
-        self, policy: ExpiryPolicy | None = None, *, delete_files: bool = True
-    ) -> ExpiryReport:
-        """Expire old snapshots by the `history.expire.*` properties, or by `policy`.
-
-        Staged snapshots that are not published, everything a branch or tag reaches within its
-        limits, and all files that any remaining snapshot needs stay.
-        """
-        report = apply_expiry(
-            self.environment, self.identifier, policy or ExpiryPolicy(), delete_files=delete_files
-        )
-        self._move_on(report.state)
-        return report
 
     def _write(
         self, state: TableState, rows: pa.Table | pa.RecordBatchReader | pa.RecordBatch

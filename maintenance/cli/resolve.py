@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import click
 
 from maintenance.cli.context import (
@@ -14,6 +16,8 @@ from maintenance.cli.context import (
 from resolver import resolve
 from resolver.engine import ENGINES, EngineName
 from resolver.index.build import BuildProgress
+from resolver.staging import skipped_snapshots
+from tableformat import Table
 from tableformat.spec.names import MAIN_BRANCH, STAGING_BRANCH
 
 
@@ -27,6 +31,19 @@ from tableformat.spec.names import MAIN_BRANCH, STAGING_BRANCH
     type=int,
     help="Operator's override of a lost cursor: the last staged snapshot that was published.",
 )
+@click.option(
+    "--from-staging-state",
+    is_flag=True,
+    help="Where staged snapshots have expired unpublished: take the changes from the files that "
+    "the staging branch still lists.",
+)
+@click.option(
+    "--staged-after",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="For --from-staging-state: the highest sequence number that is not staged.",
+)
+@click.option("--yes", is_flag=True, help="Do not ask before staged snapshots are skipped.")
 @click.option("--rebuild-index", is_flag=True, help="Build the index afresh from the target.")
 @click.option(
     "--engine",
@@ -44,12 +61,17 @@ def resolve_command(
     target: str,
     limit: int | None,
     from_snapshot: int | None,
+    from_staging_state: bool,
+    staged_after: int | None,
+    yes: bool,
     rebuild_index: bool,
     engine: EngineName,
     as_json: bool,
 ) -> None:
     """Turn TABLE's staged equality deletes into deletion vectors and publish them."""
     loaded = context.table(table_name)
+    if from_snapshot is not None and not yes:
+        yes = _may_skip(loaded, staging, target, from_snapshot)
     with progress_bar(context) as bar:
         task = bar.add_task("resolving", total=None)
 
@@ -67,6 +89,9 @@ def resolve_command(
             target=target,
             limit=limit,
             from_snapshot=from_snapshot,
+            skip_unpublished=yes,
+            from_staging_state=from_staging_state,
+            staged_after=staged_after,
             rebuild_index=rebuild_index,
             engine=engine,
             progress=show,
@@ -75,3 +100,17 @@ def resolve_command(
         print_json(report.to_dict())
     else:
         click.echo(report.describe())
+
+
+def _may_skip(table: Table, staging: str, target: str, from_snapshot: int) -> bool:
+    """Ask, where somebody is there to answer; else the cycle refuses and says how many."""
+    skipped = skipped_snapshots(
+        table.state, staging=staging, target=target, from_snapshot=from_snapshot
+    )
+    if not skipped or not sys.stdin.isatty():
+        return False
+    return click.confirm(
+        f"{skipped.describe()} will be taken as published; what was not is lost. Go on?",
+        abort=True,
+        err=True,
+    )

@@ -17,6 +17,7 @@ from tableformat import Table
 from tableformat.catalog.base import TableState
 from tableformat.commit.expire import ExpiryReport, apply_expiry
 from tableformat.commit.expiry_plan import ExpiryPolicy, plan_expiry
+from tableformat.commit.staging_branches import StagingBranch, staging_branches
 
 TASK = "expire"
 
@@ -62,9 +63,13 @@ def expire(
             plan = plan_expiry(metadata, options.policy, now_ms=now_ms)
             done = ExpiryReport(plan=plan, state=table.state)
         else:
-            for staging, target in options.policy.staging.items():
+            for each in _followers(run.refresh(), options.policy):
                 trim_idle(
-                    run.environment, run.refresh(), staging=staging, target=target, fence=run.fence
+                    run.environment,
+                    run.refresh(),
+                    staging=each.name,
+                    target=each.target,
+                    fence=run.fence,
                 )
             done = apply_expiry(
                 run.environment,
@@ -92,11 +97,17 @@ def expire(
         )
 
 
+def _followers(state: TableState, policy: ExpiryPolicy) -> list[StagingBranch]:
+    """Staging branches that may be moved: not what only looks like one, for a guessed target."""
+    found = staging_branches(state.metadata, policy.staging)
+    return [each for each in found.values() if each.is_certain]
+
+
 def _with_idle_staging_trimmed(state: TableState, policy: ExpiryPolicy) -> TableMetadata:
     """The metadata as it is once idle staging branches have followed their targets."""
     refs = dict(state.metadata.refs)
-    for staging, target in policy.staging.items():
-        goal = idle_position(state, staging=staging, target=target)
+    for each in _followers(state, policy):
+        goal = idle_position(state, staging=each.name, target=each.target)
         if goal is not None:
-            refs[staging] = refs[staging].model_copy(update={"snapshot_id": goal})
+            refs[each.name] = refs[each.name].model_copy(update={"snapshot_id": goal})
     return state.metadata.model_copy(update={"refs": refs})

@@ -10,7 +10,8 @@ their snapshots, and ends at the first own one.
 
 A staging commit repeats fence tokens only: both the Flink converter and the resolver skip a staged
 snapshot that carries a marker, and a staged snapshot says nothing about other writers than its own.
-It therefore does not end the walk either.
+It therefore does not end the walk either. It says what the branch stands on, so that the staged
+changes can be told from the branch's state alone once its log has expired.
 """
 
 from __future__ import annotations
@@ -27,11 +28,14 @@ from tableformat.spec.decimal_text import parse_decimal
 from tableformat.spec.names import (
     BATCH_ID,
     CARRIED,
+    COMMITTED_TO,
     FENCE_NAME,
     FENCE_TOKEN,
+    MARKER_SEQUENCE_NUMBER,
     OTHER_QUERY_BATCH,
     QUERY_ID,
     SOURCE_OFFSETS,
+    STAGING_BASE,
     STAGING_BRANCH,
     STAGING_MARKER,
     WRITER_PREFIXES,
@@ -48,6 +52,7 @@ class Carried:
     """What a branch's history holds; `writers` as in `writer_properties`."""
 
     marker: str | None = None
+    marker_sequence_number: int | None = None
     tokens: Mapping[str, int] = field(default_factory=dict)
     writers: Mapping[str, str] = field(default_factory=dict)
 
@@ -55,17 +60,46 @@ class Carried:
 def load_carried(by_id: Mapping[int, Snapshot], head_id: int | None) -> Carried:
     """Read the summaries from `head_id` back to the newest own commit."""
     marker: str | None = None
+    number: int | None = None
     tokens: dict[str, int] = {}
     passed: list[Mapping[str, str]] = []
     for snapshot in walk_back(by_id, head_id):
         summary = {} if snapshot.summary is None else snapshot.summary.additional_properties
         passed.append(summary)
-        marker = marker or summary.get(STAGING_MARKER)
+        if marker is None and (marker := summary.get(STAGING_MARKER)) is not None:
+            number = parse_decimal(summary.get(MARKER_SEQUENCE_NUMBER, ""))
         for name, token in _tokens(summary).items():
             tokens[name] = max(token, tokens.get(name, token))
         if CARRIED in summary:
             break
-    return Carried(marker=marker, tokens=tokens, writers=writer_properties(reversed(passed)))
+    return Carried(
+        marker=marker,
+        marker_sequence_number=number,
+        tokens=tokens,
+        writers=writer_properties(reversed(passed)),
+    )
+
+
+def staging_base(
+    by_id: Mapping[int, Snapshot], parent_id: int | None, *, branch: str, main_id: int | None
+) -> dict[str, str]:
+    """What a staged commit on top of `parent_id` says of the target's snapshot below the branch.
+
+    That is the newest one below that was committed elsewhere, or, for commits of other tools, the
+    newest that is in the history of main.
+    """
+    for snapshot in walk_back(by_id, parent_id):
+        summary = {} if snapshot.summary is None else snapshot.summary.additional_properties
+        known = summary.get(STAGING_BASE)
+        if known is not None and summary.get(COMMITTED_TO) == branch:
+            return {STAGING_BASE: known}
+        committed_to = summary.get(COMMITTED_TO)
+        is_staged = committed_to == branch or (
+            committed_to is None and all(each is not snapshot for each in walk_back(by_id, main_id))
+        )
+        if not is_staged:
+            return {STAGING_BASE: str(snapshot.sequence_number or 0)}
+    return {STAGING_BASE: "0"} if parent_id is None else {}
 
 
 def writer_properties(summaries: Iterable[Mapping[str, str]]) -> dict[str, str]:
@@ -116,6 +150,8 @@ def carried_properties(carried: Carried, changeset: Changeset) -> dict[str, str]
         properties.update(writer_properties([carried.writers, changeset.summary]))
         if carried.marker is not None:
             properties[STAGING_MARKER] = carried.marker
+            if carried.marker_sequence_number is not None:
+                properties[MARKER_SEQUENCE_NUMBER] = str(carried.marker_sequence_number)
     return properties
 
 

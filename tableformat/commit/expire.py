@@ -57,7 +57,7 @@ def apply_expiry(
     identifier: Identifier,
     policy: ExpiryPolicy,
     *,
-    fence: Fence | None = None,
+    fence: Fence | None,
     branch: str = MAIN_BRANCH,
     delete_files: bool = True,
 ) -> ExpiryReport:
@@ -67,7 +67,8 @@ def apply_expiry(
         environment: Catalog, store, clock.
         identifier: The table.
         policy: What may go.
-        fence: The holder's token, compared with those seen on `branch` before every batch.
+        fence: The holder's token, compared with those seen on `branch` before every batch. None
+            only where nobody else can maintain the table: `maintenance.expire` holds its lease.
         branch: Where fence tokens are looked for.
         delete_files: Whether to delete objects too; without, they are left to orphan removal.
 

@@ -4,41 +4,48 @@ A snapshot stays when one of these holds (spec: Snapshot Retention Policy; icebe
 RemoveSnapshots):
 
 * it is among the newest `min-snapshots-to-keep` of a branch, or in the branch's unbroken run of
-  snapshots not older than `max-snapshot-age-ms`;
-* a tag points at it;
+  snapshots not older than `max-snapshot-age-ms`; for a staging branch, only as far as they are not
+  in its target's history, on which the target's settings decide;
+* a branch or tag points at it;
 * it belongs to no branch or tag and is not older than the table's `max-snapshot-age-ms` (somebody
   may be about to point at it);
-* it is staged and not resolved: on the way from the staging head back to the target's marker, or
-  to the target's own history, both ends included, and the target's own way to where the two meet
-  unless the marker says it. Without them the resolver could not prove where it stands (R18);
-* commits of other writers lie between it and the target's head, and it has the target's marker.
+* it is staged and not resolved, or the resolver needs it to prove where it stands (R18):
+  `commit/staging_branches.py`.
 
-A branch or tag goes, except `main`, when its snapshot is older than its `max-ref-age-ms`.
+A branch or tag goes, except `main`, when its snapshot is older than its `max-ref-age-ms`. Staging
+branches never go, nor does the target of one while something waits there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import SnapshotRef, SnapshotRefType
 from pyiceberg.table.snapshots import Snapshot
 
-from tableformat.commit.carry import load_carried
 from tableformat.commit.history import snapshots_by_id, walk_back
+from tableformat.commit.retention import LONG_MAX, STAGING_RETENTION, Retention, retention_of
 from tableformat.commit.retry import property_int
-from tableformat.spec.names import MAIN_BRANCH, STAGING_BRANCH, STAGING_MARKER
+from tableformat.commit.staging_branches import (
+    StagingBranch,
+    has_unpublished,
+    snapshots_needed,
+    staging_branches,
+)
+from tableformat.spec.names import MAIN_BRANCH, STAGING_BRANCH
 
 DEFAULT_MAX_SNAPSHOT_AGE_MS = 5 * 24 * 3600 * 1000
-LONG_MAX = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpiryPolicy:
     """What the caller wants; None leaves it to the table's `history.expire.*` properties.
 
-    Settings of a single ref go before both. `staging` maps staging branches to their targets.
+    Settings of a single ref go before both. `staging` maps staging branches to their targets: those
+    that cannot be recognised, or have another target than it seems (`commit/staging_branches.py`).
     """
 
     max_snapshot_age_ms: int | None = None
@@ -64,14 +71,19 @@ def plan_expiry(metadata: TableMetadata, policy: ExpiryPolicy, *, now_ms: int) -
     """
     limits = _Limits.of(metadata, policy, now_ms)
     by_id = snapshots_by_id(metadata)
+    staging = staging_branches(metadata, policy.staging)
+    lasting = {MAIN_BRANCH, *staging}
+    lasting |= {each.target for each in staging.values() if has_unpublished(metadata, each)}
     refs = {
         name: ref
         for name, ref in metadata.refs.items()
-        if name == MAIN_BRANCH or not limits.is_ref_expired(ref, by_id)
+        if name in lasting or not limits.is_ref_expired(ref, by_id)
     }
-    kept = set(_kept_by_refs(refs, by_id, limits))
+    kept = set(_kept_by_refs(refs, staging, by_id, limits))
     kept.update(_kept_unreferenced(metadata, refs, by_id, limits))
-    staged = set(_staged(refs, by_id, policy.staging)) - kept
+    left = metadata.model_copy(update={"refs": refs})
+    needed = (snapshots_needed(left, each) for each in staging.values())
+    staged = set(chain.from_iterable(needed)) - kept
     return ExpiryPlan(
         snapshot_ids=tuple(
             each.snapshot_id
@@ -112,18 +124,33 @@ class _Limits:
 
 
 def _kept_by_refs(
-    refs: Mapping[str, SnapshotRef], by_id: Mapping[int, Snapshot], limits: _Limits
+    refs: Mapping[str, SnapshotRef],
+    staging: Mapping[str, StagingBranch],
+    by_id: Mapping[int, Snapshot],
+    limits: _Limits,
 ) -> Iterator[int]:
-    for ref in refs.values():
+    for name, ref in refs.items():
+        yield ref.snapshot_id
         if ref.snapshot_ref_type == SnapshotRefType.TAG:
-            yield ref.snapshot_id
             continue
-        age_max = _first(ref.max_snapshot_age_ms, limits.max_snapshot_age_ms)
-        keep_min = max(_first(ref.min_snapshots_to_keep, limits.min_snapshots_to_keep), 1)
+        target = refs.get(staging[name].target) if name in staging else None
+        others = set(_history(by_id, target))
+        own = retention_of(ref)
+        if name in staging and own == STAGING_RETENTION:
+            own = Retention()  # it is for tools that know no staged changes
+        age_max = _first(own.max_snapshot_age_ms, limits.max_snapshot_age_ms)
+        keep_min = max(_first(own.min_snapshots_to_keep, limits.min_snapshots_to_keep), 1)
         for count, snapshot in enumerate(walk_back(by_id, ref.snapshot_id)):
             if count >= keep_min and limits.now_ms - snapshot.timestamp_ms > age_max:
                 break
+            if snapshot.snapshot_id in others:
+                break
             yield snapshot.snapshot_id
+
+
+def _history(by_id: Mapping[int, Snapshot], ref: SnapshotRef | None) -> Iterator[int]:
+    head_id = None if ref is None else ref.snapshot_id
+    return (snapshot.snapshot_id for snapshot in walk_back(by_id, head_id))
 
 
 def _kept_unreferenced(
@@ -142,47 +169,6 @@ def _kept_unreferenced(
         age_ms = limits.now_ms - snapshot.timestamp_ms
         if snapshot.snapshot_id not in referenced and age_ms <= limits.max_snapshot_age_ms:
             yield snapshot.snapshot_id
-
-
-def _staged(
-    refs: Mapping[str, SnapshotRef], by_id: Mapping[int, Snapshot], staging: Mapping[str, str]
-) -> Iterator[int]:
-    """Snapshots from each staging head back to its target's marker or history, inclusive.
-
-    Where they meet in the target's history at a snapshot that does not carry the marker, nothing
-    but the target's own chain tells that it is not a staged one: then the chain stays down to it
-    (or whole, when the two have no snapshot in common).
-    """
-    for branch, target in staging.items():
-        if branch not in refs or branch == target:
-            continue
-        target_id = refs[target].snapshot_id if target in refs else None
-        chain = [each.snapshot_id for each in walk_back(by_id, target_id)]
-        ends = set(chain)
-        marker = load_carried(by_id, target_id).marker
-        yield from _down_to_marker(by_id, target_id) if marker is not None else ()
-        for snapshot in walk_back(by_id, refs[branch].snapshot_id):
-            yield snapshot.snapshot_id
-            if str(snapshot.snapshot_id) == marker:
-                break
-            if snapshot.snapshot_id in ends:
-                if marker is None or _marker_of(snapshot) != marker:
-                    yield from chain[: chain.index(snapshot.snapshot_id)]
-                break
-        else:
-            yield from chain if marker is None else ()
-
-
-def _down_to_marker(by_id: Mapping[int, Snapshot], target_id: int | None) -> Iterator[int]:
-    """From the target's head to the first snapshot with a marker; other writers repeat none."""
-    for snapshot in walk_back(by_id, target_id):
-        yield snapshot.snapshot_id
-        if _marker_of(snapshot) is not None:
-            return
-
-
-def _marker_of(snapshot: Snapshot) -> str | None:
-    return None if snapshot.summary is None else snapshot.summary.get(STAGING_MARKER)
 
 
 def _first(*values: int | None) -> int:

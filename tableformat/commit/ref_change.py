@@ -10,16 +10,8 @@ from pyiceberg.table.refs import SnapshotRef, SnapshotRefType
 from pyiceberg.table.update import RemoveSnapshotRefUpdate, SetSnapshotRefUpdate, TableUpdate
 
 from tableformat.catalog.base import TableState
+from tableformat.commit.retention import Retention, retention_or
 from tableformat.errors import InvalidInputError, NotFoundError
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Retention:
-    """How long expiry keeps a ref and its history; None: the table's `history.expire.*`."""
-
-    max_ref_age_ms: int | None = None
-    max_snapshot_age_ms: int | None = None
-    min_snapshots_to_keep: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +20,14 @@ class RefChange:
 
     `target` gives the snapshot to point at (None: drop the ref), or raises; it is asked in every
     attempt. `done` remembers the answer, to recognise the change if the catalog's reply is lost.
+    `retention` replaces what the ref says, `default_retention` is for one that says nothing.
     """
 
     name: str
     target: Callable[[TableState], int | None]
     type: SnapshotRefType = SnapshotRefType.BRANCH
     retention: Retention | None = None
+    default_retention: Retention | None = None
     done: list[int | None] | None = None
 
     def prepare(self, state: TableState) -> Sequence[TableUpdate]:
@@ -46,7 +40,8 @@ class RefChange:
             return [] if before is None else [RemoveSnapshotRefUpdate(ref_name=self.name)]
         if state.metadata.snapshot_by_id(target) is None:
             raise NotFoundError("no such snapshot", table=state.name, snapshot_id=target)
-        retention = self.retention or _retention_of(before)
+        default = self.default_retention or Retention()
+        retention = self.retention or retention_or(before, default)
         update = SetSnapshotRefUpdate(
             ref_name=self.name,
             type=self.type,
@@ -67,16 +62,6 @@ class RefChange:
     def context(self) -> dict[str, object]:
         """The ref and its target."""
         return {"ref": self.name, "target": self.done[0] if self.done else None}
-
-
-def _retention_of(ref: SnapshotRef | None) -> Retention:
-    if ref is None:
-        return Retention()
-    return Retention(
-        max_ref_age_ms=ref.max_ref_age_ms,
-        max_snapshot_age_ms=ref.max_snapshot_age_ms,
-        min_snapshots_to_keep=ref.min_snapshots_to_keep,
-    )
 
 
 def _ref_of(update: SetSnapshotRefUpdate) -> SnapshotRef:

@@ -12,7 +12,8 @@ from pyiceberg.table.refs import SnapshotRef, SnapshotRefType
 
 from tableformat.catalog.base import Identifier, TableState
 from tableformat.commit.history import is_ancestor
-from tableformat.commit.ref_change import RefChange, Retention
+from tableformat.commit.ref_change import RefChange
+from tableformat.commit.retention import Retention
 from tableformat.commit.swap import swap_until_settled
 from tableformat.environment import Environment
 from tableformat.errors import (
@@ -143,6 +144,7 @@ def replace_branch(
     *,
     to: str | int,
     expected_head: int | None,
+    default_retention: Retention | None = None,
 ) -> TableState:
     """Point `branch` at a ref or snapshot, related or not, if its head is still `expected_head`.
 
@@ -152,6 +154,7 @@ def replace_branch(
         branch: The branch to move.
         to: A branch or tag name, or a snapshot id.
         expected_head: The head planned against; None: the branch must not exist.
+        default_retention: For a branch that says nothing itself; what one says stays.
 
     Raises:
         CommitConflictError: The branch has moved.
@@ -164,7 +167,7 @@ def replace_branch(
         _check_head(branch, None if ref is None else ref.snapshot_id, expected_head)
         return goal
 
-    return _move(environment, identifier, branch, target)
+    return _move(environment, identifier, branch, target, default_retention=default_retention)
 
 
 def rollback(
@@ -239,8 +242,16 @@ def _move(
     *,
     ref_type: SnapshotRefType = SnapshotRefType.BRANCH,
     retention: Retention | None = None,
+    default_retention: Retention | None = None,
 ) -> TableState:
-    change = RefChange(name, target, type=ref_type, retention=retention, done=[])
+    change = RefChange(
+        name,
+        target,
+        type=ref_type,
+        retention=retention,
+        default_retention=default_retention,
+        done=[],
+    )
     return swap_until_settled(environment, identifier, change).state
 
 

@@ -15,7 +15,13 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update import AddSnapshotUpdate, SetSnapshotRefUpdate, TableUpdate
 
 from tableformat.catalog.base import TableState
-from tableformat.commit.carry import carried_properties, check_fence, load_carried
+from tableformat.commit.carry import (
+    carried_properties,
+    carries_marker,
+    check_fence,
+    load_carried,
+    staging_base,
+)
 from tableformat.commit.changeset import Changeset
 from tableformat.commit.conflicts import check_conflicts, referenced_data_files
 from tableformat.commit.history import History, name_snapshot, snapshots_by_id, walk_back
@@ -32,6 +38,7 @@ from tableformat.commit.request import (
     check_writable,
     operation_of_change,
 )
+from tableformat.commit.retention import STAGING_RETENTION, Retention, retention_or
 from tableformat.commit.summary import build_summary
 from tableformat.environment import Environment
 from tableformat.errors import CommitConflictError, InvalidInputError, TableError
@@ -81,8 +88,10 @@ class SnapshotChange:
         carried = load_carried(snapshots_by_id(metadata), parent_id)
         check_fence(changeset.fence, carried, branch=changeset.branch)
         check_conflicts(metadata, changeset, head_id=parent_id, history=self._history)
+        stands_on = {} if carries_marker(changeset) else self._staging_base(state, parent_id)
         extra = {
             **carried_properties(carried, changeset),
+            **stands_on,
             **changeset.summary,
             COMMITTED_TO: changeset.branch,
         }
@@ -90,7 +99,16 @@ class SnapshotChange:
         self._snapshot = snapshot
         return (
             AddSnapshotUpdate(snapshot=snapshot),
-            _set_branch(changeset.branch, snapshot.snapshot_id, ref),
+            _set_branch(changeset, snapshot.snapshot_id, ref),
+        )
+
+    def _staging_base(self, state: TableState, parent_id: int | None) -> dict[str, str]:
+        main = state.ref(MAIN_BRANCH)
+        return staging_base(
+            snapshots_by_id(state.metadata),
+            parent_id,
+            branch=self.changeset.branch,
+            main_id=None if main is None else main.snapshot_id,
         )
 
     def _write_snapshot(
@@ -302,16 +320,27 @@ def _check_head(changeset: Changeset, state: TableState, parent_id: int | None) 
     )
 
 
-def _set_branch(branch: str, snapshot_id: int, ref: SnapshotRef | None) -> SetSnapshotRefUpdate:
-    """Point the branch at `snapshot_id`; its retention settings stay."""
+def _set_branch(
+    changeset: Changeset, snapshot_id: int, ref: SnapshotRef | None
+) -> SetSnapshotRefUpdate:
+    """Point the branch at `snapshot_id`. What it says of its retention stays.
+
+    A staging branch that says nothing is given what keeps staged changes from other tools' expiry.
+    """
+    default = STAGING_RETENTION if _is_staged(changeset) else Retention()
+    retention = retention_or(ref, default)
     return SetSnapshotRefUpdate(
-        ref_name=branch,
+        ref_name=changeset.branch,
         type="branch",
         snapshot_id=snapshot_id,
-        max_ref_age_ms=None if ref is None else ref.max_ref_age_ms,
-        max_snapshot_age_ms=None if ref is None else ref.max_snapshot_age_ms,
-        min_snapshots_to_keep=None if ref is None else ref.min_snapshots_to_keep,
+        max_ref_age_ms=retention.max_ref_age_ms,
+        max_snapshot_age_ms=retention.max_snapshot_age_ms,
+        min_snapshots_to_keep=retention.min_snapshots_to_keep,
     )
+
+
+def _is_staged(changeset: Changeset) -> bool:
+    return changeset.branch != MAIN_BRANCH and not carries_marker(changeset)
 
 
 def _next_sequence_number(metadata: TableMetadata) -> int:

@@ -19,6 +19,10 @@ USER_FIELD_ID_MAX = 2147483447
 
 # Snapshot summary keys. The marker is the Flink converter's name, so either tool can take over.
 STAGING_MARKER = "equality-convert-staging-snapshot"
+# Beside the marker: the sequence number of the snapshot it names, which may expire.
+MARKER_SEQUENCE_NUMBER = "icefold.staging-sequence-number"
+# In staged commits: the sequence number of the target's snapshot that the branch stands on.
+STAGING_BASE = "icefold.staging-base-sequence-number"
 FENCE_TOKEN = "icefold.fence-token"  # noqa: S105
 FENCE_NAME = "icefold.fence-name"
 COMMITTED_TO = "icefold.branch"  # the branch that a commit was made to; expiry cuts the table's log

@@ -17,6 +17,7 @@ from tableformat.commit.evolution import update_properties, update_schema
 from tableformat.commit.expire import apply_expiry
 from tableformat.commit.expiry_plan import ExpiryPolicy
 from tableformat.commit.refs import create_tag, drop_ref, fast_forward, replace_branch, rollback
+from tableformat.commit.retention import STAGING_RETENTION, retention_of
 from tableformat.environment import Environment
 from tableformat.errors import CommitConflictError
 from tableformat.runtime import Runtime
@@ -152,7 +153,7 @@ def test_expired_snapshots_take_their_files_along(table: BackendTable) -> None:
     table.append(y)
     table.clock_tick()
     policy = ExpiryPolicy(max_snapshot_age_ms=0)
-    report = apply_expiry(table.environment, IDENTIFIER, policy)
+    report = apply_expiry(table.environment, IDENTIFIER, policy, fence=None)
     assert (len(report.plan.snapshot_ids), report.data_files) == (2, 1)
     assert table.store.size_bytes(y.file_path) == y.file_size_in_bytes
     table.check()
@@ -178,3 +179,11 @@ def test_concurrent_commits_to_three_branches_all_land(table: BackendTable) -> N
     assert table.state.metadata.last_sequence_number == 20
     assert len(table.state.metadata.snapshots) == 20
     table.check()
+
+
+def test_staging_branch_keeps_its_retention_on_every_backend(table):
+    table.append(table.data("x"))
+    for name in ("s1", "s2"):
+        table.append(table.data(name), branch="staging")
+        found = table.catalog.load_table(IDENTIFIER).ref("staging")
+        assert retention_of(found) == STAGING_RETENTION

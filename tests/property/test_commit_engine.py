@@ -163,7 +163,7 @@ class Commits(RuleBasedStateMachine):
     def expire(self, keep):
         self.table.clock.advance(1)
         policy = ExpiryPolicy(max_snapshot_age_ms=0, min_snapshots_to_keep=keep, staging={})
-        apply_expiry(self.table.environment, IDENTIFIER, policy)
+        apply_expiry(self.table.environment, IDENTIFIER, policy, fence=None)
         left = {each.snapshot_id for each in self.table.state.metadata.snapshots}
         self.expired |= {key: known for key, known in self.known.items() if key not in left}
         self.known = {key: known for key, known in self.known.items() if key in left}

@@ -26,7 +26,13 @@ from hypothesis.stateful import (
 )
 
 from maintenance.tasks.compact import compact
-from maintenance.tasks.options import CompactOptions, RemoveOrphansOptions, RewriteManifestsOptions
+from maintenance.tasks.expire import expire
+from maintenance.tasks.options import (
+    CompactOptions,
+    ExpireOptions,
+    RemoveOrphansOptions,
+    RewriteManifestsOptions,
+)
 from maintenance.tasks.remove_orphans import remove_orphans
 from maintenance.tasks.rewrite_manifests import rewrite_manifests
 from resolver import resolve
@@ -255,7 +261,8 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self.versions and not self.was_rolled_back)
     @rule()
     def expire(self):
-        self.table.expire_snapshots(ExpiryPolicy(max_snapshot_age_ms=0, min_snapshots_to_keep=1))
+        policy = ExpiryPolicy(max_snapshot_age_ms=0, min_snapshots_to_keep=1)
+        expire(self.table, ExpireOptions(policy=policy))
         self.has_expired = True
 
     @rule()

@@ -187,7 +187,7 @@ class Workload:
     def _expire(self) -> tuple[dict[int, int], Callable[[], object]]:
         policy = ExpiryPolicy(max_snapshot_age_ms=0, min_snapshots_to_keep=2)
         environment, identifier = self.table.environment, self.table.identifier
-        return self.rows, lambda: apply_expiry(environment, identifier, policy)
+        return self.rows, lambda: apply_expiry(environment, identifier, policy, fence=None)
 
     def _read(self) -> tuple[dict[int, int], Callable[[], object]]:
         def act() -> None:

@@ -153,7 +153,7 @@ def test_every_outcome_is_what_became_of_the_commit(seed):
         for fault in trials.rng.sample(FAULTS, len(FAULTS)):
             trials.run(fault)
         policy = ExpiryPolicy(max_snapshot_age_ms=0, min_snapshots_to_keep=2)
-        apply_expiry(trials.table.environment, IDENTIFIER, policy)
+        apply_expiry(trials.table.environment, IDENTIFIER, policy, fence=None)
     # Only a request that never came, or one that came after the last look, stays unknown.
     assert trials.outcomes == {
         "ok 1": ROUNDS * (len(FAULTS) - 2), "unknown 0": ROUNDS, "unknown 1": ROUNDS

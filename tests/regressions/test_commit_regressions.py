@@ -264,6 +264,7 @@ def test_p2_snapshot_ids_carry_no_order(table):
         table.environment,
         IDENTIFIER,
         ExpiryPolicy(max_snapshot_age_ms=0, min_snapshots_to_keep=2),
+        fence=None,
     )
     assert [each.snapshot_id for each in table.state.metadata.snapshots] == [700, 1]
     check(table)

@@ -600,5 +600,5 @@ def test_r18_cycle_whose_marker_is_unreachable_never_starts_from_the_beginning(t
         resolve(staged.table)
     assert staged.table.refresh().metadata_location == location
     assert notes(staged) == before
-    resolve(staged.table, from_snapshot=head(staged, "staging"))
+    resolve(staged.table, from_snapshot=head(staged, "staging"), skip_unpublished=True)
     assert notes(staged) == before

@@ -93,7 +93,7 @@ def test_backlog_under_expiry_of_main_is_resolved_once_and_appends_are_no_part_o
     for amount in range(20, 24):
         table.append(rows((amount, amount)))
         expected[(amount, amount)] = 1
-    apply_expiry(table.environment, table.identifier, EVERYTHING)
+    apply_expiry(table.environment, table.identifier, EVERYTHING, fence=None)
     counts = [resolve(table, limit=limit).staged_snapshots for _ in range(3)]
     assert sum(counts) == 2
     assert published(table) == expected + Counter([(2, 10), (3, 11)])
@@ -105,7 +105,7 @@ def test_idle_staging_branch_under_expiry_of_main_does_not_stop_the_resolver(tab
     assert resolve(table).trimmed
     for amount in range(20, 24):
         table.append(rows((amount, amount)))
-    report = apply_expiry(table.environment, table.identifier, EVERYTHING)
+    report = apply_expiry(table.environment, table.identifier, EVERYTHING, fence=None)
     assert len(report.plan.snapshot_ids) >= 3  # an idle staging branch keeps nothing of main
     assert resolve(table).staged_snapshots == 0
     table.stage(upserts=rows((1, 11)))

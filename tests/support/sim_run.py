@@ -555,7 +555,7 @@ class _Simulation:
         while True:
             actor.sleep(actor.rng.random() * 10_000)
             with self.operation(actor, Operation(actor.name, "expire")):
-                apply_expiry(environment, IDENTIFIER, policy)
+                apply_expiry(environment, IDENTIFIER, policy, fence=None)
 
     def roll_back(self, actor: Actor) -> None:
         environment = self.environment(actor)

@@ -258,4 +258,4 @@ class _SmallScope(_Simulation):
 
     def do_expire(self, actor: Actor, environment: Environment) -> None:
         with self.operation(actor, Operation(actor.name, "expire")):
-            apply_expiry(environment, IDENTIFIER, EVERYTHING)
+            apply_expiry(environment, IDENTIFIER, EVERYTHING, fence=None)

@@ -86,7 +86,7 @@ def compacted(environment: Environment, scene: Scene, number: int) -> None:
 
 def expired(environment: Environment, scene: Scene, number: int) -> None:
     policy = ExpiryPolicy(max_snapshot_age_ms=0, min_snapshots_to_keep=1)
-    apply_expiry(environment, load(environment).identifier, policy)
+    apply_expiry(environment, load(environment).identifier, policy, fence=None)
 
 
 def rolled_back(environment: Environment, scene: Scene, number: int) -> None:

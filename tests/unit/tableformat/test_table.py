@@ -11,6 +11,8 @@ from pyiceberg.types import StringType
 import lock
 import resolver
 import tableformat as tf
+from maintenance import expire
+from maintenance.tasks.options import ExpireOptions
 from resolver import resolve
 from tableformat.commit.expiry_plan import ExpiryPolicy
 
@@ -114,10 +116,10 @@ def test_expiry_keeps_staged_work(orders):
         orders.stage(upserts=rows((10 + number, "eu")))
     before = len(orders.state.metadata.snapshots)
     policy = ExpiryPolicy(max_snapshot_age_ms=0, min_snapshots_to_keep=1)
-    orders.expire_snapshots(policy)
+    expire(orders, ExpireOptions(policy=policy))
     assert len(orders.state.metadata.snapshots) <= before
     assert resolve(orders).staged_snapshots == 3
-    orders.expire_snapshots(policy)
+    expire(orders, ExpireOptions(policy=policy))
     assert len(orders.state.metadata.snapshots) < before
     assert content(orders) == Counter(
         [(1, "eu"), (2, "us"), (3, "us"), (10, "eu"), (11, "eu"), (12, "eu")]

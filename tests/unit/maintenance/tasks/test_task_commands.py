@@ -13,6 +13,7 @@ from click.testing import CliRunner
 import tableformat as tf
 from maintenance.cli.main import cli
 from resolver import resolve
+from tests.support.another_tool import another_tool
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
 COMMANDS = [
@@ -115,3 +116,18 @@ def test_expire_and_metadata_commands_work(table, run):
         assert run(command, "t.rows", "--rewrite-all").exit_code == 0
     assert run("drop-dead-deletes", "t.rows").exit_code == 0
     assert table.scan().to_arrow().num_rows == 11
+
+
+def test_expire_keeps_a_branch_that_is_named_and_refuses_an_unknown_one(table, run):
+    table.refs.create_branch("connect")
+    for key in (50, 51):
+        with another_tool(table.environment):
+            table.append(rows(key), branch="connect")
+    options = ("expire", "t.rows", "--older-than", "1ms", "--keep", "1", "--dry-run", "--json")
+    plain = json.loads(run(*options).stdout)
+    named = json.loads(run(*options, "--staging", "connect:main").stdout)
+    assert (plain["protected_snapshots"], named["protected_snapshots"]) == (0, 2)
+    for wrong in ("conect", "connect:mian"):
+        result = run(*options, "--staging", wrong)
+        assert result.exit_code == 1
+        assert "there is no such branch" in result.stderr

@@ -6,6 +6,8 @@ from pyiceberg.table.refs import SnapshotRef, SnapshotRefType
 from pyiceberg.table.snapshots import Operation, Summary
 from pyiceberg.types import LongType, StringType
 
+from maintenance import expire
+from maintenance.tasks.options import ExpireOptions
 from resolver import resolve
 from tableformat.catalog.base import TableState
 from tableformat.changelog import buckets
@@ -176,7 +178,7 @@ def test_expired_snapshots_are_one_clear_error(table):
     table.refs.create_tag("kept", snapshot_id=table.start)
     policy = ExpiryPolicy(max_snapshot_age_ms=0, min_snapshots_to_keep=1)
     table.environment.runtime.clock.sleep_ms(5)
-    table.expire_snapshots(policy)
+    expire(table, ExpireOptions(policy=policy))
     with pytest.raises(NotFoundError, match=f"there is no snapshot {middle}; .*expired"):
         table.changes(middle)
     with pytest.raises(NotFoundError, match=f"snapshot {middle} has expired.*ask for net changes"):

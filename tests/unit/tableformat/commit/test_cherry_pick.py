@@ -144,6 +144,6 @@ def test_files_that_are_live_are_not_added_again_when_the_history_has_expired(ta
     table.append(table.data("z"))
     table.append(table.data("w"))
     table.clock.advance(1)
-    apply_expiry(table.environment, IDENTIFIER, ExpiryPolicy(max_snapshot_age_ms=0))
+    apply_expiry(table.environment, IDENTIFIER, ExpiryPolicy(max_snapshot_age_ms=0), fence=None)
     with pytest.raises(AlreadyExistsError, match=r"y\.parquet"):
         pick(table, picked)

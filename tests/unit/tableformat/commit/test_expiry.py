@@ -5,7 +5,17 @@ from tableformat.commit.evolution import update_properties
 from tableformat.commit.expire import apply_expiry
 from tableformat.commit.expiry_plan import ExpiryPolicy, plan_expiry
 from tableformat.commit.reachability import reachable_locations
-from tableformat.commit.refs import Retention, create_branch, create_tag, replace_branch, rollback
+from tableformat.commit.refs import (
+    Retention,
+    create_branch,
+    create_tag,
+    drop_ref,
+    fast_forward,
+    replace_branch,
+    rollback,
+)
+from tableformat.commit.retention import STAGING_RETENTION
+from tableformat.commit.staging_branches import staging_branches
 from tableformat.errors import (
     CommitConflictError,
     CommitUnknownError,
@@ -43,9 +53,9 @@ class ExpiryTable(CommitTable):
     def plan(self, policy=EVERYTHING):
         return plan_expiry(self.state.metadata, policy, now_ms=self.clock.now_ms() + 1)
 
-    def expire(self, policy=EVERYTHING, **options):
+    def expire(self, policy=EVERYTHING, *, fence=None, **options):
         self.clock.advance(1)
-        report = apply_expiry(self.environment, IDENTIFIER, policy, **options)
+        report = apply_expiry(self.environment, IDENTIFIER, policy, fence=fence, **options)
         clear_manifest_cache(self.store)
         check_table(self.store.get, self.state.metadata_location)
         needed = reachable_locations(self.store, self.state)
@@ -368,3 +378,101 @@ def test_marker_and_fence_survive_expiry(table):
     assert snapshot.summary[STAGING_MARKER] == "77"
     with pytest.raises(FencedError):
         table.add("zombie", fence=Fence("resolver", 2))
+
+
+def staging_of(table, declared=None):
+    found = staging_branches(table.state.metadata, declared or {})
+    return {each.name: (each.target, each.is_certain) for each in found.values()}
+
+
+def stage(table, name, branch, **options):
+    return table.add(name, branch=branch, carry_marker=False, **options)
+
+
+def test_branches_that_are_staged_to_are_found_with_their_target(table):
+    table.add("x")
+    create_branch(table.environment, IDENTIFIER, "plain")
+    table.add("y", branch="dev")
+    create_branch(table.environment, IDENTIFIER, "cdc", snapshot_id=table.head("dev"))
+    stage(table, "s", "cdc")
+    stage(table, "t", "staging")
+    assert staging_of(table) == {"cdc": ("dev", True), "staging": ("main", True)}
+    assert staging_of(table, {"cdc": "main", "plain": "dev", "none": "main"}) == {
+        "cdc": ("main", True),
+        "plain": ("dev", True),
+        "staging": ("main", True),
+    }
+
+
+def test_target_that_no_longer_exists_is_main(table):
+    table.add("x")
+    table.add("y", branch="dev")
+    create_branch(table.environment, IDENTIFIER, "cdc", snapshot_id=table.head("dev"))
+    stage(table, "s", "cdc")
+    drop_ref(table.environment, IDENTIFIER, "dev")
+    assert staging_of(table) == {"cdc": ("main", False)}
+
+
+def test_target_is_not_certain_where_one_branch_was_fast_forwarded_to_the_other(table):
+    table.add("x")
+    table.add("y", branch="dev")
+    fast_forward(table.environment, IDENTIFIER, "main", to="dev")
+    stage(table, "s", "cdc")
+    assert staging_of(table) == {"cdc": ("main", False)}
+
+
+def test_copy_of_a_staging_branch_is_kept_but_never_moved(table):
+    table.add("x")
+    staged = [stage(table, f"s{n}", "staging") for n in range(3)]
+    create_branch(table.environment, IDENTIFIER, "copy")
+    replace_branch(
+        table.environment, IDENTIFIER, "copy", to="staging", expected_head=table.head("copy")
+    )
+    replace_branch(table.environment, IDENTIFIER, "staging", to="main", expected_head=staged[-1])
+    assert staging_of(table)["copy"] == ("main", False)
+    assert set(staged).isdisjoint(table.plan().snapshot_ids)
+
+
+def test_idle_branch_with_the_retention_of_staging_is_one(table):
+    table.add("x")
+    create_branch(table.environment, IDENTIFIER, "cdc", retention=STAGING_RETENTION)
+    create_branch(
+        table.environment, IDENTIFIER, "b", retention=Retention(max_snapshot_age_ms=DAY_MS)
+    )
+    assert staging_of(table) == {"cdc": ("main", True)}
+
+
+def test_tags_and_branches_without_staged_changes_are_no_staging_branches(table):
+    staged = stage(table, "s", "cdc")
+    create_tag(table.environment, IDENTIFIER, "staging", snapshot_id=staged)
+    table.add("x")
+    table.add("y", branch="dev")
+    drop_ref(table.environment, IDENTIFIER, "cdc")
+    assert staging_of(table) == {}
+
+
+def test_own_retention_of_staging_counts_above_the_target_only(table):
+    ids = [table.add(f"f{n}") for n in range(4)]
+    create_branch(
+        table.environment,
+        IDENTIFIER,
+        "staging",
+        retention=Retention(max_snapshot_age_ms=100 * DAY_MS, min_snapshots_to_keep=5),
+    )
+    staged = [stage(table, f"s{n}", "staging") for n in range(3)]
+    head = table.add("p", summary={STAGING_MARKER: str(staged[-1])})
+    assert table.plan().snapshot_ids == tuple(ids)
+    replace_branch(table.environment, IDENTIFIER, "staging", to="main", expected_head=staged[-1])
+    assert table.plan().snapshot_ids == (*ids, *staged)
+    assert table.head() == head
+
+
+def test_history_of_the_target_goes_where_it_proves_nothing_for_a_copy(table):
+    base = table.add("x")
+    staged = stage(table, "s0", "staging")
+    create_branch(table.environment, IDENTIFIER, "copy", snapshot_id=staged)
+    later = stage(table, "s1", "staging")
+    published = [table.add(f"p{n}", summary={STAGING_MARKER: str(later)}) for n in range(3)]
+    replace_branch(table.environment, IDENTIFIER, "staging", to="main", expected_head=later)
+    assert set(table.plan().snapshot_ids) == {later, *published[:-1]}
+    assert set(table.plan().protected) == {base}

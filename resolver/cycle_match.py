@@ -1,0 +1,258 @@
+"""Dead rows of a cycle on one version of the table, and again on the next one."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import chain
+
+from pyiceberg.table.snapshots import Snapshot
+
+from resolver.convert import DeadPositions
+from resolver.cycle_input import CycleInput, OrderedFile
+from resolver.cycle_options import CycleOptions, IndexKeeper, Phases
+from resolver.engine import Engine
+from resolver.immutable_check import check_immutable
+from resolver.index.base import Matches
+from resolver.keys import EncodedKeys
+from resolver.match import TARGET_ORDER
+from resolver.moved_rows import add_target_positions
+from resolver.position_files import read_position_file
+from resolver.resolution import (
+    DeadRows,
+    NumberedKeys,
+    Resolution,
+    judge_by_arrival,
+    resolve_batch,
+)
+from resolver.scan_join import add_joined_positions
+from resolver.staged_on_target import files_that_left, judge_moved_rows, without_staged_rows
+from resolver.staging import cursor_of
+from resolver.target import LiveFiles, live_files
+from resolver.versions import compares_versions, guarded_dead_rows
+from tableformat.catalog.base import Identifier, TableState
+from tableformat.commit.history import is_ancestor
+from tableformat.environment import Environment
+from tableformat.errors import CommitConflictError, CorruptDataError
+from tableformat.spec.data_file import DataFile, ManifestEntry
+
+logger = logging.getLogger("icefold.resolver")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What the cycle resolves; read once, whatever happens on the target."""
+
+    covered: tuple[Snapshot, ...]
+    batch: CycleInput
+    numbered: NumberedKeys
+    converted: tuple[ManifestEntry, ...]  # in place: the equality deletes that go
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Match:
+    """Dead rows on one version of the table; `left`: see `files_that_left`."""
+
+    state: TableState
+    live: LiveFiles
+    left: Mapping[str, DataFile]
+    resolution: Resolution
+    index: str
+
+
+@dataclass(frozen=True, slots=True)
+class Matcher:
+    """Finds the dead rows of one cycle.
+
+    Attributes:
+        environment, identifier: The table.
+        options: The cycle's.
+        keeper: Brings the index to a head.
+        engine: Where keys are read.
+        phases: Grows.
+    """
+
+    environment: Environment
+    identifier: Identifier
+    options: CycleOptions
+    keeper: IndexKeeper
+    engine: Engine
+    phases: Phases
+
+    def match(self, state: TableState, live: LiveFiles, work: Work) -> Match:
+        """Dead rows, from the index at the head of `state`."""
+        options, batch = self.options, work.batch
+        left = self._files_that_left(state, live, work)
+        found, how = self._look_up(state, live, work.numbered.lookup)
+        with self.phases.timed("match"):
+            matches = without_staged_rows(found, batch)
+            judged = judge_moved_rows(
+                self.environment,
+                state,
+                live=live,
+                batch=batch,
+                left=left,
+                numbered=work.numbered,
+                matches=matches,
+                judged=self._judge(state, live, work, matches),
+            )
+            resolution = resolve_batch(batch, matches, judged)
+            resolution.dead.drop(left)
+            add_joined_positions(
+                self.environment,
+                state.metadata,
+                batch.other_deletes,
+                batch.scopes,
+                chain(self._ordered(live.data.values(), batch.paths), batch.files),
+                resolution.dead,
+                self.engine.runner,
+            )
+            resolution.dead.drop(left)
+            add_target_positions(
+                self.environment,
+                state,
+                staging=options.staging,
+                target=options.target,
+                live=live,
+                batch=batch,
+                left=left,
+                look_up=lambda keys: without_staged_rows(
+                    self._look_up(state, live, keys)[0], batch
+                ),
+                dead=resolution.dead,
+            )
+            self._fold_position_deletes(state, live, live.position_deletes, resolution.dead)
+        self.environment.runtime.fail_point("resolve.after_match")
+        return Match(state=state, live=live, left=left, resolution=resolution, index=how)
+
+    def _files_that_left(
+        self, state: TableState, live: LiveFiles, work: Work
+    ) -> dict[str, DataFile]:
+        return files_that_left(
+            self.environment, state, target=self.options.target, live=live, batch=work.batch
+        )
+
+    def _judge(self, state: TableState, live: LiveFiles, work: Work, matches: Matches) -> DeadRows:
+        """Which rows die: by the table's sequence column if it has one, else by arrival."""
+        by_version = self._judge_versions(state, live, work, matches)
+        return by_version or judge_by_arrival(
+            work.batch, work.numbered, matches, order_of_path=self._order_of_path(live)
+        )
+
+    def _judge_versions(
+        self, state: TableState, live: LiveFiles, work: Work, matches: Matches
+    ) -> DeadRows | None:
+        """What the table declares about the versions of a row: check it, or decide by it."""
+        given = (live, work.batch, work.numbered, matches)
+        runner = self.engine.runner
+        check_immutable(self.environment, state, *given, runner=runner)
+        if self.options.is_in_place:
+            return None
+        return guarded_dead_rows(self.environment, state.metadata, *given, runner=runner)
+
+    def _look_up(
+        self, state: TableState, live: LiveFiles, keys: EncodedKeys
+    ) -> tuple[Matches, str]:
+        """The rows that have the keys; an index that turns out damaged is built afresh."""
+        with self.phases.timed("index"):
+            index, how = self.keeper.at_head(state, self.options.target, live)
+        with self.phases.timed("match"):
+            try:
+                return index.lookup(keys), how
+            except CorruptDataError as error:
+                logger.warning("%s: the index is damaged: %s", state.name, error)
+        with self.phases.timed("index"):
+            index, how = self.keeper.at_head(state, self.options.target, live, rebuild=True)
+        with self.phases.timed("match"):
+            return index.lookup(keys), how
+
+    def rebase(self, match: Match, work: Work) -> Match:
+        """The same dead rows on the head that got there first; only what it touched is read.
+
+        Rows that equality deletes reach: files that left take them along, files that came are read
+        and compared. Everything is matched again where that is not enough: on a head that is no
+        continuation (rollback, replaced branch) and may have brought rows back that the index had
+        dropped, where row versions are compared, where staged snapshots delete by position in files
+        that others may have rewritten, and where others brought or took staged files.
+        """
+        options = self.options
+        state = self.environment.catalog.load_table(self.identifier)
+        if cursor_of(state, options.target) != cursor_of(match.state, options.target):
+            raise CommitConflictError(
+                "another resolver has published staged changes meanwhile",
+                table=state.name,
+                branch=options.target,
+                action="run resolve again",
+            )
+        planned = match.state.head(options.target)
+        head = state.head(options.target)
+        live = live_files(self.environment, head)
+        is_continued = planned is None or (
+            head is not None
+            and is_ancestor(state.metadata, planned.snapshot_id, of=head.snapshot_id)
+        )
+        if not is_continued or compares_versions(state.metadata) or work.batch.target_positions:
+            return self.match(state, live, work)
+        known = match.live.data.keys()
+        staged = work.batch.paths
+        if staged & known or staged & live.data.keys() or self._files_that_left(state, live, work):
+            return self.match(state, live, work)
+        match.resolution.dead.drop(known - live.data.keys())
+        added = [entry for path, entry in live.data.items() if path not in known]
+        add_joined_positions(
+            self.environment,
+            state.metadata,
+            (work.batch.deletes, *work.batch.other_deletes),
+            work.batch.scopes,
+            self._ordered(added),
+            match.resolution.dead,
+            self.engine.runner,
+        )
+        folded = {entry.data_file.identity for entry in match.live.position_deletes}
+        self._fold_position_deletes(
+            state,
+            live,
+            [e for e in live.position_deletes if e.data_file.identity not in folded],
+            match.resolution.dead,
+        )
+        return replace(match, state=state, live=live)
+
+    def _fold_position_deletes(
+        self,
+        state: TableState,
+        live: LiveFiles,
+        entries: Iterable[ManifestEntry],
+        dead: DeadPositions,
+    ) -> None:
+        """v2 position deletes of the target become part of the DVs, and go (I3, P7).
+
+        They may name files that have left: those say nothing any more.
+        """
+        for entry in entries:
+            found = read_position_file(self.environment.store, state.metadata, entry.data_file)
+            for path, positions in found.items():
+                if path in live.data:
+                    dead.add(path, positions)
+
+    def _order_of_path(self, live: LiveFiles) -> Callable[[str], int] | None:
+        if not self.options.is_in_place:
+            return None
+        return lambda path: sequence_number_of(live.data[path])
+
+    def _ordered(
+        self, entries: Iterable[ManifestEntry], staged: frozenset[str] = frozenset()
+    ) -> Iterator[OrderedFile]:
+        """Data files of the target with their orders, but those that are `staged` too."""
+        in_place = self.options.is_in_place
+        for entry in entries:
+            if entry.data_file.file_path not in staged:
+                yield OrderedFile(
+                    entry.data_file, sequence_number_of(entry) if in_place else TARGET_ORDER
+                )
+
+
+def sequence_number_of(entry: ManifestEntry) -> int:
+    """The data sequence number of a live entry."""
+    assert entry.sequence_number is not None, "entries read from a manifest have inherited it"
+    return entry.sequence_number

@@ -1,0 +1,292 @@
+"""Rows that staged snapshots delete by position, wherever the target has them by now.
+
+A staged deletion vector or position delete file names rows of the staging view. Until it is
+published, others rewrite the target's files (compaction, copy-on-write, rollback past one), or move
+a row by an UPDATE. Such a delete is never dropped:
+
+| the row's file, on the target | what dies |
+|---|---|
+| live, the row alive | the row |
+| live, the row dead there; or the file is gone | what the target has of the row, see below |
+| gone, and it cannot be read any more | nothing: the cycle is refused |
+
+The row's key and `_row_id` are read from its old file, and the index says which rows of the target
+have the key. Of those the one with the same `_row_id` dies: a rewrite keeps it (spec: Row Lineage).
+Where there is none, the rows die whose ids were given out after the delete was staged: a rewrite
+that kept no ids, or a newer row, since staged changes come after what is on the target. Otherwise
+the row is gone already.
+
+A vector repeats what the one that it replaced deletes; only what it adds is looked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from pyroaring import BitMap64
+
+from resolver.convert import DeadPositions
+from resolver.cycle_input import CycleInput, StagedPositions
+from resolver.index.base import Matches
+from resolver.keys import EncodedKeys, KeySchema, encode_batch, factorize
+from resolver.match import Bools, Int64s, group_by_file
+from resolver.row_values import ColumnReader, live_matches
+from resolver.target import LiveFiles, live_entries
+from tableformat.catalog.base import TableState
+from tableformat.commit.history import load_changes, snapshots_by_id, walk_back
+from tableformat.environment import Environment
+from tableformat.errors import NotFoundError, UnsupportedError
+from tableformat.files.dv_file import read_deletion_vectors
+from tableformat.files.manifest_store import load_manifest_list
+from tableformat.scan.key_fields import key_schema
+from tableformat.spec.data_file import DataFile, FileContent, ManifestEntry
+from tableformat.spec.names import COMMITTED_TO, ROW_ID_FIELD_ID
+
+NO_ROW_ID = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _LostRows:
+    """Rows that are looked for.
+
+    Attributes:
+        keys: Their keys.
+        row_id, next_row_id: Shape `(rows,)`: the row's id; the first id that nobody had when its
+            delete was staged.
+    """
+
+    keys: EncodedKeys
+    row_id: Int64s
+    next_row_id: Int64s
+
+
+def add_target_positions(
+    environment: Environment,
+    state: TableState,
+    *,
+    staging: str,
+    target: str,
+    live: LiveFiles,
+    batch: CycleInput,
+    left: Mapping[str, DataFile],
+    look_up: Callable[[EncodedKeys], Matches],
+    dead: DeadPositions,
+) -> None:
+    """Add to `dead` what staged snapshots delete by position on the target.
+
+    Args:
+        environment: Where files are read: vectors, manifests of the staged snapshots, and the old
+            files of rows that have moved.
+        state: The table version.
+        staging: The branch whose changes are resolved.
+        target: The branch they are published to.
+        live: The live files of the target.
+        batch: The cycle's input.
+        left: Staged data files of the batch that were on the target and have left it, as they were
+            there; deletes in them are looked for, too.
+        look_up: The index at the head of the target.
+        dead: Grows.
+
+    Raises:
+        CorruptDataError: A file is damaged.
+        NotFoundError: An old file is gone, so its rows cannot be found again.
+        UnsupportedError: What row ids a file had on the target is no longer known.
+    """
+    lost = list(_split(environment, batch, live, left, dead))
+    if not lost:
+        return
+    files = _files_of(environment, state, lost, staging=staging, target=target) | dict(left)
+    rows = _read_rows(environment, state, [each for each in lost if each.path in files], files)
+    if not len(rows.keys):
+        return
+    numbers = factorize(rows.keys)
+    [number] = numbers.numbers
+    _, first = np.unique(number, return_index=True)
+    matches = look_up(rows.keys.take(first))
+    row_id = row_ids_of(environment, state, live, matches)
+    found = _same_rows(number, rows, matches, row_id)
+    found &= live_matches(environment, state.metadata, live, matches)
+    for group in group_by_file(matches.file_id[found].astype(np.int64), matches.position[found]):
+        dead.add(matches.files[group.file].file_path, group.positions)
+
+
+def row_ids_of(
+    environment: Environment, state: TableState, live: LiveFiles, matches: Matches
+) -> Int64s:
+    """The `_row_id` of each match, shape `(matches,)`; `NO_ROW_ID` where the row has none."""
+    ids = np.array(sorted(matches.files), dtype=np.int64)
+    files = [live.data[matches.files[int(file_id)].file_path].data_file for file_id in ids]
+    reader = ColumnReader(environment, state.metadata, (ROW_ID_FIELD_ID,))
+    slot = np.searchsorted(ids, matches.file_id)
+    [column] = reader.flat(reader.read_rows(files, slot, matches.position))
+    found: Int64s = column.fill_null(NO_ROW_ID).to_numpy()
+    return found
+
+
+def _split(
+    environment: Environment,
+    batch: CycleInput,
+    live: LiveFiles,
+    left: Mapping[str, DataFile],
+    dead: DeadPositions,
+) -> Iterator[StagedPositions]:
+    """Add what dies where it is; give what has to be looked for."""
+    for each in batch.target_positions:
+        lost = each.positions
+        if each.path in live.data:
+            dead.add(each.path, each.positions)
+            if each.staged.replaced_dvs is None:
+                continue
+            lost = each.positions & _read_vector(environment, live.dvs.get(each.path))
+        if each.staged.replaced_dvs is None:
+            raise UnsupportedError(
+                "a vector on the staging branch names rows of a data file that has left the "
+                "target, and what it deletes anew is not known without the branch's history",
+                location=each.path,
+                action="roll the target back to before that file was rewritten, resolve, and "
+                "rewrite again",
+            )
+        if lost:
+            lost -= _read_vector(environment, each.staged.replaced_dvs.get(each.path))
+        if lost:
+            yield StagedPositions(path=each.path, positions=lost, staged=each.staged)
+    order_of = {each.file.file_path: each.order for each in batch.files}
+    by_order = {each.order: each for each in batch.staged}
+    for path in left:
+        positions = batch.positions.by_path.get(path)
+        if positions is not None:
+            staged = by_order[order_of[path]]
+            yield StagedPositions(path=path, positions=positions, staged=staged)
+
+
+def _read_vector(environment: Environment, entry: ManifestEntry | None) -> BitMap64:
+    if entry is None:
+        return BitMap64()
+    [positions] = read_deletion_vectors(environment.store, [(entry.data_file, None)])
+    return positions
+
+
+def _files_of(
+    environment: Environment,
+    state: TableState,
+    lost: Sequence[StagedPositions],
+    *,
+    staging: str,
+    target: str,
+) -> dict[str, DataFile]:
+    """The files of lost rows, with the row ids that they had on the target.
+
+    A path that was not live in the staging view is left out: deletes of such a file say nothing.
+    """
+    known: dict[str, ManifestEntry] = {}
+    for each in lost:
+        if each.path not in known:
+            found = _entry_in(environment, each)
+            known |= {} if found is None else {each.path: found}
+    by_id = snapshots_by_id(state.metadata)
+
+    def branch_of(entry: ManifestEntry) -> str | None:
+        added_by = by_id.get(entry.snapshot_id or 0)
+        return None if added_by is None or added_by.summary is None else added_by.summary.get(
+            COMMITTED_TO
+        )  # fmt: skip
+
+    own = {path for path, entry in known.items() if branch_of(entry) == staging}
+    moved = {path for path, entry in known.items() if branch_of(entry) in (None, staging)}
+    files = {path: entry.data_file for path, entry in known.items()}
+    files |= _as_removed(environment, state, target, {path: known[path] for path in moved})
+    unknown = sorted(path for path in own if files[path] is known[path].data_file)
+    if unknown:
+        raise UnsupportedError(
+            "a staged delete names rows of a staged data file that was published and rewritten: "
+            "its row ids on the target are no longer known, that history has expired",
+            table=state.name,
+            location=unknown[0],
+            action="delete these rows by their keys: stage(deletes=...), and take the position "
+            "delete off the staging branch",
+        )
+    return files
+
+
+def _entry_in(environment: Environment, lost: StagedPositions) -> ManifestEntry | None:
+    """A data file as the staged snapshot has it."""
+    manifests = load_manifest_list(environment.store, lost.staged.snapshot)
+    for entry in live_entries(environment.store, manifests):
+        file = entry.data_file
+        if file.content == FileContent.DATA and file.file_path == lost.path:
+            return entry
+    return None
+
+
+def _as_removed(
+    environment: Environment,
+    state: TableState,
+    target: str,
+    wanted: Mapping[str, ManifestEntry],
+) -> dict[str, DataFile]:
+    """Files as they were on the target when it removed them; a publish gives new row ids."""
+    found: dict[str, DataFile] = {}
+    since = min((entry.sequence_number or 0 for entry in wanted.values()), default=0)
+    head = state.head(target)
+    chain = walk_back(snapshots_by_id(state.metadata), None if head is None else head.snapshot_id)
+    for snapshot in chain:
+        if found.keys() == wanted.keys() or (snapshot.sequence_number or 0) <= since:
+            break
+        for entry in load_changes(environment.store, snapshot).removed:
+            path = entry.data_file.file_path
+            if path in wanted and entry.data_file.content == FileContent.DATA:
+                found.setdefault(path, entry.data_file)
+    return found
+
+
+def _read_rows(
+    environment: Environment,
+    state: TableState,
+    lost: Sequence[StagedPositions],
+    files: Mapping[str, DataFile],
+) -> _LostRows:
+    metadata = state.metadata
+    key_ids = tuple(sorted(metadata.schema().identifier_field_ids))
+    key = KeySchema.of(key_schema(metadata.schemas, key_ids), key_ids)
+    counts = [len(each.positions) for each in lost]
+    reader = ColumnReader(environment, metadata, (*key_ids, ROW_ID_FIELD_ID))
+    try:
+        rows = reader.read_rows(
+            [files[each.path] for each in lost],
+            np.repeat(np.arange(len(lost), dtype=np.int64), counts),
+            _flat(each.positions for each in lost),
+        )
+    except NotFoundError as error:
+        raise NotFoundError(
+            "a staged delete names rows of a data file that has left the target and is gone: "
+            "which rows it means is not known",
+            table=state.name,
+            location=error.context.get("location"),
+            action="restore the file, and run resolve again",
+        ) from error
+    row_id = reader.flat(rows)[-1].fill_null(NO_ROW_ID).to_numpy()
+    next_row_id = np.array([each.staged.next_row_id for each in lost], dtype=np.int64)
+    return _LostRows(
+        keys=encode_batch(rows, key), row_id=row_id, next_row_id=np.repeat(next_row_id, counts)
+    )
+
+
+def _flat(bitmaps: Iterable[BitMap64]) -> Int64s:
+    parts = [np.fromiter(each, dtype=np.int64, count=len(each)) for each in bitmaps]
+    return np.concatenate([np.empty(0, dtype=np.int64), *parts])
+
+
+def _same_rows(number: Int64s, rows: _LostRows, matches: Matches, row_id: Int64s) -> Bools:
+    """Which matches are lost rows; `number` is the ordinal of each lost row's key in the lookup."""
+    count = len(number)
+    pairs = np.stack([np.r_[number, matches.key_ordinal], np.r_[rows.row_id, row_id]], axis=1)
+    _, pair = np.unique(pairs, axis=0, return_inverse=True)
+    ours, theirs = pair.reshape(-1)[:count], pair.reshape(-1)[count:]
+    missing = ~np.isin(ours, theirs)
+    newest = np.iinfo(np.int64).max
+    given_out_later = np.full(int(number.max(initial=-1)) + 1, newest, dtype=np.int64)
+    np.minimum.at(given_out_later, number[missing], rows.next_row_id[missing])
+    dead: Bools = np.isin(theirs, ours) | (row_id >= given_out_later[matches.key_ordinal])
+    return dead

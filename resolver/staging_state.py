@@ -1,0 +1,186 @@
+"""What is staged, read from the state of the staging head instead of the branch's log.
+
+Where others have expired unpublished staged snapshots, the log of the branch is gone, and nothing
+else: the head still lists every data file and delete with its data sequence number, and sequence
+numbers order the commits of one branch. So each sequence number stands for one staged commit.
+
+What is staged is newer than the target's snapshot that staging stands on, and than the last staged
+snapshot that was published. Both are numbers that icefold's commits repeat in their summaries; for
+other writers' commits the first is told by what the target has, where its own log is whole.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+
+from pyiceberg.table.snapshots import Snapshot
+
+from resolver.staging import StagedSnapshot, ancestors, cursor_of, head_id
+from resolver.target import live_entries
+from tableformat.catalog.base import TableState
+from tableformat.commit.carry import load_carried
+from tableformat.commit.history import load_changes, snapshots_by_id
+from tableformat.environment import Environment
+from tableformat.errors import InvalidInputError
+from tableformat.files.manifest_store import load_manifest_list
+from tableformat.spec.data_file import FileContent, ManifestEntry
+from tableformat.spec.decimal_text import parse_decimal
+from tableformat.spec.names import COMMITTED_TO, STAGING_BASE
+
+NAMED_MAX = 20  # sequence numbers in a refusal
+
+
+def load_staging_state(
+    environment: Environment,
+    state: TableState,
+    *,
+    staging: str,
+    target: str,
+    staged_after: int | None = None,
+) -> list[StagedSnapshot]:
+    """The staged commits of the staging head's state, oldest first; their `snapshot` is the head.
+
+    Args:
+        environment: Where manifests are read: those of the head that are newer than the answer, and
+            of the target.
+        state: The table version.
+        staging: The branch whose changes are resolved.
+        target: The branch they are published to.
+        staged_after: Operator's word: the highest sequence number that is not staged.
+
+    Raises:
+        InvalidInputError: It cannot be told which sequence numbers are staged.
+    """
+    head = state.head(staging)
+    assert head is not None, "the caller has looked for it"
+    if staged_after is None:
+        staged_after = _staged_after(environment, state, head, staging, target)
+    listed = load_manifest_list(environment.store, head)
+    newer = [each for each in listed if (each.sequence_number or 0) > staged_after]
+    spec_ids = frozenset(each.partition_spec_id for each in listed if each.has_live_files)
+    by_number: dict[int, list[ManifestEntry]] = defaultdict(list)
+    for entry in live_entries(environment.store, newer):
+        if _number(entry) > staged_after:
+            by_number[_number(entry)].append(entry)
+    return [
+        _as_staged(number, entries, head, spec_ids) for number, entries in sorted(by_number.items())
+    ]
+
+
+def _as_staged(
+    number: int, entries: Sequence[ManifestEntry], head: Snapshot, spec_ids: frozenset[int]
+) -> StagedSnapshot:
+    def pick(content: FileContent, *, dv: bool = False) -> tuple[ManifestEntry, ...]:
+        wanted = (e for e in entries if e.data_file.content == content and e.data_file.is_dv == dv)
+        return tuple(wanted)
+
+    return StagedSnapshot(
+        order=number,
+        spec_ids=spec_ids,
+        snapshot=head,
+        data_files=pick(FileContent.DATA),
+        equality_deletes=pick(FileContent.EQUALITY_DELETES),
+        position_deletes=pick(FileContent.POSITION_DELETES),
+        dvs=pick(FileContent.POSITION_DELETES, dv=True),
+        replaced_dvs=None,
+    )
+
+
+def _staged_after(
+    environment: Environment, state: TableState, head: Snapshot, staging: str, target: str
+) -> int:
+    """The highest sequence number that is not staged."""
+    published = published_sequence_number(state, target)
+    base = _base_in_log(state, head, staging, target)
+    if base is None and published is not None:
+        base = _base_in_state(environment, state, head, target)
+    if base is None or published is None:
+        raise _unknown(environment, state, head, staging, target)
+    return max(base, published)
+
+
+def published_sequence_number(state: TableState, target: str) -> int | None:
+    """The sequence number of the last published staged snapshot; 0: none was; None: not known."""
+    cursor = cursor_of(state, target)
+    if cursor is None:
+        return 0
+    marked = state.metadata.snapshot_by_id(cursor)
+    if marked is not None:
+        return marked.sequence_number
+    target_head = state.head(target)
+    assert target_head is not None, "a cursor is in a target's history"
+    carried = load_carried(snapshots_by_id(state.metadata), target_head.snapshot_id)
+    return carried.marker_sequence_number
+
+
+def _base_in_log(state: TableState, head: Snapshot, staging: str, target: str) -> int | None:
+    """What the log that is left says of the target's snapshot that staging stands on."""
+    on_target = {each.snapshot_id for each in ancestors(state.metadata, head_id(state, target))}
+    for snapshot in ancestors(state.metadata, head.snapshot_id):
+        summary = {} if snapshot.summary is None else snapshot.summary.additional_properties
+        committed_to = summary.get(COMMITTED_TO)
+        if snapshot.snapshot_id in on_target or committed_to not in (None, staging):
+            return snapshot.sequence_number
+        base = parse_decimal(summary.get(STAGING_BASE, ""))
+        if base is not None:
+            return base
+    return None
+
+
+def _base_in_state(
+    environment: Environment, state: TableState, head: Snapshot, target: str
+) -> int | None:
+    """The newest file that the two heads share; None if the target may have removed newer ones."""
+    target_head = state.head(target)
+    if target_head is None:
+        return 0
+    shared = _identities(environment, target_head)
+    numbers = [
+        _number(entry) for entry in _entries(environment, head) if _identity(entry) in shared
+    ]
+    base = max(numbers, default=0)
+    for snapshot in ancestors(state.metadata, target_head.snapshot_id):
+        if (snapshot.sequence_number or 0) <= base:
+            return base
+        if load_changes(environment.store, snapshot).removed:
+            return None
+        if snapshot.parent_snapshot_id is None:
+            return base
+    return None
+
+
+def _unknown(
+    environment: Environment, state: TableState, head: Snapshot, staging: str, target: str
+) -> InvalidInputError:
+    target_head = state.head(target)
+    shared = set() if target_head is None else _identities(environment, target_head)
+    own = [e for e in _entries(environment, head) if _identity(e) not in shared]
+    files = Counter(_number(entry) for entry in own)
+    named = ", ".join(f"{number} ({files[number]})" for number in sorted(files)[-NAMED_MAX:])
+    return InvalidInputError(
+        "cannot tell which files of the staging branch are staged: the history of both branches "
+        f"is gone; sequence numbers (files) that the target lacks: {named}",
+        table=state.name,
+        staging=staging,
+        target=target,
+        action="name the highest sequence number that is not staged, or that was published, with "
+        "--staged-after N",
+    )
+
+
+def _entries(environment: Environment, snapshot: Snapshot) -> Iterable[ManifestEntry]:
+    return live_entries(environment.store, load_manifest_list(environment.store, snapshot))
+
+
+def _identities(environment: Environment, snapshot: Snapshot) -> set[object]:
+    return {_identity(entry) for entry in _entries(environment, snapshot)}
+
+
+def _identity(entry: ManifestEntry) -> object:
+    return entry.data_file.identity
+
+
+def _number(entry: ManifestEntry) -> int:
+    assert entry.sequence_number is not None, "entries read from a manifest have inherited it"
+    return entry.sequence_number

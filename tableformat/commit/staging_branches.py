@@ -1,0 +1,254 @@
+"""Which branches are staging branches, and what expiry must leave on them. Pure: metadata alone.
+
+A branch other than `main` is one when
+
+* the caller declares it, or it is called `staging`;
+* a commit of icefold was staged to it, or its retention is what icefold gives staging branches
+  (`commit/retention.py`): that is left of it when all is published and it stands on its target;
+* above its target's history it has staged commits of any branch (somebody copied or renamed one),
+  equality deletes, or the snapshot that the target's marker names: other tools write such branches.
+
+Only a foreign branch that has nothing but appends, and was never published from, looks like any
+other branch; it has to be declared.
+
+The target of a branch that nobody declares is the branch that its newest published commit of
+icefold was made to, or `main`. Where that commit is in the history of `main` too (one was
+fast-forwarded to the other), it is taken for `main`, as that is where `stage` forks branches from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.refs import SnapshotRef, SnapshotRefType
+from pyiceberg.table.snapshots import Snapshot
+
+from tableformat.commit.carry import load_carried
+from tableformat.commit.history import snapshots_by_id, walk_back
+from tableformat.commit.retention import STAGING_RETENTION, retention_of
+from tableformat.spec.decimal_text import parse_decimal
+from tableformat.spec.names import (
+    CARRIED,
+    COMMITTED_TO,
+    MAIN_BRANCH,
+    STAGING_BRANCH,
+    STAGING_MARKER,
+)
+
+_ADDED_POSITIONS = ("added-position-delete-files", "added-position-deletes", "added-dvs")
+_ADDED_EQUALITY_DELETES = ("added-equality-delete-files", "added-equality-deletes")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagingBranch:
+    """One staging branch. `is_certain`: it and its target are known, not guessed from contents."""
+
+    name: str
+    target: str
+    is_certain: bool
+
+
+def staging_branches(
+    metadata: TableMetadata, declared: Mapping[str, str]
+) -> dict[str, StagingBranch]:
+    """The staging branches of a table, by name.
+
+    Args:
+        metadata: One version of the table.
+        declared: Targets by name of staging branches; those that do not exist are left out.
+    """
+    by_id = snapshots_by_id(metadata)
+    branches = {
+        name: ref
+        for name, ref in metadata.refs.items()
+        if ref.snapshot_ref_type == SnapshotRefType.BRANCH and ref.snapshot_id in by_id
+    }
+    targets = _Targets(by_id, branches)
+    staged_to = {_committed_to(each) for each in metadata.snapshots if _is_staged_commit(each)}
+    found: dict[str, StagingBranch] = {}
+    for name, ref in branches.items():
+        if name in declared:
+            if declared[name] != name:
+                found[name] = StagingBranch(name=name, target=declared[name], is_certain=True)
+            continue
+        if name == MAIN_BRANCH:
+            continue
+        is_own = (
+            name == STAGING_BRANCH or name in staged_to or retention_of(ref) == STAGING_RETENTION
+        )
+        target, is_certain = targets.find(name)
+        if is_own or targets.has_staged_above(name, target):
+            found[name] = StagingBranch(name=name, target=target, is_certain=is_own and is_certain)
+    return found
+
+
+def has_unpublished(metadata: TableMetadata, staging: StagingBranch) -> bool:
+    """Whether something on a staging branch may wait to be published."""
+    by_id, refs = snapshots_by_id(metadata), metadata.refs
+    target = refs.get(staging.target)
+    target_id = None if target is None else target.snapshot_id
+    head_id = refs[staging.name].snapshot_id
+    if str(head_id) == load_carried(by_id, target_id).marker:
+        return False
+    return all(each.snapshot_id != head_id for each in walk_back(by_id, target_id))
+
+
+def snapshots_needed(metadata: TableMetadata, staging: StagingBranch) -> Iterator[int]:
+    """What the resolver needs to publish from `staging`, and to prove where it stands (R18).
+
+    The snapshots from its head back to the target's marker or history, inclusive. A publish that
+    the target has lost again (rollback) stands for the staged snapshots that it covered: they are
+    unpublished once more, so the way goes on at its marker, too.
+
+    Where staging meets the target's history at a snapshot that does not carry the marker, nothing
+    but the target's own chain tells that it is not a staged one: then the chain stays down to it
+    (or whole, when the two have no snapshot in common), unless something else was published since,
+    as then it proves nothing. The chain stays, too, while a staged snapshot waits that deletes by
+    position: it tells which row ids the rows had whose files were rewritten meanwhile.
+    """
+    by_id, refs = snapshots_by_id(metadata), metadata.refs
+    target = refs.get(staging.target)
+    target_id = None if target is None else target.snapshot_id
+    chain = list(walk_back(by_id, target_id))
+    ids = [each.snapshot_id for each in chain]
+    ends, marker = set(ids), load_carried(by_id, target_id).marker
+    if marker is not None:
+        yield from _down_to_marker(by_id, target_id)
+    seen: set[int] = set()
+    starts = [refs[staging.name].snapshot_id]
+    while starts:
+        for snapshot in walk_back(by_id, starts.pop()):
+            if snapshot.snapshot_id in seen:
+                break
+            seen.add(snapshot.snapshot_id)
+            if str(snapshot.snapshot_id) == marker:
+                break
+            if snapshot.snapshot_id in ends:
+                below = ids.index(snapshot.snapshot_id)
+                if _marker_of(snapshot) != marker or marker is None:
+                    newest = next(filter(None, map(_marker_of, chain[below:])), None)
+                    yield from ids[:below] if newest == marker else ()
+                break
+            covered = _lost_marker(snapshot, staging.name)
+            if covered is not None:
+                starts.append(covered)
+        else:
+            yield from ids if marker is None else ()
+    yield from seen
+    waiting = [by_id[each] for each in seen if each not in ends and str(each) != marker]
+    if any(_deletes_by_position(each) for each in waiting):
+        own = _ancestors(by_id, refs[staging.name])
+        meeting = [i for i, each in enumerate(ids) if each in own]
+        yield from ids[: meeting[0]] if meeting else ids
+    yield from _cursors_of_others(metadata, staging, seen)
+
+
+def _ancestors(by_id: Mapping[int, Snapshot], ref: SnapshotRef) -> frozenset[int]:
+    return frozenset(each.snapshot_id for each in walk_back(by_id, ref.snapshot_id))
+
+
+@dataclass(slots=True)
+class _Targets:
+    """Finds targets; walks the history of each once."""
+
+    by_id: Mapping[int, Snapshot]
+    branches: Mapping[str, SnapshotRef]
+    _histories: dict[str, frozenset[int]]
+
+    def __init__(self, by_id: Mapping[int, Snapshot], branches: Mapping[str, SnapshotRef]) -> None:
+        self.by_id, self.branches = by_id, branches
+        self._histories = {}
+
+    def find(self, name: str) -> tuple[str, bool]:
+        """The target of a branch, and whether it is certain."""
+        for snapshot in walk_back(self.by_id, self.branches[name].snapshot_id):
+            branch = _committed_to(snapshot)
+            if branch in (None, name) or _is_staged_commit(snapshot):
+                continue
+            is_shared = snapshot.snapshot_id in self._history(MAIN_BRANCH)
+            if branch == MAIN_BRANCH or branch not in self.branches or is_shared:
+                return MAIN_BRANCH, branch == MAIN_BRANCH
+            return branch, True
+        return MAIN_BRANCH, True
+
+    def has_staged_above(self, name: str, target: str) -> bool:
+        """Whether a branch has staged changes, or the target's marker, above the target."""
+        history, marker = self._history(target), self._marker(target)
+        for snapshot in walk_back(self.by_id, self.branches[name].snapshot_id):
+            if snapshot.snapshot_id in history:
+                return False
+            if str(snapshot.snapshot_id) == marker or _is_staged(snapshot):
+                return True
+        return False
+
+    def _history(self, name: str) -> frozenset[int]:
+        if name not in self._histories:
+            ref = self.branches.get(name)
+            self._histories[name] = frozenset() if ref is None else _ancestors(self.by_id, ref)
+        return self._histories[name]
+
+    def _marker(self, name: str) -> str | None:
+        return load_carried(self.by_id, self._head_id(name)).marker
+
+    def _head_id(self, name: str) -> int | None:
+        return self.branches[name].snapshot_id if name in self.branches else None
+
+
+def _cursors_of_others(
+    metadata: TableMetadata, staging: StagingBranch, needed: set[int]
+) -> Iterator[int]:
+    """Where other branches that were published to say so: one of them may be the real target."""
+    by_id = snapshots_by_id(metadata)
+    for name, ref in metadata.refs.items():
+        if name not in (staging.name, staging.target):
+            marker = load_carried(by_id, ref.snapshot_id).marker
+            if marker is not None and parse_decimal(marker) in needed:
+                yield from _down_to_marker(by_id, ref.snapshot_id)
+
+
+def _down_to_marker(by_id: Mapping[int, Snapshot], target_id: int | None) -> Iterator[int]:
+    """From the target's head to the first snapshot with a marker; other writers repeat none."""
+    for snapshot in walk_back(by_id, target_id):
+        yield snapshot.snapshot_id
+        if _marker_of(snapshot) is not None:
+            return
+
+
+def _lost_marker(snapshot: Snapshot, staging: str) -> int | None:
+    """What a publish above the target's history covered; an append to staging may repeat one."""
+    marker = None if _committed_to(snapshot) == staging else _marker_of(snapshot)
+    return None if marker is None else parse_decimal(marker)
+
+
+def _is_staged(snapshot: Snapshot) -> bool:
+    """Whether a commit can only have been meant for a staging branch."""
+    if _is_staged_commit(snapshot):
+        return True
+    found = (_property(snapshot, name) or "0" for name in _ADDED_EQUALITY_DELETES)
+    return any(parse_decimal(count) != 0 for count in found)
+
+
+def _deletes_by_position(snapshot: Snapshot) -> bool:
+    return any(parse_decimal(_property(snapshot, name) or "0") != 0 for name in _ADDED_POSITIONS)
+
+
+def _is_staged_commit(snapshot: Snapshot) -> bool:
+    """Whether icefold staged it; what it commits elsewhere repeats what older summaries say."""
+    return (
+        _committed_to(snapshot) not in (None, MAIN_BRANCH) and _property(snapshot, CARRIED) is None
+    )
+
+
+def _committed_to(snapshot: Snapshot) -> str | None:
+    """The branch, where icefold made the commit."""
+    return _property(snapshot, COMMITTED_TO)
+
+
+def _marker_of(snapshot: Snapshot) -> str | None:
+    return _property(snapshot, STAGING_MARKER)
+
+
+def _property(snapshot: Snapshot, name: str) -> str | None:
+    return None if snapshot.summary is None else snapshot.summary.get(name)

@@ -1,0 +1,41 @@
+"""Commits as tools make them that know nothing of icefold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from unittest.mock import patch
+
+from pyiceberg.table.snapshots import Summary
+from pyiceberg.table.update import AddSnapshotUpdate, SetSnapshotRefUpdate, TableUpdate
+
+from tableformat.catalog.base import TableState
+from tableformat.environment import Environment
+
+RETENTION = ("max_ref_age_ms", "max_snapshot_age_ms", "min_snapshots_to_keep")
+
+
+@contextmanager
+def another_tool(environment: Environment) -> Iterator[None]:
+    """Commits within say nothing of icefold in their summary, and of no retention."""
+    catalog = environment.catalog
+    real = catalog.commit
+
+    def commit(base: TableState, updates: Sequence[TableUpdate]) -> TableState:
+        return real(base, [*map(_anonymous, updates)])
+
+    with patch.object(catalog, "commit", commit):
+        yield
+
+
+def _anonymous(update: TableUpdate) -> TableUpdate:
+    if isinstance(update, SetSnapshotRefUpdate):
+        return update.model_copy(update=dict.fromkeys(RETENTION))
+    if not isinstance(update, AddSnapshotUpdate):
+        return update
+    snapshot = update.snapshot
+    assert snapshot.summary is not None
+    said = snapshot.summary.additional_properties.items()
+    kept = {key: text for key, text in said if not key.startswith("icefold.")}
+    plain = Summary(snapshot.summary.operation, **kept)
+    return update.model_copy(update={"snapshot": snapshot.model_copy(update={"summary": plain})})

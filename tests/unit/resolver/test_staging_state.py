@@ -1,0 +1,177 @@
+"""The log of staging has expired before it was published; the files of its head are all there."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from pyiceberg.table.update import RemoveSnapshotsUpdate
+
+from maintenance.tasks.compact import compact
+from maintenance.tasks.options import CompactOptions
+from resolver import resolve
+from tableformat.errors import InvalidInputError, UnsupportedError
+from tableformat.spec.names import COMMITTED_TO, STAGING_BASE
+from tests.support.staged_tables import StagedTable, keys
+
+
+@pytest.fixture
+def staged(tmp_path):
+    table = StagedTable(tmp_path)
+    table.table.append(table.rows((1, "eu", "old"), (2, "eu", "old"), (3, "eu", "old")))
+    return table
+
+
+def head_id(staged, branch):
+    return staged.table.refresh().state.head(branch).snapshot_id
+
+
+def forget(staged, *kept):
+    """Expire all snapshots but the heads and `kept`, as another tool's `retain_last => 1` does."""
+    state = staged.table.refresh().state
+    heads = {ref.snapshot_id for ref in state.metadata.refs.values()} | set(kept)
+    gone = [s.snapshot_id for s in state.metadata.snapshots if s.snapshot_id not in heads]
+    staged.environment.catalog.commit(state, [RemoveSnapshotsUpdate(snapshot_ids=gone)])
+
+
+def stage_three(staged):
+    staged.table.stage(upserts=staged.rows((1, "eu", "a"), (4, "eu", "a")))
+    staged.table.stage(upserts=staged.rows((1, "eu", "b")), deletes=keys(2))
+    staged.table.stage(upserts=staged.rows((2, "eu", "c")), deletes=keys(4))
+
+
+STAGED_THREE = Counter([(1, "eu", "b"), (2, "eu", "c"), (3, "eu", "old")])
+
+
+def test_expired_staged_snapshots_stop_the_cycle_and_the_way_on_loses_nothing(staged):
+    stage_three(staged)
+    forget(staged)
+    before = staged.published()
+    with pytest.raises(InvalidInputError, match="--from-staging-state"):
+        resolve(staged.table)
+    assert staged.published() == before
+    resolve(staged.table, from_staging_state=True)
+    assert staged.published() == STAGED_THREE
+    assert resolve(staged.table).staged_snapshots == 0
+
+
+def test_later_cycles_go_on_from_the_branchs_log(staged):
+    stage_three(staged)
+    forget(staged)
+    resolve(staged.table, from_staging_state=True)
+    staged.table.stage(deletes=keys(3))
+    resolve(staged.table)
+    assert staged.published() == STAGED_THREE - Counter([(3, "eu", "old")])
+
+
+def test_the_option_changes_nothing_where_the_log_is_whole(staged):
+    stage_three(staged)
+    report = resolve(staged.table, from_staging_state=True)
+    assert report.staged_snapshots == 3
+    assert staged.published() == STAGED_THREE
+
+
+def test_what_was_published_before_the_log_expired_is_not_published_again(staged):
+    stage_three(staged)
+    resolve(staged.table, limit=1)
+    staged.table.append(staged.rows((4, "us", "appended after the publish")))
+    forget(staged)
+    resolve(staged.table, from_staging_state=True)
+    # The third staged commit deletes key 4 on the target, too; the first one is not applied again.
+    assert staged.published() == STAGED_THREE
+
+
+def test_first_publish_is_not_applied_to_rows_that_came_after_it(staged):
+    staged.table.stage(upserts=staged.rows((4, "eu", "a")))
+    staged.table.stage(upserts=staged.rows((5, "eu", "a")))
+    staged.table.stage(upserts=staged.rows((6, "eu", "a")))
+    resolve(staged.table, limit=1)
+    staged.table.append(staged.rows((4, "us", "appended")))
+    forget(staged)
+    resolve(staged.table, from_staging_state=True)
+    added = [(4, "eu", "a"), (4, "us", "appended"), (5, "eu", "a"), (6, "eu", "a")]
+    old = [(key, "eu", "old") for key in (1, 2, 3)]
+    assert staged.published() == Counter([*old, *added])
+
+
+def test_files_of_the_target_that_compaction_took_meanwhile_are_not_staged(staged):
+    staged.table.append(staged.rows((9, "eu", "old")))
+    stage_three(staged)
+    assert compact(staged.table.refresh(), CompactOptions(rewrite_all=True)).commits
+    forget(staged)
+    resolve(staged.table, from_staging_state=True)
+    assert staged.published() == STAGED_THREE + Counter([(9, "eu", "old")])
+
+
+def test_other_writers_commits_are_told_by_what_the_target_has(staged):
+    stage_three(staged)
+    strip_own_properties(staged)
+    forget(staged)
+    resolve(staged.table, from_staging_state=True)
+    assert staged.published() == STAGED_THREE
+
+
+def test_other_writers_commits_above_a_compacted_target_are_asked_for(staged):
+    base = staged.table.refresh().state.head("main").sequence_number
+    stage_three(staged)
+    assert compact(staged.table.refresh(), CompactOptions(rewrite_all=True)).commits
+    strip_own_properties(staged)
+    forget(staged)
+    with pytest.raises(InvalidInputError, match=r"--staged-after N") as refused:
+        resolve(staged.table, from_staging_state=True)
+    assert "2 (2), 3 (2), 4 (2)" in str(refused.value)
+    resolve(staged.table, from_staging_state=True, staged_after=base)
+    assert staged.published() == STAGED_THREE
+
+
+def test_vector_of_a_file_that_left_cannot_be_told_from_what_it_repeats(staged):
+    [file] = [t.entry.data_file for t in staged.table.refresh().scan().plan.tasks]
+    staged.commit(deletes=staged.vectors({file.file_path: [0]}, [file]))
+    staged.table.stage(upserts=staged.rows((5, "eu", "a")))
+    staged.table.stage(upserts=staged.rows((6, "eu", "a")))
+    assert compact(staged.table.refresh(), CompactOptions(rewrite_all=True)).commits
+    forget(staged)
+    before = staged.published()
+    with pytest.raises(UnsupportedError, match="roll the target back"):
+        resolve(staged.table, from_staging_state=True)
+    assert staged.published() == before
+
+
+def test_starting_from_a_snapshot_says_how_many_staged_ones_it_skips(staged):
+    stage_three(staged)
+    with pytest.raises(InvalidInputError, match=r"3 staged snapshots \(4 rows, 6 equality") as no:
+        resolve(staged.table, from_snapshot=head_id(staged, "staging"))
+    assert "--yes" in str(no.value)
+    forget(staged)
+    with pytest.raises(InvalidInputError, match=r"1 staged snapshot .* unknown number of expired"):
+        resolve(staged.table, from_snapshot=head_id(staged, "staging"))
+    report = resolve(staged.table, from_snapshot=head_id(staged, "staging"), skip_unpublished=True)
+    assert report.staged_snapshots == 0
+
+
+def test_table_on_which_nothing_was_staged_has_nothing_to_resolve(staged):
+    report = resolve(staged.table)
+    assert report.staged_snapshots == 0
+    assert report.target_snapshot_id == head_id(staged, "main")
+
+
+def test_staging_branch_that_was_dropped_unpublished_is_named(staged):
+    staged.table.stage(upserts=staged.rows((1, "eu", "a")))
+    dropped = head_id(staged, "staging")
+    staged.table.refs.drop("staging")
+    with pytest.raises(LookupError, match=f"1 unpublished snapshot.*{dropped}"):
+        resolve(staged.table)
+    staged.table.refs.create_branch("staging", snapshot_id=dropped)
+    resolve(staged.table)
+    assert staged.published()[(1, "eu", "a")] == 1
+    staged.table.refs.drop("staging")
+    assert resolve(staged.table).staged_snapshots == 0
+
+
+def strip_own_properties(staged):
+    """Staged commits as another writer leaves them."""
+    state = staged.table.refresh().state
+    for snapshot in state.metadata.snapshots:
+        if snapshot.summary.get(COMMITTED_TO) == "staging":
+            for name in (COMMITTED_TO, STAGING_BASE):
+                snapshot.summary.additional_properties.pop(name, None)
