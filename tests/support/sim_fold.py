@@ -96,14 +96,8 @@ class _Fold:
     seen: set[str] = field(default_factory=set)
 
     def apply(self, order: int, staged: Staged) -> None:
-        orders = self.base.orders
         if staged.keys:
-            self.rows = {
-                row_id: each
-                for row_id, each in self.rows.items()
-                if each[0][0] not in staged.keys or orders.get(row_id, 0) >= order
-            }
-            self.fresh = {p: e for p, e in self.fresh.items() if e[0][0] not in staged.keys}
+            self._delete(order, staged)
         for dead in staged.places:
             if dead.place in self.fresh:
                 del self.fresh[dead.place]
@@ -115,6 +109,34 @@ class _Fold:
                 for at, row in enumerate(self.files.rows_of(file.path, self.schema)):
                     if at not in file.dead:
                         self.fresh[file.path, at] = (row, file.row_ids[at])
+
+    def _delete(self, order: int, staged: Staged) -> None:
+        """Keys die in what is older. Files that a staged snapshot names again are its own, too."""
+        orders, own = self.base.orders, {file.path for file in staged.files}
+        spared = self._same(
+            row_id
+            for file in staged.files
+            if file.path in self.base.ever
+            for at in range(len(file.row_ids))
+            for row_id in self.base.lived((file.path, at))
+        )
+        self.rows = {
+            row_id: each
+            for row_id, each in self.rows.items()
+            if each[0][0] not in staged.keys or orders.get(row_id, 0) >= order or row_id in spared
+        }
+        self.fresh = {
+            place: each
+            for place, each in self.fresh.items()
+            if each[0][0] not in staged.keys or place[0] in own
+        }
+
+    def _same(self, row_ids: Iterable[int]) -> set[int]:
+        """These and what a rewrite has made of them."""
+        same, renamed = set(row_ids), self.base.renamed
+        while more := {renamed[i] for i in same if i in renamed} - same:
+            same |= more
+        return same
 
     def _kill(self, order: int, staged: Staged, dead: DeadPlace) -> None:
         """The row at a place of main, or, where it has left the place, wherever it is now."""
@@ -129,9 +151,7 @@ class _Fold:
             for row_id, (row, _) in self.rows.items()
             if row[0] == dead.key and orders.get(row_id, 0) < order
         }
-        same = {dead.row_id, *self.base.lived(dead.place)}
-        while more := {self.base.renamed[i] for i in same if i in self.base.renamed} - same:
-            same |= more
+        same = self._same((dead.row_id, *self.base.lived(dead.place)))
         hits = reached & same or {i for i in reached if i >= staged.next_row_id}
         for row_id in hits:
             del self.rows[row_id]

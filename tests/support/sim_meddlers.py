@@ -265,23 +265,44 @@ class Meddlers:
         while True:
             actor.sleep(actor.rng.random() * 5_000)
             table = self.table()
-            entries = [
-                entry
-                for snapshot in self.waiting(table)
-                for entry in table.added(snapshot)
-                if entry.file["content"] == DATA and entry.path not in self.oracle.repeated
-            ]
-            if not entries:
+            waiting = self.waiting(table)
+            if not waiting:
                 continue
-            entry, schema = actor.rng.choice(entries), self.schema(table)
-            rows = tuple(self.oracle.files.rows_of(entry.path, schema))
-            operation = Operation(
-                actor.name, "stage", bound=(schema, rows), again=(entry.path,), is_foreign=True
-            )
-            with self.simulation.operation(actor, operation):
-                commit = self.commit(actor, table, "staging", "append")
+            source, schema = actor.rng.choice(waiting), self.schema(table)
+            entries = [e for e in table.added(source) if not e.is_vector]
+            data = [e for e in entries if e.file["content"] == DATA]
+            if not data or any(e.path in self.oracle.repeated for e in entries):
+                continue
+            if actor.rng.random() < 0.5:
+                entries = data = [actor.rng.choice(data)]
+            self.commit_again(actor, table, source, entries, schema)
+
+    def commit_again(
+        self,
+        actor: Actor,
+        table: ForeignTable,
+        source: dict[str, Any],
+        entries: Sequence[Entry],
+        schema: TableSchema,
+    ) -> None:
+        data = [e for e in entries if e.file["content"] == DATA]
+        has_deletes = len(data) < len(entries)
+        rows = [row for e in data for row in self.oracle.files.rows_of(e.path, schema)]
+        keys = self.oracle.stages[source["snapshot-id"]].keys if has_deletes else frozenset()
+        operation = Operation(
+            actor.name,
+            "stage",
+            keys=keys,
+            bound=(schema, tuple(rows)),
+            again=tuple(e.path for e in entries),
+            is_foreign=True,
+        )
+        with self.simulation.operation(actor, operation):
+            kind = "overwrite" if has_deletes else "append"
+            commit = self.commit(actor, table, "staging", kind)
+            for entry in entries:
                 commit.add(entry, {})
-                self.land(actor, commit)
+            self.land(actor, commit)
 
     def age(self, actor: Actor) -> None:
         """For a while refs age at once; expiry runs meanwhile."""

@@ -144,6 +144,7 @@ class Oracle:
         self.others: dict[str, list[int]] = {}  # staged on other branches
         self.order_of: dict[str, int] = {}  # of staged data files: the first that named each
         self.repeated: set[str] = set()
+        self.listed: dict[int, frozenset[str]] = {}  # staged data files live in snapshots of main
         self.foreign_swaps: set[str] = set()  # metadata versions that other tools made
         self.kept_branches: set[str] = set()  # to whom icefold has given retention
         self.strips: set[str] = set()  # versions where staging has lost its retention
@@ -420,7 +421,8 @@ class Oracle:
             parent_id = self.landed[snapshot_id].get("parent-snapshot-id", -1)
             orders, renamed = self._renamed(self.identities[parent_id], parent, view)
         live = {file.path for file in view.checked.live if file.content == 0}
-        staged = live & self.order_of.keys()
+        staged = frozenset(live & self.order_of.keys())
+        self.listed[snapshot_id] = staged
         ever = parent.ever | staged
         if operation is not None and operation.kind == "publish":
             ever |= {
@@ -613,17 +615,34 @@ class Oracle:
     ) -> Iterator[MainState]:
         """Its parent's rows and the staged snapshots up to its marker.
 
-        A rewrite that gave new row ids hides what became of rows: then either answer is right.
+        A rewrite that gave new row ids hides what became of rows, and an expired history that a
+        staged data file was there: then either answer is right.
         """
         mark = snapshot["summary"].get(MARKER)
         published = parent.published if mark is None else self.staged.index(int(mark)) + 1
         batch = [
             (at + 1, self.stages[self.staged[at]]) for at in range(parent.published, published)
         ]
+        parent_id = snapshot.get("parent-snapshot-id")
+        forgotten = self._forgotten(parent_id, parent, batch)
         for knows in (True, False) if parent.renamed else (True,):
-            base = self._base(snapshot.get("parent-snapshot-id"), parent, schema, knows=knows)
-            folded = fold(base, batch, self.files, schema)
-            yield MainState(folded.rows, published, schema, folded=folded)
+            for gone in (frozenset(), forgotten) if forgotten else (frozenset(),):
+                base = self._base(parent_id, parent, schema, knows=knows)
+                unknown = {self.order_of[path] for path in gone}
+                orders = {i: at for i, at in base.orders.items() if at not in unknown}
+                base = replace(base, ever=base.ever - gone, orders=orders)
+                folded = fold(base, batch, self.files, schema)
+                yield MainState(folded.rows, published, schema, folded=folded)
+
+    def _forgotten(
+        self, parent_id: int | None, parent: MainState, batch: list[tuple[int, Staged]]
+    ) -> frozenset[str]:
+        """Staged data files that were on main, and no snapshot says so any more."""
+        if not self.world.profile.forgets:
+            return frozenset()
+        there = takewhile(self.retained.__contains__, self._history(parent_id))
+        told = {path for each in there for path in self.listed.get(each, ())}
+        return frozenset({f.path for _, each in batch for f in each.files} & parent.ever - told)
 
     def _picked(
         self,

@@ -83,7 +83,6 @@ EXPECTED_ERRORS = (
     StoreUnavailableError,
     LockError,
 )
-EXPIRERS = frozenset({"ager", "foreign-expirer"})
 CAN_READ_STATE = "from_staging_state" in CycleOptions.__dataclass_fields__
 GONE, CUT, MOVED_BACK = (
     "staged snapshots have gone",
@@ -253,7 +252,7 @@ class _Simulation:
             # An expirer took what a stale plan was reading, there is nothing yet to work on, or a
             # damaged copy is missing.
             is_writer = operation.kind in {"stage", "append"}
-            expects = not is_writer or self._expires
+            expects = not is_writer or self.world.profile.expires
             if not expects and not self._names_damage(error):
                 raise
             self.oracle.settle(operation, "NotFoundError")
@@ -292,11 +291,6 @@ class _Simulation:
         """Whether an error says which file is damaged."""
         return error.context.get("location") in self.world.damaged
 
-    @property
-    def _expires(self) -> bool:
-        profile = self.world.profile
-        return profile.has_expirer or not EXPIRERS.isdisjoint(profile.meddlers)
-
     def _may_stop(self, operation: Operation) -> str | None:
         """Why a refusal may be right: a target that moved away, a position nobody can prove (R18),
         a row nobody can find."""
@@ -305,8 +299,7 @@ class _Simulation:
         if operation.kind != "publish":
             return None
         profile, oracle = self.world.profile, self.oracle
-        rolls_back = profile.has_operator or "forwarder" in profile.meddlers
-        if rolls_back and self._expires:
+        if profile.rolls_back and profile.expires:
             return MOVED_BACK
         if "foreign-expirer" in profile.meddlers:
             if oracle.has_gaps:
@@ -393,7 +386,7 @@ class _Simulation:
         except EXPECTED_ERRORS as error:
             self.world.outcomes[f"batch {type(error).__name__}"] += 1
         except (*DAMAGE_ERRORS, NotFoundError) as error:
-            has_expired = isinstance(error, NotFoundError) and self._expires
+            has_expired = isinstance(error, NotFoundError) and self.world.profile.expires
             if not has_expired and not self._names_damage(error):
                 raise
             self.world.outcomes[f"batch {type(error).__name__}"] += 1

@@ -27,6 +27,9 @@ MEDDLERS = (
 )  # fmt: skip
 
 
+EXPIRERS = frozenset({"ager", "foreign-expirer"})
+
+
 class Crash(BaseException):
     """The actor's process is gone. Whatever unwinding code asks of a seam raises it again."""
 
@@ -74,6 +77,19 @@ class Profile:
     flink: str | None  # vectors | positions: how a foreign writer deletes rows of its own commit
     meddlers: tuple[str, ...]  # of `MEDDLERS`: who moves branches and rewrites files, too
     keeps_row_ids: bool  # the foreign compactor keeps them
+
+    @property
+    def expires(self) -> bool:
+        return self.has_expirer or not EXPIRERS.isdisjoint(self.meddlers)
+
+    @property
+    def rolls_back(self) -> bool:
+        return self.has_operator or "forwarder" in self.meddlers
+
+    @property
+    def forgets(self) -> bool:
+        """Whether history may go that icefold's expiry would keep."""
+        return (self.rolls_back and self.expires) or "foreign-expirer" in self.meddlers
 
     @staticmethod
     def draw(rng: random.Random, steps: int) -> Profile:
