@@ -313,7 +313,7 @@ class Meddlers:
             actor.sleep(actor.rng.random() * 2_000)
             policy = ExpiryPolicy(max_snapshot_age_ms=4_000, min_snapshots_to_keep=2)
             with self.simulation.operation(actor, Operation(actor.name, "expire")):
-                apply_expiry(environment, self.identifier, policy)
+                apply_expiry(environment, self.identifier, policy, fence=None)
             if actor.rng.random() < 0.7:
                 self.set_ref_age(actor, None)
 
