@@ -309,6 +309,16 @@ class Oracle:
         return None
 
     @property
+    def has_moved_positions(self) -> bool:
+        """Whether a waiting position is in a file that main does not have, nor the backlog."""
+        if not self.waiting:
+            return False
+        batch = [self.stages[each] for each in self.staged[-self.waiting :]]
+        live = {path for path, _ in self.places.get(self.refs.get("main", -1), {})}
+        known = live | {file.path for each in batch for file in each.files}
+        return any(dead.place[0] not in known for each in batch for dead in each.places)
+
+    @property
     def hidden_rows(self) -> bool:
         """Whether rows of a waiting data file that has left main got other row ids there."""
         head = self.refs.get("main")

@@ -243,8 +243,12 @@ class _Simulation:
             self.oracle.settle(operation, type(error).__name__)
         except DAMAGE_ERRORS as error:
             # A number beside a column of texts: only Spark compares them.
-            needs_spark = isinstance(error, UnsupportedError) and operation.becomes is not None
-            expects = needs_spark and self.oracle.may_refuse(operation)
+            refused = isinstance(error, UnsupportedError)
+            expects = refused and (
+                self.oracle.may_refuse(operation)
+                if operation.becomes is not None
+                else self._stops(operation)
+            )
             if not expects and not self._names_damage(error):
                 raise
             self.oracle.settle(operation, type(error).__name__)
@@ -257,11 +261,8 @@ class _Simulation:
                 raise
             self.oracle.settle(operation, "NotFoundError")
         except InvalidInputError as error:
-            why = self._may_stop(operation)
-            if why is None and not self.oracle.may_refuse(operation):
+            if not self._stops(operation) and not self.oracle.may_refuse(operation):
                 raise
-            if why is not None and operation.kind == "publish":
-                self.world.outcomes[f"publish refused: {why}"] += 1
             self.world.log(f"{actor.name} refused: {error}")
             self.oracle.settle(operation, "InvalidInputError")
         except AlreadyExistsError:
@@ -291,6 +292,13 @@ class _Simulation:
         """Whether an error says which file is damaged."""
         return error.context.get("location") in self.world.damaged
 
+    def _stops(self, operation: Operation) -> bool:
+        """Whether a refusal may be right; counts it."""
+        why = self._may_stop(operation)
+        if why is not None and operation.kind == "publish":
+            self.world.outcomes[f"publish refused: {why}"] += 1
+        return why is not None
+
     def _may_stop(self, operation: Operation) -> str | None:
         """Why a refusal may be right: a target that moved away, a position nobody can prove (R18),
         a row nobody can find."""
@@ -306,6 +314,8 @@ class _Simulation:
                 return GONE
             if not oracle.proves_position():
                 return CUT
+        if profile.forgets and oracle.has_moved_positions:
+            return "the history of a file that staged positions are in has gone"
         if oracle.unreadable is not None:
             return "a data file that staged positions are in has gone"
         return "rows have got other row ids" if oracle.hidden_rows else None
@@ -658,12 +668,13 @@ class _Simulation:
         while left and oracle.staged:
             try:
                 report = self.cycle(self.clean, keeper, limit, from_state=from_state)
-            except InvalidInputError:
+            except (InvalidInputError, UnsupportedError, NotFoundError) as error:
                 why = self._may_stop(operation)
-                if why is None or from_state:
+                has_moved = isinstance(error, UnsupportedError) and oracle.has_moved_positions
+                if why is None or (from_state and not has_moved):
                     raise
                 world.outcomes[f"drain stopped: {why}"] += 1
-                if not CAN_READ_STATE or why not in OF_LOST_LOGS:
+                if from_state or not CAN_READ_STATE or why not in OF_LOST_LOGS:
                     world.outcomes["drain stopped"] += 1
                     break
                 from_state, limit = True, None
