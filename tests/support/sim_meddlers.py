@@ -18,6 +18,7 @@ from tableformat.commit.refs import fast_forward, rollback
 from tableformat.errors import AlreadyExistsError, CommitUnknownError
 from tests.support.foreign_table import (
     DATA,
+    POSITIONS,
     Entry,
     ForeignCommit,
     ForeignTable,
@@ -269,7 +270,7 @@ class Meddlers:
             if not waiting:
                 continue
             source, schema = actor.rng.choice(waiting), self.schema(table)
-            entries = [e for e in table.added(source) if not e.is_vector]
+            entries = [e for e in table.added(source) if e.file["content"] != POSITIONS]
             data = [e for e in entries if e.file["content"] == DATA]
             if not data or any(e.path in self.oracle.repeated for e in entries):
                 continue
