@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.support.sim_run import SeedResult, run_seed
-from tests.support.sim_world import Profile
+from tests.support.sim_world import MEDDLERS, Profile
 
 DETERMINISM_EVERY = 50
 PROGRESS_EVERY_S = 600
@@ -33,6 +33,7 @@ class Job:
     steps: int
     trace: bool
     twice: bool
+    meddlers: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,9 @@ class Totals:
         print("\n".join(result.trace or []))
         print(f"VIOLATION in seed {result.seed}: {violation}")
         print(f"  {result.profile}")
-        print(f"  replay: scripts/sim --seeds 1 --seed {result.seed} --steps {job.steps} --trace")
+        chosen = "" if job.meddlers is None else f" --meddlers '{','.join(job.meddlers)}'"
+        replay = f"--seed {result.seed} --steps {job.steps}{chosen} --trace"
+        print(f"  replay: scripts/sim --seeds 1 {replay}")
         return True
 
     def __str__(self) -> str:
@@ -109,7 +112,13 @@ def main(arguments: list[str] | None = None) -> int:
     begin = time.monotonic()
     totals = Totals()
     jobs = [
-        Job(seed, options.steps, options.trace, (seed - options.seed) % DETERMINISM_EVERY == 0)
+        Job(
+            seed,
+            options.steps,
+            options.trace,
+            (seed - options.seed) % DETERMINISM_EVERY == 0,
+            None if options.meddlers is None else tuple(filter(None, options.meddlers.split(","))),
+        )
         for seed in range(options.seed, options.seed + options.seeds)
     ]
     end = None if options.minutes is None else begin + options.minutes * 60
@@ -141,6 +150,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--minutes", type=float, help="stop after so many")
     parser.add_argument("--jobs", type=int, default=1, help="processes (default 1)")
     parser.add_argument("--trace", action="store_true", help="print the events of failing seeds")
+    parser.add_argument("--meddlers", help=f"instead of those drawn, of {', '.join(MEDDLERS)}")
     parser.add_argument("--keep-going", action="store_true", help="do not stop at a violation")
     return parser
 
@@ -211,10 +221,11 @@ def _run_alone(job: Job, run: Callable[[Job], Ran]) -> Ran:
 
 def _run(job: Job) -> Ran:
     cpu = time.process_time()
-    result = run_seed(job.seed, steps=job.steps, trace=job.trace)
+    result = run_seed(job.seed, steps=job.steps, trace=job.trace, meddlers=job.meddlers)
     differs = False
     if job.twice and result.violation is None:
-        differs = run_seed(job.seed, steps=job.steps).log_hash != result.log_hash
+        again = run_seed(job.seed, steps=job.steps, meddlers=job.meddlers)
+        differs = again.log_hash != result.log_hash
     return Ran(result, differs, time.process_time() - cpu)
 
 

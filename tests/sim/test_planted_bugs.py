@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import count, islice
+from typing import Any
 
 import pytest
 from pyroaring import BitMap64
 
 import resolver.convert
+import resolver.cycle
+import resolver.cycle_match
+import tableformat.commit.expiry_plan
 import tableformat.commit.snapshot_change
 import tableformat.commit.swap
 import tableformat.files.parquet_projection
+from resolver.convert import Conversion
 from resolver.scopes import Scopes
+from resolver.staging import _committed_to, _TargetHistory
+from tableformat.commit.retention import Retention
 from tableformat.errors import CommitConflictError
 from tests.support.sim_run import run_seed
 from tests.support.sim_world import Profile
@@ -62,12 +70,70 @@ def unknown_is_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tableformat.commit.swap, "_look_for", failed)
 
 
+def aged_staging(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Expiry does not know what waits, and drops branches by their age."""
+    monkeypatch.setattr(tableformat.commit.expiry_plan, "staging_branches", lambda *_: {})
+
+
+def forgotten_backlog(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A staged snapshot that main was fast-forwarded to counts as a commit of main for ever."""
+
+    def was_target(history: _TargetHistory, snapshot: Any) -> bool:
+        return (
+            snapshot.snapshot_id in history.former
+            or _committed_to(snapshot) == history.target
+            or history.marker_of(snapshot) is not None
+        )
+
+    monkeypatch.setattr(_TargetHistory, "was_target", was_target)
+
+
+def lost_positions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A staged position whose file has left main is dropped."""
+
+    def only_there(*_: object, live: Any, batch: Any, dead: Any, **__: object) -> None:
+        for each in batch.target_positions:
+            if each.path in live.data:
+                dead.add(each.path, each.positions)
+
+    monkeypatch.setattr(resolver.cycle_match, "add_target_positions", only_there)
+
+
+def added_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A staged data file that is on main already is published."""
+    real = resolver.cycle.convert
+
+    def convert(*args: Any, staged_files: Any, target_files: Any, **given: Any) -> Conversion:
+        staged = list(staged_files)
+        found = real(*args, staged_files=staged, target_files=target_files, **given)
+        again = tuple(file for file in staged if file.file_path in target_files)
+        return replace(found, published=(*found.published, *again))
+
+    monkeypatch.setattr(resolver.cycle, "convert", convert)
+
+
+def no_retention(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other tools' expiry is not told to keep what is staged."""
+    module = tableformat.commit.snapshot_change
+    monkeypatch.setattr(module, "STAGING_RETENTION", Retention())
+
+
 BUGS: list[tuple[Plant, Callable[[Profile], bool]]] = [
     (null_defaults, lambda p: p.changes_schema),
     (no_conflicts, lambda p: p.has_statements and p.keys == 3 and not p.has_sink),
     (forgotten_vectors, lambda _: True),
     (strict_scopes, lambda p: p.changes_spec and p.partition_by == ("bucket(2, id)",)),
     (unknown_is_failed, lambda p: p.swap_lost > 0),
+]
+
+
+# What others do: each with the actors that meet it.
+OF_OTHERS: list[tuple[Plant, tuple[str, ...]]] = [
+    (aged_staging, ("ager",)),
+    (forgotten_backlog, ("forwarder",)),
+    (lost_positions, ("foreign-compactor", "row-level")),
+    (added_again, ("adder",)),
+    (no_retention, ("foreign-expirer",)),
 ]
 
 
@@ -85,3 +151,13 @@ def test_planted_bug_is_found(
     seeds = list(islice(seeds_that(meets), SEEDS))
     plant(monkeypatch)
     assert any(run_seed(seed, steps=STEPS).violation is not None for seed in seeds)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("plant", "meddlers"), OF_OTHERS, ids=[p.__name__ for p, _ in OF_OTHERS])
+def test_planted_bug_about_what_others_do_is_found(
+    plant: Plant, meddlers: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch)
+    runs = (run_seed(seed, steps=STEPS, meddlers=meddlers) for seed in range(1, SEEDS + 1))
+    assert any(run.violation is not None for run in runs)

@@ -13,7 +13,7 @@ from pyiceberg.table.update.spec import UpdateSpec
 from pyiceberg.transforms import parse_transform
 from pyiceberg.types import IntegerType, LongType, StringType
 
-from tests.support.sim_oracle import Spec
+from tests.support.sim_files import Spec
 from tests.support.sim_schema import AMOUNT, ID, REGION, Column, Named, Row, TableSchema
 
 ARROW = {"int": pa.int32(), "long": pa.int64(), "string": pa.string()}

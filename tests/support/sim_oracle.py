@@ -7,19 +7,23 @@ drew its id, so also those are known whose answer was lost or whose process died
 
 from __future__ import annotations
 
-import io
-import struct
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from typing import Any
 
-import mmh3
-import pyarrow.parquet as pq
-from pyroaring import BitMap64
-
+from tests.support.sim_files import Files, Identities, Place, Spec, View, spec_of
+from tests.support.sim_fold import (
+    Base,
+    Folded,
+    Staged,
+    fold,
+    in_other_schema,
+    picked,
+    read_staged,
+)
 from tests.support.sim_schema import (
-    FileRows,
     Named,
     Row,
     SchemaHistory,
@@ -29,18 +33,9 @@ from tests.support.sim_schema import (
     rewritten,
 )
 from tests.support.sim_world import Violation, World
-from tests.support.table_checker import (
-    CheckedSnapshot,
-    LiveFile,
-    Read,
-    check_snapshot,
-    read_metadata,
-)
+from tests.support.table_checker import CheckedSnapshot, Read, check_snapshot, read_metadata
 
 MARKER = "equality-convert-staging-snapshot"
-
-
-Spec = tuple[tuple[int, str], ...]  # source field id and transform of every field
 
 
 @dataclass(eq=False, slots=True)
@@ -54,7 +49,9 @@ class Operation:
     """
 
     actor: str
-    kind: str  # stage | append | publish | statement | rewrite | rollback | expire | clean | evolve
+    # stage | append | publish | statement | rewrite | rollback | expire | clean | evolve | pick |
+    # forward
+    kind: str
     rows: tuple[Row, ...] = ()
     keys: frozenset[int] = frozenset()
     typed: dict[str, str] = field(default_factory=dict)
@@ -68,6 +65,12 @@ class Operation:
     since: int = 0  # swaps seen when it began
     shown: bool = False
     bound: tuple[TableSchema, tuple[Row, ...]] | None = None  # what a stage has landed as
+    branch: str = "staging"  # of a stage
+    is_foreign: bool = False  # another tool's: it repeats no marker, gives staging no retention
+    is_lossy: bool = False  # a rewrite that gives new row ids
+    again: tuple[str, ...] = ()  # data files that it stages though they are staged already
+    source: int | None = None  # the staged snapshot that is picked
+    paths: tuple[str, ...] = ()  # staged data files that are added
 
     def rows_under(
         self, schema: TableSchema, rows: tuple[Row, ...] | None = None
@@ -79,9 +82,6 @@ class Operation:
         given = (*rows, *self.replaced)
         bound = schema.bound(list(self.typed)[: len(given[0])] if given else (), given)
         return None if bound is None else [schema.row(row) for row in bound[: len(rows)]]
-
-
-Identities = dict[int, tuple[Row, int]]  # by row id: the row, and its last update
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,12 +96,26 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class MainState:
-    """Rows of a main snapshot, how many staged snapshots are in them, and who changed them."""
+    """Rows of a main snapshot, how many staged snapshots are in them, and who changed them.
+
+    Attributes:
+        marked: How many staged snapshots the newest marker says; a fast-forward brings none.
+        has_deletes: Equality or position deletes are live: main was fast-forwarded to a staged
+            snapshot, or one was picked, and no publish has come since.
+        folded: What a publish must have made.
+        orders, ever, renamed: See `Base`.
+    """
 
     rows: Counter[Row]
     published: int
     schema: TableSchema
     change: Change | None = None
+    marked: int = 0
+    has_deletes: bool = False
+    folded: Folded | None = None
+    orders: Mapping[int, int] = field(default_factory=dict)
+    ever: frozenset[str] = frozenset()
+    renamed: Mapping[int, int] = field(default_factory=dict)
 
 
 class Oracle:
@@ -122,12 +136,19 @@ class Oracle:
         self.spec: Spec = ()
         self.metadata: dict[str, Any] = {}
         self.identities: dict[int, Identities] = {}
-        self.head_keys: dict[tuple[str, int], int] = {}  # of the snapshot read last, by position
-        self.head_dead: set[tuple[str, int]] = set()
+        self.places: dict[int, dict[Place, int]] = {}
+        self.retained: set[int] = set()
         self.evolving: list[Operation] = []
-        self._files: dict[str, FileRows] = {}
-        self._rows: dict[tuple[str, int], list[Row]] = {}
-        self._vectors: dict[tuple[int, str], BitMap64] = {}
+        self.files = Files(read)
+        self.stages: dict[int, Staged] = {}
+        self.others: dict[str, list[int]] = {}  # staged on other branches
+        self.order_of: dict[str, int] = {}  # of staged data files: the first that named each
+        self.repeated: set[str] = set()
+        self.listed: dict[int, frozenset[str]] = {}  # staged data files live in snapshots of main
+        self.foreign_swaps: set[str] = set()  # metadata versions that other tools made
+        self.kept_branches: set[str] = set()  # to whom icefold has given retention
+        self.strips: set[str] = set()  # versions where staging has lost its retention
+        self.stranded: set[int] = set()  # staged snapshots that another tool's expiry took
 
     @property
     def waiting(self) -> int:
@@ -200,12 +221,112 @@ class Oracle:
         self.next_row_id = metadata["next-row-id"]
         refs = {name: ref["snapshot-id"] for name, ref in metadata.get("refs", {}).items()}
         old, self.refs = self.refs, refs
+        known, self.retained = self.retained, {s["snapshot-id"] for s in metadata["snapshots"]}
+        self._see_expiry(old, known - self.retained, location in self.foreign_swaps)
         fresh = [s for s in metadata["snapshots"] if s["snapshot-id"] not in self.landed]
         assert len(fresh) <= 1, "two snapshots in one swap"
         for snapshot in fresh:
             self._see_snapshot(metadata, snapshot)
         if not fresh:
             self._see_moved_refs(old, refs)
+
+    def _see_expiry(self, old: Mapping[str, int], gone: set[int], is_foreign: bool) -> None:
+        """Expiry takes no staged change and no staging branch; another tool's none that icefold
+        has given retention."""
+        for branch in ("staging", *sorted(self.others)):
+            if branch not in old or not (gone or branch not in self.refs):
+                continue
+            waiting = self._waiting_on(branch, old)
+            is_lost = branch not in self.refs and bool(waiting)
+            lost = waiting & gone
+            if not is_lost and not lost:
+                continue
+            if not is_foreign or branch in self.kept_branches:
+                whose = "another tool's expiry" if is_foreign else "expiry"
+                what = "the branch" if is_lost else f"snapshots {sorted(lost)}"
+                raise Violation(f"{whose} took {what} of {branch}, whose changes wait")
+            self.stranded |= lost
+        self.kept_branches &= self.refs.keys()
+        if self.location in self.strips:
+            self.kept_branches.discard("staging")
+
+    def _waiting_on(self, branch: str, refs: Mapping[str, int]) -> set[int]:
+        """Staged snapshots in a branch's history that no target has."""
+        if branch != "staging":
+            return set(self.others[branch])
+        waiting = set(self.staged[self.state_of(refs.get("main")).published :])
+        return {each for each in self._history(refs[branch]) if each in waiting}
+
+    def _history(self, snapshot_id: int | None) -> Iterator[int]:
+        """A snapshot and its ancestors, whether or not they have expired."""
+        while snapshot_id is not None:
+            yield snapshot_id
+            snapshot_id = self.landed[snapshot_id].get("parent-snapshot-id")
+
+    @property
+    def has_gaps(self) -> bool:
+        """Whether another tool has expired staged snapshots that wait."""
+        return bool(
+            self.stranded.intersection(self.staged[-self.waiting :] if self.waiting else ())
+        )
+
+    def fork_of(self, branch: str) -> int | None:
+        """The snapshot of main that another staging branch began at."""
+        return self.landed[self.others[branch][0]].get("parent-snapshot-id")
+
+    def proves_position(self) -> bool:
+        """Whether staging's history, as far as it is there, leads to what main has."""
+        main = list(self._history(self.refs.get("main")))
+        there = len(list(takewhile(self.retained.__contains__, main)))
+        cursor = next(iter(self._marks(self.refs.get("main"))), None)
+        for snapshot_id in self._history(self.refs.get("staging")):
+            if snapshot_id not in self.retained:
+                return False
+            mark = self.landed[snapshot_id]["summary"].get(MARKER)
+            if snapshot_id == cursor or snapshot_id in main[:there]:
+                return True
+            if cursor is not None and mark == str(cursor):
+                return True
+        return there == len(main)
+
+    def _marks(self, snapshot_id: int | None) -> list[int]:
+        """Markers in a history as far as it is there, newest first."""
+        there = takewhile(self.retained.__contains__, self._history(snapshot_id))
+        marks = (self.landed[each]["summary"].get(MARKER) for each in there)
+        return [int(mark) for mark in marks if mark is not None]
+
+    @property
+    def unreadable(self) -> str | None:
+        """A data file that waiting positions are in, if it is gone."""
+        if not self.waiting:
+            return None
+        for staged_id in self.staged[-self.waiting :]:
+            for dead in self.stages[staged_id].places:
+                try:
+                    self.read(dead.place[0])
+                except Exception:
+                    return dead.place[0]
+        return None
+
+    @property
+    def has_moved_positions(self) -> bool:
+        """Whether a waiting position is in a file that main does not have, nor the backlog."""
+        if not self.waiting:
+            return False
+        batch = [self.stages[each] for each in self.staged[-self.waiting :]]
+        live = {path for path, _ in self.places.get(self.refs.get("main", -1), {})}
+        known = live | {file.path for each in batch for file in each.files}
+        return any(dead.place[0] not in known for each in batch for dead in each.places)
+
+    @property
+    def hidden_rows(self) -> bool:
+        """Whether rows of a waiting data file that has left main got other row ids there."""
+        head = self.refs.get("main")
+        if not self.waiting or head is None or not self.main[head].renamed:
+            return False
+        state, live = self.main[head], {path for path, _ in self.places[head]}
+        paths = {f.path for i in self.staged[-self.waiting :] for f in self.stages[i].files}
+        return bool((paths & state.ever) - live)
 
     def _see_snapshot(self, metadata: dict[str, Any], snapshot: dict[str, Any]) -> None:
         snapshot_id = snapshot["snapshot-id"]
@@ -216,50 +337,64 @@ class Oracle:
             raise Violation(f"landed after it had said {operation.outcome}: {operation}")
         self.landed[snapshot_id] = snapshot
         if operation.kind == "stage":
-            assert self.refs["staging"] == snapshot_id
-            self.staged.append(snapshot_id)
+            assert self.refs[operation.branch] == snapshot_id
+            self.repeated.update(operation.again)
+            if operation.branch == "staging":
+                self.staged.append(snapshot_id)
+            else:
+                self.others.setdefault(operation.branch, []).append(snapshot_id)
+            if not operation.is_foreign:
+                self.kept_branches.add(operation.branch)
             self._bind_staged(metadata, snapshot, operation)
             return
-        assert self.refs["main"] == snapshot_id
+        if self.refs["main"] != snapshot_id:
+            assert self.refs["audit"] == snapshot_id, operation
+            self._see_audit(metadata, snapshot)
+            return
         self._see_main(metadata, snapshot, operation)
 
     def _bind_staged(
         self, metadata: dict[str, Any], snapshot: dict[str, Any], operation: Operation
     ) -> None:
         """Staged rows are what was asked for, under a schema that the writer may have met."""
-        checked = check_snapshot(self.read, metadata, snapshot)
-        own = [
-            file
-            for file in checked.live
-            if file.snapshot_id == snapshot["snapshot-id"] and file.content == 0
-        ]
-        dead = self._dead_of(checked, snapshot["snapshot-id"])
-        for schema in self.schemas.since(operation.since):
+        checked = check_snapshot(self.read, metadata, snapshot, repeated=self.repeated)
+        known = self.schemas.by_schema_id[snapshot["schema-id"]]
+        before = self._vectors_before(metadata, checked)
+        staged = read_staged(self.files, checked, before, operation.keys, known)
+        self.stages[snapshot["snapshot-id"]] = staged
+        if operation.branch == "staging":
+            for file in staged.files:
+                self.order_of.setdefault(file.path, len(self.staged))
+        expected = [] if operation.bound is None else [operation.bound]
+        for schema in self.schemas.since(operation.since) if operation.bound is None else ():
             rows = operation.rows_under(schema)
-            if rows is not None and Counter(rows) == Counter(
+            if rows is not None:
+                expected.append((schema, tuple(rows)))
+        for schema, wanted in expected:
+            if Counter(wanted) == Counter(
                 row
-                for file in own
-                for at, row in enumerate(self.rows_of(file, schema))
-                if at not in dead.get(file.path, ())
+                for file in staged.files
+                for at, row in enumerate(self.files.rows_of(file.path, schema))
+                if at not in file.dead
             ):
-                operation.bound = (schema, tuple(rows))
+                operation.bound = (schema, wanted)
                 return
         raise Violation(f"other rows were staged: {operation}")
 
-    def _dead_of(self, checked: CheckedSnapshot, snapshot_id: int) -> dict[str, set[int]]:
-        """Positions that a commit's own vectors and position deletes delete."""
-        dead: dict[str, set[int]] = defaultdict(set)
-        for file in checked.live:
-            if file.snapshot_id != snapshot_id or file.content != 1:
-                continue
-            if file.offset is not None:
-                assert file.referenced is not None
-                dead[file.referenced].update(self._vector(file.path, file.offset, file.size))
-            else:
-                columns = pq.read_table(io.BytesIO(self.read(file.path))).to_pydict()
-                for path, position in zip(columns["file_path"], columns["pos"], strict=True):
-                    dead[path].add(position)
-        return dead
+    def _vectors_before(
+        self, metadata: dict[str, Any], checked: CheckedSnapshot
+    ) -> Mapping[str, Any]:
+        """The vectors that those of a snapshot have replaced."""
+        snapshot_id = checked.snapshot["snapshot-id"]
+        own = {f.path for f in checked.live if f.snapshot_id == snapshot_id and f.content == 0}
+        if all(f.referenced is None or f.referenced in own or f.snapshot_id != snapshot_id
+               for f in checked.live):  # fmt: skip
+            return {}
+        parent_id = checked.snapshot["parent-snapshot-id"]
+        parent = next(s for s in metadata["snapshots"] if s["snapshot-id"] == parent_id)
+        return self.files.vectors(
+            check_snapshot(self.read, metadata, parent, repeated=self.repeated)
+        )
 
     def _see_main(
         self, metadata: dict[str, Any], snapshot: dict[str, Any], operation: Operation
@@ -269,15 +404,76 @@ class Oracle:
         parent = self.state_of(snapshot.get("parent-snapshot-id"))
         self._check_marker(parent, snapshot, operation)
         schema = self.schemas.by_schema_id[snapshot["schema-id"]]
-        states = list(self._folds(parent, snapshot, operation, schema))
+        view = self.view(metadata, snapshot, schema)
+        states = list(self._folds(parent, snapshot, operation, schema, view))
         assert states, f"no schema could take it, but it landed: {operation}"
-        _, found, identities = self.read_rows(metadata, snapshot, schema)
-        fitting = [state for state in states if state.rows == found]
+        fitting = [state for state in states if state.rows == view.found]
         if not fitting:
-            raise _different(snapshot, found, states[0].rows)
-        self.identities[snapshot_id] = identities
-        self.main[snapshot_id] = fitting[0]
+            raise _different(snapshot, view.found, states[0].rows)
+        may_have = operation.kind == "pick" or (parent.has_deletes and operation.kind != "publish")
+        if view.has_deletes and not may_have:
+            foreign = [f.path for f in view.checked.live if f.content != 0 and f.offset is None]
+            raise Violation(f"equality or position deletes on main: {foreign}")
+        self._remember(snapshot_id, fitting[0], parent, view, operation)
         self._check_identities(snapshot, operation, parent.schema, fitting)
+
+    def _remember(
+        self,
+        snapshot_id: int,
+        state: MainState,
+        parent: MainState,
+        view: View,
+        operation: Operation | None,
+    ) -> None:
+        """What is known of a snapshot of main, for those that follow it."""
+        orders, renamed = parent.orders, parent.renamed
+        if operation is not None and operation.is_lossy:
+            parent_id = self.landed[snapshot_id].get("parent-snapshot-id", -1)
+            orders, renamed = self._renamed(self.identities[parent_id], parent, view)
+        live = {file.path for file in view.checked.live if file.content == 0}
+        staged = frozenset(live & self.order_of.keys())
+        self.listed[snapshot_id] = staged
+        ever = parent.ever | staged
+        if operation is not None and operation.kind == "publish":
+            ever |= {
+                file.path
+                for each in self.staged[parent.published : state.published]
+                for file in self.stages[each].files
+            }
+        first = state.published
+        waiting = {path for path in staged if self.order_of[path] > first}
+        if waiting or any(order <= first for order in orders.values()):
+            orders = {i: order for i, order in orders.items() if order > first}
+            for (path, _), row_id in view.places.items() if waiting else ():
+                if path in waiting:
+                    orders[row_id] = self.order_of[path]
+        self.identities[snapshot_id] = view.identities
+        self.places[snapshot_id] = view.places
+        mark = self.landed[snapshot_id]["summary"].get(MARKER)
+        self.main[snapshot_id] = replace(
+            state,
+            marked=parent.marked if mark is None else self.staged.index(int(mark)) + 1,
+            has_deletes=view.has_deletes,
+            orders=orders,
+            ever=ever,
+            renamed=renamed,
+        )
+
+    def _renamed(
+        self, before: Identities, parent: MainState, view: View
+    ) -> tuple[dict[int, int], dict[int, int]]:
+        """Orders and row ids after a rewrite that has given rows other ids; equal rows in turn."""
+        new: dict[Row, list[int]] = {}
+        for row_id, (row, _) in sorted(view.identities.items()):
+            if row_id not in before:
+                new.setdefault(row, []).append(row_id)
+        names = {
+            row_id: new[row].pop(0)
+            for row_id, (row, _) in sorted(before.items())
+            if row_id not in view.identities and new.get(row)
+        }
+        orders = {names.get(i, i): order for i, order in parent.orders.items()}
+        return orders, {**parent.renamed, **names}
 
     def _check_identities(
         self,
@@ -290,11 +486,18 @@ class Oracle:
         now = self.identities[snapshot["snapshot-id"]]
         stored = self.identities.get(snapshot.get("parent-snapshot-id", -1), {})
         new = states[0].schema
+        if operation.kind == "pick":
+            return
+        if operation.kind == "publish":
+            assert any(_has_folded(now, stored, state) for state in states), "other row ids"
+            return
         if operation.becomes is not None:
             number = snapshot["sequence-number"]
             assert any(_fits(now, state, number) for state in states), f"changed {now.items()}"
             return
-        before = {i: (moved(row, old, new), updated) for i, (row, updated) in stored.items()}
+        before = in_other_schema(stored, old, new)
+        if operation.is_lossy:
+            return
         if operation.kind == "rewrite":
             assert now == before, f"a rewrite changed {set(now.items()) ^ set(before.items())}"
         changed = {row_id for row_id in now.keys() & before.keys() if now[row_id] != before[row_id]}
@@ -308,16 +511,22 @@ class Oracle:
     ) -> None:
         marker = snapshot["summary"].get(MARKER)
         carried = 0 if marker is None else self.staged.index(int(marker)) + 1
+        what = f"{operation.kind} moved the marker to {marker}"
         match operation.kind:
-            case "append":
-                assert carried in {0, parent.published}, f"an append moved the marker to {marker}"
+            case "append" | "pick":
+                assert carried in {0, parent.marked}, what
             case "statement" | "rewrite":
-                what = f"a {operation.kind} moved the marker to {marker}"
-                assert carried == parent.published, what
+                # Other tools repeat none, and what they leave in the history may have expired.
+                parent_id = snapshot.get("parent-snapshot-id")
+                is_silent = operation.is_foreign or self._marks(parent_id) == []
+                assert carried == parent.marked or (is_silent and not carried), what
             case _:
                 assert operation.kind == "publish", operation
-                assert marker is not None, "a publish without a marker"
-                assert carried > parent.published, f"published again: {marker}"
+                if parent.has_deletes:  # which it converts, also where nothing is staged
+                    assert carried >= parent.published or not carried, what
+                else:
+                    assert marker is not None, "a publish without a marker"
+                    assert carried > parent.published, f"published again: {marker}"
 
     def _folds(
         self,
@@ -325,14 +534,18 @@ class Oracle:
         snapshot: dict[str, Any],
         operation: Operation,
         schema: TableSchema,
+        view: View,
     ) -> Iterator[MainState]:
         """What main may be after it: one state per schema that the operation may have met."""
         before = in_schema(parent.rows, parent.schema, schema)
+        if operation.kind == "pick":
+            yield self._picked(parent, snapshot, operation, schema, view)
+            return
         if operation.kind == "rewrite":
             yield MainState(before, parent.published, schema)
             return
         if operation.kind == "publish":
-            yield self._published(before, parent.published, snapshot, schema)
+            yield from self._published(parent, snapshot, schema)
             return
         for bound in self.schemas.since(operation.since):
             rows = operation.rows_under(bound)
@@ -362,9 +575,9 @@ class Oracle:
         dropped = tuple(c for c in bound.columns if c.field_id not in known.by_id)
         if not dropped or parent_id is None:
             return known, self.identities.get(parent_id, {})
-        both = TableSchema(-1 - len(self._rows), (*known.columns, *dropped))
+        both = TableSchema(-1 - self.files.memoized, (*known.columns, *dropped))
         parent = next(s for s in self.metadata["snapshots"] if s["snapshot-id"] == parent_id)
-        return both, self.read_rows(self.metadata, parent, both)[2]
+        return both, self.view(self.metadata, parent, both).identities
 
     def _inserted(
         self, operation: Operation, bound: TableSchema, parent: MainState, schema: TableSchema
@@ -376,61 +589,122 @@ class Oracle:
         rows = operation.rows_under(bound, given)
         return None if rows is None else Counter(moved(row, bound, schema) for row in rows)
 
+    def _see_audit(self, metadata: dict[str, Any], snapshot: dict[str, Any]) -> None:
+        """All of the other staging branch over the snapshot of main that the target began at."""
+        schema = self.schemas.by_schema_id[snapshot["schema-id"]]
+        began = snapshot.get("parent-snapshot-id")
+        base = self._base(began, self.state_of(began), schema)
+        batch = ((at, self.stages[each]) for at, each in enumerate(self.others["cdc"], start=1))
+        view = self.view(metadata, snapshot, schema)
+        rows = fold(base, batch, self.files, schema).rows
+        if rows != view.found:
+            raise _different(snapshot, view.found, rows)
+
+    def _base(
+        self, parent_id: int | None, state: MainState, schema: TableSchema, *, knows: bool = True
+    ) -> Base:
+        """A snapshot of main to fold over. `knows`: what became of rows under other row ids."""
+
+        def lived(place: Place) -> list[int]:
+            history = self._history(parent_id) if knows else ()
+            ids = (self.places.get(each, {}).get(place) for each in history)
+            return [row_id for row_id in ids if row_id is not None]
+
+        identities = {} if parent_id is None else self.identities[parent_id]
+        return Base(
+            in_other_schema(identities, state.schema, schema),
+            {} if parent_id is None else self.places[parent_id],
+            state.orders,
+            state.ever,
+            state.renamed if knows else {},
+            lived,
+        )
+
     def _published(
-        self, before: Counter[Row], done: int, snapshot: dict[str, Any], schema: TableSchema
+        self, parent: MainState, snapshot: dict[str, Any], schema: TableSchema
+    ) -> Iterator[MainState]:
+        """Its parent's rows and the staged snapshots up to its marker.
+
+        A rewrite that gave new row ids hides what became of rows, and an expired history that a
+        staged data file was there: then either answer is right.
+        """
+        mark = snapshot["summary"].get(MARKER)
+        published = parent.published if mark is None else self.staged.index(int(mark)) + 1
+        batch = [
+            (at + 1, self.stages[self.staged[at]]) for at in range(parent.published, published)
+        ]
+        parent_id = snapshot.get("parent-snapshot-id")
+        forgotten = self._forgotten(parent_id, parent, batch)
+        for knows in (True, False) if parent.renamed else (True,):
+            for gone in (frozenset(), forgotten) if forgotten else (frozenset(),):
+                base = self._base(parent_id, parent, schema, knows=knows)
+                unknown = {self.order_of[path] for path in gone}
+                orders = {i: at for i, at in base.orders.items() if at not in unknown}
+                base = replace(base, ever=base.ever - gone, orders=orders)
+                folded = fold(base, batch, self.files, schema)
+                yield MainState(folded.rows, published, schema, folded=folded)
+
+    def _forgotten(
+        self, parent_id: int | None, parent: MainState, batch: list[tuple[int, Staged]]
+    ) -> frozenset[str]:
+        """Staged data files that were on main, and no snapshot says so any more."""
+        if not self.world.profile.forgets:
+            return frozenset()
+        there = takewhile(self.retained.__contains__, self._history(parent_id))
+        told = {path for each in there for path in self.listed.get(each, ())}
+        return frozenset({f.path for _, each in batch for f in each.files} & parent.ever - told)
+
+    def _picked(
+        self,
+        parent: MainState,
+        snapshot: dict[str, Any],
+        operation: Operation,
+        schema: TableSchema,
+        view: View,
     ) -> MainState:
-        published = self.staged.index(int(snapshot["summary"][MARKER])) + 1
-        rows = Counter(before)
-        for staged_id in self.staged[done:published]:
-            staged = self.operation_of[staged_id]
-            assert staged.bound is not None
-            for row in [row for row in rows if row[0] in staged.keys]:
-                del rows[row]
-            bound, new = staged.bound
-            rows.update(moved(row, bound, schema) for row in new)
-        return MainState(rows, published, schema)
+        """The change of a staged snapshot, or data files of it, on top of the parent's rows."""
+        source = None if operation.source is None else self.stages[operation.source]
+        if source is not None:
+            at = self.staged.index(operation.source or 0)
+            assert at >= parent.published, f"picked, but published: {operation.source}"
+        if source is not None and source.keys and self.world.profile.changes_spec:
+            return MainState(view.found, parent.published, schema)  # deletes of other partitions
+        base = self._base(snapshot.get("parent-snapshot-id"), parent, schema)
+        sources = [] if source is None else [source]
+        rows = picked(base, sources, operation.paths, self.files, schema)
+        return MainState(rows, parent.published, schema)
+
+    def _forwarded(self, snapshot_id: int) -> None:
+        """Main is at a staged snapshot: what staging was there, is main now."""
+        history = self._history(snapshot_id)
+        known = next((each for each in history if each in self.main), None)
+        parent, published = self.state_of(known), self.staged.index(snapshot_id) + 1
+        snapshot = next(s for s in self.metadata["snapshots"] if s["snapshot-id"] == snapshot_id)
+        schema = self.schemas.by_schema_id[snapshot["schema-id"]]
+        batch = [
+            (at + 1, self.stages[self.staged[at]]) for at in range(parent.published, published)
+        ]
+        rows = fold(self._base(known, parent, schema), batch, self.files, schema).rows
+        view = self.view(self.metadata, snapshot, schema)
+        if rows != view.found:
+            raise _different(snapshot, view.found, rows)
+        state = MainState(rows, published, schema)
+        self._remember(snapshot_id, state, parent, view, None)
 
     def _see_moved_refs(self, old: dict[str, int], new: dict[str, int]) -> None:
         if new.get("main") != old.get("main"):
+            if new["main"] not in self.main and new["main"] in self.staged:
+                self._forwarded(new["main"])
             assert new["main"] in self.main, "main points at a snapshot that never was on it"
-        if new.get("staging") != old.get("staging"):
+        if new.get("staging") not in {None, old.get("staging")}:
             state = self.main.get(new["staging"])
             assert state is not None, "staging moved to a snapshot that never was on main"
             assert state.published == len(self.staged), "the trim dropped staged changes"
+            self.kept_branches.add("staging")
 
-    def read_rows(
-        self, metadata: dict[str, Any], snapshot: dict[str, Any], schema: TableSchema
-    ) -> tuple[CheckedSnapshot, Counter[Row], Identities]:
-        """Live rows with counts; by row id, the row and its last update."""
-        checked = check_snapshot(self.read, metadata, snapshot)
-        foreign = [f.path for f in checked.live if f.content != 0 and f.offset is None]
-        assert not foreign, f"equality or position deletes on main: {foreign}"
-        dead = {
-            f.referenced: self._vector(f.path, f.offset, f.size)
-            for f in checked.live
-            if f.offset is not None
-        }
-        found: Counter[Row] = Counter()
-        identities: Identities = {}
-        self.head_keys, self.head_dead = {}, set()
-        for file in checked.live:
-            if file.content == 0:
-                rows, stored = self.rows_of(file, schema), self._files[file.path]
-                _check_partition(rows, file, spec_of(metadata, file.spec_id))
-                gone = dead.get(file.path, ())
-                for at, row in enumerate(rows):
-                    if at in gone:
-                        self.head_dead.add((file.path, at))
-                        continue
-                    found[row] += 1
-                    self.head_keys[file.path, at] = row[0]
-                    kept, updated = stored.row_ids[at], stored.updates[at]
-                    row_id = (file.first_row_id or 0) + at if kept is None else kept
-                    assert row_id not in identities, f"row id {row_id} twice"
-                    identities[row_id] = (
-                        row, file.sequence_number if updated is None else updated
-                    )  # fmt: skip
-        return checked, found, identities
+    def view(self, metadata: dict[str, Any], snapshot: dict[str, Any], schema: TableSchema) -> View:
+        """A snapshot's rows, after a check of its files."""
+        return self.files.view(check_snapshot(self.read, metadata, snapshot), metadata, schema)
 
     def check_everything(self) -> None:
         """Every retained snapshot by its own files; every reachable object exists."""
@@ -438,11 +712,12 @@ class Oracle:
         for snapshot in metadata["snapshots"]:
             state = self.main.get(snapshot["snapshot-id"])
             if state is not None:
-                checked, found, _ = self.read_rows(metadata, snapshot, state.schema)
-                if found != state.rows:
-                    raise _different(snapshot, found, state.rows)
+                view = self.view(metadata, snapshot, state.schema)
+                checked = view.checked
+                if view.found != state.rows:
+                    raise _different(snapshot, view.found, state.rows)
             else:
-                checked = check_snapshot(self.read, metadata, snapshot)
+                checked = check_snapshot(self.read, metadata, snapshot, repeated=self.repeated)
             for file in checked.live:
                 self.read(file.path)
 
@@ -454,32 +729,15 @@ class Oracle:
         head = self.refs["main"]
         metadata = read_metadata(self.read, self.location)
         snapshot = next(s for s in metadata["snapshots"] if s["snapshot-id"] == head)
-        self.read_rows(metadata, snapshot, self.main[head].schema)
+        view = self.view(metadata, snapshot, self.main[head].schema)
+        keys = {place: view.identities[row_id][0][0] for place, row_id in view.places.items()}
         found = {(path, position): key for key, path, position in entries}
-        lacks = self.head_keys.keys() - found.keys()
-        surplus = found.keys() - self.head_keys.keys() - self.head_dead
+        lacks = keys.keys() - found.keys()
+        surplus = found.keys() - keys.keys() - view.dead
         assert not lacks, f"the index lacks {lacks}"
         assert not surplus, f"the index names what is no row of main {surplus}"
-        pairs = {(found[at], key) for at, key in self.head_keys.items()}
+        pairs = {(found[at], key) for at, key in keys.items()}
         assert len(pairs) == len({each for each, _ in pairs}) == len({key for _, key in pairs})
-
-    def rows_of(self, file: LiveFile, schema: TableSchema) -> list[Row]:
-        """A data file's rows under a schema, dead ones too."""
-        if file.path not in self._files:
-            self._files[file.path] = FileRows.read(self.read(file.path))
-        at = (file.path, schema.schema_id)
-        if at not in self._rows:
-            self._rows[at] = self._files[file.path].rows(schema)
-        assert self._files[file.path].count == file.record_count, file
-        return self._rows[at]
-
-    def _vector(self, path: str, offset: int | None, size: int) -> BitMap64:
-        assert offset is not None
-        if (offset, path) not in self._vectors:
-            blob = self.read(path)[offset : offset + size]
-            assert blob[4:8] == bytes([0xD1, 0xD3, 0x39, 0x64]), "not a deletion vector"
-            self._vectors[offset, path] = BitMap64.deserialize(blob[8:-4])
-        return self._vectors[offset, path]
 
 
 def _different(snapshot: dict[str, Any], found: Counter[Row], wanted: Counter[Row]) -> Violation:
@@ -513,26 +771,14 @@ def _fits(now: Identities, state: MainState, sequence_number: int) -> bool:
     )
 
 
-def spec_of(metadata: dict[str, Any], spec_id: int) -> Spec:
-    """A partition spec from metadata JSON."""
-    spec = next(each for each in metadata["partition-specs"] if each["spec-id"] == spec_id)
-    return tuple((each["source-id"], each["transform"]) for each in spec["fields"])
-
-
-def _check_partition(rows: list[Row], file: LiveFile, spec: Spec) -> None:
-    """Every row of a file is in the partition that the file says it is in."""
-    for row in rows:
-        expected = tuple(_transformed(row[source - 1], transform) for source, transform in spec)
-        assert expected == file.partition, f"{row} is not of partition {file.partition}: {file}"
-
-
-def _transformed(value: Any, transform: str) -> Any:
-    if value is None or transform == "void":
-        return None
-    if transform == "identity":
-        return value
-    name, width = transform.rstrip("]").split("[")
-    if name == "bucket":
-        return (mmh3.hash(struct.pack("<q", value)) & 0x7FFFFFFF) % int(width)
-    assert name == "truncate", transform
-    return value[: int(width)]
+def _has_folded(now: Identities, before: Identities, state: MainState) -> bool:
+    """Whether the row ids are right after a publish: kept, stored in a staged file, or new."""
+    folded = state.folded
+    assert folded is not None
+    more = now.keys() - folded.kept.keys() - folded.stored.keys()
+    return (
+        all(now.get(row_id) == each for row_id, each in folded.kept.items())
+        and all(row_id in now and now[row_id][0] == row for row_id, row in folded.stored.items())
+        and not more & before.keys()
+        and Counter(now[row_id][0] for row_id in more) == folded.fresh
+    )

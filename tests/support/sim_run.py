@@ -31,9 +31,10 @@ from tableformat import Table, TableCatalog
 from tableformat.catalog.memory import MemoryCatalog
 from tableformat.commit.expire import apply_expiry
 from tableformat.commit.expiry_plan import ExpiryPolicy
-from tableformat.commit.refs import rollback
+from tableformat.commit.refs import create_branch, rollback
 from tableformat.environment import Environment
 from tableformat.errors import (
+    AlreadyExistsError,
     CommitConflictError,
     CommitUnknownError,
     CorruptDataError,
@@ -60,6 +61,7 @@ from tests.support.sim_draw import (
     draw_statement,
 )
 from tests.support.sim_flink import commit_checkpoint, draw_checkpoint
+from tests.support.sim_meddlers import Meddlers
 from tests.support.sim_merge import draw_merge, run_merge
 from tests.support.sim_oracle import Operation, Oracle
 from tests.support.sim_schema import AMOUNT, ID, REGION, Column, Row, TableSchema, in_schema
@@ -81,6 +83,13 @@ EXPECTED_ERRORS = (
     StoreUnavailableError,
     LockError,
 )
+CAN_READ_STATE = "from_staging_state" in CycleOptions.__dataclass_fields__
+GONE, CUT, MOVED_BACK = (
+    "staged snapshots have gone",
+    "the histories of the branches do not meet any more",
+    "rolled back and expired",
+)
+OF_LOST_LOGS = frozenset({GONE, CUT, MOVED_BACK})
 # A flipped bit may make an unknown codec of a known one.
 DAMAGE_ERRORS = (CorruptDataError, UnsupportedError)
 
@@ -102,9 +111,16 @@ class SeedResult:
     trace: list[str] | None = None
 
 
-def run_seed(seed: int, *, steps: int = 500, trace: bool = False) -> SeedResult:
-    """Run one seed: faults and assertions first, then a healed system that must drain."""
+def run_seed(
+    seed: int, *, steps: int = 500, trace: bool = False, meddlers: tuple[str, ...] | None = None
+) -> SeedResult:
+    """Run one seed: faults and assertions first, then a healed system that must drain.
+
+    `meddlers`: these instead of those that the seed draws.
+    """
     profile = Profile.draw(random.Random(f"{seed}/profile"), steps)
+    if meddlers is not None:
+        profile = replace(profile, meddlers=meddlers)
     world = World(seed, profile)
     world.trace = [] if trace else None
     simulation = _Simulation(world)
@@ -195,6 +211,9 @@ class _Simulation:
             world.add("flink", self.flink)
         if world.profile.changes_schema or world.profile.changes_spec:
             world.add("evolver", self.evolve)
+        bodies = Meddlers(self, IDENTIFIER).bodies
+        for name in world.profile.meddlers:
+            world.add(name, bodies[name])
 
     def _clean_environment(self) -> Environment:
         """Without faults and without hand-over: for the set-up and for the healed phase."""
@@ -224,8 +243,12 @@ class _Simulation:
             self.oracle.settle(operation, type(error).__name__)
         except DAMAGE_ERRORS as error:
             # A number beside a column of texts: only Spark compares them.
-            needs_spark = isinstance(error, UnsupportedError) and operation.becomes is not None
-            expects = needs_spark and self.oracle.may_refuse(operation)
+            refused = isinstance(error, UnsupportedError)
+            expects = refused and (
+                self.oracle.may_refuse(operation)
+                if operation.becomes is not None
+                else self._stops(operation)
+            )
             if not expects and not self._names_damage(error):
                 raise
             self.oracle.settle(operation, type(error).__name__)
@@ -233,15 +256,19 @@ class _Simulation:
             # An expirer took what a stale plan was reading, there is nothing yet to work on, or a
             # damaged copy is missing.
             is_writer = operation.kind in {"stage", "append"}
-            expects = not is_writer or self.world.profile.has_expirer
+            expects = not is_writer or self.world.profile.expires
             if not expects and not self._names_damage(error):
                 raise
             self.oracle.settle(operation, "NotFoundError")
         except InvalidInputError as error:
-            if not self._may_stop(operation) and not self.oracle.may_refuse(operation):
+            if not self._stops(operation) and not self.oracle.may_refuse(operation):
                 raise
             self.world.log(f"{actor.name} refused: {error}")
             self.oracle.settle(operation, "InvalidInputError")
+        except AlreadyExistsError:
+            if operation.kind != "pick":
+                raise
+            self.oracle.settle(operation, "AlreadyExistsError")
         except (Crash, Halt):
             operation.outcome = "crashed"
             raise
@@ -265,12 +292,33 @@ class _Simulation:
         """Whether an error says which file is damaged."""
         return error.context.get("location") in self.world.damaged
 
-    def _may_stop(self, operation: Operation) -> bool:
-        """Refusals that are right: a target that moved away, a position nobody can prove (R18)."""
-        profile = self.world.profile
-        return operation.kind in {"rollback", "evolve"} or (
-            operation.kind == "publish" and profile.has_operator and profile.has_expirer
-        )
+    def _stops(self, operation: Operation) -> bool:
+        """Whether a refusal may be right; counts it."""
+        why = self._may_stop(operation)
+        if why is not None and operation.kind == "publish":
+            self.world.outcomes[f"publish refused: {why}"] += 1
+        return why is not None
+
+    def _may_stop(self, operation: Operation) -> str | None:
+        """Why a refusal may be right: a target that moved away, a position nobody can prove (R18),
+        a row nobody can find."""
+        if operation.kind in {"rollback", "evolve", "pick", "forward"}:
+            return "the table has moved"
+        if operation.kind != "publish":
+            return None
+        profile, oracle = self.world.profile, self.oracle
+        if profile.rolls_back and profile.expires:
+            return MOVED_BACK
+        if "foreign-expirer" in profile.meddlers:
+            if oracle.has_gaps:
+                return GONE
+            if not oracle.proves_position():
+                return CUT
+        if profile.forgets and oracle.has_moved_positions:
+            return "the history of a file that staged positions are in has gone"
+        if oracle.unreadable is not None:
+            return "a data file that staged positions are in has gone"
+        return "rows have got other row ids" if oracle.hidden_rows else None
 
     def known(self, actor: Actor) -> TableSchema:
         """The schema that an actor builds on: looked up now, or still the one it last saw."""
@@ -348,8 +396,8 @@ class _Simulation:
         except EXPECTED_ERRORS as error:
             self.world.outcomes[f"batch {type(error).__name__}"] += 1
         except (*DAMAGE_ERRORS, NotFoundError) as error:
-            has_expirer = isinstance(error, NotFoundError) and self.world.profile.has_expirer
-            if not has_expirer and not self._names_damage(error):
+            has_expired = isinstance(error, NotFoundError) and self.world.profile.expires
+            if not has_expired and not self._names_damage(error):
                 raise
             self.world.outcomes[f"batch {type(error).__name__}"] += 1
         except InvalidInputError as error:
@@ -384,7 +432,7 @@ class _Simulation:
                 typed = {columns[0].name: columns[0].kind}
             self.checkpoints += 1
             gone = tuple(r for r in checkpoint.inserted if r[2] in checkpoint.replaced)
-            operation = Operation(actor.name, "stage", rows, keys, typed, gone)
+            operation = Operation(actor.name, "stage", rows, keys, typed, gone, is_foreign=True)
             with self.operation(actor, operation):
                 commit_checkpoint(
                     environment,
@@ -481,18 +529,27 @@ class _Simulation:
             self.indexes[actor.name] = keeper.index
 
     def cycle(
-        self, environment: Environment, keeper: MemoryIndexKeeper, limit: int | None = None
+        self,
+        environment: Environment,
+        keeper: MemoryIndexKeeper,
+        limit: int | None = None,
+        *,
+        from_state: bool = False,
+        staging: str = "staging",
+        target: str = "main",
     ) -> ResolveReport | None:
         """As `resolver.job.resolve`, with the simulation's lock and index."""
         state = environment.catalog.load_table(IDENTIFIER)
-        if state.head("staging") is None:
+        if state.head(staging) is None:
             return None
         with hold_maintenance(
-            state, self.lock, task="resolve", branch="main", timeout_ms=0
+            state, self.lock, task="resolve", branch=target, timeout_ms=0
         ) as lease:
             options = CycleOptions(
-                staging="staging", target="main", limit=limit, fence=lambda: fence_of(lease)
+                staging=staging, target=target, limit=limit, fence=lambda: fence_of(lease)
             )
+            if from_state:
+                options = replace(options, from_staging_state=True)
             return Cycle(environment, IDENTIFIER, options, keeper).run()
 
     def expire(self, actor: Actor) -> None:
@@ -608,25 +665,48 @@ class _Simulation:
         rng = random.Random(f"{world.seed}/drain")
         limit = rng.choice([None, 1])
         left = cycles = oracle.waiting + 2
+        from_state = False
         while left and oracle.staged:
             try:
-                report = self.cycle(self.clean, keeper, limit=limit)
-            except InvalidInputError:
-                if not self._may_stop(operation):
+                report = self.cycle(self.clean, keeper, limit, from_state=from_state)
+            except (InvalidInputError, UnsupportedError, NotFoundError) as error:
+                why = self._may_stop(operation)
+                has_moved = isinstance(error, UnsupportedError) and oracle.has_moved_positions
+                if why is None or (from_state and not has_moved):
                     raise
-                world.outcomes["drain stopped: position not provable"] += 1
-                break
+                world.outcomes[f"drain stopped: {why}"] += 1
+                if from_state or not CAN_READ_STATE or why not in OF_LOST_LOGS:
+                    world.outcomes["drain stopped"] += 1
+                    break
+                from_state, limit = True, None
+                world.outcomes["drained from the state of staging"] += 1
+                continue
             if report is None or report.staged_snapshots == 0:
                 break
             left -= 1
         else:
             assert not oracle.waiting, f"{oracle.waiting} still wait after {cycles} cycles"
-        stopped = world.outcomes["drain stopped: position not provable"]
+        stopped = world.outcomes["drain stopped"]
         assert stopped or not oracle.waiting, f"idle, but {oracle.waiting} staged snapshots wait"
         if oracle.location:
+            self._resolve_elsewhere()
             oracle.check_everything()
             self._check_index(keeper)
             self._time_travel()
+
+    def _resolve_elsewhere(self) -> None:
+        """The other staging branch, published to a branch that begins where it does."""
+        if "cdc" not in self.oracle.refs:
+            return
+        fork = self.oracle.fork_of("cdc")
+        if fork is not None:
+            create_branch(self.clean, IDENTIFIER, "audit", snapshot_id=fork)
+        for _ in range(2):
+            keeper = MemoryIndexKeeper(self.clean)
+            report = self.cycle(self.clean, keeper, staging="cdc", target="audit")
+            assert report is not None
+        assert report.staged_snapshots == 0, "the other backlog does not end"
+        self.world.outcomes["other branches resolved"] += 1
 
     def _check_index(self, keeper: MemoryIndexKeeper) -> None:
         index = keeper.index

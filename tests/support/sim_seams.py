@@ -90,7 +90,8 @@ class SimStore:
         """The store to read an object from: another one while its copy is damaged."""
         world = self._actor.world
         rare = location.endswith((".avro", ".json"))  # and read all the time
-        if self._strikes("damage", self._profile.damage * (1 if rare else 6)):
+        rate = 0.0 if location in world.unchecked else self._profile.damage
+        if self._strikes("damage", rate * (1 if rare else 6)):
             world.damage(location, self._shared.get(location))
         copy = world.damaged_copy(location)
         if copy is None:

@@ -100,7 +100,8 @@ class SearchedWorld(World):
         drawn = Profile.draw(random.Random("any"), steps=1_000_000)
         extras = [each for each in Profile.__slots__ if each.startswith(("has_", "changes_"))]
         fixed = {"partition_by": scope.partition_by, "lock": "same", "skew": False, "keys": 2,
-                 "starts_narrow": False, "flink": None, "keeps_index": True}  # fmt: skip
+                 "starts_narrow": False, "flink": None, "keeps_index": True,
+                 "meddlers": ()}  # fmt: skip
         super().__init__(0, replace(drawn, **dict.fromkeys(extras, False), **fixed))
         self.scope = scope
         self.prefix = prefix

@@ -21,6 +21,13 @@ from tableformat.runtime import FailPoints, Runtime, snapshot_id_of
 
 START_MS = 1_700_000_000_000
 HOUR_MS = 3_600_000
+MEDDLERS = (
+    "adder", "ager", "cdc", "foreign-compactor", "foreign-expirer", "forwarder", "picker",
+    "retrier", "row-level",
+)  # fmt: skip
+
+
+EXPIRERS = frozenset({"ager", "foreign-expirer"})
 
 
 class Crash(BaseException):
@@ -68,6 +75,21 @@ class Profile:
     has_sink: bool  # stages numbered batches, each until it is known to be there
     damage: float  # the copy that is read is damaged, for a while
     flink: str | None  # vectors | positions: how a foreign writer deletes rows of its own commit
+    meddlers: tuple[str, ...]  # of `MEDDLERS`: who moves branches and rewrites files, too
+    keeps_row_ids: bool  # the foreign compactor keeps them
+
+    @property
+    def expires(self) -> bool:
+        return self.has_expirer or not EXPIRERS.isdisjoint(self.meddlers)
+
+    @property
+    def rolls_back(self) -> bool:
+        return self.has_operator or "forwarder" in self.meddlers
+
+    @property
+    def forgets(self) -> bool:
+        """Whether history may go that icefold's expiry would keep."""
+        return (self.rolls_back and self.expires) or "foreign-expirer" in self.meddlers
 
     @staticmethod
     def draw(rng: random.Random, steps: int) -> Profile:
@@ -113,7 +135,18 @@ class Profile:
             store_twice=rate(0.0, 0.01),
             damage=rate(0.0, 0.0, 0.002, 0.01),
             has_sink=rng.random() < 0.4,
+            meddlers=_draw_meddlers(rng),
+            keeps_row_ids=rng.random() < 0.6,
         )
+
+
+def _draw_meddlers(rng: random.Random) -> tuple[str, ...]:
+    """Mostly one or two."""
+    drawn = rng.sample(MEDDLERS, 3)[: rng.choice([0, 1, 1, 2, 2, 3])]
+    if "retrier" in drawn:
+        # A branch where a file stands twice is moved to main, or changed by position, by nobody.
+        drawn = [each for each in drawn if each not in {"forwarder", "row-level"}]
+    return tuple(sorted(drawn))
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +248,7 @@ class World:
         self.steps = 0
         self.actors: list[Actor] = []
         self.damaged: dict[str, DamagedCopy] = {}
+        self.unchecked: set[str] = set()  # other tools' files, whose damage nobody can see
         self.late: list[tuple[int, Callable[[], None]]] = []
         self.faults: Counter[str] = Counter()
         self.outcomes: Counter[str] = Counter()

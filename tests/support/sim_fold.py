@@ -1,0 +1,236 @@
+"""What main must be after a publish: the staged snapshots, one after the other, over its rows.
+
+Rows have identities here, because others meddle: a staged data file may be on main already (picked,
+added), its rows then are staged ones in their staged place; a position may have left main, its row
+then is looked for by its row id. No code of the product.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.support.sim_files import Files, Identities, Place
+from tests.support.sim_schema import Row, TableSchema, moved
+from tests.support.table_checker import CheckedSnapshot, LiveFile
+
+_NOBODY = frozenset[str]()
+
+
+@dataclass(frozen=True, slots=True)
+class DeadPlace:
+    """A row that a staged snapshot deletes by its position; `row_id` as staging knew it."""
+
+    place: Place
+    key: Any
+    row_id: int
+    is_own: bool  # of a data file that came with the same snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class StagedFile:
+    """A data file of a staged snapshot, the rows that the same snapshot deletes, stored ids."""
+
+    path: str
+    dead: frozenset[int]
+    row_ids: tuple[int | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """What a staged snapshot does: keys die in what is older, places die, files come."""
+
+    keys: frozenset[int]
+    files: tuple[StagedFile, ...]
+    places: tuple[DeadPlace, ...]
+    next_row_id: int  # of the table, after it
+
+
+@dataclass(slots=True)
+class Folded:
+    """Rows after a fold: those of before, those that bring their row ids, and the rest."""
+
+    kept: Identities
+    stored: dict[int, Row]
+    fresh: Counter[Row]
+
+    @property
+    def rows(self) -> Counter[Row]:
+        found = Counter(row for row, _ in self.kept.values())
+        found.update(self.stored.values())
+        return found + self.fresh
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """A snapshot that staged ones are folded over.
+
+    Attributes:
+        rows: Its rows by row ids, under the schema of the result.
+        places: Their row ids by places.
+        orders: By row id, the place in the order (from 1) of rows that are staged ones.
+        ever: Staged data files that are, or were, on this history of main.
+        renamed: Row ids that a rewrite without row ids has replaced.
+        lived: Row ids that places had on this history of main.
+        follows: Whether a row is looked for that has left its place.
+    """
+
+    rows: Identities
+    places: Mapping[Place, int]
+    orders: Mapping[int, int]
+    ever: frozenset[str]
+    renamed: Mapping[int, int]
+    lived: Callable[[Place], Iterable[int]]
+    follows: bool = True
+
+
+@dataclass(slots=True)
+class _Fold:
+    base: Base
+    files: Files
+    schema: TableSchema
+    rows: Identities
+    fresh: dict[Place, tuple[Row, int | None]] = field(default_factory=dict)
+    seen: set[str] = field(default_factory=set)
+
+    def apply(self, order: int, staged: Staged) -> None:
+        if staged.keys:
+            self._delete(order, staged)
+        for dead in staged.places:
+            if dead.place in self.fresh:
+                del self.fresh[dead.place]
+            elif not dead.is_own or dead.place[0] in self.base.ever:
+                self._kill(order, staged, dead)
+        for file in staged.files:
+            if file.path not in self.base.ever and file.path not in self.seen:
+                self.seen.add(file.path)
+                for at, row in enumerate(self.files.rows_of(file.path, self.schema)):
+                    if at not in file.dead:
+                        self.fresh[file.path, at] = (row, file.row_ids[at])
+
+    def _delete(self, order: int, staged: Staged) -> None:
+        """Keys die in what is older. Files that a staged snapshot names again are its own, too."""
+        orders, own = self.base.orders, {file.path for file in staged.files}
+        spared = self._same(
+            row_id
+            for file in staged.files
+            if file.path in self.base.ever
+            for at in range(len(file.row_ids))
+            for row_id in self.base.lived((file.path, at))
+        )
+        self.rows = {
+            row_id: each
+            for row_id, each in self.rows.items()
+            if each[0][0] not in staged.keys or orders.get(row_id, 0) >= order or row_id in spared
+        }
+        self.fresh = {
+            place: each
+            for place, each in self.fresh.items()
+            if each[0][0] not in staged.keys or place[0] in own
+        }
+
+    def _same(self, row_ids: Iterable[int]) -> set[int]:
+        """These and what a rewrite has made of them."""
+        same, renamed = set(row_ids), self.base.renamed
+        while more := {renamed[i] for i in same if i in renamed} - same:
+            same |= more
+        return same
+
+    def _kill(self, order: int, staged: Staged, dead: DeadPlace) -> None:
+        """The row at a place of main, or, where it has left the place, wherever it is now."""
+        here = self.base.places.get(dead.place)
+        if here is not None:
+            self.rows.pop(here, None)
+        if here is not None or not self.base.follows:
+            return
+        orders = self.base.orders
+        reached = {
+            row_id
+            for row_id, (row, _) in self.rows.items()
+            if row[0] == dead.key and orders.get(row_id, 0) < order
+        }
+        same = self._same((dead.row_id, *self.base.lived(dead.place)))
+        hits = reached & same or {i for i in reached if i >= staged.next_row_id}
+        for row_id in hits:
+            del self.rows[row_id]
+
+
+def fold(
+    base: Base, batch: Iterable[tuple[int, Staged]], files: Files, schema: TableSchema
+) -> Folded:
+    """Apply staged snapshots, each with its place in the order."""
+    work = _Fold(base, files, schema, dict(base.rows))
+    for order, staged in batch:
+        work.apply(order, staged)
+    stored = {i: row for row, i in work.fresh.values() if i is not None}
+    fresh = Counter(row for row, i in work.fresh.values() if i is None)
+    return Folded(work.rows, stored, fresh)
+
+
+def read_staged(
+    files: Files,
+    checked: CheckedSnapshot,
+    before: Mapping[str, Any],
+    keys: frozenset[int],
+    schema: TableSchema,
+) -> Staged:
+    """What a staged snapshot did, from its files.
+
+    Args:
+        files: Reads them.
+        checked: The snapshot.
+        before: The deletion vectors of its parent by data file: positions in them died earlier.
+        keys: Keys that its equality deletes delete.
+        schema: Its schema.
+    """
+    snapshot = checked.snapshot
+    own = [f for f in checked.live if f.snapshot_id == snapshot["snapshot-id"]]
+    dead: dict[str, set[int]] = {}
+    for file in own:
+        if file.content == 1 and file.offset is not None and file.referenced is not None:
+            gone = set(files.vector(file)) - set(before.get(file.referenced, ()))
+            dead.setdefault(file.referenced, set()).update(gone)
+        elif file.content == 1:
+            for path, positions in files.position_file(file.path).items():
+                dead.setdefault(path, set()).update(positions)
+    named: dict[str, LiveFile] = {f.path: f for f in reversed(checked.live) if f.content == 0}
+    new = {file.path: file for file in own if file.content == 0}
+    places = [
+        DeadPlace(
+            (path, at),
+            files.rows_of(path, schema)[at][0],
+            files.row_id(named[path], at),
+            path in new,
+        )
+        for path in sorted(dead)
+        for at in sorted(dead[path])
+    ]
+    return Staged(
+        keys=keys,
+        files=tuple(
+            StagedFile(path, frozenset(dead.get(path, ())), tuple(files.file(path).row_ids))
+            for path in new
+        ),
+        places=tuple(places),
+        next_row_id=snapshot["first-row-id"] + snapshot["added-rows"],
+    )
+
+
+def in_other_schema(rows: Identities, old: TableSchema, new: TableSchema) -> Identities:
+    """Rows by row ids under another version of the schema."""
+    if old.fields == new.fields:
+        return rows
+    return {i: (moved(row, old, new), updated) for i, (row, updated) in rows.items()}
+
+
+def picked(
+    base: Base, sources: Sequence[Staged], paths: Iterable[str], files: Files, schema: TableSchema
+) -> Counter[Row]:
+    """Rows after a pick: as if its changes had been made now. `paths` are added as they are."""
+    bare = Base(base.rows, base.places, {}, _NOBODY, {}, lambda _: (), follows=False)
+    rows = fold(bare, enumerate(sources, start=1), files, schema).rows
+    for path in paths:
+        rows.update(files.rows_of(path, schema))
+    return rows

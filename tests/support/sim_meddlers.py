@@ -1,0 +1,491 @@
+"""Actors who move branches and rewrite files beside the resolver: icefold's own commands, and other
+tools', which share no code with it (`foreign_table`).
+
+What another tool reads it reads at once; its swaps are as slow, lost or late as everybody's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from tableformat.commit.cherry_pick import cherry_pick
+from tableformat.commit.expire import apply_expiry
+from tableformat.commit.expiry_plan import ExpiryPolicy
+from tableformat.commit.refs import fast_forward, rollback
+from tableformat.errors import AlreadyExistsError, CommitUnknownError
+from tests.support.foreign_table import (
+    DATA,
+    POSITIONS,
+    Entry,
+    ForeignCommit,
+    ForeignTable,
+    edited,
+    expire_snapshots,
+    moved_branch,
+    write_rows,
+    write_vector,
+)
+from tests.support.sim_draw import ARROW, as_table
+from tests.support.sim_files import View, is_of, spec_of
+from tests.support.sim_oracle import Operation
+from tests.support.sim_schema import AMOUNT, ID, Row, TableSchema, read_schema
+from tests.support.sim_seams import SimPointers
+from tests.support.sim_world import Actor
+from tests.support.table_checker import check_snapshot
+
+if TYPE_CHECKING:
+    from tests.support.sim_run import _Simulation
+
+MAX_REF_AGE = "history.expire.max-ref-age-ms"
+RETENTION = ("max-ref-age-ms", "max-snapshot-age-ms", "min-snapshots-to-keep")
+
+
+class Meddlers:
+    """The bodies of these actors, by their names in `Profile.meddlers`."""
+
+    def __init__(self, simulation: _Simulation, identifier: tuple[str, ...]) -> None:
+        self.simulation = simulation
+        self.identifier = identifier
+        self.oracle = simulation.oracle
+        self.bodies: Mapping[str, Callable[[Actor], None]] = {
+            "adder": self.add,
+            "ager": self.age,
+            "cdc": self.stage_elsewhere,
+            "foreign-compactor": self.compact,
+            "foreign-expirer": self.expire,
+            "forwarder": self.forward,
+            "picker": self.pick,
+            "retrier": self.stage_again,
+            "row-level": self.change_staged_rows,
+        }
+
+    # What other tools see and do.
+
+    def table(self) -> ForeignTable:
+        location = self.simulation.pointers.read(self.identifier)
+        assert location is not None
+        return ForeignTable(self.simulation.store.get, location)
+
+    def put(self, location: str, data: bytes) -> None:
+        self.simulation.world.unchecked.add(location)
+        try:
+            self.simulation.store.put(location, data)
+        except AlreadyExistsError:
+            assert self.simulation.store.get(location) == data
+
+    def now_ms(self, actor: Actor) -> int:
+        return int(self.simulation.world.now_ms) + actor.skew_ms
+
+    def swap(self, actor: Actor, table: ForeignTable, new: str) -> None:
+        """Make a version the table's; it may be there although the answer says otherwise."""
+        self.oracle.foreign_swaps.add(new)
+        pointers = SimPointers(actor, self.simulation.pointers)
+        try:
+            is_there = pointers.swap(self.identifier, expected=table.location, new=new)
+        except (TimeoutError, ConnectionResetError) as error:
+            raise CommitUnknownError("simulated: no answer for another tool") from error
+        if not is_there:
+            raise CommitUnknownError("simulated: another tool was overtaken")
+
+    def commit(
+        self, actor: Actor, table: ForeignTable, branch: str, operation: str, **summary: str
+    ) -> ForeignCommit:
+        """A commit to fill; its snapshot id is drawn as all are."""
+        snapshot_id = actor.new_runtime().ids.snapshot_id()
+        now_ms = self.now_ms(actor)
+        return ForeignCommit(
+            table, branch, operation, snapshot_id, now_ms, dict(summary), parent_branch="main"
+        )
+
+    def land(self, actor: Actor, commit: ForeignCommit) -> None:
+        self.swap(actor, commit.table, commit.write(self.put))
+
+    def path(self, commit: ForeignCommit, what: str) -> str:
+        return f"{commit.table.metadata['location']}/data/{commit.snapshot_id}-{what}"
+
+    def view(self, table: ForeignTable, snapshot: dict[str, Any]) -> View:
+        """The rows of a snapshot, under the current schema."""
+        checked = check_snapshot(
+            table.read, table.metadata, snapshot, repeated=self.oracle.repeated
+        )
+        return self.oracle.files.view(checked, table.metadata, self.schema(table))
+
+    def schema(self, table: ForeignTable) -> TableSchema:
+        current = table.metadata["current-schema-id"]
+        return next(
+            read_schema(each) for each in table.metadata["schemas"] if each["schema-id"] == current
+        )
+
+    def waiting(self, table: ForeignTable) -> list[dict[str, Any]]:
+        """Staged snapshots in staging's history that main does not have, newest first."""
+        if self.oracle.waiting == 0 or table.head("staging") is None:
+            return []
+        ids = set(self.oracle.staged[-self.oracle.waiting :])
+        history = table.ancestors(table.metadata["refs"]["staging"]["snapshot-id"])
+        return [each for each in history if each["snapshot-id"] in ids]
+
+    def on_main(self) -> frozenset[str]:
+        """Staged data files that main has, or had: who adds one again makes it come twice."""
+        return self.oracle.state_of(self.oracle.refs.get("main")).ever
+
+    def rows_like(
+        self, actor: Actor, table: ForeignTable, branch: str
+    ) -> tuple[Entry, list[Row]] | None:
+        """Some new rows of one partition, and a file of that partition."""
+        snapshot = table.head(branch) or table.head("main")
+        schema, default = self.schema(table), table.metadata["default-spec-id"]
+        likes = [e for e in table.entries(snapshot) if e.spec_id == default]
+        given = self.simulation.rows_of(actor, [schema.by_id[f] for f in schema.fields])
+        if not likes or not given:
+            return None
+        like = actor.rng.choice(likes)
+        where = tuple((like.file["partition"] or {}).values())
+        spec = spec_of(table.metadata, default)
+        rows = [row for row in given if is_of(row, where, spec)]
+        return (like, rows) if rows else None
+
+    def insert(
+        self, actor: Actor, branch: str, found: tuple[Entry, list[Row]], table: ForeignTable
+    ) -> None:
+        """Stage rows in an append, as a tool without keys does."""
+        like, rows = found
+        schema = self.schema(table)
+        bound = (schema, tuple(rows))
+        operation = Operation(actor.name, "stage", branch=branch, bound=bound, is_foreign=True)
+        with self.simulation.operation(actor, operation):
+            commit = self.commit(actor, table, branch, "append")
+            commit.add(like, write_rows(self.put, self.path(commit, "0.parquet"), schema, rows))
+            self.land(actor, commit)
+
+    # The actors.
+
+    def pick(self, actor: Actor) -> None:
+        """Cherry-picks staged snapshots onto main; stages some that only append, to pick them."""
+        environment = self.simulation.environment(actor)
+        while True:
+            actor.sleep(actor.rng.random() * 4_000)
+            table = self.table()
+            if actor.rng.random() < 0.3:
+                found = self.rows_like(actor, table, "staging")
+                if found is not None:
+                    self.insert(actor, "staging", found, table)
+                continue
+            waiting = self.waiting(table)
+            if not waiting:
+                continue
+            source = actor.rng.choice(waiting)
+            if actor.rng.random() < 0.5:
+                operation = Operation(actor.name, "pick", source=source["snapshot-id"])
+                with self.simulation.operation(actor, operation):
+                    cherry_pick(environment, self.identifier, snapshot_id=source["snapshot-id"])
+            else:
+                self.pick_as_java(actor, table, source)
+
+    def pick_as_java(self, actor: Actor, table: ForeignTable, source: dict[str, Any]) -> None:
+        """A snapshot on top of the head is the new head; else only appends can be picked."""
+        head, source_id = table.head("main"), source["snapshot-id"]
+        if head is not None and source.get("parent-snapshot-id") == head["snapshot-id"]:
+            self.move_main(actor, table, source_id, "forward")
+            return
+        entries = table.added(source)
+        if source["summary"]["operation"] != "append" or any(
+            entry.file["content"] != DATA or entry.path in self.on_main() for entry in entries
+        ):
+            return
+        operation = Operation(actor.name, "pick", source=source_id, is_foreign=True)
+        with self.simulation.operation(actor, operation):
+            summary = {"source-snapshot-id": str(source_id)}
+            commit = self.commit(actor, table, "main", "append", **summary)
+            for entry in entries:
+                commit.add(entry, {})
+            self.land(actor, commit)
+
+    def move_main(self, actor: Actor, table: ForeignTable, to: int, kind: str) -> None:
+        with self.simulation.operation(actor, Operation(actor.name, kind, is_foreign=True)):
+            self.swap(actor, table, moved_branch(self.put, table, "main", to, self.now_ms(actor)))
+
+    def forward(self, actor: Actor) -> None:
+        """Fast-forwards main to staging, and often rolls it back, to where it was or further."""
+        environment = self.simulation.environment(actor)
+        while True:
+            actor.sleep(actor.rng.random() * 4_000)
+            table = self.table()
+            old, new = table.head("main"), table.head("staging")
+            if new is None:
+                continue
+            before = [] if old is None else list(table.ancestors(old["snapshot-id"]))
+            after = [each["snapshot-id"] for each in table.ancestors(new["snapshot-id"])]
+            if actor.rng.random() < 0.5:
+                with self.simulation.operation(actor, Operation(actor.name, "forward")):
+                    fast_forward(environment, self.identifier, "main", to="staging")
+            elif before and before[0]["snapshot-id"] in after[1:]:
+                self.move_main(actor, table, new["snapshot-id"], "forward")
+            if before and actor.rng.random() < 0.6:
+                actor.sleep(actor.rng.random() * 3_000)
+                back = before[0] if actor.rng.random() < 0.7 else actor.rng.choice(before[:4])
+                self.back(actor, back["snapshot-id"])
+
+    def back(self, actor: Actor, to: int) -> None:
+        table = self.table()
+        head = table.head("main")
+        if head is None or head["snapshot-id"] == to:
+            return
+        if actor.rng.random() < 0.5:
+            environment = self.simulation.environment(actor)
+            with self.simulation.operation(actor, Operation(actor.name, "rollback")):
+                rollback(environment, self.identifier, snapshot_id=to)
+        elif any(each["snapshot-id"] == to for each in table.ancestors(head["snapshot-id"])):
+            self.move_main(actor, table, to, "rollback")
+
+    def add(self, actor: Actor) -> None:
+        """Another tool adds a staged data file to main, in an append of its own."""
+        while True:
+            actor.sleep(actor.rng.random() * 4_000)
+            table = self.table()
+            known = self.on_main()
+            entries = [
+                entry
+                for snapshot in self.waiting(table)
+                for entry in table.added(snapshot)
+                if entry.file["content"] == DATA and entry.path not in known
+            ]
+            if not entries:
+                continue
+            entry = actor.rng.choice(entries)
+            operation = Operation(actor.name, "pick", paths=(entry.path,), is_foreign=True)
+            with self.simulation.operation(actor, operation):
+                commit = self.commit(actor, table, "main", "append")
+                commit.add(entry, {})
+                self.land(actor, commit)
+
+    def stage_again(self, actor: Actor) -> None:
+        """A staging writer that was not told that its commit landed, and commits its file again."""
+        while True:
+            actor.sleep(actor.rng.random() * 5_000)
+            table = self.table()
+            waiting = self.waiting(table)
+            if not waiting:
+                continue
+            source, schema = actor.rng.choice(waiting), self.schema(table)
+            entries = [e for e in table.added(source) if e.file["content"] != POSITIONS]
+            data = [e for e in entries if e.file["content"] == DATA]
+            if not data or any(e.path in self.oracle.repeated for e in entries):
+                continue
+            if actor.rng.random() < 0.5:
+                entries = data = [actor.rng.choice(data)]
+            self.commit_again(actor, table, source, entries, schema)
+
+    def commit_again(
+        self,
+        actor: Actor,
+        table: ForeignTable,
+        source: dict[str, Any],
+        entries: Sequence[Entry],
+        schema: TableSchema,
+    ) -> None:
+        data = [e for e in entries if e.file["content"] == DATA]
+        has_deletes = len(data) < len(entries)
+        rows = [row for e in data for row in self.oracle.files.rows_of(e.path, schema)]
+        keys = self.oracle.stages[source["snapshot-id"]].keys if has_deletes else frozenset()
+        operation = Operation(
+            actor.name,
+            "stage",
+            keys=keys,
+            bound=(schema, tuple(rows)),
+            again=tuple(e.path for e in entries),
+            is_foreign=True,
+        )
+        with self.simulation.operation(actor, operation):
+            kind = "overwrite" if has_deletes else "append"
+            commit = self.commit(actor, table, "staging", kind)
+            for entry in entries:
+                commit.add(entry, {})
+            self.land(actor, commit)
+
+    def age(self, actor: Actor) -> None:
+        """For a while refs age at once; expiry runs meanwhile."""
+        environment = self.simulation.environment(actor)
+        while True:
+            actor.sleep(actor.rng.random() * 6_000)
+            self.set_ref_age(actor, "1")
+            actor.sleep(actor.rng.random() * 2_000)
+            policy = ExpiryPolicy(max_snapshot_age_ms=4_000, min_snapshots_to_keep=2)
+            with self.simulation.operation(actor, Operation(actor.name, "expire")):
+                apply_expiry(environment, self.identifier, policy, fence=None)
+            if actor.rng.random() < 0.7:
+                self.set_ref_age(actor, None)
+
+    def set_ref_age(self, actor: Actor, value: str | None) -> None:
+        def change(metadata: dict[str, Any]) -> None:
+            kept = {k: v for k, v in metadata["properties"].items() if k != MAX_REF_AGE}
+            metadata["properties"] = kept if value is None else kept | {MAX_REF_AGE: value}
+
+        with self.simulation.operation(actor, Operation(actor.name, "set", is_foreign=True)):
+            table = self.table()
+            self.swap(actor, table, edited(self.put, table, change, self.now_ms(actor)))
+
+    def expire(self, actor: Actor) -> None:
+        """Expiry with Java's rules, which knows of staging what its ref says."""
+        while True:
+            actor.sleep(actor.rng.random() * 8_000)
+            if actor.rng.random() < 0.15:
+                self.strip(actor)
+            table, now_ms = self.table(), self.now_ms(actor)
+            age_ms, least = actor.rng.choice([0, 0, 4_000]), actor.rng.choice([1, 1, 3])
+            expired = expire_snapshots(
+                self.put, table, now_ms=now_ms, older_than_ms=now_ms - age_ms, retain_last=least
+            )
+            if expired is None:
+                continue
+            if set(expired.refs) - self.oracle.kept_branches:
+                # What icefold never saw it cannot keep; nothing of it would be left to check.
+                self.simulation.world.outcomes["branch spared by foreign expiry"] += 1
+                continue
+            with self.simulation.operation(actor, Operation(actor.name, "expire", is_foreign=True)):
+                self.swap(actor, table, expired.location)
+                self.simulation.store.delete(list(expired.files))
+
+    def strip(self, actor: Actor) -> None:
+        """Somebody makes the staging branch anew, without retention."""
+        table = self.table()
+        if table.head("staging") is None:
+            return
+
+        def change(metadata: dict[str, Any]) -> None:
+            ref = metadata["refs"]["staging"]
+            metadata["refs"]["staging"] = {k: v for k, v in ref.items() if k not in RETENTION}
+
+        with self.simulation.operation(actor, Operation(actor.name, "set", is_foreign=True)):
+            new = edited(self.put, table, change, self.now_ms(actor))
+            self.oracle.strips.add(new)
+            self.swap(actor, table, new)
+
+    def compact(self, actor: Actor) -> None:
+        """Another tool's compaction of a partition: it drops vectors with their files."""
+        keeps = self.simulation.world.profile.keeps_row_ids
+        while True:
+            actor.sleep(actor.rng.random() * 5_000)
+            table = self.table()
+            head = table.head("main")
+            if head is None:
+                continue
+            entries = table.entries(head)
+            groups: dict[str, list[Entry]] = {}
+            for entry in entries:
+                if entry.file["content"] == DATA:
+                    groups.setdefault(f"{entry.spec_id} {entry.file['partition']}", []).append(
+                        entry
+                    )
+            if not groups:
+                continue
+            group = groups[actor.rng.choice(sorted(groups))]
+            chosen = [each for each in group if actor.rng.random() < 0.8] or group
+            operation = Operation(actor.name, "rewrite", is_foreign=True, is_lossy=not keeps)
+            with self.simulation.operation(actor, operation):
+                self.land(actor, self.compacted(actor, table, head, entries, chosen, keeps))
+
+    def compacted(
+        self,
+        actor: Actor,
+        table: ForeignTable,
+        head: dict[str, Any],
+        entries: Sequence[Entry],
+        chosen: Sequence[Entry],
+        keeps: bool,
+    ) -> ForeignCommit:
+        """The new file is as old as the head, so that deletes which come later reach it."""
+        commit, view = self.commit(actor, table, "main", "replace"), self.view(table, head)
+        paths = {entry.path for entry in chosen}
+        ids = [row_id for (path, _), row_id in view.places.items() if path in paths]
+        if ids:
+            file = write_rows(
+                self.put,
+                self.path(commit, "0.parquet"),
+                self.schema(table),
+                [view.identities[i][0] for i in ids],
+                ids if keeps else None,
+                [view.identities[i][1] for i in ids] if keeps else None,
+            )
+            commit.add(chosen[0], file, sequence_number=head["sequence-number"])
+        for entry in entries:
+            if entry.path in paths or entry.file["referenced_data_file"] in paths:
+                commit.remove(entry)
+        return commit
+
+    def change_staged_rows(self, actor: Actor) -> None:
+        """Deletes or updates one row of staging by its position, as Spark does on a branch."""
+        while True:
+            actor.sleep(actor.rng.random() * 4_000)
+            table = self.table()
+            head = table.head("staging") or table.head("main")
+            if head is None:
+                continue
+            view = self.view(table, head)
+            if not view.places:
+                continue
+            place = actor.rng.choice(list(view.places))
+            row_id, schema = view.places[place], self.schema(table)
+            row = view.identities[row_id][0]
+            rows: tuple[Row, ...] = ()
+            if actor.rng.random() < 0.6:
+                at = schema.fields.index(AMOUNT)
+                rows = ((*row[:at], self.simulation.serial.next(), *row[at + 1 :]),)
+            operation = Operation(actor.name, "stage", bound=(schema, rows), is_foreign=True)
+            with self.simulation.operation(actor, operation):
+                self.land(actor, self.row_delta(actor, table, head, place, row_id, rows))
+
+    def row_delta(
+        self,
+        actor: Actor,
+        table: ForeignTable,
+        head: dict[str, Any],
+        place: tuple[str, int],
+        row_id: int,
+        rows: Sequence[Row],
+    ) -> ForeignCommit:
+        """One vector per file: the new one has the positions of the one that it replaces."""
+        commit, (path, position) = self.commit(actor, table, "staging", "overwrite"), place
+        entries = table.entries(head)
+        file = next(e for e in entries if e.path == path)
+        positions = {position}
+        for entry in entries:
+            if entry.is_vector and entry.file["referenced_data_file"] == path:
+                start, size = entry.file["content_offset"], entry.file["content_size_in_bytes"]
+                positions |= set(self.oracle.files.bitmap(entry.path, start, size))
+                commit.remove(entry)
+        vector = write_vector(self.put, self.path(commit, "0.puffin"), path, sorted(positions))
+        commit.add(file, vector)
+        if rows:
+            stored = write_rows(
+                self.put, self.path(commit, "0.parquet"), self.schema(table), rows, [row_id], [None]
+            )
+            commit.add(file, stored)
+        return commit
+
+    def stage_elsewhere(self, actor: Actor) -> None:
+        """A second staging branch, of two tools."""
+        simulation = self.simulation
+        load = simulation.table(simulation.environment(actor))
+        while True:
+            actor.sleep(actor.rng.random() * 4_000)
+            if actor.rng.random() < 0.3:
+                table = self.table()
+                found = self.rows_like(actor, table, "cdc")
+                if found is not None:
+                    self.insert(actor, "cdc", found, table)
+                continue
+            schema = simulation.known(actor)
+            typed, rows = simulation.fresh_rows(actor, schema)
+            gone = actor.rng.sample(range(simulation.world.profile.keys), actor.rng.randint(0, 1))
+            if not rows and not gone:
+                continue
+            key = schema.by_id[ID]
+            typed = typed if rows else {key.name: key.kind}
+            keys = frozenset([row[0] for row in rows] + gone)
+            operation = Operation(actor.name, "stage", rows, keys, typed, branch="cdc")
+            with simulation.operation(actor, operation):
+                deletes = pa.table({key.name: pa.array(gone, ARROW[key.kind])}) if gone else None
+                load().stage(upserts=as_table(typed, rows), deletes=deletes, branch="cdc")
