@@ -45,7 +45,8 @@ class Staged:
     keys: frozenset[int]
     files: tuple[StagedFile, ...]
     places: tuple[DeadPlace, ...]
-    next_row_id: int  # of the table, after it
+    next_row_id: int  # of the table, where staging left main
+    is_again: bool = False  # repeats another staged snapshot, or a data file of one
 
 
 @dataclass(slots=True)
@@ -96,7 +97,9 @@ class _Fold:
     seen: set[str] = field(default_factory=set)
 
     def apply(self, order: int, staged: Staged) -> None:
-        if staged.keys:
+        known = self.base.ever | self.seen
+        is_repeated = staged.is_again and all(file.path in known for file in staged.files)
+        if staged.keys and not is_repeated:
             self._delete(order, staged)
         for dead in staged.places:
             if dead.place in self.fresh:
@@ -175,6 +178,9 @@ def read_staged(
     before: Mapping[str, Any],
     keys: frozenset[int],
     schema: TableSchema,
+    *,
+    next_row_id: int,
+    is_again: bool,
 ) -> Staged:
     """What a staged snapshot did, from its files.
 
@@ -184,6 +190,7 @@ def read_staged(
         before: The deletion vectors of its parent by data file: positions in them died earlier.
         keys: Keys that its equality deletes delete.
         schema: Its schema.
+        next_row_id, is_again: See `Staged`.
     """
     snapshot = checked.snapshot
     own = [f for f in checked.live if f.snapshot_id == snapshot["snapshot-id"]]
@@ -214,7 +221,8 @@ def read_staged(
             for path in new
         ),
         places=tuple(places),
-        next_row_id=snapshot["first-row-id"] + snapshot["added-rows"],
+        next_row_id=next_row_id,
+        is_again=is_again,
     )
 
 

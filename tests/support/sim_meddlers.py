@@ -471,6 +471,8 @@ class Meddlers:
         load = simulation.table(simulation.environment(actor))
         while True:
             actor.sleep(actor.rng.random() * 4_000)
+            if "main" not in self.oracle.refs:
+                continue  # only main may begin with a publish
             if actor.rng.random() < 0.3:
                 table = self.table()
                 found = self.rows_like(actor, table, "cdc")

@@ -148,6 +148,8 @@ class Oracle:
         self.foreign_swaps: set[str] = set()  # metadata versions that other tools made
         self.kept_branches: set[str] = set()  # to whom icefold has given retention
         self.strips: set[str] = set()  # versions where staging has lost its retention
+        self.heads: list[tuple[int, int]] = []  # of main, by the swaps that made them
+        self.deletes: dict[int, frozenset[str]] = {}  # of snapshots of main, no vectors
         self.stranded: set[int] = set()  # staged snapshots that another tool's expiry took
 
     @property
@@ -221,6 +223,8 @@ class Oracle:
         self.next_row_id = metadata["next-row-id"]
         refs = {name: ref["snapshot-id"] for name, ref in metadata.get("refs", {}).items()}
         old, self.refs = self.refs, refs
+        if refs.get("main") != old.get("main"):
+            self.heads.append((self.swaps, refs["main"]))
         known, self.retained = self.retained, {s["snapshot-id"] for s in metadata["snapshots"]}
         self._see_expiry(old, known - self.retained, location in self.foreign_swaps)
         fresh = [s for s in metadata["snapshots"] if s["snapshot-id"] not in self.landed]
@@ -270,9 +274,9 @@ class Oracle:
             self.stranded.intersection(self.staged[-self.waiting :] if self.waiting else ())
         )
 
-    def fork_of(self, branch: str) -> int | None:
+    def fork_of(self, branch: str) -> int:
         """The snapshot of main that another staging branch began at."""
-        return self.landed[self.others[branch][0]].get("parent-snapshot-id")
+        return int(self.landed[self.others[branch][0]]["parent-snapshot-id"])
 
     def proves_position(self) -> bool:
         """Whether staging's history, as far as it is there, leads to what main has."""
@@ -360,7 +364,15 @@ class Oracle:
         checked = check_snapshot(self.read, metadata, snapshot, repeated=self.repeated)
         known = self.schemas.by_schema_id[snapshot["schema-id"]]
         before = self._vectors_before(metadata, checked)
-        staged = read_staged(self.files, checked, before, operation.keys, known)
+        staged = read_staged(
+            self.files,
+            checked,
+            before,
+            operation.keys,
+            known,
+            next_row_id=self._next_row_id(snapshot),
+            is_again=bool(operation.again),
+        )
         self.stages[snapshot["snapshot-id"]] = staged
         if operation.branch == "staging":
             for file in staged.files:
@@ -381,6 +393,14 @@ class Oracle:
                 return
         raise Violation(f"other rows were staged: {operation}")
 
+    def _next_row_id(self, staged: dict[str, Any]) -> int:
+        """The first row id that nobody had where staging left main."""
+        ancestors = self._history(staged.get("parent-snapshot-id"))
+        left = next((each for each in ancestors if each not in self.stages), None)
+        if left is None:
+            return 0
+        return int(self.landed[left]["first-row-id"] + self.landed[left]["added-rows"])
+
     def _vectors_before(
         self, metadata: dict[str, Any], checked: CheckedSnapshot
     ) -> Mapping[str, Any]:
@@ -400,8 +420,8 @@ class Oracle:
         self, metadata: dict[str, Any], snapshot: dict[str, Any], operation: Operation
     ) -> None:
         """One of the states that the operation may have made is there."""
-        snapshot_id = snapshot["snapshot-id"]
-        parent = self.state_of(snapshot.get("parent-snapshot-id"))
+        snapshot_id, parent_id = snapshot["snapshot-id"], snapshot.get("parent-snapshot-id")
+        parent = self.state_of(parent_id)
         self._check_marker(parent, snapshot, operation)
         schema = self.schemas.by_schema_id[snapshot["schema-id"]]
         view = self.view(metadata, snapshot, schema)
@@ -410,12 +430,23 @@ class Oracle:
         fitting = [state for state in states if state.rows == view.found]
         if not fitting:
             raise _different(snapshot, view.found, states[0].rows)
-        may_have = operation.kind == "pick" or (parent.has_deletes and operation.kind != "publish")
-        if view.has_deletes and not may_have:
-            foreign = [f.path for f in view.checked.live if f.content != 0 and f.offset is None]
-            raise Violation(f"equality or position deletes on main: {foreign}")
+        if view.has_deletes and operation.kind != "pick":
+            surplus = _deletes(view) - self._may_keep(parent_id, operation)
+            if surplus:
+                raise Violation(f"equality or position deletes on main: {sorted(surplus)}")
         self._remember(snapshot_id, fitting[0], parent, view, operation)
         self._check_identities(snapshot, operation, parent.schema, fitting)
+
+    def _may_keep(self, parent_id: int | None, operation: Operation) -> frozenset[str]:
+        """Equality and position deletes of the parent; of a publish those that came after its
+        start, which knew nothing of them."""
+        given = self.deletes.get(parent_id or -1, frozenset())
+        if operation.kind != "publish":
+            return given
+        before = [head for at, head in self.heads if at <= operation.since][-1:]
+        since = [head for at, head in self.heads if operation.since < at < self.swaps]
+        heads = [self.deletes.get(each, frozenset()) for each in (*before, *since)]
+        return given - frozenset.intersection(*heads) if heads else given
 
     def _remember(
         self,
@@ -434,12 +465,6 @@ class Oracle:
         staged = frozenset(live & self.order_of.keys())
         self.listed[snapshot_id] = staged
         ever = parent.ever | staged
-        if operation is not None and operation.kind == "publish":
-            ever |= {
-                file.path
-                for each in self.staged[parent.published : state.published]
-                for file in self.stages[each].files
-            }
         first = state.published
         waiting = {path for path in staged if self.order_of[path] > first}
         if waiting or any(order <= first for order in orders.values()):
@@ -449,6 +474,7 @@ class Oracle:
                     orders[row_id] = self.order_of[path]
         self.identities[snapshot_id] = view.identities
         self.places[snapshot_id] = view.places
+        self.deletes[snapshot_id] = _deletes(view)
         mark = self.landed[snapshot_id]["summary"].get(MARKER)
         self.main[snapshot_id] = replace(
             state,
@@ -522,11 +548,10 @@ class Oracle:
                 assert carried == parent.marked or (is_silent and not carried), what
             case _:
                 assert operation.kind == "publish", operation
-                if parent.has_deletes:  # which it converts, also where nothing is staged
-                    assert carried >= parent.published or not carried, what
-                else:
-                    assert marker is not None, "a publish without a marker"
-                    assert carried > parent.published, f"published again: {marker}"
+                if parent.has_deletes and carried in {0, parent.marked}:
+                    return  # in place
+                assert marker is not None, "a publish without a marker"
+                assert carried > parent.published, f"published again: {marker}"
 
     def _folds(
         self,
@@ -629,7 +654,8 @@ class Oracle:
         staged data file was there: then either answer is right.
         """
         mark = snapshot["summary"].get(MARKER)
-        published = parent.published if mark is None else self.staged.index(int(mark)) + 1
+        carried = 0 if mark is None else self.staged.index(int(mark)) + 1
+        published = max(parent.published, carried)
         batch = [
             (at + 1, self.stages[self.staged[at]]) for at in range(parent.published, published)
         ]
@@ -738,6 +764,11 @@ class Oracle:
         assert not surplus, f"the index names what is no row of main {surplus}"
         pairs = {(found[at], key) for at, key in keys.items()}
         assert len(pairs) == len({each for each, _ in pairs}) == len({key for _, key in pairs})
+
+
+def _deletes(view: View) -> frozenset[str]:
+    """Equality and position delete files."""
+    return frozenset(f.path for f in view.checked.live if f.content != 0 and f.offset is None)
 
 
 def _different(snapshot: dict[str, Any], found: Counter[Row], wanted: Counter[Row]) -> Violation:

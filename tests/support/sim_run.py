@@ -27,6 +27,7 @@ from resolver.cycle import Cycle, CycleOptions
 from resolver.index.memory import MemoryIndex
 from resolver.maintenance_lock import fence_of, hold_maintenance
 from resolver.report import ResolveReport
+from resolver.target import live_files
 from tableformat import Table, TableCatalog
 from tableformat.catalog.memory import MemoryCatalog
 from tableformat.commit.expire import apply_expiry
@@ -523,8 +524,9 @@ class _Simulation:
         try:
             while True:
                 actor.sleep(actor.rng.random() * 4_000)
+                limit = actor.rng.choice([None, None, 1, 2])
                 with self.operation(actor, Operation(actor.name, "publish")):
-                    self.cycle(environment, keeper, limit=actor.rng.choice([None, None, 1, 2]))
+                    self.cycle(environment, keeper, limit, actor=actor)
         finally:
             self.indexes[actor.name] = keeper.index
 
@@ -534,11 +536,16 @@ class _Simulation:
         keeper: MemoryIndexKeeper,
         limit: int | None = None,
         *,
+        actor: Actor | None = None,
         from_state: bool = False,
         staging: str = "staging",
         target: str = "main",
     ) -> ResolveReport | None:
-        """As `resolver.job.resolve`, with the simulation's lock and index."""
+        """As `resolver.job.resolve`, with the simulation's lock and index.
+
+        Equality deletes that others brought to the target are converted before, by `actor` in an
+        operation of its own.
+        """
         state = environment.catalog.load_table(IDENTIFIER)
         if state.head(staging) is None:
             return None
@@ -550,7 +557,31 @@ class _Simulation:
             )
             if from_state:
                 options = replace(options, from_staging_state=True)
+            head = environment.catalog.load_table(IDENTIFIER).head(target)
+            if live_files(environment, head).equality_deletes:
+                own = CycleOptions(staging=target, target=target, fence=options.fence)
+                if not self.convert(environment, keeper, own, actor):
+                    return None
             return Cycle(environment, IDENTIFIER, options, keeper).run()
+
+    def convert(
+        self,
+        environment: Environment,
+        keeper: MemoryIndexKeeper,
+        options: CycleOptions,
+        actor: Actor | None,
+    ) -> bool:
+        """A cycle in place; whether it has come to its end."""
+        cycle = Cycle(environment, IDENTIFIER, options, keeper)
+        if actor is None:
+            cycle.run()
+            return True
+        own = Operation(actor.name, "publish")
+        resolving = actor.on_draw
+        with self.operation(actor, own):
+            cycle.run()
+        actor.on_draw = resolving
+        return own.outcome == "ok"
 
     def expire(self, actor: Actor) -> None:
         environment = self.environment(actor)
@@ -657,7 +688,9 @@ class _Simulation:
         operation = Operation("healer", "publish")
 
         def draw(snapshot_id: int) -> None:
-            oracle.operation_of[snapshot_id] = Operation("healer", "publish", ids=[snapshot_id])
+            oracle.operation_of[snapshot_id] = Operation(
+                "healer", "publish", ids=[snapshot_id], since=oracle.swaps
+            )
 
         self.healer.on_draw = draw
         self.lock.is_honest = True
@@ -699,8 +732,10 @@ class _Simulation:
         if "cdc" not in self.oracle.refs:
             return
         fork = self.oracle.fork_of("cdc")
-        if fork is not None:
-            create_branch(self.clean, IDENTIFIER, "audit", snapshot_id=fork)
+        if fork not in self.oracle.retained:
+            self.world.outcomes["fork of the other branch expired"] += 1
+            return
+        create_branch(self.clean, IDENTIFIER, "audit", snapshot_id=fork)
         for _ in range(2):
             keeper = MemoryIndexKeeper(self.clean)
             report = self.cycle(self.clean, keeper, staging="cdc", target="audit")
