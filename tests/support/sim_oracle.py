@@ -182,9 +182,22 @@ class Oracle:
             self.evolving.append(operation)
 
     def may_refuse(self, operation: Operation) -> bool:
-        """Whether some schema that it may have met cannot take its columns."""
+        """Whether some schema that it may have met cannot take its columns, or main has a row of
+        a key that it inserts."""
         return any(
             operation.rows_under(schema) is None for schema in self.schemas.since(operation.since)
+        ) or any(self._has_rows_of(operation, self.main[each]) for each in self._met(operation))
+
+    def _met(self, operation: Operation) -> list[int]:
+        """The heads of main that an operation may have met."""
+        before = [head for at, head in self.heads if at <= operation.since][-1:]
+        return [*before, *(head for at, head in self.heads if operation.since < at)]
+
+    def _has_rows_of(self, operation: Operation, state: MainState) -> bool:
+        """Whether a MERGE would give a key a second row."""
+        keys = {row[0] for row in state.rows}
+        return operation.inserts is not None and any(
+            row[0] in keys for row in operation.inserts(keys)
         )
 
     def on_swap(self, location: str) -> None:
@@ -443,9 +456,7 @@ class Oracle:
         given = self.deletes.get(parent_id or -1, frozenset())
         if operation.kind != "publish":
             return given
-        before = [head for at, head in self.heads if at <= operation.since][-1:]
-        since = [head for at, head in self.heads if operation.since < at < self.swaps]
-        heads = [self.deletes.get(each, frozenset()) for each in (*before, *since)]
+        heads = [self.deletes[each] for each in self._met(operation) if each in self.deletes]
         return given - frozenset.intersection(*heads) if heads else given
 
     def _remember(
@@ -610,6 +621,8 @@ class Oracle:
         """Rows that a statement brings; None: not under this schema."""
         if operation.inserts is None:
             return Counter()
+        if self._has_rows_of(operation, parent):
+            return None
         given = operation.inserts({row[0] for row in parent.rows})
         rows = operation.rows_under(bound, given)
         return None if rows is None else Counter(moved(row, bound, schema) for row in rows)
