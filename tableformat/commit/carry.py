@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 from pyiceberg.table.snapshots import Snapshot
 
@@ -85,21 +86,25 @@ def staging_base(
 ) -> dict[str, str]:
     """What a staged commit on top of `parent_id` says of the target's snapshot below the branch.
 
-    That is the newest one below that was committed elsewhere, or, for commits of other tools, the
-    newest that is in the history of main.
+    That is the newest one below that was committed elsewhere, or that is in the history of main:
+    another tool's commit, or a staged one that main was fast-forwarded to.
     """
     for snapshot in walk_back(by_id, parent_id):
         summary = {} if snapshot.summary is None else snapshot.summary.additional_properties
-        known = summary.get(STAGING_BASE)
-        if known is not None and summary.get(COMMITTED_TO) == branch:
-            return {STAGING_BASE: known}
-        committed_to = summary.get(COMMITTED_TO)
-        is_staged = committed_to == branch or (
-            committed_to is None and all(each is not snapshot for each in walk_back(by_id, main_id))
-        )
-        if not is_staged:
+        elsewhere = summary.get(COMMITTED_TO, branch) != branch
+        if elsewhere or _is_in_history(by_id, main_id, snapshot):
             return {STAGING_BASE: str(snapshot.sequence_number or 0)}
+        known = summary.get(STAGING_BASE)
+        if known is not None:
+            return {STAGING_BASE: known}
     return {STAGING_BASE: "0"} if parent_id is None else {}
+
+
+def _is_in_history(by_id: Mapping[int, Snapshot], head_id: int | None, snapshot: Snapshot) -> bool:
+    """Whether `head_id` descends from `snapshot`; looks at newer commits only."""
+    number = snapshot.sequence_number or 0
+    newer = takewhile(lambda e: (e.sequence_number or 0) >= number, walk_back(by_id, head_id))
+    return any(each.snapshot_id == snapshot.snapshot_id for each in newer)
 
 
 def writer_properties(summaries: Iterable[Mapping[str, str]]) -> dict[str, str]:
