@@ -47,6 +47,7 @@ def postgres_server() -> PostgresServer:
     data = str(folder / "data")
     server = PostgresServer(_free_port())
     options = f"-h 127.0.0.1 -p {server.port} -k {folder} -c fsync=off -c max_connections=100"
+    options += " -c wal_level=logical"
     setup = [f"{binaries}/initdb", "-D", data, "-U", _USER, "-A", "scram-sha-256", "--no-sync"]
     setup += ["--pwfile", str(secret), "-E", "UTF8", "--locale=C.UTF-8"]
     control = [f"{binaries}/pg_ctl", "-D", data]
