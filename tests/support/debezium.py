@@ -110,5 +110,3 @@ def states(port: int, name: str) -> list[str]:
 
 def _run(port: int, names: Sequence[str]) -> bool:
     return all(states(port, name) == ["RUNNING", "RUNNING"] for name in names)
-
-

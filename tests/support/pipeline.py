@@ -45,6 +45,7 @@ class Shape:
 
 _ADDED = "op,source.lsn,source.ts_ms"
 _BARE = {"key.converter.schemas.enable": "false", "value.converter.schemas.enable": "false"}
+_PREDICATES = "org.apache.kafka.connect.transforms.predicates"
 _JSON = {
     "key.converter": "org.apache.kafka.connect.json.JsonConverter",
     "value.converter": "org.apache.kafka.connect.json.JsonConverter",
@@ -65,7 +66,7 @@ SHAPES = {
                 "transforms.unwrap.add.fields": _ADDED,
                 # Heartbeats are no rows.
                 "predicates": "rows",
-                "predicates.rows.type": "org.apache.kafka.connect.transforms.predicates.TopicNameMatches",
+                "predicates.rows.type": f"{_PREDICATES}.TopicNameMatches",
                 "predicates.rows.pattern": r"flat\\..*",
                 "transforms.unwrap.predicate": "rows",
             },

@@ -17,8 +17,8 @@ KEYS = 2_000
 ORDERS, LINES = 60, 8
 CHANGES_MAX = 8
 ACCOUNT_COLUMNS = (
-    "region, balance, weird, created, updated, ms, day, tod, doc, tags, ints, note, mood, uid, raw, "
-    "ok, small, n, r, d, iv, ip, c, vc, loc"
+    "region, balance, weird, created, updated, ms, day, tod, doc, tags, ints, note, mood, uid, "
+    "raw, ok, small, n, r, d, iv, ip, c, vc, loc"
 )
 
 
@@ -43,11 +43,12 @@ class Workload:
             ORDERS // 2,
             LINES // 2,
         )
-        self._execute(
-            "INSERT INTO toast SELECT r.* FROM generate_series(1, 6) i, LATERAL toast_row(i, 1) r"
-        )
-        for table in ("wiped", "torn"):
-            self._execute(f"INSERT INTO {table} SELECT i, {_LARGE} FROM generate_series(1, 20) i", 0)
+        for table in ("toast", "torn"):
+            self._execute(
+                f"INSERT INTO {table} SELECT r.* FROM generate_series(1, 6) i, "
+                "LATERAL toast_row(i, 1) r"
+            )
+        self._execute("INSERT INTO wiped SELECT i, 'w' || i FROM generate_series(1, 20) i")
         self._execute("INSERT INTO grown SELECT i, -i, 'g' || i FROM generate_series(1, 20) i")
 
     def run(self, transactions: int) -> None:
@@ -168,8 +169,6 @@ class Workload:
         return self._version
 
 
-# 3 kB, kept outside of the row
-_LARGE = "repeat(md5(i::text || %s::text), 96)"
 _CHANGES: tuple[Callable[[Workload], None], ...] = (
     Workload.upsert,
     Workload.insert,
