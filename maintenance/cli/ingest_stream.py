@@ -11,6 +11,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
+from maintenance.ingest_watch import Backlog, kafka_backlog
 from tableformat import InvalidInputError, Table, UnsupportedError
 from tableformat.cdc.formats import choose_format
 from tableformat.cdc.ingest import IngestResult
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 POLL_S = 0.1
+POLLS_PER_LOOK = 10
 KAFKA_BATCH_EVENTS = 500_000
 
 
@@ -61,10 +63,11 @@ def ingest_stream(
     options: Mapping[str, str],
     branch: str,
     progress: Callable[[IngestResult], None],
+    on_backlog: Callable[[Backlog], None] = lambda _: None,
 ) -> None:
     """Run a stream to the end of what is there, or until the process is interrupted.
 
-    `progress` is called after every batch.
+    `progress` is called after every batch, `on_backlog` every second with what waits in Kafka.
 
     Raises:
         TableError: See `plan_sink`, `connector_class_path`, `check_kafka` and `stream_error`.
@@ -103,7 +106,7 @@ def ingest_stream(
         trigger=every if request.follow else {"availableNow": True},
         on_batch=lambda _, result: progress(result),
     )
-    _wait(query)
+    _wait(query, on_backlog)
 
 
 def _settings(request: StreamRequest) -> dict[str, str]:
@@ -136,15 +139,18 @@ def _events(session: SparkSession, request: StreamRequest) -> DataFrame:
     return kafka_events(session, source)
 
 
-def _wait(query: StreamingQuery) -> None:
+def _wait(query: StreamingQuery, on_backlog: Callable[[Backlog], None]) -> None:
     from pyspark.errors import StreamingQueryException
 
     from tableformat.spark.stream_errors import stream_error
 
     try:
         with _interrupt_event() as interrupted:
+            polls = 0
             while query.isActive and not interrupted.wait(POLL_S):
-                pass
+                polls += 1
+                if polls % POLLS_PER_LOOK == 0:
+                    on_backlog(kafka_backlog(query.lastProgress))
         if interrupted.is_set():
             query.stop()
         else:

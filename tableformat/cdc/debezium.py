@@ -58,6 +58,7 @@ from tableformat.cdc.schema_wishes import (
     new_columns,
 )
 from tableformat.cdc.sequence import SequenceFields
+from tableformat.cdc.source_time import declare_source_time, latest_of, latest_source_ms
 from tableformat.errors import InvalidInputError
 
 RowNumbers = npt.NDArray[np.int64]
@@ -118,6 +119,8 @@ class DebeziumFormat:
             for row, reason in parsed.bad.items():
                 collector.bad.setdefault(int(group.rows[row]), reason)
             for rows, table in parsed.pieces:
+                latest = latest_source_ms(table, flattened=self._is_flattened)
+                collector.source_ms = latest_of([collector.source_ms, latest])
                 piece = DebeziumRows(
                     values=self.values,
                     sequence=self.sequence,
@@ -167,12 +170,17 @@ class DebeziumFormat:
             fields |= {"ts_ms": pa.int64(), "source": pa.struct([("connector", pa.string())])}
             alternatives = codec.alternatives(("before",)) | codec.alternatives(("after",))
         self.sequence.add_to(fields)
+        declare_source_time(fields, flattened=self._is_flattened)
         return JsonLayout(
             schema=pa.schema(list(fields.items())),
             alternatives=alternatives,
             closed=codec.structs(self._row_path) if closed else (),
             pass_null=self._evolves,
         )
+
+    @property
+    def _is_flattened(self) -> bool:
+        return self.values.text("layout") == FLATTENED
 
     @property
     def _evolves(self) -> bool:
