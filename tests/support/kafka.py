@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+import pyspark
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -22,16 +23,17 @@ from tests.support.jvm_server import START_S, JvmServer, free_ports, listens, se
 from tests.support.maven import fetch_jars
 
 BROKER = "4.1.0"
-# The newest releases that Maven Central serves; the connector does not have to be Spark's own.
+# Of Spark's minor version; newer Sparks than there are connectors for take the newest.
+SPARK_CONNECTOR = "4.1.1" if pyspark.__version__.startswith("4.1.") else "4.2.0"
 CONNECTOR = (
-    "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0",
-    "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.0.0",
-    "org.apache.kafka:kafka-clients:3.9.0",
-    "org.apache.commons:commons-pool2:2.12.0",
+    f"org.apache.spark:spark-sql-kafka-0-10_2.13:{SPARK_CONNECTOR}",
+    f"org.apache.spark:spark-token-provider-kafka-0-10_2.13:{SPARK_CONNECTOR}",
+    "org.apache.kafka:kafka-clients:3.9.1",
+    "org.apache.commons:commons-pool2:2.12.1",
 )
 SERVER = (f"org.apache.kafka:kafka_2.13:{BROKER}",)
 CACHE = Path(__file__).resolve().parents[2] / ".cache" / f"kafka-{BROKER}"
-SERVER_JARS, CONNECTOR_JARS = CACHE / "server", CACHE / "connector"
+SERVER_JARS, CONNECTOR_JARS = CACHE / "server", CACHE / f"connector-{SPARK_CONNECTOR}"
 SETTINGS = """\
 process.roles=broker,controller
 node.id=1

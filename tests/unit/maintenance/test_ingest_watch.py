@@ -129,6 +129,5 @@ def test_status_counts_lag_from_the_source(shell, tmp_path):
     [status] = json.loads(shell("status", "a.b", "--json").stdout)
     assert (status["source_ms"], status["staging_lag_ms"]) == (1_700_000_000_000, 0)
     assert status["lag_ms"] > 86_400_000, "a dead ingester must not look fresh"
-    assert "the newest published change was made at 2023-11-14 22:13:20Z" in shell(
-        "status", "a.b"
-    ).stdout.replace("\n", " ")
+    text = " ".join(shell("status", "a.b").stdout.split())
+    assert "behind the source: the newest published change was made at 2023-11-14" in text

@@ -113,15 +113,14 @@ def test_record_that_is_bad_still_stays(table):
 def test_crash_before_the_removal_stages_nothing_twice(table):
     stage(table, event(1, LOST, 1), **ASIDE)
 
-    def die(name):
-        if name == "replay.before_removal":
-            raise Crash
+    def die(_):
+        raise Crash
 
     runtime = table.environment.runtime
-    object.__setattr__(runtime, "fail_point", die)
+    runtime.fail_points.armed["replay.before_removal"] = die
     with pytest.raises(Crash):
         replay(table, **SEQUENCE, **KNOWN)
-    object.__setattr__(runtime, "fail_point", lambda name: None)
+    runtime.fail_points.armed.clear()
     staged = table.refresh().state.head("staging").snapshot_id
     assert waiting(table) == 1
     replay(table, **SEQUENCE, **KNOWN)
