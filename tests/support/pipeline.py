@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +87,6 @@ class Pipeline:
     connect: JvmServer
     connect_port: int
     folder: Path
-    sentinels: int = 0
     worker: CommandWorker | None = field(default=None)
 
     @property
@@ -115,23 +114,32 @@ class Pipeline:
             autocommit=True,
         )
 
+    def in_database(self, name: str) -> Pipeline:
+        """The same servers, another database of PostgreSQL's."""
+        return replace(self, database=replace(self.database, name=name), worker=None)
+
     def await_arrival(self) -> None:
-        """Wait until Kafka has every change that PostgreSQL has committed.
+        """Wait until Kafka has every change that PostgreSQL has committed."""
+        self.await_slots([f"{self.database.name}_{name}" for name in SHAPES])
+
+    def await_slots(self, slots: Sequence[str]) -> None:
+        """Wait until Kafka has what these replication slots are told of until now.
 
         A connector confirms to its slot what Kafka has acknowledged; later changes make it.
         """
         with self.connection() as connection:
-            self._mark(connection)
-            [(reached,)] = connection.execute("SELECT pg_current_wal_lsn()")
+            _mark(connection)
+            reached = connection.execute("SELECT pg_current_wal_lsn()").fetchone()
+            assert reached is not None
             query = (
-                "SELECT coalesce(bool_and(confirmed_flush_lsn >= %s::pg_lsn), false) "
-                "AND count(*) = %s FROM pg_replication_slots WHERE database = %s"
+                "SELECT count(*) FROM pg_replication_slots "
+                "WHERE slot_name = ANY(%s) AND confirmed_flush_lsn >= %s::pg_lsn"
             )
-            values = (reached, len(SHAPES), self.database.name)
+            values = (list(slots), reached[0])
             deadline = time.monotonic() + ARRIVAL_S
-            while connection.execute(query, values).fetchone() != (True,):
+            while connection.execute(query, values).fetchone() != (len(slots),):
                 assert time.monotonic() < deadline, f"nothing arrives: {self.connect.log()[-3000:]}"
-                self._mark(connection)
+                _mark(connection)
                 time.sleep(0.1)
 
     @contextmanager
@@ -140,10 +148,6 @@ class Pipeline:
         with self.connection() as connection:
             connection.execute("SELECT pg_advisory_lock(1)")
             yield
-
-    def _mark(self, connection: psycopg.Connection[Any]) -> None:
-        self.sentinels += 1
-        connection.execute("INSERT INTO mark VALUES (%s)", [self.sentinels])
 
     def table_name(self, shape: str, table: SourceTable) -> str:
         return f"{shape}.{table.name}"
@@ -249,6 +253,12 @@ def start_pipeline(name: str) -> Pipeline:
         create_tables(connection)
         connection.execute(f"CREATE PUBLICATION {PUBLICATION} FOR ALL TABLES")
     return pipeline
+
+
+def _mark(connection: psycopg.Connection[Any]) -> None:
+    """Something that is written to the log after what is waited for."""
+    connection.execute("CREATE TABLE IF NOT EXISTS mark (id bigint PRIMARY KEY)")
+    connection.execute("INSERT INTO mark SELECT coalesce(max(id), 0) + 1 FROM mark")
 
 
 def _admin(database: Database) -> dict[str, Any]:
