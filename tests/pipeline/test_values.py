@@ -5,14 +5,11 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 
-import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from tableformat.spark.session import local_session
-from tests.support.interop_engines import duckdb_connection
-from tests.support.java_iceberg import java_iceberg
 from tests.support.pipeline import SHAPES, Answer, Pipeline, wait_until
+from tests.support.pipeline_readers import READERS
 from tests.support.pipeline_tables import (
     ACCOUNT,
     ACCOUNT_FULL,
@@ -156,28 +153,6 @@ def has_messages(pipeline: Pipeline, topic: str) -> bool:
 
 def columns_of(table: SourceTable) -> tuple[SourceColumn, ...]:
     return GROWN_LATER if table is GROWN else tuple(table.columns)
-
-
-def with_icefold(table, names) -> pa.Table:
-    return table.scan(columns=names).to_arrow()
-
-
-def with_duckdb(table, names) -> pa.Table:
-    columns = ", ".join(f'"{name}"' for name in names)
-    location = table.state.metadata_location
-    query = f"SELECT {columns} FROM iceberg_scan('{location}')"
-    return duckdb_connection().execute(query).to_arrow_table()
-
-
-def with_spark(table, names) -> pa.Table:
-    """Apache Iceberg's own runtime. It refuses tables with a `time`; icefold's reads those."""
-    if "tod" in names:
-        frame = table.scan(columns=names).to_spark(local_session("pipeline", cores=1))
-        return pa.table(frame.toArrow())
-    return java_iceberg().read(table.state.metadata_location, names)
-
-
-READERS = {"icefold": with_icefold, "duckdb": with_duckdb, "spark": with_spark}
 
 
 def compare(run: Run, shape, table: SourceTable, reader: str) -> dict[str, list[str]]:
