@@ -138,7 +138,7 @@ class Pipeline:
             values = (list(slots), reached[0])
             deadline = time.monotonic() + ARRIVAL_S
             while connection.execute(query, values).fetchone() != (len(slots),):
-                assert time.monotonic() < deadline, f"nothing arrives: {self.connect.log()[-3000:]}"
+                assert time.monotonic() < deadline, f"{slots} do not get to {reached[0]}"
                 _mark(connection)
                 time.sleep(0.1)
 
