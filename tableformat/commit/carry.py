@@ -35,6 +35,7 @@ from tableformat.spec.names import (
     MARKER_SEQUENCE_NUMBER,
     OTHER_QUERY_BATCH,
     QUERY_ID,
+    SOURCE_MS,
     SOURCE_OFFSETS,
     STAGING_BASE,
     STAGING_BRANCH,
@@ -112,12 +113,14 @@ def writer_properties(summaries: Iterable[Mapping[str, str]]) -> dict[str, str]:
 
     A summary has one place for a query; the batch of a query that loses it moves aside, where the
     `OTHER_QUERIES_MAX` that came last are kept. Of several Flink writers it can hold one only, the
-    last.
+    last. The source's time is the highest of all: what a restarted connector sends again is old.
     """
     kept: dict[str, str] = {}
     for summary in summaries:
         _give_place(kept, summary.get(QUERY_ID))
+        latest = _latest(kept.get(SOURCE_MS), summary.get(SOURCE_MS))
         kept.update({key: text for key, text in summary.items() if key.startswith(_OF_WRITERS)})
+        kept.update(latest)
     others = [key for key in kept if key.startswith(OTHER_QUERY_BATCH)]  # in order of displacement
     for key in others[:-OTHER_QUERIES_MAX]:
         del kept[key]
@@ -132,6 +135,12 @@ def _give_place(kept: dict[str, str], query_id: str | None) -> None:
     kept.pop(SOURCE_OFFSETS, None)
     if old is not None and BATCH_ID in kept:
         kept[OTHER_QUERY_BATCH + old] = kept[BATCH_ID]
+
+
+def _latest(*times: str | None) -> dict[str, str]:
+    """The highest of the times that are numbers."""
+    known = [ms for text in times if (ms := parse_decimal(text or "")) is not None]
+    return {SOURCE_MS: str(max(known))} if known else {}
 
 
 def carries_marker(changeset: Changeset) -> bool:
