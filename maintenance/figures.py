@@ -12,9 +12,11 @@ from maintenance.settings import TaskName
 from resolver.cycle_figures import STAGED_COMMITS
 from resolver.staging import plan_backlog
 from tableformat.catalog.base import TableState
+from tableformat.commit.carry import load_carried
 from tableformat.commit.history import operation_of, snapshots_by_id, walk_back
 from tableformat.errors import TableError
 from tableformat.spec.decimal_text import parse_decimal
+from tableformat.spec.names import SOURCE_MS
 
 TOTALS = {
     "records": "total-records",
@@ -66,6 +68,7 @@ class Figures:
         born_ms: The oldest time known of the table: what a first run is counted from.
         published_ms: Time of the newest publish on the target, whoever made it.
         totals: Counters of the target head, by the keys of `TOTALS`.
+        source_ms: When the source made the newest published change; None: no writer says it.
         snapshots: In the metadata, of all refs.
         since: Per task.
     """
@@ -80,8 +83,21 @@ class Figures:
     backlog: Backlog
     totals: Mapping[str, int]
     snapshots: int
+    source_ms: int | None = None
     since: Mapping[TaskName, Since] = field(default_factory=dict)
     published_ms: int | None = None
+
+    def source_lag_ms(self, now_ms: int) -> int | None:
+        """Age of the newest published change; None without a source's time.
+
+        It grows when the ingester is dead, and when the source has no changes: only the source and
+        the ingester know which.
+        """
+        return None if self.source_ms is None else max(now_ms - self.source_ms, 0)
+
+    def lag_ms(self, now_ms: int) -> int:
+        """How far readers are behind the source, as far as the table can tell."""
+        return max(self.source_lag_ms(now_ms) or 0, self.backlog.lag_ms(now_ms))
 
     @property
     def dv_share(self) -> float:
@@ -104,9 +120,16 @@ def figures_of(state: TableState, ledger: Ledger, *, staging: str, target: str) 
         backlog=backlog_of(state, staging=staging, target=target),
         totals={name: counter(head, key) for name, key in TOTALS.items()},
         snapshots=len(state.metadata.snapshots),
+        source_ms=_source_ms(state, head),
         since=_since(state, head, ledger),
         published_ms=_published_ms(state, head),
     )
+
+
+def _source_ms(state: TableState, head: Snapshot | None) -> int | None:
+    head_id = None if head is None else head.snapshot_id
+    carried = load_carried(snapshots_by_id(state.metadata), head_id)
+    return parse_decimal(carried.writers.get(SOURCE_MS, ""))
 
 
 def backlog_of(state: TableState, *, staging: str, target: str) -> Backlog:

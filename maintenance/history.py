@@ -12,6 +12,7 @@ from maintenance.figures import TOTALS, counter, is_compaction, is_publish, is_r
 from resolver.cycle_figures import (
     DELETED_ROWS,
     EQUALITY_DELETES,
+    OLDEST_SOURCE_MS,
     OLDEST_STAGED_MS,
     PHASE_MS,
     STAGED_COMMITS,
@@ -28,7 +29,8 @@ class Cycle:
         staged_commits, equality_deletes: What it published.
         rows: In the published data files.
         deleted_rows: Rows that died.
-        freshness_ms: Age of the oldest staged commit when it was published; None: unknown.
+        freshness_ms: Age of the oldest staged commit when it was published, by the source's clock
+            where its writer told it; None: unknown.
         phases_ms: Milliseconds per phase up to the commit.
     """
 
@@ -92,7 +94,7 @@ def _cycle(snapshot: Snapshot) -> Cycle | None:
     if snapshot.summary is None or not is_publish(snapshot):
         return None
     properties = snapshot.summary.additional_properties
-    oldest = counter(snapshot, OLDEST_STAGED_MS)
+    oldest = counter(snapshot, OLDEST_SOURCE_MS) or counter(snapshot, OLDEST_STAGED_MS)
     return Cycle(
         at_ms=snapshot.timestamp_ms,
         snapshot_id=snapshot.snapshot_id,

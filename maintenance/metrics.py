@@ -9,7 +9,7 @@ counted once, `size_bytes` total-files-size.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, start_http_server
@@ -45,6 +45,9 @@ _GAUGES = (
            lambda f, _: f.backlog.deletes),
     _Gauge("icefold_staging_lag_seconds", "Age of the oldest staged commit not published.",
            lambda f, now_ms: f.backlog.lag_ms(now_ms) / 1e3),
+    _Gauge("icefold_source_lag_seconds",
+           "Age of the newest published change by the source's clock.",
+           lambda f, now_ms: None if (lag := f.source_lag_ms(now_ms)) is None else lag / 1e3),
     _Gauge("icefold_table_records", "Iceberg total-records: rows, deleted ones included.",
            lambda f, _: f.totals["records"]),
     _Gauge("icefold_table_data_files", "Iceberg total-data-files.",
@@ -91,7 +94,7 @@ class SchedulerMetrics:
         )
         self._freshness = Histogram(
             "icefold_publish_freshness_seconds",
-            "Age of the oldest staged commit at its publish.",
+            "Age of the oldest staged commit at its publish, counted from the source.",
             buckets=_SECONDS,
             registry=self.registry,
         )
@@ -114,28 +117,33 @@ class SchedulerMetrics:
         if run.task == TaskName.RESOLVE and isinstance(freshness_ms, int | float):
             self._freshness.observe(freshness_ms / 1e3)
 
-    @contextmanager
-    def serving(self, port: int, *, host: str) -> Iterator[None]:
-        """Answer scrapes at `http://host:port/metrics` while the block runs.
+    def serving(self, port: int, *, host: str) -> AbstractContextManager[None]:
+        """See `serving_metrics`."""
+        return serving_metrics(self.registry, port, host=host)
 
-        Raises:
-            InvalidInputError: The port cannot be had.
-        """
-        try:
-            server, thread = start_http_server(port, addr=host, registry=self.registry)
-        except OSError as error:
-            raise InvalidInputError(
-                f"metrics cannot be served: {error.strerror or error}",
-                host=host,
-                port=port,
-                action="choose another --metrics-port",
-            ) from error
-        try:
-            yield
-        finally:
-            server.shutdown()
-            server.server_close()
-            thread.join()
+
+@contextmanager
+def serving_metrics(registry: CollectorRegistry, port: int, *, host: str) -> Iterator[None]:
+    """Answer scrapes at `http://host:port/metrics` while the block runs.
+
+    Raises:
+        InvalidInputError: The port cannot be had.
+    """
+    try:
+        server, thread = start_http_server(port, addr=host, registry=registry)
+    except OSError as error:
+        raise InvalidInputError(
+            f"metrics cannot be served: {error.strerror or error}",
+            host=host,
+            port=port,
+            action="choose another --metrics-port",
+        ) from error
+    try:
+        yield
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
 
 
 class _TableCollector(Collector):

@@ -27,6 +27,7 @@ from resolver.maintenance_lock import maintenance_lock, maintenance_lock_name
 from resolver.shared_keeper import configured_root, index_depot
 from resolver.target import live_files
 from tableformat import InvalidInputError, Table
+from tableformat.cdc.dead_letter import count_dead_letters
 from tableformat.commit.history import snapshots_by_id, walk_back
 from tableformat.errors import TableError
 from tableformat.files.manifest_store import load_manifest_list
@@ -103,7 +104,11 @@ class TableStatus:
     Attributes:
         backlog_snapshots: Staged snapshots that are not published; None: cannot be told.
         backlog_rows, backlog_deletes, backlog_bytes: What they hold.
-        lag_ms: Age of the oldest unpublished staged snapshot; 0 without a backlog.
+        lag_ms: How far readers are behind: the age of the newest published change by the source's
+            clock, where a writer tells it; never less than `staging_lag_ms`.
+        staging_lag_ms: Age of the oldest unpublished staged snapshot; 0 without a backlog.
+        source_ms: When the source made the newest published change; None: no writer tells it.
+        dead_letters: Bad records that wait in the dead-letter table; None: cannot be told.
         next_publish_ms: Wall-clock time before which `maintain` does not publish; None: it may now.
         problem: Why the next resolve would stop, if it would.
         totals: Of the target head, by the summary's counters.
@@ -121,6 +126,9 @@ class TableStatus:
     backlog_deletes: int
     backlog_bytes: int
     lag_ms: int
+    staging_lag_ms: int
+    source_ms: int | None
+    dead_letters: int | None
     problem: str | None
     totals: Mapping[str, int]
     dv_share: float
@@ -169,7 +177,10 @@ def read_status(
         backlog_rows=backlog.rows,
         backlog_deletes=backlog.deletes,
         backlog_bytes=backlog.size_bytes,
-        lag_ms=backlog.lag_ms(now_ms),
+        lag_ms=figures.lag_ms(now_ms),
+        staging_lag_ms=backlog.lag_ms(now_ms),
+        source_ms=figures.source_ms,
+        dead_letters=_dead_letters(table),
         problem=backlog.problem,
         totals=figures.totals,
         dv_share=figures.dv_share,
@@ -188,6 +199,13 @@ def read_status(
         settings_problem=settings_problem,
         runs=ledger.runs[-RUNS_MAX:],
     )  # fmt: skip
+
+
+def _dead_letters(table: Table) -> int | None:
+    try:
+        return count_dead_letters(table.environment, table.state)
+    except TableError:
+        return None
 
 
 def _config(properties: Mapping[str, str]) -> tuple[MaintainConfig | None, str | None]:

@@ -19,6 +19,8 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
+from pyiceberg.table.snapshots import Snapshot
+
 from resolver.convert import Conversion, convert
 from resolver.cycle_figures import cycle_figures, freshness_ms
 from resolver.cycle_input import OrderedFile, read_cycle_input, staged_files
@@ -34,6 +36,7 @@ from resolver.staging import (
     load_staged,
     plan_backlog,
     skipped_snapshots,
+    split_at_limit,
 )
 from resolver.staging_state import load_staging_state
 from resolver.target import LiveFiles, live_files
@@ -51,6 +54,14 @@ from tableformat.errors import (
 )
 
 logger = logging.getLogger("icefold.resolver")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Plan:
+    """What a cycle resolves; `later` are staged snapshots beyond the limit."""
+
+    staged: tuple[StagedSnapshot, ...] = ()
+    later: tuple[Snapshot, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,13 +108,13 @@ class Cycle:
         with self._phases.timed("plan"):
             state = self._environment.catalog.load_table(self._identifier)
             live = live_files(self._environment, state.head(self._options.target))
-            staged = self._plan(state, live)
-        if staged is None:
+            plan = self._plan(state, live)
+        if plan is None:
             with self._phases.timed("trim"):
                 trimmed = self._trim_idle(state)
             return self._report_idle(state, trimmed=trimmed)
         with self._phases.timed("read"):
-            work = self._read(state, live, staged)
+            work = self._read(state, live, plan)
         published = self._publish_until_landed(state, live, work)
         with self._phases.timed("apply"):
             self._advance_index(published, work)
@@ -111,18 +122,17 @@ class Cycle:
             trimmed = self._trim(published.result, work)
         return self._report(work, published, trimmed=trimmed)
 
-    def _plan(self, state: TableState, live: LiveFiles) -> list[StagedSnapshot] | None:
+    def _plan(self, state: TableState, live: LiveFiles) -> _Plan | None:
         """The staged snapshots to resolve; None when nothing waits. Empty in place."""
         options = self._options
         if options.is_in_place:
-            return [] if live.equality_deletes else None
+            return _Plan() if live.equality_deletes else None
         self._check_skipped(state)
         try:
             snapshots = plan_backlog(
                 state,
                 staging=options.staging,
                 target=options.target,
-                limit=options.limit,
                 from_snapshot=options.from_snapshot,
             )
         except LostCursorError:
@@ -130,7 +140,11 @@ class Cycle:
                 raise
             return self._plan_from_state(state)
         self._environment.runtime.fail_point("resolve.after_plan")
-        return load_staged(self._environment, state, snapshots) if snapshots else None
+        covered, later = split_at_limit(snapshots, options.limit)
+        if not covered:
+            return None
+        staged = load_staged(self._environment, state, covered)
+        return _Plan(staged=tuple(staged), later=tuple(later))
 
     def _check_skipped(self, state: TableState) -> None:
         options = self._options
@@ -152,7 +166,7 @@ class Cycle:
                 action="check them; to go on say so: --yes, or skip_unpublished=True",
             )
 
-    def _plan_from_state(self, state: TableState) -> list[StagedSnapshot] | None:
+    def _plan_from_state(self, state: TableState) -> _Plan | None:
         options = self._options
         staged = load_staging_state(
             self._environment,
@@ -161,9 +175,10 @@ class Cycle:
             target=options.target,
             staged_after=options.staged_after,
         )
-        return staged or None
+        return _Plan(staged=tuple(staged)) if staged else None
 
-    def _read(self, state: TableState, live: LiveFiles, staged: list[StagedSnapshot]) -> Work:
+    def _read(self, state: TableState, live: LiveFiles, plan: _Plan) -> Work:
+        staged = plan.staged
         converted = live.equality_deletes if self._options.is_in_place else ()
         runner = self._engine.choose(
             state.metadata,
@@ -188,6 +203,7 @@ class Cycle:
         self._environment.runtime.fail_point("resolve.after_read")
         return Work(
             covered=tuple({each.snapshot.snapshot_id: each.snapshot for each in staged}.values()),
+            later=plan.later,
             batch=batch,
             numbered=number_keys(batch),
             converted=converted,
@@ -259,8 +275,8 @@ class Cycle:
         paths = {file.file_path for file in published.conversion.published}
         paths |= work.batch.paths & match.live.data.keys()
         changes = index_changes(
-            work.batch,
-            work.numbered,
+            match.work.batch,
+            match.work.numbered,
             match.resolution,
             paths,
             is_in_place=self._options.is_in_place,

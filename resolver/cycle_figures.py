@@ -6,20 +6,24 @@ it. Phases that come after the commit are not in it. They are not repeated by la
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from pyiceberg.table.snapshots import Snapshot
+
+from tableformat.spec.decimal_text import parse_decimal
+from tableformat.spec.names import SOURCE_MS
 
 PREFIX = "icefold.cycle-"
 STAGED_COMMITS = f"{PREFIX}staged-commits"
 OLDEST_STAGED_MS = f"{PREFIX}oldest-staged-ms"  # wall clock; with the snapshot's: the freshness
+OLDEST_SOURCE_MS = f"{PREFIX}oldest-source-ms"  # the same by the source's clock, where it is told
 EQUALITY_DELETES = f"{PREFIX}equality-deletes"
 DELETED_ROWS = f"{PREFIX}deleted-rows"
 PHASE_MS = f"{PREFIX}ms."  # + phase: whole milliseconds, up to the commit
 
 
 def cycle_figures(
-    covered: Iterable[Snapshot],
+    covered: Sequence[Snapshot],
     *,
     equality_deletes: int,
     deleted_rows: int,
@@ -34,11 +38,27 @@ def cycle_figures(
     }
     if times:
         figures[OLDEST_STAGED_MS] = str(min(times))
+    if any(_source_ms(snapshot) is not None for snapshot in covered):
+        figures[OLDEST_SOURCE_MS] = str(min(_made_ms(snapshot) for snapshot in covered))
     figures |= {f"{PHASE_MS}{phase}": f"{spent:.0f}" for phase, spent in phases_ms.items()}
     return figures
 
 
 def freshness_ms(published: Snapshot, covered: Iterable[Snapshot]) -> int:
-    """Age of the oldest staged snapshot when it was published; 0 without any."""
-    oldest = min((snapshot.timestamp_ms for snapshot in covered), default=published.timestamp_ms)
+    """Age of the oldest staged snapshot when it was published; 0 without any.
+
+    Counted from the newest change in it, by the source's clock where the writer says that.
+    """
+    oldest = min((_made_ms(snapshot) for snapshot in covered), default=published.timestamp_ms)
     return max(published.timestamp_ms - oldest, 0)
+
+
+def _made_ms(snapshot: Snapshot) -> int:
+    """When its changes were made: in the source, or else the time of its commit."""
+    source_ms = _source_ms(snapshot)
+    return snapshot.timestamp_ms if source_ms is None else source_ms
+
+
+def _source_ms(snapshot: Snapshot) -> int | None:
+    properties = {} if snapshot.summary is None else snapshot.summary.additional_properties
+    return parse_decimal(properties.get(SOURCE_MS, ""))

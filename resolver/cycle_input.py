@@ -8,7 +8,7 @@ sequence numbers and every row is already in the index.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -64,6 +64,20 @@ class KeyedDeletes:
     order: Int64s
     scope: Int64s
     files: tuple[DataFile, ...] = ()
+
+    def without(self, paths: Collection[str]) -> KeyedDeletes:
+        """The deletes of the other files."""
+        kept = np.array([file.file_path not in paths for file in self.files], dtype=np.bool_)
+        if kept.all():
+            return self
+        rows = np.repeat(kept, [file.record_count for file in self.files])
+        return replace(
+            self,
+            keys=self.keys.take(np.flatnonzero(rows)),
+            order=self.order[rows],
+            scope=self.scope[rows],
+            files=tuple(file for file, keep in zip(self.files, kept, strict=True) if keep),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,23 +24,26 @@ from resolver.resolution import (
     NumberedKeys,
     Resolution,
     judge_by_arrival,
+    number_keys,
     resolve_batch,
 )
 from resolver.scan_join import add_joined_positions
 from resolver.staged_on_target import (
     StagedOnTarget,
     judge_moved_rows,
+    rows_of_later_snapshots,
     staged_on_target,
+    without_later_rows,
     without_staged_rows,
 )
-from resolver.staging import cursor_of
+from resolver.staging import ancestors, cursor_of, head_id
 from resolver.target import LiveFiles, live_files
 from resolver.versions import compares_versions, guarded_dead_rows
 from tableformat.catalog.base import Identifier, TableState
 from tableformat.commit.history import is_ancestor
 from tableformat.environment import Environment
 from tableformat.errors import CommitConflictError, CorruptDataError
-from tableformat.spec.data_file import ManifestEntry
+from tableformat.spec.data_file import DataFile, ManifestEntry
 
 logger = logging.getLogger("icefold.resolver")
 
@@ -50,6 +53,7 @@ class Work:
     """What the cycle resolves; read once, whatever happens on the target."""
 
     covered: tuple[Snapshot, ...]
+    later: tuple[Snapshot, ...]  # staged snapshots beyond the limit
     batch: CycleInput
     numbered: NumberedKeys
     converted: tuple[ManifestEntry, ...]  # in place: the equality deletes that go
@@ -62,6 +66,7 @@ class Match:
     Attributes:
         state: The version.
         live: The live files of its target.
+        work: What is resolved there: the cycle's work, but for staged files that were published.
         known: Staged files that the target has, or had.
         resolution: The dead rows.
         index: How the index got there.
@@ -69,6 +74,7 @@ class Match:
 
     state: TableState
     live: LiveFiles
+    work: Work
     known: StagedOnTarget
     resolution: Resolution
     index: str
@@ -96,11 +102,21 @@ class Matcher:
     def match(self, state: TableState, live: LiveFiles, work: Work) -> Match:
         """Dead rows, from the index at the head of `state`."""
         options, known = self.options, self._staged_on_target(state, live, work)
-        left, batch = known.left, known.placed(work.batch)
-        work = replace(work, batch=batch)
-        found, how = self._look_up(state, live, work.numbered.lookup)
+        left, batch = known.left, known.placed(self.environment, state, work.batch)
+        if batch is not work.batch:
+            work = replace(work, batch=batch, numbered=number_keys(batch))
+        later = self._later(state, work)
+
+        def look_up(keys: EncodedKeys) -> tuple[Matches, str]:
+            found, how = self._look_up(state, live, keys)
+            found = without_staged_rows(found, batch)
+            kept = without_later_rows(
+                self.environment, state, live=live, later=later, matches=found
+            )
+            return kept, how
+
+        matches, how = look_up(work.numbered.lookup)
         with self.phases.timed("match"):
-            matches = without_staged_rows(found, batch)
             judged = judge_moved_rows(
                 self.environment,
                 state,
@@ -118,7 +134,7 @@ class Matcher:
                 state.metadata,
                 batch.other_deletes,
                 batch.scopes,
-                chain(self._ordered(live.data.values(), batch.paths), batch.files),
+                chain(self._ordered(live.data.values(), batch.paths | later.keys()), batch.files),
                 resolution.dead,
                 self.engine.runner,
             )
@@ -131,14 +147,19 @@ class Matcher:
                 live=live,
                 batch=batch,
                 left=left,
-                look_up=lambda keys: without_staged_rows(
-                    self._look_up(state, live, keys)[0], batch
-                ),
+                look_up=lambda keys: look_up(keys)[0],
                 dead=resolution.dead,
             )
             self._fold_position_deletes(state, live, live.position_deletes, resolution.dead)
         self.environment.runtime.fail_point("resolve.after_match")
-        return Match(state=state, live=live, known=known, resolution=resolution, index=how)
+        return Match(
+            state=state, live=live, work=work, known=known, resolution=resolution, index=how
+        )
+
+    def _later(self, state: TableState, work: Work) -> dict[str, DataFile]:
+        return rows_of_later_snapshots(
+            self.environment, state, target=self.options.target, later=work.later
+        )
 
     def _staged_on_target(self, state: TableState, live: LiveFiles, work: Work) -> StagedOnTarget:
         return staged_on_target(
@@ -188,17 +209,25 @@ class Matcher:
         dropped, where row versions are compared, where staged snapshots delete by position in files
         that others may have rewritten, and where others brought or took staged files.
         """
-        options = self.options
+        target = self.options.target
         state = self.environment.catalog.load_table(self.identifier)
-        if cursor_of(state, options.target) != cursor_of(match.state, options.target):
+        if cursor_of(state, target) != cursor_of(match.state, target):
             raise CommitConflictError(
                 "another resolver has published staged changes meanwhile",
                 table=state.name,
-                branch=options.target,
+                branch=target,
                 action="run resolve again",
             )
-        planned = match.state.head(options.target)
-        head = state.head(options.target)
+        on_chain = {each.snapshot_id for each in ancestors(state.metadata, head_id(state, target))}
+        if any(each.snapshot_id in on_chain for each in work.covered):
+            raise CommitConflictError(
+                "the target was moved to a staged snapshot meanwhile",
+                table=state.name,
+                branch=target,
+                action="run resolve again",
+            )
+        planned = match.state.head(target)
+        head = state.head(target)
         live = live_files(self.environment, head)
         is_continued = planned is None or (
             head is not None
@@ -209,7 +238,8 @@ class Matcher:
         known = match.live.data.keys()
         staged = work.batch.paths
         on_target = self._staged_on_target(state, live, work)
-        if staged & known or staged & live.data.keys() or on_target.left:
+        brought = staged & known or staged & live.data.keys() or on_target.left
+        if brought or self._later(state, work):
             return self.match(state, live, work)
         match.resolution.dead.drop(known - live.data.keys())
         added = [entry for path, entry in live.data.items() if path not in known]

@@ -27,13 +27,13 @@ from resolver.shared_keeper import (
     default_root,
     index_depot,
 )
-from resolver.staging import ancestors, head_id
+from resolver.staging import ancestors, committed_to, head_id
 from resolver.staging_state import published_sequence_number
 from resolver.target import live_files
 from resolver.wording import plural
 from tableformat import InvalidInputError, NotFoundError, Table, UnsupportedError
 from tableformat.catalog.base import TableState
-from tableformat.spec.names import COMMITTED_TO, MAIN_BRANCH, STAGING_BRANCH
+from tableformat.spec.names import MAIN_BRANCH, STAGING_BRANCH
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -251,8 +251,7 @@ def _was_never_staged(state: TableState, staging: str, target: str) -> bool:
     dropped = [
         each.snapshot_id
         for each in state.metadata.snapshots
-        if each.summary is not None
-        and each.summary.get(COMMITTED_TO) == staging
+        if committed_to(each) == staging
         and each.snapshot_id not in on_target
         and (each.sequence_number or 0) > done
     ]

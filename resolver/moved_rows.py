@@ -34,7 +34,7 @@ from resolver.index.base import Matches
 from resolver.keys import EncodedKeys, KeySchema, encode_batch, factorize
 from resolver.match import Bools, Int64s, group_by_file
 from resolver.row_values import ColumnReader, live_matches
-from resolver.staging import ancestors, head_id
+from resolver.staging import ancestors, committed_to, head_id
 from resolver.target import LiveFiles, live_entries
 from tableformat.catalog.base import TableState
 from tableformat.commit.history import load_changes, snapshots_by_id, walk_back
@@ -44,7 +44,7 @@ from tableformat.files.dv_file import read_deletion_vectors
 from tableformat.files.manifest_store import load_manifest_list
 from tableformat.scan.key_fields import key_schema
 from tableformat.spec.data_file import DataFile, FileContent, ManifestEntry
-from tableformat.spec.names import COMMITTED_TO, ROW_ID_FIELD_ID
+from tableformat.spec.names import ROW_ID_FIELD_ID
 
 NO_ROW_ID = -1
 
@@ -209,9 +209,7 @@ def _files_of(
 
     def branch_of(entry: ManifestEntry) -> str | None:
         added_by = by_id.get(entry.snapshot_id or 0)
-        return None if added_by is None or added_by.summary is None else added_by.summary.get(
-            COMMITTED_TO
-        )  # fmt: skip
+        return None if added_by is None else committed_to(added_by)
 
     own = {path for path, entry in known.items() if branch_of(entry) == staging}
     moved = {path for path, entry in known.items() if branch_of(entry) in (None, staging)}
@@ -234,9 +232,7 @@ def _free_row_id(state: TableState, staged: Snapshot, staging: str, target: str)
     """The first row id that nobody had when staging left the target; 0 where that has expired."""
     on_target = {each.snapshot_id for each in ancestors(state.metadata, head_id(state, target))}
     for snapshot in ancestors(state.metadata, staged.snapshot_id):
-        summary = {} if snapshot.summary is None else snapshot.summary.additional_properties
-        committed_to = summary.get(COMMITTED_TO)
-        if snapshot.snapshot_id in on_target or committed_to not in (None, staging):
+        if snapshot.snapshot_id in on_target or committed_to(snapshot) not in (None, staging):
             return (snapshot.first_row_id or 0) + (snapshot.added_rows or 0)
     return 0
 

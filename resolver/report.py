@@ -26,7 +26,8 @@ class ResolveReport:
         dvs: Deletion vectors written.
         attempts: Publish attempts; more than 1 means that others committed meanwhile.
         index: How the index got to the planned head: `current`, `followed` or `built`.
-        freshness_ms: Age of the oldest staged snapshot when it was published.
+        freshness_ms: Age of the oldest staged snapshot when it was published: of its newest change
+            by the source's clock, where its writer says that, else of its commit.
         engine: Where keys were read and looked up: `local` (this process) or `spark`.
         trimmed: Whether staging was moved: to the published snapshot, or with the idle target.
         phases_ms: Milliseconds per phase, in order.

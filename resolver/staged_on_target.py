@@ -8,14 +8,17 @@ more after it was published: the file would be listed, and its rows counted, twi
   them stays deleted;
 * one that has been on the target since it was staged and has left it again is not added either.
   Its rows are where a rewrite took them, told by the row ids that they got on the target;
-* one that a publish brought there is named a second time: its place is that of the first time, and
-  only the deletes that come with the second do not reach its rows.
+* one that a publish brought there is named a second time: its place is that of the first time. The
+  delete files that came with it then and come again are dropped; others that come with it the
+  second time do not reach its rows;
+* with a limit, the rows of a file that a later staged snapshot will bring keep that later place.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 
 import numpy as np
 from pyiceberg.table.snapshots import Snapshot
@@ -23,7 +26,7 @@ from pyiceberg.table.snapshots import Snapshot
 from resolver.cycle_figures import STAGED_COMMITS
 from resolver.cycle_input import CycleInput
 from resolver.index.base import Matches
-from resolver.match import TARGET_ORDER, Int64s
+from resolver.match import TARGET_ORDER, Bools, Int64s
 from resolver.moved_rows import NO_ROW_ID, row_ids_of
 from resolver.resolution import DeadRows, NumberedKeys
 from resolver.row_values import ColumnReader
@@ -34,7 +37,7 @@ from tableformat.commit.history import load_changes, snapshots_by_id, walk_back
 from tableformat.environment import Environment
 from tableformat.errors import UnsupportedError
 from tableformat.spec.data_file import DataFile
-from tableformat.spec.names import COMMITTED_TO, ROW_ID_FIELD_ID
+from tableformat.spec.names import CARRIED, COMMITTED_TO, ROW_ID_FIELD_ID
 
 NO_ROW = -1
 
@@ -52,17 +55,101 @@ class StagedOnTarget:
     left: Mapping[str, DataFile]
     published: frozenset[str]
 
-    def placed(self, batch: CycleInput) -> CycleInput:
+    def placed(self, environment: Environment, state: TableState, batch: CycleInput) -> CycleInput:
         """The batch, with files that were published before in the place of the target's."""
         if not self.published:
             return batch
+        repeated = _repeated_deletes(environment, state, batch, self.published)
         files = [
             replace(each, order=TARGET_ORDER, again=(each.order, *each.again))
             if each.file.file_path in self.published
             else each
             for each in batch.files
         ]
-        return replace(batch, files=tuple(files))
+        return replace(batch, files=tuple(files), deletes=batch.deletes.without(repeated))
+
+
+def _repeated_deletes(
+    environment: Environment, state: TableState, batch: CycleInput, published: frozenset[str]
+) -> set[str]:
+    """Delete files of staged snapshots that repeat published ones, as far as those had them.
+
+    Where the published snapshot has expired, all that a snapshot without new data files has.
+    """
+    orders = {o for e in batch.files if e.file.file_path in published for o in (e.order, *e.again)}
+    staged = {each.snapshot.snapshot_id for each in batch.staged}
+    found: set[str] = set()
+    originals: set[str] = set()
+    for snapshot in state.metadata.snapshots:
+        if snapshot.snapshot_id in staged or CARRIED in _summary(snapshot):
+            continue  # itself, or a commit of icefold to the target
+        changes = load_changes(environment.store, snapshot)
+        brought = published & {entry.data_file.file_path for entry in changes.added_data}
+        if brought:
+            originals |= brought
+            found |= {entry.data_file.file_path for entry in changes.added_deletes}
+    for each in batch.staged:
+        paths = {entry.data_file.file_path for entry in each.data_files}
+        if each.order in orders and paths <= published and not paths & originals:
+            found |= {entry.data_file.file_path for entry in each.equality_deletes}
+    return found
+
+
+def rows_of_later_snapshots(
+    environment: Environment,
+    state: TableState,
+    *,
+    target: str,
+    later: Sequence[Snapshot],
+) -> dict[str, DataFile]:
+    """Data files of staged snapshots beyond the limit that others have brought to the target.
+
+    Cost: nothing but a walk unless others have committed to the target since they were staged.
+
+    Returns:
+        By path, the files as they came there.
+    """
+    head = state.head(target)
+    if not later or head is None:
+        return {}
+    since = later[0].sequence_number or 0
+    chain = walk_back(snapshots_by_id(state.metadata), head.snapshot_id)
+    newer = takewhile(lambda each: (each.sequence_number or 0) > since, chain)
+    others = [e for e in newer if _may_bring_staged_files(e, target) and not _is_publish(e)]
+    if not others:
+        return {}
+    staged = {
+        entry.data_file.file_path
+        for each in later
+        for entry in load_changes(environment.store, each).added_data
+    }
+    return {
+        entry.data_file.file_path: entry.data_file
+        for each in others
+        for entry in load_changes(environment.store, each).added_data
+        if entry.data_file.file_path in staged
+    }
+
+
+def without_later_rows(
+    environment: Environment,
+    state: TableState,
+    *,
+    live: LiveFiles,
+    later: Mapping[str, DataFile],
+    matches: Matches,
+) -> Matches:
+    """The rows of the target that are no rows of `later` files, wherever a rewrite took them."""
+    if not later or not len(matches):
+        return matches
+    kept = _without_files(matches, later.keys())
+    gone = [file for path, file in later.items() if path not in live.data]
+    if not gone or not len(kept):
+        return kept
+    reader = ColumnReader(environment, state.metadata, (ROW_ID_FIELD_ID,))
+    [row_id] = reader.flat(reader.read_files(gone))
+    own = row_id.drop_null().to_numpy()
+    return _only(kept, ~np.isin(row_ids_of(environment, state, live, kept), own))
 
 
 def staged_on_target(
@@ -117,16 +204,21 @@ def _summary(snapshot: Snapshot | None) -> Mapping[str, str]:
 
 def without_staged_rows(matches: Matches, batch: CycleInput) -> Matches:
     """The rows of the target that are no rows of the batch."""
-    paths = batch.paths
+    return _without_files(matches, batch.paths)
+
+
+def _without_files(matches: Matches, paths: Collection[str]) -> Matches:
     staged = [file_id for file_id, file in matches.files.items() if file.file_path in paths]
-    if not staged:
-        return matches
-    keep = ~np.isin(matches.file_id, staged)
+    return _only(matches, ~np.isin(matches.file_id, staged)) if staged else matches
+
+
+def _only(matches: Matches, kept: Bools) -> Matches:
+    left = set(np.unique(matches.file_id[kept]).tolist())
     return Matches(
-        key_ordinal=matches.key_ordinal[keep],
-        file_id=matches.file_id[keep],
-        position=matches.position[keep],
-        files={i: file for i, file in matches.files.items() if i not in staged},
+        key_ordinal=matches.key_ordinal[kept],
+        file_id=matches.file_id[kept],
+        position=matches.position[kept],
+        files={file_id: file for file_id, file in matches.files.items() if file_id in left},
     )
 
 

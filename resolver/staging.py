@@ -21,7 +21,7 @@ again once the target is rolled back behind them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import dropwhile
 
@@ -113,43 +113,39 @@ def plan_backlog(
     *,
     staging: str,
     target: str,
-    limit: int | None = None,
     from_snapshot: int | None = None,
 ) -> list[Snapshot]:
-    """The staged snapshots to publish next, oldest first. Pure.
+    """The staged snapshots that wait, oldest first. Pure.
 
     Args:
         state: One version of the table; both branches are read from it.
         staging: Branch with the staged changes.
         target: Branch they are published to.
-        limit: At most so many, the oldest ones.
         from_snapshot: Operator's override of the cursor: the last staged snapshot that counts as
             published. Must be an ancestor of the staging head; see `skipped_snapshots`.
 
     Raises:
         NotFoundError: There is no staging branch.
         LostCursorError: The cursor cannot be reached from the staging head.
-        InvalidInputError: A wrong limit, or `from_snapshot` is not in the branch's history.
+        InvalidInputError: `from_snapshot` is not in the branch's history.
     """
-    if limit is not None and limit < 1:
-        raise InvalidInputError("the limit of staged snapshots must be positive", limit=limit)
     head_id = _require_head(state, staging)
     history = _TargetHistory.of(state, target, staging)
     if from_snapshot is not None:
         above, _ = _split_at(state, head_id, history, from_snapshot)
-        return _oldest_first(above, limit)
+        return above[::-1]
     backlog: list[Snapshot] = []
     last: Snapshot | None = None
     for snapshot in _walk_staging(state.metadata, head_id, history):
         last = snapshot
         if snapshot.snapshot_id == history.cursor:
-            return _oldest_first(backlog, limit)
+            return backlog[::-1]
         if history.ends_walk(snapshot):
             break
         if not history.was_target(snapshot):
             backlog.append(snapshot)
     if history.proves_position(last):
-        return _oldest_first(backlog, limit)
+        return backlog[::-1]
     raise _lost_cursor(state, staging, target, history.cursor, last)
 
 
@@ -289,16 +285,16 @@ class _TargetHistory:
 
     def was_target(self, snapshot: Snapshot) -> bool:
         """Whether a snapshot that is not in the chain was committed to the target, not staged."""
-        committed_to = _committed_to(snapshot)
-        return committed_to != self.staging and (
+        branch = committed_to(snapshot)
+        return branch != self.staging and (
             snapshot.snapshot_id in self.former
-            or committed_to == self.target
+            or branch == self.target
             or marker_of(snapshot) is not None
         )
 
     def marker_of(self, snapshot: Snapshot) -> int | None:
         """The marker of a snapshot of the target; an append to staging may repeat one."""
-        return None if _committed_to(snapshot) == self.staging else marker_of(snapshot)
+        return None if committed_to(snapshot) == self.staging else marker_of(snapshot)
 
     def proves_position(self, last: Snapshot | None) -> bool:
         """Whether a walk that ended at `last` without meeting the cursor has missed nothing."""
@@ -335,14 +331,24 @@ def _walk_staging(
         current = marker if lost_publish else snapshot.parent_snapshot_id
 
 
-def _committed_to(snapshot: Snapshot) -> str | None:
+def committed_to(snapshot: Snapshot) -> str | None:
     """The branch, where icefold made the commit."""
     return None if snapshot.summary is None else snapshot.summary.get(COMMITTED_TO)
 
 
-def _oldest_first(backlog: list[Snapshot], limit: int | None) -> list[Snapshot]:
-    ordered = backlog[::-1]
-    return ordered if limit is None else ordered[:limit]
+def split_at_limit(
+    backlog: Sequence[Snapshot], limit: int | None
+) -> tuple[Sequence[Snapshot], Sequence[Snapshot]]:
+    """The snapshots to publish next, and those that wait on.
+
+    Raises:
+        InvalidInputError: A limit that is not positive.
+    """
+    if limit is None:
+        return backlog, ()
+    if limit < 1:
+        raise InvalidInputError("the limit of staged snapshots must be positive", limit=limit)
+    return backlog[:limit], backlog[limit:]
 
 
 def head_id(state: TableState, branch: str) -> int | None:
@@ -355,7 +361,7 @@ def _lost_cursor(
     state: TableState, staging: str, target: str, cursor: int | None, stop: Snapshot | None
 ) -> LostCursorError:
     known = {snapshot.snapshot_id: snapshot for snapshot in state.metadata.snapshots}
-    feeds = _committed_to(known[cursor]) if cursor in known else None
+    feeds = committed_to(known[cursor]) if cursor in known else None
     if feeds not in (None, staging, target):
         why = f"it is of the branch '{feeds}'; a target is published to from one staging branch"
     elif stop is None or (stop.parent_snapshot_id or stop.snapshot_id) not in known:
@@ -380,7 +386,7 @@ def _lost_cursor(
 
 
 def load_staged(
-    environment: Environment, state: TableState, snapshots: list[Snapshot]
+    environment: Environment, state: TableState, snapshots: Sequence[Snapshot]
 ) -> list[StagedSnapshot]:
     """Read what each staged snapshot added, from its own manifests only.
 

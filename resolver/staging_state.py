@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 
 from pyiceberg.table.snapshots import Snapshot
 
-from resolver.staging import StagedSnapshot, ancestors, cursor_of, head_id
+from resolver.staging import StagedSnapshot, ancestors, committed_to, cursor_of, head_id
 from resolver.target import live_entries
 from tableformat.catalog.base import TableState
 from tableformat.commit.carry import load_carried
@@ -26,7 +26,8 @@ from tableformat.errors import InvalidInputError
 from tableformat.files.manifest_store import load_manifest_list
 from tableformat.spec.data_file import FileContent, ManifestEntry
 from tableformat.spec.decimal_text import parse_decimal
-from tableformat.spec.names import COMMITTED_TO, STAGING_BASE
+from tableformat.spec.manifest_file import ManifestFile
+from tableformat.spec.names import STAGING_BASE
 
 NAMED_MAX = 20  # sequence numbers in a refusal
 
@@ -58,14 +59,23 @@ def load_staging_state(
         staged_after = _staged_after(environment, state, head, staging, target)
     listed = load_manifest_list(environment.store, head)
     newer = [each for each in listed if (each.sequence_number or 0) > staged_after]
-    spec_ids = frozenset(each.partition_spec_id for each in listed if each.has_live_files)
     by_number: dict[int, list[ManifestEntry]] = defaultdict(list)
     for entry in live_entries(environment.store, newer):
         if _number(entry) > staged_after:
             by_number[_number(entry)].append(entry)
     return [
-        _as_staged(number, entries, head, spec_ids) for number, entries in sorted(by_number.items())
+        _as_staged(number, entries, head, _spec_ids(listed, number))
+        for number, entries in sorted(by_number.items())
     ]
+
+
+def _spec_ids(listed: Iterable[ManifestFile], number: int) -> frozenset[int]:
+    """Partition specs of what was live when a sequence number was committed; nothing leaves."""
+    return frozenset(
+        each.partition_spec_id
+        for each in listed
+        if each.has_live_files and (each.min_sequence_number or 0) <= number
+    )
 
 
 def _as_staged(
@@ -116,15 +126,18 @@ def published_sequence_number(state: TableState, target: str) -> int | None:
 
 def _base_in_log(state: TableState, head: Snapshot, staging: str, target: str) -> int | None:
     """What the log that is left says of the target's snapshot that staging stands on."""
-    on_target = {each.snapshot_id for each in ancestors(state.metadata, head_id(state, target))}
+    chain = list(ancestors(state.metadata, head_id(state, target)))
+    on_target = {each.snapshot_id for each in chain}
+    forwarded_to = max(
+        (each.sequence_number or 0 for each in chain if committed_to(each) == staging), default=0
+    )
     for snapshot in ancestors(state.metadata, head.snapshot_id):
+        if snapshot.snapshot_id in on_target or committed_to(snapshot) not in (None, staging):
+            return max(snapshot.sequence_number or 0, forwarded_to)
         summary = {} if snapshot.summary is None else snapshot.summary.additional_properties
-        committed_to = summary.get(COMMITTED_TO)
-        if snapshot.snapshot_id in on_target or committed_to not in (None, staging):
-            return snapshot.sequence_number
         base = parse_decimal(summary.get(STAGING_BASE, ""))
         if base is not None:
-            return base
+            return max(base, forwarded_to)
     return None
 
 

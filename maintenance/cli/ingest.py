@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,11 +21,18 @@ from maintenance.cli.context import (
     table_argument,
 )
 from maintenance.cli.ingest_stream import KAFKA_BATCH_EVENTS, StreamRequest, ingest_stream
+from maintenance.ingest_watch import IngestWatch
+from maintenance.logs import LogFormat, logging_to_stderr
+from maintenance.metrics import serving_metrics
 from resolver.wording import plural
+from tableformat.cdc.dead_letter import dead_letter_table
 from tableformat.cdc.formats import FACTORIES
 from tableformat.cdc.ingest import BATCH_EVENTS, IngestResult, ingest_files
+from tableformat.cdc.replay import replay_dead_letters as replay_letters
 from tableformat.cdc.sink import SINK_OPTIONS, plan_sink
 from tableformat.spec.names import STAGING_BRANCH
+
+EXIT_DEAD_LETTERS = 3  # as of `maintain`: something is left to do
 
 
 def _option_help(_ctx: click.Context, _param: click.Parameter, value: bool) -> None:
@@ -114,6 +122,30 @@ def _option_help(_ctx: click.Context, _param: click.Parameter, value: bool) -> N
     type=click.FloatRange(min=0.0),
     help="With --follow: seconds from the start of one commit to the next.  [1]",
 )
+@click.option("--metrics-port", type=click.IntRange(1, 65535), help="Serve Prometheus metrics.")
+@click.option("--metrics-host", default="127.0.0.1", show_default=True)
+@click.option(
+    "--log-format",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="With --follow: how lines on standard error look.",
+)
+@click.option(
+    "--allow-dead-letters",
+    is_flag=True,
+    help=f"Exit with 0 although bad records were put aside, not with {EXIT_DEAD_LETTERS}.",
+)
+@click.option(
+    "--replay-dead-letters",
+    is_flag=True,
+    help="Instead of FILES: stage the bad records of TABLE again, and take them out of theirs.",
+)
+@click.option(
+    "--in-any-order",
+    is_flag=True,
+    help="With --replay-dead-letters: an old change may replace a newer one.",
+)
 @click.option(
     "--list-options",
     is_flag=True,
@@ -134,6 +166,12 @@ def ingest(
     branch: str,
     query_id: str | None,
     batch_events: int | None,
+    metrics_port: int | None,
+    metrics_host: str,
+    log_format: LogFormat,
+    allow_dead_letters: bool,
+    replay_dead_letters: bool,
+    in_any_order: bool,
     as_json: bool,
     **streaming: Any,
 ) -> None:
@@ -141,10 +179,21 @@ def ingest(
 
     JSON lines may be compressed by gzip; '-' reads them from standard input.
     With --checkpoint the events are streamed through Spark, from --kafka or from a folder.
+    With --checkpoint the events are streamed through Spark, from --kafka or from a folder. The exit
+    code is 3 if bad records were put into the dead-letter table.
     """
-    request = _stream_request(files, batch_events, query_id, **streaming)
+    request = None
+    if replay_dead_letters:
+        _check_replay(files, query_id, batch_events, streaming)
+    elif in_any_order:
+        raise click.UsageError("--in-any-order needs --replay-dead-letters")
+    else:
+        request = _stream_request(files, batch_events, query_id, **streaming)
+    if metrics_port is not None and not (request and request.follow):
+        raise click.UsageError("--metrics-port needs --follow")
     table = context.table(table_name)
     totals = _Totals()
+    watch = IngestWatch(table.name, table.environment.runtime.clock)
 
     def tell() -> None:
         if as_json:
@@ -152,11 +201,19 @@ def ingest(
         else:
             click.echo(totals.text(branch))
 
-    with _telling_when_interrupted(tell), progress_bar(context) as bar:
+    with ExitStack() as stack:
+        stack.enter_context(_telling_when_interrupted(tell))
+        bar = stack.enter_context(progress_bar(context))
         task = bar.add_task("staging events", total=None)
+        if request is not None and request.follow:
+            stack.enter_context(logging_to_stderr(log_format))
+            stack.callback(watch.line)
+        if metrics_port is not None:
+            stack.enter_context(serving_metrics(watch.registry, metrics_port, host=metrics_host))
 
         def progress(result: IngestResult) -> None:
             totals.add(result)
+            watch.batch(result)
             bar.advance(task, result.events)
 
         if request is not None:
@@ -167,6 +224,7 @@ def ingest(
                 options=options,
                 branch=branch,
                 progress=progress,
+                on_backlog=watch.progress,
             )
         else:
             plan = plan_sink(
@@ -177,9 +235,37 @@ def ingest(
                 branch=branch,
             )
             size = batch_events or BATCH_EVENTS
-            for result in ingest_files(plan, files, query_id=query_id, batch_events=size):
+            results = (
+                replay_letters(plan, any_order=in_any_order)
+                if replay_dead_letters
+                else ingest_files(plan, files, query_id=query_id, batch_events=size)
+            )
+            for result in results:
                 progress(result)
     tell()
+    if totals.bad_records and not allow_dead_letters:
+        letters = options.get("dead-letter-table") or ".".join(dead_letter_table(table.state))
+        click.echo(
+            f"icefold: {plural(totals.bad_records, 'bad record')} put into {letters}; see the "
+            "column 'reason', then icefold ingest --replay-dead-letters",
+            err=True,
+        )
+        sys.exit(EXIT_DEAD_LETTERS)
+
+
+def _check_replay(
+    files: tuple[Path, ...],
+    query_id: str | None,
+    batch_events: int | None,
+    streaming: Mapping[str, object],
+) -> None:
+    """The records and how far they are come from the dead-letter table alone."""
+    given: dict[str, object] = {"FILES": files, "--query-id": query_id}
+    given["--batch-events"] = batch_events
+    given |= {f"--{name.replace('_', '-')}": value for name, value in streaming.items()}
+    for name, value in given.items():
+        if value:
+            raise click.UsageError(f"--replay-dead-letters and {name} exclude each other")
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from maintenance.cli.checkpoint import CheckpointedStream, check_checkpoint, claimed_checkpoint
+from maintenance.ingest_watch import Backlog, kafka_backlog
 from tableformat import InvalidInputError, Table, UnsupportedError
 from tableformat.cdc.formats import choose_format
 from tableformat.cdc.ingest import IngestResult
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 POLL_S = 0.1
+POLLS_PER_LOOK = 10
 KAFKA_BATCH_EVENTS = 500_000
 
 
@@ -62,10 +64,11 @@ def ingest_stream(
     options: Mapping[str, str],
     branch: str,
     progress: Callable[[IngestResult], None],
+    on_backlog: Callable[[Backlog], None] = lambda _: None,
 ) -> None:
     """Run a stream to the end of what is there, or until the process is interrupted.
 
-    `progress` is called after every batch.
+    `progress` is called after every batch, `on_backlog` every second with what waits in Kafka.
 
     Raises:
         TableError: See `plan_sink`, `check_checkpoint`, `connector_class_path`, `check_kafka` and
@@ -110,7 +113,7 @@ def ingest_stream(
             trigger=every if request.follow else {"availableNow": True},
             on_batch=lambda _, result: progress(result),
         )
-        _wait(query)
+        _wait(query, on_backlog)
 
 
 def stream_of(table: Table, request: StreamRequest, branch: str) -> CheckpointedStream:
@@ -155,15 +158,18 @@ def _events(session: SparkSession, request: StreamRequest) -> DataFrame:
     return kafka_events(session, source)
 
 
-def _wait(query: StreamingQuery) -> None:
+def _wait(query: StreamingQuery, on_backlog: Callable[[Backlog], None]) -> None:
     from pyspark.errors import StreamingQueryException
 
     from tableformat.spark.stream_errors import stream_error
 
     try:
         with _interrupt_event() as interrupted:
+            polls = 0
             while query.isActive and not interrupted.wait(POLL_S):
-                pass
+                polls += 1
+                if polls % POLLS_PER_LOOK == 0:
+                    on_backlog(kafka_backlog(query.lastProgress))
         if interrupted.is_set():
             query.stop()
             if interrupted.number == signal.SIGINT:

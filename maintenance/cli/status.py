@@ -90,7 +90,7 @@ def _lines(one: TableStatus) -> list[tuple[str, str]]:
     lines = [
         ("published", _published(one)),
         ("staged, waiting", _waiting(one)),
-        ("lag", span_text(one.lag_ms)),
+        ("lag", _lag(one)),
         *_pause(one),
         ("live rows", count_text(totals["records"] - totals["position_deletes"])),
         ("data files", f"{count_text(totals['data_files'])}, {bytes_text(totals['size_bytes'])}"),
@@ -109,6 +109,8 @@ def _lines(one: TableStatus) -> list[tuple[str, str]]:
         ("index", _index(one.index)),
         ("lock", _lock(one.lock)),
     ]
+    if one.dead_letters != 0:
+        lines.append(("dead letters", _dead_letters(one.dead_letters)))
     problems = [("problem", one.problem), ("settings", one.settings_problem)]
     return lines + [(label, text) for label, text in problems if text]
 
@@ -117,6 +119,19 @@ def _published(one: TableStatus) -> str:
     if one.target_snapshot_id is None or one.target_age_ms is None:
         return "nothing yet"
     return f"snapshot {one.target_snapshot_id}, {span_text(one.target_age_ms)} ago"
+
+
+def _lag(one: TableStatus) -> str:
+    if one.source_ms is None:
+        return span_text(one.lag_ms)
+    newest = f"the newest published change was made at {_time(one.source_ms)}"
+    return f"{span_text(one.lag_ms)} behind the source: {newest}"
+
+
+def _dead_letters(count: int | None) -> str:
+    if count is None:
+        return "unknown: their table cannot be read"
+    return f"{plural(count, 'bad record')} kept aside; icefold ingest --replay-dead-letters"
 
 
 def _waiting(one: TableStatus) -> str:

@@ -75,6 +75,8 @@ def _verdict(status: TableStatus) -> tuple[str, str, str]:
         return "bad", "✕", f"failing: {', '.join(failing)}"
     if status.lag_ms > LAG_GOOD_MS:
         return "warn", "!", f"{span_text(status.lag_ms)} behind"
+    if status.dead_letters:
+        return "warn", "!", plural(status.dead_letters, "dead letter")
     return "good", "✓", "up to date" if not status.backlog_snapshots else "following"
 
 
@@ -101,7 +103,7 @@ def _tiles(status: TableStatus, cycles: Sequence[Cycle]) -> str:
             "-" if high is None else span_text(high),
             "no publish yet" if middle is None else f"half within {span_text(middle)}",
         ),
-        ("Staged, waiting", waiting, f"commits, oldest {span_text(status.lag_ms)}"),
+        ("Staged, waiting", waiting, f"commits, oldest {span_text(status.staging_lag_ms)}"),
         (
             "Live rows",
             count_text(totals["records"] - totals["position_deletes"]),

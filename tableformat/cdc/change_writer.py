@@ -18,12 +18,13 @@ from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
 
 from tableformat.cdc.dead_letter import FROM_FIELD
-from tableformat.cdc.events import FILE, EventBatch, ParsedEvents
+from tableformat.cdc.events import FILE, TIMESTAMP_MS, EventBatch, ParsedEvents
 from tableformat.cdc.formats import ChangeFormat, FormatChoice
 from tableformat.cdc.reduce import ReducedChanges, reduce_changes
 from tableformat.cdc.row_codec import key_columns
 from tableformat.cdc.row_policy import RowPolicy
 from tableformat.cdc.sharding import shards_by_partition, shards_of
+from tableformat.cdc.source_time import latest_ms, latest_of
 from tableformat.errors import InvalidInputError
 from tableformat.paths import data_file_locations, equality_delete_locations
 from tableformat.runtime import IdSource
@@ -37,12 +38,16 @@ from tableformat.write.partitioning import Partitioner
 
 @dataclass(frozen=True, slots=True)
 class WrittenFiles:
-    """What one task wrote for a batch, and how many rows of what."""
+    """What one task wrote for a batch, and how many rows of what.
+
+    `source_ms`: the highest time at which the source made one of the changes; None: unknown.
+    """
 
     data_files: tuple[DataFile, ...] = ()
     delete_files: tuple[DataFile, ...] = ()
     dead_letter_files: tuple[DataFile, ...] = ()
     changes: int = 0
+    source_ms: int | None = None
 
     @classmethod
     def together(cls, parts: Sequence[WrittenFiles]) -> Self:
@@ -52,6 +57,7 @@ class WrittenFiles:
             delete_files=tuple(file for part in parts for file in part.delete_files),
             dead_letter_files=tuple(file for part in parts for file in part.dead_letter_files),
             changes=sum(part.changes for part in parts),
+            source_ms=latest_of(part.source_ms for part in parts),
         )
 
 
@@ -111,6 +117,8 @@ class ChangeWriter:
         if parsed.wishes:
             return parsed
         parsed = self.policy.complete(parsed, events)
+        if parsed.source_ms is None:
+            parsed.source_ms = latest_ms(events.optional(TIMESTAMP_MS))
         if parsed.bad.num_rows and self.dead_letter is None:
             raise bad_record_error(parsed.bad)
         return parsed

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pyarrow as pa
+from pyiceberg.expressions import EqualTo
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 
@@ -17,15 +18,56 @@ from tableformat.cdc.batch_commit import BatchId, commit_batch
 from tableformat.cdc.events import BAD_RECORD_SCHEMA
 from tableformat.commit.changeset import Changeset, CommitKind
 from tableformat.commit.engine import commit
+from tableformat.commit.operations import FileSelection, select_files
 from tableformat.environment import Environment
 from tableformat.errors import AlreadyExistsError, InvalidInputError, NotFoundError
 from tableformat.spec.data_file import DataFile
-from tableformat.spec.names import MAIN_BRANCH
+from tableformat.spec.names import DEAD_LETTER_TABLE, MAIN_BRANCH
 from tableformat.spec.types import iceberg_schema
+from tableformat.table_definition import parse_table_name
 from tableformat.write.rows import check_columns
 
 FROM_FIELD = pa.field("from_table", pa.string(), nullable=False)
 DEAD_LETTER_SCHEMA = pa.schema([FROM_FIELD, *BAD_RECORD_SCHEMA])
+# Whose records a file has is told by its bounds, however long the name.
+FULL_BOUNDS = {f"write.metadata.metrics.column.{FROM_FIELD.name}": "full"}
+
+
+def dead_letter_table(state: TableState) -> Identifier:
+    """Where bad records of a table go, unless a sink says otherwise.
+
+    Raises:
+        InvalidInputError: The property holds no name.
+    """
+    named = state.metadata.properties.get(DEAD_LETTER_TABLE)
+    return parse_table_name(named or f"{state.name}_dead_letter")
+
+
+def letters_of(environment: Environment, letters: TableState, table: str) -> FileSelection:
+    """The data files of a dead-letter table that may hold bad records of `table`."""
+    return select_files(environment, letters, EqualTo(term=FROM_FIELD.name, value=table))
+
+
+def count_dead_letters(environment: Environment, state: TableState) -> int | None:
+    """Bad records of a table that wait in its dead-letter table, from metadata alone.
+
+    Returns:
+        None where metadata cannot tell. Files of tables whose names begin alike for longer than
+        bounds reach are counted too.
+
+    Raises:
+        TableError: The dead-letter table cannot be read.
+    """
+    try:
+        letters = environment.catalog.load_table(dead_letter_table(state))
+    except NotFoundError:
+        return 0
+    if FROM_FIELD.name not in letters.metadata.schema().column_names:
+        return 0
+    found = letters_of(environment, letters, state.name)
+    certain = found.live_rows
+    uncertain = sum(entry.data_file.record_count for entry in found.some_match)
+    return None if certain is None else certain + uncertain
 
 
 def load_dead_letter_table(environment: Environment, identifier: Identifier) -> TableState:
@@ -60,7 +102,7 @@ def _load_or_create(environment: Environment, identifier: Identifier) -> TableSt
             partition_spec=UNPARTITIONED_PARTITION_SPEC,
             sort_order=UNSORTED_SORT_ORDER,
             location=None,
-            properties={},
+            properties=FULL_BOUNDS,
         )
     except AlreadyExistsError:
         return catalog.load_table(identifier)

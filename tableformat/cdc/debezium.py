@@ -64,6 +64,7 @@ from tableformat.cdc.schema_wishes import (
     new_columns,
 )
 from tableformat.cdc.sequence import SequenceFields
+from tableformat.cdc.source_time import declare_source_time, latest_of, latest_source_ms
 from tableformat.errors import InvalidInputError
 
 RowNumbers = npt.NDArray[np.int64]
@@ -129,6 +130,8 @@ class DebeziumFormat:
             for row, reason in parsed.bad.items():
                 collector.bad.setdefault(int(group.rows[row]), reason)
             for rows, table in parsed.pieces:
+                latest = latest_source_ms(table, flattened=self._is_flattened)
+                collector.source_ms = latest_of([collector.source_ms, latest])
                 piece = DebeziumRows(
                     values=self.values,
                     placeholder=self.placeholder,
@@ -201,12 +204,17 @@ class DebeziumFormat:
             alternatives = codec.alternatives(("before",)) | codec.alternatives(("after",))
             alternatives[("source", "snapshot")] = (pa.string(), pa.bool_())
         self.sequence.add_to(fields)
+        declare_source_time(fields, flattened=self._is_flattened)
         return JsonLayout(
             schema=pa.schema(list(fields.items())),
             alternatives=alternatives,
             closed=codec.structs(self._row_path) if closed else (),
             pass_null=self._evolves,
         )
+
+    @property
+    def _is_flattened(self) -> bool:
+        return self.values.text("layout") == FLATTENED
 
     @property
     def _evolves(self) -> bool:

@@ -9,6 +9,7 @@ Events in (`EventBatch`): one row per event with the columns
 | `_ordinal` | int64 | optional, arrival order; default: the row's number |
 | `_file` | string | optional, orders before `_ordinal`: the file the event stands in |
 | `_position` | string | optional, where the event is, for people: `topic-3@1042` |
+| `_timestamp_ms` | int64 | optional, when it was sent; its source may know better |
 
 Changes out (`ParsedEvents.changes`): the table's columns, then the order columns, then
 
@@ -43,9 +44,11 @@ KEY = "key"
 ORDINAL = "_ordinal"
 FILE = "_file"
 POSITION = "_position"
+TIMESTAMP_MS = "_timestamp_ms"
 KIND = "_kind"
-EVENT_COLUMNS = (VALUE, KEY, ORDINAL, FILE, POSITION)
+EVENT_COLUMNS = (VALUE, KEY, ORDINAL, FILE, POSITION, TIMESTAMP_MS)
 SEQUENCE_PREFIX = "_sequence_"
+OWN_NAMES = (ORDINAL, FILE, POSITION, TIMESTAMP_MS, KIND)
 ORDER_FIELD = pa.field(ORDINAL, pa.int64())
 KIND_FIELD = pa.field(KIND, pa.int8())
 FILE_FIELD = pa.field(FILE, pa.string())
@@ -69,7 +72,7 @@ def change_schema(schema: Schema, order: Sequence[pa.Field]) -> pa.Schema:
     """
     table = arrow_schema(schema, with_field_ids=False)
     for name in table.names:
-        if name in (ORDINAL, FILE, POSITION, KIND) or name.startswith(SEQUENCE_PREFIX):
+        if name in OWN_NAMES or name.startswith(SEQUENCE_PREFIX):
             raise UnsupportedError(
                 "change streams use this column name themselves",
                 action="rename the column",
@@ -154,7 +157,7 @@ class ParsedEvents:
 
     `rows`: the event of the batch that each change came from, shape `(changes,)`. `wishes`: how the
     table has to change before the events can be parsed; while there are any, the rest means
-    nothing.
+    nothing. `source_ms`: the highest time at which a source made one of the changes, if they say.
     """
 
     changes: pa.Table
@@ -162,6 +165,7 @@ class ParsedEvents:
     rows: RowNumbers
     skipped: Counter[str] = field(default_factory=Counter)
     wishes: SchemaWishes = field(default_factory=SchemaWishes)
+    source_ms: int | None = None
 
     def without(self, reasons: Mapping[int, str], events: EventBatch) -> ParsedEvents:
         """The same with some more events bad, by row; none of their changes is left."""
@@ -190,6 +194,7 @@ class ChangeCollector:
     rows: list[RowNumbers] = field(default_factory=list)
     skipped: list[tuple[str, RowNumbers]] = field(default_factory=list)
     wishes: SchemaWishes = field(default_factory=SchemaWishes)
+    source_ms: int | None = None
 
     def skip(self, what: str, rows: RowNumbers) -> None:
         """Note events that are no changes; those that are bad too count as bad."""
@@ -235,4 +240,5 @@ class ChangeCollector:
             rows=rows,
             skipped=+skipped,
             wishes=self.wishes,
+            source_ms=self.source_ms,
         )

@@ -30,11 +30,12 @@ from tableformat.cdc.formats import ChangeFormat
 from tableformat.cdc.options import GivenOptions
 from tableformat.cdc.schema_wishes import SchemaWishes
 from tableformat.cdc.sink import SinkPlan, plan_sink
+from tableformat.cdc.source_time import latest_of
 from tableformat.commit.changeset import Changeset
 from tableformat.commit.engine import CommitResult, commit
 from tableformat.environment import Environment
 from tableformat.errors import InvalidInputError
-from tableformat.spec.names import MAIN_BRANCH, STAGING_BRANCH
+from tableformat.spec.names import MAIN_BRANCH, SOURCE_MS, STAGING_BRANCH
 
 # Rows that one thread parses at once: enough for Arrow's per-call costs to vanish, small enough
 # for all threads to have work and for a failing block to be halved cheaply.
@@ -57,6 +58,7 @@ class IngestResult:
         skipped: Events that are no changes, by what they are.
         files: Data files, and equality delete files.
         repeated: The batch had been committed before; nothing was written.
+        source_ms: The highest time at which the source made a change of it; None: unknown.
     """
 
     commit: CommitResult | None = None
@@ -66,6 +68,7 @@ class IngestResult:
     skipped: Mapping[str, int] = field(default_factory=dict)
     files: tuple[int, int] = (0, 0)
     repeated: bool = False
+    source_ms: int | None = None
 
 
 def write_changes(
@@ -118,7 +121,11 @@ def write_batch(plan: SinkPlan, events: pa.Table, batch: BatchId | None) -> Inge
     changes = pa.concat_tables([part.changes for part in parsed])
     ids = environment.runtime.ids
     written = plan.writer.write(changes, change_format, ids)
-    written = replace(written, dead_letter_files=tuple(plan.writer.write_dead_letters([bad], ids)))
+    written = replace(
+        written,
+        dead_letter_files=tuple(plan.writer.write_dead_letters([bad], ids)),
+        source_ms=latest_of(part.source_ms for part in parsed),
+    )
     return IngestResult(
         commit=commit_written(plan, written, batch),
         events=events.num_rows,
@@ -126,6 +133,7 @@ def write_batch(plan: SinkPlan, events: pa.Table, batch: BatchId | None) -> Inge
         bad_records=bad.num_rows,
         skipped=dict(skipped),
         files=(len(written.data_files), len(written.delete_files)),
+        source_ms=written.source_ms,
     )
 
 
@@ -162,6 +170,9 @@ def commit_written(
         commit_dead_letters(environment, plan.dead_letter, files, batch)
     if not (written.data_files or written.delete_files):
         return None
+    summary = dict(summary or {})
+    if written.source_ms is not None:
+        summary[SOURCE_MS] = str(written.source_ms)
     environment.runtime.fail_point("ingest.before_commit")
     if batch is not None:
         result = commit_batch(
@@ -181,7 +192,7 @@ def commit_written(
             branch=plan.branch,
             added_data_files=written.data_files,
             added_delete_files=written.delete_files,
-            summary=summary or {},
+            summary=summary,
             carry_marker=plan.branch == MAIN_BRANCH,
         )
         check = plan.check_delete_scope

@@ -18,7 +18,7 @@ from pyiceberg.table.update.schema import UpdateSchema
 
 from tableformat.catalog.base import Identifier, TableState
 from tableformat.cdc.connect_schema import declared_default
-from tableformat.cdc.events import FILE, KIND, ORDINAL, POSITION, SEQUENCE_PREFIX
+from tableformat.cdc.events import OWN_NAMES, SEQUENCE_PREFIX
 from tableformat.cdc.schema_wishes import SchemaWishes, is_wider
 from tableformat.commit.evolution import update_schema
 from tableformat.environment import Environment
@@ -40,7 +40,7 @@ def evolve_table(
     Effects: at most one metadata commit that changes the schema, of optional columns only.
     """
     for name in wishes.added:
-        if name in (ORDINAL, FILE, POSITION, KIND) or name.startswith(SEQUENCE_PREFIX):
+        if name in OWN_NAMES or name.startswith(SEQUENCE_PREFIX):
             raise InvalidInputError(
                 "cannot add a column: change streams use its name themselves", column=name
             )

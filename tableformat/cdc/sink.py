@@ -13,7 +13,7 @@ from pyiceberg.table.metadata import TableMetadata
 
 from tableformat.catalog.base import Identifier, TableState
 from tableformat.cdc.change_writer import ChangeWriter
-from tableformat.cdc.dead_letter import load_dead_letter_table
+from tableformat.cdc.dead_letter import dead_letter_table, load_dead_letter_table
 from tableformat.cdc.formats import FormatChoice, choose_format
 from tableformat.cdc.options import (
     GivenOptions,
@@ -50,8 +50,8 @@ SINK_OPTIONS = OptionTable(
         ),
         Option(
             name="dead-letter-table",
-            help="NAMESPACE.TABLE for bad records; created when needed. "
-            "Default: the table's name with `_dead_letter`",
+            help="NAMESPACE.TABLE for bad records; created when needed. Default: the table's "
+            "property `icefold.dead-letter-table`, else its name with `_dead_letter`",
         ),
         Option(
             name="assume-new-keys",
@@ -177,8 +177,8 @@ def plan_sink(
     choice.build(state.metadata.schema())
     dead_letter = None
     if values.text("on-bad-record") == DEAD_LETTER:
-        default = f"{state.name}_dead_letter"
-        dead_letter = parse_table_name(values.optional_text("dead-letter-table") or default)
+        named = values.optional_text("dead-letter-table")
+        dead_letter = dead_letter_table(state) if named is None else parse_table_name(named)
     elif values.optional_text("dead-letter-table") is not None:
         raise InvalidInputError("dead-letter-table has no effect without on-bad-record=dead-letter")
     state = _declare_sequence(environment, state, choice, values)

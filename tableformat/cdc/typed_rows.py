@@ -25,6 +25,7 @@ from tableformat.cdc.events import (
     ORDINAL,
     POSITION,
     SEQUENCE_PREFIX,
+    TIMESTAMP_MS,
     ChangeCollector,
     EventBatch,
     ParsedEvents,
@@ -50,7 +51,7 @@ RowNumbers = npt.NDArray[np.int64]
 
 UPSERT_MODE = ALL_KINDS
 APPEND_MODE = INSERT_ONLY
-OWN_COLUMNS = frozenset({ORDINAL, FILE, POSITION, KIND})
+OWN_COLUMNS = frozenset({ORDINAL, FILE, POSITION, TIMESTAMP_MS, KIND})
 
 UPSERT_OPTIONS = OptionTable(
     "format 'upsert'",

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 from pyiceberg.table.snapshots import Snapshot
 
@@ -34,6 +35,7 @@ from tableformat.spec.names import (
     MARKER_SEQUENCE_NUMBER,
     OTHER_QUERY_BATCH,
     QUERY_ID,
+    SOURCE_MS,
     SOURCE_OFFSETS,
     STAGING_BASE,
     STAGING_BRANCH,
@@ -85,21 +87,25 @@ def staging_base(
 ) -> dict[str, str]:
     """What a staged commit on top of `parent_id` says of the target's snapshot below the branch.
 
-    That is the newest one below that was committed elsewhere, or, for commits of other tools, the
-    newest that is in the history of main.
+    That is the newest one below that was committed elsewhere, or that is in the history of main:
+    another tool's commit, or a staged one that main was fast-forwarded to.
     """
     for snapshot in walk_back(by_id, parent_id):
         summary = {} if snapshot.summary is None else snapshot.summary.additional_properties
-        known = summary.get(STAGING_BASE)
-        if known is not None and summary.get(COMMITTED_TO) == branch:
-            return {STAGING_BASE: known}
-        committed_to = summary.get(COMMITTED_TO)
-        is_staged = committed_to == branch or (
-            committed_to is None and all(each is not snapshot for each in walk_back(by_id, main_id))
-        )
-        if not is_staged:
+        elsewhere = summary.get(COMMITTED_TO, branch) != branch
+        if elsewhere or _is_in_history(by_id, main_id, snapshot):
             return {STAGING_BASE: str(snapshot.sequence_number or 0)}
+        known = summary.get(STAGING_BASE)
+        if known is not None:
+            return {STAGING_BASE: known}
     return {STAGING_BASE: "0"} if parent_id is None else {}
+
+
+def _is_in_history(by_id: Mapping[int, Snapshot], head_id: int | None, snapshot: Snapshot) -> bool:
+    """Whether `head_id` descends from `snapshot`; looks at newer commits only."""
+    number = snapshot.sequence_number or 0
+    newer = takewhile(lambda e: (e.sequence_number or 0) >= number, walk_back(by_id, head_id))
+    return any(each.snapshot_id == snapshot.snapshot_id for each in newer)
 
 
 def writer_properties(summaries: Iterable[Mapping[str, str]]) -> dict[str, str]:
@@ -107,12 +113,14 @@ def writer_properties(summaries: Iterable[Mapping[str, str]]) -> dict[str, str]:
 
     A summary has one place for a query; the batch of a query that loses it moves aside, where the
     `OTHER_QUERIES_MAX` that came last are kept. Of several Flink writers it can hold one only, the
-    last.
+    last. The source's time is the highest of all: what a restarted connector sends again is old.
     """
     kept: dict[str, str] = {}
     for summary in summaries:
         _give_place(kept, summary.get(QUERY_ID))
+        latest = _latest(kept.get(SOURCE_MS), summary.get(SOURCE_MS))
         kept.update({key: text for key, text in summary.items() if key.startswith(_OF_WRITERS)})
+        kept.update(latest)
     others = [key for key in kept if key.startswith(OTHER_QUERY_BATCH)]  # in order of displacement
     for key in others[:-OTHER_QUERIES_MAX]:
         del kept[key]
@@ -127,6 +135,12 @@ def _give_place(kept: dict[str, str], query_id: str | None) -> None:
     kept.pop(SOURCE_OFFSETS, None)
     if old is not None and BATCH_ID in kept:
         kept[OTHER_QUERY_BATCH + old] = kept[BATCH_ID]
+
+
+def _latest(*times: str | None) -> dict[str, str]:
+    """The highest of the times that are numbers."""
+    known = [ms for text in times if (ms := parse_decimal(text or "")) is not None]
+    return {SOURCE_MS: str(max(known))} if known else {}
 
 
 def carries_marker(changeset: Changeset) -> bool:

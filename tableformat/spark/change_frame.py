@@ -26,6 +26,7 @@ from tableformat.cdc.change_writer import ChangeWriter, WrittenFiles
 from tableformat.cdc.events import EventBatch
 from tableformat.cdc.formats import ChangeFormat
 from tableformat.cdc.schema_wishes import SchemaWishes
+from tableformat.cdc.source_time import latest_of
 from tableformat.errors import InternalError
 from tableformat.runtime import SystemIds
 from tableformat.write.fragments import decode_data_files, encode_data_files
@@ -37,6 +38,7 @@ BLOB_SCHEMA = pa.schema([(LABEL, pa.int32()), (WHAT, pa.string()), (PAYLOAD, pa.
 ANSWER_SCHEMA = pa.schema([(WHAT, pa.string()), (PAYLOAD, pa.binary())])
 CHANGES, BAD, COUNTS, FILES, WISHES = "changes", "bad", "counts", "files", "wishes"
 EVENTS, SKIPPED_PREFIX = "events", "skipped: "
+SOURCE_TIME = "source_ms"
 
 # Change rows that a task holds before it reduces and ships them: blobs of a few megabytes.
 SHIPPED_ROWS = 200_000
@@ -98,6 +100,7 @@ def write_frame_files(
                 delete_files=tuple(decode_data_files(answer["delete_files"])),
                 dead_letter_files=tuple(decode_data_files(answer["dead_letter_files"])),
                 changes=answer["changes"],
+                source_ms=answer[SOURCE_TIME],
             )
         )
         bad_records += answer["bad_records"]
@@ -133,12 +136,14 @@ def _parser(writer: ChangeWriter, labels: tuple[int, ...]) -> ArrowMap:
         waiting_rows = 0
         counts: Counter[str] = Counter()
         wishes = SchemaWishes()
+        source_ms: int | None = None
         for batch in batches:
             parsed = writer.parse_or_wish(change_format, EventBatch(batch))
             if parsed.wishes:
                 wishes.merge(parsed.wishes)
             if wishes:
                 continue  # the batch is written anew, after the table has changed
+            source_ms = latest_of([source_ms, parsed.source_ms])
             counts[EVENTS] += batch.num_rows
             counts[CHANGES] += parsed.changes.num_rows
             for what, count in parsed.skipped.items():
@@ -155,7 +160,8 @@ def _parser(writer: ChangeWriter, labels: tuple[int, ...]) -> ArrowMap:
             return
         yield from _ship(writer, change_format, waiting, labels)
         if counts:
-            yield _blob(labels[0], COUNTS, json.dumps(counts).encode())
+            told = {COUNTS: counts, SOURCE_TIME: source_ms}
+            yield _blob(labels[0], COUNTS, json.dumps(told).encode())
 
     return parse
 
@@ -194,10 +200,13 @@ def _shard_writer(writer: ChangeWriter) -> ArrowMap:
         bad: list[pa.Table] = []
         counts: Counter[str] = Counter()
         wishes = SchemaWishes()
+        source_ms: int | None = None
         for batch in batches:
             for what, payload in zip(batch.column(WHAT), batch.column(PAYLOAD), strict=True):
                 if what.as_py() == COUNTS:
-                    counts.update(json.loads(payload.as_py()))
+                    told = json.loads(payload.as_py())
+                    counts.update(told[COUNTS])
+                    source_ms = latest_of([source_ms, told[SOURCE_TIME]])
                 elif what.as_py() == WISHES:
                     wishes.merge(SchemaWishes.decode(payload.as_py()))
                 else:
@@ -220,6 +229,7 @@ def _shard_writer(writer: ChangeWriter) -> ArrowMap:
             "changes": written.changes,
             "bad_records": sum(table.num_rows for table in bad),
             "counts": counts,
+            SOURCE_TIME: source_ms,
         }
         yield _answer(FILES, json.dumps(answer).encode())
 

@@ -34,6 +34,7 @@ from tableformat.cdc.options import GivenOptions
 from tableformat.cdc.schema_wishes import SCHEMA_EVOLUTION, SchemaEvolution, evolution_of
 from tableformat.cdc.sharding import key_hashes
 from tableformat.cdc.sink import SINK_OPTIONS, SinkPlan, plan_sink, without_history
+from tableformat.cdc.source_time import latest_of
 from tableformat.commit.changeset import Changeset, CommitKind
 from tableformat.commit.engine import commit
 from tableformat.commit.operations import (
@@ -160,7 +161,12 @@ class ChangeTask:
         written = writer.write(changes, change_format, ids)
         letters = writer.write_dead_letters([part.bad for part in parsed], ids)
         return WrittenChanges(
-            replace(written, dead_letter_files=tuple(letters)), _hashes(changes, writer.key)
+            replace(
+                written,
+                dead_letter_files=tuple(letters),
+                source_ms=latest_of(part.source_ms for part in parsed),
+            ),
+            _hashes(changes, writer.key),
         )
 
     def plan(self) -> SinkPlan:

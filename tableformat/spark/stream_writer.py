@@ -26,7 +26,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from tableformat.catalog.base import Identifier
 from tableformat.cdc.batch_commit import BatchId, committed_batch
-from tableformat.cdc.events import EVENT_COLUMNS, FILE, ORDINAL, POSITION
+from tableformat.cdc.events import EVENT_COLUMNS, FILE, ORDINAL, POSITION, TIMESTAMP_MS
 from tableformat.cdc.ingest import IngestResult, commit_written
 from tableformat.cdc.options import GivenOptions
 from tableformat.cdc.sink import SinkPlan, plan_sink
@@ -36,7 +36,8 @@ from tableformat.spark.change_frame import CHANGES, EVENTS, shard_labels, write_
 from tableformat.spec.names import SOURCE_OFFSETS, STAGING_BRANCH
 
 KAFKA_COLUMNS = ("topic", "partition", "offset")
-KAFKA_METADATA = ("timestamp", "timestampType", "headers")
+KAFKA_TIMESTAMP = "timestamp"
+KAFKA_METADATA = (KAFKA_TIMESTAMP, "timestampType", "headers")
 # Offsets of a source with thousands of partitions do not belong into every snapshot.
 OFFSETS_CHARS_MAX = 4096
 QUERY_START_SECONDS = 60.0
@@ -165,6 +166,8 @@ def with_order(events: DataFrame) -> DataFrame:
     if names.issuperset(KAFKA_COLUMNS):
         place = sf.concat_ws("@", sf.concat_ws("-", "topic", "partition"), "offset")
         ordered = events.withColumns({ORDINAL: sf.col("offset").cast("long"), POSITION: place})
+        if KAFKA_TIMESTAMP in names:
+            ordered = ordered.withColumn(TIMESTAMP_MS, sf.unix_millis(KAFKA_TIMESTAMP))
         return ordered.drop(*KAFKA_COLUMNS, *KAFKA_METADATA)
     if not _reads_files(events):
         return events  # neither Kafka nor files, or transformed: the order Spark reads in
@@ -268,6 +271,7 @@ def _write(
         bad_records=answer.bad_records,
         skipped=answer.skipped,
         files=(len(written.data_files), len(written.delete_files)),
+        source_ms=written.source_ms,
     )
 
 

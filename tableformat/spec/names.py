@@ -30,11 +30,19 @@ CARRIED = "icefold.carried"  # this summary repeats all that older ones held (co
 QUERY_ID = "icefold.query-id"
 BATCH_ID = "icefold.batch-id"
 SOURCE_OFFSETS = "icefold.source-offsets"
+SOURCE_MS = "icefold.source-ms"  # highest time, at the source, of a change up to here
 # + query id: the last batch of a query whose place in QUERY_ID another one has taken.
 OTHER_QUERY_BATCH = "icefold.committed-batch."
-WRITER_PREFIXES = ("flink.", "icefold.query-id", "icefold.batch-id", "icefold.source-offsets")
+WRITER_PREFIXES = (
+    "flink.",
+    "icefold.query-id",
+    "icefold.batch-id",
+    "icefold.source-offsets",
+    "icefold.source-ms",
+)
 
 # Table properties of our own.
+DEAD_LETTER_TABLE = "icefold.dead-letter-table"  # NAMESPACE.TABLE of bad records
 DV_PLACEMENT = "icefold.dv-placement"  # packed | per-file
 DV_PLACEMENT_DEFAULT = "packed"
 CHECK_PRIMARY_KEY = "icefold.sql.check-primary-key"  # true | false

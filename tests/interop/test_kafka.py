@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from urllib.request import urlopen
 
 import pyarrow as pa
 import pytest
@@ -14,6 +15,7 @@ import pytest
 import tableformat as tf
 from tableformat.spec.names import BATCH_ID, QUERY_ID
 from tests.support.change_events import envelope
+from tests.support.jvm_server import free_ports
 from tests.support.kafka import kafka
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
@@ -49,10 +51,10 @@ class Shell:
     def ok(self, *words):
         return self.finish(self.start(*words))
 
-    def finish(self, process):
+    def finish(self, process, lines=""):
         out, err = process.communicate(timeout=120)
         assert process.returncode == 0, err
-        assert err == ""
+        assert lines in err if lines else err == ""
         return json.loads(out)
 
     def state(self):
@@ -108,13 +110,17 @@ def test_topic_is_staged_once_whatever_happens_to_the_process(shell):
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
 
-    process = shell.start(topic, *follow)
+    (port,) = free_ports(1)
+    process = shell.start(topic, *follow, "--metrics-port", str(port))
     shell.broker.send(topic, [upsert(7, "again"), *deletion(9)])
     expected[7] = "again"
     expected.pop(9)
     wait_for(lambda: shell.state() == expected, process)
+    backlog = 'icefold_ingest_backlog_events{partition="%d",table="shop.orders",topic="orders"} 0.0'
+    wait_for(lambda: all(backlog % number in scrape(port) for number in range(3)), process)
+    assert 'icefold_ingest_dead_letters_total{table="shop.orders"} 0.0' in scrape(port)
     process.send_signal(signal.SIGTERM)
-    shell.finish(process)
+    shell.finish(process, "INFO shop.orders: ")
     assert shell.state() == expected
     numbers = [number for _, number in shell.batches()]
     assert numbers == list(range(len(numbers))), "a batch is missing or was written twice"
@@ -198,6 +204,11 @@ def test_flattened_tombstones_and_everything_that_is_refused(shell):
     assert answers["no address"].startswith("invalid-input: Kafka refuses a setting")
     assert answers["not to be set"].startswith("invalid-input: Spark refuses a Kafka setting")
     assert shell.state() == {1: "new", 3: "new"}
+
+
+def scrape(port):
+    with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        return answer.read().decode()
 
 
 def wait_for(condition, process, seconds=90):

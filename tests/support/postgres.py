@@ -16,7 +16,7 @@ import pytest
 from tests.support.guard import stop_with_this_process
 
 PASSWORD = "s3cret-of-the-test"
-_USER = "icefold"
+USER = "icefold"
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class PostgresServer:
     port: int
 
     def url(self, database: str = "postgres") -> str:
-        return f"postgresql+psycopg://{_USER}:{PASSWORD}@127.0.0.1:{self.port}/{database}"
+        return f"postgresql+psycopg://{USER}:{PASSWORD}@127.0.0.1:{self.port}/{database}"
 
 
 @functools.cache
@@ -47,7 +47,8 @@ def postgres_server() -> PostgresServer:
     data = str(folder / "data")
     server = PostgresServer(_free_port())
     options = f"-h 127.0.0.1 -p {server.port} -k {folder} -c fsync=off -c max_connections=100"
-    setup = [f"{binaries}/initdb", "-D", data, "-U", _USER, "-A", "scram-sha-256", "--no-sync"]
+    options += " -c wal_level=logical"
+    setup = [f"{binaries}/initdb", "-D", data, "-U", USER, "-A", "scram-sha-256", "--no-sync"]
     setup += ["--pwfile", str(secret), "-E", "UTF8", "--locale=C.UTF-8"]
     control = [f"{binaries}/pg_ctl", "-D", data]
     _run(as_user + setup, folder)

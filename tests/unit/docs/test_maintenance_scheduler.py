@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 import tableformat as tf
 from maintenance.cli.main import cli
+from maintenance.ingest_watch import IngestWatch
 from maintenance.metrics import SchedulerMetrics
 from maintenance.scheduler import Scheduler
 from maintenance.settings import settings_table
@@ -44,7 +45,7 @@ def test_python_example_runs_as_it_stands(tmp_path):
 def test_options_that_are_named_exist():
     options = set(re.findall(r"(--[a-z][a-z-]+)", TEXT))
     helps = [CliRunner().invoke(cli, [*words, "--help"]).output
-             for words in ([], ["maintain"], ["status"], ["report"])]  # fmt: skip
+             for words in ([], ["maintain"], ["status"], ["report"], ["ingest"])]  # fmt: skip
     assert options
     assert all(any(option in text for text in helps) for option in options)
 
@@ -53,7 +54,9 @@ def test_metrics_that_are_named_exist(tmp_path):
     catalog = tf.open_catalog("local", warehouse=str(tmp_path / "warehouse"))
     metrics = SchedulerMetrics(catalog.environment.runtime.clock)
     metrics.watch(Scheduler(catalog, ["none.*"]))
-    known = {sample for family in metrics.registry.collect() for sample in (family.name,)}
+    ingest = IngestWatch("a.b", catalog.environment.runtime.clock)
+    registries = (metrics.registry, ingest.registry)
+    known = {family.name for registry in registries for family in registry.collect()}
     named = set()
     for cell in re.findall(r"^\| (`icefold_.*?) \|", TEXT, re.MULTILINE):
         names = [name.partition("{")[0] for name in re.findall(r"`(.*?)`", cell)]

@@ -25,6 +25,10 @@ KAFKA = ("--kafka", "localhost:9092", "--topic", "orders", "--checkpoint", "c")
         ((*KAFKA, "--query-id", "x"), "--query-id is for plain files"),
         (("a.jsonl", "--checkpoint", "c"), "FILES is one folder of JSON-lines files"),
         ((".", "--checkpoint", "c", "--batch-events", "5"), "committed file by file"),
+        (("a.jsonl", "--metrics-port", "9"), "--metrics-port needs --follow"),
+        (("a.jsonl", "--in-any-order"), "--in-any-order needs --replay-dead-letters"),
+        (("a.jsonl", "--replay-dead-letters"), "--replay-dead-letters and FILES exclude"),
+        ((*KAFKA, "--replay-dead-letters"), "--replay-dead-letters and --kafka exclude"),
     ],
 )
 def test_options_that_miss_another_are_named(tmp_path, words, line):

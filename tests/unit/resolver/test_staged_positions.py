@@ -15,7 +15,8 @@ from tableformat.commit import request
 from tableformat.commit.changeset import Changeset, CommitKind, Validation
 from tableformat.commit.engine import commit
 from tableformat.commit.expiry_plan import ExpiryPolicy
-from tableformat.errors import NotFoundError, UnsupportedError
+from tableformat.commit.refs import fast_forward
+from tableformat.errors import CommitConflictError, NotFoundError, UnsupportedError
 from tests.support.staged_tables import StagedTable, keys
 
 
@@ -222,6 +223,49 @@ def test_picked_rows_keep_their_place_in_the_order(staged):
     resolve(staged.table)
     assert staged.published()[(4, "eu", "d")] == 1
     assert staged.published()[(5, "eu", "e")] == 0
+
+
+@pytest.mark.parametrize("rewritten", [False, True])
+def test_picked_rows_keep_their_place_beyond_the_limit(staged, rewritten):
+    staged.table.stage(deletes=keys(4))
+    staged.commit(data=staged.data_files((4, "eu", "d")))
+    pick(staged)
+    if rewritten:
+        rewrite(staged)
+    for _ in range(2):
+        resolve(staged.table, limit=1)
+        assert staged.published()[(4, "eu", "d")] == 1
+    assert resolve(staged.table).staged_snapshots == 0
+
+
+def test_newer_upsert_survives_a_staged_commit_that_is_repeated_later(staged):
+    data, deletes = staged.data_files((4, "eu", "d")), staged.equality_deletes(keys(4))
+    staged.commit(data=data, deletes=deletes)
+    staged.table.stage(upserts=staged.rows((4, "eu", "newer")))
+    resolve(staged.table, limit=1)
+    resolve(staged.table)
+    staged.commit(data=data, deletes=deletes)
+    resolve(staged.table)
+    assert staged.published()[(4, "eu", "newer")] == 1
+    assert staged.published()[(4, "eu", "d")] == 0
+
+
+def test_publish_planned_before_the_target_was_forwarded_gives_way(staged):
+    staged.table.stage(upserts=staged.rows((4, "eu", "d")))
+    staged.table.stage(upserts=staged.rows((5, "eu", "e")))
+    armed = staged.environment.runtime.fail_points.armed
+
+    def forward(name):
+        del armed[name]
+        other = staged.environment.catalog.load_table(staged.table.identifier)
+        fast_forward(staged.environment, other.identifier, "main", to="staging")
+
+    armed["resolve.after_match"] = forward
+    with pytest.raises(CommitConflictError, match="run resolve again"):
+        resolve(staged.table, limit=1)
+    resolve(staged.table)
+    rows = [(1, "eu", "a"), (2, "eu", "b"), (3, "eu", "c"), (4, "eu", "d"), (5, "eu", "e")]
+    assert staged.published() == Counter(rows)
 
 
 def test_picked_rows_that_the_target_deleted_stay_deleted(staged):

@@ -1,0 +1,299 @@
+"""The long form of the pipeline: a workload, kills, and every value compared at the end.
+
+Each `icefold ingest --follow` and the `icefold maintain` that publishes are processes of their own,
+killed with `kill -9` like Connect and the broker, and started again as a service manager does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+
+from tests.support.debezium import states
+from tests.support.guard import stop_with_this_process
+from tests.support.pipeline import ROOT, SHAPES, Pipeline, missing_pipeline, start_pipeline
+from tests.support.pipeline_readers import READERS
+from tests.support.pipeline_tables import (
+    ACCOUNT,
+    ACCOUNT_FULL,
+    LINE,
+    TOAST,
+    differences,
+    engine_rows,
+    source_rows,
+)
+from tests.support.pipeline_workload import Workload
+
+TABLES = {table.name: table for table in (ACCOUNT, ACCOUNT_FULL, LINE, TOAST)}
+TARGETS = (
+    *("db.account", "db.account_full", "bare.account", "bare.account_full"),
+    *("flat.account", "flat.account_full", "flat.line", "db.toast"),
+)
+INTERVAL_S, SAMPLE_S, PAUSE_MAX_S = 5.0, 5.0, 5.0
+WARM_S = 120.0  # a process still loads code and fills caches before
+GROWTH, SLACK_BYTES = 1.2, 64 << 20
+PROGRAM = "from maintenance.cli.main import main; main()"
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+@dataclass
+class Service:
+    """An icefold process that is started again whenever it has ended."""
+
+    name: str
+    words: Sequence[str]
+    folder: Path
+    process: subprocess.Popen[bytes] | None = None
+    started_s: float = 0.0
+    due_s: float = 0.0
+    ends: int = 0
+    samples: list[tuple[float, int]] = field(default_factory=list)  # age of the process, bytes
+
+    def keep_up(self) -> None:
+        """Start it if it is not running and its pause is over."""
+        if self.process is not None and self.process.poll() is not None:
+            self.ends += 1
+            self.process = None
+            self.due_s = time.monotonic() + 1.0
+        if self.process is None and time.monotonic() >= self.due_s:
+            with (self.folder / f"{self.name}.log").open("ab") as log:
+                self.process = subprocess.Popen(
+                    [sys.executable, "-c", PROGRAM, *self.words],
+                    stdout=log,
+                    stderr=log,
+                    stdin=subprocess.DEVNULL,
+                    cwd=self.folder,
+                    env=os.environ | {"PYTHONPATH": str(ROOT)},
+                    start_new_session=True,
+                )
+            self.started_s = time.monotonic()
+            group = f"-{self.process.pid}"
+            stop_with_this_process(["kill", "-9", "--", group], self.folder / "none")
+
+    def kill(self, pause_s: float = 0.0) -> None:
+        """`kill -9` of it and of the Java and Python that it started."""
+        if self.process is not None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+            self.process = None
+        self.due_s = time.monotonic() + pause_s
+
+    def stop(self) -> None:
+        """SIGTERM, as a service manager does."""
+        if self.process is not None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(timeout=60)
+            except subprocess.TimeoutExpired:
+                self.kill()
+            self.process = None
+
+    def sample(self) -> None:
+        """Note its memory: resident bytes of its process group."""
+        if self.process is not None:
+            age_s = time.monotonic() - self.started_s
+            self.samples.append((age_s, group_bytes(self.process.pid)))
+
+    def memory(self) -> tuple[int, int] | None:
+        """Middle memory of the younger and of the older samples of warm processes."""
+        warm = sorted(each for each in self.samples if each[0] >= WARM_S)
+        if len(warm) < 20:
+            return None
+        half = len(warm) // 2
+        sizes = [size for _, size in warm]
+        return int(median(sizes[:half])), int(median(sizes[half:]))
+
+
+def group_bytes(group: int) -> int:
+    """Resident memory of a process group."""
+    total = 0
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rsplit(")", 1)[1].split()
+        except OSError:
+            continue
+        if int(fields[2]) == group:
+            total += int(fields[21]) * PAGE_BYTES
+    return total
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="scripts/pipeline", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=60.0)
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--targets", default=",".join(TARGETS), help="shape.table,...")
+    parser.add_argument("--pause-s", type=float, default=0.2, help="between two transactions")
+    given = parser.parse_args()
+    missing = missing_pipeline()
+    if missing is not None:
+        print(f"scripts/pipeline: {missing}", file=sys.stderr)
+        return 1
+    pipeline = start_pipeline("long")
+    try:
+        return Run(pipeline, given).run()
+    finally:
+        pipeline.close()
+
+
+class Run:
+    def __init__(self, pipeline: Pipeline, given: argparse.Namespace) -> None:
+        self._pipeline = pipeline
+        self._given = given
+        self._random = random.Random(given.seed)
+        self._targets = [tuple(name.split(".")) for name in given.targets.split(",")]
+        self._kills: Counter[str] = Counter()
+        for shape, table in self._targets:
+            pipeline.create_table(shape, TABLES[table])
+        follow = ["--follow", "--interval-s", str(INTERVAL_S)]
+        self._ingests = [
+            Service(f"ingest-{shape}.{table}", [*self._words(shape, table), *follow], self._folder)
+            for shape, table in self._targets
+        ]
+        words = ["--warehouse", pipeline.warehouse, "maintain", *given.targets.split(",")]
+        self._maintain = Service(
+            "maintain", [*words, "--every", f"{INTERVAL_S:.0f}s"], self._folder
+        )
+
+    @property
+    def _folder(self) -> Path:
+        return self._pipeline.folder
+
+    @property
+    def _services(self) -> list[Service]:
+        return [*self._ingests, self._maintain]
+
+    def _words(self, shape: str, table: str) -> list[str]:
+        return self._pipeline.ingest_words(SHAPES[shape], TABLES[table])
+
+    def run(self) -> int:
+        pipeline, given = self._pipeline, self._given
+        with pipeline.connection() as connection:
+            workload = Workload(connection, given.seed)
+            workload.seed_rows(500)
+            pipeline.connect.start()
+            self._work(workload)
+            for service in self._services:
+                service.stop()
+            self._revive()
+            pipeline.await_arrival()
+        return self._report(workload, self._compare())
+
+    def _work(self, workload: Workload) -> None:
+        start, length = time.monotonic(), self._given.minutes * 60
+        kills = sorted(self._random.uniform(0.1, 0.95) * length for _ in range(self._given.kills))
+        sampled_s = 0.0
+        while (now := time.monotonic() - start) < length:
+            for service in self._services:
+                service.keep_up()
+            self._revive()
+            if kills and now >= kills[0]:
+                kills.pop(0)
+                self._kill()
+            if now - sampled_s >= SAMPLE_S:
+                sampled_s = now
+                for service in self._services:
+                    service.sample()
+            workload.transaction()
+            time.sleep(self._given.pause_s)
+
+    def _kill(self) -> None:
+        """The one that was killed least."""
+        actors = ["writer", "resolver", "connect", "broker"]
+        self._random.shuffle(actors)
+        actor = min(actors, key=lambda each: self._kills[each])
+        self._kills[actor] += 1
+        pause_s = self._random.uniform(0, PAUSE_MAX_S)
+        if actor == "writer":
+            self._random.choice(self._ingests).kill(pause_s)
+        elif actor == "resolver":
+            self._maintain.kill(pause_s)
+        else:
+            server = self._pipeline.connect if actor == "connect" else self._pipeline.broker
+            server.kill()
+            time.sleep(pause_s)
+            server.start()
+        print(f"killed the {actor}", flush=True)
+
+    def _revive(self) -> None:
+        """Start Connect again where it or one of its tasks has given up."""
+        connect = self._pipeline.connect
+        try:
+            gone = connect.process is None or connect.process.poll() is not None
+            for shape in SHAPES if not gone else ():
+                states(self._pipeline.connect_port, shape)
+        except RuntimeError as error:
+            print(f"Connect gave up: {str(error)[:200]}", flush=True)
+            gone = True
+        if gone:
+            connect.kill()
+            connect.start()
+
+    def _compare(self) -> dict[str, dict[str, list[str]]]:
+        """Stage and publish the rest, then compare in every reader."""
+        pipeline = self._pipeline
+        problems: dict[str, dict[str, list[str]]] = {}
+        with pipeline.connection() as connection:
+            for shape, name in self._targets:
+                table = TABLES[name]
+                rest = pipeline.icefold(*self._words(shape, name))
+                done = pipeline.icefold(
+                    "--warehouse", pipeline.warehouse, "resolve", f"{shape}.{name}"
+                )
+                if rest.status or done.status:
+                    problems[f"{shape}.{name}"] = {"(command)": [rest.err + done.err]}
+                    continue
+                expected = source_rows(connection, name, table.columns)
+                assert expected, f"{name} is empty: there is nothing to compare"
+                loaded = pipeline.catalog.load_table(f"{shape}.{name}")
+                for reader, read in READERS.items():
+                    found = read(loaded, [each.name for each in table.columns])
+                    differing = differences(
+                        expected, engine_rows(found, table.columns), table.columns, table.key
+                    )
+                    if differing:
+                        problems[f"{shape}.{name} in {reader}"] = differing
+                print(f"{shape}.{name}: {len(expected):,} rows compared", flush=True)
+        return problems
+
+    def _report(self, workload: Workload, problems: dict[str, dict[str, list[str]]]) -> int:
+        grown = False
+        for service in self._services:
+            memory = service.memory()
+            if memory is None:
+                print(f"{service.name}: too short for memory, ended {service.ends} times by itself")
+                continue
+            young, old = memory
+            grows = old > young * GROWTH + SLACK_BYTES
+            grown |= grows
+            print(
+                f"{service.name}: memory {young >> 20} MiB, later {old >> 20} MiB"
+                f"{', GROWS' if grows else ''}; ended {service.ends} times by itself"
+            )
+        kills = ", ".join(f"{count} {actor}" for actor, count in sorted(self._kills.items()))
+        print(f"{workload.transactions:,} transactions, {workload.changes:,} statements")
+        print(f"kills: {kills or 'none'}")
+        for where, columns in problems.items():
+            for column, texts in columns.items():
+                print(f"DIFFERENT {where}, {column}: {len(texts):,} rows, first {texts[0]}")
+        print(f"{len(problems)} differences" if problems else "zero differences")
+        if problems or grown:
+            for service in self._services:
+                log = self._folder / f"{service.name}.log"
+                if log.exists():
+                    print(f"--- {log.name}\n{log.read_text(errors='replace')[-1500:]}")
+        return int(bool(problems) or grown)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,112 @@
+"""Kafka Connect (standalone) with Debezium's PostgreSQL connector, fetched by Maven."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+from tableformat.spark.java import find_java
+from tests.support.jvm_server import JvmServer, free_ports, server_folder
+from tests.support.kafka import BROKER
+from tests.support.maven import fetch_jars
+
+DEBEZIUM = "3.3.1.Final"
+CACHE = Path(__file__).resolve().parents[2] / ".cache" / f"debezium-{DEBEZIUM}"
+WORKER_JARS, PLUGINS = CACHE / "connect", CACHE / "plugins"
+WORKER = (f"org.apache.kafka:connect-runtime:{BROKER}", "org.slf4j:slf4j-simple:1.7.36")
+PLUGIN = (
+    f"io.debezium:debezium-connector-postgres:{DEBEZIUM}",
+    f"io.debezium:debezium-core:{DEBEZIUM}",
+)
+SETTINGS = """\
+bootstrap.servers={servers}
+listeners=http://127.0.0.1:{port}
+key.converter=org.apache.kafka.connect.json.JsonConverter
+value.converter=org.apache.kafka.connect.json.JsonConverter
+offset.storage.file.filename={folder}/offsets
+offset.flush.interval.ms=500
+plugin.path={plugins}
+plugin.discovery=service_load
+"""
+CONNECTOR = {
+    "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
+    "plugin.name": "pgoutput",
+    "publication.autocreate.mode": "disabled",
+    "tasks.max": "1",
+    "skipped.operations": "none",  # by default Debezium does not tell of TRUNCATE
+    "heartbeat.interval.ms": "500",
+    "topic.creation.default.replication.factor": "1",
+    "topic.creation.default.partitions": "1",
+    "errors.retry.timeout": "-1",
+    "retriable.restart.connector.wait.ms": "1000",
+}
+
+
+@dataclass(frozen=True)
+class Database:
+    """Where the connectors read."""
+
+    port: int
+    user: str
+    password: str
+    name: str
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """Of a connector."""
+        return {
+            "database.hostname": "127.0.0.1",
+            "database.port": str(self.port),
+            "database.user": self.user,
+            "database.password": self.password,
+            "database.dbname": self.name,
+        }
+
+
+def missing_debezium() -> str | None:
+    """What is missing for Connect; fetches the jars."""
+    missing = fetch_jars(WORKER_JARS, WORKER, transitive=True)
+    return missing or fetch_jars(PLUGINS / "debezium", PLUGIN, transitive=True)
+
+
+def new_connect(servers: str, connectors: Sequence[Mapping[str, str]]) -> tuple[JvmServer, int]:
+    """A standalone worker with connectors, not started, and the port of its REST interface."""
+    java = find_java()
+    assert java is not None
+    folder = server_folder("connect")
+    (port,) = free_ports(1)
+    worker = folder / "connect.properties"
+    worker.write_text(
+        SETTINGS.format(servers=servers, port=port, folder=folder, plugins=PLUGINS.absolute())
+    )
+    files = [worker]
+    for connector in connectors:
+        files.append(folder / f"{connector['name']}.properties")
+        files[-1].write_text("".join(f"{key}={text}\n" for key, text in connector.items()))
+    command = [java, "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+    command += ["-cp", f"{WORKER_JARS}/*", "org.apache.kafka.connect.cli.ConnectStandalone"]
+    names = [connector["name"] for connector in connectors]
+    server = JvmServer("Connect", folder, [*command, *files], lambda: _run(port, names))
+    return server, port
+
+
+def states(port: int, name: str) -> list[str]:
+    """States of a connector and its tasks; empty while nobody answers."""
+    try:
+        with urlopen(f"http://127.0.0.1:{port}/connectors/{name}/status", timeout=5) as answer:
+            status: dict[str, Any] = json.load(answer)
+    except (OSError, ValueError, http.client.HTTPException):
+        return []
+    for task in status["tasks"]:
+        if task["state"] == "FAILED":
+            raise RuntimeError(f"connector {name} failed: {task.get('trace', '')[:3000]}")
+    return [status["connector"]["state"], *(task["state"] for task in status["tasks"])]
+
+
+def _run(port: int, names: Sequence[str]) -> bool:
+    return all(states(port, name) == ["RUNNING", "RUNNING"] for name in names)

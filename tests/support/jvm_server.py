@@ -1,0 +1,89 @@
+"""A Java server on loopback that can be killed and started again; it ends with the test run."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.support.guard import stop_with_this_process
+
+START_S = 90
+
+
+@dataclass
+class JvmServer:
+    """One server with a folder of its own.
+
+    Attributes:
+        name: For people.
+        folder: Its working folder, with its log; removed with the process of the tests.
+        command: How it is started.
+        is_ready: Whether it answers.
+    """
+
+    name: str
+    folder: Path
+    command: Sequence[str | Path]
+    is_ready: Callable[[], bool]
+    process: subprocess.Popen[bytes] | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        pid = self.folder / "pid"
+        stop_with_this_process(["sh", "-c", f'kill -9 "$(cat {pid})"'], self.folder)
+
+    def start(self) -> None:
+        """Start it, and wait until it answers."""
+        self.launch()
+        deadline = time.monotonic() + START_S
+        while not self.is_ready():
+            assert self.process is not None
+            if self.process.poll() is not None:
+                raise RuntimeError(f"{self.name} ended: {self.log()[-2000:]}")
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"{self.name} did not start: {self.log()[-2000:]}")
+            time.sleep(0.1)
+
+    def launch(self) -> None:
+        """Start it, without waiting."""
+        with (self.folder / "log").open("ab") as log:
+            self.process = subprocess.Popen(
+                self.command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, cwd=self.folder
+            )
+        (self.folder / "pid").write_text(str(self.process.pid))
+
+    def kill(self) -> None:
+        """`kill -9`."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            (self.folder / "pid").unlink()
+            self.process = None
+
+    def log(self) -> str:
+        """What it has said."""
+        return (self.folder / "log").read_text(errors="replace")
+
+
+def server_folder(name: str) -> Path:
+    """A fresh folder for a server."""
+    return Path(tempfile.mkdtemp(prefix=f"icefold-{name}-"))
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports nobody listens on."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports: list[int] = [one.getsockname()[1] for one in sockets]
+    for one in sockets:
+        one.close()
+    return ports
+
+
+def listens(port: int) -> bool:
+    """Whether somebody does."""
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
