@@ -19,8 +19,6 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
-from pyiceberg.table.snapshots import Snapshot
-
 from resolver.convert import Conversion, convert
 from resolver.cycle_figures import cycle_figures, freshness_ms
 from resolver.cycle_input import OrderedFile, read_cycle_input, staged_files
@@ -34,9 +32,9 @@ from resolver.staging import (
     LostCursorError,
     StagedSnapshot,
     load_staged,
+    oldest_of,
     plan_backlog,
     skipped_snapshots,
-    split_at_limit,
 )
 from resolver.staging_state import load_staging_state
 from resolver.target import LiveFiles, live_files
@@ -54,14 +52,6 @@ from tableformat.errors import (
 )
 
 logger = logging.getLogger("icefold.resolver")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Plan:
-    """What a cycle resolves; `later` are staged snapshots beyond the limit."""
-
-    staged: tuple[StagedSnapshot, ...] = ()
-    later: tuple[Snapshot, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,13 +98,13 @@ class Cycle:
         with self._phases.timed("plan"):
             state = self._environment.catalog.load_table(self._identifier)
             live = live_files(self._environment, state.head(self._options.target))
-            plan = self._plan(state, live)
-        if plan is None:
+            staged = self._plan(state, live)
+        if staged is None:
             with self._phases.timed("trim"):
                 trimmed = self._trim_idle(state)
             return self._report_idle(state, trimmed=trimmed)
         with self._phases.timed("read"):
-            work = self._read(state, live, plan)
+            work = self._read(state, live, staged)
         published = self._publish_until_landed(state, live, work)
         with self._phases.timed("apply"):
             self._advance_index(published, work)
@@ -122,11 +112,11 @@ class Cycle:
             trimmed = self._trim(published.result, work)
         return self._report(work, published, trimmed=trimmed)
 
-    def _plan(self, state: TableState, live: LiveFiles) -> _Plan | None:
+    def _plan(self, state: TableState, live: LiveFiles) -> list[StagedSnapshot] | None:
         """The staged snapshots to resolve; None when nothing waits. Empty in place."""
         options = self._options
         if options.is_in_place:
-            return _Plan() if live.equality_deletes else None
+            return [] if live.equality_deletes else None
         self._check_skipped(state)
         try:
             snapshots = plan_backlog(
@@ -140,11 +130,8 @@ class Cycle:
                 raise
             return self._plan_from_state(state)
         self._environment.runtime.fail_point("resolve.after_plan")
-        covered, later = split_at_limit(snapshots, options.limit)
-        if not covered:
-            return None
-        staged = load_staged(self._environment, state, covered)
-        return _Plan(staged=tuple(staged), later=tuple(later))
+        covered = oldest_of(snapshots, options.limit)
+        return load_staged(self._environment, state, covered) if covered else None
 
     def _check_skipped(self, state: TableState) -> None:
         options = self._options
@@ -166,7 +153,7 @@ class Cycle:
                 action="check them; to go on say so: --yes, or skip_unpublished=True",
             )
 
-    def _plan_from_state(self, state: TableState) -> _Plan | None:
+    def _plan_from_state(self, state: TableState) -> list[StagedSnapshot] | None:
         options = self._options
         staged = load_staging_state(
             self._environment,
@@ -175,10 +162,9 @@ class Cycle:
             target=options.target,
             staged_after=options.staged_after,
         )
-        return _Plan(staged=tuple(staged)) if staged else None
+        return staged or None
 
-    def _read(self, state: TableState, live: LiveFiles, plan: _Plan) -> Work:
-        staged = plan.staged
+    def _read(self, state: TableState, live: LiveFiles, staged: list[StagedSnapshot]) -> Work:
         converted = live.equality_deletes if self._options.is_in_place else ()
         runner = self._engine.choose(
             state.metadata,
@@ -203,7 +189,6 @@ class Cycle:
         self._environment.runtime.fail_point("resolve.after_read")
         return Work(
             covered=tuple({each.snapshot.snapshot_id: each.snapshot for each in staged}.values()),
-            later=plan.later,
             batch=batch,
             numbered=number_keys(batch),
             converted=converted,

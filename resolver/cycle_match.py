@@ -36,7 +36,7 @@ from resolver.staged_on_target import (
     without_later_rows,
     without_staged_rows,
 )
-from resolver.staging import ancestors, cursor_of, head_id
+from resolver.staging import ancestors, cursor_of, head_id, staged_above
 from resolver.target import LiveFiles, live_files
 from resolver.versions import compares_versions, guarded_dead_rows
 from tableformat.catalog.base import Identifier, TableState
@@ -53,7 +53,6 @@ class Work:
     """What the cycle resolves; read once, whatever happens on the target."""
 
     covered: tuple[Snapshot, ...]
-    later: tuple[Snapshot, ...]  # staged snapshots beyond the limit
     batch: CycleInput
     numbered: NumberedKeys
     converted: tuple[ManifestEntry, ...]  # in place: the equality deletes that go
@@ -157,9 +156,17 @@ class Matcher:
         )
 
     def _later(self, state: TableState, work: Work) -> dict[str, DataFile]:
-        return rows_of_later_snapshots(
-            self.environment, state, target=self.options.target, later=work.later
+        """Files of staged snapshots beyond the limit, or staged since the plan, on the target."""
+        options = self.options
+        if not work.covered:
+            return {}
+        later = staged_above(
+            state,
+            staging=options.staging,
+            target=options.target,
+            snapshot_id=work.covered[-1].snapshot_id,
         )
+        return rows_of_later_snapshots(self.environment, state, target=options.target, later=later)
 
     def _staged_on_target(self, state: TableState, live: LiveFiles, work: Work) -> StagedOnTarget:
         return staged_on_target(

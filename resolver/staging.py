@@ -149,6 +149,20 @@ def plan_backlog(
     raise _lost_cursor(state, staging, target, history.cursor, last)
 
 
+def staged_above(
+    state: TableState, *, staging: str, target: str, snapshot_id: int
+) -> list[Snapshot]:
+    """The staged snapshots after one of them, oldest first; none if staging was replaced. Pure."""
+    history = _TargetHistory.of(state, target, staging)
+    above: list[Snapshot] = []
+    for snapshot in _walk_staging(state.metadata, head_id(state, staging), history):
+        if snapshot.snapshot_id == snapshot_id:
+            return above[::-1]
+        if not history.was_target(snapshot):
+            above.append(snapshot)
+    return []
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SkippedSnapshots:
     """Staged snapshots that an operator's `--from-snapshot` takes as published without proof.
@@ -312,7 +326,7 @@ class _TargetHistory:
 
 
 def _walk_staging(
-    metadata: TableMetadata, head_id: int, history: _TargetHistory
+    metadata: TableMetadata, head_id: int | None, history: _TargetHistory
 ) -> Iterator[Snapshot]:
     """Staging's history, newest first.
 
@@ -321,7 +335,7 @@ def _walk_staging(
     """
     by_id = {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
     seen: set[int] = set()
-    current: int | None = head_id
+    current = head_id
     while current is not None and current in by_id and current not in seen:
         seen.add(current)
         snapshot = by_id[current]
@@ -336,19 +350,17 @@ def committed_to(snapshot: Snapshot) -> str | None:
     return None if snapshot.summary is None else snapshot.summary.get(COMMITTED_TO)
 
 
-def split_at_limit(
-    backlog: Sequence[Snapshot], limit: int | None
-) -> tuple[Sequence[Snapshot], Sequence[Snapshot]]:
-    """The snapshots to publish next, and those that wait on.
+def oldest_of(backlog: Sequence[Snapshot], limit: int | None) -> Sequence[Snapshot]:
+    """The snapshots to publish next.
 
     Raises:
         InvalidInputError: A limit that is not positive.
     """
     if limit is None:
-        return backlog, ()
+        return backlog
     if limit < 1:
         raise InvalidInputError("the limit of staged snapshots must be positive", limit=limit)
-    return backlog[:limit], backlog[limit:]
+    return backlog[:limit]
 
 
 def head_id(state: TableState, branch: str) -> int | None:
