@@ -106,27 +106,29 @@ class Matcher:
             work = replace(work, batch=batch, numbered=number_keys(batch))
         later = self._later(state, work)
 
-        def look_up(keys: EncodedKeys) -> tuple[Matches, str]:
-            found, how = self._look_up(state, live, keys)
-            found = without_staged_rows(found, batch)
-            kept = without_later_rows(
+        def others(found: Matches) -> Matches:
+            return without_later_rows(
                 self.environment, state, live=live, later=later, matches=found
             )
-            return kept, how
 
-        matches, how = look_up(work.numbered.lookup)
+        found, how = self._look_up(state, live, work.numbered.lookup)
+        found = without_staged_rows(found, batch)
+        matches = others(found)
         with self.phases.timed("match"):
             judged = judge_moved_rows(
                 self.environment,
                 state,
                 live=live,
                 batch=batch,
-                left=left,
+                known=known,
+                target=options.target,
                 numbered=work.numbered,
                 matches=matches,
                 judged=self._judge(state, live, work, matches),
             )
-            resolution = resolve_batch(batch, matches, judged)
+            resolution = replace(
+                resolve_batch(batch, matches, judged), is_whole=len(matches) == len(found)
+            )
             resolution.dead.drop(left)
             add_joined_positions(
                 self.environment,
@@ -145,8 +147,10 @@ class Matcher:
                 target=options.target,
                 live=live,
                 batch=batch,
-                left=left,
-                look_up=lambda keys: look_up(keys)[0],
+                moved=known.moved,
+                look_up=lambda keys: others(
+                    without_staged_rows(self._look_up(state, live, keys)[0], batch)
+                ),
                 dead=resolution.dead,
             )
             self._fold_position_deletes(state, live, live.position_deletes, resolution.dead)

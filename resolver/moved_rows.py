@@ -72,7 +72,7 @@ def add_target_positions(
     target: str,
     live: LiveFiles,
     batch: CycleInput,
-    left: Mapping[str, DataFile],
+    moved: Mapping[str, DataFile],
     look_up: Callable[[EncodedKeys], Matches],
     dead: DeadPositions,
 ) -> None:
@@ -86,8 +86,8 @@ def add_target_positions(
         target: The branch they are published to.
         live: The live files of the target.
         batch: The cycle's input.
-        left: Staged data files of the batch that were on the target and have left it, as they were
-            there; deletes in them are looked for, too.
+        moved: Staged data files of the batch that were on the target and have left it, as they were
+            there, or that it has with a deletion vector; deletes in them are looked for, too.
         look_up: The index at the head of the target.
         dead: Grows.
 
@@ -96,10 +96,10 @@ def add_target_positions(
         NotFoundError: An old file is gone, so its rows cannot be found again.
         UnsupportedError: What row ids a file had on the target is no longer known.
     """
-    lost = list(_split(environment, batch, live, left, dead))
+    lost = list(_split(environment, batch, live, moved, dead))
     if not lost:
         return
-    files = _files_of(environment, state, lost, live, staging=staging, target=target) | dict(left)
+    files = _files_of(environment, state, lost, live, staging=staging, target=target) | dict(moved)
     lost = [each for each in lost if each.path in files]
     free = [_free_row_id(state, each.staged.snapshot, staging, target) for each in lost]
     rows = _read_rows(environment, state, lost, files, free)
@@ -133,7 +133,7 @@ def _split(
     environment: Environment,
     batch: CycleInput,
     live: LiveFiles,
-    left: Mapping[str, DataFile],
+    moved: Mapping[str, DataFile],
     dead: DeadPositions,
 ) -> Iterator[StagedPositions]:
     """Add what dies where it is; give what has to be looked for."""
@@ -151,9 +151,11 @@ def _split(
             yield StagedPositions(path=each.path, positions=lost, staged=each.staged)
     order_of = {e.file.file_path: e.order or e.again[0] for e in batch.files}
     by_order = {each.order: each for each in batch.staged}
-    for path in left:
-        positions = batch.positions.by_path.get(path)
-        if positions is not None:
+    for path in moved:
+        positions = batch.positions.by_path.get(path, BitMap64())
+        if path in live.data:
+            positions = positions & _read_vector(environment, live.dvs.get(path))
+        if positions:
             staged = by_order[order_of[path]]
             yield StagedPositions(path=path, positions=positions, staged=staged)
 

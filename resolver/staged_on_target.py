@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 
 import numpy as np
-from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table.snapshots import Operation, Snapshot
 
 from resolver.cycle_figures import STAGED_COMMITS
 from resolver.cycle_input import CycleInput
@@ -40,6 +40,7 @@ from tableformat.spec.data_file import DataFile
 from tableformat.spec.names import CARRIED, COMMITTED_TO, ROW_ID_FIELD_ID
 
 NO_ROW = -1
+NEWEST = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,11 +50,18 @@ class StagedOnTarget:
     Attributes:
         left: Those that are not live there any more, by path, as they were there: with the row ids
             that they had.
+        thinned: Those that are live with a deletion vector: an UPDATE may have moved rows.
         published: Paths of those, live or not, that a publish brought.
     """
 
     left: Mapping[str, DataFile]
+    thinned: Mapping[str, DataFile]
     published: frozenset[str]
+
+    @property
+    def moved(self) -> dict[str, DataFile]:
+        """Those whose rows may be in other files of the target."""
+        return {**self.thinned, **self.left}
 
     def placed(self, environment: Environment, state: TableState, batch: CycleInput) -> CycleInput:
         """The batch, with files that were published before in the place of the target's."""
@@ -143,11 +151,11 @@ def without_later_rows(
     if not later or not len(matches):
         return matches
     kept = _without_files(matches, later.keys())
-    gone = [file for path, file in later.items() if path not in live.data]
-    if not gone or not len(kept):
+    moved = [f for path, f in later.items() if path not in live.data or path in live.dvs]
+    if not moved or not len(kept):
         return kept
     reader = ColumnReader(environment, state.metadata, (ROW_ID_FIELD_ID,))
-    [row_id] = reader.flat(reader.read_files(gone))
+    [row_id] = reader.flat(reader.read_files(moved))
     own = row_id.drop_null().to_numpy()
     return _only(kept, ~np.isin(row_ids_of(environment, state, live, kept), own))
 
@@ -182,7 +190,10 @@ def staged_on_target(
             if path in wanted and path not in left:
                 left[path] = entry.data_file
                 published |= {path} if _is_publish(snapshot) else set()
-    return StagedOnTarget(left=left, published=frozenset(published))
+    thinned = {
+        path: live.data[path].data_file for path in staged_at if path in live.data.keys() & live.dvs
+    }
+    return StagedOnTarget(left=left, thinned=thinned, published=frozenset(published))
 
 
 def _is_publish(snapshot: Snapshot | None) -> bool:
@@ -228,19 +239,21 @@ def judge_moved_rows(
     *,
     live: LiveFiles,
     batch: CycleInput,
-    left: Mapping[str, DataFile],
+    known: StagedOnTarget,
+    target: str,
     numbered: NumberedKeys,
     matches: Matches,
     judged: DeadRows,
 ) -> DeadRows:
-    """Let rows of the target that are staged rows of `left` die as these do.
+    """Let rows of the target that are staged rows which have moved die as these do.
 
     Args:
         environment: Where row ids are read.
         state: The table version.
         live: The live files of the target.
         batch: The cycle's input.
-        left: See `StagedOnTarget`.
+        known: The staged files that the target has, or had.
+        target: The branch.
         numbered: The batch's keys.
         matches: Rows of the target with a deleted key.
         judged: Which rows die if all matches are older than the batch.
@@ -249,37 +262,53 @@ def judge_moved_rows(
         UnsupportedError: A staged row lives, and which row of the target it is cannot be told: a
             rewrite did not keep row ids.
     """
-    if not left or not len(matches):
+    if not known.moved or not len(matches):
         return judged
-    row, row_id = _staged_rows(environment, state, batch, left)
+    row, row_id = _staged_rows(environment, state, batch, known.moved)
     found_id = row_ids_of(environment, state, live, matches)
     at = _find(row_id, found_id)
     is_staged = at != NO_ROW
     dead = judged.matches.copy()
     dead[is_staged] = judged.staged[row[at[is_staged]]]
-    unseen = ~np.isin(np.arange(len(row)), at) & ~judged.staged[row]
+    has_left = np.array([e.file.file_path in known.left for e in batch.files])[batch.rows.file[row]]
+    unseen = has_left & ~np.isin(np.arange(len(row)), at) & ~judged.staged[row]
     number = numbered.lookup_number[matches.key_ordinal]
-    unsure = dead & ~is_staged & (found_id >= row_id.min(initial=np.iinfo(np.int64).max))
+    unsure = dead & ~is_staged & (found_id >= row_id[has_left].min(initial=NEWEST))
     unsure &= np.isin(number, numbered.row_number[row[unseen]])
+    if unsure.any():
+        unsure &= ~_is_new(state, target, found_id)
     if unsure.any():
         raise UnsupportedError(
             "staged rows are on the target already, in a file that was rewritten without their "
             "row ids: which rows they are cannot be told",
             table=state.name,
-            location=min(left),
+            location=min(known.left),
             rows=int(np.count_nonzero(unsure)),
             action="roll the target back to before that rewrite, resolve, and rewrite again",
         )
     return DeadRows(matches=dead, staged=judged.staged, outdated=judged.outdated)
 
 
+def _is_new(state: TableState, target: str, row_id: Int64s) -> Bools:
+    """Which rows got their ids from a commit that keeps those of others: icefold's, appends."""
+    head = state.head(target)
+    chain = walk_back(snapshots_by_id(state.metadata), None if head is None else head.snapshot_id)
+    new = np.zeros(len(row_id), dtype=np.bool_)
+    for each in chain:
+        appends = each.summary is not None and each.summary.operation == Operation.APPEND
+        if appends or _summary(each).get(COMMITTED_TO) == target:
+            first = each.first_row_id or 0
+            new |= (row_id >= first) & (row_id < first + (each.added_rows or 0))
+    return new
+
+
 def _staged_rows(
-    environment: Environment, state: TableState, batch: CycleInput, left: Mapping[str, DataFile]
+    environment: Environment, state: TableState, batch: CycleInput, moved: Mapping[str, DataFile]
 ) -> tuple[Int64s, Int64s]:
-    """The batch's rows in files of `left`, as ordinals of its rows, and their ids on the target."""
-    ordinals = [i for i, each in enumerate(batch.files) if each.file.file_path in left]
+    """The batch's rows in files of `moved`, as ordinals of its rows, and their target row ids."""
+    ordinals = [i for i, each in enumerate(batch.files) if each.file.file_path in moved]
     reader = ColumnReader(environment, state.metadata, (ROW_ID_FIELD_ID,))
-    rows = reader.read_files([left[batch.files[i].file.file_path] for i in ordinals])
+    rows = reader.read_files([moved[batch.files[i].file.file_path] for i in ordinals])
     [row_id] = reader.flat(rows)
     own = [np.flatnonzero(batch.rows.file == ordinal) for ordinal in ordinals]
     return np.concatenate(own), row_id.fill_null(NO_ROW_ID).to_numpy()
