@@ -79,7 +79,6 @@ class Staged:
     adds: dict[str, tuple[Row, ...]]
     keys: frozenset[int]
     dead: tuple[LiveRow, ...]
-    next_row_id: int
 
 
 @dataclass
@@ -180,6 +179,13 @@ class History:
             was |= {e.path for e in self.foreign.live(each, metadata) if e.is_data}
             self.versions[each] = Version(frozenset(rows), published, was)
 
+    def note_conversion(self, branch: str) -> None:
+        """A cycle may have converted the target's own equality deletes in place, before the rest."""
+        head = self.head(branch)
+        if head not in self.versions:
+            chain = chain_of(self.foreign.load(), head)
+            self.note(branch, next(self.versions[e].rows for e in chain if e in self.versions))
+
     def note_staged(self, branch: str, rows: Sequence[Row], keys: Iterable[int], dead=()) -> None:
         """The head of a staging branch was just staged."""
         metadata = self.foreign.load()
@@ -197,7 +203,6 @@ class History:
             adds={path: tuple(added) for path, added in adds.items()},
             keys=frozenset(keys),
             dead=tuple(dead),
-            next_row_id=snapshot["first-row-id"] + snapshot["added-rows"],
         )
         self.staged[branch].append(change)
         parent = snapshot.get("parent-snapshot-id")
@@ -206,44 +211,48 @@ class History:
         left = {r for r in before.rows if r[0] not in change.keys and r not in gone}
         self.note(branch, left | set(rows), before.published | {change.snapshot_id})
 
-    def expected(self, staging: str, batch: Sequence[Staged]) -> Expected:
-        """The target's rows once `batch` is published."""
+    def expected(self, staging: str, batch: Sequence[Staged], *, state: bool = False) -> Expected:
+        """The target's rows once `batch` is published; `state`: from the staging head's state."""
         target = TARGETS[staging]
         version = self.version(target)
         at_target = {row.values: row for row in self.foreign.rows(target)}
-        done = {
-            path
-            for each in self.staged[staging]
-            if each.snapshot_id in version.published
-            for path in each.adds
-        }
-        place: dict[object, int] = {}
+        published = (e for e in self.staged[staging] if e.snapshot_id in version.published)
+        place: dict[str, int] = {path: 0 for each in published for path in each.adds}
         for order, each in enumerate(batch, 1):
             for path in each.adds:
-                place.setdefault(path, 0 if path in done else order)
-        alive = {row: self._place(row, place) for row in at_target}
+                place.setdefault(path, order)
+        alive = {row: place.get(self.file_of(row), 0) for row in at_target}
         unsure: set[Row] = set()
-        added: set[str] = set()
         for order, each in enumerate(batch, 1):
             for row in [r for r, o in alive.items() if r[0] in each.keys and o < order]:
-                del alive[row]
+                if self.file_of(row) not in each.adds:
+                    del alive[row]
+            head = self.head(staging) if state else each.snapshot_id
+            free = self.free_row_id(staging, head)
             for dead in each.dead:
-                self._kill(alive, unsure, at_target, each, order, dead, added)
+                self._kill(alive, unsure, at_target, free, order, dead)
             for path, rows in each.adds.items():
-                if path in version.was or path in added:
-                    continue
-                if path in done:
-                    unsure.update(rows)
-                    continue
-                added.add(path)
-                alive.update(dict.fromkeys(rows, order))
+                if path not in version.was and place[path] == order:
+                    alive.update(dict.fromkeys(rows, order))
         return Expected(set(alive) - unsure, unsure)
 
-    def _place(self, row: Row, place: dict[object, int]) -> int:
+    def file_of(self, row: Row) -> str | None:
+        """The staged file that brought it."""
         origin = self.origin.get(row)
-        return place.get(origin[0], 0) if isinstance(origin, tuple) else 0
+        return str(origin[0]) if isinstance(origin, tuple) else None
 
-    def _kill(self, alive, unsure, at_target, each: Staged, order: int, dead: LiveRow, added):
+    def free_row_id(self, staging: str, snapshot_id: int) -> int:
+        """The first row id that nobody had when staging left the target."""
+        metadata = self.foreign.load()
+        staged = {each.snapshot_id for each in self.staged[staging]}
+        staged -= set(chain_of(metadata, head_of(metadata, TARGETS[staging])))
+        for each in chain_of(metadata, snapshot_id):
+            if each not in staged:
+                snapshot = snapshots_of(metadata)[each]
+                return int(snapshot["first-row-id"] + snapshot["added-rows"])
+        return 0
+
+    def _kill(self, alive, unsure, at_target, free: int, order: int, dead: LiveRow) -> None:
         """The row that a staged position means; where its id is lost, newer rows of its key."""
         origin = self.came_from(dead.values)
         same = [r for r, o in alive.items() if self.came_from(r) == origin and o <= order]
@@ -251,6 +260,7 @@ class History:
             r
             for r in same
             if r not in at_target
+            or r not in self.relabelled
             or (at_target[r].path, at_target[r].position) == (dead.path, dead.position)
             or at_target[r].row_id == dead.row_id
         ]
@@ -259,23 +269,13 @@ class History:
             for r, o in alive.items()
             if r in at_target
             and r[0] == dead.values[0]
-            and at_target[r].row_id >= each.next_row_id
+            and at_target[r].row_id >= free
             and o < order
         ]
-        for row in known:
+        for row in known or newer:
             del alive[row]
-        if known:
-            return
-        for row in same:
-            if row in self.relabelled and row not in newer:
-                unsure.add(row)  # it lost its id before its delete was staged
-            else:
-                del alive[row]
-        for row in newer:
-            if row in alive and not same:
-                del alive[row]
-            elif row in alive:
-                unsure.add(row)
+        if not known:
+            unsure.update(set(same) - set(newer))  # it lost its id before staging left the target
 
     def may_refuse(self, staging: str, batch: Sequence[Staged]) -> bool:
         if self.foreign_expired:
@@ -320,7 +320,7 @@ class History:
         target, waiting = TARGETS[staging], self.pending(staging)
         batch = waiting[:limit]
         may_refuse = self.may_refuse(staging, batch)
-        wanted, whole = self.expected(staging, batch), self.expected(staging, waiting)
+        wanted, whole = self.expected(staging, batch), self.expected(staging, waiting, state=True)
         before = self.version(target)
         ids = {row.values: row.row_id for row in self.foreign.rows(target)}
         try:
@@ -328,6 +328,7 @@ class History:
         except TableError as error:
             self.counts["refused"] += 1
             text = str(error)
+            self.note_conversion(target)
             assert may_refuse, f"resolve refused: {text}"
             assert "\n" not in text, text
             if "--from-staging-state" not in text:
@@ -380,11 +381,8 @@ class History:
         point = rng.choice(IN_THE_CYCLE)
         held: list[Expected] = []
 
-        rows = self.version("main").rows
-
         def others() -> None:
-            if self.head("main") not in self.versions:
-                self.note("main", rows)  # its equality deletes were converted in place before
+            self.note_conversion("main")
             try:
                 act(rng)
             except Skipped:
@@ -403,6 +401,7 @@ class History:
         try:
             self._resolve("staging", None)
         except TableError as error:
+            self.note_conversion("main")
             if refusal or self.may_refuse("staging", batch):
                 raise Stranded(str(error)) from None
             raise AssertionError(f"resolve refused: {error}") from error
@@ -572,9 +571,8 @@ class History:
             if e.snapshot_id == snapshot["snapshot-id"]
         )
         self.staged["staging"].append(
-            Staged(snapshot["snapshot-id"], {path: first.adds[path]}, frozenset(), (),
-                   snapshot["first-row-id"] + snapshot["added-rows"])
-        )  # fmt: skip
+            Staged(snapshot["snapshot-id"], {path: first.adds[path]}, frozenset(), ())
+        )
         # What staging's readers see of a file that is there twice is nobody's promise.
         old = self.versions[head]
         self.note("staging", old.rows, old.published | {snapshot["snapshot-id"]})
@@ -683,6 +681,7 @@ class History:
 
     def finish(self) -> None:
         """At the end everything staged is published, once."""
+        self.stage(random.Random(0))  # the index follows what is published
         for staging in ("staging", "cdc"):
             self.publish(staging)
             self.check()
