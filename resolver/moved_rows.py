@@ -87,7 +87,8 @@ def add_target_positions(
         live: The live files of the target.
         batch: The cycle's input.
         left: Staged data files of the batch that were on the target and have left it, as they were
-            there; deletes in them are looked for, too.
+            there; deletes in them are looked for, too, and in those that are live there and have
+            lost rows.
         look_up: The index at the head of the target.
         dead: Grows.
 
@@ -151,11 +152,20 @@ def _split(
             yield StagedPositions(path=each.path, positions=lost, staged=each.staged)
     order_of = {e.file.file_path: e.order or e.again[0] for e in batch.files}
     by_order = {each.order: each for each in batch.staged}
-    for path in left:
-        positions = batch.positions.by_path.get(path)
-        if positions is not None:
-            staged = by_order[order_of[path]]
-            yield StagedPositions(path=path, positions=positions, staged=staged)
+    changed = dead_positions_on_target(environment, batch, live)
+    for path in (*left, *changed):
+        positions = batch.positions.by_path.get(path, BitMap64())
+        lost = positions & changed[path] if path in changed else positions
+        if lost:
+            yield StagedPositions(path=path, positions=lost, staged=by_order[order_of[path]])
+
+
+def dead_positions_on_target(
+    environment: Environment, batch: CycleInput, live: LiveFiles
+) -> dict[str, BitMap64]:
+    """Rows of the batch's files that the target has deleted, or moved by an UPDATE, by path."""
+    changed = batch.paths & live.data.keys() & live.dvs.keys()
+    return {path: _read_vector(environment, live.dvs[path]) for path in sorted(changed)}
 
 
 def _deleted_before(environment: Environment, each: StagedPositions) -> BitMap64 | None:
@@ -216,8 +226,8 @@ def _files_of(
     own = {path for path, entry in known.items() if branch_of(entry) == staging}
     moved = {path for path, entry in known.items() if branch_of(entry) in (None, staging)}
     files = {path: entry.data_file for path, entry in known.items()}
-    files |= _as_removed(environment, state, target, {path: known[path] for path in moved})
-    unknown = sorted(path for path in own if files[path] is known[path].data_file)
+    removed = _as_removed(environment, state, target, {path: known[path] for path in moved})
+    unknown = sorted(own - removed.keys())
     if unknown:
         raise UnsupportedError(
             "a staged delete names rows of a staged data file that was published and rewritten: "
@@ -227,7 +237,7 @@ def _files_of(
             action="delete these rows by their keys: stage(deletes=...), and take the position "
             "delete off the staging branch",
         )
-    return files | here
+    return files | removed | here
 
 
 def _free_row_id(state: TableState, staged: Snapshot, staging: str, target: str) -> int:

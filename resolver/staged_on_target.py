@@ -5,7 +5,8 @@ more after it was published: the file would be listed, and its rows counted, twi
 
 * a staged file that is live on the target is not added again. Its rows there are staged rows: they
   keep the place in the order that their staged snapshot has, and what the target has deleted of
-  them stays deleted;
+  them stays deleted. So are rows that the target has moved out of it by an UPDATE: they have kept
+  their row ids;
 * one that has been on the target since it was staged and has left it again is not added either.
   Its rows are where a rewrite took them, told by the row ids that they got on the target;
 * one that a publish brought there is named a second time: its place is that of the first time, and
@@ -19,12 +20,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from pyiceberg.table.snapshots import Snapshot
+from pyroaring import BitMap64
 
 from resolver.cycle_figures import STAGED_COMMITS
 from resolver.cycle_input import CycleInput
 from resolver.index.base import Matches
 from resolver.match import TARGET_ORDER, Int64s
-from resolver.moved_rows import NO_ROW_ID, row_ids_of
+from resolver.moved_rows import NO_ROW_ID, dead_positions_on_target, row_ids_of
 from resolver.resolution import DeadRows, NumberedKeys
 from resolver.row_values import ColumnReader
 from resolver.target import LiveFiles
@@ -37,6 +39,7 @@ from tableformat.spec.data_file import DataFile
 from tableformat.spec.names import COMMITTED_TO, ROW_ID_FIELD_ID
 
 NO_ROW = -1
+_NONE: Int64s = np.empty(0, dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +144,7 @@ def judge_moved_rows(
     matches: Matches,
     judged: DeadRows,
 ) -> DeadRows:
-    """Let rows of the target that are staged rows of `left` die as these do.
+    """Let rows of the target that are staged rows, moved to another file, die as these do.
 
     Args:
         environment: Where row ids are read.
@@ -157,17 +160,25 @@ def judge_moved_rows(
         UnsupportedError: A staged row lives, and which row of the target it is cannot be told: a
             rewrite did not keep row ids.
     """
-    if not left or not len(matches):
+    changed = dead_positions_on_target(environment, batch, live)
+    if not (left or changed) or not len(matches):
         return judged
-    row, row_id = _staged_rows(environment, state, batch, left)
+    row, row_id = _staged_rows(environment, state, batch, left, dict.fromkeys(left))
+    rows_left, first_left = len(row), row_id.min(initial=np.iinfo(np.int64).max)
+    here = {path: live.data[path].data_file for path in changed}
+    more, more_id = _staged_rows(environment, state, batch, here, changed)
+    row, row_id = np.concatenate([row, more]), np.concatenate([row_id, more_id])
     found_id = row_ids_of(environment, state, live, matches)
     at = _find(row_id, found_id)
     is_staged = at != NO_ROW
     dead = judged.matches.copy()
     dead[is_staged] = judged.staged[row[at[is_staged]]]
     unseen = ~np.isin(np.arange(len(row)), at) & ~judged.staged[row]
+    unseen[rows_left:] = (
+        False  # the file is live: no rewrite has taken their ids, they were deleted
+    )
     number = numbered.lookup_number[matches.key_ordinal]
-    unsure = dead & ~is_staged & (found_id >= row_id.min(initial=np.iinfo(np.int64).max))
+    unsure = dead & ~is_staged & (found_id >= first_left)
     unsure &= np.isin(number, numbered.row_number[row[unseen]])
     if unsure.any():
         raise UnsupportedError(
@@ -182,14 +193,28 @@ def judge_moved_rows(
 
 
 def _staged_rows(
-    environment: Environment, state: TableState, batch: CycleInput, left: Mapping[str, DataFile]
+    environment: Environment,
+    state: TableState,
+    batch: CycleInput,
+    files: Mapping[str, DataFile],
+    positions: Mapping[str, BitMap64 | None],
 ) -> tuple[Int64s, Int64s]:
-    """The batch's rows in files of `left`, as ordinals of its rows, and their ids on the target."""
-    ordinals = [i for i, each in enumerate(batch.files) if each.file.file_path in left]
+    """The batch's rows at `positions` of `files`, as ordinals of its rows, and their ids there.
+
+    None: all positions.
+    """
+    own, slot, position = [_NONE], [_NONE], [_NONE]
+    paths = [each.file.file_path for each in batch.files]
+    for at, path in enumerate(files):
+        rows = np.flatnonzero(batch.rows.file == paths.index(path))
+        wanted = positions[path]
+        taken = np.arange(len(rows)) if wanted is None else np.fromiter(wanted, dtype=np.int64)
+        own.append(rows[taken])
+        slot.append(np.full(len(taken), at))
+        position.append(taken)
     reader = ColumnReader(environment, state.metadata, (ROW_ID_FIELD_ID,))
-    rows = reader.read_files([left[batch.files[i].file.file_path] for i in ordinals])
-    [row_id] = reader.flat(rows)
-    own = [np.flatnonzero(batch.rows.file == ordinal) for ordinal in ordinals]
+    found = reader.read_rows(list(files.values()), np.concatenate(slot), np.concatenate(position))
+    [row_id] = reader.flat(found)
     return np.concatenate(own), row_id.fill_null(NO_ROW_ID).to_numpy()
 
 

@@ -62,6 +62,10 @@ class Stranded(Exception):
     """`resolve` refused where it may, and there is no way on yet."""
 
 
+class Untold(Exception):
+    """A picked file has left the target, and the history that says so has been expired."""
+
+
 @dataclass(frozen=True)
 class Version:
     """A snapshot: its rows, the staged snapshots in them, and every data file of its history."""
@@ -161,7 +165,7 @@ class History:
     # -- the model ---------------------------------------------------------------------------------
 
     def note(self, branch: str, rows: Iterable[Row], published: frozenset[int] | None = None):
-        """The branch's head (and what came with it) holds these rows."""
+        """The branch's head holds these rows; what came before it in one go only converts."""
         metadata = self.foreign.load()
         head = head_of(metadata, branch)
         assert head is not None
@@ -177,7 +181,12 @@ class History:
             published = base.published if base else frozenset()
         for each in reversed(new):
             was |= {e.path for e in self.foreign.live(each, metadata) if e.is_data}
-            self.versions[each] = Version(frozenset(rows), published, was)
+            is_head = each == head or base is None
+            self.versions[each] = Version(
+                frozenset(rows) if is_head else base.rows,
+                published if is_head else base.published,
+                was,
+            )
 
     def note_conversion(self, branch: str) -> None:
         """A cycle may have converted the target's own equality deletes in place, before the rest."""
@@ -277,13 +286,21 @@ class History:
         if not known:
             unsure.update(set(same) - set(newer))  # it lost its id before staging left the target
 
+    def check_told(self, staging: str, batch: Sequence[Staged]) -> None:
+        if self.foreign_expired and self.left(staging, batch):
+            raise Untold
+
+    def left(self, staging: str, batch: Sequence[Staged]) -> set[str]:
+        """Staged files that were on the target and are not live there."""
+        target = TARGETS[staging]
+        was = self.version(target).was
+        live = {e.path for e in self.foreign.live(self.head(target)) if e.is_data}
+        return {p for each in batch for p in each.adds if p in was and p not in live}
+
     def may_refuse(self, staging: str, batch: Sequence[Staged]) -> bool:
         if self.foreign_expired:
             return True
-        target = TARGETS[staging]
-        version = self.version(target)
-        live = {e.path for e in self.foreign.live(self.head(target)) if e.is_data}
-        left = {p for each in batch for p in each.adds if p in version.was and p not in live}
+        left = self.left(staging, batch)
         lost = {o[0] for o in map(self.origin.get, self.relabelled) if isinstance(o, tuple)}
         return bool(left if self.has_expired else left & lost)
 
@@ -319,6 +336,7 @@ class History:
     def publish(self, staging: str, limit: int | None = None) -> None:
         target, waiting = TARGETS[staging], self.pending(staging)
         batch = waiting[:limit]
+        self.check_told(staging, waiting)
         may_refuse = self.may_refuse(staging, batch)
         wanted, whole = self.expected(staging, batch), self.expected(staging, waiting, state=True)
         before = self.version(target)
@@ -377,6 +395,7 @@ class History:
         act = rng.choice([self.f_append, self.f_compact, self.f_compact_without_ids, self.f_pick,
                           self.compact_elsewhere, self.f_delete])  # fmt: skip
         batch = self.pending("staging")
+        self.check_told("staging", batch)
         refusal = self.may_refuse("staging", batch)
         point = rng.choice(IN_THE_CYCLE)
         held: list[Expected] = []
@@ -719,6 +738,8 @@ def run(seed: int, steps: Sequence[Step]) -> Counter[str]:
         history.finish()
     except Stranded:
         history.counts["stranded"] += 1
+    except Untold:
+        history.counts["untold"] += 1
     finally:
         history.close()
     return history.counts
