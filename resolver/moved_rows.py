@@ -223,11 +223,11 @@ def _files_of(
             COMMITTED_TO
         )  # fmt: skip
 
-    own = {path for path, entry in known.items() if branch_of(entry) == staging}
-    moved = {path for path, entry in known.items() if branch_of(entry) in (None, staging)}
+    on_target = {each.snapshot_id for each in ancestors(state.metadata, head_id(state, target))}
+    moved = {path for path, entry in known.items() if entry.snapshot_id not in on_target}
     files = {path: entry.data_file for path, entry in known.items()}
     removed = _as_removed(environment, state, target, {path: known[path] for path in moved})
-    unknown = sorted(own - removed.keys())
+    unknown = sorted(p for p in moved - removed.keys() if branch_of(known[p]) == staging)
     if unknown:
         raise UnsupportedError(
             "a staged delete names rows of a staged data file that was published and rewritten: "

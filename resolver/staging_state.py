@@ -104,7 +104,9 @@ def published_sequence_number(state: TableState, target: str) -> int | None:
     """The sequence number of the last published staged snapshot; 0: none was; None: not known."""
     cursor = cursor_of(state, target)
     if cursor is None:
-        return 0
+        chain = list(ancestors(state.metadata, head_id(state, target)))
+        is_whole = not chain or chain[-1].parent_snapshot_id is None
+        return 0 if is_whole else None  # the commit that names it may have expired
     marked = state.metadata.snapshot_by_id(cursor)
     if marked is not None:
         return marked.sequence_number

@@ -590,3 +590,29 @@ def test_data_file_of_two_staged_snapshots_keeps_the_first_place_when_it_is_pick
     else:
         interrupt(world.table, when, lambda: another_picks(world, again))
     world.resolve_all(*BASE, new(5), new(12))
+
+
+def test_state_of_staging_is_not_taken_twice_where_the_publish_that_tells_has_expired(world):
+    """Another tool's commit is all that is left of main, and names no staged snapshot."""
+    world.stage(new(9), deletes=[2])
+    world.stage(new(10))
+    world.resolve(limit=1)
+    world.foreign.append([(2, "eu", "again")])
+    world.foreign.expire(older_than_ms=world.foreign.clock(), retain_last=1)
+    world.table.refresh()
+    rows = [*without(2), new(9), (2, "eu", "again")]
+    with pytest.raises(TableError, match="--from-staging-state"):
+        world.resolve()
+    with pytest.raises(TableError, match="--staged-after"):
+        resolve(world.table, lock=world.lock, from_staging_state=True)
+    world.check(*rows)
+
+
+def test_staged_position_finds_a_row_that_a_rollback_and_a_pick_have_given_another_id(world):
+    staged, before = world.stage(new(11), new(12)), world.head()
+    world.resolve()
+    world.table.refs.rollback(snapshot_id=before)
+    another_picks(world, staged)
+    foreign_compaction(world)
+    vector(world, world.row(11))
+    world.resolve_all(*BASE, new(12))

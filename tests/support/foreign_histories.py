@@ -189,7 +189,7 @@ class History:
             )
 
     def note_conversion(self, branch: str) -> None:
-        """A cycle may have converted the target's own equality deletes in place, before the rest."""
+        """A cycle may have converted the target's own equality deletes in place before."""
         head = self.head(branch)
         if head not in self.versions:
             chain = chain_of(self.foreign.load(), head)
