@@ -17,6 +17,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -63,7 +64,10 @@ class Stranded(Exception):
 
 
 class Untold(Exception):
-    """A picked file has left the target, and the history that says so has been expired."""
+    """A staged file has been on the target and left it, and icefold does not look far enough back.
+
+    The history that says so has expired; or the file is named once more after its publish.
+    """
 
 
 @dataclass(frozen=True)
@@ -83,6 +87,7 @@ class Staged:
     adds: dict[str, tuple[Row, ...]]
     keys: frozenset[int]
     dead: tuple[LiveRow, ...]
+    sequence_number: int
 
 
 @dataclass
@@ -212,6 +217,7 @@ class History:
             adds={path: tuple(added) for path, added in adds.items()},
             keys=frozenset(keys),
             dead=tuple(dead),
+            sequence_number=snapshot["sequence-number"],
         )
         self.staged[branch].append(change)
         parent = snapshot.get("parent-snapshot-id")
@@ -241,8 +247,12 @@ class History:
             for dead in each.dead:
                 self._kill(alive, unsure, at_target, free, order, dead)
             for path, rows in each.adds.items():
-                if path not in version.was and place[path] == order:
-                    alive.update(dict.fromkeys(rows, order))
+                if path in version.was or place[path] not in (0, order):
+                    continue
+                if place[path] == 0:
+                    unsure.update(rows)  # published and never added: its rows died in their cycle
+                    continue
+                alive.update(dict.fromkeys(rows, order))
         return Expected(set(alive) - unsure, unsure)
 
     def file_of(self, row: Row) -> str | None:
@@ -287,7 +297,10 @@ class History:
             unsure.update(set(same) - set(newer))  # it lost its id before staging left the target
 
     def check_told(self, staging: str, batch: Sequence[Staged]) -> None:
-        if self.foreign_expired and self.left(staging, batch):
+        left = self.left(staging, batch)
+        published = self.version(TARGETS[staging]).published
+        done = [each for each in self.staged[staging] if each.snapshot_id in published]
+        if left and (self.foreign_expired or left & {p for each in done for p in each.adds}):
             raise Untold
 
     def left(self, staging: str, batch: Sequence[Staged]) -> set[str]:
@@ -302,7 +315,21 @@ class History:
             return True
         left = self.left(staging, batch)
         lost = {o[0] for o in map(self.origin.get, self.relabelled) if isinstance(o, tuple)}
-        return bool(left if self.has_expired else left & lost)
+        return bool(left if self.has_expired else left & lost) or self.is_ambiguous(staging, batch)
+
+    def is_ambiguous(self, staging: str, batch: Sequence[Staged]) -> bool:
+        """A row of a file that left is gone: the target's newer rows of its key may be it."""
+        here = [row.values for row in self.foreign.rows(TARGETS[staging])]
+        origins = {self.came_from(row) for row in here}
+        left = self.left(staging, batch)
+        gone = {
+            row[0]
+            for each in batch
+            for path in left & each.adds.keys()
+            for row in each.adds[path]
+            if self.came_from(row) not in origins
+        }
+        return any(row[0] in gone for row in here)
 
     # -- icefold -----------------------------------------------------------------------------------
 
@@ -348,11 +375,12 @@ class History:
             text = str(error)
             self.note_conversion(target)
             assert may_refuse, f"resolve refused: {text}"
-            assert "\n" not in text, text
+            self.check_refusal(error)
             if "--from-staging-state" not in text:
                 raise Stranded(text) from None
             self.counts["from staging state"] += 1
-            self._resolve_state(staging)
+            self._resolve_state(staging, waiting)
+            self.counts["went on"] += 1
             batch, wanted = waiting, whole
         else:
             if not self.has_expired:
@@ -376,16 +404,29 @@ class History:
         target = TARGETS[staging]
         return resolve(self.table, staging=staging, target=target, limit=limit, lock=self.lock)
 
-    def _resolve_state(self, staging: str) -> None:
+    def check_refusal(self, error: TableError) -> None:
+        """One line, and it says how to go on."""
+        assert error.action, f"no way on: {error}"
+        assert "\n" not in str(error), str(error)
+
+    def _resolve_state(self, staging: str, waiting: Sequence[Staged]) -> None:
+        """The way on; where it cannot be told what is staged, the operator says it."""
+        target = TARGETS[staging]
+        go_on = partial(
+            resolve, self.table, staging=staging, target=target, lock=self.lock,
+            from_staging_state=True,
+        )  # fmt: skip
         try:
-            resolve(
-                self.table,
-                staging=staging,
-                target=TARGETS[staging],
-                lock=self.lock,
-                from_staging_state=True,
-            )
+            try:
+                go_on()
+            except TableError as error:
+                self.check_refusal(error)
+                if "--staged-after" not in str(error) or not waiting:
+                    raise
+                self.counts["staged after"] += 1
+                go_on(staged_after=min(each.sequence_number for each in waiting) - 1)
         except TableError as error:
+            self.check_refusal(error)
             raise Stranded(str(error)) from None
 
     def resolve_beside_others(self, rng: random.Random) -> None:
@@ -399,6 +440,7 @@ class History:
         refusal = self.may_refuse("staging", batch)
         point = rng.choice(IN_THE_CYCLE)
         held: list[Expected] = []
+        untold: list[Untold] = []
 
         def others() -> None:
             self.note_conversion("main")
@@ -408,22 +450,29 @@ class History:
                 self.counts["skipped inside"] += 1
             done = self.version("main").published  # a pick may have been a fast-forward
             left = [each for each in batch if each.snapshot_id not in done]
+            try:
+                self.check_told("staging", left)
+            except Untold as error:
+                untold.append(error)
             held.append(self.expected("staging", left))
 
         interrupt(self.table, point, others)
         try:
-            self._publish_inside(batch, held, refusal)
+            self._publish_inside(batch, held, refusal, untold)
         finally:
             self.table.environment.runtime.fail_points.armed.clear()
 
-    def _publish_inside(self, batch, held: list[Expected], refusal: bool) -> None:
+    def _publish_inside(self, batch, held: list[Expected], refusal: bool, untold) -> None:
         try:
             self._resolve("staging", None)
         except TableError as error:
             self.note_conversion("main")
-            if refusal or self.may_refuse("staging", batch):
+            if refusal or untold or self.may_refuse("staging", batch):
+                self.check_refusal(error)
                 raise Stranded(str(error)) from None
             raise AssertionError(f"resolve refused: {error}") from error
+        if untold:
+            raise untold[0]
         wanted = held[0] if held else self.expected("staging", batch)
         found = {row.values for row in self.foreign.rows("main")}
         check_equal(found - wanted.unsure, wanted.rows - wanted.unsure, "main after a publish")
@@ -590,7 +639,13 @@ class History:
             if e.snapshot_id == snapshot["snapshot-id"]
         )
         self.staged["staging"].append(
-            Staged(snapshot["snapshot-id"], {path: first.adds[path]}, frozenset(), ())
+            Staged(
+                snapshot["snapshot-id"],
+                {path: first.adds[path]},
+                frozenset(),
+                (),
+                snapshot["sequence-number"],
+            )
         )
         # What staging's readers see of a file that is there twice is nobody's promise.
         old = self.versions[head]
