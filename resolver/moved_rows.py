@@ -213,11 +213,11 @@ def _files_of(
         added_by = by_id.get(entry.snapshot_id or 0)
         return None if added_by is None else committed_to(added_by)
 
-    own = {path for path, entry in known.items() if branch_of(entry) == staging}
-    moved = {path for path, entry in known.items() if branch_of(entry) in (None, staging)}
+    on_target = {each.snapshot_id for each in ancestors(state.metadata, head_id(state, target))}
+    moved = {path for path, entry in known.items() if entry.snapshot_id not in on_target}
     files = {path: entry.data_file for path, entry in known.items()}
-    files |= _as_removed(environment, state, target, {path: known[path] for path in moved})
-    unknown = sorted(path for path in own if files[path] is known[path].data_file)
+    removed = _as_removed(environment, state, target, {path: known[path] for path in moved})
+    unknown = sorted(p for p in moved - removed.keys() if branch_of(known[p]) == staging)
     if unknown:
         raise UnsupportedError(
             "a staged delete names rows of a staged data file that was published and rewritten: "
@@ -227,7 +227,7 @@ def _files_of(
             action="delete these rows by their keys: stage(deletes=...), and take the position "
             "delete off the staging branch",
         )
-    return files | here
+    return files | removed | here
 
 
 def _free_row_id(state: TableState, staged: Snapshot, staging: str, target: str) -> int:

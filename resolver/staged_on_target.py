@@ -5,7 +5,8 @@ more after it was published: the file would be listed, and its rows counted, twi
 
 * a staged file that is live on the target is not added again. Its rows there are staged rows: they
   keep the place in the order that their staged snapshot has, and what the target has deleted of
-  them stays deleted;
+  them stays deleted. So are rows that the target has moved out of it by an UPDATE: they have kept
+  their row ids;
 * one that has been on the target since it was staged and has left it again is not added either.
   Its rows are where a rewrite took them, told by the row ids that they got on the target;
 * one that a publish brought there is named a second time: its place is that of the first time. The

@@ -27,7 +27,7 @@ from tableformat.files.manifest_store import load_manifest_list
 from tableformat.spec.data_file import FileContent, ManifestEntry
 from tableformat.spec.decimal_text import parse_decimal
 from tableformat.spec.manifest_file import ManifestFile
-from tableformat.spec.names import STAGING_BASE
+from tableformat.spec.names import CARRIED, STAGING_BASE
 
 NAMED_MAX = 20  # sequence numbers in a refusal
 
@@ -114,7 +114,7 @@ def published_sequence_number(state: TableState, target: str) -> int | None:
     """The sequence number of the last published staged snapshot; 0: none was; None: not known."""
     cursor = cursor_of(state, target)
     if cursor is None:
-        return 0
+        return 0 if _says_that_none_was_published(state, target) else None
     marked = state.metadata.snapshot_by_id(cursor)
     if marked is not None:
         return marked.sequence_number
@@ -122,6 +122,16 @@ def published_sequence_number(state: TableState, target: str) -> int | None:
     assert target_head is not None, "a cursor is in a target's history"
     carried = load_carried(snapshots_by_id(state.metadata), target_head.snapshot_id)
     return carried.marker_sequence_number
+
+
+def _says_that_none_was_published(state: TableState, target: str) -> bool:
+    """Whether the target's history, without a cursor, is whole, or ends in a commit of icefold."""
+    chain = list(ancestors(state.metadata, head_id(state, target)))
+    return not chain or chain[-1].parent_snapshot_id is None or any(map(_repeats_cursor, chain))
+
+
+def _repeats_cursor(snapshot: Snapshot) -> bool:
+    return snapshot.summary is not None and CARRIED in snapshot.summary.additional_properties
 
 
 def _base_in_log(state: TableState, head: Snapshot, staging: str, target: str) -> int | None:

@@ -456,6 +456,67 @@ def test_staged_update_of_a_picked_row_that_main_has_deleted_is_published(world,
     world.resolve_all(*BASE, new(5), new(11, "second"), *rest)
 
 
+@pytest.mark.parametrize("pick", [icefold_picks, another_adds_the_path])
+@pytest.mark.parametrize("mode", ["merge-on-read", "copy-on-write"])
+@pytest.mark.parametrize("others", [False, True])
+def test_row_of_a_picked_upsert_that_main_has_updated_keeps_its_place(world, pick, mode, others):
+    """The upsert's own delete does not reach it, whatever file main has moved it to."""
+    more = [new(11)] if others else []
+    picked = world.stage(new(1), *more)
+    world.table.append(rows_of(new(5)))
+    pick(world, picked)
+    world.table.update({"note": "'moved'"}, "id = 1 and region = 'us'", mode=mode)
+    world.resolve_all(*without(1), new(5), new(1, "moved"), *more)
+
+
+@ANY_PICK
+@pytest.mark.parametrize("mode", ["merge-on-read", "copy-on-write"])
+def test_staged_position_reaches_a_picked_row_that_main_has_updated(world, pick, mode):
+    picked = staged_append(world, new(11), new(12))
+    vector(world, world.row(11))
+    world.table.append(rows_of(new(5)))
+    pick(world, picked)
+    world.table.update({"note": "'moved'"}, "id = 11", mode=mode)
+    world.resolve_all(*BASE, new(5), new(12))
+
+
+@pytest.mark.parametrize("rewrite", REWRITES)
+def test_staged_position_in_a_file_that_main_was_forwarded_to_survives_compaction(world, rewrite):
+    """Main has the file as staging has it, with the same row ids."""
+    staged = world.stage(new(9), new(10))
+    world.table.refs.fast_forward("main", to=staged)
+    vector(world, world.row(9))
+    rewrite(world)
+    world.resolve_all(*BASE, new(10))
+
+
+def test_lost_row_takes_no_picked_row_of_a_later_place(world):
+    world.stage(new(9))
+    vector(world, world.row(2))
+    later = staged_append(world, new(2))
+    world.table.append(rows_of(new(5)))
+    icefold_picks(world, later)
+    world.table.delete("id = 2 and region = 'eu'", mode="copy-on-write")
+    world.resolve_all(*without(2), new(5), new(2), new(9))
+
+
+@pytest.mark.parametrize("limit", [None, 1])
+@pytest.mark.parametrize("mode", [None, "merge-on-read", "copy-on-write"])
+def test_deletes_that_come_with_a_second_naming_do_not_reach_its_rows(world, limit, mode):
+    files = world.foreign.data_files([new(1), new(11)])
+    for _ in range(2):
+        deletes = world.foreign.key_deletes([(1,), (11,)])
+        world.foreign.commit("staging", "append", add=[*files, *deletes])
+    world.table.append(rows_of(new(5)))
+    row = new(1)
+    if limit:
+        world.resolve(limit=1)
+    if limit and mode:
+        world.table.update({"note": "'moved'"}, "id = 1", mode=mode)
+        row = new(1, "moved")
+    world.resolve_all(*without(1), new(5), row, new(11))
+
+
 @pytest.mark.parametrize("limit", [None, 1])
 @pytest.mark.parametrize("deleted_between", [False, True])
 def test_data_file_of_two_staged_snapshots_is_published_once_at_the_first_place(
@@ -529,3 +590,29 @@ def test_data_file_of_two_staged_snapshots_keeps_the_first_place_when_it_is_pick
     else:
         interrupt(world.table, when, lambda: another_picks(world, again))
     world.resolve_all(*BASE, new(5), new(12))
+
+
+def test_state_of_staging_is_not_taken_twice_where_the_publish_that_tells_has_expired(world):
+    """Another tool's commit is all that is left of main, and names no staged snapshot."""
+    world.stage(new(9), deletes=[2])
+    world.stage(new(10))
+    world.resolve(limit=1)
+    world.foreign.append([(2, "eu", "again")])
+    world.foreign.expire(older_than_ms=world.foreign.clock(), retain_last=1)
+    world.table.refresh()
+    rows = [*without(2), new(9), (2, "eu", "again")]
+    with pytest.raises(TableError, match="--from-staging-state"):
+        world.resolve()
+    with pytest.raises(TableError, match="--staged-after"):
+        resolve(world.table, lock=world.lock, from_staging_state=True)
+    world.check(*rows)
+
+
+def test_staged_position_finds_a_row_that_a_rollback_and_a_pick_have_given_another_id(world):
+    staged, before = world.stage(new(11), new(12)), world.head()
+    world.resolve()
+    world.table.refs.rollback(snapshot_id=before)
+    another_picks(world, staged)
+    foreign_compaction(world)
+    vector(world, world.row(11))
+    world.resolve_all(*BASE, new(12))

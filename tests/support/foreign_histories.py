@@ -17,6 +17,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -62,6 +63,13 @@ class Stranded(Exception):
     """`resolve` refused where it may, and there is no way on yet."""
 
 
+class Untold(Exception):
+    """A staged file has been on the target and left it, and icefold does not look far enough back.
+
+    The history that says so has expired; or the file is named once more after its publish.
+    """
+
+
 @dataclass(frozen=True)
 class Version:
     """A snapshot: its rows, the staged snapshots in them, and every data file of its history."""
@@ -79,7 +87,7 @@ class Staged:
     adds: dict[str, tuple[Row, ...]]
     keys: frozenset[int]
     dead: tuple[LiveRow, ...]
-    next_row_id: int
+    sequence_number: int
 
 
 @dataclass
@@ -162,7 +170,7 @@ class History:
     # -- the model ---------------------------------------------------------------------------------
 
     def note(self, branch: str, rows: Iterable[Row], published: frozenset[int] | None = None):
-        """The branch's head (and what came with it) holds these rows."""
+        """The branch's head holds these rows; what came before it in one go only converts."""
         metadata = self.foreign.load()
         head = head_of(metadata, branch)
         assert head is not None
@@ -178,7 +186,19 @@ class History:
             published = base.published if base else frozenset()
         for each in reversed(new):
             was |= {e.path for e in self.foreign.live(each, metadata) if e.is_data}
-            self.versions[each] = Version(frozenset(rows), published, was)
+            is_head = each == head or base is None
+            self.versions[each] = Version(
+                frozenset(rows) if is_head else base.rows,
+                published if is_head else base.published,
+                was,
+            )
+
+    def note_conversion(self, branch: str) -> None:
+        """A cycle may have converted the target's own equality deletes in place before."""
+        head = self.head(branch)
+        if head not in self.versions:
+            chain = chain_of(self.foreign.load(), head)
+            self.note(branch, next(self.versions[e].rows for e in chain if e in self.versions))
 
     def note_staged(self, branch: str, rows: Sequence[Row], keys: Iterable[int], dead=()) -> None:
         """The head of a staging branch was just staged."""
@@ -197,7 +217,7 @@ class History:
             adds={path: tuple(added) for path, added in adds.items()},
             keys=frozenset(keys),
             dead=tuple(dead),
-            next_row_id=snapshot["first-row-id"] + snapshot["added-rows"],
+            sequence_number=snapshot["sequence-number"],
         )
         self.staged[branch].append(change)
         parent = snapshot.get("parent-snapshot-id")
@@ -206,44 +226,52 @@ class History:
         left = {r for r in before.rows if r[0] not in change.keys and r not in gone}
         self.note(branch, left | set(rows), before.published | {change.snapshot_id})
 
-    def expected(self, staging: str, batch: Sequence[Staged]) -> Expected:
-        """The target's rows once `batch` is published."""
+    def expected(self, staging: str, batch: Sequence[Staged], *, state: bool = False) -> Expected:
+        """The target's rows once `batch` is published; `state`: from the staging head's state."""
         target = TARGETS[staging]
         version = self.version(target)
         at_target = {row.values: row for row in self.foreign.rows(target)}
-        done = {
-            path
-            for each in self.staged[staging]
-            if each.snapshot_id in version.published
-            for path in each.adds
-        }
-        place: dict[object, int] = {}
+        published = (e for e in self.staged[staging] if e.snapshot_id in version.published)
+        place: dict[str, int] = {path: 0 for each in published for path in each.adds}
         for order, each in enumerate(batch, 1):
             for path in each.adds:
-                place.setdefault(path, 0 if path in done else order)
-        alive = {row: self._place(row, place) for row in at_target}
+                place.setdefault(path, order)
+        alive = {row: place.get(self.file_of(row), 0) for row in at_target}
         unsure: set[Row] = set()
-        added: set[str] = set()
         for order, each in enumerate(batch, 1):
             for row in [r for r, o in alive.items() if r[0] in each.keys and o < order]:
-                del alive[row]
+                if self.file_of(row) not in each.adds:
+                    del alive[row]
+            head = self.head(staging) if state else each.snapshot_id
+            free = self.free_row_id(staging, head)
             for dead in each.dead:
-                self._kill(alive, unsure, at_target, each, order, dead, added)
+                self._kill(alive, unsure, at_target, free, order, dead)
             for path, rows in each.adds.items():
-                if path in version.was or path in added:
+                if path in version.was or place[path] not in (0, order):
                     continue
-                if path in done:
-                    unsure.update(rows)
+                if place[path] == 0:
+                    unsure.update(rows)  # published and never added: its rows died in their cycle
                     continue
-                added.add(path)
                 alive.update(dict.fromkeys(rows, order))
         return Expected(set(alive) - unsure, unsure)
 
-    def _place(self, row: Row, place: dict[object, int]) -> int:
+    def file_of(self, row: Row) -> str | None:
+        """The staged file that brought it."""
         origin = self.origin.get(row)
-        return place.get(origin[0], 0) if isinstance(origin, tuple) else 0
+        return str(origin[0]) if isinstance(origin, tuple) else None
 
-    def _kill(self, alive, unsure, at_target, each: Staged, order: int, dead: LiveRow, added):
+    def free_row_id(self, staging: str, snapshot_id: int) -> int:
+        """The first row id that nobody had when staging left the target."""
+        metadata = self.foreign.load()
+        staged = {each.snapshot_id for each in self.staged[staging]}
+        staged -= set(chain_of(metadata, head_of(metadata, TARGETS[staging])))
+        for each in chain_of(metadata, snapshot_id):
+            if each not in staged:
+                snapshot = snapshots_of(metadata)[each]
+                return int(snapshot["first-row-id"] + snapshot["added-rows"])
+        return 0
+
+    def _kill(self, alive, unsure, at_target, free: int, order: int, dead: LiveRow) -> None:
         """The row that a staged position means; where its id is lost, newer rows of its key."""
         origin = self.came_from(dead.values)
         same = [r for r, o in alive.items() if self.came_from(r) == origin and o <= order]
@@ -251,6 +279,7 @@ class History:
             r
             for r in same
             if r not in at_target
+            or r not in self.relabelled
             or (at_target[r].path, at_target[r].position) == (dead.path, dead.position)
             or at_target[r].row_id == dead.row_id
         ]
@@ -259,33 +288,48 @@ class History:
             for r, o in alive.items()
             if r in at_target
             and r[0] == dead.values[0]
-            and at_target[r].row_id >= each.next_row_id
+            and at_target[r].row_id >= free
             and o < order
         ]
-        for row in known:
+        for row in known or newer:
             del alive[row]
-        if known:
-            return
-        for row in same:
-            if row in self.relabelled and row not in newer:
-                unsure.add(row)  # it lost its id before its delete was staged
-            else:
-                del alive[row]
-        for row in newer:
-            if row in alive and not same:
-                del alive[row]
-            elif row in alive:
-                unsure.add(row)
+        if not known:
+            unsure.update(set(same) - set(newer))  # it lost its id before staging left the target
+
+    def check_told(self, staging: str, batch: Sequence[Staged]) -> None:
+        left = self.left(staging, batch)
+        published = self.version(TARGETS[staging]).published
+        done = [each for each in self.staged[staging] if each.snapshot_id in published]
+        if left and (self.foreign_expired or left & {p for each in done for p in each.adds}):
+            raise Untold
+
+    def left(self, staging: str, batch: Sequence[Staged]) -> set[str]:
+        """Staged files that were on the target and are not live there."""
+        target = TARGETS[staging]
+        was = self.version(target).was
+        live = {e.path for e in self.foreign.live(self.head(target)) if e.is_data}
+        return {p for each in batch for p in each.adds if p in was and p not in live}
 
     def may_refuse(self, staging: str, batch: Sequence[Staged]) -> bool:
         if self.foreign_expired:
             return True
-        target = TARGETS[staging]
-        version = self.version(target)
-        live = {e.path for e in self.foreign.live(self.head(target)) if e.is_data}
-        left = {p for each in batch for p in each.adds if p in version.was and p not in live}
+        left = self.left(staging, batch)
         lost = {o[0] for o in map(self.origin.get, self.relabelled) if isinstance(o, tuple)}
-        return bool(left if self.has_expired else left & lost)
+        return bool(left if self.has_expired else left & lost) or self.is_ambiguous(staging, batch)
+
+    def is_ambiguous(self, staging: str, batch: Sequence[Staged]) -> bool:
+        """A row of a file that left is gone: the target's newer rows of its key may be it."""
+        here = [row.values for row in self.foreign.rows(TARGETS[staging])]
+        origins = {self.came_from(row) for row in here}
+        left = self.left(staging, batch)
+        gone = {
+            row[0]
+            for each in batch
+            for path in left & each.adds.keys()
+            for row in each.adds[path]
+            if self.came_from(row) not in origins
+        }
+        return any(row[0] in gone for row in here)
 
     # -- icefold -----------------------------------------------------------------------------------
 
@@ -319,8 +363,9 @@ class History:
     def publish(self, staging: str, limit: int | None = None) -> None:
         target, waiting = TARGETS[staging], self.pending(staging)
         batch = waiting[:limit]
+        self.check_told(staging, waiting)
         may_refuse = self.may_refuse(staging, batch)
-        wanted, whole = self.expected(staging, batch), self.expected(staging, waiting)
+        wanted, whole = self.expected(staging, batch), self.expected(staging, waiting, state=True)
         before = self.version(target)
         ids = {row.values: row.row_id for row in self.foreign.rows(target)}
         try:
@@ -328,12 +373,14 @@ class History:
         except TableError as error:
             self.counts["refused"] += 1
             text = str(error)
+            self.note_conversion(target)
             assert may_refuse, f"resolve refused: {text}"
-            assert "\n" not in text, text
+            self.check_refusal(error)
             if "--from-staging-state" not in text:
                 raise Stranded(text) from None
             self.counts["from staging state"] += 1
-            self._resolve_state(staging)
+            self._resolve_state(staging, waiting)
+            self.counts["went on"] += 1
             batch, wanted = waiting, whole
         else:
             if not self.has_expired:
@@ -357,16 +404,29 @@ class History:
         target = TARGETS[staging]
         return resolve(self.table, staging=staging, target=target, limit=limit, lock=self.lock)
 
-    def _resolve_state(self, staging: str) -> None:
+    def check_refusal(self, error: TableError) -> None:
+        """One line, and it says how to go on."""
+        assert error.action, f"no way on: {error}"
+        assert "\n" not in str(error), str(error)
+
+    def _resolve_state(self, staging: str, waiting: Sequence[Staged]) -> None:
+        """The way on; where it cannot be told what is staged, the operator says it."""
+        target = TARGETS[staging]
+        go_on = partial(
+            resolve, self.table, staging=staging, target=target, lock=self.lock,
+            from_staging_state=True,
+        )  # fmt: skip
         try:
-            resolve(
-                self.table,
-                staging=staging,
-                target=TARGETS[staging],
-                lock=self.lock,
-                from_staging_state=True,
-            )
+            try:
+                go_on()
+            except TableError as error:
+                self.check_refusal(error)
+                if "--staged-after" not in str(error) or not waiting:
+                    raise
+                self.counts["staged after"] += 1
+                go_on(staged_after=min(each.sequence_number for each in waiting) - 1)
         except TableError as error:
+            self.check_refusal(error)
             raise Stranded(str(error)) from None
 
     def resolve_beside_others(self, rng: random.Random) -> None:
@@ -376,36 +436,43 @@ class History:
         act = rng.choice([self.f_append, self.f_compact, self.f_compact_without_ids, self.f_pick,
                           self.compact_elsewhere, self.f_delete])  # fmt: skip
         batch = self.pending("staging")
+        self.check_told("staging", batch)
         refusal = self.may_refuse("staging", batch)
         point = rng.choice(IN_THE_CYCLE)
         held: list[Expected] = []
-
-        rows = self.version("main").rows
+        untold: list[Untold] = []
 
         def others() -> None:
-            if self.head("main") not in self.versions:
-                self.note("main", rows)  # its equality deletes were converted in place before
+            self.note_conversion("main")
             try:
                 act(rng)
             except Skipped:
                 self.counts["skipped inside"] += 1
             done = self.version("main").published  # a pick may have been a fast-forward
             left = [each for each in batch if each.snapshot_id not in done]
+            try:
+                self.check_told("staging", left)
+            except Untold as error:
+                untold.append(error)
             held.append(self.expected("staging", left))
 
         interrupt(self.table, point, others)
         try:
-            self._publish_inside(batch, held, refusal)
+            self._publish_inside(batch, held, refusal, untold)
         finally:
             self.table.environment.runtime.fail_points.armed.clear()
 
-    def _publish_inside(self, batch, held: list[Expected], refusal: bool) -> None:
+    def _publish_inside(self, batch, held: list[Expected], refusal: bool, untold) -> None:
         try:
             self._resolve("staging", None)
         except TableError as error:
-            if refusal or self.may_refuse("staging", batch):
+            self.note_conversion("main")
+            if refusal or untold or self.may_refuse("staging", batch):
+                self.check_refusal(error)
                 raise Stranded(str(error)) from None
             raise AssertionError(f"resolve refused: {error}") from error
+        if untold:
+            raise untold[0]
         wanted = held[0] if held else self.expected("staging", batch)
         found = {row.values for row in self.foreign.rows("main")}
         check_equal(found - wanted.unsure, wanted.rows - wanted.unsure, "main after a publish")
@@ -572,9 +639,14 @@ class History:
             if e.snapshot_id == snapshot["snapshot-id"]
         )
         self.staged["staging"].append(
-            Staged(snapshot["snapshot-id"], {path: first.adds[path]}, frozenset(), (),
-                   snapshot["first-row-id"] + snapshot["added-rows"])
-        )  # fmt: skip
+            Staged(
+                snapshot["snapshot-id"],
+                {path: first.adds[path]},
+                frozenset(),
+                (),
+                snapshot["sequence-number"],
+            )
+        )
         # What staging's readers see of a file that is there twice is nobody's promise.
         old = self.versions[head]
         self.note("staging", old.rows, old.published | {snapshot["snapshot-id"]})
@@ -683,6 +755,7 @@ class History:
 
     def finish(self) -> None:
         """At the end everything staged is published, once."""
+        self.stage(random.Random(0))  # the index follows what is published
         for staging in ("staging", "cdc"):
             self.publish(staging)
             self.check()
@@ -720,6 +793,8 @@ def run(seed: int, steps: Sequence[Step]) -> Counter[str]:
         history.finish()
     except Stranded:
         history.counts["stranded"] += 1
+    except Untold:
+        history.counts["untold"] += 1
     finally:
         history.close()
     return history.counts
