@@ -291,13 +291,17 @@ def judge_moved_rows(
 
 
 def _is_new(state: TableState, target: str, row_id: Int64s) -> Bools:
-    """Which rows got their ids from a commit that keeps those of others: icefold's, appends."""
+    """Which rows got their ids from a commit that brings new rows and keeps the ids of others.
+
+    Those are appends, and icefold's own; but a `replace`, whoever made it, brings no rows.
+    """
     head = state.head(target)
     chain = walk_back(snapshots_by_id(state.metadata), None if head is None else head.snapshot_id)
     new = np.zeros(len(row_id), dtype=np.bool_)
     for each in chain:
-        appends = each.summary is not None and each.summary.operation == Operation.APPEND
-        if appends or _summary(each).get(COMMITTED_TO) == target:
+        operation = None if each.summary is None else each.summary.operation
+        is_own = _summary(each).get(COMMITTED_TO) == target
+        if operation == Operation.APPEND or (is_own and operation != Operation.REPLACE):
             first = each.first_row_id or 0
             new |= (row_id >= first) & (row_id < first + (each.added_rows or 0))
     return new
