@@ -110,8 +110,8 @@ def add_target_positions(
     _, first = np.unique(number, return_index=True)
     matches = look_up(rows.keys.take(first))
     row_id = row_ids_of(environment, state, live, matches)
-    found = _same_rows(number, rows, matches, row_id)
-    found &= live_matches(environment, state.metadata, live, matches)
+    alive = live_matches(environment, state.metadata, live, matches)
+    found = _same_rows(number, rows, matches, row_id, alive)
     for group in group_by_file(matches.file_id[found].astype(np.int64), matches.position[found]):
         dead.add(matches.files[group.file].file_path, group.positions)
 
@@ -308,15 +308,17 @@ def _flat(bitmaps: Iterable[BitMap64]) -> Int64s:
     return np.concatenate([np.empty(0, dtype=np.int64), *parts])
 
 
-def _same_rows(number: Int64s, rows: _LostRows, matches: Matches, row_id: Int64s) -> Bools:
-    """Which matches are lost rows; `number` is the ordinal of each lost row's key in the lookup."""
+def _same_rows(
+    number: Int64s, rows: _LostRows, matches: Matches, row_id: Int64s, alive: Bools
+) -> Bools:
+    """Which live matches are lost rows; `number`: of each one's key in the lookup."""
     count = len(number)
     pairs = np.stack([np.r_[number, matches.key_ordinal], np.r_[rows.row_id, row_id]], axis=1)
     _, pair = np.unique(pairs, axis=0, return_inverse=True)
     ours, theirs = pair.reshape(-1)[:count], pair.reshape(-1)[count:]
-    missing = ~np.isin(ours, theirs)
+    missing = ~np.isin(ours, theirs[alive])
     newest = np.iinfo(np.int64).max
     given_out_later = np.full(int(number.max(initial=-1)) + 1, newest, dtype=np.int64)
     np.minimum.at(given_out_later, number[missing], rows.next_row_id[missing])
     dead: Bools = np.isin(theirs, ours) | (row_id >= given_out_later[matches.key_ordinal])
-    return dead
+    return dead & alive

@@ -309,13 +309,28 @@ def test_staged_position_of_a_row_that_is_gone_deletes_nothing(world):
     world.resolve_all(*BASE, new(9))
 
 
-def test_staged_position_reaches_the_row_that_came_instead(world):
+@pytest.mark.parametrize("mode", ["merge-on-read", "copy-on-write"])
+@pytest.mark.parametrize("when", ["after the delete was staged", "before it"])
+def test_staged_position_reaches_the_row_that_came_instead(world, mode, when):
     """Staged changes come after everything that is on the target when they are published."""
     world.stage(new(9))
+    if when == "before it":
+        world.table.delete("id = 2", mode=mode)
     vector(world, world.row(2))
-    world.table.delete("id = 2", mode="copy-on-write")
+    if when != "before it":
+        world.table.delete("id = 2", mode=mode)
     world.table.append(rows_of((2, "eu", "again")))
     world.resolve_all(*without(2), new(9))
+
+
+@pytest.mark.parametrize("rows", [[2], [1, 2, 3, 4]])
+def test_staged_update_reaches_the_row_that_came_instead(world, rows):
+    world.stage(new(9))
+    world.resolve()
+    world.foreign.delete_rows("main", [world.row(key, "main") for key in rows])
+    world.foreign.update_rows("staging", [(world.row(2), new(2))])
+    world.table.append(rows_of((2, "eu", "again")))
+    world.resolve_all(*without(*rows), new(2), new(9))
 
 
 def test_replaced_vector_brings_only_its_new_positions(world):
