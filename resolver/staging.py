@@ -23,11 +23,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import dropwhile
 
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 
+from resolver.cycle_figures import STAGED_COMMITS
 from resolver.wording import plural
 from tableformat.catalog.base import TableState
 from tableformat.environment import Environment
@@ -35,7 +35,7 @@ from tableformat.errors import CorruptDataError, InvalidInputError, NotFoundErro
 from tableformat.files.manifest_store import load_manifest, load_manifest_list
 from tableformat.spec.data_file import EntryStatus, FileContent, ManifestEntry
 from tableformat.spec.decimal_text import parse_decimal
-from tableformat.spec.names import COMMITTED_TO, MAIN_BRANCH, STAGING_MARKER
+from tableformat.spec.names import CARRIED, COMMITTED_TO, MAIN_BRANCH, STAGING_MARKER
 
 
 class LostCursorError(InvalidInputError):
@@ -321,8 +321,16 @@ class _TargetHistory:
             # expired, the root may as well be a snapshot of the target.
             is_whole = not self.chain or self.chain[-1].parent_snapshot_id is None
             return self.cursor is None and last.parent_snapshot_id is None and is_whole
-        below = dropwhile(lambda each: each.snapshot_id != last.snapshot_id, self.chain)
-        return newest_marker(below) == self.cursor
+        at = [each.snapshot_id for each in self.chain].index(last.snapshot_id)
+        if newest_marker(self.chain[at:]) == self.cursor:
+            return True
+        # Below it expiry has cut the chain; the first commit above that repeats a cursor tells.
+        repeating = next((each for each in reversed(self.chain[:at]) if repeats_cursor(each)), None)
+        return (
+            repeating is not None
+            and marker_of(repeating) == self.cursor
+            and not covers_staged(repeating)
+        )
 
 
 def _walk_staging(
@@ -343,6 +351,16 @@ def _walk_staging(
         marker = history.marker_of(snapshot)
         lost_publish = marker is not None and current not in history.ids
         current = marker if lost_publish else snapshot.parent_snapshot_id
+
+
+def repeats_cursor(snapshot: Snapshot) -> bool:
+    """Whether a commit says what its branch's history says: a missing cursor is none."""
+    return snapshot.summary is not None and CARRIED in snapshot.summary.additional_properties
+
+
+def covers_staged(snapshot: Snapshot) -> bool:
+    """Whether a commit published staged snapshots; an in-place conversion covers none."""
+    return _added(snapshot, STAGED_COMMITS) > 0
 
 
 def committed_to(snapshot: Snapshot) -> str | None:

@@ -16,7 +16,14 @@ from collections.abc import Iterable, Sequence
 
 from pyiceberg.table.snapshots import Snapshot
 
-from resolver.staging import StagedSnapshot, ancestors, committed_to, cursor_of, head_id
+from resolver.staging import (
+    StagedSnapshot,
+    ancestors,
+    committed_to,
+    cursor_of,
+    head_id,
+    repeats_cursor,
+)
 from resolver.target import live_entries
 from tableformat.catalog.base import TableState
 from tableformat.commit.carry import load_carried
@@ -27,7 +34,7 @@ from tableformat.files.manifest_store import load_manifest_list
 from tableformat.spec.data_file import FileContent, ManifestEntry
 from tableformat.spec.decimal_text import parse_decimal
 from tableformat.spec.manifest_file import ManifestFile
-from tableformat.spec.names import CARRIED, STAGING_BASE
+from tableformat.spec.names import STAGING_BASE
 
 NAMED_MAX = 20  # sequence numbers in a refusal
 
@@ -127,11 +134,7 @@ def published_sequence_number(state: TableState, target: str) -> int | None:
 def _says_that_none_was_published(state: TableState, target: str) -> bool:
     """Whether the target's history, without a cursor, is whole, or ends in a commit of icefold."""
     chain = list(ancestors(state.metadata, head_id(state, target)))
-    return not chain or chain[-1].parent_snapshot_id is None or any(map(_repeats_cursor, chain))
-
-
-def _repeats_cursor(snapshot: Snapshot) -> bool:
-    return snapshot.summary is not None and CARRIED in snapshot.summary.additional_properties
+    return not chain or chain[-1].parent_snapshot_id is None or any(map(repeats_cursor, chain))
 
 
 def _base_in_log(state: TableState, head: Snapshot, staging: str, target: str) -> int | None:

@@ -17,7 +17,7 @@ from itertools import takewhile
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 
-from resolver.staging import marker_of, newest_marker, plan_backlog
+from resolver.staging import marker_of, newest_marker, plan_backlog, repeats_cursor
 from tableformat.catalog.base import Identifier, TableState
 from tableformat.commit.history import is_ancestor, snapshots_by_id, walk_back
 from tableformat.commit.refs import replace_branch
@@ -29,7 +29,6 @@ from tableformat.errors import (
     CorruptDataError,
     InvalidInputError,
 )
-from tableformat.spec.names import CARRIED
 
 FLINK_WRITER = ("flink.job-id", "flink.operator-id")
 FLINK_CHECKPOINT = "flink.max-committed-checkpoint-id"
@@ -110,7 +109,7 @@ def idle_position(state: TableState, *, staging: str, target: str) -> int | None
     if staging == target or head is None or target_head is None:
         return None
     chain = list(walk_back(snapshots_by_id(metadata), target_head.snapshot_id))
-    goal = next((each for each in chain if _repeats_all(each)), None)
+    goal = next((each for each in chain if repeats_cursor(each)), None)
     if goal is None or marker_of(goal) != newest_marker(chain):
         return None
     if is_ancestor(metadata, goal.snapshot_id, of=head.snapshot_id):
@@ -149,7 +148,3 @@ def _last_checkpoints(
         if any(writer):
             last.setdefault(writer, (summary.get(FLINK_CHECKPOINT),))
     return last
-
-
-def _repeats_all(snapshot: Snapshot) -> bool:
-    return snapshot.summary is not None and CARRIED in snapshot.summary.additional_properties

@@ -51,12 +51,17 @@ OTHER_QUERIES_MAX = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Carried:
-    """What a branch's history holds; `writers` as in `writer_properties`."""
+    """What a branch's history holds; `writers` as in `writer_properties`.
+
+    `is_whole`: nothing that the history once said is missing here; it would be if an expired
+    snapshot cut the walk.
+    """
 
     marker: str | None = None
     marker_sequence_number: int | None = None
     tokens: Mapping[str, int] = field(default_factory=dict)
     writers: Mapping[str, str] = field(default_factory=dict)
+    is_whole: bool = True
 
 
 def load_carried(by_id: Mapping[int, Snapshot], head_id: int | None) -> Carried:
@@ -65,7 +70,9 @@ def load_carried(by_id: Mapping[int, Snapshot], head_id: int | None) -> Carried:
     number: int | None = None
     tokens: dict[str, int] = {}
     passed: list[Mapping[str, str]] = []
+    below = head_id
     for snapshot in walk_back(by_id, head_id):
+        below = snapshot.parent_snapshot_id
         summary = {} if snapshot.summary is None else snapshot.summary.additional_properties
         passed.append(summary)
         if marker is None and (marker := summary.get(STAGING_MARKER)) is not None:
@@ -73,8 +80,10 @@ def load_carried(by_id: Mapping[int, Snapshot], head_id: int | None) -> Carried:
         for name, token in _tokens(summary).items():
             tokens[name] = max(token, tokens.get(name, token))
         if CARRIED in summary:
+            below = None
             break
     return Carried(
+        is_whole=below is None,
         marker=marker,
         marker_sequence_number=number,
         tokens=tokens,
@@ -160,7 +169,8 @@ def carried_properties(carried: Carried, changeset: Changeset) -> dict[str, str]
         properties[FENCE_TOKEN] = str(changeset.fence.token)
     properties.update({f"{_TOKEN_OF}{name}": str(token) for name, token in sorted(tokens.items())})
     if carries_marker(changeset):
-        properties[CARRIED] = "true"
+        if carried.is_whole or STAGING_MARKER in changeset.summary:
+            properties[CARRIED] = "true"
         properties.update(writer_properties([carried.writers, changeset.summary]))
         if carried.marker is not None:
             properties[STAGING_MARKER] = carried.marker
