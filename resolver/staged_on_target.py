@@ -295,8 +295,9 @@ def _is_new(state: TableState, target: str, row_id: Int64s) -> Bools:
     chain = walk_back(snapshots_by_id(state.metadata), None if head is None else head.snapshot_id)
     new = np.zeros(len(row_id), dtype=np.bool_)
     for each in chain:
-        appends = each.summary is not None and each.summary.operation == Operation.APPEND
-        if appends or _summary(each).get(COMMITTED_TO) == target:
+        what = None if each.summary is None else each.summary.operation
+        is_own = _summary(each).get(COMMITTED_TO) == target and what != Operation.REPLACE
+        if is_own or what == Operation.APPEND:
             first = each.first_row_id or 0
             new |= (row_id >= first) & (row_id < first + (each.added_rows or 0))
     return new
