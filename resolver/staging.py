@@ -30,6 +30,7 @@ from pyiceberg.table.snapshots import Snapshot
 from resolver.cycle_figures import STAGED_COMMITS
 from resolver.wording import plural
 from tableformat.catalog.base import TableState
+from tableformat.commit.history import walk_back
 from tableformat.environment import Environment
 from tableformat.errors import CorruptDataError, InvalidInputError, NotFoundError, UnsupportedError
 from tableformat.files.manifest_store import load_manifest, load_manifest_list
@@ -289,12 +290,24 @@ class _TargetHistory:
 
     def ends_walk(self, snapshot: Snapshot) -> bool:
         """Whether nothing above `snapshot` can be older than what was published."""
-        marker = self.marker_of(snapshot)
         return (
             snapshot.snapshot_id in self.ids
             or snapshot.snapshot_id in self.published
-            # A target snapshot that expiry has cut from the chain; nothing was published since.
-            or (marker is not None and marker == self.cursor)
+            # Nothing was published since.
+            or (
+                self.cursor is not None
+                and self.marker_of(snapshot) == self.cursor
+                and self._may_be_cut(snapshot)
+            )
+        )
+
+    def _may_be_cut(self, snapshot: Snapshot) -> bool:
+        """Whether expiry may have cut `snapshot` from the chain; else the target has lost it."""
+        oldest = self.chain[-1] if self.chain else None
+        return (
+            oldest is not None
+            and oldest.parent_snapshot_id is not None
+            and (oldest.sequence_number or 0) > (snapshot.sequence_number or 0)
         )
 
     def was_target(self, snapshot: Snapshot) -> bool:
@@ -339,7 +352,9 @@ def _walk_staging(
     """Staging's history, newest first.
 
     A publish that the target has lost again (rollback, replaced branch) stands for the staged
-    snapshots that it covered: there the walk goes on at its marker, not at its parent.
+    snapshots that it covered: there the walk goes on at its marker, not at its parent. Another
+    commit only repeats the marker; below it may be staged snapshots that the target was
+    fast-forwarded to.
     """
     by_id = {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
     seen: set[int] = set()
@@ -348,9 +363,10 @@ def _walk_staging(
         seen.add(current)
         snapshot = by_id[current]
         yield snapshot
-        marker = history.marker_of(snapshot)
-        lost_publish = marker is not None and current not in history.ids
-        current = marker if lost_publish else snapshot.parent_snapshot_id
+        marker, parent_id = history.marker_of(snapshot), snapshot.parent_snapshot_id
+        below = map(history.marker_of, walk_back(by_id, parent_id))
+        covers = marker is not None and marker != next((m for m in below if m is not None), None)
+        current = marker if covers and current not in history.ids else parent_id
 
 
 def repeats_cursor(snapshot: Snapshot) -> bool:
