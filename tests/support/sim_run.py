@@ -538,6 +538,7 @@ class _Simulation:
         *,
         actor: Actor | None = None,
         from_state: bool = False,
+        staged_after: int | None = None,
         staging: str = "staging",
         target: str = "main",
     ) -> ResolveReport | None:
@@ -556,7 +557,7 @@ class _Simulation:
                 staging=staging, target=target, limit=limit, fence=lambda: fence_of(lease)
             )
             if from_state:
-                options = replace(options, from_staging_state=True)
+                options = replace(options, from_staging_state=True, staged_after=staged_after)
             head = environment.catalog.load_table(IDENTIFIER).head(target)
             if live_files(environment, head).equality_deletes:
                 own = CycleOptions(staging=target, target=target, fence=options.fence)
@@ -698,12 +699,18 @@ class _Simulation:
         rng = random.Random(f"{world.seed}/drain")
         limit = rng.choice([None, 1])
         left = cycles = oracle.waiting + 2
-        from_state = False
+        from_state, staged_after = False, None
         while left and oracle.staged:
             try:
-                report = self.cycle(self.clean, keeper, limit, from_state=from_state)
+                report = self.cycle(
+                    self.clean, keeper, limit, from_state=from_state, staged_after=staged_after
+                )
             except (InvalidInputError, UnsupportedError, NotFoundError) as error:
                 why = self._may_stop(operation)
+                if from_state and staged_after is None and "--staged-after" in str(error):
+                    staged_after = oracle.staged_after()
+                    world.outcomes["drained with the operator's word"] += 1
+                    continue
                 has_moved = isinstance(error, UnsupportedError) and oracle.has_moved_positions
                 if why is None or (from_state and not has_moved):
                     raise
