@@ -104,7 +104,7 @@ class Matcher:
         left, batch = known.left, known.placed(self.environment, state, work.batch)
         if batch is not work.batch:
             work = replace(work, batch=batch, numbered=number_keys(batch))
-        later = self._later(state, work)
+        later = self._later(state, live, work)
 
         def others(found: Matches) -> Matches:
             return without_later_rows(
@@ -159,7 +159,7 @@ class Matcher:
             state=state, live=live, work=work, known=known, resolution=resolution, index=how
         )
 
-    def _later(self, state: TableState, work: Work) -> dict[str, DataFile]:
+    def _later(self, state: TableState, live: LiveFiles, work: Work) -> dict[str, DataFile]:
         """Files of staged snapshots beyond the limit, or staged since the plan, on the target."""
         options = self.options
         if not work.covered:
@@ -170,7 +170,9 @@ class Matcher:
             target=options.target,
             snapshot_id=work.covered[-1].snapshot_id,
         )
-        return rows_of_later_snapshots(self.environment, state, target=options.target, later=later)
+        return rows_of_later_snapshots(
+            self.environment, state, target=options.target, live=live, later=later
+        )
 
     def _staged_on_target(self, state: TableState, live: LiveFiles, work: Work) -> StagedOnTarget:
         return staged_on_target(
@@ -250,7 +252,7 @@ class Matcher:
         staged = work.batch.paths
         on_target = self._staged_on_target(state, live, work)
         brought = staged & known or staged & live.data.keys() or on_target.left
-        if brought or self._later(state, work):
+        if brought or self._later(state, live, work):
             return self.match(state, live, work)
         match.resolution.dead.drop(known - live.data.keys())
         added = [entry for path, entry in live.data.items() if path not in known]

@@ -33,12 +33,11 @@ from resolver.resolution import DeadRows, NumberedKeys
 from resolver.row_values import ColumnReader
 from resolver.target import LiveFiles
 from tableformat.catalog.base import TableState
-from tableformat.commit.cherry_pick import SOURCE_SNAPSHOT_ID
 from tableformat.commit.history import load_changes, snapshots_by_id, walk_back
 from tableformat.environment import Environment
 from tableformat.errors import UnsupportedError
 from tableformat.spec.data_file import DataFile
-from tableformat.spec.names import CARRIED, COMMITTED_TO, ROW_ID_FIELD_ID
+from tableformat.spec.names import CARRIED, COMMITTED_TO, ROW_ID_FIELD_ID, SOURCE_SNAPSHOT_ID
 
 NO_ROW = -1
 NEWEST = np.iinfo(np.int64).max
@@ -109,6 +108,7 @@ def rows_of_later_snapshots(
     state: TableState,
     *,
     target: str,
+    live: LiveFiles,
     later: Sequence[Snapshot],
 ) -> dict[str, DataFile]:
     """Data files of staged snapshots beyond the limit that others have brought to the target.
@@ -122,17 +122,21 @@ def rows_of_later_snapshots(
     if not later or head is None:
         return {}
     since = later[0].sequence_number or 0
-    chain = walk_back(snapshots_by_id(state.metadata), head.snapshot_id)
+    chain = list(walk_back(snapshots_by_id(state.metadata), head.snapshot_id))
     newer = takewhile(lambda each: (each.sequence_number or 0) > since, chain)
     others = [e for e in newer if _may_bring_staged_files(e, target) and not _is_publish(e)]
-    if not others:
+    has_expired = chain[-1].parent_snapshot_id is not None and (
+        (chain[-1].sequence_number or 0) > since
+    )
+    if not others and not has_expired:
         return {}
     staged = {
         entry.data_file.file_path
         for each in later
         for entry in load_changes(environment.store, each).added_data
     }
-    return {
+    here = {path: live.data[path].data_file for path in staged & live.data.keys()}
+    return here | {
         entry.data_file.file_path: entry.data_file
         for each in others
         for entry in load_changes(environment.store, each).added_data

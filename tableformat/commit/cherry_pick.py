@@ -38,9 +38,8 @@ from tableformat.errors import (
 )
 from tableformat.files.manifest_store import load_manifest_list, open_manifest
 from tableformat.spec.data_file import ManifestEntry
-from tableformat.spec.names import MAIN_BRANCH
+from tableformat.spec.names import MAIN_BRANCH, SOURCE_SNAPSHOT_ID
 
-SOURCE_SNAPSHOT_ID = "source-snapshot-id"
 WAP_ID = "wap.id"
 PUBLISHED_WAP_ID = "published-wap-id"
 

@@ -20,10 +20,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import takewhile
 
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import SnapshotRef, SnapshotRefType
-from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table.snapshots import Operation, Snapshot
 
 from tableformat.commit.carry import load_carried
 from tableformat.commit.history import snapshots_by_id, walk_back
@@ -33,6 +34,7 @@ from tableformat.spec.names import (
     CARRIED,
     COMMITTED_TO,
     MAIN_BRANCH,
+    SOURCE_SNAPSHOT_ID,
     STAGING_BRANCH,
     STAGING_MARKER,
 )
@@ -106,7 +108,9 @@ def snapshots_needed(metadata: TableMetadata, staging: StagingBranch) -> Iterato
     but the target's own chain tells that it is not a staged one: then the chain stays down to it
     (or whole, when the two have no snapshot in common), unless something else was published since,
     as then it proves nothing. The chain stays, too, while a staged snapshot waits that deletes by
-    position: it tells which row ids the rows had whose files were rewritten meanwhile.
+    position: it tells which row ids the rows had whose files were rewritten meanwhile. And while
+    one waits, down to the first commit since that may have brought its files to the target (a
+    cherry-pick, or another tool's): they are not to be added again, whatever became of them.
     """
     by_id, refs = snapshots_by_id(metadata), metadata.refs
     target = refs.get(staging.target)
@@ -142,6 +146,11 @@ def snapshots_needed(metadata: TableMetadata, staging: StagingBranch) -> Iterato
         own = _ancestors(by_id, refs[staging.name])
         meeting = [i for i, each in enumerate(ids) if each in own]
         yield from ids[: meeting[0]] if meeting else ids
+    oldest = min((each.sequence_number or 0 for each in waiting), default=None)
+    if oldest is not None:
+        since = takewhile(lambda each: (each.sequence_number or 0) > oldest, chain)
+        brings = [at for at, each in enumerate(since) if _may_bring_staged_files(each)]
+        yield from ids[: brings[-1] + 1] if brings else ()
     yield from _cursors_of_others(metadata, staging, seen)
 
 
@@ -228,6 +237,13 @@ def _is_staged(snapshot: Snapshot) -> bool:
         return True
     found = (_property(snapshot, name) or "0" for name in _ADDED_EQUALITY_DELETES)
     return any(parse_decimal(count) != 0 for count in found)
+
+
+def _may_bring_staged_files(snapshot: Snapshot) -> bool:
+    """Whether a commit to a target may have added data files that are staged."""
+    if snapshot.summary is None or snapshot.summary.operation == Operation.REPLACE:
+        return False
+    return _committed_to(snapshot) is None or _property(snapshot, SOURCE_SNAPSHOT_ID) is not None
 
 
 def _deletes_by_position(snapshot: Snapshot) -> bool:

@@ -26,6 +26,7 @@ STAGING_BASE = "icefold.staging-base-sequence-number"
 FENCE_TOKEN = "icefold.fence-token"  # noqa: S105
 FENCE_NAME = "icefold.fence-name"
 COMMITTED_TO = "icefold.branch"  # the branch that a commit was made to; expiry cuts the table's log
+SOURCE_SNAPSHOT_ID = "source-snapshot-id"  # of a cherry-pick; Java's name
 CARRIED = "icefold.carried"  # this summary repeats all that older ones held (commit/carry.py)
 QUERY_ID = "icefold.query-id"
 BATCH_ID = "icefold.batch-id"

@@ -20,7 +20,7 @@ import tableformat.commit.swap
 import tableformat.files.parquet_projection
 from resolver.convert import Conversion
 from resolver.scopes import Scopes
-from resolver.staging import _committed_to, _TargetHistory
+from resolver.staging import _TargetHistory, committed_to
 from tableformat.commit.retention import Retention
 from tableformat.errors import CommitConflictError
 from tests.support.sim_run import run_seed
@@ -81,7 +81,7 @@ def forgotten_backlog(monkeypatch: pytest.MonkeyPatch) -> None:
     def was_target(history: _TargetHistory, snapshot: Any) -> bool:
         return (
             snapshot.snapshot_id in history.former
-            or _committed_to(snapshot) == history.target
+            or committed_to(snapshot) == history.target
             or history.marker_of(snapshot) is not None
         )
 

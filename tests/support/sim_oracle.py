@@ -297,6 +297,14 @@ class Oracle:
         """The snapshot of main that another staging branch began at."""
         return int(self.landed[self.others[branch][0]]["parent-snapshot-id"])
 
+    def staged_after(self) -> int:
+        """The highest sequence number that is not staged, or is published."""
+        done = self.state_of(self.refs.get("main")).published
+        history = self._history(self.refs.get("staging"))
+        below = next((each for each in history if each not in self.stages), None)
+        known = [*self.staged[:done][-1:], *([] if below is None else [below])]
+        return max((self.landed[each]["sequence-number"] for each in known), default=0)
+
     def proves_position(self) -> bool:
         """Whether staging's history, as far as it is there, leads to what main has."""
         main = list(self._history(self.refs.get("main")))

@@ -711,6 +711,10 @@ class _Simulation:
                     world.outcomes["drained from a sequence number"] += 1
                     continue
                 why = self._may_stop(operation)
+                if from_state and staged_after is None and "--staged-after" in str(error):
+                    staged_after = oracle.staged_after()
+                    world.outcomes["drained with the operator's word"] += 1
+                    continue
                 has_moved = isinstance(error, UnsupportedError) and oracle.has_moved_positions
                 if why is None or (from_state and not has_moved):
                     raise
