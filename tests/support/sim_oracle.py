@@ -157,12 +157,6 @@ class Oracle:
         """Staged snapshots that main does not have."""
         return len(self.staged) - self.state_of(self.refs.get("main")).published
 
-    @property
-    def staged_after(self) -> int:
-        """What an operator would say: the highest sequence number that does not wait."""
-        waiting = self.staged[len(self.staged) - self.waiting :]
-        return int(self.landed[waiting[0]]["sequence-number"]) - 1
-
     def state_of(self, snapshot_id: int | None) -> MainState:
         if snapshot_id is None:
             return MainState(Counter(), 0, self.schemas.current)

@@ -706,10 +706,6 @@ class _Simulation:
                     self.clean, keeper, limit, from_state=from_state, staged_after=staged_after
                 )
             except (InvalidInputError, UnsupportedError, NotFoundError) as error:
-                if from_state and staged_after is None and "--staged-after" in str(error):
-                    staged_after = oracle.staged_after
-                    world.outcomes["drained from a sequence number"] += 1
-                    continue
                 why = self._may_stop(operation)
                 if from_state and staged_after is None and "--staged-after" in str(error):
                     staged_after = oracle.staged_after()
