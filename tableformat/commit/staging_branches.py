@@ -107,10 +107,12 @@ def snapshots_needed(metadata: TableMetadata, staging: StagingBranch) -> Iterato
     Where staging meets the target's history at a snapshot that does not carry the marker, nothing
     but the target's own chain tells that it is not a staged one: then the chain stays down to it
     and to the marker below it (or whole, when the two have no snapshot in common), unless something
-    else was published since, as then it proves nothing. The chain stays, too, while a staged snapshot waits that deletes by
-    position: it tells which row ids the rows had whose files were rewritten meanwhile. And while
-    one waits, down to the first commit since that may have brought its files to the target (a
-    cherry-pick, or another tool's): they are not to be added again, whatever became of them.
+    else was published since, as then it proves nothing.
+
+    The chain stays, too, while a staged snapshot waits that deletes by position: it tells which row
+    ids the rows had whose files were rewritten meanwhile. And while one waits, down to the first
+    commit since that may have brought its files to the target (a cherry-pick, or another tool's):
+    they are not to be added again, whatever became of them.
     """
     by_id, refs = snapshots_by_id(metadata), metadata.refs
     target = refs.get(staging.target)
