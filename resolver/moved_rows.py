@@ -16,6 +16,9 @@ Where there is none, the rows die that have got their ids since the target's sna
 staging branch stands on: by a rewrite that kept no ids, or newer rows, since staged changes come
 after what is on the target. Otherwise the row is gone already.
 
+A row of a data file that is staged in the same batch, and that others brought to the target, is
+found there by its row id or has gone; no other row dies for it.
+
 A vector repeats what the one that it replaced deletes; only what it adds is looked for.
 """
 
@@ -47,6 +50,7 @@ from tableformat.spec.data_file import DataFile, FileContent, ManifestEntry
 from tableformat.spec.names import ROW_ID_FIELD_ID
 
 NO_ROW_ID = -1
+NO_NEWER_ROWS = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +105,12 @@ def add_target_positions(
         return
     files = _files_of(environment, state, lost, live, staging=staging, target=target) | dict(moved)
     lost = [each for each in lost if each.path in files]
-    free = [_free_row_id(state, each.staged.snapshot, staging, target) for each in lost]
+    free = [
+        NO_NEWER_ROWS
+        if each.path in moved
+        else _free_row_id(state, each.staged.snapshot, staging, target)
+        for each in lost
+    ]
     rows = _read_rows(environment, state, lost, files, free)
     if not len(rows.keys):
         return

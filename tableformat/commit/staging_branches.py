@@ -106,11 +106,13 @@ def snapshots_needed(metadata: TableMetadata, staging: StagingBranch) -> Iterato
 
     Where staging meets the target's history at a snapshot that does not carry the marker, nothing
     but the target's own chain tells that it is not a staged one: then the chain stays down to it
-    (or whole, when the two have no snapshot in common), unless something else was published since,
-    as then it proves nothing. The chain stays, too, while a staged snapshot waits that deletes by
-    position: it tells which row ids the rows had whose files were rewritten meanwhile. And while
-    one waits, down to the first commit since that may have brought its files to the target (a
-    cherry-pick, or another tool's): they are not to be added again, whatever became of them.
+    and to the marker below it (or whole, when the two have no snapshot in common), unless something
+    else was published since, as then it proves nothing.
+
+    The chain stays, too, while a staged snapshot waits that deletes by position: it tells which row
+    ids the rows had whose files were rewritten meanwhile. And while one waits, down to the first
+    commit since that may have brought its files to the target (a cherry-pick, or another tool's):
+    they are not to be added again, whatever became of them.
     """
     by_id, refs = snapshots_by_id(metadata), metadata.refs
     target = refs.get(staging.target)
@@ -132,8 +134,11 @@ def snapshots_needed(metadata: TableMetadata, staging: StagingBranch) -> Iterato
             if snapshot.snapshot_id in ends:
                 below = ids.index(snapshot.snapshot_id)
                 if _marker_of(snapshot) != marker or marker is None:
-                    newest = next(filter(None, map(_marker_of, chain[below:])), None)
-                    yield from ids[:below] if newest == marker else ()
+                    marked = [at for at, e in enumerate(chain) if at >= below and _marker_of(e)][:1]
+                    if not marked:
+                        yield from ids[:below] if marker is None else ()
+                    elif _marker_of(chain[marked[0]]) == marker:
+                        yield from ids[: marked[0] + 1]
                 break
             covered = _lost_marker(snapshot, staging.name)
             if covered is not None:

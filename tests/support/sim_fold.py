@@ -93,6 +93,7 @@ class _Fold:
     files: Files
     schema: TableSchema
     rows: Identities
+    batch: frozenset[str]  # data files of all that is folded: a row of theirs is that one or none
     fresh: dict[Place, tuple[Row, int | None]] = field(default_factory=dict)
     seen: set[str] = field(default_factory=set)
 
@@ -149,13 +150,11 @@ class _Fold:
         if here is not None or not self.base.follows:
             return
         orders = self.base.orders
-        reached = {
-            row_id
-            for row_id, (row, _) in self.rows.items()
-            if row[0] == dead.key and orders.get(row_id, 0) < order
-        }
-        same = self._same((dead.row_id, *self.base.lived(dead.place)))
-        hits = reached & same or {i for i in reached if i >= staged.next_row_id}
+        found = {row_id for row_id, (row, _) in self.rows.items() if row[0] == dead.key}
+        hits = found & self._same((dead.row_id, *self.base.lived(dead.place)))
+        if not hits and dead.place[0] not in self.batch:
+            older = {i for i in found if orders.get(i, 0) < order}
+            hits = {i for i in older if i >= staged.next_row_id}
         for row_id in hits:
             del self.rows[row_id]
 
@@ -164,7 +163,9 @@ def fold(
     base: Base, batch: Iterable[tuple[int, Staged]], files: Files, schema: TableSchema
 ) -> Folded:
     """Apply staged snapshots, each with its place in the order."""
-    work = _Fold(base, files, schema, dict(base.rows))
+    batch = list(batch)
+    paths = frozenset(file.path for _, staged in batch for file in staged.files)
+    work = _Fold(base, files, schema, dict(base.rows), paths)
     for order, staged in batch:
         work.apply(order, staged)
     stored = {i: row for row, i in work.fresh.values() if i is not None}

@@ -131,6 +131,10 @@ class Meddlers:
         """Staged data files that main has, or had: who adds one again makes it come twice."""
         return self.oracle.state_of(self.oracle.refs.get("main")).ever
 
+    def has_row_ids(self, path: str) -> bool:
+        """Whether a file brings rows under ids that other rows may have."""
+        return any(each is not None for each in self.oracle.files.file(path).row_ids)
+
     def rows_like(
         self, actor: Actor, table: ForeignTable, branch: str
     ) -> tuple[Entry, list[Row]] | None:
@@ -250,7 +254,9 @@ class Meddlers:
                 entry
                 for snapshot in self.waiting(table)
                 for entry in table.added(snapshot)
-                if entry.file["content"] == DATA and entry.path not in known
+                if entry.file["content"] == DATA
+                and entry.path not in known
+                and not self.has_row_ids(entry.path)
             ]
             if not entries:
                 continue

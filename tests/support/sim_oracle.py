@@ -640,6 +640,7 @@ class Oracle:
         schema = self.schemas.by_schema_id[snapshot["schema-id"]]
         began = snapshot.get("parent-snapshot-id")
         base = self._base(began, self.state_of(began), schema)
+        base = replace(base, orders={}, ever=frozenset())  # of the branch `staging`
         batch = ((at, self.stages[each]) for at, each in enumerate(self.others["cdc"], start=1))
         view = self.view(metadata, snapshot, schema)
         rows = fold(base, batch, self.files, schema).rows
