@@ -28,7 +28,6 @@ from tableformat.commit.history import (
     walk_back,
 )
 from tableformat.commit.refs import fast_forward
-from tableformat.commit.removal import missing_data_files
 from tableformat.environment import Environment
 from tableformat.errors import (
     AlreadyExistsError,
@@ -36,7 +35,6 @@ from tableformat.errors import (
     InvalidInputError,
     NotFoundError,
 )
-from tableformat.files.manifest_store import load_manifest_list, open_manifest
 from tableformat.spec.data_file import ManifestEntry
 from tableformat.spec.names import MAIN_BRANCH, SOURCE_SNAPSHOT_ID
 
@@ -95,35 +93,8 @@ def _pick_onto(
         )
         return CommitResult(state=moved, snapshot=picked, attempts=1)
     changes = load_changes(environment.store, picked)
-    _check_vectors_have_files(environment, state, changes, head)
     changeset = _changeset(state.metadata, changes, head, branch)
     return commit(environment, state.identifier, changeset, state=state)
-
-
-def _check_vectors_have_files(
-    environment: Environment, state: TableState, changes: SnapshotChanges, head: Snapshot | None
-) -> None:
-    """Refuse vectors of data files that the branch never had: they would dangle."""
-    own = {entry.data_file.file_path for entry in changes.added_data}
-    named = {e.data_file.referenced_data_file for e in changes.added_deletes if e.data_file.is_dv}
-    paths = frozenset(path for path in named if path is not None and path not in own)
-    if not paths:
-        return
-    store = environment.store
-    missing = missing_data_files(
-        state.metadata,
-        [] if head is None else load_manifest_list(store, head),
-        paths=paths,
-        open_manifest=lambda manifest: open_manifest(store, manifest),
-    )
-    if missing:
-        raise CommitConflictError(
-            "cannot pick a snapshot whose deletion vectors are of data files that are not live on "
-            "the branch",
-            conflicts=sorted(missing),
-            action="pick the snapshots that bring these files first, or resolve",
-            snapshot_id=changes.snapshot.snapshot_id,
-        )
 
 
 def _head_id(state: TableState, branch: str) -> int | None:
