@@ -35,12 +35,16 @@ ARRIVAL_S = 120
 
 @dataclass(frozen=True)
 class Shape:
-    """How the events of a connector look, and what icefold has to be told of them."""
+    """How the events of a connector look, and what icefold has to be told of them.
+
+    `said`: encodings that `options` speak of already; those of other columns are told one by one.
+    """
 
     name: str
     connector: Mapping[str, str]
     options: Mapping[str, str]
     has_schemas: bool
+    said: frozenset[str] = frozenset()
 
 
 _ADDED = "op,source.lsn,source.ts_ms"
@@ -54,7 +58,18 @@ SHAPES = {
     shape.name: shape
     for shape in (
         Shape("db", {}, {}, has_schemas=True),
-        Shape("bare", _JSON | _BARE, {}, has_schemas=False),
+        Shape(
+            "bare",
+            _JSON | _BARE,
+            {
+                "timestamp-unit": "us",
+                "time-unit": "us",
+                "decimals": "precise",
+                "binaries": "base64",
+            },
+            has_schemas=False,
+            said=frozenset({"us", "precise", "variable", "base64", "days", "iso"}),
+        ),
         Shape(
             "flat",
             _JSON
@@ -160,8 +175,9 @@ class Pipeline:
         """`icefold ingest` as a person types it."""
         name = self.table_name(shape.name, table)
         options = dict(shape.options)
-        if not shape.has_schemas and table.encodings:
-            options["encodings"] = table.encodings
+        encodings = "" if shape.has_schemas else table.encodings(shape.said)
+        if encodings:
+            options["encodings"] = encodings
         return [
             *("--warehouse", self.warehouse, "ingest", name, "--json", "--kafka", self.servers),
             *("--topic", f"{shape.name}.public.{table.name}"),

@@ -25,7 +25,7 @@ def with_duckdb(table: Table, names: Sequence[str]) -> pa.Table:
 
 def with_spark(table: Table, names: Sequence[str]) -> pa.Table:
     """Apache Iceberg's own runtime. It refuses tables with a `time`; icefold's reads those."""
-    if "tod" in names:
+    if {"tod", "times"} & set(names):
         frame = table.scan(columns=names).to_spark(local_session("pipeline", cores=1))
         return pa.table(frame.toArrow())
     return java_iceberg().read(table.state.metadata_location, names)

@@ -48,6 +48,9 @@ class Workload:
                 f"INSERT INTO {table} SELECT r.* FROM generate_series(1, 6) i, "
                 "LATERAL toast_row(i, 1) r"
             )
+        self._execute(
+            "INSERT INTO untold SELECT r.* FROM generate_series(1, 4) i, LATERAL untold_row(i) r"
+        )
         self._execute("INSERT INTO wiped SELECT i, 'w' || i FROM generate_series(1, 20) i")
         self._execute("INSERT INTO grown SELECT i, -i, 'g' || i FROM generate_series(1, 20) i")
 

@@ -44,8 +44,8 @@ def test_python_example_runs_as_it_stands(tmp_path):
 
 def test_options_that_are_named_exist():
     options = set(re.findall(r"(--[a-z][a-z-]+)", TEXT))
-    helps = [CliRunner().invoke(cli, [*words, "--help"]).output
-             for words in ([], ["maintain"], ["status"], ["report"], ["ingest"])]  # fmt: skip
+    commands = ([], ["maintain"], ["status"], ["report"], ["ingest"], ["sql"])
+    helps = [CliRunner().invoke(cli, [*words, "--help"]).output for words in commands]
     assert options
     assert all(any(option in text for text in helps) for option in options)
 

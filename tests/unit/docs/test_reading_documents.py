@@ -48,7 +48,7 @@ def test_spark_examples_run_as_they_stand(spark, tmp_path, monkeypatch):  # noqa
     read, stream, write = (
         code.replace('"warehouse")', f'"{warehouse}")')
         .replace('warehouse="warehouse"', f'warehouse="{warehouse}"')
-        .replace('"checkpoint")', f'"{tmp_path}/checkpoint")')
+        .replace('"checkpoints/', f'"{tmp_path}/checkpoints/')
         for code in snippets("spark.md")
     )
     names = {}
