@@ -221,7 +221,7 @@ class Cycle:
                 staged_files=[
                     each.file
                     for each in work.batch.files
-                    if each.file.file_path not in match.known.left
+                    if each.file.file_path not in match.known.not_added
                 ],
                 target_files=match.live.data,
                 target_dvs=match.live.dvs,

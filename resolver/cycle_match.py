@@ -101,7 +101,7 @@ class Matcher:
     def match(self, state: TableState, live: LiveFiles, work: Work) -> Match:
         """Dead rows, from the index at the head of `state`."""
         options, known = self.options, self._staged_on_target(state, live, work)
-        left, batch = known.left, known.placed(self.environment, state, work.batch)
+        batch = known.placed(work.batch)
         if batch is not work.batch:
             work = replace(work, batch=batch, numbered=number_keys(batch))
         later = self._later(state, live, work)
@@ -129,7 +129,7 @@ class Matcher:
             resolution = replace(
                 resolve_batch(batch, matches, judged), is_whole=len(matches) == len(found)
             )
-            resolution.dead.drop(left)
+            resolution.dead.drop(known.not_added)
             add_joined_positions(
                 self.environment,
                 state.metadata,
@@ -139,7 +139,7 @@ class Matcher:
                 resolution.dead,
                 self.engine.runner,
             )
-            resolution.dead.drop(left)
+            resolution.dead.drop(known.not_added)
             add_target_positions(
                 self.environment,
                 state,

@@ -52,55 +52,61 @@ class StagedOnTarget:
             that they had.
         thinned: Those that are live with a deletion vector: an UPDATE may have moved rows.
         published: Paths of those, live or not, that a publish brought.
+        repeated: Other files of staged snapshots that repeat published ones: delete files, and data
+            files in which every row had died before the publish.
     """
 
     left: Mapping[str, DataFile]
     thinned: Mapping[str, DataFile]
     published: frozenset[str]
+    repeated: frozenset[str]
+
+    @property
+    def not_added(self) -> frozenset[str]:
+        """Staged data files that are neither live there nor to be added."""
+        return self.repeated | self.left.keys()
 
     @property
     def moved(self) -> dict[str, DataFile]:
         """Those whose rows may be in other files of the target."""
         return {**self.thinned, **self.left}
 
-    def placed(self, environment: Environment, state: TableState, batch: CycleInput) -> CycleInput:
+    def placed(self, batch: CycleInput) -> CycleInput:
         """The batch, with files that were published before in the place of the target's."""
         if not self.published:
             return batch
-        repeated = _repeated_deletes(environment, state, batch, self.published)
+        before = self.published | self.repeated
         files = [
             replace(each, order=TARGET_ORDER, again=(each.order, *each.again))
-            if each.file.file_path in self.published
+            if each.file.file_path in before
             else each
             for each in batch.files
         ]
-        return replace(batch, files=tuple(files), deletes=batch.deletes.without(repeated))
+        return replace(batch, files=tuple(files), deletes=batch.deletes.without(self.repeated))
 
 
-def _repeated_deletes(
+def _repeated(
     environment: Environment, state: TableState, batch: CycleInput, published: frozenset[str]
-) -> set[str]:
-    """Delete files of staged snapshots that repeat published ones, as far as those had them.
+) -> frozenset[str]:
+    """What staged snapshots repeat of published ones, but for what is or was on the target.
 
-    Where the published snapshot has expired, all that a snapshot without new data files has.
+    Where the published snapshot has expired, the deletes of a snapshot without new data files.
     """
-    orders = {o for e in batch.files if e.file.file_path in published for o in (e.order, *e.again)}
+    if not published:
+        return frozenset()
     staged = {each.snapshot.snapshot_id for each in batch.staged}
     found: set[str] = set()
-    originals: set[str] = set()
     for snapshot in state.metadata.snapshots:
         if snapshot.snapshot_id in staged or CARRIED in _summary(snapshot):
             continue  # itself, or a commit of icefold to the target
         changes = load_changes(environment.store, snapshot)
-        brought = published & {entry.data_file.file_path for entry in changes.added_data}
-        if brought:
-            originals |= brought
-            found |= {entry.data_file.file_path for entry in changes.added_deletes}
+        if any(entry.data_file.file_path in published for entry in changes.added_data):
+            found |= {entry.data_file.file_path for entry in changes.added}
     for each in batch.staged:
         paths = {entry.data_file.file_path for entry in each.data_files}
-        if each.order in orders and paths <= published and not paths & originals:
+        if paths and paths <= published and not paths & found:
             found |= {entry.data_file.file_path for entry in each.equality_deletes}
-    return found
+    return frozenset(found - published)
 
 
 def rows_of_later_snapshots(
@@ -198,7 +204,14 @@ def staged_on_target(
     thinned = {
         path: live.data[path].data_file for path in staged_at if path in live.data.keys() & live.dvs
     }
-    return StagedOnTarget(left=left, thinned=thinned, published=frozenset(published))
+    return StagedOnTarget(
+        left=left,
+        thinned=thinned,
+        published=frozenset(published),
+        repeated=_repeated(environment, state, batch, frozenset(published))
+        - live.data.keys()
+        - left.keys(),
+    )
 
 
 def _is_publish(snapshot: Snapshot | None) -> bool:

@@ -99,7 +99,7 @@ class _Fold:
 
     def apply(self, order: int, staged: Staged) -> None:
         known = self.base.ever | self.seen
-        is_repeated = staged.is_again and all(file.path in known for file in staged.files)
+        is_repeated = staged.is_again and any(file.path in known for file in staged.files)
         if staged.keys and not is_repeated:
             self._delete(order, staged)
         for dead in staged.places:
@@ -107,7 +107,7 @@ class _Fold:
                 del self.fresh[dead.place]
             elif not dead.is_own or dead.place[0] in self.base.ever:
                 self._kill(order, staged, dead)
-        for file in staged.files:
+        for file in () if is_repeated else staged.files:
             if file.path not in self.base.ever and file.path not in self.seen:
                 self.seen.add(file.path)
                 for at, row in enumerate(self.files.rows_of(file.path, self.schema)):
