@@ -85,6 +85,13 @@ def forgotten_backlog(monkeypatch: pytest.MonkeyPatch) -> None:
             or history.marker_of(snapshot) is not None
         )
 
+    real = _TargetHistory.of
+
+    def of(state: Any, target: str, staging: str) -> _TargetHistory:
+        logged = frozenset(each.snapshot_id for each in state.metadata.snapshot_log)
+        return replace(real(state, target, staging), former=logged)
+
+    monkeypatch.setattr(_TargetHistory, "of", staticmethod(of))
     monkeypatch.setattr(_TargetHistory, "was_target", was_target)
 
 

@@ -742,6 +742,9 @@ class _Simulation:
         if fork not in self.oracle.retained:
             self.world.outcomes["fork of the other branch expired"] += 1
             return
+        if self.oracle.stranded.intersection(self.oracle.others["cdc"]):
+            self.world.outcomes["the other branch's log expired"] += 1
+            return
         create_branch(self.clean, IDENTIFIER, "audit", snapshot_id=fork)
         for _ in range(2):
             keeper = MemoryIndexKeeper(self.clean)
