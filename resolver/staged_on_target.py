@@ -128,7 +128,8 @@ def rows_of_later_snapshots(
     if not later or head is None:
         return {}
     since = later[0].sequence_number or 0
-    chain = list(walk_back(snapshots_by_id(state.metadata), head.snapshot_id))
+    by_id = snapshots_by_id(state.metadata)
+    chain = list(walk_back(by_id, head.snapshot_id))
     newer = takewhile(lambda each: (each.sequence_number or 0) > since, chain)
     others = [e for e in newer if _may_bring_staged_files(e, target) and not _is_publish(e)]
     has_expired = chain[-1].parent_snapshot_id is not None and (
@@ -141,7 +142,11 @@ def rows_of_later_snapshots(
         for each in later
         for entry in load_changes(environment.store, each).added_data
     }
-    here = {path: live.data[path].data_file for path in staged & live.data.keys()}
+    here = {
+        path: live.data[path].data_file
+        for path in staged & live.data.keys()
+        if not _is_publish(by_id.get(live.data[path].snapshot_id or 0))
+    }
     return here | {
         entry.data_file.file_path: entry.data_file
         for each in others
