@@ -220,8 +220,10 @@ class SnapshotChange:
     def _plan_removal(self, metadata: TableMetadata, before: Sequence[ManifestFile]) -> Removal:
         changeset = self.changeset
         paths = referenced_data_files(changeset)
+        # What was made on another branch may name files that this one never had.
+        from_elsewhere = changeset.refuse_live_files
         unknown_scan = changeset.validation.starting_snapshot_id is None
-        if paths and unknown_scan and not changeset.strict_head:
+        if paths and (from_elsewhere or (unknown_scan and not changeset.strict_head)):
             missing = missing_data_files(metadata, before, paths=paths, open_manifest=self._open)
             if missing:
                 raise CommitConflictError(

@@ -309,3 +309,15 @@ def test_picked_rows_whose_ids_a_rewrite_lost_stop_the_cycle_where_it_matters(st
     with pytest.raises(UnsupportedError, match="which rows they are cannot be told"):
         resolve(staged.table)
     assert staged.published()[(4, "eu", "d")] == 1
+
+
+def test_vector_of_a_file_that_main_never_had_is_not_picked(staged):
+    """It would dangle on main."""
+    staged.table.stage(upserts=staged.rows((8, "eu", "n"), (9, "eu", "m")))
+    [new] = [t.entry.data_file for t in tasks(staged, "staging") if t.entry.sequence_number == 2]
+    stage_vector(staged, new, 0)
+    with pytest.raises(CommitConflictError, match="not live"):
+        pick(staged)
+    resolve(staged.table)
+    assert staged.published()[(9, "eu", "m")] == 1
+    assert staged.published()[(8, "eu", "n")] == 0
