@@ -167,9 +167,7 @@ def read_cycle_input(
         groups[tuple(sorted(each.file.equality_ids or ()))].append(each)
     primary = tuple(sorted(key_ids))
     reader = KeyReader(environment.store, metadata, primary)
-    files = tuple(
-        {each.file.file_path: each for each in staged_files(staged, "data_files")}.values()
-    )
+    files = tuple(staged_files(staged, "data_files"))
     positions, target_positions = _read_positions(
         environment, metadata, staged, frozenset(each.file.file_path for each in files)
     )

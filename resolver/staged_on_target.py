@@ -82,7 +82,12 @@ class StagedOnTarget:
             else each
             for each in batch.files
         ]
-        return replace(batch, files=tuple(files), deletes=batch.deletes.without(self.repeated))
+        return replace(
+            batch,
+            files=tuple(files),
+            deletes=batch.deletes.without(self.repeated),
+            other_deletes=tuple(each.without(self.repeated) for each in batch.other_deletes),
+        )
 
 
 def _repeated(
