@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from lock.errors import InvalidLockError
 from lock.names import check_lock_name, lock_name, storage_key
+from maintenance.cli.column_types import parse_column
 from maintenance.cli.lookup import parse_key
-from maintenance.cli.table import _column
 from maintenance.cli.tasks import SizeType
 from maintenance.settings import find_setting, parse_duration_ms
 from tableformat import Table
@@ -93,7 +93,7 @@ _PARSERS: Mapping[str, Callable[[str], object]] = {
     "size": _size,
     "duration": parse_duration_ms,
     "name": parse_table_name,
-    "column": lambda text: _column(1, text),
+    "column": parse_column,
     "partition": lambda text: define_partition_spec(_SCHEMA, text.split("\n")),
 }
 
