@@ -19,11 +19,12 @@ _OLD = (
 def unknown_type(raw: Mapping[str, Any]) -> UnsupportedError | None:
     """The error for the first such column of `raw`, a table's metadata; None: there is none.
 
-    The current schema comes first, for its columns are those that people know.
+    The current schema comes first, for its columns are those that people know. What is no schema
+    at all is passed over: whoever reads the metadata as a whole says what is wrong with it.
     """
     current_id = raw.get("current-schema-id", 0)
     schemas = raw.get("schemas") or [raw.get("schema")]
-    schemas = [schema for schema in schemas if isinstance(schema, Mapping)]
+    schemas = [schema for schema in _list(schemas) if isinstance(schema, Mapping)]
     schemas.sort(key=lambda schema: schema.get("schema-id", 0) != current_id)
     for schema in schemas:
         found = next((each for each in _columns(schema) if not _is_known(each[1])), None)
@@ -44,11 +45,15 @@ def _columns(kind: Any, path: str = "") -> Iterator[tuple[str, str]]:
     if isinstance(kind, str):
         yield path, kind
     elif isinstance(kind, Mapping):
-        fields = kind.get("fields") or ()
-        inner = [(field["name"], field["type"]) for field in fields]
+        fields = [each for each in _list(kind.get("fields")) if isinstance(each, Mapping)]
+        inner = [(str(field.get("name")), field.get("type")) for field in fields]
         inner += [(name, kind[name]) for name in ("element", "key", "value") if name in kind]
         for name, child in inner:
             yield from _columns(child, f"{path}.{name}" if path else name)
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 def _is_known(kind: str) -> bool:

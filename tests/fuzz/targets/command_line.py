@@ -28,9 +28,9 @@ _EVENTS = '{"op":"c","after":{"id":1,"status":"new","price":"AQ=="}}\n'
 _PREPARED = (
     ("table", "create", "shop.orders", "--column", "id:long!", "--column", "status:string",
      "--column", "price:decimal(10, 2)", "--primary-key", "id"),
-    ("ingest", "shop.orders", "events.jsonl"),
+    ("ingest", "shop.orders", "events.jsonl", "-o", "decimals=precise"),
     ("resolve", "shop.orders"),
-    ("ingest", "shop.orders", "events.jsonl"),
+    ("ingest", "shop.orders", "events.jsonl", "-o", "decimals=precise"),
 )  # fmt: skip
 
 

@@ -470,6 +470,13 @@ def test_column_of_a_type_that_icefold_does_not_know_is_named(
     assert caught.value.action
 
 
+@pytest.mark.parametrize("fields", [["id"], "id", 7, [{"id": 1}], [{"name": 1, "type": []}]])
+def test_fields_that_are_none_are_damage_not_a_crash(fields: Any) -> None:
+    with pytest.raises(CorruptDataError) as caught:
+        decode(bad(schemas=[schema() | {"fields": fields}]))
+    assert caught.value.context["location"] == LOCATION
+
+
 def test_unknown_type_of_an_older_schema_has_its_own_advice() -> None:
     older = schema(column("variant")) | {"schema-id": 9}
     with pytest.raises(UnsupportedError, match="had a column of type variant") as caught:
