@@ -470,7 +470,7 @@ def test_column_of_a_type_that_icefold_does_not_know_is_named(
     assert caught.value.action
 
 
-@pytest.mark.parametrize("fields", [["id"], "id", 7, [{"id": 1}], [{"name": 1, "type": []}]])
+@pytest.mark.parametrize("fields", [[7], "id", 7, [{"id": 1}], [{"name": 1, "type": []}]])
 def test_fields_that_are_none_are_damage_not_a_crash(fields: Any) -> None:
     with pytest.raises(CorruptDataError) as caught:
         decode(bad(schemas=[schema() | {"fields": fields}]))
