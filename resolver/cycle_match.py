@@ -36,7 +36,14 @@ from resolver.staged_on_target import (
     without_later_rows,
     without_staged_rows,
 )
-from resolver.staging import ancestors, cursor_of, head_id, staged_above
+from resolver.staging import (
+    LostCursorError,
+    ancestors,
+    cursor_of,
+    head_id,
+    plan_backlog,
+    staged_above,
+)
 from resolver.target import LiveFiles, live_files
 from resolver.versions import compares_versions, guarded_dead_rows
 from tableformat.catalog.base import Identifier, TableState
@@ -246,6 +253,8 @@ class Matcher:
             head is not None
             and is_ancestor(state.metadata, planned.snapshot_id, of=head.snapshot_id)
         )
+        if not is_continued:
+            self._check_still_waits(state, work)
         if not is_continued or compares_versions(state.metadata) or work.batch.target_positions:
             return self.match(state, live, work)
         known = match.live.data.keys()
@@ -273,6 +282,34 @@ class Matcher:
             match.resolution.dead,
         )
         return replace(match, state=state, live=live)
+
+    def _check_still_waits(self, state: TableState, work: Work) -> None:
+        """Refuse a head that does not descend from the planned one if the backlog is another.
+
+        Where others have expired what lay between, its history may have lost a publish.
+        """
+        if not work.covered:
+            return
+        options = self.options
+        try:
+            backlog = plan_backlog(
+                state,
+                staging=options.staging,
+                target=options.target,
+                from_snapshot=options.from_snapshot,
+            )
+        except LostCursorError:
+            if not options.from_staging_state:
+                raise
+            backlog = []
+        covered = [each.snapshot_id for each in work.covered]
+        if covered != [each.snapshot_id for each in backlog[: len(covered)]]:
+            raise CommitConflictError(
+                "the target was moved meanwhile, and other staged changes wait now",
+                table=state.name,
+                branch=options.target,
+                action="run resolve again",
+            )
 
     def _fold_position_deletes(
         self,

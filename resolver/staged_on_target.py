@@ -91,11 +91,16 @@ class StagedOnTarget:
 
 
 def _repeated(
-    environment: Environment, state: TableState, batch: CycleInput, published: frozenset[str]
+    environment: Environment,
+    state: TableState,
+    batch: CycleInput,
+    published: frozenset[str],
+    brought: frozenset[str],
 ) -> frozenset[str]:
     """What staged snapshots repeat of published ones, but for what is or was on the target.
 
-    Where the published snapshot has expired, the deletes of a snapshot without new data files.
+    Where the published snapshot has expired, all that a snapshot names beside a data file that a
+    publish has brought: a writer names a file once, or repeats its commit.
     """
     if not published:
         return frozenset()
@@ -109,8 +114,8 @@ def _repeated(
             found |= {entry.data_file.file_path for entry in changes.added}
     for each in batch.staged:
         paths = {entry.data_file.file_path for entry in each.data_files}
-        if paths and paths <= published and not paths & found:
-            found |= {entry.data_file.file_path for entry in each.equality_deletes}
+        if not paths & found and (paths & brought or (paths and paths <= published)):
+            found |= paths | {entry.data_file.file_path for entry in each.equality_deletes}
     return frozenset(found - published)
 
 
@@ -191,12 +196,12 @@ def staged_on_target(
     """
     by_id, head = snapshots_by_id(state.metadata), state.head(target)
     staged_at = {each.file.file_path: each.sequence_number for each in batch.files}
-    published: set[str] = set()
+    published, brought = set[str](), set[str]()
     for path in staged_at.keys() & live.data.keys():
         entry = live.data[path]
-        if (entry.sequence_number or 0) <= staged_at[path] or _is_publish(
-            by_id.get(entry.snapshot_id or 0)
-        ):
+        if _is_publish(by_id.get(entry.snapshot_id or 0)):
+            brought.add(path)
+        elif (entry.sequence_number or 0) <= staged_at[path]:
             published.add(path)
     left: dict[str, DataFile] = {}
     wanted = staged_at.keys() - live.data.keys()
@@ -210,15 +215,16 @@ def staged_on_target(
             path = entry.data_file.file_path
             if path in wanted and path not in left:
                 left[path] = entry.data_file
-                published |= {path} if _is_publish(snapshot) else set()
+                brought |= {path} if _is_publish(snapshot) else set()
     thinned = {
         path: live.data[path].data_file for path in staged_at if path in live.data.keys() & live.dvs
     }
+    published |= brought
     return StagedOnTarget(
         left=left,
         thinned=thinned,
         published=frozenset(published),
-        repeated=_repeated(environment, state, batch, frozenset(published))
+        repeated=_repeated(environment, state, batch, frozenset(published), frozenset(brought))
         - live.data.keys()
         - left.keys(),
     )

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from pyiceberg.table.snapshots import Snapshot
 
@@ -20,13 +21,11 @@ from resolver.staging import (
     StagedSnapshot,
     ancestors,
     committed_to,
-    cursor_of,
     head_id,
-    repeats_cursor,
 )
 from resolver.target import live_entries
 from tableformat.catalog.base import TableState
-from tableformat.commit.carry import load_carried
+from tableformat.commit.carry import published_number
 from tableformat.commit.history import load_changes, snapshots_by_id
 from tableformat.environment import Environment
 from tableformat.errors import InvalidInputError
@@ -34,7 +33,7 @@ from tableformat.files.manifest_store import load_manifest_list
 from tableformat.spec.data_file import FileContent, ManifestEntry
 from tableformat.spec.decimal_text import parse_decimal
 from tableformat.spec.manifest_file import ManifestFile
-from tableformat.spec.names import STAGING_BASE
+from tableformat.spec.names import STAGING_BASE, STAGING_BASE_PUBLISHED
 
 NAMED_MAX = 20  # sequence numbers in a refusal
 
@@ -110,47 +109,56 @@ def _staged_after(
     """The highest sequence number that is not staged."""
     published = published_sequence_number(state, target)
     base = _base_in_log(state, head, staging, target)
-    if base is None and published is not None:
-        base = _base_in_state(environment, state, head, target)
-    if base is None or published is None:
+    if published is not None and base is not None:
+        if (base.published or 0) > published:
+            raise _rolled_back(state, staging, target, base, published)
+        return max(base.number, published)
+    shared = None if published is None else _base_in_state(environment, state, head, target)
+    if published is None or shared is None:
         raise _unknown(environment, state, head, staging, target)
-    return max(base, published)
+    return max(shared, published)
 
 
 def published_sequence_number(state: TableState, target: str) -> int | None:
     """The sequence number of the last published staged snapshot; 0: none was; None: not known."""
-    cursor = cursor_of(state, target)
-    if cursor is None:
-        return 0 if _says_that_none_was_published(state, target) else None
-    marked = state.metadata.snapshot_by_id(cursor)
-    if marked is not None:
-        return marked.sequence_number
-    target_head = state.head(target)
-    assert target_head is not None, "a cursor is in a target's history"
-    carried = load_carried(snapshots_by_id(state.metadata), target_head.snapshot_id)
-    return carried.marker_sequence_number
+    return published_number(snapshots_by_id(state.metadata), head_id(state, target))
 
 
-def _says_that_none_was_published(state: TableState, target: str) -> bool:
-    """Whether the target's history, without a cursor, is whole, or ends in a commit of icefold."""
-    chain = list(ancestors(state.metadata, head_id(state, target)))
-    return not chain or chain[-1].parent_snapshot_id is None or any(map(repeats_cursor, chain))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Base:
+    """The target's snapshot that staging stands on.
+
+    Attributes:
+        number: Its sequence number, or that of a staged snapshot which the target was
+            fast-forwarded to.
+        published: That of the last staged snapshot that it knows to be published; None: it is in
+            the target's history, or nothing tells.
+    """
+
+    number: int
+    published: int | None = None
 
 
-def _base_in_log(state: TableState, head: Snapshot, staging: str, target: str) -> int | None:
+def _base_in_log(state: TableState, head: Snapshot, staging: str, target: str) -> _Base | None:
     """What the log that is left says of the target's snapshot that staging stands on."""
+    by_id = snapshots_by_id(state.metadata)
     chain = list(ancestors(state.metadata, head_id(state, target)))
     on_target = {each.snapshot_id for each in chain}
     forwarded_to = max(
         (each.sequence_number or 0 for each in chain if committed_to(each) == staging), default=0
     )
     for snapshot in ancestors(state.metadata, head.snapshot_id):
-        if snapshot.snapshot_id in on_target or committed_to(snapshot) not in (None, staging):
-            return max(snapshot.sequence_number or 0, forwarded_to)
+        number = snapshot.sequence_number or 0
+        if snapshot.snapshot_id in on_target:
+            return _Base(number=max(number, forwarded_to))
+        if committed_to(snapshot) not in (None, staging):
+            published = published_number(by_id, snapshot.snapshot_id)
+            return _Base(number=max(number, forwarded_to), published=published)
         summary = {} if snapshot.summary is None else snapshot.summary.additional_properties
         base = parse_decimal(summary.get(STAGING_BASE, ""))
         if base is not None:
-            return max(base, forwarded_to)
+            published = parse_decimal(summary.get(STAGING_BASE_PUBLISHED, ""))
+            return _Base(number=max(base, forwarded_to), published=published)
     return None
 
 
@@ -174,6 +182,21 @@ def _base_in_state(
         if snapshot.parent_snapshot_id is None:
             return base
     return None
+
+
+def _rolled_back(
+    state: TableState, staging: str, target: str, base: _Base, published: int
+) -> InvalidInputError:
+    return InvalidInputError(
+        "the target was rolled back behind publishes that the staging branch stands on, and the "
+        f"history of what they published (sequence numbers {published + 1} to {base.published}) "
+        "is gone: the branch does not list those changes any more",
+        table=state.name,
+        staging=staging,
+        target=target,
+        action=f"move {target} forward to a snapshot that has them; to give them up, say so: "
+        f"--staged-after {base.number}",
+    )
 
 
 def _unknown(

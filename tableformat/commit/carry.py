@@ -38,6 +38,7 @@ from tableformat.spec.names import (
     SOURCE_MS,
     SOURCE_OFFSETS,
     STAGING_BASE,
+    STAGING_BASE_PUBLISHED,
     STAGING_BRANCH,
     STAGING_MARKER,
     WRITER_PREFIXES,
@@ -97,17 +98,32 @@ def staging_base(
     """What a staged commit on top of `parent_id` says of the target's snapshot below the branch.
 
     That is the newest one below that was committed elsewhere, or that is in the history of main:
-    another tool's commit, or a staged one that main was fast-forwarded to.
+    another tool's commit, or a staged one that main was fast-forwarded to. Beside its number stands
+    what it knew to be published, unless nothing tells any more.
     """
     for snapshot in walk_back(by_id, parent_id):
         summary = {} if snapshot.summary is None else snapshot.summary.additional_properties
         elsewhere = summary.get(COMMITTED_TO, branch) != branch
         if elsewhere or _is_in_history(by_id, main_id, snapshot):
-            return {STAGING_BASE: str(snapshot.sequence_number or 0)}
-        known = summary.get(STAGING_BASE)
-        if known is not None:
-            return {STAGING_BASE: known}
-    return {STAGING_BASE: "0"} if parent_id is None else {}
+            base = {STAGING_BASE: str(snapshot.sequence_number or 0)}
+            published = published_number(by_id, snapshot.snapshot_id)
+            return base if published is None else base | {STAGING_BASE_PUBLISHED: str(published)}
+        if STAGING_BASE in summary:
+            known = (STAGING_BASE, STAGING_BASE_PUBLISHED)
+            return {name: summary[name] for name in known if name in summary}
+    return {STAGING_BASE: "0", STAGING_BASE_PUBLISHED: "0"} if parent_id is None else {}
+
+
+def published_number(by_id: Mapping[int, Snapshot], head_id: int | None) -> int | None:
+    """Sequence number of the last staged snapshot that a target's history says was published.
+
+    0: it says that none was. None: it does not say.
+    """
+    carried = load_carried(by_id, head_id)
+    if carried.marker is None:
+        return 0 if carried.is_whole else None
+    marked = by_id.get(parse_decimal(carried.marker) or 0)
+    return carried.marker_sequence_number if marked is None else marked.sequence_number
 
 
 def _is_in_history(by_id: Mapping[int, Snapshot], head_id: int | None, snapshot: Snapshot) -> bool:

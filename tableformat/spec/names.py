@@ -23,6 +23,8 @@ STAGING_MARKER = "equality-convert-staging-snapshot"
 MARKER_SEQUENCE_NUMBER = "icefold.staging-sequence-number"
 # In staged commits: the sequence number of the target's snapshot that the branch stands on.
 STAGING_BASE = "icefold.staging-base-sequence-number"
+# Beside it: that of the last staged snapshot that was published there; 0: none was.
+STAGING_BASE_PUBLISHED = "icefold.staging-base-published-sequence-number"
 FENCE_TOKEN = "icefold.fence-token"  # noqa: S105
 FENCE_NAME = "icefold.fence-name"
 COMMITTED_TO = "icefold.branch"  # the branch that a commit was made to; expiry cuts the table's log

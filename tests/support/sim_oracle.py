@@ -142,6 +142,7 @@ class Oracle:
         self.files = Files(read)
         self.stages: dict[int, Staged] = {}
         self.others: dict[str, list[int]] = {}  # staged on other branches
+        self.converted: dict[int | None, int | None] = {}  # on `audit`: where it began
         self.order_of: dict[str, int] = {}  # of staged data files: the first that named each
         self.repeated: set[str] = set()
         self.listed: dict[int, frozenset[str]] = {}  # staged data files live in snapshots of main
@@ -250,7 +251,7 @@ class Oracle:
     def _see_expiry(self, old: Mapping[str, int], gone: set[int], is_foreign: bool) -> None:
         """Expiry takes no staged change and no staging branch; another tool's none that icefold
         has given retention."""
-        for branch in ("staging", *sorted(self.others)):
+        for branch in ("staging", *sorted(filter(self._is_known, self.others))):
             if branch not in old or not (gone or branch not in self.refs):
                 continue
             waiting = self._waiting_on(branch, old)
@@ -266,6 +267,11 @@ class Oracle:
         self.kept_branches &= self.refs.keys()
         if self.location in self.strips:
             self.kept_branches.discard("staging")
+
+    def _is_known(self, branch: str) -> bool:
+        """Whether a branch can be told to be a staging branch: not by another tool's appends."""
+        staged = (self.operation_of[each] for each in self.others[branch])
+        return any(each.keys or not each.is_foreign for each in staged)
 
     def _waiting_on(self, branch: str, refs: Mapping[str, int]) -> set[int]:
         """Staged snapshots in a branch's history that no target has."""
@@ -319,6 +325,17 @@ class Oracle:
         there = takewhile(self.retained.__contains__, self._history(snapshot_id))
         marks = (self.landed[each]["summary"].get(MARKER) for each in there)
         return [int(mark) for mark in marks if mark is not None]
+
+    @property
+    def has_lost_publishes(self) -> bool:
+        """Whether main was rolled back behind publishes that staging stands on."""
+        below = next((e for e in self._history(self.refs.get("staging")) if e in self.main), None)
+        head = self.refs.get("main")
+        return (
+            below is not None
+            and below not in self._history(head)
+            and self.main[below].published > self.state_of(head).published
+        )
 
     @property
     def unreadable(self) -> str | None:
@@ -638,10 +655,17 @@ class Oracle:
     def _see_audit(self, metadata: dict[str, Any], snapshot: dict[str, Any]) -> None:
         """All of the other staging branch over the snapshot of main that the target began at."""
         schema = self.schemas.by_schema_id[snapshot["schema-id"]]
-        began = snapshot.get("parent-snapshot-id")
+        parent_id = snapshot.get("parent-snapshot-id")
+        began = self.converted.get(parent_id, parent_id)
+        is_publish = MARKER in snapshot["summary"] and snapshot["summary"][MARKER] in map(
+            str, self.others["cdc"]
+        )
+        if not is_publish:  # a conversion of what was forwarded or picked comes first
+            self.converted[snapshot["snapshot-id"]] = began
         base = self._base(began, self.state_of(began), schema)
         base = replace(base, orders={}, ever=frozenset())  # of the branch `staging`
-        batch = ((at, self.stages[each]) for at, each in enumerate(self.others["cdc"], start=1))
+        staged = self.others["cdc"] if is_publish else ()
+        batch = ((at, self.stages[each]) for at, each in enumerate(staged, start=1))
         view = self.view(metadata, snapshot, schema)
         rows = fold(base, batch, self.files, schema).rows
         if rows != view.found:

@@ -707,12 +707,17 @@ class _Simulation:
                 )
             except (InvalidInputError, UnsupportedError, NotFoundError) as error:
                 why = self._may_stop(operation)
+                if from_state and oracle.has_lost_publishes:
+                    world.outcomes["drain stopped: main lost what staging stands on"] += 1
+                    world.outcomes["drain stopped"] += 1
+                    break
                 if from_state and staged_after is None and "--staged-after" in str(error):
                     staged_after = oracle.staged_after()
                     world.outcomes["drained with the operator's word"] += 1
                     continue
-                has_moved = isinstance(error, UnsupportedError) and oracle.has_moved_positions
-                if why is None or (from_state and not has_moved):
+                is_unknown = oracle.has_moved_positions or oracle.hidden_rows
+                is_unknown &= isinstance(error, UnsupportedError)
+                if why is None or (from_state and not is_unknown):
                     raise
                 world.outcomes[f"drain stopped: {why}"] += 1
                 if from_state or not CAN_READ_STATE or why not in OF_LOST_LOGS:
@@ -742,7 +747,7 @@ class _Simulation:
         if fork not in self.oracle.retained:
             self.world.outcomes["fork of the other branch expired"] += 1
             return
-        if self.oracle.stranded.intersection(self.oracle.others["cdc"]):
+        if not self.oracle.retained.issuperset(self.oracle.others["cdc"]):
             self.world.outcomes["the other branch's log expired"] += 1
             return
         create_branch(self.clean, IDENTIFIER, "audit", snapshot_id=fork)

@@ -135,14 +135,17 @@ class Profile:
             store_twice=rate(0.0, 0.01),
             damage=rate(0.0, 0.0, 0.002, 0.01),
             has_sink=rng.random() < 0.4,
-            meddlers=_draw_meddlers(rng),
+            meddlers=_draw_meddlers(rng, moves=moves),
             keeps_row_ids=rng.random() < 0.6,
         )
 
 
-def _draw_meddlers(rng: random.Random) -> tuple[str, ...]:
-    """Mostly one or two."""
+def _draw_meddlers(rng: random.Random, *, moves: bool) -> tuple[str, ...]:
+    """Mostly one or two. `moves`: the partition spec changes."""
     drawn = rng.sample(MEDDLERS, 3)[: rng.choice([0, 1, 1, 2, 2, 3])]
+    if moves:
+        # A delete file that is committed again reaches rows of the spec that it was written under.
+        drawn = [each for each in drawn if each != "retrier"]
     if "retrier" in drawn:
         # A branch where a file stands twice is moved to main, or changed by position, by nobody.
         # And nobody else brings the file to main or rewrites it there without row ids: once the
