@@ -113,14 +113,20 @@ class Matcher:
             work = replace(work, batch=batch, numbered=number_keys(batch))
         later = self._later(state, live, work)
 
-        def others(found: Matches) -> Matches:
+        def others(keys: EncodedKeys, found: Matches) -> Matches:
             return without_later_rows(
-                self.environment, state, live=live, later=later, matches=found
+                self.environment,
+                state,
+                target=options.target,
+                live=live,
+                later=later,
+                keys=keys,
+                matches=found,
             )
 
         found, how = self._look_up(state, live, work.numbered.lookup)
         found = without_staged_rows(found, batch)
-        matches = others(found)
+        matches = others(work.numbered.lookup, found)
         with self.phases.timed("match"):
             judged = judge_moved_rows(
                 self.environment,
@@ -156,7 +162,7 @@ class Matcher:
                 batch=batch,
                 moved=known.moved,
                 look_up=lambda keys: others(
-                    without_staged_rows(self._look_up(state, live, keys)[0], batch)
+                    keys, without_staged_rows(self._look_up(state, live, keys)[0], batch)
                 ),
                 dead=resolution.dead,
             )

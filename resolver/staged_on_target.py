@@ -27,6 +27,8 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 from resolver.cycle_figures import STAGED_COMMITS
 from resolver.cycle_input import CycleInput
 from resolver.index.base import Matches
+from resolver.key_reader import KeyReader
+from resolver.keys import EncodedKeys, factorize
 from resolver.match import TARGET_ORDER, Bools, Int64s
 from resolver.moved_rows import NO_ROW_ID, row_ids_of
 from resolver.resolution import DeadRows, NumberedKeys
@@ -169,11 +171,26 @@ def without_later_rows(
     environment: Environment,
     state: TableState,
     *,
+    target: str,
     live: LiveFiles,
     later: Mapping[str, DataFile],
+    keys: EncodedKeys,
     matches: Matches,
 ) -> Matches:
-    """The rows of the target that are no rows of `later` files, wherever a rewrite took them."""
+    """The rows of the target that are no rows of `later` files, wherever a rewrite took them.
+
+    Args:
+        environment: Where row ids and keys are read.
+        state: The table version.
+        target: The branch.
+        live: Its live files.
+        later: Files of staged snapshots that are resolved later, as they came to the target.
+        keys: What was looked up.
+        matches: Rows of the target that have the keys.
+
+    Raises:
+        UnsupportedError: Which rows they are cannot be told: a rewrite did not keep row ids.
+    """
     if not later or not len(matches):
         return matches
     kept = _without_files(matches, later.keys())
@@ -182,8 +199,22 @@ def without_later_rows(
         return kept
     reader = ColumnReader(environment, state.metadata, (ROW_ID_FIELD_ID,))
     [row_id] = reader.flat(reader.read_files(moved))
-    own = row_id.drop_null().to_numpy()
-    return _only(kept, ~np.isin(row_ids_of(environment, state, live, kept), own))
+    own = row_id.fill_null(NO_ROW_ID).to_numpy()
+    found_id = row_ids_of(environment, state, live, kept)
+    is_own = np.isin(found_id, own)
+    counts = [file.record_count for file in moved]
+    has_left = np.repeat([file.file_path not in live.data for file in moved], counts)
+    unseen = has_left & ~np.isin(own, found_id)
+    unsure = ~is_own & (found_id >= own[has_left].min(initial=NEWEST))
+    if unsure.any() and unseen.any():
+        key_ids = state.metadata.schema().identifier_field_ids
+        reader_of_keys = KeyReader(environment.store, state.metadata, key_ids)
+        unseen_keys = reader_of_keys.read_files(moved).keys.take(unseen)
+        wanted, number = factorize(keys, unseen_keys).numbers
+        unsure &= np.isin(wanted[kept.key_ordinal], number) & ~_is_new(state, target, found_id)
+        if unsure.any():
+            raise _unknown_rows(state, min(later), unsure)
+    return _only(kept, ~is_own)
 
 
 def staged_on_target(
@@ -312,15 +343,19 @@ def judge_moved_rows(
     if unsure.any():
         unsure &= ~_is_new(state, target, found_id)
     if unsure.any():
-        raise UnsupportedError(
-            "staged rows are on the target already, in a file that was rewritten without their "
-            "row ids: which rows they are cannot be told",
-            table=state.name,
-            location=min(known.left),
-            rows=int(np.count_nonzero(unsure)),
-            action="roll the target back to before that rewrite, resolve, and rewrite again",
-        )
+        raise _unknown_rows(state, min(known.left), unsure)
     return DeadRows(matches=dead, staged=judged.staged, outdated=judged.outdated)
+
+
+def _unknown_rows(state: TableState, location: str, unsure: Bools) -> UnsupportedError:
+    return UnsupportedError(
+        "staged rows are on the target already, in a file that was rewritten without their "
+        "row ids: which rows they are cannot be told",
+        table=state.name,
+        location=location,
+        rows=int(np.count_nonzero(unsure)),
+        action="roll the target back to before that rewrite, resolve, and rewrite again",
+    )
 
 
 def _is_new(state: TableState, target: str, row_id: Int64s) -> Bools:

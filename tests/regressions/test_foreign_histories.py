@@ -13,15 +13,18 @@ from pathlib import Path
 import pytest
 
 import tableformat as tf
+from maintenance import expire
 from maintenance.tasks.compact import compact
-from maintenance.tasks.options import CompactOptions
+from maintenance.tasks.options import CompactOptions, ExpireOptions
 from resolver import resolve
+from tableformat.commit.expiry_plan import ExpiryPolicy
 from tableformat.errors import TableError
 from tests.support.foreign_iceberg import Entry, ForeignTable, LiveRow
 from tests.support.interruptions import interrupt
 from tests.support.lying_lock import GrantAllLock
 from tests.support.staged_tables import SCHEMA, keys, rows_of
 
+EXPIRY = ExpireOptions(policy=ExpiryPolicy(max_snapshot_age_ms=0, min_snapshots_to_keep=1))
 COMPACTION = CompactOptions(rewrite_all=True, input_files_min=1)
 BASE = [(key, "eu", "base") for key in range(1, 5)]
 IN_THE_CYCLE = ["resolve.after_plan", "resolve.after_match", "resolve.after_dv_write"]
@@ -546,6 +549,40 @@ def test_data_file_of_two_staged_snapshots_is_published_once_at_the_first_place(
     for _ in range(2 if limit else 0):
         world.resolve(limit=1)
     world.resolve_all(*BASE, new(5), *([] if deleted_between else [new(11)]), new(12))
+
+
+def test_repeat_of_an_expired_commit_takes_no_effect_however_little_of_it_is_left(world):
+    """Its other file had died before the publish; the one that main has says what it is."""
+    files = [*world.foreign.data_files([new(11)]), *world.foreign.data_files([new(12)])]
+    deletes = world.foreign.key_deletes([(11,), (12,), (1,)])
+    first = world.foreign.commit("staging", "overwrite", add=[*files, *deletes])
+    world.stage(deletes=[12])
+    world.resolve()
+    world.table.append(rows_of((1, "eu", "again")))
+    world.foreign.commit("staging", "overwrite", add=[*files, *deletes])
+    expire(world.table, EXPIRY, lock=world.lock)
+    assert first not in {each["snapshot-id"] for each in world.foreign.load()["snapshots"]}
+    world.resolve_all(*without(1), (1, "eu", "again"), new(11))
+
+
+@pytest.mark.parametrize("point", ["resolve.after_plan", "resolve.after_read"])
+def test_cycle_beside_a_publish_that_expires_within_it_publishes_nothing_again(world, point):
+    """The planned head is gone with the publish; another tool's commit is all that main has."""
+    world.stage(new(9), deletes=[2])
+
+    def publish_and_forget():
+        beside = other(world)
+        beside.stage(new(10))
+        beside.resolve(limit=1)
+        world.foreign.append([(2, "eu", "again")])
+        world.foreign.expire(older_than_ms=world.foreign.clock(), retain_last=1)
+
+    world.table.append(rows_of(new(5)))
+    world.foreign.append([new(6)])
+    interrupt(world.table, point, publish_and_forget)
+    with pytest.raises(TableError, match="cannot tell which staged snapshots were published"):
+        world.resolve()
+    world.check(*without(2), new(5), new(6), new(9), (2, "eu", "again"))
 
 
 # -- scopes --------------------------------------------------------------------------------------

@@ -137,6 +137,33 @@ def test_vector_of_a_file_that_left_cannot_be_told_from_what_it_repeats(staged):
     assert staged.published() == before
 
 
+@pytest.mark.parametrize("base_is_known", [False, True])
+@pytest.mark.parametrize("published_before", [0, 1])
+def test_target_rolled_back_behind_what_staging_stands_on_is_refused(
+    staged, base_is_known, published_before
+):
+    """The branch does not list what the lost publish brought, so it would go without a word."""
+    for key in range(published_before):
+        staged.table.stage(upserts=staged.rows((20 + key, "eu", "a")))
+        resolve(staged.table)
+    before = head_id(staged, "main")
+    staged.table.stage(upserts=staged.rows((4, "eu", "lost")))
+    resolve(staged.table)
+    base = head_id(staged, "staging")
+    number = staged.table.refresh().state.head("staging").sequence_number
+    staged.table.stage(upserts=staged.rows((5, "eu", "a")))
+    staged.table.stage(upserts=staged.rows((6, "eu", "a")))
+    staged.table.refs.rollback(snapshot_id=before)
+    forget(staged, *([base] if base_is_known else []))
+    rows = staged.published()
+    with pytest.raises(InvalidInputError, match="rolled back behind publishes") as refused:
+        resolve(staged.table, from_staging_state=True)
+    assert f"--staged-after {number}" in str(refused.value)
+    assert staged.published() == rows
+    resolve(staged.table, from_staging_state=True, staged_after=number)
+    assert staged.published() == rows + Counter([(5, "eu", "a"), (6, "eu", "a")])
+
+
 def test_starting_from_a_snapshot_says_how_many_staged_ones_it_skips(staged):
     stage_three(staged)
     with pytest.raises(InvalidInputError, match=r"3 staged snapshots \(4 rows, 6 equality") as no:
