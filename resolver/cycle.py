@@ -17,7 +17,10 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+from pyiceberg.table.snapshots import Snapshot
 
 from resolver.convert import Conversion, convert
 from resolver.cycle_figures import cycle_figures, freshness_ms
@@ -28,6 +31,7 @@ from resolver.engine import Engine
 from resolver.publish import publish, publish_summary
 from resolver.report import ResolveReport
 from resolver.resolution import index_changes, number_keys
+from resolver.staged_on_target import brought_by_others
 from resolver.staging import (
     LostCursorError,
     StagedSnapshot,
@@ -130,8 +134,19 @@ class Cycle:
                 raise
             return self._plan_from_state(state)
         self._environment.runtime.fail_point("resolve.after_plan")
-        covered = oldest_of(snapshots, options.limit)
+        covered = self._covered(state, live, snapshots)
         return load_staged(self._environment, state, covered) if covered else None
+
+    def _covered(
+        self, state: TableState, live: LiveFiles, waiting: Sequence[Snapshot]
+    ) -> Sequence[Snapshot]:
+        """The snapshots to publish: as many as the limit says, and those that others brought."""
+        covered = oldest_of(waiting, self._options.limit)
+        later = waiting[len(covered) :]
+        more = brought_by_others(
+            self._environment, state, target=self._options.target, live=live, later=later
+        )
+        return waiting[: len(covered) + more]
 
     def _check_skipped(self, state: TableState) -> None:
         options = self._options

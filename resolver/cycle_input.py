@@ -107,6 +107,7 @@ class CycleInput:
         files: The staged data files, by `rows.file`.
         scopes: Numbers of the partitions that deletes are scoped to.
         positions: Positions of staged data files that staged DVs and position delete files delete.
+        own_positions: The same, each with the staged snapshot that deletes it.
         target_positions: What those delete in files that came before the batch.
         equality_delete_files: How many files the equality deletes came in.
     """
@@ -118,6 +119,7 @@ class CycleInput:
     files: tuple[OrderedFile, ...]
     scopes: Scopes
     positions: DeadPositions
+    own_positions: tuple[StagedPositions, ...]
     target_positions: tuple[StagedPositions, ...]
     equality_delete_files: int
 
@@ -168,9 +170,15 @@ def read_cycle_input(
     primary = tuple(sorted(key_ids))
     reader = KeyReader(environment.store, metadata, primary)
     files = tuple(staged_files(staged, "data_files"))
-    positions, target_positions = _read_positions(
-        environment, metadata, staged, frozenset(each.file.file_path for each in files)
-    )
+    paths = frozenset(each.file.file_path for each in files)
+    found = [
+        StagedPositions(path=path, positions=positions, staged=each)
+        for each, path, positions in _staged_positions(environment, metadata, staged)
+    ]
+    own = tuple(each for each in found if each.path in paths)
+    positions = DeadPositions()
+    for dead in own:
+        positions.add(dead.path, dead.positions)
     return CycleInput(
         deletes=_read_deletes(
             environment, metadata, scopes, primary, groups.pop(primary, []), runner
@@ -184,7 +192,8 @@ def read_cycle_input(
         files=files,
         scopes=scopes,
         positions=positions,
-        target_positions=target_positions,
+        own_positions=own,
+        target_positions=tuple(each for each in found if each.path not in paths),
         equality_delete_files=len(equality_deletes),
     )
 
@@ -239,22 +248,6 @@ def _read_deletes(
         scope=np.where(at_home, scope[found.file], own_scope[found.file]),
         files=tuple(each.file for each in files),
     )
-
-
-def _read_positions(
-    environment: Environment,
-    metadata: TableMetadata,
-    staged: Sequence[StagedSnapshot],
-    batch: frozenset[str],
-) -> tuple[DeadPositions, tuple[StagedPositions, ...]]:
-    """What is deleted by position: in data files of the batch, and in others."""
-    dead, elsewhere = DeadPositions(), list[StagedPositions]()
-    for each, path, positions in _staged_positions(environment, metadata, staged):
-        if path in batch:
-            dead.add(path, positions)
-        else:
-            elsewhere.append(StagedPositions(path=path, positions=positions, staged=each))
-    return dead, tuple(elsewhere)
 
 
 def _staged_positions(

@@ -30,10 +30,9 @@ from resolver.resolution import (
 from resolver.scan_join import add_joined_positions
 from resolver.staged_on_target import (
     StagedOnTarget,
+    brought_by_others,
     judge_moved_rows,
-    rows_of_later_snapshots,
     staged_on_target,
-    without_later_rows,
     without_staged_rows,
 )
 from resolver.staging import (
@@ -50,7 +49,7 @@ from tableformat.catalog.base import Identifier, TableState
 from tableformat.commit.history import is_ancestor
 from tableformat.environment import Environment
 from tableformat.errors import CommitConflictError, CorruptDataError
-from tableformat.spec.data_file import DataFile, ManifestEntry
+from tableformat.spec.data_file import ManifestEntry
 
 logger = logging.getLogger("icefold.resolver")
 
@@ -111,22 +110,9 @@ class Matcher:
         batch = known.placed(work.batch)
         if batch is not work.batch:
             work = replace(work, batch=batch, numbered=number_keys(batch))
-        later = self._later(state, live, work)
-
-        def others(keys: EncodedKeys, found: Matches) -> Matches:
-            return without_later_rows(
-                self.environment,
-                state,
-                target=options.target,
-                live=live,
-                later=later,
-                keys=keys,
-                matches=found,
-            )
-
+        self._check_none_came(state, live, work)
         found, how = self._look_up(state, live, work.numbered.lookup)
-        found = without_staged_rows(found, batch)
-        matches = others(work.numbered.lookup, found)
+        matches = without_staged_rows(found, batch)
         with self.phases.timed("match"):
             judged = judge_moved_rows(
                 self.environment,
@@ -139,16 +125,14 @@ class Matcher:
                 matches=matches,
                 judged=self._judge(state, live, work, matches),
             )
-            resolution = replace(
-                resolve_batch(batch, matches, judged), is_whole=len(matches) == len(found)
-            )
+            resolution = resolve_batch(batch, matches, judged)
             resolution.dead.drop(known.not_added)
             add_joined_positions(
                 self.environment,
                 state.metadata,
                 batch.other_deletes,
                 batch.scopes,
-                chain(self._ordered(live.data.values(), batch.paths | later.keys()), batch.files),
+                chain(self._ordered(live.data.values(), batch.paths), batch.files),
                 resolution.dead,
                 self.engine.runner,
             )
@@ -161,9 +145,7 @@ class Matcher:
                 live=live,
                 batch=batch,
                 moved=known.moved,
-                look_up=lambda keys: others(
-                    keys, without_staged_rows(self._look_up(state, live, keys)[0], batch)
-                ),
+                look_up=lambda keys: self._look_up(state, live, keys)[0],
                 dead=resolution.dead,
             )
             self._fold_position_deletes(state, live, live.position_deletes, resolution.dead)
@@ -172,20 +154,26 @@ class Matcher:
             state=state, live=live, work=work, known=known, resolution=resolution, index=how
         )
 
-    def _later(self, state: TableState, live: LiveFiles, work: Work) -> dict[str, DataFile]:
-        """Files of staged snapshots beyond the limit, or staged since the plan, on the target."""
+    def _check_none_came(self, state: TableState, live: LiveFiles, work: Work) -> None:
+        """Refuse where others have brought what was staged after the covered snapshots."""
         options = self.options
         if not work.covered:
-            return {}
+            return
         later = staged_above(
             state,
             staging=options.staging,
             target=options.target,
             snapshot_id=work.covered[-1].snapshot_id,
         )
-        return rows_of_later_snapshots(
+        if brought_by_others(
             self.environment, state, target=options.target, live=live, later=later
-        )
+        ):
+            raise CommitConflictError(
+                "others have brought changes to the target that were staged meanwhile",
+                table=state.name,
+                branch=options.target,
+                action="run resolve again",
+            )
 
     def _staged_on_target(self, state: TableState, live: LiveFiles, work: Work) -> StagedOnTarget:
         return staged_on_target(
@@ -266,9 +254,9 @@ class Matcher:
         known = match.live.data.keys()
         staged = work.batch.paths
         on_target = self._staged_on_target(state, live, work)
-        brought = staged & known or staged & live.data.keys() or on_target.left
-        if brought or self._later(state, live, work):
+        if staged & known or staged & live.data.keys() or on_target.left:
             return self.match(state, live, work)
+        self._check_none_came(state, live, work)
         match.resolution.dead.drop(known - live.data.keys())
         added = [entry for path, entry in live.data.items() if path not in known]
         add_joined_positions(

@@ -11,10 +11,11 @@ a row by an UPDATE. Such a delete is never dropped:
 | gone, and it cannot be read any more | nothing: the cycle is refused |
 
 The row's key and `_row_id` are read from its old file, and the index says which rows of the target
-have the key. Of those the one with the same `_row_id` dies: a rewrite keeps it (spec: Row Lineage).
-Where there is none, the rows die that have got their ids since the target's snapshot that the
-staging branch stands on: by a rewrite that kept no ids, or newer rows, since staged changes come
-after what is on the target. Otherwise the row is gone already.
+have the key. Of those the one with the same `_row_id` dies: a rewrite keeps it (spec: Row Lineage);
+if it is a staged row that others have brought, and was not staged before the delete, then the
+delete has been brought as well. Where there is none, the rows die that have got their ids since the
+target's snapshot that the staging branch stands on: by a rewrite that kept no ids, or newer rows,
+since staged changes come after what is on the target. Otherwise the row is gone already.
 
 A row of a data file that is staged in the same batch, and that others brought to the target, is
 found there by its row id or has gone; no other row dies for it.
@@ -24,6 +25,7 @@ A vector repeats what the one that it replaced deletes; only what it adds is loo
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -35,7 +37,7 @@ from resolver.convert import DeadPositions
 from resolver.cycle_input import CycleInput, StagedPositions
 from resolver.index.base import Matches
 from resolver.keys import EncodedKeys, KeySchema, encode_batch, factorize
-from resolver.match import Bools, Int64s, group_by_file
+from resolver.match import TARGET_ORDER, Bools, Int64s, group_by_file
 from resolver.row_values import ColumnReader, live_matches
 from resolver.staging import ancestors, committed_to, head_id
 from resolver.target import LiveFiles, live_entries
@@ -59,11 +61,13 @@ class _LostRows:
 
     Attributes:
         keys: Their keys.
+        order: Shape `(rows,)`: the place in the order of the staged snapshot that deletes it.
         row_id, next_row_id: Shape `(rows,)`: the row's id; the first id that nobody had when the
             staging branch left the target.
     """
 
     keys: EncodedKeys
+    order: Int64s
     row_id: Int64s
     next_row_id: Int64s
 
@@ -120,9 +124,36 @@ def add_target_positions(
     matches = look_up(rows.keys.take(first))
     row_id = row_ids_of(environment, state, live, matches)
     alive = live_matches(environment, state.metadata, live, matches)
-    found = _same_rows(number, rows, matches, row_id, alive)
+    order = _orders_of(environment, state, live, batch, moved, row_id)
+    found = _same_rows(number, rows, matches, row_id, order, alive)
     for group in group_by_file(matches.file_id[found].astype(np.int64), matches.position[found]):
         dead.add(matches.files[group.file].file_path, group.positions)
+
+
+def _orders_of(
+    environment: Environment,
+    state: TableState,
+    live: LiveFiles,
+    batch: CycleInput,
+    moved: Mapping[str, DataFile],
+    row_id: Int64s,
+) -> Int64s:
+    """The places in the order of rows of the target: of the batch's rows there, theirs."""
+    here = {each.file.file_path: each.order for each in batch.files}
+    files = dict(moved) | {path: live.data[path].data_file for path in here.keys() & live.data}
+    order = np.full(len(row_id), TARGET_ORDER, dtype=np.int64)
+    if not files:
+        return order
+    reader = ColumnReader(environment, state.metadata, (ROW_ID_FIELD_ID,))
+    [column] = reader.flat(reader.read_files(list(files.values())))
+    own = column.fill_null(NO_ROW_ID).to_numpy()
+    places = [here[path] for path in files]
+    own_order = np.repeat(places, [file.record_count for file in files.values()])
+    ids, at = np.unique(own, return_inverse=True)
+    newest = np.full(len(ids), TARGET_ORDER, dtype=np.int64)
+    np.maximum.at(newest, at.reshape(-1), own_order)
+    slot = np.minimum(np.searchsorted(ids, row_id), len(ids) - 1)
+    return np.where((ids[slot] == row_id) & (row_id != NO_ROW_ID), newest[slot], order)
 
 
 def row_ids_of(
@@ -158,15 +189,15 @@ def _split(
             lost = lost & _read_vector(environment, live.dvs.get(each.path))
         if lost:
             yield StagedPositions(path=each.path, positions=lost, staged=each.staged)
-    order_of = {e.file.file_path: e.order or e.again[0] for e in batch.files}
-    by_order = {each.order: each for each in batch.staged}
-    for path in moved:
-        positions = batch.positions.by_path.get(path, BitMap64())
-        if path in live.data:
-            positions = positions & _read_vector(environment, live.dvs.get(path))
-        if positions:
-            staged = by_order[order_of[path]]
-            yield StagedPositions(path=path, positions=positions, staged=staged)
+    seen: dict[str, BitMap64] = defaultdict(BitMap64)
+    for each in sorted(batch.own_positions, key=lambda own: own.staged.order):
+        if each.path in moved:
+            lost = each.positions - seen[each.path]  # a vector repeats what older ones delete
+            seen[each.path] |= each.positions
+            if each.path in live.data:
+                lost = lost & _read_vector(environment, live.dvs.get(each.path))
+            if lost:
+                yield StagedPositions(path=each.path, positions=lost, staged=each.staged)
 
 
 def _deleted_before(environment: Environment, each: StagedPositions) -> BitMap64 | None:
@@ -209,6 +240,7 @@ def _files_of(
     """The files of lost rows, with the row ids that they had on the target.
 
     A path that was not live in the staging view is left out: deletes of such a file say nothing.
+    So is a staged one that never was on the target: it was left out, as all its rows had died.
     """
     known: dict[str, ManifestEntry] = {}
     here = {e.path: live.data[e.path].data_file for e in lost if e.path in live.data}
@@ -225,8 +257,12 @@ def _files_of(
     on_target = {each.snapshot_id for each in ancestors(state.metadata, head_id(state, target))}
     moved = {path for path, entry in known.items() if entry.snapshot_id not in on_target}
     files = {path: entry.data_file for path, entry in known.items()}
-    removed = _as_removed(environment, state, target, {path: known[path] for path in moved})
-    unknown = sorted(p for p in moved - removed.keys() if branch_of(known[p]) == staging)
+    removed, never_there = _as_removed(
+        environment, state, target, {path: known[path] for path in moved}
+    )
+    of_staging = {path for path in moved - removed.keys() if branch_of(known[path]) == staging}
+    files = {path: file for path, file in files.items() if path not in of_staging & never_there}
+    unknown = sorted(of_staging - never_there)
     if unknown:
         raise UnsupportedError(
             "a staged delete names rows of a staged data file that was published and rewritten: "
@@ -263,20 +299,27 @@ def _as_removed(
     state: TableState,
     target: str,
     wanted: Mapping[str, ManifestEntry],
-) -> dict[str, DataFile]:
-    """Files as they were on the target when it removed them; a publish gives new row ids."""
+) -> tuple[dict[str, DataFile], frozenset[str]]:
+    """Files as they were on the target when it removed them; a publish gives new row ids.
+
+    Returns:
+        Those, and the paths that the target has never had.
+    """
     found: dict[str, DataFile] = {}
     since = min((entry.sequence_number or 0 for entry in wanted.values()), default=0)
     head = state.head(target)
     chain = walk_back(snapshots_by_id(state.metadata), None if head is None else head.snapshot_id)
+    reached = None if head is None else head.snapshot_id
     for snapshot in chain:
         if found.keys() == wanted.keys() or (snapshot.sequence_number or 0) <= since:
+            reached = None
             break
+        reached = snapshot.parent_snapshot_id
         for entry in load_changes(environment.store, snapshot).removed:
             path = entry.data_file.file_path
             if path in wanted and entry.data_file.content == FileContent.DATA:
                 found.setdefault(path, entry.data_file)
-    return found
+    return found, frozenset() if reached is not None else frozenset(wanted.keys() - found.keys())
 
 
 def _read_rows(
@@ -308,7 +351,10 @@ def _read_rows(
     row_id = reader.flat(rows)[-1].fill_null(NO_ROW_ID).to_numpy()
     next_row_id = np.array(free, dtype=np.int64)
     return _LostRows(
-        keys=encode_batch(rows, key), row_id=row_id, next_row_id=np.repeat(next_row_id, counts)
+        keys=encode_batch(rows, key),
+        order=np.repeat([each.staged.order for each in lost], counts),
+        row_id=row_id,
+        next_row_id=np.repeat(next_row_id, counts),
     )
 
 
@@ -318,16 +364,26 @@ def _flat(bitmaps: Iterable[BitMap64]) -> Int64s:
 
 
 def _same_rows(
-    number: Int64s, rows: _LostRows, matches: Matches, row_id: Int64s, alive: Bools
+    number: Int64s,
+    rows: _LostRows,
+    matches: Matches,
+    row_id: Int64s,
+    order: Int64s,
+    alive: Bools,
 ) -> Bools:
     """Which live matches are lost rows; `number`: of each one's key in the lookup."""
     count = len(number)
     pairs = np.stack([np.r_[number, matches.key_ordinal], np.r_[rows.row_id, row_id]], axis=1)
     _, pair = np.unique(pairs, axis=0, return_inverse=True)
     ours, theirs = pair.reshape(-1)[:count], pair.reshape(-1)[count:]
+    deleted_at = np.full(int(pair.max(initial=-1)) + 1, TARGET_ORDER, dtype=np.int64)
+    np.maximum.at(deleted_at, ours, rows.order)
     missing = ~np.isin(ours, theirs[alive])
-    newest = np.iinfo(np.int64).max
-    given_out_later = np.full(int(number.max(initial=-1)) + 1, newest, dtype=np.int64)
+    keys = int(number.max(initial=-1)) + 1
+    given_out_later = np.full(keys, NO_NEWER_ROWS, dtype=np.int64)
     np.minimum.at(given_out_later, number[missing], rows.next_row_id[missing])
-    dead: Bools = np.isin(theirs, ours) | (row_id >= given_out_later[matches.key_ordinal])
-    return dead & alive
+    lost_at = np.full(keys, TARGET_ORDER, dtype=np.int64)
+    np.maximum.at(lost_at, number[missing], rows.order[missing])
+    is_newer = row_id >= given_out_later[matches.key_ordinal]
+    dead: Bools = order < deleted_at[theirs]
+    return (dead | (is_newer & (order < lost_at[matches.key_ordinal]))) & alive

@@ -67,7 +67,6 @@ class Resolution:
         dead_matches: Which of them die.
         live_rows: Which staged rows live.
         outdated: Staged rows that die because the target has a later version of the row.
-        is_whole: Whether `matches` are all rows of the keys but those of the batch's files.
     """
 
     dead: DeadPositions
@@ -75,7 +74,6 @@ class Resolution:
     dead_matches: Bools
     live_rows: Bools
     outdated: int = 0
-    is_whole: bool = True
 
 
 def number_keys(batch: CycleInput) -> NumberedKeys:
@@ -252,7 +250,7 @@ def _removed(
     if not gone.any():
         return (), ()
     reach_all = not is_in_place and bool((batch.deletes.scope == GLOBAL_SCOPE).all())
-    if gone.all() and reach_all and resolution.is_whole:
+    if gone.all() and reach_all:
         present = np.unique(matches.key_ordinal)
         return (numbered.lookup.take(present),), ()
     return (), (

@@ -12,7 +12,7 @@ more after it was published: the file would be listed, and its rows counted, twi
 * one that a publish brought there is named a second time: its place is that of the first time. The
   delete files that came with it then and come again are dropped; others that come with it the
   second time do not reach its rows;
-* with a limit, the rows of a file that a later staged snapshot will bring keep that later place.
+* a limit is exceeded as far as others have brought later staged snapshots.
 """
 
 from __future__ import annotations
@@ -27,8 +27,6 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 from resolver.cycle_figures import STAGED_COMMITS
 from resolver.cycle_input import CycleInput
 from resolver.index.base import Matches
-from resolver.key_reader import KeyReader
-from resolver.keys import EncodedKeys, factorize
 from resolver.match import TARGET_ORDER, Bools, Int64s
 from resolver.moved_rows import NO_ROW_ID, row_ids_of
 from resolver.resolution import DeadRows, NumberedKeys
@@ -121,24 +119,22 @@ def _repeated(
     return frozenset(found - published)
 
 
-def rows_of_later_snapshots(
+def brought_by_others(
     environment: Environment,
     state: TableState,
     *,
     target: str,
     live: LiveFiles,
     later: Sequence[Snapshot],
-) -> dict[str, DataFile]:
-    """Data files of staged snapshots beyond the limit that others have brought to the target.
+) -> int:
+    """How many of some staged snapshots, oldest first, end with one that others have brought.
 
+    Their rows on the target are staged ones with a later place, so a cycle covers all or none.
     Cost: nothing but a walk unless others have committed to the target since they were staged.
-
-    Returns:
-        By path, the files as they came there.
     """
     head = state.head(target)
     if not later or head is None:
-        return {}
+        return 0
     since = later[0].sequence_number or 0
     by_id = snapshots_by_id(state.metadata)
     chain = list(walk_back(by_id, head.snapshot_id))
@@ -148,73 +144,20 @@ def rows_of_later_snapshots(
         (chain[-1].sequence_number or 0) > since
     )
     if not others and not has_expired:
-        return {}
-    staged = {
+        return 0
+    came = {
+        path
+        for path, entry in live.data.items()
+        if not _is_publish(by_id.get(entry.snapshot_id or 0))
+    }
+    came |= {
         entry.data_file.file_path
-        for each in later
-        for entry in load_changes(environment.store, each).added_data
-    }
-    here = {
-        path: live.data[path].data_file
-        for path in staged & live.data.keys()
-        if not _is_publish(by_id.get(live.data[path].snapshot_id or 0))
-    }
-    return here | {
-        entry.data_file.file_path: entry.data_file
         for each in others
         for entry in load_changes(environment.store, each).added_data
-        if entry.data_file.file_path in staged
     }
-
-
-def without_later_rows(
-    environment: Environment,
-    state: TableState,
-    *,
-    target: str,
-    live: LiveFiles,
-    later: Mapping[str, DataFile],
-    keys: EncodedKeys,
-    matches: Matches,
-) -> Matches:
-    """The rows of the target that are no rows of `later` files, wherever a rewrite took them.
-
-    Args:
-        environment: Where row ids and keys are read.
-        state: The table version.
-        target: The branch.
-        live: Its live files.
-        later: Files of staged snapshots that are resolved later, as they came to the target.
-        keys: What was looked up.
-        matches: Rows of the target that have the keys.
-
-    Raises:
-        UnsupportedError: Which rows they are cannot be told: a rewrite did not keep row ids.
-    """
-    if not later or not len(matches):
-        return matches
-    kept = _without_files(matches, later.keys())
-    moved = [f for path, f in later.items() if path not in live.data or path in live.dvs]
-    if not moved or not len(kept):
-        return kept
-    reader = ColumnReader(environment, state.metadata, (ROW_ID_FIELD_ID,))
-    [row_id] = reader.flat(reader.read_files(moved))
-    own = row_id.fill_null(NO_ROW_ID).to_numpy()
-    found_id = row_ids_of(environment, state, live, kept)
-    is_own = np.isin(found_id, own)
-    counts = [file.record_count for file in moved]
-    has_left = np.repeat([file.file_path not in live.data for file in moved], counts)
-    unseen = has_left & ~np.isin(own, found_id)
-    unsure = ~is_own & (found_id >= own[has_left].min(initial=NEWEST))
-    if unsure.any() and unseen.any():
-        key_ids = state.metadata.schema().identifier_field_ids
-        reader_of_keys = KeyReader(environment.store, state.metadata, key_ids)
-        unseen_keys = reader_of_keys.read_files(moved).keys.take(unseen)
-        wanted, number = factorize(keys, unseen_keys).numbers
-        unsure &= np.isin(wanted[kept.key_ordinal], number) & ~_is_new(state, target, found_id)
-        if unsure.any():
-            raise _unknown_rows(state, min(later), unsure)
-    return _only(kept, ~is_own)
+    names = (load_changes(environment.store, each).added_data for each in later)
+    brought = [any(entry.data_file.file_path in came for entry in each) for each in names]
+    return max((at for at, is_there in enumerate(brought, start=1) if is_there), default=0)
 
 
 def staged_on_target(
@@ -343,19 +286,15 @@ def judge_moved_rows(
     if unsure.any():
         unsure &= ~_is_new(state, target, found_id)
     if unsure.any():
-        raise _unknown_rows(state, min(known.left), unsure)
+        raise UnsupportedError(
+            "staged rows are on the target already, in a file that was rewritten without their "
+            "row ids: which rows they are cannot be told",
+            table=state.name,
+            location=min(known.left),
+            rows=int(np.count_nonzero(unsure)),
+            action="roll the target back to before that rewrite, resolve, and rewrite again",
+        )
     return DeadRows(matches=dead, staged=judged.staged, outdated=judged.outdated)
-
-
-def _unknown_rows(state: TableState, location: str, unsure: Bools) -> UnsupportedError:
-    return UnsupportedError(
-        "staged rows are on the target already, in a file that was rewritten without their "
-        "row ids: which rows they are cannot be told",
-        table=state.name,
-        location=location,
-        rows=int(np.count_nonzero(unsure)),
-        action="roll the target back to before that rewrite, resolve, and rewrite again",
-    )
 
 
 def _is_new(state: TableState, target: str, row_id: Int64s) -> Bools:

@@ -14,10 +14,13 @@ as `published-wap-id`, and the same id is published once.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Snapshot
 
 from tableformat.catalog.base import Identifier, TableState
+from tableformat.commit.carry import load_carried
 from tableformat.commit.changeset import Changeset, CommitKind, Validation
 from tableformat.commit.engine import CommitResult, commit
 from tableformat.commit.history import (
@@ -36,7 +39,8 @@ from tableformat.errors import (
     NotFoundError,
 )
 from tableformat.spec.data_file import ManifestEntry
-from tableformat.spec.names import MAIN_BRANCH, SOURCE_SNAPSHOT_ID
+from tableformat.spec.decimal_text import parse_decimal
+from tableformat.spec.names import MAIN_BRANCH, SOURCE_SNAPSHOT_ID, STAGING_MARKER
 
 WAP_ID = "wap.id"
 PUBLISHED_WAP_ID = "published-wap-id"
@@ -59,8 +63,8 @@ def cherry_pick(
     """Apply the change of `snapshot_id` to the head of `branch`.
 
     Raises:
-        AlreadyExistsError: The branch has the snapshot, or one picked from it, or its `wap.id`; or
-            its files, when the history that would tell has expired.
+        AlreadyExistsError: The branch has the snapshot, or one picked from it, or its `wap.id`, or
+            a publish that covers it; or its files, when the history that would tell has expired.
         CommitConflictError: What it removes is not live on the branch, or something there excludes
             its deletes.
         InvalidInputError: The parent of a snapshot that removes files or deletes rows has expired,
@@ -155,10 +159,9 @@ def _validation(
 
 
 def _check_not_picked(state: TableState, picked: Snapshot, branch: str) -> None:
-    ref = state.ref(branch)
     wap_id = _property(picked, WAP_ID)
-    head_id = None if ref is None else ref.snapshot_id
-    for snapshot in walk_back(snapshots_by_id(state.metadata), head_id):
+    by_id, head_id = snapshots_by_id(state.metadata), _head_id(state, branch)
+    for snapshot in walk_back(by_id, head_id):
         same_source = _property(snapshot, SOURCE_SNAPSHOT_ID) == str(picked.snapshot_id)
         same_wap_id = wap_id is not None and wap_id in {
             _property(snapshot, WAP_ID),
@@ -172,6 +175,23 @@ def _check_not_picked(state: TableState, picked: Snapshot, branch: str) -> None:
                 snapshot_id=picked.snapshot_id,
                 found_in=snapshot.snapshot_id,
             )
+    if any(each.snapshot_id == picked.snapshot_id for each in _published(by_id, head_id)):
+        raise AlreadyExistsError(
+            "the staged snapshot was published to the branch already",
+            table=state.name,
+            branch=branch,
+            snapshot_id=picked.snapshot_id,
+        )
+
+
+def _published(by_id: Mapping[int, Snapshot], head_id: int | None) -> Iterator[Snapshot]:
+    """Staged snapshots that a branch's marker covers, newest first."""
+    own = {each.snapshot_id for each in walk_back(by_id, head_id)}
+    marker = load_carried(by_id, head_id).marker
+    for snapshot in walk_back(by_id, parse_decimal(marker or "")):
+        if snapshot.snapshot_id in own or _property(snapshot, STAGING_MARKER) is not None:
+            return
+        yield snapshot
 
 
 def _property(snapshot: Snapshot, key: str) -> str | None:

@@ -147,7 +147,7 @@ def snapshots_needed(metadata: TableMetadata, staging: StagingBranch) -> Iterato
             yield from ids if marker is None else ()
     yield from seen
     waiting = [by_id[each] for each in seen if each not in ends and str(each) != marker]
-    if any(_deletes_by_position(each) for each in waiting):
+    if any(_may_delete_by_position(each) for each in waiting):
         own = _ancestors(by_id, refs[staging.name])
         meeting = [i for i, each in enumerate(ids) if each in own]
         yield from ids[: meeting[0]] if meeting else ids
@@ -251,8 +251,12 @@ def _may_bring_staged_files(snapshot: Snapshot) -> bool:
     return _committed_to(snapshot) is None or _property(snapshot, SOURCE_SNAPSHOT_ID) is not None
 
 
-def _deletes_by_position(snapshot: Snapshot) -> bool:
-    return any(parse_decimal(_property(snapshot, name) or "0") != 0 for name in _ADDED_POSITIONS)
+def _may_delete_by_position(snapshot: Snapshot) -> bool:
+    """Counts are optional (spec: Optional Snapshot Summary Fields); without any it may."""
+    summary = snapshot.summary
+    if summary is None or not any(e.startswith("added-") for e in summary.additional_properties):
+        return summary is None or summary.operation != Operation.APPEND
+    return any(parse_decimal(summary.get(name) or "0") != 0 for name in _ADDED_POSITIONS)
 
 
 def _is_staged_commit(snapshot: Snapshot) -> bool:

@@ -152,7 +152,9 @@ class _Fold:
         orders = self.base.orders
         found = {row_id for row_id, (row, _) in self.rows.items() if row[0] == dead.key}
         hits = found & self._same((dead.row_id, *self.base.lived(dead.place)))
-        if not hits and dead.place[0] not in self.batch:
+        is_there = bool(hits)
+        hits = {i for i in hits if orders.get(i, 0) < order}  # others have brought the delete, too
+        if not is_there and dead.place[0] not in self.batch:
             older = {i for i in found if orders.get(i, 0) < order}
             hits = {i for i in older if i >= staged.next_row_id}
         for row_id in hits:

@@ -276,7 +276,7 @@ class Oracle:
     def _waiting_on(self, branch: str, refs: Mapping[str, int]) -> set[int]:
         """Staged snapshots in a branch's history that no target has."""
         if branch != "staging":
-            return set(self.others[branch])
+            return set(self.others[branch]).intersection(self._history(refs[branch]))
         waiting = set(self.staged[self.state_of(refs.get("main")).published :])
         return {each for each in self._history(refs[branch]) if each in waiting}
 

@@ -150,7 +150,10 @@ def _draw_meddlers(rng: random.Random, *, moves: bool) -> tuple[str, ...]:
         # A branch where a file stands twice is moved to main, or changed by position, by nobody.
         # And nobody else brings the file to main or rewrites it there without row ids: once the
         # history that tells has expired, a repeat of it looks like a new file (docs/resolving.md).
-        drawn = [each for each in drawn if each in {"retrier", "ager", "cdc", "foreign-expirer"}]
+        drawn = [each for each in drawn if each in {"retrier", "ager", "cdc"}]
+    if "foreign-expirer" in drawn:
+        # What says that they brought a change is what that one takes (docs/resolving.md).
+        drawn = [each for each in drawn if each not in {"adder", "forwarder", "picker"}]
     return tuple(sorted(drawn))
 
 
