@@ -233,7 +233,8 @@ class History:
         at_target = {row.values: row for row in self.foreign.rows(target)}
         published = (e for e in self.staged[staging] if e.snapshot_id in version.published)
         place: dict[str, int] = {path: 0 for each in published for path in each.adds}
-        for order, each in enumerate(batch, 1):
+        later = [each for each in self.pending(staging) if each not in batch]
+        for order, each in enumerate([*batch, *later], 1):
             for path in each.adds:
                 place.setdefault(path, order)
         alive = {row: place.get(self.file_of(row), 0) for row in at_target}
