@@ -255,3 +255,28 @@ def test_expiry_keeps_what_tells_that_a_staged_file_was_on_the_target(staged):
     expire(staged.table, EVERYTHING)
     resolve(staged.table)
     assert staged.published()[(4, "eu", "d")] == 1
+
+
+@pytest.mark.xfail(strict=True, reason="which row of a later snapshot it is is not asked for")
+def test_picked_rows_beyond_the_limit_whose_ids_a_rewrite_lost_stop_the_cycle(staged):
+    """The delete was staged before the row; without a limit the cycle stops."""
+    staged.table.stage(deletes=keys(4))
+    staged.commit(data=staged.data_files((4, "eu", "d")))
+    staged.pick()
+    old = [(1, "eu", "a"), (2, "eu", "b"), (3, "eu", "c"), (7, "eu", "main")]
+    staged.rewrite(*old, (4, "eu", "d"), keep_ids=False)
+    with pytest.raises(UnsupportedError, match="which rows they are cannot be told"):
+        resolve(staged.table, limit=1)
+
+
+@pytest.mark.xfail(strict=True, reason="what came to the target before the repeat is not looked at")
+def test_picked_file_that_is_staged_again_and_rewritten_is_not_added_a_second_time(staged):
+    data = staged.data_files((4, "eu", "d"))
+    staged.commit(data=data)
+    staged.pick()
+    staged.commit(data=data)
+    resolve(staged.table, limit=1)
+    staged.rewrite()
+    resolve(staged.table)
+    assert rows_of(staged, 4) == [(4, "eu", "d")]
+    assert staged.published()[(4, "eu", "d")] == 1
