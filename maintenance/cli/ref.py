@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import reduce
+from typing import Any
+
 import click
 
 from maintenance.cli.context import (
@@ -16,10 +20,12 @@ from tableformat import Table
 from tableformat.spec.decimal_text import parse_decimal
 from tableformat.spec.names import MAIN_BRANCH
 
-branch_option = click.option(
-    "--branch", default=MAIN_BRANCH, show_default=True, help="The branch to move."
+NAME = click.argument("name")
+CREATED = (NAME, click.option("--snapshot-id", type=int, help="Where to.  [the head of main]"))
+MOVED = (
+    click.argument("snapshot_id", type=int),
+    click.option("--branch", default=MAIN_BRANCH, show_default=True, help="The branch to move."),
 )
-snapshot_option = click.option("--snapshot-id", type=int, help="Where to.  [the head of main]")
 
 
 @click.group()
@@ -27,10 +33,13 @@ def ref() -> None:
     """Branches and tags: list, create, drop, move, roll back, cherry-pick."""
 
 
-@ref.command("list")
-@table_argument
-@json_option
-@pass_context
+def _command(name: str, *parameters: Callable[..., Any]) -> Callable[..., click.Command]:
+    """A command on a TABLE; its `parameters` in the order that the help has them."""
+    decorators = (ref.command(name), table_argument, *parameters, pass_context)
+    return lambda function: reduce(lambda made, each: each(made), reversed(decorators), function)
+
+
+@_command("list", json_option)
 def list_refs(context: CliContext, table_name: str, as_json: bool) -> None:
     """List the branches and tags of TABLE."""
     refs = context.table(table_name).state.metadata.refs
@@ -44,11 +53,7 @@ def list_refs(context: CliContext, table_name: str, as_json: bool) -> None:
         print_records(context, records, empty=f"{table_name} has no branch yet: it is empty")
 
 
-@ref.command("create-branch")
-@table_argument
-@click.argument("name")
-@snapshot_option
-@pass_context
+@_command("create-branch", *CREATED)
 def create_branch(context: CliContext, table_name: str, name: str, snapshot_id: int | None) -> None:
     """Create the branch NAME of TABLE."""
     table = context.table(table_name)
@@ -56,11 +61,7 @@ def create_branch(context: CliContext, table_name: str, name: str, snapshot_id: 
     _tell(table, name, "created branch")
 
 
-@ref.command("create-tag")
-@table_argument
-@click.argument("name")
-@snapshot_option
-@pass_context
+@_command("create-tag", *CREATED)
 def create_tag(context: CliContext, table_name: str, name: str, snapshot_id: int | None) -> None:
     """Create the tag NAME of TABLE: a snapshot that does not expire."""
     table = context.table(table_name)
@@ -68,21 +69,14 @@ def create_tag(context: CliContext, table_name: str, name: str, snapshot_id: int
     _tell(table, name, "created tag")
 
 
-@ref.command("drop")
-@table_argument
-@click.argument("name")
-@pass_context
+@_command("drop", NAME)
 def drop(context: CliContext, table_name: str, name: str) -> None:
     """Drop the branch or tag NAME of TABLE; its snapshots stay until they expire."""
     context.table(table_name).refs.drop(name)
     click.echo(f"dropped {name}")
 
 
-@ref.command("rollback-to-snapshot")
-@table_argument
-@click.argument("snapshot_id", type=int)
-@branch_option
-@pass_context
+@_command("rollback-to-snapshot", *MOVED)
 def rollback(context: CliContext, table_name: str, snapshot_id: int, branch: str) -> None:
     """Point a branch of TABLE back at SNAPSHOT_ID, one of its own ancestors.
 
@@ -93,11 +87,7 @@ def rollback(context: CliContext, table_name: str, snapshot_id: int, branch: str
     _tell(table, branch, "rolled back")
 
 
-@ref.command("fast-forward")
-@table_argument
-@click.argument("branch")
-@click.argument("to")
-@pass_context
+@_command("fast-forward", click.argument("branch"), click.argument("to"))
 def fast_forward(context: CliContext, table_name: str, branch: str, to: str) -> None:
     """Move BRANCH of TABLE forward to TO: a branch, a tag or a snapshot id after its head."""
     table = context.table(table_name)
@@ -106,11 +96,7 @@ def fast_forward(context: CliContext, table_name: str, branch: str, to: str) -> 
     _tell(table, branch, "moved")
 
 
-@ref.command("cherrypick-snapshot")
-@table_argument
-@click.argument("snapshot_id", type=int)
-@branch_option
-@pass_context
+@_command("cherrypick-snapshot", *MOVED)
 def cherry_pick(context: CliContext, table_name: str, snapshot_id: int, branch: str) -> None:
     """Apply the change of SNAPSHOT_ID, of another branch, to a branch of TABLE."""
     table = context.table(table_name)

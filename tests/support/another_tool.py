@@ -11,6 +11,7 @@ from pyiceberg.table.update import AddSnapshotUpdate, SetSnapshotRefUpdate, Tabl
 
 from tableformat.catalog.base import TableState
 from tableformat.environment import Environment
+from tableformat.spec.names import STAGING_MARKER
 
 RETENTION = ("max_ref_age_ms", "max_snapshot_age_ms", "min_snapshots_to_keep")
 
@@ -36,6 +37,6 @@ def _anonymous(update: TableUpdate) -> TableUpdate:
     snapshot = update.snapshot
     assert snapshot.summary is not None
     said = snapshot.summary.additional_properties.items()
-    kept = {key: text for key, text in said if not key.startswith("icefold.")}
+    kept = {k: v for k, v in said if not k.startswith("icefold.") and k != STAGING_MARKER}
     plain = Summary(snapshot.summary.operation, **kept)
     return update.model_copy(update={"snapshot": snapshot.model_copy(update={"summary": plain})})

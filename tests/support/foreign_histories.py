@@ -66,7 +66,7 @@ class Stranded(Exception):
 class Untold(Exception):
     """A staged file has been on the target and left it, and icefold does not look far enough back.
 
-    The history that says so has expired; or the file is named once more after its publish.
+    The history that says so has expired; or the file was there before it was named once more.
     """
 
 
@@ -233,7 +233,8 @@ class History:
         at_target = {row.values: row for row in self.foreign.rows(target)}
         published = (e for e in self.staged[staging] if e.snapshot_id in version.published)
         place: dict[str, int] = {path: 0 for each in published for path in each.adds}
-        for order, each in enumerate(batch, 1):
+        later = [each for each in self.pending(staging) if each not in batch]
+        for order, each in enumerate([*batch, *later], 1):
             for path in each.adds:
                 place.setdefault(path, order)
         alive = {row: place.get(self.file_of(row), 0) for row in at_target}
@@ -297,11 +298,26 @@ class History:
             unsure.update(set(same) - set(newer))  # it lost its id before staging left the target
 
     def check_told(self, staging: str, batch: Sequence[Staged]) -> None:
+        target = TARGETS[staging]
         left = self.left(staging, batch)
-        published = self.version(TARGETS[staging]).published
+        published = self.version(target).published
         done = [each for each in self.staged[staging] if each.snapshot_id in published]
-        if left and (self.foreign_expired or left & {p for each in done for p in each.adds}):
+        again = left & {path for each in done for path in each.adds}
+        if (left and self.foreign_expired) or (again and self.has_expired):
             raise Untold
+        if any(left & each.adds.keys() & self.was_before(target, each) for each in batch):
+            raise Untold
+
+    def was_before(self, target: str, staged: Staged) -> frozenset[str]:
+        """The data files that the target had had when something was staged."""
+        metadata = self.foreign.load()
+        by_id = snapshots_of(metadata)
+        older = (
+            self.versions[each].was
+            for each in chain_of(metadata, self.head(target))
+            if by_id[each]["sequence-number"] < staged.sequence_number and each in self.versions
+        )
+        return next(older, frozenset())
 
     def left(self, staging: str, batch: Sequence[Staged]) -> set[str]:
         """Staged files that were on the target and are not live there."""

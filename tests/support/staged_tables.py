@@ -9,12 +9,16 @@ import numpy as np
 import pyarrow as pa
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionSpec
 
+from maintenance.tasks.compact import compact
+from maintenance.tasks.options import CompactOptions, ExpireOptions
 from tableformat import Table
 from tableformat.commit.changeset import Changeset, CommitKind, Validation
 from tableformat.commit.engine import CommitResult, commit
+from tableformat.commit.expiry_plan import ExpiryPolicy
 from tableformat.files.deletion_vector import build_positions
 from tableformat.files.dv_file import DeletionVector, write_deletion_vectors
 from tableformat.paths import data_file_locations, equality_delete_locations, puffin_locations
+from tableformat.scan.plan import FileScanTask
 from tableformat.spec.data_file import DataFile, FileContent
 from tableformat.write.data_files import write_data_files
 from tableformat.write.equality_deletes import write_equality_deletes
@@ -23,6 +27,7 @@ from tests.support.scan_tables import PATH_FIELD, POS_FIELD, write_parquet
 
 SCHEMA = pa.schema([("id", pa.int64()), ("region", pa.string()), ("note", pa.string())])
 Row = tuple[int | None, str | None, str]
+EVERYTHING = ExpireOptions(policy=ExpiryPolicy(max_snapshot_age_ms=-1, min_snapshots_to_keep=1))
 BASE: list[Row] = [(key, "eu", "base") for key in range(20)]
 
 
@@ -139,6 +144,46 @@ class StagedTable:
             validation=Validation(starting_snapshot_id=None if head is None else head.snapshot_id),
         )
         return commit(self.environment, self.table.identifier, changeset)
+
+    def stage_vector(
+        self,
+        file: DataFile,
+        *positions: int,
+        data: Iterable[DataFile] = (),
+        removed: Iterable = (),
+    ) -> None:
+        """A commit that deletes rows of one data file by their positions."""
+        vector = self.vectors({file.file_path: positions}, [file])
+        self.commit(data=data, deletes=vector, removed=removed)
+
+    def rewrite(self, *rows: Row, keep_ids: bool = True) -> None:
+        """Compaction of main, by icefold or by a tool that does not keep row ids."""
+        if keep_ids:
+            assert compact(self.table.refresh(), CompactOptions(rewrite_all=True)).commits
+            return
+        head = self.table.refresh().state.head("main")
+        assert head is not None
+        changeset = Changeset(
+            kind=CommitKind.REWRITE,
+            added_data_files=tuple(self.data_files(*rows)),
+            removed_entries=tuple(task.entry for task in self.tasks()),
+            validation=Validation(starting_snapshot_id=head.snapshot_id),
+        )
+        commit(self.environment, self.table.identifier, changeset)
+
+    def pick(self) -> None:
+        """Main goes on, and the head of staging is cherry-picked to it."""
+        self.table.append(self.rows((7, "eu", "main")))
+        head = self.table.refresh().state.head("staging")
+        assert head is not None
+        self.table.refs.cherry_pick(snapshot_id=head.snapshot_id)
+
+    def tasks(self, branch: str = "main") -> tuple[FileScanTask, ...]:
+        return self.table.refresh().scan(branch=branch).plan.tasks
+
+    def only_file(self, branch: str = "main") -> DataFile:
+        [task] = self.tasks(branch)
+        return task.entry.data_file
 
     def published(self) -> Counter:
         return Counter(tuple(row.values()) for row in self.table.scan().to_arrow().to_pylist())

@@ -5,12 +5,14 @@ from collections import Counter
 import pytest
 from pyiceberg.table.update import RemoveSnapshotsUpdate
 
+from maintenance import expire
 from resolver import resolve
 from resolver.index_check import verify
 from resolver.staging import cursor_of, plan_backlog
-from tableformat.commit.refs import replace_branch, rollback
+from tableformat.commit.refs import fast_forward, replace_branch, rollback
 from tableformat.errors import InvalidInputError, NotFoundError
-from tests.support.staged_tables import StagedTable
+from tests.support.another_tool import another_tool
+from tests.support.staged_tables import EVERYTHING, StagedTable
 
 
 @pytest.fixture
@@ -27,6 +29,10 @@ def stage(staged, note):
 
 def head_of(staged, branch):
     return staged.table.refresh().state.head(branch).snapshot_id
+
+
+def ids_of(staged):
+    return {each.snapshot_id for each in staged.table.refresh().state.metadata.snapshots}
 
 
 def backlog(staged, **options):
@@ -166,6 +172,49 @@ def test_rows_appended_to_a_staging_branch_of_another_name_are_staged(staged):
     report = resolve(staged.table, staging="changes")
     assert report.staged_snapshots == 1
     assert staged.published() == Counter([(1, "eu", "a"), (2, "eu", "appended")])
+
+
+def test_rows_appended_to_a_staging_branch_are_staged_where_the_target_has_expired_below(staged):
+    """All that is left of the target repeats the marker; so does the append, and it is waiting."""
+    staged.table.stage(upserts=staged.rows((1, "eu", "a")), branch="changes")
+    assert resolve(staged.table, staging="changes").trimmed
+    staged.table.append(staged.rows((2, "eu", "appended")), branch="changes")
+    for key in (3, 4):
+        staged.table.append(staged.rows((key, "eu", "main")))
+    expire(staged.table, EVERYTHING)
+    assert staged.table.refresh().state.head("main").parent_snapshot_id not in ids_of(staged)
+    assert resolve(staged.table, staging="changes").staged_snapshots == 1
+    assert staged.published()[(2, "eu", "appended")] == 1
+
+
+def test_staged_changes_below_a_conversion_in_place_come_again_after_a_rollback(staged):
+    """It repeats the marker of the target that was forwarded to them; it has covered none."""
+    stage(staged, "a")
+    resolve(staged.table)
+    before = head_of(staged, "main")
+    waiting = [stage(staged, "b"), stage(staged, "c")]
+    fast_forward(staged.environment, staged.table.identifier, "main", to="staging")
+    resolve(staged.table, staging="main")
+    assert resolve(staged.table).trimmed
+    rollback(staged.environment, staged.table.identifier, snapshot_id=before)
+    assert backlog(staged) == waiting
+    resolve(staged.table)
+    assert staged.published() == Counter([(1, "eu", "c")])
+
+
+def test_expiry_keeps_the_target_down_to_where_staging_meets_it(staged):
+    """What other tools commit does not say that nothing was published since; the chain does."""
+    stage(staged, "a")
+    resolve(staged.table)
+    staged.table.refs.drop("staging")
+    with another_tool(staged.environment):
+        staged.table.append(staged.rows((5, "eu", "theirs")))
+    waiting = stage(staged, "b")
+    with another_tool(staged.environment):
+        staged.rewrite()
+    staged.table.append(staged.rows((6, "eu", "own")))
+    expire(staged.table, EVERYTHING)
+    assert backlog(staged) == [waiting]
 
 
 def test_second_staging_branch_of_a_target_is_refused_by_its_name(staged):
