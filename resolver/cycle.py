@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from pyiceberg.table.snapshots import Snapshot
@@ -25,7 +26,7 @@ from pyiceberg.table.snapshots import Snapshot
 from resolver.convert import Conversion, convert
 from resolver.cycle_figures import cycle_figures, freshness_ms
 from resolver.cycle_input import OrderedFile, read_cycle_input, staged_files
-from resolver.cycle_match import Match, Matcher, Work, sequence_number_of
+from resolver.cycle_match import BroughtMeanwhileError, Match, Matcher, Work, sequence_number_of
 from resolver.cycle_options import CycleOptions, IndexKeeper, Phases
 from resolver.engine import Engine
 from resolver.publish import publish, publish_summary
@@ -99,6 +100,12 @@ class Cycle:
             InvalidInputError, UnsupportedError, CorruptDataError: The backlog cannot be resolved;
                 nothing was published.
         """
+        for _ in range(self._options.attempts_max - 1):
+            with suppress(BroughtMeanwhileError):
+                return self._run()
+        return self._run()
+
+    def _run(self) -> ResolveReport:
         with self._phases.timed("plan"):
             state = self._environment.catalog.load_table(self._identifier)
             live = live_files(self._environment, state.head(self._options.target))
@@ -144,7 +151,12 @@ class Cycle:
         covered = oldest_of(waiting, self._options.limit)
         later = waiting[len(covered) :]
         more = brought_by_others(
-            self._environment, state, target=self._options.target, live=live, later=later
+            self._environment,
+            state,
+            staging=self._options.staging,
+            target=self._options.target,
+            live=live,
+            later=later,
         )
         return waiting[: len(covered) + more]
 

@@ -64,6 +64,10 @@ class Work:
     converted: tuple[ManifestEntry, ...]  # in place: the equality deletes that go
 
 
+class BroughtMeanwhileError(CommitConflictError):
+    """The target has staged changes that were not planned; a new plan covers them."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Match:
     """Dead rows on one version of the table.
@@ -166,9 +170,14 @@ class Matcher:
             snapshot_id=work.covered[-1].snapshot_id,
         )
         if brought_by_others(
-            self.environment, state, target=options.target, live=live, later=later
+            self.environment,
+            state,
+            staging=options.staging,
+            target=options.target,
+            live=live,
+            later=later,
         ):
-            raise CommitConflictError(
+            raise BroughtMeanwhileError(
                 "others have brought changes to the target that were staged meanwhile",
                 table=state.name,
                 branch=options.target,
@@ -177,7 +186,12 @@ class Matcher:
 
     def _staged_on_target(self, state: TableState, live: LiveFiles, work: Work) -> StagedOnTarget:
         return staged_on_target(
-            self.environment, state, target=self.options.target, live=live, batch=work.batch
+            self.environment,
+            state,
+            staging=self.options.staging,
+            target=self.options.target,
+            live=live,
+            batch=work.batch,
         )
 
     def _judge(self, state: TableState, live: LiveFiles, work: Work, matches: Matches) -> DeadRows:

@@ -39,7 +39,7 @@ from resolver.index.base import Matches
 from resolver.keys import EncodedKeys, KeySchema, encode_batch, factorize
 from resolver.match import TARGET_ORDER, Bools, Int64s, group_by_file
 from resolver.row_values import ColumnReader, live_matches
-from resolver.staging import ancestors, committed_to, head_id
+from resolver.staging import ancestors, base_of, committed_to, head_id
 from resolver.target import LiveFiles, live_entries
 from tableformat.catalog.base import TableState
 from tableformat.commit.history import load_changes, snapshots_by_id, walk_back
@@ -277,11 +277,8 @@ def _files_of(
 
 def _free_row_id(state: TableState, staged: Snapshot, staging: str, target: str) -> int:
     """The first row id that nobody had when staging left the target; 0 where that has expired."""
-    on_target = {each.snapshot_id for each in ancestors(state.metadata, head_id(state, target))}
-    for snapshot in ancestors(state.metadata, staged.snapshot_id):
-        if snapshot.snapshot_id in on_target or committed_to(snapshot) not in (None, staging):
-            return (snapshot.first_row_id or 0) + (snapshot.added_rows or 0)
-    return 0
+    base = base_of(state, staged, staging=staging, target=target)
+    return 0 if base is None else (base.first_row_id or 0) + (base.added_rows or 0)
 
 
 def _entry_in(environment: Environment, lost: StagedPositions) -> ManifestEntry | None:

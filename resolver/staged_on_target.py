@@ -31,13 +31,14 @@ from resolver.match import TARGET_ORDER, Bools, Int64s
 from resolver.moved_rows import NO_ROW_ID, row_ids_of
 from resolver.resolution import DeadRows, NumberedKeys
 from resolver.row_values import ColumnReader
+from resolver.staging import ancestors, base_of, committed_to
 from resolver.target import LiveFiles
 from tableformat.catalog.base import TableState
 from tableformat.commit.history import load_changes, snapshots_by_id, walk_back
 from tableformat.environment import Environment
 from tableformat.errors import UnsupportedError
 from tableformat.spec.data_file import DataFile
-from tableformat.spec.names import CARRIED, COMMITTED_TO, ROW_ID_FIELD_ID, SOURCE_SNAPSHOT_ID
+from tableformat.spec.names import COMMITTED_TO, ROW_ID_FIELD_ID, SOURCE_SNAPSHOT_ID
 
 NO_ROW = -1
 NEWEST = np.iinfo(np.int64).max
@@ -90,39 +91,47 @@ class StagedOnTarget:
         )
 
 
-def _repeated(
-    environment: Environment,
-    state: TableState,
-    batch: CycleInput,
-    published: frozenset[str],
-    brought: frozenset[str],
+def _named_before(
+    environment: Environment, state: TableState, batch: CycleInput, staging: str, target: str
 ) -> frozenset[str]:
-    """What staged snapshots repeat of published ones, but for what is or was on the target.
+    """Files that older staged snapshots name, as far as the log goes down to the target.
+
+    icefold's own commits name none again, so for a batch of them nothing is read.
+    """
+    if all(committed_to(each.snapshot) == staging for each in batch.staged):
+        return frozenset()
+    oldest = batch.staged[0].snapshot
+    base = base_of(state, oldest, staging=staging, target=target)
+    names: set[str] = set()
+    for snapshot in ancestors(state.metadata, oldest.parent_snapshot_id):
+        if base is not None and snapshot.snapshot_id == base.snapshot_id:
+            break
+        added = load_changes(environment.store, snapshot).added
+        names |= {entry.data_file.file_path for entry in added}
+    return frozenset(names)
+
+
+def _repeated(
+    batch: CycleInput, named: frozenset[str], published: frozenset[str], brought: Collection[str]
+) -> frozenset[str]:
+    """What staged snapshots repeat of published ones: files that are `named` before.
 
     Where the published snapshot has expired, all that a snapshot names beside a data file that a
     publish has brought: a writer names a file once, or repeats its commit.
     """
-    if not published:
-        return frozenset()
-    staged = {each.snapshot.snapshot_id for each in batch.staged}
-    found: set[str] = set()
-    for snapshot in state.metadata.snapshots:
-        if snapshot.snapshot_id in staged or CARRIED in _summary(snapshot):
-            continue  # itself, or a commit of icefold to the target
-        changes = load_changes(environment.store, snapshot)
-        if any(entry.data_file.file_path in published for entry in changes.added_data):
-            found |= {entry.data_file.file_path for entry in changes.added}
+    found = set(named)
     for each in batch.staged:
         paths = {entry.data_file.file_path for entry in each.data_files}
-        if not paths & found and (paths & brought or (paths and paths <= published)):
+        if not paths & named and (not paths.isdisjoint(brought) or (paths and paths <= published)):
             found |= paths | {entry.data_file.file_path for entry in each.equality_deletes}
-    return frozenset(found - published)
+    return frozenset(found)
 
 
 def brought_by_others(
     environment: Environment,
     state: TableState,
     *,
+    staging: str,
     target: str,
     live: LiveFiles,
     later: Sequence[Snapshot],
@@ -130,12 +139,12 @@ def brought_by_others(
     """How many of some staged snapshots, oldest first, end with one that others have brought.
 
     Their rows on the target are staged ones with a later place, so a cycle covers all or none.
-    Cost: nothing but a walk unless others have committed to the target since they were staged.
+    Cost: nothing but a walk unless others have committed to the target since staging left it.
     """
     head = state.head(target)
     if not later or head is None:
         return 0
-    since = later[0].sequence_number or 0
+    since = _left_at(state, later[0], staging, target)
     by_id = snapshots_by_id(state.metadata)
     chain = list(walk_back(by_id, head.snapshot_id))
     newer = takewhile(lambda each: (each.sequence_number or 0) > since, chain)
@@ -160,13 +169,25 @@ def brought_by_others(
     return max((at for at, is_there in enumerate(brought, start=1) if is_there), default=0)
 
 
+def _left_at(state: TableState, staged: Snapshot, staging: str, target: str) -> int:
+    """The sequence number of the target's snapshot that staging stands on; 0 if it has expired."""
+    base = base_of(state, staged, staging=staging, target=target)
+    return 0 if base is None else base.sequence_number or 0
+
+
 def staged_on_target(
-    environment: Environment, state: TableState, *, target: str, live: LiveFiles, batch: CycleInput
+    environment: Environment,
+    state: TableState,
+    *,
+    staging: str,
+    target: str,
+    live: LiveFiles,
+    batch: CycleInput,
 ) -> StagedOnTarget:
     """Look for the batch's data files on the target.
 
-    Cost: the manifests written by those snapshots since the oldest staged one which may have
-    brought staged files; commits of icefold that cannot are not read.
+    Cost: the manifests written by publishes since the oldest staged snapshot, and by others since
+    staging left the target; commits of icefold that cannot have brought staged files are not read.
     """
     by_id, head = snapshots_by_id(state.metadata), state.head(target)
     staged_at = {each.file.file_path: each.sequence_number for each in batch.files}
@@ -180,10 +201,14 @@ def staged_on_target(
     left: dict[str, DataFile] = {}
     wanted = staged_at.keys() - live.data.keys()
     oldest = min((staged_at[path] for path in wanted), default=0)
+    left_at = _left_at(state, batch.staged[0].snapshot, staging, target) if wanted else 0
     for snapshot in walk_back(by_id, head.snapshot_id) if wanted and head is not None else ():
-        if (snapshot.sequence_number or 0) <= oldest:
+        number = snapshot.sequence_number or 0
+        if number <= left_at:
             break
-        if not _may_bring_staged_files(snapshot, target):
+        if not _may_bring_staged_files(snapshot, target) or (
+            number <= oldest and _is_publish(snapshot)
+        ):
             continue
         for entry in load_changes(environment.store, snapshot).added_data:
             path = entry.data_file.file_path
@@ -193,12 +218,16 @@ def staged_on_target(
     thinned = {
         path: live.data[path].data_file for path in staged_at if path in live.data.keys() & live.dvs
     }
-    published |= brought
+    named = _named_before(environment, state, batch, staging, target)
+    published |= brought | (staged_at.keys() & named)
+    thinned = {
+        path: live.data[path].data_file for path in staged_at if path in live.data.keys() & live.dvs
+    }
     return StagedOnTarget(
         left=left,
         thinned=thinned,
         published=frozenset(published),
-        repeated=_repeated(environment, state, batch, frozenset(published), frozenset(brought))
+        repeated=_repeated(batch, named, frozenset(published), brought)
         - live.data.keys()
         - left.keys(),
     )

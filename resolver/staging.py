@@ -369,6 +369,15 @@ def _walk_staging(
         current = marker if covers and current not in history.ids else parent_id
 
 
+def base_of(state: TableState, staged: Snapshot, *, staging: str, target: str) -> Snapshot | None:
+    """The target's snapshot that a staged one stands on; None: there is none, or it has expired."""
+    on_target = {each.snapshot_id for each in ancestors(state.metadata, head_id(state, target))}
+    for snapshot in ancestors(state.metadata, staged.snapshot_id):
+        if snapshot.snapshot_id in on_target or committed_to(snapshot) not in (None, staging):
+            return snapshot
+    return None
+
+
 def repeats_cursor(snapshot: Snapshot) -> bool:
     """Whether a commit says what its branch's history says: a missing cursor is none."""
     return snapshot.summary is not None and CARRIED in snapshot.summary.additional_properties

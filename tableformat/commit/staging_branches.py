@@ -112,7 +112,8 @@ def snapshots_needed(metadata: TableMetadata, staging: StagingBranch) -> Iterato
     The chain stays, too, while a staged snapshot waits that deletes by position: it tells which row
     ids the rows had whose files were rewritten meanwhile. And while one waits, down to the first
     commit since that may have brought its files to the target (a cherry-pick, or another tool's):
-    they are not to be added again, whatever became of them.
+    they are not to be added again, whatever became of them. While one of another tool waits, which
+    may repeat a commit, so does what the branch has of published staged snapshots.
     """
     by_id, refs = snapshots_by_id(metadata), metadata.refs
     target = refs.get(staging.target)
@@ -156,6 +157,11 @@ def snapshots_needed(metadata: TableMetadata, staging: StagingBranch) -> Iterato
         since = takewhile(lambda each: (each.sequence_number or 0) > oldest, chain)
         brings = [at for at, each in enumerate(since) if _may_bring_staged_files(each)]
         yield from ids[: brings[-1] + 1] if brings else ()
+    if any(_committed_to(each) is None for each in waiting):
+        for snapshot in walk_back(by_id, refs[staging.name].snapshot_id):
+            if snapshot.snapshot_id in ends or _lost_marker(snapshot, staging.name) is not None:
+                break
+            yield snapshot.snapshot_id
     yield from _cursors_of_others(metadata, staging, seen)
 
 
