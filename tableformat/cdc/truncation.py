@@ -48,10 +48,16 @@ class Truncation:
 
     @classmethod
     def of(cls, truncate: pa.Table, sequence: str | None) -> Truncation | None:
-        """The truncate of a table of at most one change row."""
+        """The truncate of a table of at most one row; `sequence` is its sequence column."""
         if not truncate.num_rows:
             return None
-        return cls(None if sequence is None else truncate.column(sequence)[0])
+        value = pa.scalar(None) if sequence is None else truncate.column(sequence)[0]
+        return cls(value if value.is_valid else None)
+
+    def as_table(self, name: str) -> pa.Table:
+        """One row, from which `of` makes it again."""
+        value = pa.scalar(None) if self.sequence is None else self.sequence
+        return pa.table({name: pa.repeat(value, 1)})
 
 
 @dataclass(frozen=True, slots=True)
