@@ -11,6 +11,7 @@ with a greater sequence stay: that column is read of files that may have some.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,13 +25,14 @@ from tableformat.catalog.base import TableState
 from tableformat.environment import Environment
 from tableformat.files.deletion_vector import Positions, build_positions
 from tableformat.files.dv_file import DeletionVector, write_deletion_vectors
+from tableformat.files.manifest_store import load_manifest_list
 from tableformat.paths import puffin_locations
 from tableformat.scan.bounds import key_range
 from tableformat.scan.file_source import FileSource
-from tableformat.scan.plan import FileScanTask, ScanPlan, plan_scan
+from tableformat.scan.plan import live_entries, plan_scan
 from tableformat.scan.position_deletes import PositionDeletes
 from tableformat.spec.constraints import sequence_field_id
-from tableformat.spec.data_file import DataFile, ManifestEntry
+from tableformat.spec.data_file import DataFile, FileContent, ManifestEntry
 from tableformat.spec.properties import dv_placement
 
 READ_ROWS = 1 << 20
@@ -80,15 +82,12 @@ def vectors_of_all_rows(
     """
     if head is None:
         return VectorsAtHead()
-    plan = plan_scan(environment, state, snapshot_id=head.snapshot_id)
-    older = _OlderRows.of(environment, state, plan, truncation)
     vectors: list[DeletionVector] = []
     removed: list[ManifestEntry] = []
-    for task in plan.tasks:
-        positions = older.positions(task)
-        if len(positions) > (0 if task.dv is None else task.dv.data_file.record_count):
-            vectors.append(DeletionVector(task.entry.data_file, positions))
-            removed += [] if task.dv is None else [task.dv]
+    for file, dv, positions in _deleted(environment, state, head, truncation):
+        if len(positions) > (0 if dv is None else dv.data_file.record_count):
+            vectors.append(DeletionVector(file, positions))
+            removed += [] if dv is None else [dv]
     metadata = state.metadata
     added = write_deletion_vectors(
         environment.store,
@@ -100,49 +99,58 @@ def vectors_of_all_rows(
     return VectorsAtHead(tuple(added), tuple(removed))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _OlderRows:
-    """Which rows of a file a truncate deletes, with those that are deleted already."""
+def _deleted(
+    environment: Environment, state: TableState, head: Snapshot, truncation: Truncation
+) -> Iterator[tuple[DataFile, ManifestEntry | None, Positions]]:
+    """Each live data file, its vector, and what is deleted of it afterwards."""
+    field_id = None if truncation.sequence is None else sequence_field_id(state.metadata)
+    if field_id is None:
+        yield from _all_rows(environment, head)
+        return
+    plan = plan_scan(environment, state, snapshot_id=head.snapshot_id)
+    source = FileSource(environment.store, plan.specs, plan.properties)
+    deletes = PositionDeletes(source, plan.tasks)
+    column = state.metadata.schema().find_field(field_id)
+    for task in plan.tasks:
+        file, known = task.entry.data_file, deletes.load(task) or Positions()
+        if _may_be_newer(file, column, truncation):
+            yield file, task.dv, known | _older(source, task.entry, column, truncation)
+        else:
+            yield file, task.dv, _whole(file)
 
-    column: NestedField | None
-    sequence: pa.Scalar | None
-    source: FileSource
-    deletes: PositionDeletes
 
-    @classmethod
-    def of(
-        cls, environment: Environment, state: TableState, plan: ScanPlan, truncation: Truncation
-    ) -> _OlderRows:
-        metadata = state.metadata
-        field_id = None if truncation.sequence is None else sequence_field_id(metadata)
-        source = FileSource(environment.store, plan.specs, plan.properties)
-        return cls(
-            column=None if field_id is None else metadata.schema().find_field(field_id),
-            sequence=truncation.sequence,
-            source=source,
-            deletes=PositionDeletes(source, plan.tasks),
-        )
+def _all_rows(
+    environment: Environment, head: Snapshot
+) -> Iterator[tuple[DataFile, ManifestEntry | None, Positions]]:
+    manifests = load_manifest_list(environment.store, head)
+    entries = live_entries(environment.store, [each for each in manifests if each.has_live_files])
+    vectors = {e.data_file.referenced_data_file: e for e in entries if e.data_file.is_dv}
+    # By path: a writer that retried may have listed a file twice.
+    files = {e.data_file.file_path: e.data_file for e in entries if _is_data(e.data_file)}
+    for path, file in files.items():
+        yield file, vectors.get(path), _whole(file)
 
-    def positions(self, task: FileScanTask) -> Positions:
-        file = task.entry.data_file
-        if not self._may_have_newer(file):
-            every = Positions()
-            every.add_range(0, file.record_count)
-            return every
-        older = self._older(task.entry)
-        known = self.deletes.load(task)
-        return older if known is None else older | known
 
-    def _may_have_newer(self, file: DataFile) -> bool:
-        if self.column is None or self.sequence is None:
-            return False
-        upper, own = key_range(file, self.column).upper, self.sequence.as_py()
-        return not (isinstance(upper, int) and isinstance(own, int) and upper <= own)
+def _is_data(file: DataFile) -> bool:
+    return file.content == FileContent.DATA
 
-    def _older(self, entry: ManifestEntry) -> Positions:
-        assert self.column is not None
-        batches = self.source.read(entry, Schema(self.column), batch_rows=READ_ROWS)
-        newer = [
-            pc.fill_null(pc.greater(batch.column(0), self.sequence), False) for batch in batches
-        ]
-        return build_positions(np.flatnonzero(~pa.chunked_array(newer, pa.bool_()).to_numpy()))
+
+def _whole(file: DataFile) -> Positions:
+    every = Positions()
+    every.add_range(0, file.record_count)
+    return every
+
+
+def _may_be_newer(file: DataFile, column: NestedField, truncation: Truncation) -> bool:
+    """Whether the file's bounds leave room for a greater sequence."""
+    assert truncation.sequence is not None
+    upper, own = key_range(file, column).upper, truncation.sequence.as_py()
+    return not (isinstance(upper, int) and isinstance(own, int) and upper <= own)
+
+
+def _older(
+    source: FileSource, entry: ManifestEntry, column: NestedField, truncation: Truncation
+) -> Positions:
+    batches = source.read(entry, Schema(column), batch_rows=READ_ROWS)
+    newer = [pc.fill_null(pc.greater(b.column(0), truncation.sequence), False) for b in batches]
+    return build_positions(np.flatnonzero(~pa.chunked_array(newer, pa.bool_()).to_numpy()))

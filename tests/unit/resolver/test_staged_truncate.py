@@ -16,6 +16,8 @@ from tableformat.cdc.batch_commit import BatchId
 from tableformat.cdc.ingest import IngestResult, write_changes
 from tableformat.cdc.replay import replay_dead_letters
 from tableformat.cdc.sink import plan_sink
+from tableformat.commit.changeset import Changeset, CommitKind
+from tableformat.commit.engine import commit
 from tableformat.runtime import Runtime
 from tests.support.change_events import envelope, events_table
 from tests.support.memory_tables import memory_catalog
@@ -167,6 +169,19 @@ def test_vectors_that_are_there_are_replaced(table):
     assert published(table) == {}
 
 
+def test_file_that_is_staged_twice_gets_one_vector(table):
+    """A tool that was not told of its success commits a staged file once more."""
+    stage(table, put(1))
+    [task] = table.refresh().scan(branch="staging").plan.tasks
+    again = Changeset(
+        kind=CommitKind.APPEND, branch="staging", added_data_files=(task.entry.data_file,)
+    )
+    commit(table.environment, table.identifier, again)
+    stage(table, TRUNCATE, put(2))
+    stage(table, TRUNCATE)
+    assert published(table) == {}
+
+
 def test_partitioned_rows_go(catalog):
     table = catalog.create_table(
         "shop.parts", SCHEMA, primary_key=["id"], partition_by=["bucket(3, id)"]
@@ -187,6 +202,17 @@ def test_rows_staged_by_others_while_the_batch_was_written_go(table, runtime, ba
 
     crash_at(runtime, "commit.before_swap", other_writer)
     stage(table, TRUNCATE, put(3), batch=batch)
+    assert published(table) == {3: "a"}
+
+
+def test_first_rows_of_main_that_come_meanwhile_go(table, runtime):
+    """There is no staging branch yet: it is forked where the commit is tried again."""
+
+    def other_writer() -> None:
+        table.append(pa.Table.from_pylist([row(2, "others")], SCHEMA))
+
+    crash_at(runtime, "commit.before_swap", other_writer)
+    stage(table, TRUNCATE, put(3))
     assert published(table) == {3: "a"}
 
 
