@@ -288,6 +288,7 @@ class _Totals:
     bad_records: int = 0
     skipped: dict[str, int] = field(default_factory=dict)
     repeated: int = 0
+    truncated: int = 0
 
     def add(self, result: IngestResult) -> None:
         self.events += result.events
@@ -297,11 +298,14 @@ class _Totals:
         for what, count in result.skipped.items():
             self.skipped[what] = self.skipped.get(what, 0) + count
         self.repeated += result.repeated
+        self.truncated += result.truncated
 
     def text(self, branch: str) -> str:
         """One line for people."""
         others = [plural(self.bad_records, "bad record")]
         others += [f"{count:,} skipped ({what})" for what, count in sorted(self.skipped.items())]
+        if self.truncated:
+            others.append(f"{plural(self.truncated, 'batch', 'batches')} emptied the table first")
         if self.repeated:
             known = plural(self.repeated, "batch", "batches")
             others.append(f"{known} {'was' if self.repeated == 1 else 'were'} there already")

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pyiceberg.table.snapshots import Snapshot
 
 from tableformat.catalog.base import Identifier, TableState
+from tableformat.cdc.truncation import Truncation, VectorsAtHead, vectors_of_all_rows
 from tableformat.commit.carry import load_carried, writer_properties
 from tableformat.commit.changeset import Changeset, CommitKind
 from tableformat.commit.engine import CommitResult, commit
@@ -98,9 +99,10 @@ def commit_batch(
     *,
     branch: str,
     kind: CommitKind,
-    batch: BatchId,
+    batch: BatchId | None,
     data_files: Sequence[DataFile],
     delete_files: Sequence[DataFile] = (),
+    truncation: Truncation | None = None,
     summary: Mapping[str, str] | None = None,
     check: Callable[[TableState], None] | None = None,
 ) -> CommitResult | None:
@@ -111,15 +113,16 @@ def commit_batch(
         identifier: The table.
         branch: Where to; forked from `main` if it does not exist.
         kind: `APPEND` or `ROW_DELTA`.
-        batch: Whose files these are.
+        batch: Whose files these are; None: commit without looking whether they are there.
         data_files: New data files.
         delete_files: New equality delete files.
+        truncation: Deletes the rows that the branch has, too, whatever its head is by then.
         summary: More summary properties.
         check: Called with the table before every attempt; may refuse by raising.
 
     Returns:
-        The commit; None if this batch or a later one of the query had been committed. Its files
-        are then not in the table and are left to orphan removal.
+        The commit; None if this batch or a later one of the query had been committed (its files
+        are then not in the table and are left to orphan removal), or there is nothing to commit.
 
     Raises:
         CommitConflictError: The head kept moving.
@@ -133,25 +136,32 @@ def commit_batch(
     while True:
         attempt += 1
         state = environment.catalog.load_table(identifier)
-        done = committed_batch(state, branch, batch.query_id)
-        if done is not None and done >= batch.number:
+        if batch is not None and _is_committed(state, branch, batch):
             return None
         if check is not None:
             check(state)  # here, not below: what it refuses does not get right by trying again
         head = head_of(state, branch)
+        vectors = VectorsAtHead()
+        if truncation is not None:
+            vectors = vectors_of_all_rows(environment, state, head, truncation)
+        if not (data_files or delete_files or vectors.added):
+            return None
         changeset = Changeset(
             kind=kind,
             branch=branch,
             added_data_files=tuple(data_files),
-            added_delete_files=tuple(delete_files),
+            added_delete_files=(*delete_files, *vectors.added),
+            removed_entries=vectors.removed,
             expected_head=None if head is None else head.snapshot_id,
             strict_head=True,
-            summary={**_other_batches(state, head, batch), **(summary or {}), **batch.summary},
+            summary=_summary(state, head, batch) | dict(summary or {}),
             carry_marker=branch == MAIN_BRANCH,
         )
         try:
             return commit(environment, identifier, changeset, state=state, check=check)
-        except (CommitConflictError, CommitUnknownError):
+        except (CommitConflictError, CommitUnknownError) as error:
+            if batch is None and isinstance(error, CommitUnknownError):
+                raise  # nothing tells whether it has landed
             elapsed_ms = runtime.clock.monotonic_ms() - started_ms
             if not HEAD_LOSSES.allows(attempt, elapsed_ms=elapsed_ms):
                 raise
@@ -179,12 +189,20 @@ def _published_batch(state: TableState, staged: Collection[str], query_id: str) 
     return max((number for number in found if number is not None), default=None)
 
 
-def _other_batches(state: TableState, head: Snapshot | None, batch: BatchId) -> dict[str, str]:
-    """What a history knows of other queries, to be repeated: it may expire on any branch."""
+def _is_committed(state: TableState, branch: str, batch: BatchId) -> bool:
+    done = committed_batch(state, branch, batch.query_id)
+    return done is not None and done >= batch.number
+
+
+def _summary(state: TableState, head: Snapshot | None, batch: BatchId | None) -> dict[str, str]:
+    """The batch, and what a history knows of other queries: it may expire on any branch."""
+    if batch is None:
+        return {}
     head_id = None if head is None else head.snapshot_id
     carried = load_carried(snapshots_by_id(state.metadata), head_id)
     known = writer_properties([carried.writers, batch.summary])
-    return {key: text for key, text in known.items() if key.startswith(OTHER_QUERY_BATCH)}
+    others = {key: text for key, text in known.items() if key.startswith(OTHER_QUERY_BATCH)}
+    return others | batch.summary
 
 
 def _properties(snapshot: Snapshot) -> Mapping[str, str]:

@@ -25,6 +25,7 @@ from tableformat.cdc.row_codec import key_columns
 from tableformat.cdc.row_policy import RowPolicy
 from tableformat.cdc.sharding import shards_by_partition, shards_of
 from tableformat.cdc.source_time import latest_ms, latest_of
+from tableformat.cdc.truncation import Truncation
 from tableformat.errors import InvalidInputError
 from tableformat.paths import data_file_locations, equality_delete_locations
 from tableformat.runtime import IdSource
@@ -41,6 +42,7 @@ class WrittenFiles:
     """What one task wrote for a batch, and how many rows of what.
 
     `source_ms`: the highest time at which the source made one of the changes; None: unknown.
+    `truncation`: what the branch has is deleted, before the files.
     """
 
     data_files: tuple[DataFile, ...] = ()
@@ -48,6 +50,7 @@ class WrittenFiles:
     dead_letter_files: tuple[DataFile, ...] = ()
     changes: int = 0
     source_ms: int | None = None
+    truncation: Truncation | None = None
 
     @classmethod
     def together(cls, parts: Sequence[WrittenFiles]) -> Self:
@@ -58,6 +61,8 @@ class WrittenFiles:
             dead_letter_files=tuple(file for part in parts for file in part.dead_letter_files),
             changes=sum(part.changes for part in parts),
             source_ms=latest_of(part.source_ms for part in parts),
+            # Every task is given all truncates, so those that have one have the same.
+            truncation=next((part.truncation for part in parts if part.truncation), None),
         )
 
 
@@ -147,7 +152,8 @@ class ChangeWriter:
         """Write all changes of some keys: data files and equality deletes. Nothing is committed.
 
         Args:
-            changes: Every change of the batch for each of its keys, in any order.
+            changes: Every change of the batch for each of its keys, and all truncates, in any
+                order.
             change_format: The format they came from.
             ids: For file names.
 
@@ -176,7 +182,12 @@ class ChangeWriter:
             carried_ids=carried,
         )
         data_files = self._data_files(self.policy.rows(reduced, columns), ids)
-        return WrittenFiles(tuple(data_files), tuple(delete_files), changes=changes.num_rows)
+        return WrittenFiles(
+            tuple(data_files),
+            tuple(delete_files),
+            changes=changes.num_rows,
+            truncation=Truncation.of(reduced.truncate, self.policy.sequence),
+        )
 
     def write_dead_letters(self, bad: Sequence[pa.Table], ids: IdSource) -> list[DataFile]:
         """Write bad records into files of the dead-letter table; none without bad records."""

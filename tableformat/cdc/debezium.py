@@ -7,7 +7,7 @@
 | `r` (snapshot read) | +I; +U if `source.snapshot` does not say, or says `incremental`: overlaps |
 | `d` | -D of the key in `before`, or in the message key where `before` is null |
 | null value (tombstone) | skipped: its `d` came before; with `layout=flattened` it is the delete |
-| `t` (truncate) | bad record, or skipped with `on-truncate=ignore` |
+| `t` (truncate) | bad record; skipped with `on-truncate=ignore`; with `apply` all rows go |
 | `m` (logical message), heartbeat, transaction marker | skipped and counted |
 | another `op` | bad record, or skipped with `on-unknown-op=ignore` |
 | anything else | bad record |

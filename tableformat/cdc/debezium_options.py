@@ -12,6 +12,7 @@ from tableformat.cdc.sequence import SEQUENCE_OPTION
 MODE = ChangelogMode.of([RowKind.INSERT, RowKind.UPDATE_AFTER, RowKind.DELETE])
 TIME_UNITS = ("s", "ms", "us", "ns")
 ENVELOPE, FLATTENED = "envelope", "flattened"
+ON_TRUNCATE, APPLY = "on-truncate", "apply"
 
 OPTIONS = OptionTable(
     "format 'debezium-json'",
@@ -74,11 +75,12 @@ OPTIONS = OptionTable(
             help="when `before` does not have the value either; fail: a bad record",
         ),
         Option(
-            name="on-truncate",
+            name=ON_TRUNCATE,
             kind=OptionKind.CHOICE,
-            choices=("fail", "ignore"),
+            choices=("fail", "apply", "ignore"),
             default="fail",
-            help="fail: a truncate event is a bad record; ignore: skipped and counted, rows stay",
+            help="fail: a truncate event is a bad record; apply: all rows from before it go, which "
+            "needs a topic of one partition; ignore: skipped and counted, rows stay",
         ),
         Option(
             name="on-unknown-op",

@@ -11,13 +11,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.types import NestedField
 
+from tableformat.cdc.debezium_options import ON_TRUNCATE
 from tableformat.cdc.deletes import DELETES, KEY_ONLY, KEY_ONLY_REASON
 from tableformat.cdc.events import ChangeCollector
 from tableformat.cdc.message_keys import MessageKeys
 from tableformat.cdc.options import OptionValues
 from tableformat.cdc.placeholders import Placeholder, fill_placeholders
 from tableformat.cdc.row_codec import RowCodec, struct_columns
-from tableformat.cdc.rowkind import RowKind
+from tableformat.cdc.rowkind import TRUNCATE, RowKind
 from tableformat.cdc.sequence import SequenceFields, check_sequenced
 from tableformat.spec.arrow_arrays import constant_array
 
@@ -248,10 +249,13 @@ class DebeziumRows:
             quiet &= as_mask(self._column("ts_ms").is_valid())
         self.collector.skip("message", self.rows[message])
         self.collector.skip(HEARTBEAT, self.rows[quiet])
-        if self.values.text("on-truncate") == "ignore":
-            self.collector.skip("truncate", self.rows[truncate])
-        else:
-            self._report(truncate, "a truncate event: all rows of the table were removed")
+        match self.values.text(ON_TRUNCATE):
+            case "ignore":
+                self.collector.skip("truncate", self.rows[truncate])
+            case "apply":
+                self._truncates(truncate)
+            case _:
+                self._report(truncate, "a truncate event: all rows of the table were removed")
         unknown = rest & ~(message | truncate | quiet)
         if self.values.text("on-unknown-op") == "ignore":
             # Only an op that says something else: without any it is no event at all.
@@ -259,6 +263,11 @@ class DebeziumRows:
             self.collector.skip("unknown op", self.rows[named])
             unknown &= ~named
         self._report(unknown, "the event has no known 'op'")
+
+    def _truncates(self, mask: Mask) -> None:
+        rows, sequence = self.rows[mask], self._sequence(mask)
+        check_sequenced(sequence, rows, self.collector.bad)
+        self.collector.add(sequence, pa.array(np.full(len(rows), TRUNCATE, np.int8)), rows)
 
     def _report(self, mask: Mask, reason: str) -> None:
         for row in self.rows[mask].tolist():

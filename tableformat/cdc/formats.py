@@ -112,6 +112,11 @@ class FormatChoice:
         """Whether older rows of the keys go: all formats but `append`."""
         return self.identifier != "append"
 
+    @property
+    def truncates(self) -> bool:
+        """Whether an event may remove all rows of the table."""
+        return self.values.values.get(debezium_options.ON_TRUNCATE) == debezium_options.APPLY
+
     def build(self, schema: Schema) -> ChangeFormat:
         """The format for a table of this schema.
 

@@ -58,6 +58,7 @@ class IngestResult:
         skipped: Events that are no changes, by what they are.
         files: Data files, and equality delete files.
         repeated: The batch had been committed before; nothing was written.
+        truncated: The rows from before the batch were deleted, as the source's were.
         source_ms: The highest time at which the source made a change of it; None: unknown.
     """
 
@@ -68,6 +69,7 @@ class IngestResult:
     skipped: Mapping[str, int] = field(default_factory=dict)
     files: tuple[int, int] = (0, 0)
     repeated: bool = False
+    truncated: bool = False
     source_ms: int | None = None
 
 
@@ -133,6 +135,7 @@ def write_batch(plan: SinkPlan, events: pa.Table, batch: BatchId | None) -> Inge
         bad_records=bad.num_rows,
         skipped=dict(skipped),
         files=(len(written.data_files), len(written.delete_files)),
+        truncated=written.truncation is not None,
         source_ms=written.source_ms,
     )
 
@@ -168,13 +171,13 @@ def commit_written(
     if plan.dead_letter is not None:
         files = written.dead_letter_files
         commit_dead_letters(environment, plan.dead_letter, files, batch)
-    if not (written.data_files or written.delete_files):
+    if not (written.data_files or written.delete_files or written.truncation):
         return None
     summary = dict(summary or {})
     if written.source_ms is not None:
         summary[SOURCE_MS] = str(written.source_ms)
     environment.runtime.fail_point("ingest.before_commit")
-    if batch is not None:
+    if batch is not None or written.truncation is not None:
         result = commit_batch(
             environment,
             plan.identifier,
@@ -183,6 +186,7 @@ def commit_written(
             batch=batch,
             data_files=written.data_files,
             delete_files=written.delete_files,
+            truncation=written.truncation,
             summary=summary,
             check=plan.check_delete_scope,
         )

@@ -7,6 +7,8 @@ of rows and deletes that never meet (spec: an equality delete applies to strictl
 
 -U counts as a delete: if its +U follows in the same batch the row is there again, and if the +U has
 another key the old row is gone, as it must be.
+
+Changes up to the last truncate mean nothing any more: what they leave goes with all other rows.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ import pyarrow.compute as pc
 
 from tableformat.cdc.events import KIND, ORDINAL
 from tableformat.cdc.message_keys import storage
-from tableformat.cdc.rowkind import RowKind, adding
+from tableformat.cdc.rowkind import TRUNCATE, RowKind, adding
 
 ROW = "_row"  # beside key columns that are called k0, k1, ...
 
@@ -34,11 +36,13 @@ class ReducedChanges:
         last: For every key its last change, all columns of the changes.
         upserts: Mask over `last`: the key has a row afterwards.
         deletes: Mask over `last`: an older row of the key may exist and must go.
+        truncate: The last truncate, or nothing; all of `last` came after it.
     """
 
     last: pa.Table
     upserts: npt.NDArray[np.bool_]
     deletes: npt.NDArray[np.bool_]
+    truncate: pa.Table
 
     def rows(self, columns: Sequence[str]) -> pa.Table:
         """The surviving rows."""
@@ -59,7 +63,7 @@ def reduce_changes(
     """Keep the last change of each key.
 
     Args:
-        changes: Change rows (see `events`), key columns without nulls.
+        changes: Change rows (see `events`), key columns without nulls but for truncates.
         key: Key columns.
         order: Columns that order changes before `_ordinal` does; a null is oldest.
         assume_new_keys: An insert says that its key was not in the table before: if it is the
@@ -68,7 +72,7 @@ def reduce_changes(
     Cost: one sort if there is an order, one hash aggregation; a few bytes per change besides.
     """
     changes = changes.combine_chunks()
-    indices = _sorted(changes, order)
+    indices, truncate = _after_truncate(changes, _sorted(changes, order))
     columns = [_plain(changes.column(name)) for name in key]
     if indices is not None:
         columns = [column.take(indices) for column in columns]
@@ -85,7 +89,25 @@ def reduce_changes(
     if assume_new_keys:
         first = changes.select([KIND]).take(groups.column(f"{ROW}_first").combine_chunks())
         deletes = first.column(KIND).to_numpy() != RowKind.INSERT.value
-    return ReducedChanges(last=last, upserts=upserts, deletes=deletes)
+    return ReducedChanges(last=last, upserts=upserts, deletes=deletes, truncate=truncate)
+
+
+def is_truncate(changes: pa.Table) -> npt.NDArray[np.bool_]:
+    """Which change rows are truncates."""
+    mask: npt.NDArray[np.bool_] = changes.column(KIND).to_numpy() == TRUNCATE
+    return mask
+
+
+def _after_truncate(
+    changes: pa.Table, indices: pa.Array | None
+) -> tuple[pa.Array | None, pa.Table]:
+    """The row numbers after the last truncate in change order, and that truncate."""
+    found = is_truncate(changes)
+    if not found.any():
+        return indices, changes.slice(0, 0)
+    ordered = np.arange(len(found)) if indices is None else indices.to_numpy()
+    at = int(np.flatnonzero(found[ordered])[-1])
+    return pa.array(ordered[at + 1 :]), changes.take(pa.array(ordered[at : at + 1]))
 
 
 def _sorted(changes: pa.Table, order: Sequence[str]) -> pa.Array | None:

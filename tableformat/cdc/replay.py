@@ -71,12 +71,8 @@ def replay_dead_letters(plan: SinkPlan, *, any_order: bool = False) -> Iterator[
     except NotFoundError:
         return
     batches = _batches(environment, letters, state.name)
-    if batches and not any_order and sequence_field_id(state.metadata) is None:
-        raise InvalidInputError(
-            "dead letters are old changes and would replace newer ones: the table has no sequence",
-            table=state.name,
-            action="declare one (sequence-column), or --in-any-order if none has changed since",
-        )
+    if batches and sequence_field_id(state.metadata) is None:
+        _check_unsequenced(plan, state.name, any_order=any_order)
     for number, tasks in batches:
         events = _events(environment, letters, tasks, state.name)
         if not events.num_rows:
@@ -85,6 +81,21 @@ def replay_dead_letters(plan: SinkPlan, *, any_order: bool = False) -> Iterator[
         yield write_batch(plan.refreshed(), events, batch)
         environment.runtime.fail_point("replay.before_removal")
         _remove(environment, identifier, letters, tasks)
+
+
+def _check_unsequenced(plan: SinkPlan, table: str, *, any_order: bool) -> None:
+    if not any_order:
+        raise InvalidInputError(
+            "dead letters are old changes and would replace newer ones: the table has no sequence",
+            table=table,
+            action="declare one (sequence-column), or --in-any-order if none has changed since",
+        )
+    if plan.writer.choice.truncates:
+        raise InvalidInputError(
+            "an old truncate would remove rows that came after it: the table has no sequence",
+            table=table,
+            action="leave out on-truncate=apply",
+        )
 
 
 def _batches(

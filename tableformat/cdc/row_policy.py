@@ -25,7 +25,7 @@ from tableformat.cdc.events import KIND, SEQUENCE_PREFIX, EventBatch, ParsedEven
 from tableformat.cdc.formats import ChangeFormat, FormatChoice
 from tableformat.cdc.message_keys import storage
 from tableformat.cdc.options import Option, OptionKind, OptionValues
-from tableformat.cdc.reduce import ReducedChanges
+from tableformat.cdc.reduce import ReducedChanges, is_truncate
 from tableformat.cdc.row_codec import key_columns
 from tableformat.cdc.rowkind import adding
 from tableformat.errors import InvalidInputError
@@ -128,6 +128,7 @@ class RowPolicy:
 
     def _not_whole(self, parsed: ParsedEvents) -> dict[int, str]:
         removed = ~adding(parsed.changes.column(KIND).combine_chunks())
+        removed &= ~is_truncate(parsed.changes)
         bare, lacks = removed.copy(), np.zeros(len(removed), np.bool_)
         reasons: dict[int, str] = {}
         for name, required in self.whole.items():

@@ -55,6 +55,10 @@ KIND_NAMES = {
 }
 
 
+# Beside Flink's kinds: all rows of the table go. Such a change has no key.
+TRUNCATE = 4
+
+
 def adding(kinds: pa.Array) -> npt.NDArray[np.bool_]:
     """Which kinds (int8) say that the row is in the table afterwards; null is none."""
     wanted = pa.array([kind.value for kind in RowKind if kind.adds], pa.int8())

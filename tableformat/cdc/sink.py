@@ -181,6 +181,12 @@ def plan_sink(
         dead_letter = dead_letter_table(state) if named is None else parse_table_name(named)
     elif values.optional_text("dead-letter-table") is not None:
         raise InvalidInputError("dead-letter-table has no effect without on-bad-record=dead-letter")
+    if choice.truncates and values.optional_text("soft-delete") is not None:
+        raise InvalidInputError(
+            "on-truncate=apply removes rows, and soft-delete keeps deleted ones",
+            action="leave one of them out",
+            table=state.name,
+        )
     state = _declare_sequence(environment, state, choice, values)
     policy = RowPolicy.of(state.metadata, choice, values)
     spec, state = _delete_spec(environment, state, choice)

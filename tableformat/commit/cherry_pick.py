@@ -97,6 +97,8 @@ def _pick_onto(
         )
         return CommitResult(state=moved, snapshot=picked, attempts=1)
     changes = load_changes(environment.store, picked)
+    if state.ref(branch) is None:
+        head = state.head(MAIN_BRANCH)  # which it is forked from
     changeset = _changeset(state.metadata, changes, head, branch)
     return commit(environment, state.identifier, changeset, state=state)
 

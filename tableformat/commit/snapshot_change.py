@@ -302,7 +302,7 @@ def _parent(state: TableState, branch: str) -> Snapshot | None:
 
 def _check_head(changeset: Changeset, state: TableState, parent_id: int | None) -> None:
     expected = changeset.expected_head
-    if parent_id == expected or (expected is None and state.ref(changeset.branch) is None):
+    if parent_id == expected:
         return
     between: list[str] = []
     for snapshot in walk_back(snapshots_by_id(state.metadata), parent_id):

@@ -25,8 +25,10 @@ from pyspark.sql import functions as sf
 from tableformat.cdc.change_writer import ChangeWriter, WrittenFiles
 from tableformat.cdc.events import EventBatch
 from tableformat.cdc.formats import ChangeFormat
+from tableformat.cdc.reduce import is_truncate
 from tableformat.cdc.schema_wishes import SchemaWishes
 from tableformat.cdc.source_time import latest_of
+from tableformat.cdc.truncation import Truncation
 from tableformat.errors import InternalError
 from tableformat.runtime import SystemIds
 from tableformat.write.fragments import decode_data_files, encode_data_files
@@ -37,6 +39,7 @@ ANSWERS = f"{WHAT} string, {PAYLOAD} binary"
 BLOB_SCHEMA = pa.schema([(LABEL, pa.int32()), (WHAT, pa.string()), (PAYLOAD, pa.binary())])
 ANSWER_SCHEMA = pa.schema([(WHAT, pa.string()), (PAYLOAD, pa.binary())])
 CHANGES, BAD, COUNTS, FILES, WISHES = "changes", "bad", "counts", "files", "wishes"
+TRUNCATE = "truncate"
 EVENTS, SKIPPED_PREFIX = "events", "skipped: "
 SOURCE_TIME = "source_ms"
 
@@ -92,6 +95,10 @@ def write_frame_files(
     for what, payload in answers:
         if what == WISHES:
             wishes.merge(SchemaWishes.decode(bytes(payload)))
+            continue
+        if what == TRUNCATE:
+            truncate = decode_table(pa.py_buffer(bytes(payload)))
+            parts.append(WrittenFiles(truncation=Truncation.of(truncate, TRUNCATE)))
             continue
         answer = json.loads(bytes(payload))
         parts.append(
@@ -172,10 +179,18 @@ def _ship(
     waiting: list[pa.Table],
     labels: tuple[int, ...],
 ) -> Iterator[pa.RecordBatch]:
-    """Changes, one blob per shard. Reduced first where that cannot change the result."""
+    """Changes, one blob per shard. Reduced first where that cannot change the result.
+
+    Truncates go to every shard: they are about the keys of all.
+    """
     if not waiting:
         return
     changes = pa.concat_tables(waiting)
+    truncates = is_truncate(changes)
+    if truncates.any():
+        everywhere = encode_table(changes.filter(pa.array(truncates)))
+        yield from (_blob(label, CHANGES, everywhere) for label in labels)
+        changes = changes.filter(pa.array(~truncates))
     if writer.delete_spec is not None and not writer.assume_new_keys:
         # The last of the last is the last; only the first kind of a key would be lost.
         changes = writer.reduce(changes, change_format).last
@@ -221,6 +236,8 @@ def _shard_writer(writer: ChangeWriter) -> ArrowMap:
         written = WrittenFiles()
         if changes:
             written = writer.write(pa.concat_tables(changes), writer.build_format(), ids)
+        if written.truncation is not None:
+            yield _answer(TRUNCATE, encode_table(written.truncation.as_table(TRUNCATE)))
         dead_letters = writer.write_dead_letters(bad, ids)
         answer = {
             "data_files": encode_data_files(written.data_files),

@@ -31,12 +31,13 @@ from tableformat.cdc.ingest import IngestResult, commit_written
 from tableformat.cdc.options import GivenOptions
 from tableformat.cdc.sink import SinkPlan, plan_sink
 from tableformat.environment import Environment
-from tableformat.errors import FencedError, InternalError
+from tableformat.errors import FencedError, InternalError, InvalidInputError
 from tableformat.spark.change_frame import CHANGES, EVENTS, shard_labels, write_frame_files
 from tableformat.spec.names import SOURCE_OFFSETS, STAGING_BRANCH
 
 KAFKA_COLUMNS = ("topic", "partition", "offset")
 KAFKA_TIMESTAMP = "timestamp"
+OFFSETS = "offsets"  # folder of a checkpoint
 KAFKA_METADATA = (KAFKA_TIMESTAMP, "timestampType", "headers")
 # Offsets of a source with thousands of partitions do not belong into every snapshot.
 OFFSETS_CHARS_MAX = 4096
@@ -128,6 +129,8 @@ def write_frame(
         done = committed_batch(state, branch, batch.query_id)
         if done is not None and done >= batch.number:
             return IngestResult(repeated=True)
+    if plan.writer.choice.truncates and set(events.columns).issuperset(KAFKA_COLUMNS):
+        _check_one_partition(events.select(*KAFKA_COLUMNS[:2]).distinct().count())
     return _write(plan, with_order(events), _labels(plan, events.sparkSession), batch, {})
 
 
@@ -203,10 +206,13 @@ class _BatchSink:
         batch = BatchId(self.query_id, batch_id)
         result = self._already_committed(batch)
         if result is None:
+            spark = events.sparkSession
             if not self.labels:
-                self.labels = _labels(self.plan, events.sparkSession)
+                self.labels = _labels(self.plan, spark)
             self.plan = self.plan.refreshed()
             summary = source_offsets(self.checkpoint, batch_id)
+            if self.plan.writer.choice.truncates:
+                _check_one_partition(kafka_partitions(self.checkpoint, batch_id, spark))
             result = _write(self.plan, events, self.labels, batch, summary)
         if self.on_batch is not None:
             self.on_batch(batch_id, result)
@@ -236,16 +242,47 @@ def source_offsets(checkpoint: str, batch_id: int) -> dict[str, str]:
     Spark writes them to `<checkpoint>/offsets/<batch id>` before it runs the batch: a version line,
     a line of its own settings, then one line of JSON per source.
     """
+    offsets = _offsets(checkpoint, batch_id)
+    text = json.dumps(offsets, separators=(",", ":"))
+    return {SOURCE_OFFSETS: text} if offsets and len(text) <= OFFSETS_CHARS_MAX else {}
+
+
+def kafka_partitions(checkpoint: str, batch_id: int, spark: SparkSession) -> int:
+    """How many partitions a batch's Kafka topics have; 0 for other sources.
+
+    Raises:
+        PySparkException: The checkpoint is not on local disk, and Spark cannot read it.
+    """
+    offsets = _offsets(checkpoint, batch_id)
+    if not offsets:
+        lines = spark.read.text(f"{checkpoint}/{OFFSETS}/{batch_id}").collect()
+        offsets = [json.loads(line.value) for line in lines[2:]]
+    topics = [topic for source in offsets for topic in source.values() if isinstance(topic, dict)]
+    return sum(len(partitions) for partitions in topics)
+
+
+def _offsets(checkpoint: str, batch_id: int) -> list[dict[str, Any]]:
+    """The offsets of each source; none if the checkpoint is not on local disk."""
     parts = urlsplit(checkpoint)
     if parts.scheme not in ("", "file"):
-        return {}
-    log = Path(unquote(parts.path)) / "offsets" / str(batch_id)
+        return []
+    log = Path(unquote(parts.path)) / OFFSETS / str(batch_id)
     try:
-        lines = log.read_text(encoding="utf-8").splitlines()[2:]
-        text = json.dumps([json.loads(line) for line in lines], separators=(",", ":"))
+        return [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()[2:]]
     except (OSError, ValueError):
-        return {}
-    return {SOURCE_OFFSETS: text} if lines and len(text) <= OFFSETS_CHARS_MAX else {}
+        return []
+
+
+def _check_one_partition(partitions: int) -> None:
+    """Debezium's truncate has no key: it is in any partition, and nothing orders the others."""
+    if partitions > 1:
+        raise InvalidInputError(
+            "on-truncate=apply needs a topic of one partition: of several, nothing says which "
+            "changes a truncate comes after",
+            partitions=partitions,
+            action="set on-truncate=ignore or fail, or topic.creation.default.partitions=1 for a "
+            "new topic",
+        )
 
 
 def _write(
@@ -271,6 +308,7 @@ def _write(
         bad_records=answer.bad_records,
         skipped=answer.skipped,
         files=(len(written.data_files), len(written.delete_files)),
+        truncated=written.truncation is not None,
         source_ms=written.source_ms,
     )
 

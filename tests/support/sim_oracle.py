@@ -71,6 +71,7 @@ class Operation:
     again: tuple[str, ...] = ()  # data files that it stages though they are staged already
     source: int | None = None  # the staged snapshot that is picked
     paths: tuple[str, ...] = ()  # staged data files that are added
+    empties: bool = False  # a stage that deletes all rows from before it
 
     def rows_under(
         self, schema: TableSchema, rows: tuple[Row, ...] | None = None
@@ -412,6 +413,8 @@ class Oracle:
             is_again=bool(operation.again),
         )
         self.stages[snapshot["snapshot-id"]] = staged
+        if operation.empties:
+            self._check_emptied(checked)
         if operation.branch == "staging":
             for file in staged.files:
                 self.order_of.setdefault(file.path, len(self.staged))
@@ -430,6 +433,14 @@ class Oracle:
                 operation.bound = (schema, wanted)
                 return
         raise Violation(f"other rows were staged: {operation}")
+
+    def _check_emptied(self, checked: CheckedSnapshot) -> None:
+        """No row of a file that was there before is left."""
+        dead = self.files.vectors(checked)
+        for file in checked.live:
+            is_older = file.content == 0 and file.snapshot_id != checked.snapshot["snapshot-id"]
+            if is_older and len(dead.get(file.path, ())) != file.record_count:
+                raise Violation(f"a truncate has left rows in {file.path}")
 
     def _next_row_id(self, staged: dict[str, Any]) -> int:
         """The first row id that nobody had where staging left main."""

@@ -6,8 +6,8 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from dataclasses import dataclass, fields, replace
+from typing import Any, NamedTuple, Self
 
 import pyarrow as pa
 
@@ -30,6 +30,11 @@ from resolver.report import ResolveReport
 from resolver.target import live_files
 from tableformat import Table, TableCatalog
 from tableformat.catalog.memory import MemoryCatalog
+from tableformat.cdc.batch_commit import BatchId
+from tableformat.cdc.change_writer import ChangeWriter, WrittenFiles
+from tableformat.cdc.ingest import write_batch
+from tableformat.cdc.sink import plan_sink
+from tableformat.cdc.truncation import Truncation
 from tableformat.commit.expire import apply_expiry
 from tableformat.commit.expiry_plan import ExpiryPolicy
 from tableformat.commit.refs import create_branch, rollback
@@ -84,6 +89,7 @@ EXPECTED_ERRORS = (
     StoreUnavailableError,
     LockError,
 )
+TRUNCATE_RATE = 0.15
 CAN_READ_STATE = "from_staging_state" in CycleOptions.__dataclass_fields__
 GONE, CUT, MOVED_BACK = (
     "staged snapshots have gone",
@@ -148,6 +154,18 @@ def run_seed(
         profile=profile,
         trace=world.trace,
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TruncatingWriter(ChangeWriter):
+    """A batch of a source that was emptied before."""
+
+    @classmethod
+    def of(cls, writer: ChangeWriter) -> Self:
+        return cls(**{each.name: getattr(writer, each.name) for each in fields(writer)})
+
+    def write(self, *given: Any) -> WrittenFiles:
+        return replace(ChangeWriter.write(self, *given), truncation=Truncation())
 
 
 class _Batch(NamedTuple):
@@ -367,9 +385,17 @@ class _Simulation:
             assert self.batch is not None
             number, operation, events = self.batch
             with self.attempt(actor, operation):
-                load().write_changes(
-                    events, options={"kind-column": "op"}, query_id="sink", batch_id=number
+                table = load()
+                plan = plan_sink(
+                    table.environment,
+                    IDENTIFIER,
+                    format_name="upsert",
+                    options={"kind-column": "op"},
+                    branch="staging",
                 )
+                if operation.empties:
+                    plan = replace(plan, writer=TruncatingWriter.of(plan.writer))
+                write_batch(plan, events, BatchId("sink", number))
 
     def _new_batch(self, actor: Actor) -> bool:
         schema = self.known(actor)
@@ -380,7 +406,8 @@ class _Simulation:
         if not rows:
             typed = {schema.name(ID): schema.by_id[ID].kind}
         keys = frozenset([row[0] for row in rows] + gone)
-        operation = Operation(actor.name, "stage", rows, keys, typed)
+        empties = actor.rng.random() < TRUNCATE_RATE
+        operation = Operation(actor.name, "stage", rows, keys, typed, empties=empties)
         self.batch = _Batch(self.batches, operation, as_events(typed, rows, gone))
         self.batches += 1
         self.oracle.begin(operation)

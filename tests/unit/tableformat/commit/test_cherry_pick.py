@@ -147,3 +147,10 @@ def test_files_that_are_live_are_not_added_again_when_the_history_has_expired(ta
     apply_expiry(table.environment, IDENTIFIER, ExpiryPolicy(max_snapshot_age_ms=0), fence=None)
     with pytest.raises(AlreadyExistsError, match=r"y\.parquet"):
         pick(table, picked)
+
+
+def test_missing_branch_is_forked_from_main_for_a_pick(table):
+    staged = table.append(table.data("y"), branch="audit").snapshot.snapshot_id
+    table.append(table.data("z"))
+    pick(table, staged, branch="new")
+    assert set(table.live("new")) == {"x", "y", "z"}

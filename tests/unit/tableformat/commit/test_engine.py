@@ -68,6 +68,12 @@ def test_missing_branch_of_an_empty_table_starts_empty(table):
     check(table)
 
 
+def test_change_planned_on_an_empty_table_is_refused_on_the_first_rows(table):
+    table.append(table.data("x"))
+    with pytest.raises(CommitConflictError, match="has moved"):
+        table.append(table.data("y"), branch="staging", expected_head=None, strict_head=True)
+
+
 def test_sequence_numbers_and_row_ids_rise_over_branches(table):
     for number in range(6):
         table.append(table.data(f"f{number}"), branch=["main", "staging", "audit"][number % 3])

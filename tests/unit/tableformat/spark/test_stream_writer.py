@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyiceberg.types import LongType
 from pyspark.errors import PythonException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
@@ -24,6 +25,7 @@ from tableformat.cdc.ingest import IngestResult
 from tableformat.cdc.sink import plan_sink
 from tableformat.environment import Environment
 from tableformat.runtime import FailPoints, Runtime
+from tableformat.spark import stream_writer
 from tableformat.spark.change_frame import (
     decode_table,
     encode_table,
@@ -32,6 +34,7 @@ from tableformat.spark.change_frame import (
 )
 from tableformat.spark.stream_writer import (
     file_events,
+    kafka_partitions,
     source_offsets,
     with_order,
     write_frame,
@@ -264,6 +267,73 @@ def test_kafka_rows_are_ordered_by_offset_and_found_by_position(
         batch=BatchId("kafka", 0),
     )
     assert again.repeated
+
+
+@pytest.mark.parametrize("assume", ["false", "true"])
+def test_truncate_reaches_every_shard(stream: Stream, assume: str) -> None:
+    options = {"on_truncate": "apply", "assume_new_keys": assume, "shards": "4"}
+    stream.put("0", *(envelope("c", after=order(n)) for n in range(20)))
+    stream.run(**options)
+    lost = [envelope("u", after=order(n, note="lost")) for n in range(25)]
+    kept = [envelope("c", after=order(n, note="kept")) for n in range(5, 8)]
+    stream.put("1", *lost, envelope("t"), *kept)
+    stream.run(**options)
+    assert stream.state() == dict.fromkeys((5, 6, 7), "kept")
+    assert [result.truncated for _, result in stream.results] == [False, True]
+    stream.put("2", envelope("t"))
+    stream.run(**options)
+    assert stream.state() == {}
+
+
+def test_truncate_in_one_batch_with_other_files(stream: Stream) -> None:
+    stream.put("0", *(envelope("c", after=order(n), lsn=100 + n) for n in range(20)))
+    stream.put("1", envelope("t", lsn=110))
+    stream.run(files_per_batch=2, on_truncate="apply", sequence="source.lsn")
+    assert sorted(stream.state()) == list(range(11, 20))
+
+
+def test_truncate_keeps_newer_rows_of_the_sequence_column(
+    spark: SparkSession, stream: Stream
+) -> None:
+    stream.table.update_schema(lambda edit: edit.add_column("version", LongType()))
+    given = {"sequence": "source.lsn", "sequence_column": "version", "on_truncate": "apply"}
+    stream.put("0", *(envelope("c", after=order(n), lsn=100 + n) for n in range(20)))
+    stream.run(**given)
+    stream.put("1", envelope("t", lsn=110))
+    stream.run(**given)
+    assert sorted(stream.state()) == list(range(11, 20))
+
+
+def test_truncate_in_a_topic_of_several_partitions_is_refused(
+    spark: SparkSession, stream: Stream
+) -> None:
+    rows: list[tuple[str | None, str | None, int, int]] = [
+        ('{"id":1}', envelope("c", after=order(1)), 0, 5),
+        (None, envelope("t"), 0, 6),
+        ('{"id":2}', envelope("c", after=order(2)), 0, 7),
+    ]
+    given = {"on-truncate": "apply"}
+    place = stream.environment, stream.table.identifier
+    write_frame(*place, kafka_frame(spark, rows), options=given)
+    assert stream.state() == {2: None}
+    rows.append(('{"id":3}', envelope("c", after=order(3)), 1, 1))
+    with pytest.raises(InvalidInputError, match=r"needs a topic of one partition.*partitions=2"):
+        write_frame(*place, kafka_frame(spark, rows), options=given)
+
+
+@pytest.mark.parametrize("is_local", [True, False])
+def test_kafka_partitions_are_those_of_the_checkpoint(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_local: bool
+) -> None:
+    """Checkpoints that are not on local disk are read by Spark."""
+    if not is_local:
+        monkeypatch.setattr(stream_writer, "_offsets", lambda *_: [])
+    log = tmp_path / "offsets"
+    log.mkdir()
+    (log / "0").write_text('v1\n{"batchWatermarkMs":0}\n{"logOffset":3}')
+    (log / "1").write_text('v1\n{}\n{"t":{"0":5,"1":0}}\n{"u":{"0":1}}')
+    assert kafka_partitions(str(tmp_path), 0, spark) == 0
+    assert kafka_partitions(str(tmp_path), 1, spark) == 3
 
 
 def test_typed_frame_is_upserted_by_its_kind_column(spark: SparkSession, stream: Stream) -> None:
