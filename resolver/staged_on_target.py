@@ -31,7 +31,7 @@ from resolver.match import TARGET_ORDER, Bools, Int64s
 from resolver.moved_rows import NO_ROW_ID, row_ids_of
 from resolver.resolution import DeadRows, NumberedKeys
 from resolver.row_values import ColumnReader
-from resolver.staging import ancestors, base_of, committed_to
+from resolver.staging import ancestors, base_of, committed_to, sequence_numbers_of
 from resolver.target import LiveFiles
 from tableformat.catalog.base import TableState
 from tableformat.commit.history import load_changes, snapshots_by_id, walk_back
@@ -100,12 +100,15 @@ def _named_before(
     """
     if all(committed_to(each.snapshot) == staging for each in batch.staged):
         return frozenset()
-    oldest = batch.staged[0].snapshot
-    base = base_of(state, oldest, staging=staging, target=target)
+    oldest = batch.staged[0]
+    since = min(sequence_numbers_of(oldest), default=0)
+    base = base_of(state, oldest.snapshot, staging=staging, target=target)
     names: set[str] = set()
-    for snapshot in ancestors(state.metadata, oldest.parent_snapshot_id):
+    for snapshot in ancestors(state.metadata, oldest.snapshot.snapshot_id):
         if base is not None and snapshot.snapshot_id == base.snapshot_id:
             break
+        if (snapshot.sequence_number or 0) >= since:
+            continue  # of the batch, where that is read from the head's state
         added = load_changes(environment.store, snapshot).added
         names |= {entry.data_file.file_path for entry in added}
     return frozenset(names)

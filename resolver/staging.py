@@ -64,6 +64,12 @@ class StagedSnapshot:
     replaced_dvs: Mapping[str, ManifestEntry] | None = field(default_factory=dict)
 
 
+def sequence_numbers_of(staged: StagedSnapshot) -> set[int]:
+    """Of its files: its own, also where it is read from the state of the staging head."""
+    entries = (*staged.data_files, *staged.equality_deletes, *staged.position_deletes, *staged.dvs)
+    return {entry.sequence_number or 0 for entry in entries}
+
+
 def marker_of(snapshot: Snapshot | None) -> int | None:
     """The staged snapshot id that `snapshot` says was published last."""
     if snapshot is None or snapshot.summary is None:

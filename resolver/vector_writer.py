@@ -54,6 +54,11 @@ class VectorWriter:
         if unused:
             self.environment.store.delete(sorted(unused))
         self._locations -= unused
+        self._written = {
+            path: (positions, file)
+            for path, (positions, file) in self._written.items()
+            if file.file_path not in unused
+        }
 
     def _known(self, vector: DeletionVector) -> DataFile | None:
         positions, file = self._written.get(vector.data_file.file_path, (None, None))

@@ -72,7 +72,8 @@ class Base:
         rows: Its rows by row ids, under the schema of the result.
         places: Their row ids by places.
         orders: By row id, the place in the order (from 1) of rows that are staged ones.
-        ever: Staged data files that are, or were, on this history of main.
+        ever: Staged data files that are, or were, on this history of main, or that were published
+            without a row.
         renamed: Row ids that a rewrite without row ids has replaced.
         lived: Row ids that places had on this history of main.
         follows: Whether a row is looked for that has left its place.

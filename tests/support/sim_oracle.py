@@ -693,11 +693,12 @@ class Oracle:
             return [row_id for row_id in ids if row_id is not None]
 
         identities = {} if parent_id is None else self.identities[parent_id]
+        named = {path for path, order in self.order_of.items() if order <= state.published}
         return Base(
             in_other_schema(identities, state.schema, schema),
             {} if parent_id is None else self.places[parent_id],
             state.orders,
-            state.ever,
+            state.ever | named,
             state.renamed if knows else {},
             lived,
         )
