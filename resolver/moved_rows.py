@@ -28,6 +28,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 import numpy as np
 from pyiceberg.table.snapshots import Snapshot
@@ -260,9 +261,11 @@ def _files_of(
     removed, never_there = _as_removed(
         environment, state, target, {path: known[path] for path in moved}
     )
-    of_staging = {path for path in moved - removed.keys() if branch_of(known[path]) == staging}
-    files = {path: file for path, file in files.items() if path not in of_staging & never_there}
-    unknown = sorted(of_staging - never_there)
+    since = _staged_since_base(state, [each.staged.snapshot for each in lost], staging, target)
+    left_out = {path for path in never_there if known[path].snapshot_id in since}
+    files = {path: file for path, file in files.items() if path not in left_out}
+    moved -= removed.keys() | left_out
+    unknown = sorted(path for path in moved if branch_of(known[path]) == staging)
     if unknown:
         raise UnsupportedError(
             "a staged delete names rows of a staged data file that was published and rewritten: "
@@ -273,6 +276,16 @@ def _files_of(
             "delete off the staging branch",
         )
     return files | removed | here
+
+
+def _staged_since_base(
+    state: TableState, staged: Iterable[Snapshot], staging: str, target: str
+) -> frozenset[int]:
+    """The staged snapshots that some stand on, and these, down to where staging left the target."""
+    newest = max(staged, key=lambda each: each.sequence_number or 0)
+    base = base_of(state, newest, staging=staging, target=target)
+    chain = ancestors(state.metadata, newest.snapshot_id)
+    return frozenset(each.snapshot_id for each in takewhile(lambda each: each != base, chain))
 
 
 def _free_row_id(state: TableState, staged: Snapshot, staging: str, target: str) -> int:

@@ -585,6 +585,55 @@ def test_cycle_beside_a_publish_that_expires_within_it_publishes_nothing_again(w
     world.check(*without(2), new(5), new(6), new(9), (2, "eu", "again"))
 
 
+def test_repeat_whose_rows_had_all_died_before_the_publish_takes_no_effect(world):
+    """It is staged while the first one waits; the publish leaves its file out."""
+    files = world.foreign.data_files([new(11)])
+    deletes = world.foreign.key_deletes([(1,)])
+    world.foreign.commit("staging", "overwrite", add=[*files, *deletes])
+    world.stage(new(1), deletes=[11])
+    world.foreign.commit("staging", "overwrite", add=[*files, *deletes])
+    world.resolve(limit=2)
+    world.check(*without(1), new(1))
+    expire(world.table, EXPIRY, lock=world.lock)
+    world.resolve_all(*without(1), new(1))
+
+
+def test_staged_position_in_a_file_that_a_publish_left_out_deletes_nothing(world):
+    world.foreign.commit("staging", "append", add=world.foreign.data_files([new(11)]))
+    row = world.row(11)
+    world.stage(deletes=[11])
+    vector(world, row)
+    world.resolve(limit=2)
+    world.table.append(rows_of(new(11, "later")))
+    world.resolve_all(*BASE, new(11, "later"))
+
+
+def test_staged_snapshot_that_was_published_is_not_picked(world):
+    published, waiting = world.stage(deletes=[1]), world.stage(deletes=[2])
+    world.resolve(limit=1)
+    world.table.append(rows_of((1, "eu", "again")))
+    with pytest.raises(TableError, match="published to the branch already"):
+        icefold_picks(world, published)
+    icefold_picks(world, waiting)
+    world.resolve_all(*without(1, 2), (1, "eu", "again"))
+
+
+@pytest.mark.parametrize("limit", [None, 1])
+def test_staged_update_that_was_picked_takes_no_row_that_came_later(world, limit):
+    """The row that it deletes has gone with the pick; its new row has the same row id."""
+    world.stage(new(8))
+    staged = staged_update(world, world.row(1))
+    world.stage(new(9))
+    world.table.append(rows_of(new(5)))
+    icefold_picks(world, staged)
+    later = (1, "eu", "another row of the key")
+    world.table.append(rows_of(later))
+    found = Counter(row.values for row in world.foreign.rows())
+    if limit:
+        assert world.resolve(limit=1).staged_snapshots == 2
+    world.resolve_all(*found.elements(), new(8), new(9))
+
+
 # -- scopes --------------------------------------------------------------------------------------
 
 
