@@ -19,7 +19,8 @@ from maintenance.tasks.options import CompactOptions, ExpireOptions
 from resolver import resolve
 from tableformat.commit.expiry_plan import ExpiryPolicy
 from tableformat.errors import TableError
-from tests.support.foreign_iceberg import Entry, ForeignTable, LiveRow
+from tests.support.foreign_table import Entry
+from tests.support.foreign_tool import ForeignTool, LiveRow, now_ms
 from tests.support.interruptions import interrupt
 from tests.support.lying_lock import GrantAllLock
 from tests.support.staged_tables import SCHEMA, keys, rows_of
@@ -35,7 +36,7 @@ class World:
     """A table on disk, and another tool on it."""
 
     table: tf.Table
-    foreign: ForeignTable
+    foreign: ForeignTool
     lock: GrantAllLock = field(default_factory=lambda: GrantAllLock(tokens="same"))
 
     def resolve(self, limit: int | None = None):
@@ -92,7 +93,7 @@ def new_world(folder: Path, partition_by: tuple[str, ...] = ()) -> World:
     catalog = tf.open_catalog("local", warehouse=str(folder / "warehouse"))
     table = catalog.create_table("t.rows", SCHEMA, primary_key=["id"], partition_by=partition_by)
     table.append(rows_of(*BASE))
-    return World(table, ForeignTable(folder / "warehouse", "t", "rows"))
+    return World(table, ForeignTool(folder / "warehouse", "t", "rows"))
 
 
 @pytest.fixture
@@ -118,7 +119,7 @@ def stage_by_icefold(world: World, row, gone: int) -> int:
 
 def stage_by_another(world: World, row, gone: int) -> int:
     files = world.foreign.data_files([row])
-    deletes = world.foreign.key_deletes([(gone,), row[:1]])
+    deletes = world.foreign.key_deletes([gone, row[0]])
     return world.foreign.commit("staging", "overwrite", add=[*files, *deletes])
 
 
@@ -174,8 +175,8 @@ def vector(world: World, row: LiveRow) -> int:
 
 
 def position_file(world: World, row: LiveRow) -> int:
-    file = world.foreign.position_delete_file("staging", row.path, [row.position])
-    return world.foreign.commit("staging", "delete", add=[file])
+    files = world.foreign.position_deletes("staging", row.path, [row.position])
+    return world.foreign.commit("staging", "delete", add=files)
 
 
 def own_compaction(world: World) -> None:
@@ -523,7 +524,7 @@ def test_lost_row_takes_no_picked_row_of_a_later_place(world):
 def test_deletes_that_come_with_a_second_naming_do_not_reach_its_rows(world, limit, mode):
     files = world.foreign.data_files([new(1), new(11)])
     for _ in range(2):
-        deletes = world.foreign.key_deletes([(1,), (11,)])
+        deletes = world.foreign.key_deletes([1, 11])
         world.foreign.commit("staging", "append", add=[*files, *deletes])
     world.table.append(rows_of(new(5)))
     row = new(1)
@@ -647,10 +648,10 @@ def test_equality_delete_filed_under_a_bucket_its_key_does_not_hash_to_deletes_n
     if in_batch:
         world.stage(new(10))
     for key in (2, 10) if in_batch else (2,):
-        [right] = world.foreign.key_deletes([(key,)])
+        [right] = world.foreign.key_deletes([key])
         wrong = (1 - right.file["partition"]["id_bucket"],)
-        file = world.foreign.key_delete_file([(key,)], ["id"], wrong)
-        world.foreign.commit("staging", "delete", add=[file])
+        files = world.foreign.misfiled_key_deletes([key], wrong)
+        world.foreign.commit("staging", "delete", add=files)
     merged = world.table.scan(branch="staging").to_arrow().to_pylist()
     expected = [*BASE, new(9), *([new(10)] if in_batch else [])]
     assert Counter(tuple(row.values()) for row in merged) == Counter(expected)
@@ -699,7 +700,7 @@ def test_state_of_staging_is_not_taken_twice_where_the_publish_that_tells_has_ex
     world.stage(new(10))
     world.resolve(limit=1)
     world.foreign.append([(2, "eu", "again")])
-    world.foreign.expire(older_than_ms=world.foreign.clock(), retain_last=1)
+    world.foreign.expire(older_than_ms=now_ms(), retain_last=1)
     world.table.refresh()
     rows = [*without(2), new(9), (2, "eu", "again")]
     with pytest.raises(TableError, match="--from-staging-state"):

@@ -17,6 +17,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import fastavro
@@ -24,13 +25,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyroaring import BitMap64
 
-from tests.support.sim_schema import Row, TableSchema
+from tests.support.sim_schema import Column, Row, TableSchema, read_schema
 from tests.support.table_checker import Read, read_metadata
 
 Put = Callable[[str, bytes], object]
 EXISTING, ADDED, DELETED = 0, 1, 2
-DATA, POSITIONS = 0, 1
+DATA, POSITIONS, KEYS = 0, 1, 2  # what files hold: rows, or deletes
 ROW_ID, LAST_UPDATED = 2147483540, 2147483539
+FILE_PATH, POSITION = 2147483546, 2147483545
 CHECKSUM = "icefold.crc32"  # of a version that another tool does not make
 LONG_MAX = (1 << 63) - 1
 _KINDS = {"int": pa.int32(), "long": pa.int64(), "string": pa.string()}
@@ -61,6 +63,10 @@ class Entry:
         return str(self.file["file_path"])
 
     @property
+    def is_data(self) -> bool:
+        return bool(self.file["content"] == DATA)
+
+    @property
     def is_vector(self) -> bool:
         return self.file["content"] == POSITIONS and self.file["content_offset"] is not None
 
@@ -73,6 +79,13 @@ class ForeignTable:
         self.location = location
         self.metadata = read_metadata(read, location)
         self.by_id = {each["snapshot-id"]: each for each in self.metadata["snapshots"]}
+
+    @property
+    def schema(self) -> TableSchema:
+        """The current one."""
+        current = self.metadata["current-schema-id"]
+        [schema] = [each for each in self.metadata["schemas"] if each["schema-id"] == current]
+        return read_schema(schema)
 
     def head(self, branch: str) -> dict[str, Any] | None:
         ref = self.metadata.get("refs", {}).get(branch)
@@ -87,7 +100,7 @@ class ForeignTable:
 
     def manifests(self, snapshot: Mapping[str, Any] | None) -> list[dict[str, Any]]:
         """Records of a snapshot's manifest list."""
-        return [] if snapshot is None else _records(self.read(snapshot["manifest-list"]))
+        return [] if snapshot is None else _parsed(self.read(snapshot["manifest-list"]))[1]
 
     def entries(self, snapshot: Mapping[str, Any] | None) -> list[Entry]:
         """The live entries of a snapshot."""
@@ -97,15 +110,21 @@ class ForeignTable:
         """The live entries that a snapshot itself brought."""
         return [e for e in self.entries(snapshot) if e.snapshot_id == snapshot["snapshot-id"]]
 
+    def like(self, spec_id: int, partition: Sequence[Any]) -> Entry:
+        """An entry of a file that is not there, in a partition of a spec that has manifests."""
+        manifests = chain.from_iterable(map(self.manifests, self.by_id.values()))
+        found = next(each for each in manifests if each["partition_spec_id"] == spec_id)
+        header, _ = _parsed(self.read(found["manifest_path"]))
+        specs = {each["spec-id"]: each["fields"] for each in self.metadata["partition-specs"]}
+        names = [each["name"] for each in specs[spec_id]]
+        file = {"partition": dict(zip(names, partition, strict=True))}
+        return Entry(file, spec_id, 0, 0, 0, "", header)
+
     def _entries(self, manifest: Mapping[str, Any]) -> Iterator[Entry]:
-        reader = fastavro.reader(io.BytesIO(self.read(manifest["manifest_path"])))
-        metadata = {k: _text(v) for k, v in reader.metadata.items()}
-        schema = metadata.pop("avro.schema")
-        metadata.pop("avro.codec", None)
-        header = Header(schema, metadata)
+        header, records = _parsed(self.read(manifest["manifest_path"]))
         next_row_id = manifest["first_row_id"]
-        for record in reader:
-            file = record["data_file"]
+        for record in records:
+            file = dict(record["data_file"])
             if record["status"] == DELETED:
                 continue
             if file["content"] == DATA and file["first_row_id"] is None:
@@ -241,7 +260,7 @@ class ForeignCommit:
         parent: Mapping[str, Any] | None,
     ) -> bytes:
         template = next(iter(self.table.by_id.values())) if parent is None else parent
-        reader = fastavro.reader(io.BytesIO(self.table.read(template["manifest-list"])))
+        header, _ = _parsed(self.table.read(template["manifest-list"]))
         metadata = {
             "snapshot-id": str(self.snapshot_id),
             "parent-snapshot-id": "null" if parent is None else str(parent["snapshot-id"]),
@@ -249,7 +268,7 @@ class ForeignCommit:
             "first-row-id": str(first_row_id),
             "format-version": "3",
         }
-        return _avro(_text(reader.metadata["avro.schema"]), listed, metadata)
+        return _avro(header.avro_schema, listed, metadata)
 
     def _totals(self, parent: Mapping[str, Any] | None) -> dict[str, str]:
         """Summary fields that readers rely on."""
@@ -327,24 +346,48 @@ def write_rows(
     updates: Sequence[int | None] | None = None,
 ) -> dict[str, Any]:
     """Write a Parquet data file; the fields of its entry that are not those of its neighbours."""
-    fields, columns = [], []
-    for column in schema.columns:
-        at = schema.fields.index(column.field_id)
-        values = [row[at] for row in rows]
-        fields.append(_field(column.name, column.kind, column.field_id, column.required))
-        columns.append(pa.array(values, _KINDS[column.kind]))
+    places = [schema.fields.index(column.field_id) for column in schema.columns]
+    columns = [
+        (_field(c.name, c.kind, c.field_id, c.required), [row[at] for row in rows])
+        for c, at in zip(schema.columns, places, strict=True)
+    ]
     for name, field_id, given in (
         ("_row_id", ROW_ID, row_ids),
         ("_last_updated_sequence_number", LAST_UPDATED, updates),
     ):
         if given is not None:
-            fields.append(_field(name, "long", field_id, required=False))
-            columns.append(pa.array(given, pa.int64()))
+            columns.append((_field(name, "long", field_id, required=False), given))
+    return _write_parquet(put, path, DATA, columns)
+
+
+def write_keys(put: Put, path: str, key: Column, keys: Sequence[Any]) -> dict[str, Any]:
+    """Write an equality delete file on one column; fields of its entry."""
+    column = (_field(key.name, key.kind, key.field_id, key.required), keys)
+    return _write_parquet(put, path, KEYS, [column]) | {"equality_ids": [key.field_id]}
+
+
+def write_positions(
+    put: Put, path: str, referenced: str, positions: Iterable[int]
+) -> dict[str, Any]:
+    """Write a position delete file, as v2 has them, for one data file; fields of its entry."""
+    dead = sorted(positions)
+    columns = [
+        (_field("file_path", "string", FILE_PATH, required=True), [referenced] * len(dead)),
+        (_field("pos", "long", POSITION, required=True), dead),
+    ]
+    return _write_parquet(put, path, POSITIONS, columns) | {"referenced_data_file": referenced}
+
+
+def _write_parquet(
+    put: Put, path: str, content: int, columns: Sequence[tuple[pa.Field, Sequence[Any]]]
+) -> dict[str, Any]:
+    fields = [each for each, _ in columns]
+    arrays = [pa.array(values, each.type) for each, values in columns]
     sink = io.BytesIO()
-    pq.write_table(pa.Table.from_arrays(columns, schema=pa.schema(fields)), sink)
+    pq.write_table(pa.Table.from_arrays(arrays, schema=pa.schema(fields)), sink)
     data = sink.getvalue()
     put(path, data)
-    return _plain(path, "PARQUET", DATA, len(rows), len(data))
+    return _plain(path, "PARQUET", content, len(arrays[0]), len(data))
 
 
 def write_vector(put: Put, path: str, referenced: str, positions: Iterable[int]) -> dict[str, Any]:
@@ -519,23 +562,25 @@ def _field(name: str, kind: str, field_id: int, required: bool) -> pa.Field:
 
 
 @functools.lru_cache(maxsize=64)
-def _parsed(schema: str) -> Any:
-    return fastavro.parse_schema(json.loads(schema))
+def _schema(text: str) -> Any:
+    return fastavro.parse_schema(json.loads(text))
 
 
 def _avro(schema: str, records: Sequence[Mapping[str, Any]], metadata: Mapping[str, str]) -> bytes:
     sink = io.BytesIO()
     # A marker of its own: else it would be random, and with it the bytes.
     fastavro.writer(
-        sink, _parsed(schema), records, codec="deflate", metadata=dict(metadata),
+        sink, _schema(schema), records, codec="deflate", metadata=dict(metadata),
         sync_marker=b"of another tool!",
     )  # fmt: skip
     return sink.getvalue()
 
 
-def _records(data: bytes) -> list[dict[str, Any]]:
-    return list(fastavro.reader(io.BytesIO(data)))  # type: ignore[arg-type]
-
-
-def _text(value: str | bytes) -> str:
-    return value.decode() if isinstance(value, bytes) else value
+@functools.lru_cache(maxsize=1024)
+def _parsed(data: bytes) -> tuple[Header, list[dict[str, Any]]]:
+    """An Avro file, which is not to be changed: files that stay are read again and again."""
+    reader = fastavro.reader(io.BytesIO(data))
+    metadata = {k: v.decode() if isinstance(v, bytes) else v for k, v in reader.metadata.items()}
+    schema = metadata.pop("avro.schema")
+    metadata.pop("avro.codec", None)
+    return Header(schema, metadata), list(reader)  # type: ignore[arg-type]
