@@ -67,6 +67,10 @@ class Entry:
         return bool(self.file["content"] == DATA)
 
     @property
+    def is_key_delete(self) -> bool:
+        return bool(self.file["content"] == KEYS)
+
+    @property
     def is_vector(self) -> bool:
         return self.file["content"] == POSITIONS and self.file["content_offset"] is not None
 

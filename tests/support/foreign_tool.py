@@ -22,7 +22,6 @@ from pyiceberg.types import LongType, StringType
 from pyroaring import BitMap64
 
 from tests.support.foreign_table import (
-    KEYS,
     Entry,
     ForeignCommit,
     ForeignTable,
@@ -103,9 +102,9 @@ class ForeignTool:
         entries, schema = table.entries(table.head(branch)), table.schema
         gone = {e.path for e in entries if not _local(e.path).exists()}
         assert not gone, f"live files are gone: {gone}"
-        assert all(e.is_data or e.is_vector or e.file["content"] == KEYS for e in entries)
+        assert all(e.is_data or e.is_vector or e.is_key_delete for e in entries)
         dead = {e.file["referenced_data_file"]: self._positions(e) for e in entries if e.is_vector}
-        keyed = [e for e in entries if e.file["content"] == KEYS]
+        keyed = [e for e in entries if e.is_key_delete]
         found = []
         for entry in filter(lambda each: each.is_data, entries):
             reaching = [e for e in keyed if _reaches(table, e, entry)]
