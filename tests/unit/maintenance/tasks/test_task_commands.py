@@ -120,7 +120,7 @@ def test_expire_and_metadata_commands_work(table, run):
 
 def test_expire_keeps_a_branch_that_is_named_and_refuses_an_unknown_one(table, run):
     table.refs.create_branch("connect")
-    for key in (50, 51):
+    for key in (50, 51, 52):
         with another_tool(table.environment):
             table.append(rows(key), branch="connect")
     options = ("expire", "t.rows", "--older-than", "1ms", "--keep", "1", "--dry-run", "--json")
