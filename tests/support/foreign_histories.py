@@ -36,6 +36,7 @@ from tests.support.foreign_tool import ForeignTool, LiveRow, now_ms
 from tests.support.interop_engines import duckdb_connection
 from tests.support.interruptions import interrupt
 from tests.support.lying_lock import GrantAllLock
+from tests.support.staging_ledger import MARKER
 
 SCHEMA = pa.schema([("id", pa.int64()), ("region", pa.string()), ("amount", pa.int64())])
 KEYS = range(8)
@@ -60,7 +61,7 @@ class Stranded(Exception):
 class Untold(Exception):
     """A staged file has been on the target and left it, and icefold does not look far enough back.
 
-    The history that says so has expired; or the file was there before it was named once more.
+    The history that says so has expired.
     """
 
 
@@ -305,15 +306,6 @@ class History:
         again = left & {path for each in done for path in each.adds}
         if (left and self.foreign_expired) or (again and self.has_expired):
             raise Untold
-        if any(left & each.adds.keys() & self.was_before(target, each) for each in batch):
-            raise Untold
-
-    def was_before(self, target: str, staged: Staged) -> frozenset[str]:
-        """The data files that the target had had when something was staged."""
-        chain = self.foreign.table().ancestors(self.head(target))
-        older = (e for e in chain if e["sequence-number"] < staged.sequence_number)
-        known = (self.versions.get(each["snapshot-id"]) for each in older)
-        return next((each.was for each in known if each is not None), frozenset())
 
     def left(self, staging: str, batch: Sequence[Staged]) -> set[str]:
         """Staged files that were on the target and are not live there."""
@@ -376,7 +368,13 @@ class History:
         batch = waiting[:limit]
         self.check_told(staging, waiting)
         may_refuse = self.may_refuse(staging, batch)
-        wanted, whole = self.expected(staging, batch), self.expected(staging, waiting, state=True)
+        was, whole = self.version(target).was, self.expected(staging, waiting, state=True)
+        # A limit is exceeded as far as others have brought later staged snapshots.
+        wanted = {
+            size: self.expected(staging, waiting[:size])
+            for size in range(len(batch), len(waiting) + 1)
+            if size == len(batch) or not was.isdisjoint(waiting[size - 1].adds)
+        }
         ids = self.row_ids(target)
         try:
             report = self._resolve(staging, limit)
@@ -391,13 +389,20 @@ class History:
             self.counts["from staging state"] += 1
             self._resolve_state(staging, waiting)
             self.counts["went on"] += 1
-            batch, wanted = waiting, whole
+            self.note_publish(target, waiting, whole)
         else:
             if not self.has_expired:
                 assert report.staged_snapshots >= len(batch), (report, len(batch))
-        self.note_publish(target, batch, wanted)
+            size = self.covered(target, waiting, len(batch))
+            self.note_publish(target, waiting[:size], wanted[size])
         moved = {r for r, row_id in self.row_ids(target).items() if row_id != ids.get(r, row_id)}
         assert not moved, f"a publish gave other row ids to {moved}"
+
+    def covered(self, target: str, waiting: Sequence[Staged], size: int) -> int:
+        """How many staged snapshots the target's head says that it holds; `size` if it is mute."""
+        marker = self.foreign.table().head(target)["summary"].get(MARKER)
+        ids = [str(each.snapshot_id) for each in waiting]
+        return ids.index(marker) + 1 if marker in ids else size
 
     def note_publish(self, target: str, batch: Sequence[Staged], wanted: Expected) -> None:
         """The batch was published: its target holds what it should."""

@@ -8,7 +8,6 @@ import pytest
 
 from maintenance.tasks.expire import expire
 from resolver import resolve
-from resolver.index_check import verify
 from tableformat.commit.refs import fast_forward
 from tableformat.errors import CommitConflictError, UnsupportedError
 from tests.support.another_tool import another_tool
@@ -206,17 +205,6 @@ def test_rows_that_are_staged_and_picked_during_the_cycle_outlive_its_deletes(st
     assert rows_of(staged, 4) == [(4, "eu", "d")]
     assert resolve(staged.table).staged_snapshots == 0
     assert rows_of(staged, 4) == [(4, "eu", "d")]
-
-
-def test_index_keeps_a_picked_row_beyond_the_limit_whose_key_is_deleted(staged):
-    staged.table.stage(deletes=keys(1))
-    staged.commit(data=staged.data_files((1, "eu", "later")))
-    staged.pick()
-    resolve(staged.table, limit=1)
-    assert verify(staged.table).report.is_sound
-    staged.table.stage(deletes=keys(1))
-    resolve(staged.table)
-    assert not rows_of(staged, 1)
 
 
 @pytest.mark.parametrize("mode", ["merge-on-read", "copy-on-write"])
