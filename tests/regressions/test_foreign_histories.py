@@ -499,18 +499,6 @@ def test_staged_position_reaches_a_picked_row_that_main_has_updated(world, pick,
     world.resolve_all(*BASE, new(5), new(12))
 
 
-@pytest.mark.parametrize("rewritten", [False, True])
-def test_staged_update_that_was_picked_takes_nothing_once_more(world, rewritten):
-    """The new row has the id of the one that the update's own vector deletes."""
-    world.stage(new(9))
-    picked = staged_update(world, world.row(2))
-    world.table.append(rows_of(new(5)))
-    icefold_picks(world, picked)
-    if rewritten:
-        own_compaction(world)
-    world.resolve_all(*without(2), new(2, "second"), new(5), new(9))
-
-
 @pytest.mark.parametrize("rewrite", REWRITES)
 def test_staged_position_in_a_file_that_main_was_forwarded_to_survives_compaction(world, rewrite):
     """Main has the file as staging has it, with the same row ids."""
@@ -601,7 +589,7 @@ def test_cycle_beside_a_publish_that_expires_within_it_publishes_nothing_again(w
 def test_repeat_whose_rows_had_all_died_before_the_publish_takes_no_effect(world):
     """It is staged while the first one waits; the publish leaves its file out."""
     files = world.foreign.data_files([new(11)])
-    deletes = world.foreign.key_deletes([(1,)])
+    deletes = world.foreign.key_deletes([1])
     world.foreign.commit("staging", "overwrite", add=[*files, *deletes])
     world.stage(new(1), deletes=[11])
     world.foreign.commit("staging", "overwrite", add=[*files, *deletes])
