@@ -86,14 +86,6 @@ class Staged:
 
 
 @dataclass
-class Expected:
-    """Rows after a publish, and rows of which nobody can tell."""
-
-    rows: set[Row]
-    unsure: set[Row]
-
-
-@dataclass
 class History:
     """One table, the tools on it, and the model."""
 
@@ -229,7 +221,7 @@ class History:
         left = {r for r in before.rows if r[0] not in change.keys and r not in gone}
         self.note(branch, left | set(rows), before.published | {change.snapshot_id})
 
-    def expected(self, staging: str, batch: Sequence[Staged], *, state: bool = False) -> Expected:
+    def expected(self, staging: str, batch: Sequence[Staged], *, state: bool = False) -> set[Row]:
         """The target's rows once `batch` is published; `state`: from the staging head's state."""
         target = TARGETS[staging]
         version = self.version(target)
@@ -241,7 +233,6 @@ class History:
             for path in each.adds:
                 place.setdefault(path, order)
         alive = {row: place.get(self.file_of(row), 0) for row in at_target}
-        unsure: set[Row] = set()
         for order, each in enumerate(batch, 1):
             for row in [r for r, o in alive.items() if r[0] in each.keys and o < order]:
                 if self.file_of(row) not in each.adds:
@@ -249,15 +240,11 @@ class History:
             head = self.head(staging) if state else each.snapshot_id
             free = self.free_row_id(staging, head)
             for dead in each.dead:
-                self._kill(alive, unsure, at_target, free, order, dead)
+                self._kill(alive, at_target, free, order, dead)
             for path, rows in each.adds.items():
-                if path in version.was or place[path] not in (0, order):
-                    continue
-                if place[path] == 0:
-                    unsure.update(rows)  # published and never added: its rows died in their cycle
-                    continue
-                alive.update(dict.fromkeys(rows, order))
-        return Expected(set(alive) - unsure, unsure)
+                if path not in version.was and place[path] == order:
+                    alive.update(dict.fromkeys(rows, order))
+        return set(alive)
 
     def file_of(self, row: Row) -> str | None:
         """The staged file that brought it."""
@@ -273,7 +260,7 @@ class History:
                 return int(each["first-row-id"] + each["added-rows"])
         return 0
 
-    def _kill(self, alive, unsure, at_target, free: int, order: int, dead: LiveRow) -> None:
+    def _kill(self, alive, at_target, free: int, order: int, dead: LiveRow) -> None:
         """The row that a staged position means; where its id is lost, newer rows of its key."""
         origin = self.came_from(dead.values)
         same = [r for r, o in alive.items() if self.came_from(r) == origin and o <= order]
@@ -295,8 +282,6 @@ class History:
         ]
         for row in known or newer:
             del alive[row]
-        if not known:
-            unsure.update(set(same) - set(newer))  # it lost its id before staging left the target
 
     def check_told(self, staging: str, batch: Sequence[Staged]) -> None:
         target = TARGETS[staging]
@@ -404,12 +389,11 @@ class History:
         ids = [str(each.snapshot_id) for each in waiting]
         return ids.index(marker) + 1 if marker in ids else size
 
-    def note_publish(self, target: str, batch: Sequence[Staged], wanted: Expected) -> None:
+    def note_publish(self, target: str, batch: Sequence[Staged], wanted: set[Row]) -> None:
         """The batch was published: its target holds what it should."""
         found = {row.values for row in self.foreign.rows(target)}
-        check_equal(found - wanted.unsure, wanted.rows - wanted.unsure, f"{target} after a publish")
+        check_equal(found, wanted, f"{target} after a publish")
         self.check_files_once(target)
-        self.counts["unsure"] += len(wanted.unsure)
         left = [entry.path for entry in self.live(target) if entry.is_key_delete]
         assert not left, f"equality deletes are live on {target} after a publish: {left}"
         known = next(each for each in self.chain(target) if each in self.versions)
@@ -457,7 +441,7 @@ class History:
         self.check_told("staging", batch)
         refusal = self.may_refuse("staging", batch)
         point = rng.choice(IN_THE_CYCLE)
-        held: list[Expected] = []
+        held: list[set[Row]] = []
         untold: list[Untold] = []
 
         def others() -> None:
@@ -480,7 +464,7 @@ class History:
         finally:
             self.table.environment.runtime.fail_points.armed.clear()
 
-    def _publish_inside(self, batch, held: list[Expected], refusal: bool, untold) -> None:
+    def _publish_inside(self, batch, held: list[set[Row]], refusal: bool, untold) -> None:
         try:
             self._resolve("staging", None)
         except CommitConflictError as error:
