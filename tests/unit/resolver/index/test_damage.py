@@ -1,4 +1,4 @@
-"""Damage of any file: found, or without effect; never a wrong answer (I19, G17, section 7.2)."""
+"""Damage of any file: found, or without effect; never a wrong answer (I19, G17)."""
 
 from __future__ import annotations
 
