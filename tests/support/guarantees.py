@@ -11,9 +11,9 @@ _ROW = re.compile(r"^\| ([IRPG]\d{1,2}) \|", re.MULTILINE)
 _TEST = re.compile(r"`([\w/]+\.py)`")
 
 
-def sections() -> dict[str, str]:
-    """The page's sections by their headings."""
-    parts = re.split(r"^##+ (.+)$", PAGE.read_text(), flags=re.MULTILINE)
+def sections(page: Path = PAGE) -> dict[str, str]:
+    """A page's sections by their headings."""
+    parts = re.split(r"^##+ (.+)$", page.read_text(), flags=re.MULTILINE)
     return dict(zip(parts[1::2], parts[2::2], strict=True))
 
 

@@ -14,7 +14,7 @@ LINKING = sorted(
 DESIGN = sorted((ROOT / "docs" / "design").glob("[0-9]*.md"))
 NAMING_PATHS = [
     *(ROOT / name for name in ("CONTRIBUTING.md", "SECURITY.md")),
-    *(ROOT / "docs" / name for name in ("architecture.md", "iceberg-v3.md")),
+    *(ROOT / "docs" / name for name in ("architecture.md", "iceberg-v3.md", "api.md")),
     *DESIGN,
 ]
 HEADINGS = ["Context", "Decision", "Alternatives", "Consequences"]
