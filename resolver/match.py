@@ -1,4 +1,4 @@
-"""Resolution is a comparison, not a replay (architecture.md, decisions 7 and 8). Pure NumPy.
+"""Resolution is a comparison, not a replay (docs/design/0007). Pure NumPy.
 
 Every delete has an order and a scope, every row has an order and the scope of its file. With D(k)
 the newest order that deletes key k in a scope that reaches the row, the row dies iff

@@ -1,4 +1,4 @@
-"""Where an equality delete reaches (spec: Scan Planning; architecture.md, decision 8)."""
+"""Where an equality delete reaches (spec: Scan Planning; docs/design/0007)."""
 
 from __future__ import annotations
 

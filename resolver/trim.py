@@ -1,7 +1,7 @@
 """Staging does not grow: when all of it is published, it moves to a snapshot of the target.
 
 So `staging` is the target plus the unresolved tail: readable fresh by merge-on-read, and cheap to
-commit to (architecture.md, decision 10). A cycle moves it to what it has published. While nothing
+commit to (docs/design/0012). A cycle moves it to what it has published. While nothing
 is staged the target goes on (appends, compaction), and staging follows it, else it would keep old
 snapshots and their files from expiry.
 

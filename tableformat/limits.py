@@ -1,7 +1,8 @@
 """How much a file may ask for: bound, unit, and why.
 
 A file is judged by its own size before anything is allocated for it, so that a small file cannot
-cost much memory (reliability.md, "Bad inputs"). The bounds are far above what any writer produces.
+cost much memory (docs/guarantees.md, "Bad inputs"). The bounds are far above what any writer
+produces.
 """
 
 from __future__ import annotations

@@ -1,21 +1,29 @@
 """How tests share the machine, and what they count: `goal("G4", kills=1)` of `tests.support.goals`.
 
-One JVM serves one xdist worker, the other worker goes on meanwhile.
+One JVM serves one xdist worker, the other worker goes on meanwhile. `-m quick` selects what
+`scripts/test --quick` runs; all other test modules are imported nevertheless.
 """
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from tests.support import goals
+from tests.support import goals, guard
 
 COUNTED = pytest.StashKey[goals.Counts]()
 PROPERTY = "goals"
+FOLDER = Path(__file__).parent
+QUICK = "quick"
+QUICK_FOLDERS = frozenset({"unit", "property"})
+NOT_QUICK = ("spark", "interop", "services", "slow", "long")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[COUNTED] = goals.Counts()
     config.pluginmanager.register(_Collector(config.stash[COUNTED]))
+    guard.allows_servers = config.getoption("markexpr") != QUICK
 
 
 class _Collector:
@@ -51,9 +59,13 @@ def pytest_terminal_summary(
             terminalreporter.write_line(line)
 
 
+@pytest.hookimpl(tryfirst=True)  # before `-m` selects
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Whatever shares a JVM runs in one xdist worker, so that one session serves it all."""
     for item in items:
+        folder = item.path.relative_to(FOLDER).parts[0]
+        if folder in QUICK_FOLDERS and not any(map(item.get_closest_marker, NOT_QUICK)):
+            item.add_marker(QUICK)
         for marker in ("interop", "spark"):
             if item.get_closest_marker(marker) is not None:
                 item.add_marker(pytest.mark.xdist_group(marker))

@@ -1,14 +1,15 @@
-"""What a primary-key index is to a cycle: look up, prepare, publish, apply.
+"""What a primary-key index is to a cycle: look up, publish, prepare, apply.
 
 The index maps key bytes to the rows that have the key: a *set* of (file, position) per key. It is
 derived state, bound to one snapshot of one branch. A cycle
 
 1. looks up the staged keys (`lookup`),
-2. computes its change and makes it durable beside the index (`prepare`); nothing is visible,
-3. publishes to the table,
-4. makes the change visible together with the new binding (`apply`), or throws it away (`discard`).
+2. publishes to the table,
+3. makes its change durable beside the index (`prepare`); nothing is visible,
+4. makes the change visible together with the new binding (`apply`).
 
-A crash between 3 and 4 leaves an index that is bound to the older snapshot, which is true; the next
+A caller may prepare before it publishes, and throw the change away if that fails (`discard`). A
+crash between 2 and 4 leaves an index that is bound to the older snapshot, which is true; the next
 run follows the table's history from there (`follow`). So the index can be behind, never wrong.
 
 What an index holds compared with the live rows of the snapshot it names: every live row, and maybe

@@ -5,7 +5,7 @@
 * what streaming writers say about their last commit, by which they find it when they come back.
 
 Every own commit repeats them, so the newest own snapshot knows all of them and expiry cannot lose
-one (architecture.md, decision 4). Other writers do not repeat anything; so the walk back passes
+one (docs/design/0003). Other writers do not repeat anything; so the walk back passes
 their snapshots, and ends at the first own one.
 
 A staging commit repeats fence tokens only: both the Flink converter and the resolver skip a staged

@@ -10,7 +10,7 @@ parent's manifests ─> drop those without live files
 
 A rewritten entry carries its sequence numbers and its `first_row_id` in full, because a new
 manifest would make it inherit others (spec: Manifest Entry Fields). Whatever is written is noted,
-so that a definite failure can remove exactly that (reliability.md rule 6).
+so that a definite failure can remove exactly that (I10).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which deletes reach which data file (spec: Scan Planning; iceberg-v3 facts, section 2).
+"""Which deletes reach which data file (spec: Scan Planning).
 
 | delete               | reaches a data file when                                                  |
 |----------------------|---------------------------------------------------------------------------|

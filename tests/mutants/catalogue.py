@@ -19,7 +19,7 @@ class Mutant:
 
     Attributes:
         id: Unique; for `--only`.
-        tie: What it breaks: ids of the reliability design, such as `R43` or `I10`.
+        tie: What it breaks: ids of docs/guarantees.md, such as `R43` or `I10`.
         bug: One line for people.
         file: The source file, from the root of the checkout.
         old: Text that occurs in it exactly once.

@@ -26,7 +26,7 @@ def wheel(tmp_path_factory):
         shutil.copytree(
             ROOT / package, source / package, ignore=shutil.ignore_patterns("__pycache__")
         )
-    for file in ("pyproject.toml", "README.md"):
+    for file in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / file, source)
     target = tmp_path_factory.mktemp("wheel")
     subprocess.run(
@@ -62,6 +62,7 @@ def test_wheel_contains_every_module_and_marker(wheel):
         if file.suffix == ".py" or file.name == "py.typed"
     }
     assert wanted <= inside
+    assert any(name.endswith(".dist-info/licenses/LICENSE") for name in inside)
     assert {name.split("/")[0] for name in inside if "dist-info" not in name} == set(PACKAGES)
 
 

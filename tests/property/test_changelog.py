@@ -73,6 +73,7 @@ def check_order(changes):
             assert rows[place - 1][0] == "-U"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 def test_changes_lead_from_every_snapshot_to_every_other(seed, tmp_path):
     partition_by = [(), ("bucket(3, id)",), ("bucket(2, id)",)][seed % 3]

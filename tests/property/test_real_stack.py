@@ -365,6 +365,7 @@ class Machine(RuleBasedStateMachine):
         assert verify(self.table).report.is_sound
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "partition_by", [(), ("bucket(2, id)",), ("region",)], ids=["none", "by-key", "by-other"]
 )

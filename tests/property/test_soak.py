@@ -7,6 +7,7 @@ import random
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
 
 from maintenance.tasks.expire import expire
 from maintenance.tasks.options import ExpireOptions
@@ -38,6 +39,7 @@ def open_handles() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
+@pytest.mark.slow
 def test_two_hundred_cycles_over_a_million_keys_stay_within_budget(tmp_path: Path) -> None:
     rng = random.Random(1)
     table = memory_catalog(str(tmp_path)).create_table("t.rows", SCHEMA, primary_key=["id"])

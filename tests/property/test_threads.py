@@ -59,6 +59,7 @@ def versions(rows: pa.Table) -> dict[int, int]:
     return found
 
 
+@pytest.mark.slow
 def test_readers_of_any_kind_beside_writers_see_whole_versions(
     catalog: TableCatalog, hasty: None
 ) -> None:

@@ -1,4 +1,4 @@
-"""Bugs other projects had on the commit path, by the ids of the reliability design.
+"""Bugs other projects had on the commit path, by the ids of docs/guarantees.md.
 
 Each test fails when the named mistake is made; details and neighbours are in the unit tests.
 """

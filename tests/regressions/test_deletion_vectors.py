@@ -1,4 +1,4 @@
-"""Bugs other projects had with deletion vectors, group D of the reliability design by its ids.
+"""Bugs other projects had with deletion vectors: group D of docs/guarantees.md.
 
 Rows are read from the files' bytes without the product's code and compared with a dict.
 """

@@ -1,4 +1,4 @@
-"""Bugs other projects had with locks and zombies, group F of the reliability design by its ids.
+"""Bugs other projects had with locks and zombies: group F of docs/guarantees.md.
 
 R67 and R69 are in `test_commit_regressions.py`. Nothing here waits: clocks are moved by the test.
 """

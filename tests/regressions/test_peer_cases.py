@@ -1,4 +1,4 @@
-"""Cases that other projects' reviews and issues raised, by the P-ids of the reliability design.
+"""Cases that other projects' reviews and issues raised, by the P-ids of docs/guarantees.md.
 
 P1, P2 and P5 are in `test_commit_regressions.py`.
 """

@@ -1,4 +1,4 @@
-"""Bugs other projects had where an answer was lost, group E of the reliability design by its ids.
+"""Bugs other projects had where an answer was lost: group E of docs/guarantees.md.
 
 R56, R58, R59, R60 and R63 are in `test_commit_regressions.py`.
 """

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.guard import stop_with_this_process
+from tests.support.guard import check_servers_allowed, stop_with_this_process
 
 PASSWORD = "s3cret-of-the-test"
 USER = "icefold"
@@ -32,6 +32,7 @@ class PostgresServer:
 @functools.cache
 def postgres_server() -> PostgresServer:
     """The server of this test run; skips the test where its programs or driver are missing."""
+    check_servers_allowed()
     pytest.importorskip("psycopg", reason="the PostgreSQL driver is not installed")
     binaries = _binaries()
     folder = Path(tempfile.mkdtemp(prefix="icefold-pg-"))

@@ -53,6 +53,7 @@ def test_commands_named_on_the_page_exist() -> None:
         assert words.split()[0] not in cli.commands or len(words.split()) == 1, words
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_scripts_are_made_as_written(shell) -> None:
     assert f"_ICEFOLD_COMPLETE={shell}_source" in PAGE or f"{shell}_source" in PAGE

@@ -41,6 +41,7 @@ def folder(tmp_path):
     return tmp_path
 
 
+@pytest.mark.slow
 def test_readers_page(folder) -> None:
     pytest.importorskip("duckdb")
     pytest.importorskip("polars")
@@ -51,6 +52,7 @@ def test_readers_page(folder) -> None:
         assert f"`{view}`" in READERS
 
 
+@pytest.mark.slow
 def test_lookup_page(folder) -> None:
     first, own, secondary, _ = snippets(LOOKUP)
     printed = run(first + own + secondary + "\nprint(found.source, len(found))", folder)

@@ -17,6 +17,7 @@ import pytest
 import tableformat as tf
 
 ROOT = Path(__file__).resolve().parents[3]
+pytestmark = pytest.mark.slow  # each starts processes
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
 

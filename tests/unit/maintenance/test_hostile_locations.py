@@ -229,6 +229,7 @@ CASES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("artefact", "uses"), CASES, ids=lambda each: getattr(each, "__name__", "")
 )

@@ -166,6 +166,7 @@ def scene(pristine: Table, tmp_path: Path) -> Scene:
     return Scene(copy_of(pristine.environment), first, tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("ours", "other", "point"), CASES)
 def test_pair_ends_as_the_table_says(scene: Scene, ours: str, other: str, point: str) -> None:
     mine, theirs = OPERATIONS[ours], OPERATIONS[other]

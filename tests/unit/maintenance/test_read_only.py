@@ -121,6 +121,7 @@ def tree(folder: Path) -> dict[str, tuple[int, int, bytes]]:
     }
 
 
+@pytest.mark.slow
 def test_a_read_only_warehouse_is_read_as_ever(warehouse) -> None:
     expected = [CliRunner().invoke(cli, ["--warehouse", str(warehouse), *w]) for w in READS]
     answers = run_without_writes(warehouse, READS)
@@ -135,6 +136,7 @@ def test_a_read_only_warehouse_is_read_as_ever(warehouse) -> None:
     assert "free (last fence token 1)" in by_words["lock show a.b"]
 
 
+@pytest.mark.slow
 def test_a_log_that_a_killed_writer_left_is_read_through(warehouse) -> None:
     """The last commit is in SQLite's log, not in the database yet."""
     text = (
@@ -151,6 +153,7 @@ def test_a_log_that_a_killed_writer_left_is_read_through(warehouse) -> None:
     assert "9,killed" in out
 
 
+@pytest.mark.slow
 def test_writing_to_a_read_only_warehouse_is_one_line(warehouse) -> None:
     for words, (code, _, err, error) in zip(
         WRITES, run_without_writes(warehouse, WRITES), strict=True
@@ -160,6 +163,7 @@ def test_writing_to_a_read_only_warehouse_is_one_line(warehouse) -> None:
         assert err.count("\n") == 1, words
 
 
+@pytest.mark.slow
 def test_reading_a_writable_warehouse_leaves_every_byte_as_it_was(warehouse) -> None:
     """In a process of its own, which has closed its files at the end."""
     before = tree(warehouse)

@@ -204,6 +204,7 @@ def browser(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.services
 def test_browser_lays_the_page_out_in_light_and_dark(tmp_path, browser):
     page = tmp_path / "report.html"
     page.write_text(render_report(status(), history(60), now_ms=NOW), encoding="utf-8")
@@ -219,6 +220,7 @@ def test_browser_lays_the_page_out_in_light_and_dark(tmp_path, browser):
 
 
 @pytest.mark.slow
+@pytest.mark.services
 def test_browser_runs_nothing_that_a_table_name_says(tmp_path, browser):
     page = tmp_path / "hostile.html"
     hostile = (

@@ -140,7 +140,7 @@ def test_flink_shaped_commit_with_a_dv_on_its_own_file_is_folded(plain):
 
 
 def test_staged_dv_on_a_target_file_merges_with_the_one_that_is_there(plain):
-    """P7, D8 of the Flink converter: never two vectors for one file."""
+    """P7: never two vectors for one file."""
     plain.table.append(plain.rows(*[(key, "eu", "a") for key in range(6)]))
     plain.table.stage(deletes=keys(0))
     resolve(plain.table)  # staging is trimmed to main, and the file has a DV

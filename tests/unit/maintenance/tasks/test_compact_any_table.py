@@ -29,6 +29,7 @@ def seen(table):
     return canonical_rows(rows.select(names), rows.schema), sorted(plain_rows(ids), key=repr)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "build",
     [case for case in CASES if case.__name__ not in SKIPPED],

@@ -144,6 +144,7 @@ index.apply(index.prepare(t.new_rows()), t.binding_at(2))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("point", "hit", "is_new"), POINTS)
 def test_process_killed_anywhere_leaves_a_whole_change_or_none(
     point: str, hit: int, is_new: bool, tmp_path: Path

@@ -1,4 +1,4 @@
-"""Damage of any file: found, or without effect; never a wrong answer (I19, G17, section 7.2)."""
+"""Damage of any file: found, or without effect; never a wrong answer (I19, G17)."""
 
 from __future__ import annotations
 
@@ -390,6 +390,7 @@ except t.StoreUnavailableError as error:
 """
 
 
+@pytest.mark.slow
 def test_full_disk_stops_a_build_that_goes_on_later(folder: Path) -> None:
     child = run_child(folder, _FULL_DISK_BUILD, preexec_fn=limit_file_size)
     output, _ = child.communicate(timeout=120)

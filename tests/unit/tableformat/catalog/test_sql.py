@@ -142,6 +142,7 @@ def _write(folder: str, count: int, queue: multiprocessing.Queue[object]) -> Non
         raise
 
 
+@pytest.mark.slow
 def test_processes_on_one_sqlite_file_lose_nothing_and_never_meet_a_lock(tmp_path: Path) -> None:
     create(local(tmp_path).catalog, TABLE)
     context = multiprocessing.get_context("spawn")
@@ -220,7 +221,7 @@ class _LostCommit:
             raise OperationalError("COMMIT", {}, Exception("server closed the connection"))
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+@pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgres", marks=pytest.mark.services)])
 @pytest.mark.parametrize("landed", [True, False])
 def test_commit_without_an_answer_is_settled(tmp_path: Path, kind: str, landed: bool) -> None:
     uri = f"sqlite:///{tmp_path}/c.db" if kind == "sqlite" else postgres_server().url()
@@ -368,6 +369,7 @@ def test_names_cannot_inject_sql(tmp_path: Path) -> None:
     assert len(catalog.list_tables()) == 2
 
 
+@pytest.mark.services
 def test_postgres_url_without_driver_takes_the_installed_one(tmp_path: Path) -> None:
     uri = postgres_server().url().replace("postgresql+psycopg", "postgresql")
     catalog = open_backend(tmp_path.name, {"uri": uri, "warehouse": str(tmp_path)}).catalog

@@ -104,6 +104,7 @@ def published(table: Table) -> dict[int, tuple[Any, ...]]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("write", [typed, debezium])
 def test_random_streams_end_at_the_newest_version_when_deletes_are_soft(
@@ -132,6 +133,7 @@ def check_soft(table: Table, fold: Fold, write: Any) -> None:
             assert rows[key][:2] == (event["region"], event["note"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("write", [typed, debezium])
 def test_random_streams_with_hard_deletes_equal_the_fold_cycle_by_cycle(

@@ -78,6 +78,7 @@ def test_contradiction_of_the_schema_is_an_error(kind: str, row_group: int) -> N
         read(files, files.replace(file, broken))
 
 
+@pytest.mark.slow
 def test_no_flipped_bit_of_a_footer_aborts_the_process() -> None:
     files, file, data = foreign()
     size = int.from_bytes(data[-8:-4], "little")

@@ -580,6 +580,7 @@ def test_broken_file_is_a_typed_error_naming_it(kind: str) -> None:
             files.read(file)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("codec", ["uncompressed", "zstd"])
 def test_no_flipped_bit_ever_reads_as_other_rows(codec: str) -> None:
     count = 16

@@ -148,6 +148,7 @@ OURS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("isolation", ["serializable", "snapshot"])
 @pytest.mark.parametrize("other", OTHERS, ids=lambda each: each.name)
 @pytest.mark.parametrize("ours", OURS, ids=lambda each: each.name)

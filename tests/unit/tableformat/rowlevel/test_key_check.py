@@ -245,6 +245,7 @@ def test_branches_are_checked_by_their_own_rows(tmp_path) -> None:
         table.update({"id": "66"}, "id = 3")
 
 
+@pytest.mark.slow
 @BOTH
 @pytest.mark.parametrize("mode", MODES)
 def test_random_updates_of_keys_are_refused_exactly_when_the_rows_say_so(

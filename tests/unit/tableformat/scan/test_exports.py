@@ -129,6 +129,7 @@ READS = {
     "reader": ("", "rows = sum(batch.num_rows for batch in scan.to_reader())"),
     "duckdb": (
         "import duckdb; con = scan.to_duckdb(); con.sql('SET threads=1')\n"
+        "con.sql('SET enable_progress_bar=false')\n"  # it is shown where a query takes long
         "con.sql('SELECT count(*) FROM big WHERE id < 0').fetchone()",
         "rows, _ = con.sql('SELECT count(*), max(length(note)) FROM big').fetchone()",
     ),
@@ -155,6 +156,7 @@ def warehouse(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", READS)
 def test_reading_a_table_larger_than_the_bound_holds_little_of_it(warehouse, how):
     if how in ("duckdb", "polars"):

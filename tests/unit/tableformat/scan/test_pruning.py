@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from decimal import Decimal
 from uuid import UUID
@@ -145,17 +146,20 @@ def filters_on(kind: PrimitiveType, literals: list[str]) -> list[str]:
     return found
 
 
-def row_matches(row_filter: str, schema: Schema, value: object) -> bool:
+def row_matcher(row_filter: str, schema: Schema) -> Callable[[object], bool]:
     """SQL's answer for one value: comparisons with NULL are not true, NaN is above all."""
     fitted = normalize_filter(parse_filter(row_filter), schema)
-    if value is None:
-        # Every comparison is unknown; only the null tests can be true.
-        return "is null" in row_filter or "is not nan" in row_filter
-    if isinstance(value, float) and math.isnan(value) and "nan" not in row_filter:
-        value = math.inf if ">" not in row_filter else 1e308
-    if isinstance(value, UUID):
-        value = value.bytes
-    return expression_evaluator(schema, fitted, True)(Record(value))
+    evaluate = expression_evaluator(schema, fitted, True)
+
+    def matches(value: object) -> bool:
+        if value is None:
+            # Every comparison is unknown; only the null tests can be true.
+            return "is null" in row_filter or "is not nan" in row_filter
+        if isinstance(value, float) and math.isnan(value) and "nan" not in row_filter:
+            value = math.inf if ">" not in row_filter else 1e308
+        return evaluate(Record(value.bytes if isinstance(value, UUID) else value))
+
+    return matches
 
 
 def file_of(partition: object, values: list, kind: PrimitiveType, *, bounds: bool) -> DataFile:
@@ -230,9 +234,10 @@ def test_pruning_keeps_every_file_with_a_matching_row(kind, transform, values, l
         groups.setdefault(repr(partition), [partition]).append(value)
     for row_filter in filters_on(kind, literals):
         pruner = Pruner(parse_filter(row_filter), schema, {1: spec})
+        matches = row_matcher(row_filter, schema)
         manifest_wanted = False
         for partition, *members in groups.values():
-            matching = [v for v in members if row_matches(row_filter, schema, v)]
+            matching = [v for v in members if matches(v)]
             manifest_wanted |= bool(matching)
             for bounds in (False, True):
                 residual = pruner.residual(file_of(partition, members, kind, bounds=bounds))

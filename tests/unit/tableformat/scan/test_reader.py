@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import functools
 from collections import Counter
 
 import pytest
@@ -8,6 +9,8 @@ from tableformat.scan.plan import plan_scan
 from tableformat.scan.reader import read_scan, to_table
 from tests.support.random_tables import KEYED, random_table, rows
 from tests.support.scan_tables import HandMadeTable
+
+table_of = functools.cache(random_table)  # by seed; nothing here changes one
 
 
 def scanned(table: HandMadeTable, row_filter: str | None = None) -> Counter[tuple]:
@@ -33,13 +36,13 @@ def expected(table: HandMadeTable, keep=lambda _: True) -> Counter[tuple]:
 
 @pytest.mark.parametrize("seed", range(60))
 def test_random_deletes_leave_the_rows_the_rules_leave(seed: int) -> None:
-    table = random_table(seed)
+    table = table_of(seed)
     assert scanned(table) == expected(table)
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_deleted_flag_brings_every_row_and_tells_which_are_dead(seed: int) -> None:
-    table = random_table(seed)
+    table = table_of(seed)
     live = {(row.entry.data_file.file_path, row.position) for row in table.live_rows()}
     for row_filter, keep in (
         (None, lambda _: True),
@@ -73,7 +76,7 @@ def test_deleted_flag_brings_every_row_and_tells_which_are_dead(seed: int) -> No
     ],
 )
 def test_filter_keeps_exactly_its_rows(seed: int, text: str, keep) -> None:
-    table = random_table(seed)
+    table = table_of(seed)
     assert scanned(table, text) == expected(table, keep)
 
 
