@@ -28,6 +28,7 @@ class Shell:
 
     def __init__(self, folder, broker):
         self.folder, self.broker = folder, broker
+        self.checkpoint = folder / "checkpoint"
         self.warehouse = str(folder / "warehouse")
         catalog = tf.open_catalog("local", warehouse=self.warehouse)
         self.table = catalog.create_table("shop.orders", SCHEMA, primary_key=["id"])
@@ -39,7 +40,7 @@ class Shell:
             [
                 *(sys.executable, "-c", "from maintenance.cli.main import main; main()"),
                 *("--warehouse", self.warehouse, "ingest", "shop.orders", "--json"),
-                *(*source, "--checkpoint", str(self.folder / "checkpoint"), *words),
+                *(*source, "--checkpoint", str(self.checkpoint), *words),
             ],
             cwd=ROOT,
             stdout=subprocess.PIPE,
@@ -181,6 +182,20 @@ query = table.write_stream(
 query.awaitTermination()
 print(json.dumps(answers))
 """
+
+
+def test_truncate_is_applied_where_the_topic_has_one_partition(shell):
+    events = [upsert(1, "old"), (None, envelope("t")), upsert(2, "new")]
+    wide = shell.broker.create_topic("wide", partitions=2)
+    shell.broker.send(wide, events)
+    refused = shell.start(wide, "-o", "on-truncate=apply")
+    _, err = refused.communicate(timeout=120)
+    assert (refused.returncode, err.count("\n")) == (1, 1)
+    assert "on-truncate=apply needs a topic of one partition" in err
+    shell.checkpoint = shell.folder / "one"
+    shell.broker.send(shell.broker.create_topic("one"), events)
+    assert shell.ok("one", "-o", "on-truncate=apply")["truncated"] == 1
+    assert shell.state() == {2: "new"}
 
 
 def test_flattened_tombstones_and_everything_that_is_refused(shell):
