@@ -294,6 +294,10 @@ class Oracle:
             self.stranded.intersection(self.staged[-self.waiting :] if self.waiting else ())
         )
 
+    def is_one_branch(self, branch: str) -> bool:
+        """Whether all that was staged on another branch is in its history."""
+        return set(self._history(self.refs[branch])).issuperset(self.others[branch])
+
     def fork_of(self, branch: str) -> int:
         """The snapshot of main that another staging branch began at."""
         return int(self.landed[self.others[branch][0]]["parent-snapshot-id"])

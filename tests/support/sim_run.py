@@ -770,6 +770,9 @@ class _Simulation:
         """The other staging branch, published to a branch that begins where it does."""
         if "cdc" not in self.oracle.refs:
             return
+        if not self.oracle.is_one_branch("cdc"):
+            self.world.outcomes["the other branch was dropped and made anew"] += 1
+            return
         fork = self.oracle.fork_of("cdc")
         if fork not in self.oracle.retained:
             self.world.outcomes["fork of the other branch expired"] += 1
