@@ -99,6 +99,7 @@ def test_ingest_counts_what_it_skips(orders):
         "bad_records": 0,
         "skipped": {"tombstone": 1, "message": 2},
         "repeated": 0,
+        "truncated": 0,
     }
 
 
