@@ -26,19 +26,23 @@ from pyiceberg.table.snapshots import Snapshot
 from resolver.convert import Conversion, convert
 from resolver.cycle_figures import cycle_figures, freshness_ms
 from resolver.cycle_input import OrderedFile, read_cycle_input, staged_files
-from resolver.cycle_match import BroughtMeanwhileError, Match, Matcher, Work, sequence_number_of
+from resolver.cycle_match import (
+    BroughtMeanwhileError,
+    Match,
+    Matcher,
+    Work,
+    plan_waiting,
+    sequence_number_of,
+)
 from resolver.cycle_options import CycleOptions, IndexKeeper, Phases
 from resolver.engine import Engine
 from resolver.publish import publish, publish_summary
 from resolver.report import ResolveReport
 from resolver.resolution import index_changes, number_keys
-from resolver.staged_on_target import brought_by_others
 from resolver.staging import (
-    LostCursorError,
     StagedSnapshot,
     load_staged,
     oldest_of,
-    plan_backlog,
     skipped_snapshots,
 )
 from resolver.staging_state import load_staging_state
@@ -129,16 +133,8 @@ class Cycle:
         if options.is_in_place:
             return [] if live.equality_deletes else None
         self._check_skipped(state)
-        try:
-            snapshots = plan_backlog(
-                state,
-                staging=options.staging,
-                target=options.target,
-                from_snapshot=options.from_snapshot,
-            )
-        except LostCursorError:
-            if not options.from_staging_state:
-                raise
+        snapshots = plan_waiting(state, options)
+        if snapshots is None:
             return self._plan_from_state(state)
         self._environment.runtime.fail_point("resolve.after_plan")
         covered = self._covered(state, live, snapshots)
@@ -149,15 +145,7 @@ class Cycle:
     ) -> Sequence[Snapshot]:
         """The snapshots to publish: as many as the limit says, and those that others brought."""
         covered = oldest_of(waiting, self._options.limit)
-        later = waiting[len(covered) :]
-        more = brought_by_others(
-            self._environment,
-            state,
-            staging=self._options.staging,
-            target=self._options.target,
-            live=live,
-            later=later,
-        )
+        more = self._matcher.brought(state, live, waiting[len(covered) :])
         return waiting[: len(covered) + more]
 
     def _check_skipped(self, state: TableState) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
@@ -62,6 +62,25 @@ class Work:
     batch: CycleInput
     numbered: NumberedKeys
     converted: tuple[ManifestEntry, ...]  # in place: the equality deletes that go
+
+
+def plan_waiting(state: TableState, options: CycleOptions) -> list[Snapshot] | None:
+    """The staged snapshots that wait, oldest first; None: the state of staging has to tell.
+
+    Raises:
+        LostCursorError: The branches do not tell, and the state of staging is not asked for.
+    """
+    try:
+        return plan_backlog(
+            state,
+            staging=options.staging,
+            target=options.target,
+            from_snapshot=options.from_snapshot,
+        )
+    except LostCursorError:
+        if not options.from_staging_state:
+            raise
+        return None
 
 
 class BroughtMeanwhileError(CommitConflictError):
@@ -158,6 +177,17 @@ class Matcher:
             state=state, live=live, work=work, known=known, resolution=resolution, index=how
         )
 
+    def brought(self, state: TableState, live: LiveFiles, later: Sequence[Snapshot]) -> int:
+        """How many of some staged snapshots end with one that others have brought to the target."""
+        return brought_by_others(
+            self.environment,
+            state,
+            staging=self.options.staging,
+            target=self.options.target,
+            live=live,
+            later=later,
+        )
+
     def _check_none_came(self, state: TableState, live: LiveFiles, work: Work) -> None:
         """Refuse where others have brought what was staged after the covered snapshots."""
         options = self.options
@@ -169,14 +199,7 @@ class Matcher:
             target=options.target,
             snapshot_id=work.covered[-1].snapshot_id,
         )
-        if brought_by_others(
-            self.environment,
-            state,
-            staging=options.staging,
-            target=options.target,
-            live=live,
-            later=later,
-        ):
+        if self.brought(state, live, later):
             raise BroughtMeanwhileError(
                 "others have brought changes to the target that were staged meanwhile",
                 table=state.name,
@@ -298,24 +321,13 @@ class Matcher:
         """
         if not work.covered:
             return
-        options = self.options
-        try:
-            backlog = plan_backlog(
-                state,
-                staging=options.staging,
-                target=options.target,
-                from_snapshot=options.from_snapshot,
-            )
-        except LostCursorError:
-            if not options.from_staging_state:
-                raise
-            backlog = []
+        backlog = plan_waiting(state, self.options) or []
         covered = [each.snapshot_id for each in work.covered]
         if covered != [each.snapshot_id for each in backlog[: len(covered)]]:
             raise CommitConflictError(
                 "the target was moved meanwhile, and other staged changes wait now",
                 table=state.name,
-                branch=options.target,
+                branch=self.options.target,
                 action="run resolve again",
             )
 

@@ -158,17 +158,18 @@ def brought_by_others(
     if not others and not has_expired:
         return 0
     came = {
-        path
-        for path, entry in live.data.items()
-        if not _is_publish(by_id.get(entry.snapshot_id or 0))
-    }
-    came |= {
         entry.data_file.file_path
         for each in others
         for entry in load_changes(environment.store, each).added_data
     }
-    names = (load_changes(environment.store, each).added_data for each in later)
-    brought = [any(entry.data_file.file_path in came for entry in each) for each in names]
+
+    def is_brought(path: str) -> bool:
+        here = live.data.get(path)
+        by_publish = here is not None and _is_publish(by_id.get(here.snapshot_id or 0))
+        return path in came or (here is not None and not by_publish)
+
+    added = (load_changes(environment.store, each).added_data for each in later)
+    brought = (any(is_brought(e.data_file.file_path) for e in entries) for entries in added)
     return max((at for at, is_there in enumerate(brought, start=1) if is_there), default=0)
 
 
@@ -218,13 +219,11 @@ def staged_on_target(
             if path in wanted and path not in left:
                 left[path] = entry.data_file
                 brought |= {path} if _is_publish(snapshot) else set()
-    thinned = {
-        path: live.data[path].data_file for path in staged_at if path in live.data.keys() & live.dvs
-    }
     named = _named_before(environment, state, batch, staging, target)
     published |= brought | (staged_at.keys() & named)
     thinned = {
-        path: live.data[path].data_file for path in staged_at if path in live.data.keys() & live.dvs
+        path: live.data[path].data_file
+        for path in staged_at.keys() & live.data.keys() & live.dvs.keys()
     }
     return StagedOnTarget(
         left=left,
