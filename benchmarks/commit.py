@@ -31,7 +31,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 from pyiceberg.types import LongType, NestedField, StringType
 
-from tableformat.catalog.open import open_backend
+from tableformat.backend import open_backend
 from tableformat.commit.changeset import Changeset, CommitKind, Validation
 from tableformat.commit.engine import commit
 from tableformat.commit.expire import apply_expiry

@@ -34,7 +34,7 @@ from resolver.index.build import BuildOptions, SourceFile, build_index
 from resolver.index.open import open_index
 from resolver.index.rocks import RocksIndex
 from resolver.keys import EncodedKeys, KeySchema, encode_keys
-from tableformat.files.parquet_reader import read_data_file
+from tableformat.codec.parquet.reader import read_data_file
 from tableformat.runtime import Runtime
 from tableformat.store.arrow_store import ArrowObjectStore
 from tableformat.store.locations import AllowedLocations

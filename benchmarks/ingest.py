@@ -111,8 +111,8 @@ def _options(arguments: Sequence[str] | None) -> Any:
 
 
 def _parse(report: Report, paths: list[Path]) -> int:
-    catalog_schema = _table(Path(tempfile.mkdtemp()), "parse").schema
-    change_format = choose_format("debezium-json", SEQUENCE)[0].build(catalog_schema)
+    catalog_schema = _table(Path(tempfile.mkdtemp()), "parse").schema()
+    change_format = choose_format("debezium-json", SEQUENCE).build(catalog_schema)
     total, parse_seconds, reduce_seconds = 0, 0.0, 0.0
     for path in track(paths, "parse on one core", transient=True):
         [events] = read_events(path, 1 << 30)

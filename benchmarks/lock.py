@@ -26,8 +26,7 @@ from lock.manager import LeaseManager
 from lock.open import _open_store
 from lock.register import RecordStore, Stored, SwapOutcome
 from tableformat.runtime import Runtime
-from tests.support.lock_servers import s3_server
-from tests.support.lock_stores import lock_url
+from tests.support.lock_stores import SHARED_BACKENDS, open_store
 
 RUNTIME = Runtime()
 
@@ -97,12 +96,11 @@ def measure(store: RecordStore, *, tasks: int, seconds: float) -> str:
 
 def stores(url: str | None, folder: Path) -> Iterator[tuple[str, RecordStore]]:
     if url is not None:
-        yield "url", _open_store(url, RUNTIME.ids, {})
+        yield "url", _open_store(url, RUNTIME.ids)
         return
-    for backend in ("memory", "file", "sqlite", "postgresql", "s3"):
+    for backend in ("memory", *SHARED_BACKENDS):
         try:
-            properties = s3_server().properties if backend == "s3" else {}
-            store = _open_store(lock_url(backend, folder), RUNTIME.ids, properties)
+            store = open_store(backend, folder)
         except pytest.skip.Exception as missing:  # how test support says that it is not here
             print(f"{backend}: left out: {missing}")
             continue

@@ -10,8 +10,8 @@ from lock.errors import (
     UnsafeStoreError,
 )
 from lock.lease import HeldLease, Lease, LockManager, LockState, Waiter
+from lock.lock_names import lock_name
 from lock.manager import LeaseManager
-from lock.names import lock_name
 from lock.open import default_lock_url, open_lock
 
 __all__ = [

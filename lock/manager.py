@@ -19,7 +19,7 @@ from lock.lease import (
     LockState,
     Waiter,
 )
-from lock.names import check_lease_ms, check_lock_name, check_task
+from lock.lock_names import check_lease_ms, check_lock_name, check_task
 from lock.record import Claim, LockRecord, freed, renewed
 from lock.register import Observed, RecordStore, Register, Step
 from lock.seams import Clock, FailPoint, IdSource, no_fail_point

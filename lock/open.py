@@ -4,26 +4,31 @@
 |---------------------------------------|----------------------------------------------------------|
 | `sqlite:///folder/file.db`            | SQLite file; the embedded default                        |
 | `postgresql+psycopg://host/database`  | PostgreSQL; leases end by the server's clock             |
-| `s3://bucket/prefix`                  | S3 with conditional writes; `s3.*` properties as usual   |
+| `s3://bucket/prefix`                  | S3 with conditional writes, and what speaks its protocol |
+| `gs://bucket/prefix`                  | Google Cloud Storage                                     |
+| `abfss://container@account.host/prefix` | Azure Blob Storage                                     |
 | `file:///folder`                      | local folder, one machine                                |
 | `memory:name`                         | this process only                                        |
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from lock.buckets import BucketConditionalStore, Connect
 from lock.errors import InvalidLockError
 from lock.lease import DEFAULT_LEASE_MS
 from lock.manager import LeaseManager
-from lock.memory import MemoryRecordStore
+from lock.memory_store import MemoryRecordStore
 from lock.object_store import ConditionalStore, ObjectRecordStore
 from lock.register import RecordStore
 from lock.seams import Clock, FailPoint, IdSource, no_fail_point
 from lock.sql import SqlRecordStore
 
+_BUCKETS = {"s3": "s3", "s3a": "s3", "s3n": "s3", "gs": "gs", "gcs": "gs"} | dict.fromkeys(
+    ("abfss", "abfs", "wasbs", "wasb"), "abfss"
+)
 _MEMORY: dict[str, MemoryRecordStore] = {}  # a lock in memory is one only if its openers share it
 
 
@@ -32,7 +37,7 @@ def open_lock(
     *,
     clock: Clock,
     ids: IdSource,
-    properties: Mapping[str, str] | None = None,
+    connect: Connect | None = None,
     lease_ms: int = DEFAULT_LEASE_MS,
     fail_point: FailPoint = no_fail_point,
     read_only: bool = False,
@@ -43,7 +48,7 @@ def open_lock(
         url: See the module. Credentials in it appear in no error, log or `repr`.
         clock: `tableformat.runtime.Runtime.clock`, or another.
         ids: `Runtime.ids`, or another.
-        properties: The catalog's properties; only `s3.*` is read.
+        connect: Makes the client of a bucket, for the URLs that name one.
         lease_ms: How long a dead holder blocks others.
         fail_point: `Runtime.fail_point`, or another.
         read_only: Only to look: nothing is created, probed or written.
@@ -56,7 +61,7 @@ def open_lock(
     Effects: creates the SQL table if there is none; probes an object store with a few dozen small
     requests.
     """
-    store = _open_store(url, ids, properties or {}, read_only=read_only)
+    store = _open_store(url, ids, connect, read_only=read_only)
     if not read_only:
         store.prepare()
     return LeaseManager(store, clock=clock, ids=ids, lease_ms=lease_ms, fail_point=fail_point)
@@ -86,7 +91,11 @@ def default_lock_url(catalog_uri: str) -> str | None:
 
 
 def _open_store(
-    url: str, ids: IdSource, properties: Mapping[str, str], *, read_only: bool = False
+    url: str,
+    ids: IdSource,
+    connect: Connect | None = None,
+    *,
+    read_only: bool = False,
 ) -> RecordStore:
     scheme, _, rest = url.partition(":")
     if scheme == "memory":
@@ -96,8 +105,8 @@ def _open_store(
         if parts.netloc not in {"", "localhost"} or not parts.path.startswith("/"):
             raise InvalidLockError("lock URL refused: not an absolute local path")
         return ObjectRecordStore(_local(Path(unquote(parts.path))), ids=ids)
-    if scheme in {"s3", "s3a", "s3n"}:
-        return ObjectRecordStore(_s3(url, properties), ids=ids)
+    if scheme in _BUCKETS:
+        return ObjectRecordStore(_bucket(url, connect), ids=ids)
     return SqlRecordStore(url, read_only=read_only)
 
 
@@ -107,17 +116,16 @@ def _local(folder: Path) -> ConditionalStore:
     return LocalConditionalStore(folder)
 
 
-def _s3(url: str, properties: Mapping[str, str]) -> ConditionalStore:
+def _bucket(url: str, connect: Connect | None) -> ConditionalStore:
     parts = urlsplit(url)
-    if not parts.netloc or "@" in parts.netloc or parts.query or parts.fragment:
+    is_azure = _BUCKETS[parts.scheme] == "abfss"
+    names_nothing_else = not parts.query and not parts.fragment and ":" not in parts.netloc
+    if not names_nothing_else or not parts.netloc or ("@" in parts.netloc and not is_azure):
         raise InvalidLockError(
             "lock URL refused: not s3://bucket/prefix",
-            action="give endpoint and credentials as s3.* properties",
+            action="give endpoint and credentials as catalog properties",
         )
-    try:
-        from lock.s3 import S3ConditionalStore, create_client  # an extra
-    except ModuleNotFoundError as error:
-        raise InvalidLockError(
-            f"lock URL refused: {error.name} is not installed", action="pip install 'icefold[s3]'"
-        ) from error
-    return S3ConditionalStore(parts.netloc, parts.path.strip("/"), client=create_client(properties))
+    if connect is None:
+        raise InvalidLockError("lock URL refused: a bucket needs connect=")
+    root = f"{_BUCKETS[parts.scheme]}://{parts.netloc}"
+    return BucketConditionalStore(root, parts.path.strip("/"), client=connect(root))

@@ -12,6 +12,7 @@ no proof; failing is.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -84,7 +85,7 @@ def _check_in_turn(store: ProbedStore, key: str) -> None:
         raise _unsafe(store, "a refused write changed the object")
     _expect(
         store,
-        lambda: store.put_if_match(key, b"3", '"00000000000000000000000000000000"'),
+        lambda: store.put_if_match(key, b"3", _another(tag)),
         SwapOutcome.LOST,
         "replace an object under a tag it never had",
     )
@@ -148,6 +149,11 @@ def _race(
         if SwapOutcome.LOST in outcomes:
             return  # the winner's reply was lost: nothing to hold against the store
     raise _undecided(store, "no writer of a race got an answer")
+
+
+def _another(tag: str) -> str:
+    """A tag of the same form: some stores take numbers only."""
+    return re.sub(r"\d(?=\D*$)", lambda digit: str((int(digit[0]) + 1) % 10), tag)
 
 
 def _read(store: ProbedStore, key: str) -> tuple[bytes, str]:

@@ -20,20 +20,41 @@ waiter that is alive queues again under its old number.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Annotated
+
+from pydantic import AfterValidator, Field
+
+from lock.lock_names import LEASE_MAX_MS, LOCK_NAME_LENGTH_MAX
 
 WAITERS_MAX = 256
 """Bounds the record. Who comes later polls without a ticket and queues once there is room."""
+HOLDER_LENGTH_MAX = 600
+
+
+def _printable(text: str) -> str:
+    """Anything else would be a line break in someone's log or terminal."""
+    if not text.isprintable():
+        raise ValueError("not printable")
+    return text
+
+
+# What a stored record may hold; the aliases are its names there (on disk: never change).
+Nonce = Annotated[str, Field(max_length=64), AfterValidator(_printable)]
+Holder = Annotated[str, Field(max_length=HOLDER_LENGTH_MAX), AfterValidator(_printable)]
+Name = Annotated[str, Field(max_length=LOCK_NAME_LENGTH_MAX), AfterValidator(_printable)]
+Number = Annotated[int, Field(ge=0, lt=1 << 63)]
+LeaseMs = Annotated[int, Field(ge=0, le=LEASE_MAX_MS)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ticket:
     """One waiter's place. `seen_ms`: when it last refreshed the ticket."""
 
-    number: int
-    owner_id: str
-    holder: str
-    seen_ms: int
-    ttl_ms: int
+    number: Annotated[Number, Field(alias="ticket")]
+    owner_id: Annotated[Nonce, Field(alias="owner")]
+    holder: Holder
+    seen_ms: Number
+    ttl_ms: LeaseMs
 
     def is_alive(self, now_ms: int) -> bool:
         """Refreshed lately, seen from `now_ms` (a clock that jumped either way counts as late)."""
@@ -44,17 +65,17 @@ class Ticket:
 class LockRecord:
     """See the module. `write_id` is fresh on every write: it tells one's own write by its sight."""
 
-    name: str
-    token: int = 0
-    owner_id: str | None = None
-    holder: str | None = None
-    lease_ms: int = 0
-    beat: int = 0
-    acquired_ms: int = 0
-    renewed_ms: int = 0
-    next_ticket: int = 1
-    waiters: tuple[Ticket, ...] = ()
-    write_id: str = ""
+    name: Name
+    token: Number = 0
+    owner_id: Annotated[Nonce | None, Field(alias="owner")] = None
+    holder: Holder | None = None
+    lease_ms: LeaseMs = 0
+    beat: Number = 0
+    acquired_ms: Number = 0
+    renewed_ms: Number = 0
+    next_ticket: Number = 1
+    waiters: Annotated[tuple[Ticket, ...], Field(max_length=WAITERS_MAX)] = ()
+    write_id: Annotated[Nonce, Field(alias="write")] = ""
 
     @property
     def sign_of_life(self) -> tuple[str | None, int, int]:

@@ -18,7 +18,7 @@ from typing import Generic, Protocol, TypeVar
 
 from lock.codec import decode_record, encode_record
 from lock.errors import CorruptLockError, LockUnavailableError
-from lock.names import storage_key
+from lock.lock_names import storage_key
 from lock.record import LockRecord
 from lock.seams import Clock, IdSource
 

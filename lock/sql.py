@@ -46,7 +46,7 @@ from sqlalchemy.exc import ArgumentError, IntegrityError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
 from lock.errors import InvalidLockError, LockUnavailableError
-from lock.names import KEY_LENGTH_MAX
+from lock.lock_names import KEY_LENGTH_MAX
 from lock.register import Stored, SwapOutcome
 
 TABLE_NAME = "icefold_lock"  # in the user's database: never change

@@ -7,13 +7,18 @@ from dataclasses import dataclass, field
 
 from pyiceberg.table.snapshots import Operation, Snapshot
 
-from maintenance.ledger import Ledger
+from maintenance.run_history import Ledger
 from maintenance.settings import TaskName
-from resolver.cycle_figures import STAGED_COMMITS
+from resolver.cycle_figures import is_publish
 from resolver.staging import plan_backlog
 from tableformat.catalog.base import TableState
-from tableformat.commit.carry import load_carried
-from tableformat.commit.history import operation_of, snapshots_by_id, walk_back
+from tableformat.commit.branch_history import (
+    ancestors,
+    operation_of,
+    snapshots_by_id,
+    summary_of,
+)
+from tableformat.commit.carried_properties import load_carried
 from tableformat.errors import TableError
 from tableformat.spec.decimal_text import parse_decimal
 from tableformat.spec.names import SOURCE_MS
@@ -149,16 +154,9 @@ def backlog_of(state: TableState, *, staging: str, target: str) -> Backlog:
     )
 
 
-def is_publish(snapshot: Snapshot) -> bool:
-    """Whether a snapshot was made by a cycle of the resolver."""
-    return STAGED_COMMITS in (snapshot.summary.additional_properties if snapshot.summary else {})
-
-
 def counter(snapshot: Snapshot | None, key: str) -> int:
     """A count of a summary; 0 where it is missing or foreign nonsense."""
-    if snapshot is None or snapshot.summary is None:
-        return 0
-    return parse_decimal(snapshot.summary.additional_properties.get(key, "0")) or 0
+    return parse_decimal(summary_of(snapshot).get(key, "0")) or 0
 
 
 def is_rewrite(snapshot: Snapshot) -> bool:
@@ -172,17 +170,16 @@ def is_compaction(snapshot: Snapshot) -> bool:
 
 
 def _published_ms(state: TableState, head: Snapshot | None) -> int | None:
-    history = walk_back(snapshots_by_id(state.metadata), None if head is None else head.snapshot_id)
+    history = ancestors(state.metadata, None if head is None else head.snapshot_id)
     return next((each.timestamp_ms for each in history if is_publish(each)), None)
 
 
 def _since(state: TableState, head: Snapshot | None, ledger: Ledger) -> dict[TaskName, Since]:
     """One walk back; each task's count ends at the head of its last run."""
-    by_id = snapshots_by_id(state.metadata)
     ends = {task: ledger.record(task).snapshot_id for task in TaskName}
     found: dict[TaskName, Since] = {}
     commits = files = size_bytes = dvs = 0
-    for snapshot in walk_back(by_id, None if head is None else head.snapshot_id):
+    for snapshot in ancestors(state.metadata, None if head is None else head.snapshot_id):
         so_far = Since(commits=commits, files=files, size_bytes=size_bytes, dvs=dvs)
         for task, end in ends.items():
             if snapshot.snapshot_id == end:

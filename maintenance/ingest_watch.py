@@ -14,7 +14,7 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from resolver.wording import plural, span_text
+from resolver.number_text import plural, span_text
 from tableformat.cdc.ingest import IngestResult
 from tableformat.runtime import Clock
 

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Literal
 
-from maintenance.ledger import Outcome, Run
 from maintenance.pause import time_text
+from maintenance.run_history import Outcome, Run
 
 LogFormat = Literal["text", "json"]
 RUN = "icefold_run"  # the attribute of a log record that holds a run

@@ -18,7 +18,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from maintenance.figures import Figures
-from maintenance.ledger import Ledger, Outcome, Run
+from maintenance.run_history import Ledger, Outcome, Run
 from maintenance.scheduler import Scheduler
 from maintenance.settings import TaskName
 from maintenance.triggers import next_publish_ms

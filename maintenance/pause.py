@@ -11,7 +11,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from maintenance.figures import Figures
-from maintenance.ledger import Ledger, Outcome, Run
+from maintenance.run_history import Ledger, Outcome, Run
 from maintenance.settings import MaintainConfig, TaskName
 from maintenance.triggers import next_publish_ms
 

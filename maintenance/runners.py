@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from lock import LockManager
 from maintenance.settings import MaintainConfig, TaskName
-from maintenance.tasks.base import TaskReport
+from maintenance.tasks.base import Task, TaskReport
 from maintenance.tasks.compact import compact
 from maintenance.tasks.drop_dead_deletes import drop_dead_deletes
 from maintenance.tasks.expire import expire
@@ -78,72 +78,57 @@ def run_resolve(call: TaskCall) -> TaskResult:
     )
 
 
-def run_compact(call: TaskCall) -> TaskResult:
+def _compact_options(call: TaskCall) -> CompactOptions:
     """Rewrite what is worth it, in groups small enough for cycles to get their turns."""
-    options = CompactOptions(
+    return CompactOptions(
         branch=call.target,
         group_bytes_max=int(call.config["compact.group-bytes"]),
         partial_progress=bool(call.config["compact.partial-progress"]),
         partial_progress_commits_max=int(call.config["compact.max-commits"]),
     )
-    return _result(compact(call.table, options, **_lock(call)))
 
 
-def run_rewrite_vectors(call: TaskCall) -> TaskResult:
-    """Pack deletion vectors."""
-    options = RewriteVectorsOptions(branch=call.target)
-    return _result(rewrite_vectors(call.table, options, **_lock(call)))
-
-
-def run_rewrite_manifests(call: TaskCall) -> TaskResult:
-    """Cluster manifests."""
-    options = RewriteManifestsOptions(branch=call.target)
-    return _result(rewrite_manifests(call.table, options, **_lock(call)))
-
-
-def run_expire(call: TaskCall) -> TaskResult:
-    """Expire by the table's `history.expire.*`."""
+def _expire_options(call: TaskCall) -> ExpireOptions:
+    """By the table's `history.expire.*`."""
     policy = ExpiryPolicy(staging={call.staging: call.target})
-    options = ExpireOptions(policy=policy, branch=call.target)
-    return _result(expire(call.table, options, **_lock(call)))
+    return ExpireOptions(policy=policy, branch=call.target)
 
 
-def run_remove_orphans(call: TaskCall) -> TaskResult:
-    """Delete unreferenced files that are old enough."""
-    options = RemoveOrphansOptions(
-        branch=call.target, older_than_ms=int(call.config["remove-orphans.older-than-ms"])
-    )
-    return _result(remove_orphans(call.table, options, **_lock(call)))
+def _remove_orphans_options(call: TaskCall) -> RemoveOrphansOptions:
+    age_ms = int(call.config["remove-orphans.older-than-ms"])
+    return RemoveOrphansOptions(branch=call.target, older_than_ms=age_ms)
 
 
-def run_drop_dead_deletes(call: TaskCall) -> TaskResult:
-    """Remove delete files that reach nothing."""
-    options = DropDeadDeletesOptions(branch=call.target)
-    return _result(drop_dead_deletes(call.table, options, **_lock(call)))
+def _runner(task: Task[Any, TaskReport], options: Callable[[TaskCall], Any]) -> Runner:
+    def run(call: TaskCall) -> TaskResult:
+        report = task(
+            call.table, options(call), lock=call.lock, lock_timeout_ms=call.lock_timeout_ms
+        )
+        return TaskResult(
+            changed=report.changed,
+            text=report.describe(),
+            failed=report.failed,
+            facts=plain_facts(report.to_dict()),
+        )
+
+    return run
 
 
 RUNNERS: Mapping[TaskName, Runner] = {
     TaskName.RESOLVE: run_resolve,
-    TaskName.DROP_DEAD_DELETES: run_drop_dead_deletes,
-    TaskName.COMPACT: run_compact,
-    TaskName.REWRITE_VECTORS: run_rewrite_vectors,
-    TaskName.EXPIRE: run_expire,
-    TaskName.REWRITE_MANIFESTS: run_rewrite_manifests,
-    TaskName.REMOVE_ORPHANS: run_remove_orphans,
+    TaskName.DROP_DEAD_DELETES: _runner(
+        drop_dead_deletes, lambda call: DropDeadDeletesOptions(branch=call.target)
+    ),
+    TaskName.COMPACT: _runner(compact, _compact_options),
+    TaskName.REWRITE_VECTORS: _runner(
+        rewrite_vectors, lambda call: RewriteVectorsOptions(branch=call.target)
+    ),
+    TaskName.EXPIRE: _runner(expire, _expire_options),
+    TaskName.REWRITE_MANIFESTS: _runner(
+        rewrite_manifests, lambda call: RewriteManifestsOptions(branch=call.target)
+    ),
+    TaskName.REMOVE_ORPHANS: _runner(remove_orphans, _remove_orphans_options),
 }
-
-
-def _lock(call: TaskCall) -> dict[str, Any]:
-    return {"lock": call.lock, "lock_timeout_ms": call.lock_timeout_ms}
-
-
-def _result(report: TaskReport) -> TaskResult:
-    return TaskResult(
-        changed=report.changed,
-        text=report.describe(),
-        failed=report.failed,
-        facts=plain_facts(report.to_dict()),
-    )
 
 
 def plain_facts(report: Mapping[str, Any]) -> dict[str, Any]:

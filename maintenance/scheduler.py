@@ -24,12 +24,12 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from lock import LeaseLostError, LeaseUnavailableError, LockError, LockManager
-from maintenance.ledger import Ledger, Outcome, Run, save_ledger
-from maintenance.names import find_tables
 from maintenance.pause import announce_pause
+from maintenance.run_history import Ledger, Outcome, Run, save_ledger
 from maintenance.runners import RUNNERS, Runner, TaskCall
 from maintenance.settings import TaskName
-from maintenance.stopping import StoppableLock
+from maintenance.stopping import stoppable
+from maintenance.table_patterns import find_tables
 from maintenance.triggers import Due, plan_table
 from maintenance.watched import Look, WatchedTable, look_at
 from resolver.job import LOCK_TIMEOUT_MS
@@ -188,7 +188,7 @@ class Scheduler:
         own = maintenance_lock(self._environment) if self._lock is None else None
         manager = own or self._lock
         assert manager is not None
-        self._manager = StoppableLock(manager, lambda: self._stops > 0)
+        self._manager = stoppable(manager, lambda: self._stops > 0)
         tasks = self._executor or ThreadPoolExecutor(
             self._options.parallel_max, thread_name_prefix="maintain"
         )

@@ -15,10 +15,10 @@ import numpy as np
 from pyiceberg.table.metadata import TableMetadata
 
 from lock import LockError
+from maintenance.cycle_history import Cycle, read_cycles
 from maintenance.figures import Figures, figures_of
-from maintenance.history import Cycle, read_cycles
-from maintenance.ledger import Ledger, ledger_path, load_ledger
 from maintenance.pause import announced_ms
+from maintenance.run_history import Ledger, ledger_path, load_ledger
 from maintenance.settings import MaintainConfig, TaskName, parse_config
 from maintenance.triggers import plan_table
 from resolver.index.position import read_position, read_shared_position
@@ -28,9 +28,9 @@ from resolver.shared_keeper import configured_root, index_depot
 from resolver.target import live_files
 from tableformat import InvalidInputError, Table
 from tableformat.cdc.dead_letter import count_dead_letters
-from tableformat.commit.history import snapshots_by_id, walk_back
+from tableformat.codec.avro.manifest_store import load_manifest_list
+from tableformat.commit.branch_history import ancestors
 from tableformat.errors import TableError
-from tableformat.files.manifest_store import load_manifest_list
 from tableformat.spec.names import MAIN_BRANCH, STAGING_BRANCH
 
 SIZE_LIMITS_MB = (1, 4, 16, 64, 256, 1024)
@@ -283,7 +283,7 @@ def _commits_behind(metadata: TableMetadata, head_id: int | None, bound: int | N
     """Snapshots after `bound` up to the head; None: `bound` is not in its history."""
     if head_id == bound:
         return 0
-    for count, snapshot in enumerate(walk_back(snapshots_by_id(metadata), head_id)):
+    for count, snapshot in enumerate(ancestors(metadata, head_id)):
         if snapshot.snapshot_id == bound:
             return count
     return None

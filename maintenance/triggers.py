@@ -11,9 +11,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from maintenance.figures import Figures, Since
-from maintenance.ledger import Ledger, TaskRecord
+from maintenance.run_history import Ledger, TaskRecord
 from maintenance.settings import SETTINGS, Kind, MaintainConfig, Setting, TaskName
-from resolver.wording import bytes_text, count_text, span_text
+from resolver.number_text import bytes_text, count_text, span_text
 
 PRIORITIES: Mapping[TaskName, int] = {
     TaskName.RESOLVE: 0,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from maintenance.figures import Figures, figures_of
-from maintenance.ledger import Ledger, ledger_path, load_ledger
+from maintenance.run_history import Ledger, ledger_path, load_ledger
 from maintenance.settings import MaintainConfig, TaskName, parse_config
 from maintenance.triggers import TablePlan
 from tableformat import Environment

@@ -19,11 +19,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyiceberg.table.snapshots import Snapshot
 
-from resolver.convert import Conversion, convert
 from resolver.cycle_figures import cycle_figures, freshness_ms
 from resolver.cycle_input import OrderedFile, read_cycle_input, staged_files
 from resolver.cycle_match import (
@@ -36,9 +35,11 @@ from resolver.cycle_match import (
 )
 from resolver.cycle_options import CycleOptions, IndexKeeper, Phases
 from resolver.engine import Engine
+from resolver.merge_deletes import Conversion, convert
 from resolver.publish import publish, publish_summary
 from resolver.report import ResolveReport
 from resolver.resolution import index_changes, number_keys
+from resolver.rewrite_batch import BatchWriter, RewrittenBatch, check_rewritable
 from resolver.staging import (
     StagedSnapshot,
     load_staged,
@@ -59,6 +60,7 @@ from tableformat.errors import (
     StoreUnavailableError,
     TableError,
 )
+from tableformat.spec.properties import publishing
 
 logger = logging.getLogger("icefold.resolver")
 
@@ -68,6 +70,7 @@ class _Published:
     result: CommitResult
     match: Match
     conversion: Conversion
+    rewritten: RewrittenBatch
     attempts: int
 
 
@@ -92,9 +95,13 @@ class Cycle:
             environment, identifier, options, keeper, self._engine, self._phases
         )
         self._vectors = VectorWriter(environment)
+        self._rows = BatchWriter(environment)
 
-    def run(self) -> ResolveReport:
+    def run(self, state: TableState | None = None) -> ResolveReport:
         """Resolve what waits.
+
+        Args:
+            state: The table as it was just loaded, which saves a load.
 
         Raises:
             CommitConflictError: Others committed faster than this could, `attempts_max` times, or
@@ -106,12 +113,14 @@ class Cycle:
         """
         for _ in range(self._options.attempts_max - 1):
             with suppress(BroughtMeanwhileError):
-                return self._run()
-        return self._run()
+                return self._run(state)
+            state = None
+        return self._run(state)
 
-    def _run(self) -> ResolveReport:
+    def _run(self, state: TableState | None) -> ResolveReport:
         with self._phases.timed("plan"):
-            state = self._environment.catalog.load_table(self._identifier)
+            state = state or self._environment.catalog.load_table(self._identifier)
+            rewrites = self._rewrites(state)
             live = live_files(self._environment, state.head(self._options.target))
             staged = self._plan(state, live)
         if staged is None:
@@ -119,13 +128,20 @@ class Cycle:
                 trimmed = self._trim_idle(state)
             return self._report_idle(state, trimmed=trimmed)
         with self._phases.timed("read"):
-            work = self._read(state, live, staged)
+            work = replace(self._read(state, live, staged), rewrites=rewrites)
         published = self._publish_until_landed(state, live, work)
         with self._phases.timed("apply"):
             self._advance_index(published, work)
         with self._phases.timed("trim"):
             trimmed = self._trim(published.result, work)
         return self._report(work, published, trimmed=trimmed)
+
+    def _rewrites(self, state: TableState) -> bool:
+        """Whether staged rows are written once more; in place they are on the target already."""
+        if publishing(state.metadata.properties) == "link" or self._options.is_in_place:
+            return False
+        check_rewritable(state.metadata)
+        return True
 
     def _plan(self, state: TableState, live: LiveFiles) -> list[StagedSnapshot] | None:
         """The staged snapshots to resolve; None when nothing waits. Empty in place."""
@@ -188,7 +204,7 @@ class Cycle:
                 *(entry.data_file for each in staged for entry in each.equality_deletes),
                 *(entry.data_file for each in staged for entry in each.data_files),
             ],
-            target=[entry.data_file for entry in live.data.values()],
+            target=lambda: [entry.data_file for entry in live.data.values()],
         )
         batch = read_cycle_input(
             self._environment,
@@ -225,11 +241,13 @@ class Cycle:
         except TableError as error:
             if error.files_safe_to_delete:
                 self._vectors.delete_unused()
+                self._rows.delete_unused()
             raise
 
     def _publish(self, match: Match, work: Work, attempts: int) -> _Published:
         runtime = self._environment.runtime
         with self._phases.timed("write"):
+            touched = {*match.resolution.dead.paths(), *work.batch.paths}
             conversion = convert(
                 self._environment.store,
                 dead=match.resolution.dead,
@@ -238,9 +256,18 @@ class Cycle:
                     for each in work.batch.files
                     if each.file.file_path not in match.known.not_added
                 ],
-                target_files=match.live.data,
+                target_files=match.live.find(touched),
                 target_dvs=match.live.dvs,
             )
+            rewritten = RewrittenBatch()
+            if match.row_id is not None:
+                conversion, rewritten = self._rows.write(
+                    match.state.metadata,
+                    match.work.batch,
+                    conversion,
+                    match.row_id,
+                    self._engine.runner,
+                )
             dv_files = self._vectors.write(match.state.metadata, conversion.vectors)
         with self._phases.timed("publish"):
             result = publish(
@@ -255,7 +282,13 @@ class Cycle:
             )
             runtime.fail_point("resolve.after_publish")
             self._vectors.delete_unused(dv_files)
-        return _Published(result=result, match=match, conversion=conversion, attempts=attempts)
+        return _Published(
+            result=result,
+            match=match,
+            conversion=conversion,
+            rewritten=rewritten,
+            attempts=attempts,
+        )
 
     def _summary(self, work: Work, conversion: Conversion) -> dict[str, str]:
         figures = cycle_figures(
@@ -263,6 +296,7 @@ class Cycle:
             equality_deletes=_delete_count(work),
             deleted_rows=conversion.new_positions,
             phases_ms=self._phases.spent_ms,
+            rewrites=work.rewrites,
         )
         return figures | publish_summary(work.covered)
 
@@ -273,7 +307,7 @@ class Cycle:
         """
         runtime, match = self._environment.runtime, published.match
         paths = {file.file_path for file in published.conversion.published}
-        paths |= work.batch.paths & match.live.data.keys()
+        paths |= match.live.find(work.batch.paths).keys()
         changes = index_changes(
             match.work.batch,
             match.work.numbered,
@@ -281,6 +315,7 @@ class Cycle:
             paths,
             is_in_place=self._options.is_in_place,
         )
+        changes = published.rewritten.add_to(changes, match.work.batch)
         snapshot = published.result.snapshot
         try:
             index, _ = self._keeper.at_head(match.state, self._options.target, match.live)

@@ -10,8 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from pyiceberg.table.snapshots import Snapshot
 
+from tableformat.commit.branch_history import summary_of
 from tableformat.spec.decimal_text import parse_decimal
-from tableformat.spec.names import SOURCE_MS
+from tableformat.spec.names import SOURCE_MS, SOURCE_SNAPSHOT_ID
 
 PREFIX = "icefold.cycle-"
 STAGED_COMMITS = f"{PREFIX}staged-commits"
@@ -19,6 +20,7 @@ OLDEST_STAGED_MS = f"{PREFIX}oldest-staged-ms"  # wall clock; with the snapshot'
 OLDEST_SOURCE_MS = f"{PREFIX}oldest-source-ms"  # the same by the source's clock, where it is told
 EQUALITY_DELETES = f"{PREFIX}equality-deletes"
 DELETED_ROWS = f"{PREFIX}deleted-rows"
+PUBLISHED_BY = f"{PREFIX}publish"  # rewrite: its data files are not the staged ones
 PHASE_MS = f"{PREFIX}ms."  # + phase: whole milliseconds, up to the commit
 
 
@@ -28,6 +30,7 @@ def cycle_figures(
     equality_deletes: int,
     deleted_rows: int,
     phases_ms: Mapping[str, float],
+    rewrites: bool = False,
 ) -> dict[str, str]:
     """The summary properties of a cycle over the staged snapshots `covered`."""
     times = [snapshot.timestamp_ms for snapshot in covered]
@@ -36,12 +39,25 @@ def cycle_figures(
         EQUALITY_DELETES: str(equality_deletes),
         DELETED_ROWS: str(deleted_rows),
     }
+    if rewrites:
+        figures[PUBLISHED_BY] = "rewrite"
     if times:
         figures[OLDEST_STAGED_MS] = str(min(times))
     if any(_source_ms(snapshot) is not None for snapshot in covered):
         figures[OLDEST_SOURCE_MS] = str(min(_made_ms(snapshot) for snapshot in covered))
     figures |= {f"{PHASE_MS}{phase}": f"{spent:.0f}" for phase, spent in phases_ms.items()}
     return figures
+
+
+def is_publish(snapshot: Snapshot | None) -> bool:
+    """Whether a snapshot was made by a cycle of the resolver; a cherry-pick of one was not."""
+    summary = summary_of(snapshot)
+    return STAGED_COMMITS in summary and SOURCE_SNAPSHOT_ID not in summary
+
+
+def is_rewriting_publish(snapshot: Snapshot) -> bool:
+    """Whether a cycle has written the rows of its staged snapshots into files of its own."""
+    return is_publish(snapshot) and summary_of(snapshot).get(PUBLISHED_BY) == "rewrite"
 
 
 def freshness_ms(published: Snapshot, covered: Iterable[Snapshot]) -> int:
@@ -60,5 +76,5 @@ def _made_ms(snapshot: Snapshot) -> int:
 
 
 def _source_ms(snapshot: Snapshot) -> int | None:
-    properties = {} if snapshot.summary is None else snapshot.summary.additional_properties
+    properties = summary_of(snapshot)
     return parse_decimal(properties.get(SOURCE_MS, ""))

@@ -15,16 +15,16 @@ import numpy as np
 from pyiceberg.table.metadata import TableMetadata
 from pyroaring import BitMap64
 
-from resolver.convert import DeadPositions
 from resolver.key_reader import FileKeys, KeyReader, file_keys
 from resolver.keys import EncodedKeys, KeySchema
 from resolver.match import Int64s
+from resolver.merge_deletes import DeadPositions
 from resolver.position_files import read_position_file
 from resolver.runner import LocalRunner, Runner
 from resolver.scopes import Scopes
 from resolver.staging import StagedSnapshot
+from tableformat.codec.puffin.dv_file import read_deletion_vectors
 from tableformat.environment import Environment
-from tableformat.files.dv_file import read_deletion_vectors
 from tableformat.spec.data_file import DataFile
 from tableformat.write.delete_scope import immutable_field_ids
 

@@ -9,15 +9,17 @@ from itertools import chain
 
 from pyiceberg.table.snapshots import Snapshot
 
-from resolver.convert import DeadPositions
+from resolver.batch_row_ids import batch_row_ids
 from resolver.cycle_input import CycleInput, OrderedFile
 from resolver.cycle_options import CycleOptions, IndexKeeper, Phases
 from resolver.engine import Engine
 from resolver.immutable_check import check_immutable
 from resolver.index.base import Matches
+from resolver.index_keeper import snapshot_difference
 from resolver.keys import EncodedKeys
-from resolver.match import TARGET_ORDER
-from resolver.moved_rows import add_target_positions
+from resolver.match import TARGET_ORDER, Int64s, group_by_file
+from resolver.merge_deletes import DeadPositions
+from resolver.moved_rows import PositionKills, add_target_positions
 from resolver.position_files import read_position_file
 from resolver.resolution import (
     DeadRows,
@@ -27,6 +29,7 @@ from resolver.resolution import (
     number_keys,
     resolve_batch,
 )
+from resolver.row_versions import compares_versions, guarded_dead_rows
 from resolver.scan_join import add_joined_positions
 from resolver.staged_on_target import (
     StagedOnTarget,
@@ -37,16 +40,13 @@ from resolver.staged_on_target import (
 )
 from resolver.staging import (
     LostCursorError,
-    ancestors,
     cursor_of,
-    head_id,
     plan_backlog,
     staged_above,
 )
 from resolver.target import LiveFiles, live_files
-from resolver.versions import compares_versions, guarded_dead_rows
 from tableformat.catalog.base import Identifier, TableState
-from tableformat.commit.history import is_ancestor
+from tableformat.commit.branch_history import branch_ids, is_ancestor
 from tableformat.environment import Environment
 from tableformat.errors import CommitConflictError, CorruptDataError
 from tableformat.spec.data_file import ManifestEntry
@@ -62,6 +62,7 @@ class Work:
     batch: CycleInput
     numbered: NumberedKeys
     converted: tuple[ManifestEntry, ...]  # in place: the equality deletes that go
+    rewrites: bool = False  # live staged rows are written once more
 
 
 def plan_waiting(state: TableState, options: CycleOptions) -> list[Snapshot] | None:
@@ -98,6 +99,7 @@ class Match:
         known: Staged files that the target has, or had.
         resolution: The dead rows.
         index: How the index got there.
+        row_id: Shape `(staged rows,)`: their row ids, where they are written once more.
     """
 
     state: TableState
@@ -106,6 +108,7 @@ class Match:
     known: StagedOnTarget
     resolution: Resolution
     index: str
+    row_id: Int64s | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,11 +158,12 @@ class Matcher:
                 state.metadata,
                 batch.other_deletes,
                 batch.scopes,
-                chain(self._ordered(live.data.values(), batch.paths), batch.files),
+                chain(self._ordered(lambda: live.data.values(), batch.paths), batch.files),
                 resolution.dead,
                 self.engine.runner,
             )
             resolution.dead.drop(known.not_added)
+            kills = PositionKills(resolution.dead)
             add_target_positions(
                 self.environment,
                 state,
@@ -169,13 +173,48 @@ class Matcher:
                 batch=batch,
                 moved=known.moved,
                 look_up=lambda keys: self._look_up(state, live, keys)[0],
-                dead=resolution.dead,
+                kills=kills,
             )
+            row_id = None
+            if work.rewrites:
+                row_id = self._row_ids(state, live, work, known, matches, kills)
             self._fold_position_deletes(state, live, live.position_deletes, resolution.dead)
         self.environment.runtime.fail_point("resolve.after_match")
         return Match(
-            state=state, live=live, work=work, known=known, resolution=resolution, index=how
+            state=state,
+            live=live,
+            work=work,
+            known=known,
+            resolution=resolution,
+            index=how,
+            row_id=row_id,
         )
+
+    def _row_ids(
+        self,
+        state: TableState,
+        live: LiveFiles,
+        work: Work,
+        known: StagedOnTarget,
+        matches: Matches,
+        kills: PositionKills,
+    ) -> Int64s:
+        found = batch_row_ids(
+            self.environment,
+            state,
+            live=live,
+            batch=work.batch,
+            known=known,
+            numbered=work.numbered,
+            matches=matches,
+            kills=kills,
+            runner=self.engine.runner,
+        )
+        rows = work.batch.rows
+        for group in group_by_file(rows.file[found.killed], rows.position[found.killed]):
+            kills.dead.add(work.batch.files[group.file].file.file_path, group.positions)
+        kills.dead.drop(known.not_added)
+        return found.row_id
 
     def brought(self, state: TableState, live: LiveFiles, later: Sequence[Snapshot]) -> int:
         """How many of some staged snapshots end with one that others have brought to the target."""
@@ -257,8 +296,9 @@ class Matcher:
         Rows that equality deletes reach: files that left take them along, files that came are read
         and compared. Everything is matched again where that is not enough: on a head that is no
         continuation (rollback, replaced branch) and may have brought rows back that the index had
-        dropped, where row versions are compared, where staged snapshots delete by position in files
-        that others may have rewritten, and where others brought or took staged files.
+        dropped, where row versions are compared, where rows are written once more, where staged
+        snapshots delete by position in files that others may have rewritten, where others brought
+        or took staged files, and where staged files repeat published ones.
         """
         target = self.options.target
         state = self.environment.catalog.load_table(self.identifier)
@@ -269,7 +309,7 @@ class Matcher:
                 branch=target,
                 action="run resolve again",
             )
-        on_chain = {each.snapshot_id for each in ancestors(state.metadata, head_id(state, target))}
+        on_chain = branch_ids(state, target)
         if any(each.snapshot_id in on_chain for each in work.covered):
             raise CommitConflictError(
                 "the target was moved to a staged snapshot meanwhile",
@@ -286,22 +326,23 @@ class Matcher:
         )
         if not is_continued:
             self._check_still_waits(state, work)
-        if not is_continued or compares_versions(state.metadata) or work.batch.target_positions:
+        compares_rows = work.rewrites or compares_versions(state.metadata)
+        if not is_continued or compares_rows or work.batch.target_positions:
             return self.match(state, live, work)
-        known = match.live.data.keys()
         staged = work.batch.paths
         on_target = self._staged_on_target(state, live, work)
-        if staged & known or staged & live.data.keys() or on_target.left:
+        is_there = match.live.find(staged) or live.find(staged)
+        if is_there or on_target.left or on_target.repeated:
             return self.match(state, live, work)
         self._check_none_came(state, live, work)
-        match.resolution.dead.drop(known - live.data.keys())
-        added = [entry for path, entry in live.data.items() if path not in known]
+        came = snapshot_difference(self.environment, state, planned, head)
+        match.resolution.dead.drop(came.dropped)
         add_joined_positions(
             self.environment,
             state.metadata,
             (work.batch.deletes, *work.batch.other_deletes),
             work.batch.scopes,
-            self._ordered(added),
+            self._ordered(lambda: came.added),
             match.resolution.dead,
             self.engine.runner,
         )
@@ -354,11 +395,11 @@ class Matcher:
         return lambda path: sequence_number_of(live.data[path])
 
     def _ordered(
-        self, entries: Iterable[ManifestEntry], staged: frozenset[str] = frozenset()
+        self, entries: Callable[[], Iterable[ManifestEntry]], staged: frozenset[str] = frozenset()
     ) -> Iterator[OrderedFile]:
         """Data files of the target with their orders, but those that are `staged` too."""
         in_place = self.options.is_in_place
-        for entry in entries:
+        for entry in entries():
             if entry.data_file.file_path not in staged:
                 yield OrderedFile(
                     entry.data_file, sequence_number_of(entry) if in_place else TARGET_ORDER

@@ -14,7 +14,7 @@ Where deletes on other columns than the key must be joined with the target, its 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -58,14 +58,14 @@ class Engine:
         metadata: TableMetadata,
         *,
         changes: Sequence[DataFile],
-        target: Sequence[DataFile],
+        target: Callable[[], Sequence[DataFile]],
     ) -> Runner:
         """Choose by what waits.
 
         Args:
             metadata: The table: its key and its properties.
             changes: Files to resolve.
-            target: Data files of the target, which deletes on other columns are joined with.
+            target: Gives the data files of the target, if deletes on other columns are joined with.
 
         Raises:
             InvalidInputError: A property is no number.
@@ -73,7 +73,7 @@ class Engine:
         rows_min, bytes_min = thresholds(metadata.properties)
         if self.name == "auto" and self.spark is not None:
             key = sorted(metadata.schema().identifier_field_ids)
-            read = [*changes, *(target if any(_is_joined(file, key) for file in changes) else ())]
+            read = [*changes, *(target() if any(_is_joined(file, key) for file in changes) else ())]
             rows = sum(file.record_count for file in read)
             size_bytes = sum(file.file_size_in_bytes for file in read)
             is_large = rows >= rows_min or size_bytes >= bytes_min

@@ -67,7 +67,9 @@ def check_immutable(
     if not len(number):
         return
     ids = sorted(matches.files)
-    files = [live.data[matches.files[i].file_path].data_file for i in ids]
+    paths = [matches.files[i].file_path for i in ids]
+    found = live.find(paths)
+    files = [found[path].data_file for path in paths]
     slot = np.searchsorted(np.array(ids, dtype=np.int64), matches.file_id[known])
     reader = ColumnReader(environment, metadata, (*key_ids, *compared), runner)
     rows = reader.read_rows(

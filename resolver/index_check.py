@@ -21,12 +21,13 @@ from resolver.keys import encode_batch
 from resolver.position_files import read_position_file
 from resolver.secondary import key_columns
 from resolver.shared_keeper import configured_root, index_depot, open_here
-from resolver.staging import ancestors
 from resolver.target import LiveFiles, live_files
 from tableformat import NotFoundError, Table
 from tableformat.catalog.base import TableState
+from tableformat.codec.puffin.deletion_vector import position_array
+from tableformat.codec.puffin.dv_file import read_deletion_vector
+from tableformat.commit.branch_history import ancestors
 from tableformat.errors import InvalidInputError
-from tableformat.files.dv_file import read_deletion_vector
 from tableformat.spec.names import MAIN_BRANCH
 
 Int64s = npt.NDArray[np.int64]
@@ -164,4 +165,4 @@ class _Scan:
             return self._from_files.get(path)
         count = self._live.data[path].data_file.record_count
         positions = read_deletion_vector(self._store, dv.data_file, record_count=count)
-        return np.array(positions.to_array(), dtype=np.int64)
+        return position_array(positions)

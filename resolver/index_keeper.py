@@ -30,19 +30,19 @@ from resolver.index.follow import (
     RowsToPut,
     TableDifference,
     changes_to_follow,
-    manifest_difference,
     table_difference,
 )
 from resolver.index.open import open_index
 from resolver.index.rocks import RocksIndex
 from resolver.key_reader import KeyReader
-from resolver.staging import ancestors
 from resolver.target import LiveFiles, live_entries
 from tableformat.catalog.base import TableState
+from tableformat.codec.avro.manifest_store import load_manifest_list
+from tableformat.codec.puffin.deletion_vector import position_array
+from tableformat.codec.puffin.dv_file import read_deletion_vector
+from tableformat.commit.branch_history import is_ancestor
 from tableformat.environment import Environment
 from tableformat.errors import CorruptDataError, NotFoundError
-from tableformat.files.dv_file import read_deletion_vector
-from tableformat.files.manifest_store import load_manifest_list
 from tableformat.spec.data_file import DataFile, ManifestEntry
 from tableformat.store.base import ObjectStore
 from tableformat.store.locations import local_path
@@ -198,20 +198,23 @@ class TargetHead:
             for path, entry in self.live.data.items()
         ]
 
-    def difference(self, old: Snapshot | None) -> TableDifference:
-        """What has changed since another snapshot."""
-        store, new = self.environment.store, self.snapshot
-        manifests = manifest_difference(
-            [] if old is None else load_manifest_list(store, old),
-            [] if new is None else load_manifest_list(store, new),
-        )
-        newer = ancestors(self.state.metadata, None if new is None else new.snapshot_id)
-        is_forward = old is None or any(s.snapshot_id == old.snapshot_id for s in newer)
-        return table_difference(
-            live_entries(store, manifests.only_old),
-            live_entries(store, manifests.only_new),
-            is_forward=is_forward,
-        )
+
+def snapshot_difference(
+    environment: Environment, state: TableState, old: Snapshot | None, new: Snapshot | None
+) -> TableDifference:
+    """What has changed from one snapshot to another. Reads the manifests that one of them has."""
+    store = environment.store
+    lists = [[] if each is None else load_manifest_list(store, each) for each in (old, new)]
+    both = {m.manifest_path for m in lists[0]} & {m.manifest_path for m in lists[1]}
+    only_old, only_new = ([m for m in each if m.manifest_path not in both] for each in lists)
+    is_forward = old is None or (
+        new is not None and is_ancestor(state.metadata, old.snapshot_id, of=new.snapshot_id)
+    )
+    return table_difference(
+        live_entries(store, only_old),
+        live_entries(store, only_new),
+        is_forward=is_forward,
+    )
 
 
 def bring_to_head(
@@ -247,15 +250,16 @@ def _follow(index: PrimaryKeyIndex, head: TargetHead) -> str | None:
     if bound is not None and old is None:
         return f"snapshot {bound}, which it reflects, has expired"
     try:
-        difference = head.difference(old)
+        difference = snapshot_difference(head.environment, head.state, old, head.snapshot)
     except NotFoundError as error:
         return f"snapshot {bound}, which it reflects, cannot be read ({error})"
     if difference.rebuild is not None:
         return difference.rebuild
-    moved = sum(entry.data_file.record_count for entry in difference.added)
-    total = sum(entry.data_file.record_count for entry in head.live.data.values())
-    if moved > FOLLOWED_ROWS_MIN and moved * FOLLOW_TO_BUILD > total:
-        return f"{moved:,} of {total:,} rows are in new files, which building takes less time for"
+    moved = difference.added_rows
+    if moved > FOLLOWED_ROWS_MIN:
+        total = sum(entry.data_file.record_count for entry in head.live.data.values())
+        if moved * FOLLOW_TO_BUILD > total:
+            return f"{moved:,} of {total:,} rows are in new files: building takes less time"
     try:
         prepared = index.prepare(
             changes_to_follow(
@@ -333,5 +337,5 @@ def _is_in(batch: pa.RecordBatch, positions: BitMap64) -> npt.NDArray[np.bool_]:
     if batch.num_rows:
         start = batch.column(POSITION_COLUMN)[0].as_py()
         inside = positions & BitMap64(range(start, start + batch.num_rows))
-        found[np.array(inside.to_array(), dtype=np.int64) - start] = True
+        found[position_array(inside) - start] = True
     return found

@@ -17,6 +17,7 @@ from resolver.cycle_options import CycleOptions
 from resolver.engine import Engine, EngineName, check_engine
 from resolver.index_keeper import LocalIndexKeeper, Progress, index_folder
 from resolver.maintenance_lock import fence_of, hold_maintenance, maintenance_lock
+from resolver.number_text import plural
 from resolver.report import ResolveReport
 from resolver.secondary import maintain_indexes
 from resolver.shared_keeper import (
@@ -27,12 +28,12 @@ from resolver.shared_keeper import (
     default_root,
     index_depot,
 )
-from resolver.staging import ancestors, committed_to, head_id
+from resolver.staging import head_id
 from resolver.staging_state import published_sequence_number
 from resolver.target import live_files
-from resolver.wording import plural
 from tableformat import InvalidInputError, NotFoundError, Table, UnsupportedError
 from tableformat.catalog.base import TableState
+from tableformat.commit.branch_history import branch_ids, committed_to
 from tableformat.spec.names import MAIN_BRANCH, STAGING_BRANCH
 
 if TYPE_CHECKING:
@@ -138,12 +139,11 @@ def resolve(
         report = _run(table, options, lease, keeper, workers.engine)
         maintain_indexes(
             table.environment,
-            table.refresh().state,
+            table.state,
             target,
             rebuild=rebuild_index,
             progress=progress,
         )
-    table.refresh()
     return report
 
 
@@ -230,12 +230,16 @@ def _run(
     options = replace(options, fence=lambda: fence_of(lease))
 
     def cycle(given: CycleOptions) -> ResolveReport:
-        return Cycle(table.environment, table.identifier, given, keeper, engine).run()
+        return Cycle(table.environment, table.identifier, given, keeper, engine).run(table.state)
 
     head = table.refresh().state.head(options.target)
     if not options.is_in_place and live_files(table.environment, head).equality_deletes:
         cycle(CycleOptions(staging=options.target, target=options.target, fence=options.fence))
-    return cycle(options)
+        table.refresh()
+    report = cycle(options)
+    if report.staged_snapshots or report.trimmed:
+        table.refresh()
+    return report
 
 
 def _was_never_staged(state: TableState, staging: str, target: str) -> bool:
@@ -247,7 +251,7 @@ def _was_never_staged(state: TableState, staging: str, target: str) -> bool:
     if staging != STAGING_BRANCH or state.ref(staging) is not None:
         return False
     done = published_sequence_number(state, target) or 0
-    on_target = {each.snapshot_id for each in ancestors(state.metadata, head_id(state, target))}
+    on_target = branch_ids(state, target)
     dropped = [
         each.snapshot_id
         for each in state.metadata.snapshots

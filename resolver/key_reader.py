@@ -13,8 +13,8 @@ from pyiceberg.transforms import VoidTransform
 from resolver.keys import EncodedKeys, KeySchema, concat_keys, encode_batch
 from resolver.match import Bools, Int64s
 from resolver.runner import LocalRunner, Runner
+from tableformat.codec.parquet.reader import read_data_file
 from tableformat.errors import error_context
-from tableformat.files.parquet_reader import read_data_file
 from tableformat.scan.key_fields import key_schema
 from tableformat.spec.data_file import DataFile, canonical_partition
 from tableformat.store.base import ObjectStore

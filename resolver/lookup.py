@@ -17,14 +17,14 @@ from pyiceberg.table.snapshots import Snapshot
 
 from resolver.index.base import IndexBinding, Matches
 from resolver.index.follow import changes_to_follow
-from resolver.index.memory import MemoryIndex
+from resolver.index.memory_index import MemoryIndex
 from resolver.index.reader import IndexReader, current_state, open_reader
-from resolver.index_keeper import TargetHead, head_binding, index_folder, rows_to_put
+from resolver.index_keeper import head_binding, index_folder, rows_to_put, snapshot_difference
 from resolver.key_reader import KeyReader
 from resolver.keys import EncodedKeys, encode_keys
+from resolver.number_text import plural
 from resolver.shared_keeper import configured_root
 from resolver.target import live_files
-from resolver.wording import plural
 from tableformat.environment import Environment
 from tableformat.errors import CorruptDataError, NotFoundError, StoreUnavailableError
 from tableformat.lookup.locator import KeyQuery, Located, NotLocated
@@ -155,16 +155,9 @@ class IndexLocator:
 
     def _follow(self, query: KeyQuery, bound: IndexBinding, reader: KeyReader) -> _Overlay:
         old = self._bound_snapshot(query, bound)
-        head = TargetHead(
-            environment=self.environment,
-            state=query.state,
-            snapshot=query.snapshot,
-            live=live_files(self.environment, query.snapshot),
-            reader=reader,
-            wanted=bound,
-        )
+        live = live_files(self.environment, query.snapshot)
         try:
-            difference = head.difference(old)
+            difference = snapshot_difference(self.environment, query.state, old, query.snapshot)
         except NotFoundError as error:
             raise _CannotFollowError(f"the index's snapshot cannot be read ({error})") from error
         if difference.rebuild is not None:
@@ -178,7 +171,7 @@ class IndexLocator:
             )
         changes = changes_to_follow(
             difference.dropped,
-            rows_to_put(self.environment.store, reader, difference, head.live),
+            rows_to_put(self.environment.store, reader, difference, live),
             reader.key,
         )
         added = MemoryIndex.create(bound, runtime=self.environment.runtime)

@@ -6,16 +6,20 @@ PostgreSQL), see `lock.default_lock_url`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
+from typing import Any
 
 from lock import HeldLease, LeaseManager, LockManager, default_lock_url, lock_name, open_lock
+from lock.buckets import CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S
 from tableformat.catalog.base import TableState
-from tableformat.commit.carry import load_carried
+from tableformat.commit.branch_history import snapshots_by_id
+from tableformat.commit.carried_properties import load_carried
 from tableformat.commit.changeset import Fence
-from tableformat.commit.history import snapshots_by_id
 from tableformat.environment import Environment
 from tableformat.errors import InvalidInputError
+from tableformat.store.buckets import connect
 
 LOCK_URL = "lock-url"
 MAINTENANCE = "maintenance"
@@ -33,16 +37,23 @@ def maintenance_lock(environment: Environment, *, read_only: bool = False) -> Le
         raise InvalidInputError(
             "this catalog has no database for locks",
             catalog=environment.catalog.name,
-            action=f"set the catalog property {LOCK_URL} to a database or s3:// URL",
+            action=f"set the catalog property {LOCK_URL} to a database or a bucket",
         )
     runtime = environment.runtime
     return open_lock(
         url,
         clock=runtime.clock,
         ids=runtime.ids,
-        properties=properties,
+        connect=partial(bucket_client, properties=properties),
         fail_point=runtime.fail_point,
         read_only=read_only,
+    )
+
+
+def bucket_client(url: str, properties: Mapping[str, str]) -> Any:
+    """How locks reach a bucket: as the tables do, but with less patience."""
+    return connect(
+        url, properties, connect_timeout_s=CONNECT_TIMEOUT_S, timeout_s=REQUEST_TIMEOUT_S
     )
 
 

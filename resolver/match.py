@@ -109,9 +109,10 @@ def group_by_file(file: Int64s, position: Int64s) -> list[FilePositions]:
         return []
     order = np.lexsort((position, file))
     file, position = file[order], position[order]
+    is_new = np.r_[True, (file[1:] != file[:-1]) | (position[1:] != position[:-1])]
+    file, position = file[is_new], position[is_new]
     starts = np.flatnonzero(np.r_[True, file[1:] != file[:-1]])
     groups = np.split(position, starts[1:])
     return [
-        FilePositions(int(file[start]), np.unique(group))
-        for start, group in zip(starts, groups, strict=True)
+        FilePositions(int(file[start]), group) for start, group in zip(starts, groups, strict=True)
     ]

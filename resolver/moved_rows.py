@@ -9,6 +9,7 @@ a row by an UPDATE. Such a delete is never dropped:
 | live, the row alive | the row |
 | live, the row dead there; or the file is gone | what the target has of the row, see below |
 | gone, and it cannot be read any more | nothing: the cycle is refused |
+| gone in a history that has expired | the cycle is refused if the row may still live |
 
 The row's key and `_row_id` are read from its old file, and the index says which rows of the target
 have the key. Of those the one with the same `_row_id` dies: a rewrite keeps it (spec: Row Lineage);
@@ -26,34 +27,64 @@ A vector repeats what the one that it replaced deletes; only what it adds is loo
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import takewhile
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from pyiceberg.table.snapshots import Snapshot
 from pyroaring import BitMap64
 
-from resolver.convert import DeadPositions
 from resolver.cycle_input import CycleInput, StagedPositions
 from resolver.index.base import Matches
 from resolver.keys import EncodedKeys, KeySchema, encode_batch, factorize
 from resolver.match import TARGET_ORDER, Bools, Int64s, group_by_file
+from resolver.merge_deletes import DeadPositions
+from resolver.rewritten_rows import RewrittenFile, ids_as_rewritten, rewritten_files
+from resolver.row_identity import NO_ROW_ID
 from resolver.row_values import ColumnReader, live_matches
-from resolver.staging import ancestors, base_of, committed_to, head_id
-from resolver.target import LiveFiles, live_entries
+from resolver.staging import base_of, down_to_base
+from resolver.target import LiveFiles, live_files
 from tableformat.catalog.base import TableState
-from tableformat.commit.history import load_changes, snapshots_by_id, walk_back
+from tableformat.codec.puffin.deletion_vector import build_positions, position_array
+from tableformat.codec.puffin.dv_file import read_deletion_vectors
+from tableformat.commit.branch_history import (
+    branch_history,
+    branch_ids,
+    committed_to,
+    load_changes,
+    snapshots_by_id,
+)
 from tableformat.environment import Environment
 from tableformat.errors import NotFoundError, UnsupportedError
-from tableformat.files.dv_file import read_deletion_vectors
-from tableformat.files.manifest_store import load_manifest_list
 from tableformat.scan.key_fields import key_schema
 from tableformat.spec.data_file import DataFile, FileContent, ManifestEntry
 from tableformat.spec.names import ROW_ID_FIELD_ID
 
-NO_ROW_ID = -1
+NOT_KILLED = TARGET_ORDER
 NO_NEWER_ROWS = np.iinfo(np.int64).max
+
+
+@dataclass(slots=True)
+class PositionKills:
+    """What the staged snapshots of a batch delete by position, but for rows of the batch.
+
+    Attributes:
+        dead: Positions by file of the target.
+        killed: The same piece by piece: file, positions, and the place in the order of the staged
+            snapshot that deletes them.
+        row_id, order: Shape `(rows,)`: the rows that were looked for, as staging knew them, and the
+            places of the snapshots that delete them.
+    """
+
+    dead: DeadPositions
+    killed: list[tuple[str, BitMap64, int]] = field(default_factory=list)
+    row_id: Int64s = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    order: Int64s = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+
+    def add(self, path: str, positions: BitMap64, order: int) -> None:
+        """Kill rows of the target."""
+        self.dead.add(path, positions)
+        self.killed.append((path, positions, order))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +103,15 @@ class _LostRows:
     row_id: Int64s
     next_row_id: Int64s
 
+    def take(self, which: Bools) -> _LostRows:
+        """Some of them."""
+        return _LostRows(
+            keys=self.keys.take(np.flatnonzero(which)),
+            order=self.order[which],
+            row_id=self.row_id[which],
+            next_row_id=self.next_row_id[which],
+        )
+
 
 def add_target_positions(
     environment: Environment,
@@ -83,9 +123,9 @@ def add_target_positions(
     batch: CycleInput,
     moved: Mapping[str, DataFile],
     look_up: Callable[[EncodedKeys], Matches],
-    dead: DeadPositions,
+    kills: PositionKills,
 ) -> None:
-    """Add to `dead` what staged snapshots delete by position on the target.
+    """Add to `kills` what staged snapshots delete by position on the target.
 
     Args:
         environment: Where files are read: vectors, manifests of the staged snapshots, and the old
@@ -98,37 +138,124 @@ def add_target_positions(
         moved: Staged data files of the batch that were on the target and have left it, as they were
             there, or that it has with a deletion vector; deletes in them are looked for, too.
         look_up: The index at the head of the target.
-        dead: Grows.
+        kills: Grows.
 
     Raises:
         CorruptDataError: A file is damaged.
         NotFoundError: An old file is gone, so its rows cannot be found again.
         UnsupportedError: What row ids a file had on the target is no longer known.
     """
-    lost = list(_split(environment, batch, live, moved, dead))
+    lost = list(_split(environment, batch, live, moved, kills))
     if not lost:
         return
-    files = _files_of(environment, state, lost, live, staging=staging, target=target) | dict(moved)
-    lost = [each for each in lost if each.path in files]
-    free = [
-        NO_NEWER_ROWS
-        if each.path in moved
-        else _free_row_id(state, each.staged.snapshot, staging, target)
-        for each in lost
-    ]
-    rows = _read_rows(environment, state, lost, files, free)
-    if not len(rows.keys):
-        return
-    numbers = factorize(rows.keys)
-    [number] = numbers.numbers
+    files, untold, rewritten = _files_of(
+        environment, state, lost, live, staging=staging, target=target
+    )
+    untold = {path: file for path, file in untold.items() if path not in moved}
+    files |= dict(moved)
+
+    snapshots = {each.staged.snapshot.snapshot_id: each.staged.snapshot for each in lost}
+    free_by = {i: _free_row_id(state, each, staging, target) for i, each in snapshots.items()}
+
+    def rows_in(files: Mapping[str, DataFile]) -> _LostRows:
+        there = [each for each in lost if each.path in files]
+        free = [
+            NO_NEWER_ROWS if each.path in moved else free_by[each.staged.snapshot.snapshot_id]
+            for each in there
+        ]
+        return _read_rows(environment, state, there, files, free)
+
+    rows, gone = rows_in(files), None
+    if rewritten:
+        of_file = [each.path for each in lost if each.path in files for _ in each.positions]
+        row_id = ids_as_rewritten(environment, state, rows.keys, rows.row_id, of_file, rewritten)
+        is_told = (row_id != NO_ROW_ID) | (rows.row_id == NO_ROW_ID)
+        rows, gone = replace(rows, row_id=row_id).take(is_told), rows.take(~is_told)
+    if len(rows.keys):
+        kills.row_id, kills.order = rows.row_id, rows.order
+        _add_same_rows(environment, state, live, batch, moved, rows, look_up, kills)
+    unsure = [(rows_in(untold), min(untold))] if untold else []
+    if gone is not None and len(gone.keys):  # the publish did not bring them
+        unsure.append((gone, min(rewritten)))
+    for unsure_rows, location in unsure:
+        since = _staged_since_base(state, [each.staged.snapshot for each in lost], staging, target)
+        _check_gone(environment, state, live, since, unsure_rows, look_up, kills.dead, location)
+
+
+def _add_same_rows(
+    environment: Environment,
+    state: TableState,
+    live: LiveFiles,
+    batch: CycleInput,
+    moved: Mapping[str, DataFile],
+    rows: _LostRows,
+    look_up: Callable[[EncodedKeys], Matches],
+    kills: PositionKills,
+) -> None:
+    number, matches, row_id, alive = _of_their_keys(environment, state, live, rows, look_up)
+    order = _orders_of(environment, state, live, batch, moved, row_id)
+    killed_at = _same_rows(number, rows, matches, row_id, order, alive)
+    for at in np.unique(killed_at[killed_at != NOT_KILLED]).tolist():
+        found = killed_at == at
+        files = matches.file_id[found].astype(np.int64)
+        for group in group_by_file(files, matches.position[found]):
+            path = matches.files[group.file].file_path
+            kills.add(path, build_positions(group.positions), at)
+
+
+def _of_their_keys(
+    environment: Environment,
+    state: TableState,
+    live: LiveFiles,
+    rows: _LostRows,
+    look_up: Callable[[EncodedKeys], Matches],
+) -> tuple[Int64s, Matches, Int64s, Bools]:
+    """The number of each row's key; what the target has of these: matches, row ids, which live."""
+    [number] = factorize(rows.keys).numbers
     _, first = np.unique(number, return_index=True)
     matches = look_up(rows.keys.take(first))
-    row_id = row_ids_of(environment, state, live, matches)
     alive = live_matches(environment, state.metadata, live, matches)
-    order = _orders_of(environment, state, live, batch, moved, row_id)
-    found = _same_rows(number, rows, matches, row_id, order, alive)
-    for group in group_by_file(matches.file_id[found].astype(np.int64), matches.position[found]):
-        dead.add(matches.files[group.file].file_path, group.positions)
+    return number, matches, row_ids_of(environment, state, live, matches), alive
+
+
+def _check_gone(
+    environment: Environment,
+    state: TableState,
+    live: LiveFiles,
+    since: Collection[int],
+    rows: _LostRows,
+    look_up: Callable[[EncodedKeys], Matches],
+    dead: DeadPositions,
+    location: str,
+) -> None:
+    """Refuse rows of rewritten files whose row ids nothing tells, unless they must be gone.
+
+    The rows of their keys that live, and do not die in this cycle, would have to be older than what
+    staging stands on, or be in the file that they were staged in: those were never rewritten.
+    """
+    number, matches, row_id, alive = _of_their_keys(environment, state, live, rows, look_up)
+    free = np.full(int(number.max(initial=-1)) + 1, NO_NEWER_ROWS, dtype=np.int64)
+    np.minimum.at(free, number, rows.next_row_id)
+    may_be = alive & ((row_id >= free[matches.key_ordinal]) | (row_id == NO_ROW_ID))
+    by_id = snapshots_by_id(state.metadata)
+    staged = {
+        entry.data_file.file_path
+        for each in since
+        for entry in load_changes(environment.store, by_id[each]).added_data
+    }
+    for group in group_by_file(matches.file_id[may_be].astype(np.int64), matches.position[may_be]):
+        path = matches.files[group.file].file_path
+        dying = dead.by_path.get(path, BitMap64())
+        if path not in staged and build_positions(group.positions) - dying:
+            raise UnsupportedError(
+                "a staged delete names rows of a staged data file that was published and "
+                "rewritten: its row ids on the target are no longer known, that history has "
+                "expired",
+                table=state.name,
+                location=location,
+                action="delete these rows by their keys: stage(deletes=...), and take the "
+                "position delete off the staging branch",
+            )
 
 
 def _orders_of(
@@ -162,7 +289,9 @@ def row_ids_of(
 ) -> Int64s:
     """The `_row_id` of each match, shape `(matches,)`; `NO_ROW_ID` where the row has none."""
     ids = np.array(sorted(matches.files), dtype=np.int64)
-    files = [live.data[matches.files[int(file_id)].file_path].data_file for file_id in ids]
+    paths = [matches.files[int(file_id)].file_path for file_id in ids]
+    found_files = live.find_whole(paths)
+    files = [found_files[path].data_file for path in paths]
     reader = ColumnReader(environment, state.metadata, (ROW_ID_FIELD_ID,))
     slot = np.searchsorted(ids, matches.file_id)
     [column] = reader.flat(reader.read_rows(files, slot, matches.position))
@@ -175,18 +304,18 @@ def _split(
     batch: CycleInput,
     live: LiveFiles,
     moved: Mapping[str, DataFile],
-    dead: DeadPositions,
+    kills: PositionKills,
 ) -> Iterator[StagedPositions]:
     """Add what dies where it is; give what has to be looked for."""
     for each in batch.target_positions:
         before = _deleted_before(environment, each)
         if before is None:
             _check_is_live(each, live)
-            dead.add(each.path, each.positions)
+            kills.add(each.path, each.positions, each.staged.order)
             continue
         lost = each.positions - before
         if each.path in live.data:
-            dead.add(each.path, lost)
+            kills.add(each.path, lost, each.staged.order)
             lost = lost & _read_vector(environment, live.dvs.get(each.path))
         if lost:
             yield StagedPositions(path=each.path, positions=lost, staged=each.staged)
@@ -237,17 +366,23 @@ def _files_of(
     *,
     staging: str,
     target: str,
-) -> dict[str, DataFile]:
-    """The files of lost rows, with the row ids that they had on the target.
+) -> tuple[dict[str, DataFile], dict[str, DataFile], dict[str, RewrittenFile]]:
+    """The files of lost rows, with the row ids that they had on the target; and as they are staged.
 
     A path that was not live in the staging view is left out: deletes of such a file say nothing.
     So is a staged one that never was on the target: it was left out, as all its rows had died.
+    Second are those that were on the target in a history that has expired, last those whose rows a
+    publish has written into other files: they are among the first, with the ids that staging shows.
     """
     known: dict[str, ManifestEntry] = {}
     here = {e.path: live.data[e.path].data_file for e in lost if e.path in live.data}
+    views: dict[int, LiveFiles] = {}
     for each in lost:
         if each.path not in known and each.path not in here:
-            found = _entry_in(environment, each)
+            snapshot = each.staged.snapshot
+            if snapshot.snapshot_id not in views:
+                views[snapshot.snapshot_id] = live_files(environment, snapshot)
+            found = views[snapshot.snapshot_id].data.get(each.path)
             known |= {} if found is None else {each.path: found}
     by_id = snapshots_by_id(state.metadata)
 
@@ -255,27 +390,25 @@ def _files_of(
         added_by = by_id.get(entry.snapshot_id or 0)
         return None if added_by is None else committed_to(added_by)
 
-    on_target = {each.snapshot_id for each in ancestors(state.metadata, head_id(state, target))}
+    on_target = branch_ids(state, target)
     moved = {path for path, entry in known.items() if entry.snapshot_id not in on_target}
     files = {path: entry.data_file for path, entry in known.items()}
     removed, never_there = _as_removed(
         environment, state, target, {path: known[path] for path in moved}
     )
     since = _staged_since_base(state, [each.staged.snapshot for each in lost], staging, target)
-    left_out = {path for path in never_there if known[path].snapshot_id in since}
+    rewritten = rewritten_files(
+        state,
+        {path: known[path] for path in moved - removed.keys()},
+        staging=staging,
+        target=target,
+    )
+    moved -= rewritten.keys()
+    left_out = {path for path in never_there & moved if known[path].snapshot_id in since}
     files = {path: file for path, file in files.items() if path not in left_out}
     moved -= removed.keys() | left_out
-    unknown = sorted(path for path in moved if branch_of(known[path]) == staging)
-    if unknown:
-        raise UnsupportedError(
-            "a staged delete names rows of a staged data file that was published and rewritten: "
-            "its row ids on the target are no longer known, that history has expired",
-            table=state.name,
-            location=unknown[0],
-            action="delete these rows by their keys: stage(deletes=...), and take the position "
-            "delete off the staging branch",
-        )
-    return files | removed | here
+    untold = {path: files.pop(path) for path in moved if branch_of(known[path]) == staging}
+    return files | removed | here, untold, rewritten
 
 
 def _staged_since_base(
@@ -283,25 +416,14 @@ def _staged_since_base(
 ) -> frozenset[int]:
     """The staged snapshots that some stand on, and these, down to where staging left the target."""
     newest = max(staged, key=lambda each: each.sequence_number or 0)
-    base = base_of(state, newest, staging=staging, target=target)
-    chain = ancestors(state.metadata, newest.snapshot_id)
-    return frozenset(each.snapshot_id for each in takewhile(lambda each: each != base, chain))
+    above, _ = down_to_base(state, newest, staging=staging, target=target)
+    return frozenset(each.snapshot_id for each in above)
 
 
 def _free_row_id(state: TableState, staged: Snapshot, staging: str, target: str) -> int:
     """The first row id that nobody had when staging left the target; 0 where that has expired."""
     base = base_of(state, staged, staging=staging, target=target)
     return 0 if base is None else (base.first_row_id or 0) + (base.added_rows or 0)
-
-
-def _entry_in(environment: Environment, lost: StagedPositions) -> ManifestEntry | None:
-    """A data file as the staged snapshot has it."""
-    manifests = load_manifest_list(environment.store, lost.staged.snapshot)
-    for entry in live_entries(environment.store, manifests):
-        file = entry.data_file
-        if file.content == FileContent.DATA and file.file_path == lost.path:
-            return entry
-    return None
 
 
 def _as_removed(
@@ -317,19 +439,16 @@ def _as_removed(
     """
     found: dict[str, DataFile] = {}
     since = min((entry.sequence_number or 0 for entry in wanted.values()), default=0)
-    head = state.head(target)
-    chain = walk_back(snapshots_by_id(state.metadata), None if head is None else head.snapshot_id)
-    reached = None if head is None else head.snapshot_id
-    for snapshot in chain:
+    reached = None
+    for snapshot in branch_history(state, target):
         if found.keys() == wanted.keys() or (snapshot.sequence_number or 0) <= since:
-            reached = None
-            break
+            return found, frozenset(wanted.keys() - found.keys())
         reached = snapshot.parent_snapshot_id
         for entry in load_changes(environment.store, snapshot).removed:
             path = entry.data_file.file_path
             if path in wanted and entry.data_file.content == FileContent.DATA:
                 found.setdefault(path, entry.data_file)
-    return found, frozenset() if reached is not None else frozenset(wanted.keys() - found.keys())
+    return found, frozenset(wanted.keys() - found.keys() if reached is None else ())
 
 
 def _read_rows(
@@ -369,8 +488,7 @@ def _read_rows(
 
 
 def _flat(bitmaps: Iterable[BitMap64]) -> Int64s:
-    parts = [np.fromiter(each, dtype=np.int64, count=len(each)) for each in bitmaps]
-    return np.concatenate([np.empty(0, dtype=np.int64), *parts])
+    return np.concatenate([np.empty(0, dtype=np.int64), *map(position_array, bitmaps)])
 
 
 def _same_rows(
@@ -380,8 +498,11 @@ def _same_rows(
     row_id: Int64s,
     order: Int64s,
     alive: Bools,
-) -> Bools:
-    """Which live matches are lost rows; `number`: of each one's key in the lookup."""
+) -> Int64s:
+    """The orders that live matches die at which are lost rows; `NOT_KILLED` for the others.
+
+    `number`: of the key of each lost row in the lookup.
+    """
     count = len(number)
     pairs = np.stack([np.r_[number, matches.key_ordinal], np.r_[rows.row_id, row_id]], axis=1)
     _, pair = np.unique(pairs, axis=0, return_inverse=True)
@@ -395,5 +516,5 @@ def _same_rows(
     lost_at = np.full(keys, TARGET_ORDER, dtype=np.int64)
     np.maximum.at(lost_at, number[missing], rows.order[missing])
     is_newer = row_id >= given_out_later[matches.key_ordinal]
-    dead: Bools = order < deleted_at[theirs]
-    return (dead | (is_newer & (order < lost_at[matches.key_ordinal]))) & alive
+    killed_at = np.maximum(deleted_at[theirs], np.where(is_newer, lost_at[matches.key_ordinal], 0))
+    return np.where(alive & (order < killed_at), killed_at, NOT_KILLED)

@@ -7,8 +7,8 @@ import pyarrow.compute as pc
 from pyiceberg.table.metadata import TableMetadata
 from pyroaring import BitMap64
 
-from tableformat.files.deletion_vector import build_positions
-from tableformat.files.parquet_reader import read_data_file
+from tableformat.codec.parquet.reader import read_data_file
+from tableformat.codec.puffin.deletion_vector import build_positions
 from tableformat.scan.position_deletes import POSITION_DELETE_SCHEMA
 from tableformat.spec.data_file import DataFile
 from tableformat.store.base import ObjectStore

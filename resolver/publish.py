@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from pyiceberg.table.snapshots import Snapshot
 
-from resolver.convert import Conversion
+from resolver.merge_deletes import Conversion
 from tableformat.catalog.base import TableState
-from tableformat.commit.carry import writer_properties
+from tableformat.commit.carried_properties import writer_properties
 from tableformat.commit.changeset import Changeset, CommitKind, Fence, Validation
 from tableformat.commit.engine import CommitResult, commit
 from tableformat.environment import Environment
@@ -74,7 +74,7 @@ def publish_summary(covered: Sequence[Snapshot]) -> dict[str, str]:
 
     A writer finds its own last commit by walking its branch. The trim takes the staged snapshots
     out of that walk, so what they say about their writers is repeated by the publish, and by every
-    own commit after it (`tableformat.commit.carry`).
+    own commit after it (`tableformat.commit.carried_properties`).
     """
     summary = writer_properties(
         each.summary.additional_properties for each in covered if each.summary is not None

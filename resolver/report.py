@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from resolver.wording import plural
+from resolver.number_text import plural
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from resolver.convert import DeadPositions
 from resolver.cycle_input import CycleInput
 from resolver.index.base import Entries, IndexChanges, IndexedFile, Matches
 from resolver.keys import EncodedKeys, factorize
@@ -21,6 +20,8 @@ from resolver.match import (
     group_by_file,
     newest_deletes,
 )
+from resolver.merge_deletes import DeadPositions
+from tableformat.codec.puffin.deletion_vector import position_array
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,7 +252,8 @@ def _removed(
         return (), ()
     reach_all = not is_in_place and bool((batch.deletes.scope == GLOBAL_SCOPE).all())
     if gone.all() and reach_all:
-        present = np.unique(matches.key_ordinal)
+        ordinal = matches.key_ordinal  # ascending
+        present = ordinal[np.r_[True, ordinal[1:] != ordinal[:-1]]]
         return (numbered.lookup.take(present),), ()
     return (), (
         Entries(
@@ -269,5 +271,5 @@ def dead_by_position(batch: CycleInput) -> Bools:
         positions = batch.positions.by_path.get(each.file.file_path)
         if positions is not None:
             rows = np.flatnonzero(batch.rows.file == ordinal)
-            dead[rows[np.fromiter(positions, dtype=np.int64, count=len(positions))]] = True
+            dead[rows[position_array(positions)]] = True
     return dead

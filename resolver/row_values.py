@@ -18,10 +18,11 @@ from resolver.match import Bools, Int64s, group_by_file
 from resolver.position_files import read_position_file
 from resolver.runner import LocalRunner, Runner
 from resolver.target import LiveFiles
+from tableformat.codec.parquet.reader import read_data_file
+from tableformat.codec.puffin.deletion_vector import build_positions, position_array
+from tableformat.codec.puffin.dv_file import read_deletion_vectors
 from tableformat.environment import Environment
 from tableformat.errors import error_context
-from tableformat.files.dv_file import read_deletion_vectors
-from tableformat.files.parquet_reader import read_data_file
 from tableformat.scan.key_fields import key_path, key_schema
 from tableformat.spec.data_file import DataFile
 from tableformat.spec.names import ROW_ID_FIELD_ID
@@ -95,10 +96,10 @@ class ColumnReader:
             file: Shape `(rows,)`: which of `files`.
             position: Shape `(rows,)`: 0-based ordinal in it.
         """
-        wanted = [(files[each.file], each.positions) for each in group_by_file(file, position)]
-        found = self._read(wanted, defaults=True)
-        pairs = np.stack([file, position], axis=1)
-        _, back = np.unique(pairs, axis=0, return_inverse=True)
+        place = file * (int(position.max(initial=0)) + 1) + position
+        places, back = np.unique(place, return_inverse=True)
+        groups = group_by_file(*np.divmod(places, int(position.max(initial=0)) + 1))
+        found = self._read([(files[g.file], g.positions) for g in groups], defaults=True)
         return found.take(pa.array(back.reshape(-1)))
 
     def flat(self, rows: pa.Table) -> list[pa.Array]:
@@ -137,10 +138,9 @@ def live_matches(
     """
     alive = np.ones(len(matches), dtype=np.bool_)
     paths = {file_id: file.file_path for file_id, file in matches.files.items()}
+    files = live.find([path for path in paths.values() if path in live.dvs])
     pairs = [
-        (live.dvs[path].data_file, live.data[path].data_file.record_count)
-        for path in paths.values()
-        if path in live.dvs and path in live.data
+        (live.dvs[path].data_file, entry.data_file.record_count) for path, entry in files.items()
     ]
     vectors = read_deletion_vectors(environment.store, pairs)
     dead = {
@@ -154,6 +154,9 @@ def live_matches(
     for file_id, path in paths.items():
         for positions in dead.get(path, []):
             rows = np.flatnonzero(matches.file_id == file_id)
-            gone = np.fromiter(positions, dtype=np.int64, count=len(positions))
-            alive[rows] &= ~np.isin(matches.position[rows], gone)
+            position = matches.position[rows]
+            # A vector is as large as its file, what is asked for as small as the batch.
+            gone = position_array(positions & build_positions(position))
+            slot = np.minimum(np.searchsorted(gone, position), max(len(gone) - 1, 0))
+            alive[rows] &= (gone[slot] != position) if len(gone) else True
     return alive

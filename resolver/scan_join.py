@@ -13,11 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 from pyiceberg.table.metadata import TableMetadata
 
-from resolver.convert import DeadPositions
 from resolver.cycle_input import KeyedDeletes, OrderedFile
 from resolver.key_reader import KeyReader
 from resolver.keys import factorize
 from resolver.match import GLOBAL_SCOPE, Int64s, dead_rows, newest_deletes
+from resolver.merge_deletes import DeadPositions
 from resolver.runner import LocalRunner, Runner
 from resolver.scopes import Scopes
 from tableformat.environment import Environment

@@ -21,8 +21,8 @@ from pyspark.sql import SparkSession
 
 from tableformat.errors import StoreUnavailableError, TableError
 from tableformat.spark.arrow_scan import check_reachable
-from tableformat.spark.change_frame import freeze_imports
 from tableformat.spark.session import local_session
+from tableformat.spark.worker import freeze_imports
 from tableformat.store.base import ObjectStore
 
 APP_NAME = "icefold resolve"

@@ -24,21 +24,29 @@ from itertools import takewhile
 import numpy as np
 from pyiceberg.table.snapshots import Operation, Snapshot
 
-from resolver.cycle_figures import STAGED_COMMITS
+from resolver.cycle_figures import STAGED_COMMITS, is_publish
 from resolver.cycle_input import CycleInput
 from resolver.index.base import Matches
 from resolver.match import TARGET_ORDER, Bools, Int64s
-from resolver.moved_rows import NO_ROW_ID, row_ids_of
+from resolver.moved_rows import row_ids_of
 from resolver.resolution import DeadRows, NumberedKeys
+from resolver.rewritten_rows import rewriting_publishes
+from resolver.row_identity import NO_ROW_ID
 from resolver.row_values import ColumnReader
-from resolver.staging import ancestors, base_of, committed_to, sequence_numbers_of
+from resolver.staging import base_of, down_to_base, sequence_numbers_of
 from resolver.target import LiveFiles
 from tableformat.catalog.base import TableState
-from tableformat.commit.history import load_changes, snapshots_by_id, walk_back
+from tableformat.commit.branch_history import (
+    branch_history,
+    committed_to,
+    load_changes,
+    snapshots_by_id,
+    summary_of,
+)
 from tableformat.environment import Environment
 from tableformat.errors import UnsupportedError
 from tableformat.spec.data_file import DataFile
-from tableformat.spec.names import COMMITTED_TO, ROW_ID_FIELD_ID, SOURCE_SNAPSHOT_ID
+from tableformat.spec.names import ROW_ID_FIELD_ID, SOURCE_SNAPSHOT_ID
 
 NO_ROW = -1
 NEWEST = np.iinfo(np.int64).max
@@ -74,7 +82,7 @@ class StagedOnTarget:
 
     def placed(self, batch: CycleInput) -> CycleInput:
         """The batch, with files that were published before in the place of the target's."""
-        if not self.published:
+        if not self.published and not self.repeated:
             return batch
         before = self.published | self.repeated
         files = [
@@ -93,25 +101,50 @@ class StagedOnTarget:
 
 def _named_before(
     environment: Environment, state: TableState, batch: CycleInput, staging: str, target: str
-) -> frozenset[str]:
+) -> tuple[frozenset[str], frozenset[str]]:
     """Files that older staged snapshots name, as far as the log goes down to the target.
 
     icefold's own commits name none again, so for a batch of them nothing is read.
+
+    Returns:
+        All of them; and those that publishes covered by writing their rows anew, since the target
+        does not list these.
     """
     if all(committed_to(each.snapshot) == staging for each in batch.staged):
-        return frozenset()
+        return frozenset(), frozenset()
     oldest = batch.staged[0]
     since = min(sequence_numbers_of(oldest), default=0)
-    base = base_of(state, oldest.snapshot, staging=staging, target=target)
+    below, _ = down_to_base(state, oldest.snapshot, staging=staging, target=target)
+    publishes = rewriting_publishes(state, staging=staging, target=target)
+    rewritten = {each.snapshot_id: each for _, covered in publishes for each in covered}
     names: set[str] = set()
-    for snapshot in ancestors(state.metadata, oldest.snapshot.snapshot_id):
-        if base is not None and snapshot.snapshot_id == base.snapshot_id:
-            break
+    written_anew: set[str] = set()
+    for snapshot in ({each.snapshot_id: each for each in below} | rewritten).values():
         if (snapshot.sequence_number or 0) >= since:
             continue  # of the batch, where that is read from the head's state
-        added = load_changes(environment.store, snapshot).added
-        names |= {entry.data_file.file_path for entry in added}
-    return frozenset(names)
+        added = {e.data_file.file_path for e in load_changes(environment.store, snapshot).added}
+        names |= added
+        if snapshot.snapshot_id in rewritten:
+            written_anew |= added
+    return frozenset(names), frozenset(written_anew)
+
+
+def _check_deletes_are_repeated(
+    state: TableState, batch: CycleInput, written_anew: frozenset[str], repeated: frozenset[str]
+) -> None:
+    """Other deletes beside a repeated file would kill its rows where a publish wrote them."""
+    for each in batch.staged:
+        again = {entry.data_file.file_path for entry in each.data_files} & written_anew
+        others = {entry.data_file.file_path for entry in each.equality_deletes} - repeated
+        if again and others:
+            raise UnsupportedError(
+                "a staged commit repeats a file whose rows a publish has written anew, with other "
+                "deletes than the first one: whether they mean those rows cannot be told",
+                table=state.name,
+                location=min(others),
+                snapshot_id=each.snapshot.snapshot_id,
+                action="look at that commit; --from-snapshot with its id goes on without it",
+            )
 
 
 def _repeated(
@@ -144,16 +177,15 @@ def brought_by_others(
     Their rows on the target are staged ones with a later place, so a cycle covers all or none.
     Cost: nothing but a walk unless others have committed to the target since staging left it.
     """
-    head = state.head(target)
-    if not later or head is None:
+    if not later or state.head(target) is None:
         return 0
     since = _left_at(state, later[0], staging, target)
     by_id = snapshots_by_id(state.metadata)
-    chain = list(walk_back(by_id, head.snapshot_id))
-    newer = takewhile(lambda each: (each.sequence_number or 0) > since, chain)
-    others = [e for e in newer if _may_bring_staged_files(e, target) and not _is_publish(e)]
-    has_expired = chain[-1].parent_snapshot_id is not None and (
-        (chain[-1].sequence_number or 0) > since
+    history = list(branch_history(state, target))
+    newer = takewhile(lambda each: (each.sequence_number or 0) > since, history)
+    others = [e for e in newer if _may_bring_staged_files(e, target) and not is_publish(e)]
+    has_expired = history[-1].parent_snapshot_id is not None and (
+        (history[-1].sequence_number or 0) > since
     )
     if not others and not has_expired:
         return 0
@@ -163,14 +195,13 @@ def brought_by_others(
         for entry in load_changes(environment.store, each).added_data
     }
 
-    def is_brought(path: str) -> bool:
-        here = live.data.get(path)
-        by_publish = here is not None and _is_publish(by_id.get(here.snapshot_id or 0))
-        return path in came or (here is not None and not by_publish)
-
-    added = (load_changes(environment.store, each).added_data for each in later)
-    brought = (any(is_brought(e.data_file.file_path) for e in entries) for entries in added)
-    return max((at for at, is_there in enumerate(brought, start=1) if is_there), default=0)
+    added = [
+        {entry.data_file.file_path for entry in load_changes(environment.store, each).added_data}
+        for each in later
+    ]
+    here = live.find(set().union(*added))
+    came |= {p for p, e in here.items() if not is_publish(by_id.get(e.snapshot_id or 0))}
+    return max((at for at, paths in enumerate(added, start=1) if paths & came), default=0)
 
 
 def _left_at(state: TableState, staged: Snapshot, staging: str, target: str) -> int:
@@ -190,79 +221,65 @@ def staged_on_target(
 ) -> StagedOnTarget:
     """Look for the batch's data files on the target.
 
+    Raises:
+        UnsupportedError: See `_check_deletes_are_repeated`.
+
     Cost: the manifests written by publishes since the oldest staged snapshot, and by others since
     staging left the target; commits of icefold that cannot have brought staged files are not read.
     """
-    by_id, head = snapshots_by_id(state.metadata), state.head(target)
+    by_id = snapshots_by_id(state.metadata)
     staged_at = {each.file.file_path: each.sequence_number for each in batch.files}
     published, brought = set[str](), set[str]()
-    for path in staged_at.keys() & live.data.keys():
-        entry = live.data[path]
-        if _is_publish(by_id.get(entry.snapshot_id or 0)):
+    here = {path: live.data[path] for path in live.find(staged_at)}
+    for path, entry in here.items():
+        if is_publish(by_id.get(entry.snapshot_id or 0)):
             brought.add(path)
         elif (entry.sequence_number or 0) <= staged_at[path]:
             published.add(path)
     left: dict[str, DataFile] = {}
-    wanted = staged_at.keys() - live.data.keys()
+    wanted = staged_at.keys() - here.keys()
     oldest = min((staged_at[path] for path in wanted), default=0)
     left_at = _left_at(state, batch.staged[0].snapshot, staging, target) if wanted else 0
-    for snapshot in walk_back(by_id, head.snapshot_id) if wanted and head is not None else ():
+    for snapshot in branch_history(state, target) if wanted else ():
         number = snapshot.sequence_number or 0
         if number <= left_at:
             break
         if not _may_bring_staged_files(snapshot, target) or (
-            number <= oldest and _is_publish(snapshot)
+            number <= oldest and is_publish(snapshot)
         ):
             continue
         for entry in load_changes(environment.store, snapshot).added_data:
             path = entry.data_file.file_path
             if path in wanted and path not in left:
                 left[path] = entry.data_file
-                brought |= {path} if _is_publish(snapshot) else set()
-    named = _named_before(environment, state, batch, staging, target)
+                brought |= {path} if is_publish(snapshot) else set()
+    named, written_anew = _named_before(environment, state, batch, staging, target)
     published |= brought | (staged_at.keys() & named)
-    thinned = {
-        path: live.data[path].data_file
-        for path in staged_at.keys() & live.data.keys() & live.dvs.keys()
-    }
+    repeated = _repeated(batch, named, frozenset(published), brought)
+    _check_deletes_are_repeated(state, batch, written_anew - here.keys() - left.keys(), repeated)
+    thinned = {path: here[path].data_file for path in here.keys() & live.dvs.keys()}
     return StagedOnTarget(
         left=left,
         thinned=thinned,
         published=frozenset(published),
-        repeated=_repeated(batch, named, frozenset(published), brought)
-        - live.data.keys()
-        - left.keys(),
+        repeated=repeated - live.find(repeated).keys() - left.keys(),
     )
 
 
-def _is_publish(snapshot: Snapshot | None) -> bool:
-    summary = _summary(snapshot)
-    return STAGED_COMMITS in summary and SOURCE_SNAPSHOT_ID not in summary
-
-
 def _may_bring_staged_files(snapshot: Snapshot, target: str) -> bool:
-    summary = _summary(snapshot)
-    is_own = summary.get(COMMITTED_TO) == target
+    is_own, summary = committed_to(snapshot) == target, summary_of(snapshot)
     return not is_own or SOURCE_SNAPSHOT_ID in summary or STAGED_COMMITS in summary
-
-
-def _summary(snapshot: Snapshot | None) -> Mapping[str, str]:
-    if snapshot is None or snapshot.summary is None:
-        return {}
-    return snapshot.summary.additional_properties
 
 
 def without_staged_rows(matches: Matches, batch: CycleInput) -> Matches:
     """The rows of the target that are no rows of the batch."""
-    return _without_files(matches, batch.paths)
-
-
-def _without_files(matches: Matches, paths: Collection[str]) -> Matches:
+    paths = batch.paths
     staged = [file_id for file_id, file in matches.files.items() if file.file_path in paths]
-    return _only(matches, ~np.isin(matches.file_id, staged)) if staged else matches
+    return only(matches, ~np.isin(matches.file_id, staged)) if staged else matches
 
 
-def _only(matches: Matches, kept: Bools) -> Matches:
+def only(matches: Matches, kept: Bools) -> Matches:
+    """Some of the matches."""
     left = set(np.unique(matches.file_id[kept]).tolist())
     return Matches(
         key_ordinal=matches.key_ordinal[kept],
@@ -333,12 +350,10 @@ def _is_new(state: TableState, target: str, row_id: Int64s) -> Bools:
 
     Those are appends, and icefold's own; but a `replace`, whoever made it, brings no rows.
     """
-    head = state.head(target)
-    chain = walk_back(snapshots_by_id(state.metadata), None if head is None else head.snapshot_id)
     new = np.zeros(len(row_id), dtype=np.bool_)
-    for each in chain:
+    for each in branch_history(state, target):
         operation = None if each.summary is None else each.summary.operation
-        is_own = _summary(each).get(COMMITTED_TO) == target
+        is_own = committed_to(each) == target
         if operation == Operation.APPEND or (is_own and operation != Operation.REPLACE):
             first = each.first_row_id or 0
             new |= (row_id >= first) & (row_id < first + (each.added_rows or 0))

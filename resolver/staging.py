@@ -25,18 +25,26 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table.snapshots import Operation, Snapshot
 
 from resolver.cycle_figures import STAGED_COMMITS
-from resolver.wording import plural
+from resolver.number_text import plural
 from tableformat.catalog.base import TableState
-from tableformat.commit.history import walk_back
+from tableformat.codec.avro.manifest_store import load_manifest_list
+from tableformat.commit.branch_history import (
+    ancestors,
+    branch_history,
+    committed_to,
+    load_changes,
+    operation_of,
+    summary_of,
+    walk_back,
+)
 from tableformat.environment import Environment
 from tableformat.errors import CorruptDataError, InvalidInputError, NotFoundError, UnsupportedError
-from tableformat.files.manifest_store import load_manifest, load_manifest_list
-from tableformat.spec.data_file import EntryStatus, FileContent, ManifestEntry
+from tableformat.spec.data_file import FileContent, ManifestEntry
 from tableformat.spec.decimal_text import parse_decimal
-from tableformat.spec.names import CARRIED, COMMITTED_TO, MAIN_BRANCH, STAGING_MARKER
+from tableformat.spec.names import CARRIED, MAIN_BRANCH, STAGING_MARKER
 
 
 class LostCursorError(InvalidInputError):
@@ -63,6 +71,31 @@ class StagedSnapshot:
     dvs: tuple[ManifestEntry, ...]
     replaced_dvs: Mapping[str, ManifestEntry] | None = field(default_factory=dict)
 
+    @staticmethod
+    def of(
+        order: int,
+        snapshot: Snapshot,
+        entries: Sequence[ManifestEntry],
+        spec_ids: frozenset[int],
+        replaced_dvs: Mapping[str, ManifestEntry] | None,
+    ) -> StagedSnapshot:
+        """The entries by what they are."""
+
+        def pick(content: FileContent, *, dv: bool = False) -> tuple[ManifestEntry, ...]:
+            files = ((entry, entry.data_file) for entry in entries)
+            return tuple(e for e, file in files if file.content == content and file.is_dv == dv)
+
+        return StagedSnapshot(
+            order=order,
+            spec_ids=spec_ids,
+            snapshot=snapshot,
+            data_files=pick(FileContent.DATA),
+            equality_deletes=pick(FileContent.EQUALITY_DELETES),
+            position_deletes=pick(FileContent.POSITION_DELETES),
+            dvs=pick(FileContent.POSITION_DELETES, dv=True),
+            replaced_dvs=replaced_dvs,
+        )
+
 
 def sequence_numbers_of(staged: StagedSnapshot) -> set[int]:
     """Of its files: its own, also where it is read from the state of the staging head."""
@@ -70,11 +103,9 @@ def sequence_numbers_of(staged: StagedSnapshot) -> set[int]:
     return {entry.sequence_number or 0 for entry in entries}
 
 
-def marker_of(snapshot: Snapshot | None) -> int | None:
+def marker_of(snapshot: Snapshot) -> int | None:
     """The staged snapshot id that `snapshot` says was published last."""
-    if snapshot is None or snapshot.summary is None:
-        return None
-    value = snapshot.summary.additional_properties.get(STAGING_MARKER)
+    value = summary_of(snapshot).get(STAGING_MARKER)
     if value is None:
         return None
     try:
@@ -99,20 +130,7 @@ def newest_marker(chain: Iterable[Snapshot]) -> int | None:
 
 def cursor_of(state: TableState, target: str) -> int | None:
     """The last published staged snapshot, as `target` has it."""
-    return newest_marker(ancestors(state.metadata, head_id(state, target)))
-
-
-def ancestors(metadata: TableMetadata, snapshot_id: int | None) -> Iterator[Snapshot]:
-    """`snapshot_id` and its ancestors, newest first, as far as they are still in the metadata."""
-    seen: set[int] = set()
-    by_id = {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
-    while snapshot_id is not None and snapshot_id in by_id:
-        if snapshot_id in seen:
-            raise CorruptDataError("the snapshot history has a cycle", snapshot_id=snapshot_id)
-        seen.add(snapshot_id)
-        snapshot = by_id[snapshot_id]
-        yield snapshot
-        snapshot_id = snapshot.parent_snapshot_id
+    return newest_marker(branch_history(state, target))
 
 
 def plan_backlog(
@@ -143,13 +161,13 @@ def plan_backlog(
         return above[::-1]
     backlog: list[Snapshot] = []
     last: Snapshot | None = None
-    for snapshot in _walk_staging(state.metadata, head_id, history):
+    for snapshot, is_staged in _walk_staging(state.metadata, head_id, history):
         last = snapshot
         if snapshot.snapshot_id == history.cursor:
             return backlog[::-1]
         if history.ends_walk(snapshot):
             break
-        if not history.was_target(snapshot):
+        if is_staged:
             backlog.append(snapshot)
     if history.proves_position(last):
         return backlog[::-1]
@@ -162,10 +180,10 @@ def staged_above(
     """The staged snapshots after one of them, oldest first; none if staging was replaced. Pure."""
     history = _TargetHistory.of(state, target, staging)
     above: list[Snapshot] = []
-    for snapshot in _walk_staging(state.metadata, head_id(state, staging), history):
+    for snapshot, is_staged in _walk_staging(state.metadata, head_id(state, staging), history):
         if snapshot.snapshot_id == snapshot_id:
             return above[::-1]
-        if not history.was_target(snapshot):
+        if is_staged:
             above.append(snapshot)
     return []
 
@@ -206,21 +224,21 @@ def skipped_snapshots(
     history = _TargetHistory.of(state, target, staging)
     _, below = _split_at(state, head_id, history, from_snapshot)
     skipped: list[Snapshot] = []
-    for snapshot in below:
+    for snapshot, is_staged in below:
         if snapshot.snapshot_id == history.cursor or history.ends_walk(snapshot):
             return SkippedSnapshots(snapshots=tuple(skipped), is_whole=True)
-        if not history.was_target(snapshot):
+        if is_staged:
             skipped.append(snapshot)
-    is_whole = below[-1].parent_snapshot_id is None
+    is_whole = below[-1][0].parent_snapshot_id is None
     return SkippedSnapshots(snapshots=tuple(skipped), is_whole=is_whole)
 
 
 def _split_at(
     state: TableState, head_id: int, history: _TargetHistory, snapshot_id: int
-) -> tuple[list[Snapshot], list[Snapshot]]:
+) -> tuple[list[Snapshot], list[tuple[Snapshot, bool]]]:
     """Staged snapshots above `snapshot_id`, and the walk from it on; both newest first."""
     walked = list(_walk_staging(state.metadata, head_id, history))
-    ids = [snapshot.snapshot_id for snapshot in walked]
+    ids = [snapshot.snapshot_id for snapshot, _ in walked]
     if snapshot_id not in ids:
         raise InvalidInputError(
             "the snapshot to start from is not in the staging branch's history",
@@ -229,7 +247,7 @@ def _split_at(
             table=state.name,
         )
     at = ids.index(snapshot_id)
-    return [each for each in walked[:at] if not history.was_target(each)], walked[at:]
+    return [each for each, is_staged in walked[:at] if is_staged], walked[at:]
 
 
 def _require_head(state: TableState, staging: str) -> int:
@@ -245,7 +263,7 @@ def _require_head(state: TableState, staging: str) -> int:
 
 
 def _added(snapshot: Snapshot, name: str) -> int:
-    summary = {} if snapshot.summary is None else snapshot.summary.additional_properties
+    summary = summary_of(snapshot)
     return parse_decimal(summary.get(name, "0")) or 0
 
 
@@ -273,7 +291,7 @@ class _TargetHistory:
 
     @staticmethod
     def of(state: TableState, target: str, staging: str) -> _TargetHistory:
-        chain = tuple(ancestors(state.metadata, head_id(state, target)))
+        chain = tuple(branch_history(state, target))
         log = state.metadata.snapshot_log if target == MAIN_BRANCH else ()
         made = {each.snapshot_id: each.timestamp_ms for each in state.metadata.snapshots}
         return _TargetHistory(
@@ -354,21 +372,25 @@ class _TargetHistory:
 
 def _walk_staging(
     metadata: TableMetadata, head_id: int | None, history: _TargetHistory
-) -> Iterator[Snapshot]:
-    """Staging's history, newest first.
+) -> Iterator[tuple[Snapshot, bool]]:
+    """Staging's history, newest first, and which of it was staged.
 
     A publish that the target has lost again (rollback, replaced branch) stands for the staged
     snapshots that it covered: there the walk goes on at its marker, not at its parent. Another
     commit only repeats the marker; below it may be staged snapshots that the target was
-    fast-forwarded to.
+    fast-forwarded to. Of another tool's commits below one of icefold to the target, a rewrite was
+    the target's, whatever the log still says; it changes no row.
     """
     by_id = {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
     seen: set[int] = set()
+    is_below = False
     current = head_id
     while current is not None and current in by_id and current not in seen:
         seen.add(current)
-        snapshot = by_id[current]
-        yield snapshot
+        snapshot, branch = by_id[current], committed_to(by_id[current])
+        is_rewrite = branch is None and operation_of(snapshot) == Operation.REPLACE
+        yield snapshot, not (history.was_target(snapshot) or (is_below and is_rewrite))
+        is_below |= branch == history.target
         marker, parent_id = history.marker_of(snapshot), snapshot.parent_snapshot_id
         below = map(history.marker_of, walk_back(by_id, parent_id))
         covers = marker is not None and marker != next((m for m in below if m is not None), None)
@@ -377,26 +399,31 @@ def _walk_staging(
 
 def base_of(state: TableState, staged: Snapshot, *, staging: str, target: str) -> Snapshot | None:
     """The target's snapshot that a staged one stands on; None: there is none, or it has expired."""
-    on_target = {each.snapshot_id for each in ancestors(state.metadata, head_id(state, target))}
+    return down_to_base(state, staged, staging=staging, target=target)[1]
+
+
+def down_to_base(
+    state: TableState, staged: Snapshot, *, staging: str, target: str
+) -> tuple[list[Snapshot], Snapshot | None]:
+    """A staged snapshot and those below it, newest first; and the `base_of` them."""
+    history = _TargetHistory.of(state, target, staging)
+    above: list[Snapshot] = []
     for snapshot in ancestors(state.metadata, staged.snapshot_id):
-        if snapshot.snapshot_id in on_target or committed_to(snapshot) not in (None, staging):
-            return snapshot
-    return None
+        is_elsewhere = committed_to(snapshot) not in (None, staging)
+        if snapshot.snapshot_id in history.ids or is_elsewhere or history.was_target(snapshot):
+            return above, snapshot
+        above.append(snapshot)
+    return above, None
 
 
 def repeats_cursor(snapshot: Snapshot) -> bool:
     """Whether a commit says what its branch's history says: a missing cursor is none."""
-    return snapshot.summary is not None and CARRIED in snapshot.summary.additional_properties
+    return CARRIED in summary_of(snapshot)
 
 
 def covers_staged(snapshot: Snapshot) -> bool:
     """Whether a commit published staged snapshots; an in-place conversion covers none."""
     return _added(snapshot, STAGED_COMMITS) > 0
-
-
-def committed_to(snapshot: Snapshot) -> str | None:
-    """The branch, where icefold made the commit."""
-    return None if snapshot.summary is None else snapshot.summary.get(COMMITTED_TO)
 
 
 def oldest_of(backlog: Sequence[Snapshot], limit: int | None) -> Sequence[Snapshot]:
@@ -464,45 +491,21 @@ def load_staged(
 def _load_one(
     environment: Environment, state: TableState, order: int, snapshot: Snapshot
 ) -> StagedSnapshot:
-    added: list[ManifestEntry] = []
-    removed: list[ManifestEntry] = []
     manifests = load_manifest_list(environment.store, snapshot)
-    for manifest in manifests:
-        if manifest.added_snapshot_id != snapshot.snapshot_id:
-            continue
-        for entry in load_manifest(environment.store, manifest):
-            if entry.snapshot_id != snapshot.snapshot_id:
-                continue
-            if entry.status == EntryStatus.ADDED:
-                added.append(entry)
-            elif entry.status == EntryStatus.DELETED:
-                removed.append(entry)
-    _check_nothing_was_rewritten(state, snapshot, removed)
-    files = [entry.data_file for entry in added]
-    return StagedSnapshot(
-        order=order,
-        spec_ids=frozenset(each.partition_spec_id for each in manifests if each.has_live_files),
-        snapshot=snapshot,
-        data_files=_pick(added, [f.content == FileContent.DATA for f in files]),
-        equality_deletes=_pick(added, [f.content == FileContent.EQUALITY_DELETES for f in files]),
-        position_deletes=_pick(
-            added, [f.content == FileContent.POSITION_DELETES and not f.is_dv for f in files]
-        ),
-        dvs=_pick(added, [f.is_dv for f in files]),
-        replaced_dvs={
-            str(entry.data_file.referenced_data_file): entry
-            for entry in removed
-            if entry.data_file.is_dv
-        },
+    changes = load_changes(environment.store, snapshot)
+    _check_nothing_was_rewritten(state, snapshot, changes.removed)
+    replaced = (entry for entry in changes.removed if entry.data_file.is_dv)
+    return StagedSnapshot.of(
+        order,
+        snapshot,
+        changes.added,
+        frozenset(each.partition_spec_id for each in manifests if each.has_live_files),
+        {str(entry.data_file.referenced_data_file): entry for entry in replaced},
     )
 
 
-def _pick(entries: list[ManifestEntry], wanted: list[bool]) -> tuple[ManifestEntry, ...]:
-    return tuple(entry for entry, keep in zip(entries, wanted, strict=True) if keep)
-
-
 def _check_nothing_was_rewritten(
-    state: TableState, snapshot: Snapshot, removed: list[ManifestEntry]
+    state: TableState, snapshot: Snapshot, removed: Sequence[ManifestEntry]
 ) -> None:
     # A replaced DV is how one more position of a file is deleted; everything else is a rewrite.
     rewritten = [

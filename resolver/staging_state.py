@@ -12,25 +12,30 @@ other writers' commits the first is told by what the target has, where its own l
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from pyiceberg.table.snapshots import Snapshot
 
 from resolver.staging import (
     StagedSnapshot,
-    ancestors,
-    committed_to,
     head_id,
 )
 from resolver.target import live_entries
 from tableformat.catalog.base import TableState
-from tableformat.commit.carry import published_number
-from tableformat.commit.history import load_changes, snapshots_by_id
+from tableformat.codec.avro.manifest_store import load_manifest_list
+from tableformat.commit.branch_history import (
+    ancestors,
+    branch_history,
+    committed_to,
+    load_changes,
+    snapshots_by_id,
+    summary_of,
+)
+from tableformat.commit.carried_properties import published_number
 from tableformat.environment import Environment
 from tableformat.errors import InvalidInputError
-from tableformat.files.manifest_store import load_manifest_list
-from tableformat.spec.data_file import FileContent, ManifestEntry
+from tableformat.spec.data_file import ManifestEntry
 from tableformat.spec.decimal_text import parse_decimal
 from tableformat.spec.manifest_file import ManifestFile
 from tableformat.spec.names import STAGING_BASE, STAGING_BASE_PUBLISHED
@@ -70,7 +75,7 @@ def load_staging_state(
         if _number(entry) > staged_after:
             by_number[_number(entry)].append(entry)
     return [
-        _as_staged(number, entries, head, _spec_ids(listed, number))
+        StagedSnapshot.of(number, head, entries, _spec_ids(listed, number), replaced_dvs=None)
         for number, entries in sorted(by_number.items())
     ]
 
@@ -81,25 +86,6 @@ def _spec_ids(listed: Iterable[ManifestFile], number: int) -> frozenset[int]:
         each.partition_spec_id
         for each in listed
         if each.has_live_files and (each.min_sequence_number or 0) <= number
-    )
-
-
-def _as_staged(
-    number: int, entries: Sequence[ManifestEntry], head: Snapshot, spec_ids: frozenset[int]
-) -> StagedSnapshot:
-    def pick(content: FileContent, *, dv: bool = False) -> tuple[ManifestEntry, ...]:
-        wanted = (e for e in entries if e.data_file.content == content and e.data_file.is_dv == dv)
-        return tuple(wanted)
-
-    return StagedSnapshot(
-        order=number,
-        spec_ids=spec_ids,
-        snapshot=head,
-        data_files=pick(FileContent.DATA),
-        equality_deletes=pick(FileContent.EQUALITY_DELETES),
-        position_deletes=pick(FileContent.POSITION_DELETES),
-        dvs=pick(FileContent.POSITION_DELETES, dv=True),
-        replaced_dvs=None,
     )
 
 
@@ -142,7 +128,7 @@ class _Base:
 def _base_in_log(state: TableState, head: Snapshot, staging: str, target: str) -> _Base | None:
     """What the log that is left says of the target's snapshot that staging stands on."""
     by_id = snapshots_by_id(state.metadata)
-    chain = list(ancestors(state.metadata, head_id(state, target)))
+    chain = list(branch_history(state, target))
     on_target = {each.snapshot_id for each in chain}
     forwarded_to = max(
         (each.sequence_number or 0 for each in chain if committed_to(each) == staging), default=0
@@ -154,7 +140,7 @@ def _base_in_log(state: TableState, head: Snapshot, staging: str, target: str) -
         if committed_to(snapshot) not in (None, staging):
             published = published_number(by_id, snapshot.snapshot_id)
             return _Base(number=max(number, forwarded_to), published=published)
-        summary = {} if snapshot.summary is None else snapshot.summary.additional_properties
+        summary = summary_of(snapshot)
         base = parse_decimal(summary.get(STAGING_BASE, ""))
         if base is not None:
             published = parse_decimal(summary.get(STAGING_BASE_PUBLISHED, ""))
@@ -174,7 +160,7 @@ def _base_in_state(
         _number(entry) for entry in _entries(environment, head) if _identity(entry) in shared
     ]
     base = max(numbers, default=0)
-    for snapshot in ancestors(state.metadata, target_head.snapshot_id):
+    for snapshot in branch_history(state, target):
         if (snapshot.sequence_number or 0) <= base:
             return base
         if load_changes(environment.store, snapshot).removed:

@@ -2,63 +2,112 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from pyiceberg.table.snapshots import Snapshot
 
+from tableformat.codec.avro.manifest_store import load_manifest, load_manifest_list, open_manifest
 from tableformat.environment import Environment
 from tableformat.errors import CorruptDataError
-from tableformat.files.manifest_store import load_manifest, load_manifest_list
 from tableformat.spec.data_file import FileContent, ManifestEntry
-from tableformat.spec.manifest_file import ManifestFile
+from tableformat.spec.manifest_file import ManifestContent, ManifestFile
 from tableformat.store.base import ObjectStore
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class LiveFiles:
-    """The live entries of one snapshot.
+    """The live entries of one snapshot; manifests are read when their entries are asked for.
 
-    Attributes:
-        data: Data files by path.
-        dvs: Deletion vectors by referenced data file.
-        position_deletes: v2 position delete files.
-        equality_deletes: Equality delete files; none on a published branch.
+    A cycle of few rows asks for few files: `find` them, `data` decodes every manifest.
     """
 
-    data: Mapping[str, ManifestEntry]
-    dvs: Mapping[str, ManifestEntry]
-    position_deletes: tuple[ManifestEntry, ...]
-    equality_deletes: tuple[ManifestEntry, ...]
+    # No cached_property: its lock would be held while the store is read, for all tables.
+
+    def __init__(self, store: ObjectStore, manifests: Iterable[ManifestFile]) -> None:
+        self._store = store
+        self._manifests = tuple(manifests)
+        self._data: Mapping[str, ManifestEntry] | None = None
+        self._deletes: tuple[ManifestEntry, ...] | None = None
+        self._dvs: Mapping[str, ManifestEntry] | None = None
+
+    @property
+    def data(self) -> Mapping[str, ManifestEntry]:
+        """Data files by path."""
+        if self._data is None:
+            entries = live_entries(self._store, self._of(ManifestContent.DATA))
+            self._data = {entry.data_file.file_path: entry for entry in entries}
+        return self._data
+
+    def find(self, paths: Collection[str]) -> dict[str, ManifestEntry]:
+        """Those of `paths` that are live data files; `first_row_id` may be missing.
+
+        Cost: reads data manifests, the newest first, until all are found; decodes little of them.
+        """
+        found: dict[str, ManifestEntry] = {}
+        for manifest in self._of(ManifestContent.DATA):
+            missing = set(paths) - found.keys()
+            if not missing:
+                break
+            entries = open_manifest(self._store, manifest).live_files(missing)
+            found |= {entry.data_file.file_path: entry for entry in entries}
+        return found
+
+    def find_whole(self, paths: Collection[str]) -> dict[str, ManifestEntry]:
+        """Those of `paths` that are live data files, with the `first_row_id` that they inherit.
+
+        Cost: as `find`, but each manifest that lists one of them is decoded.
+        """
+        if self._data is not None:
+            return {path: self._data[path] for path in paths if path in self._data}
+        found: dict[str, ManifestEntry] = {}
+        for manifest in self._of(ManifestContent.DATA):
+            missing = set(paths) - found.keys()
+            if not missing:
+                break
+            if open_manifest(self._store, manifest).live_files(missing):
+                entries = live_entries(self._store, [manifest])
+                found |= {
+                    e.data_file.file_path: e for e in entries if e.data_file.file_path in missing
+                }
+        return found
+
+    @property
+    def dvs(self) -> Mapping[str, ManifestEntry]:
+        """Deletion vectors by referenced data file.
+
+        Raises:
+            CorruptDataError: One data file has two deletion vectors.
+        """
+        if self._dvs is None:
+            dvs: dict[str, ManifestEntry] = {}
+            for entry in self._with(FileContent.POSITION_DELETES):
+                if entry.data_file.is_dv:
+                    _add_dv(dvs, entry)
+            self._dvs = dvs
+        return self._dvs
+
+    @property
+    def position_deletes(self) -> tuple[ManifestEntry, ...]:
+        """v2 position delete files."""
+        return tuple(e for e in self._with(FileContent.POSITION_DELETES) if not e.data_file.is_dv)
+
+    @property
+    def equality_deletes(self) -> tuple[ManifestEntry, ...]:
+        """Equality delete files; none on a published branch."""
+        return tuple(self._with(FileContent.EQUALITY_DELETES))
+
+    def _with(self, content: FileContent) -> Iterator[ManifestEntry]:
+        if self._deletes is None:
+            self._deletes = tuple(live_entries(self._store, self._of(ManifestContent.DELETES)))
+        return (entry for entry in self._deletes if entry.data_file.content == content)
+
+    def _of(self, content: ManifestContent) -> Iterator[ManifestFile]:
+        return (m for m in self._manifests if m.content == content and m.has_live_files)
 
 
 def live_files(environment: Environment, snapshot: Snapshot | None) -> LiveFiles:
-    """Read the live entries of `snapshot`; decoded manifests are cached, so only new ones cost.
-
-    Raises:
-        CorruptDataError: One data file has two deletion vectors.
-    """
-    data: dict[str, ManifestEntry] = {}
-    dvs: dict[str, ManifestEntry] = {}
-    position_deletes: list[ManifestEntry] = []
-    equality_deletes: list[ManifestEntry] = []
+    """The live entries of `snapshot`. Reads its manifest list."""
     manifests = [] if snapshot is None else load_manifest_list(environment.store, snapshot)
-    for entry in live_entries(environment.store, manifests):
-        file = entry.data_file
-        if file.content == FileContent.DATA:
-            data[file.file_path] = entry
-        elif file.content == FileContent.EQUALITY_DELETES:
-            equality_deletes.append(entry)
-        elif not file.is_dv:
-            position_deletes.append(entry)
-        else:
-            _add_dv(dvs, entry)
-    return LiveFiles(
-        data=data,
-        dvs=dvs,
-        position_deletes=tuple(position_deletes),
-        equality_deletes=tuple(equality_deletes),
-    )
+    return LiveFiles(environment.store, manifests)
 
 
 def live_entries(store: ObjectStore, manifests: Iterable[ManifestFile]) -> Iterator[ManifestEntry]:

@@ -19,7 +19,7 @@ from pyiceberg.table.snapshots import Snapshot
 
 from resolver.staging import marker_of, newest_marker, plan_backlog, repeats_cursor
 from tableformat.catalog.base import Identifier, TableState
-from tableformat.commit.history import is_ancestor, snapshots_by_id, walk_back
+from tableformat.commit.branch_history import ancestors, branch_history, is_ancestor, summary_of
 from tableformat.commit.refs import replace_branch
 from tableformat.commit.retention import STAGING_RETENTION
 from tableformat.environment import Environment
@@ -105,10 +105,9 @@ def idle_position(state: TableState, *, staging: str, target: str) -> int | None
         something does, or a writer would not find its last commit.
     """
     head, metadata = state.head(staging), state.metadata
-    target_head = state.head(target)
-    if staging == target or head is None or target_head is None:
+    if staging == target or head is None:
         return None
-    chain = list(walk_back(snapshots_by_id(metadata), target_head.snapshot_id))
+    chain = list(branch_history(state, target))
     goal = next((each for each in chain if repeats_cursor(each)), None)
     if goal is None or marker_of(goal) != newest_marker(chain):
         return None
@@ -129,10 +128,9 @@ def hides_a_writer(metadata: TableMetadata, head_id: int, goal_id: int) -> bool:
     Flink's sink looks for the newest snapshot of its job and operator. A publish can repeat only
     one of them, so with several Flink writers on one staging branch some would not find theirs.
     """
-    by_id = snapshots_by_id(metadata)
-    visible = list(walk_back(by_id, goal_id))
+    visible = list(ancestors(metadata, goal_id))
     ids = {snapshot.snapshot_id for snapshot in visible}
-    hidden = takewhile(lambda each: each.snapshot_id not in ids, walk_back(by_id, head_id))
+    hidden = takewhile(lambda each: each.snapshot_id not in ids, ancestors(metadata, head_id))
     found = _last_checkpoints(visible)
     return any(found.get(writer) != last for writer, last in _last_checkpoints(hidden).items())
 
@@ -143,7 +141,7 @@ def _last_checkpoints(
     """The last checkpoint of each Flink writer in a history, newest first."""
     last: dict[tuple[str | None, ...], tuple[str | None]] = {}
     for snapshot in chain:
-        summary = {} if snapshot.summary is None else snapshot.summary.additional_properties
+        summary = summary_of(snapshot)
         writer = tuple(summary.get(key) for key in FLINK_WRITER)
         if any(writer):
             last.setdefault(writer, (summary.get(FLINK_CHECKPOINT),))

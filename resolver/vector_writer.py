@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pyiceberg.table.metadata import TableMetadata
 from pyroaring import BitMap64
 
+from tableformat.codec.puffin.dv_file import DeletionVector, write_deletion_vectors
 from tableformat.environment import Environment
-from tableformat.files.dv_file import DeletionVector, write_deletion_vectors
 from tableformat.paths import puffin_locations
 from tableformat.spec.data_file import DataFile
 from tableformat.spec.properties import dv_placement

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib import metadata
+
 from tableformat.environment import Environment
 from tableformat.errors import (
     AlreadyExistsError,
@@ -25,6 +27,13 @@ from tableformat.spec import nanoseconds as _nanoseconds  # noqa: F401 - registe
 from tableformat.table import Table
 from tableformat.table_catalog import TableCatalog, open_catalog
 from tableformat.table_scan import Scan
+
+
+def __getattr__(name: str) -> str:
+    if name == "__version__":  # asked for rarely; a checkout need not be installed
+        return metadata.version("icefold")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 __all__ = [
     "AlreadyExistsError",

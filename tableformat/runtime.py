@@ -74,6 +74,22 @@ class SystemIds:
         return random.uniform(low, high)  # noqa: S311 - jitter, not a secret
 
 
+@dataclass(slots=True)
+class TaskIds(SystemIds):
+    """The names that one of several tasks gives, from one that was drawn before they began.
+
+    Tasks run side by side in any order; so a run can be replayed all the same.
+    """
+
+    base: uuid.UUID
+    _count: int = 0
+
+    def uuid(self) -> uuid.UUID:
+        """See `IdSource`."""
+        self._count += 1
+        return uuid.uuid5(self.base, str(self._count))
+
+
 def snapshot_id_of(value: uuid.UUID) -> int:
     """Fold a UUID into a positive 63-bit id: its halves XORed, the sign bit cleared."""
     return ((value.int >> 64) ^ value.int) & SNAPSHOT_ID_MASK or 1

@@ -9,6 +9,7 @@ import pyarrow as pa
 from pyiceberg.expressions import BooleanExpression
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
+from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update.schema import UpdateSchema
 from pyiceberg.table.update.spec import UpdateSpec
 
@@ -39,6 +40,7 @@ from tableformat.table_inspect import TableInspect
 from tableformat.table_refs import TableRefs
 from tableformat.table_scan import Scan, new_scan
 from tableformat.write.data_files import write_data_files
+from tableformat.write.rows import arrow_rows, arrow_table
 from tableformat.write.stage import stage_rows
 
 if TYPE_CHECKING:  # Spark is an optional dependency
@@ -70,21 +72,37 @@ class Table:
         """`namespace.table`."""
         return self.state.name
 
-    @property
     def schema(self) -> Schema:
         """The current schema."""
         return self.state.metadata.schema()
 
-    @property
-    def partition_spec(self) -> PartitionSpec:
+    def spec(self) -> PartitionSpec:
         """The current partition spec."""
         return self.state.metadata.spec()
 
     @property
+    def properties(self) -> Mapping[str, str]:
+        """The table's properties."""
+        return dict(self.state.metadata.properties)
+
+    def location(self) -> str:
+        """The folder of the table's files."""
+        return self.state.metadata.location
+
+    def snapshots(self) -> list[Snapshot]:
+        """All snapshots, of all branches, in the order of their commits."""
+        return list(self.state.metadata.snapshots)
+
+    def current_snapshot(self) -> Snapshot | None:
+        """The head of `main`; None: nothing was published yet."""
+        return self.state.head(MAIN_BRANCH)
+
+    @property
     def primary_key(self) -> tuple[str, ...]:
         """Key columns in field-id order; nested ones with dots."""
-        ids = sorted(self.schema.identifier_field_ids)
-        return tuple(self.schema.find_column_name(field_id) or str(field_id) for field_id in ids)
+        schema = self.schema()
+        ids = sorted(schema.identifier_field_ids)
+        return tuple(schema.find_column_name(field_id) or str(field_id) for field_id in ids)
 
     @property
     def metadata_location(self) -> str:
@@ -119,6 +137,37 @@ class Table:
         files = self._write(self.refresh().state, rows)
         changeset = Changeset(kind=CommitKind.APPEND, branch=branch, added_data_files=tuple(files))
         return self._commit(changeset)
+
+    def upsert(
+        self,
+        rows: pa.Table | pa.RecordBatch,
+        *,
+        branch: str = MAIN_BRANCH,
+        mode: str | None = None,
+        retries: int = 0,
+    ) -> RowLevelResult:
+        """Replace the rows of some keys, and add those whose key is new; published at once.
+
+        A replaced row keeps its `_row_id`. The keys are looked up, in the index if there is one; a
+        stream of changes is cheaper to `stage`.
+
+        Args:
+            rows: Whole rows, one per key.
+            branch: The branch to change.
+            mode: See `delete`; the property is `write.merge.mode`.
+            retries: See `delete`.
+
+        Raises:
+            See `rowlevel.upsert.upsert`.
+        """
+        from tableformat.rowlevel.upsert import upsert
+
+        given = arrow_table(rows)
+        result = upsert(
+            self.environment, self.state, given, branch=branch, mode=mode, retries=retries
+        )
+        self._move_on(result.state)
+        return result
 
     def overwrite(
         self,
@@ -173,7 +222,11 @@ class Table:
                 or `branch="main"` (readers there never see equality deletes).
         """
         result = stage_rows(
-            self.environment, self.identifier, upserts=upserts, deletes=deletes, branch=branch
+            self.environment,
+            self.identifier,
+            upserts=None if upserts is None else arrow_table(upserts),
+            deletes=None if deletes is None else arrow_table(deletes),
+            branch=branch,
         )
         self._move_on(result.state)
         return result
@@ -569,7 +622,7 @@ class Table:
         metadata = state.metadata
         return write_data_files(
             self.environment.store,
-            pa.table(rows) if isinstance(rows, pa.RecordBatch) else rows,
+            arrow_rows(rows),
             schema=metadata.schema(),
             spec=metadata.spec(),
             properties=metadata.properties,

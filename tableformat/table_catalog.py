@@ -9,10 +9,10 @@ import pyarrow as pa
 from pyiceberg.schema import Schema
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 
+from tableformat.backend import open_backend
 from tableformat.catalog.base import Identifier
-from tableformat.catalog.open import open_backend
 from tableformat.environment import Environment
-from tableformat.errors import InvalidInputError
+from tableformat.errors import InvalidInputError, NotFoundError
 from tableformat.spec.constraints import NO_KEY, define_immutable
 from tableformat.spec.names import IMMUTABLE_COLUMNS, IMMUTABLE_ENFORCED, IMMUTABLE_NAME
 from tableformat.table import Table
@@ -142,12 +142,55 @@ class TableCatalog:
 
     def list_tables(self, namespace: str | None = None) -> list[str]:
         """Names of all tables, or of one namespace's, sorted."""
-        wanted: Identifier | None = None if namespace is None else tuple(namespace.split("."))
+        wanted = None if namespace is None else _namespace(namespace)
         return sorted(".".join(i) for i in self.environment.catalog.list_tables(wanted))
+
+    def table_exists(self, name: str) -> bool:
+        """Whether there is a table `namespace.table`."""
+        try:
+            self.environment.catalog.load_table(parse_table_name(name))
+        except NotFoundError:
+            return False
+        return True
+
+    def rename_table(self, name: str, new_name: str) -> Table:
+        """Give a table another name, also in another namespace; its files stay where they are.
+
+        Who goes on under the old name (a writer, `maintain`) gets an error; what is staged stays,
+        and index and locks go along, for they are kept by the table's uuid.
+
+        Raises:
+            AlreadyExistsError: The new name is taken.
+            NotFoundError: There is no such table, or no such namespace for the new name.
+        """
+        new = parse_table_name(new_name)
+        self.environment.catalog.rename_table(parse_table_name(name), new)
+        return Table(self.environment, self.environment.catalog.load_table(new))
+
+    def create_namespace(self, namespace: str) -> None:
+        """Create a namespace and those above it; nothing if they exist."""
+        self.environment.catalog.create_namespace(_namespace(namespace))
+
+    def list_namespaces(self) -> list[str]:
+        """All namespaces, sorted; those below others with dots."""
+        return sorted(".".join(one) for one in self.environment.catalog.list_namespaces())
+
+    def drop_namespace(self, namespace: str) -> None:
+        """Drop an empty namespace.
+
+        Raises:
+            InvalidInputError: Tables or namespaces are in it.
+            NotFoundError: There is none.
+        """
+        self.environment.catalog.drop_namespace(_namespace(namespace))
 
     def drop_table(self, name: str) -> None:
         """Remove the table from the catalog; its files stay."""
         self.environment.catalog.drop_table(parse_table_name(name))
+
+
+def _namespace(text: str) -> Identifier:
+    return tuple(text.split("."))
 
 
 def open_catalog(name: str = "local", **properties: str) -> TableCatalog:

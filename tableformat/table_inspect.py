@@ -11,10 +11,7 @@ from pyiceberg.table.snapshots import Snapshot
 from tableformat.catalog.base import TableState
 from tableformat.environment import Environment
 from tableformat.errors import InvalidInputError
-from tableformat.scan.snapshot_selection import select_snapshot
-from tableformat.spec.data_file import FileContent, ManifestEntry
-from tableformat.spec.names import MAIN_BRANCH, STAGING_BRANCH
-from tableformat.views.files import (
+from tableformat.inspect.files import (
     entries_table,
     files_table,
     manifests_table,
@@ -22,14 +19,17 @@ from tableformat.views.files import (
     snapshot_manifests,
     vectors_table,
 )
-from tableformat.views.history import (
+from tableformat.inspect.partitions import partitions_table
+from tableformat.inspect.snapshots import (
     history_table,
     metadata_log_table,
     refs_table,
     snapshots_table,
     staged_table,
 )
-from tableformat.views.partitions import partitions_table
+from tableformat.scan.snapshot_selection import select_snapshot
+from tableformat.spec.data_file import FileContent, ManifestEntry
+from tableformat.spec.names import MAIN_BRANCH, STAGING_BRANCH
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal, overload
 
 import pyarrow as pa
-from pyiceberg.expressions import BooleanExpression
+from pyiceberg.expressions import AlwaysTrue, BooleanExpression
 from pyiceberg.schema import Schema
 from pyiceberg.table.snapshots import Snapshot
 
@@ -24,7 +25,8 @@ from tableformat.scan.exports import (
 )
 from tableformat.scan.plan import ScanPlan, plan_scan
 from tableformat.scan.reader import read_scan, scan_schema
-from tableformat.scan.snapshot_selection import SelectedSnapshot, select_snapshot
+from tableformat.scan.snapshot_selection import SelectedSnapshot, select_version
+from tableformat.spec.types import POS_FIELD
 
 if TYPE_CHECKING:  # optional dependencies
     import duckdb
@@ -68,6 +70,21 @@ class Scan:
     def arrow_schema(self) -> pa.Schema:
         """The Arrow schema of the rows."""
         return scan_schema(self.plan, columns=self.columns)
+
+    def count(self) -> int:
+        """How many rows there are; files that metadata can count are not read."""
+        known, unknown = 0, []
+        for task in self.plan.tasks:
+            by_reading = task.position_deletes or task.equality_deletes
+            if isinstance(task.residual, AlwaysTrue) and not by_reading:
+                dead = 0 if task.dv is None else task.dv.data_file.record_count
+                known += task.entry.data_file.record_count - dead
+            else:
+                unknown.append(task)
+        plan = replace(self.plan, tasks=tuple(unknown))
+        with closing(read_scan(self.environment, plan, columns=[POS_FIELD.name])) as batches:
+            rows: int = known + sum(batch.num_rows for batch in batches)
+        return rows if self.limit is None else min(rows, self.limit)
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
         """The rows in batches, with bounded memory; deletes are applied."""
@@ -136,11 +153,28 @@ class Scan:
         """
         return rows_to_pandas(self.to_arrow())
 
-    def to_spark(self, spark: SparkSession) -> DataFrame:
-        """The rows as a Spark DataFrame: Spark's own Parquet scan with the deletes applied."""
-        from tableformat.spark.reader import scan_to_spark
+    def to_spark(self, spark: SparkSession, *, runtime: bool = True) -> DataFrame:
+        """The rows as a Spark DataFrame; what a query needs of it is all that is read.
 
-        frame = scan_to_spark(self.environment, self.plan, spark, columns=self.columns)
+        Args:
+            spark: A classic session.
+            runtime: Whether Apache Iceberg's Spark runtime reads them, where the session has it and
+                it can; False, and everywhere else: icefold's Arrow reader on the workers.
+
+        Raises:
+            UnsupportedError: Workers cannot reach the store, because it lives in this process.
+        """
+        from tableformat.spark.reader import snapshot_to_spark
+
+        frame = snapshot_to_spark(
+            self.environment,
+            self.state,
+            self.selected,
+            spark,
+            row_filter=self.row_filter,
+            columns=self.columns,
+            runtime=runtime,
+        )
         return frame if self.limit is None else frame.limit(self.limit)
 
 
@@ -162,12 +196,10 @@ def new_scan(
         InvalidInputError: Several of branch, tag and snapshot are given, or the limit is negative.
         NotFoundError: There is no such branch, tag or snapshot.
     """
-    if branch is not None and tag is not None:
-        raise InvalidInputError("a scan reads a branch or a tag, not both", table=state.name)
     if limit is not None and limit < 0:
         raise InvalidInputError("the limit of a scan cannot be negative", limit=limit)
-    selected = select_snapshot(
-        state, snapshot_id=snapshot_id, ref=branch or tag, timestamp_ms=as_of_ms
+    selected = select_version(
+        state, branch=branch, tag=tag, snapshot_id=snapshot_id, as_of_ms=as_of_ms
     )
     return Scan(
         environment=environment,

@@ -53,7 +53,7 @@ def pytest_terminal_summary(
 ) -> None:
     counted = config.stash[COUNTED]
     if counted:
-        whole = config.args_source is config.ArgsSource.TESTPATHS
+        whole = config.args_source is config.ArgsSource.TESTPATHS and guard.allows_servers
         terminalreporter.section("goals")
         for line in goals.table(counted, whole=whole):
             terminalreporter.write_line(line)

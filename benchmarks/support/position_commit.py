@@ -6,12 +6,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from resolver.convert import DeadPositions, convert
+from resolver.merge_deletes import DeadPositions, convert
 from resolver.target import live_files
 from tableformat import Table
+from tableformat.codec.puffin.dv_file import write_deletion_vectors
 from tableformat.commit.changeset import Changeset, CommitKind, Validation
 from tableformat.commit.engine import commit
-from tableformat.files.dv_file import write_deletion_vectors
 from tableformat.paths import data_file_locations, puffin_locations
 from tableformat.write.data_files import write_data_files
 
@@ -39,8 +39,8 @@ def commit_positions(table: Table, rows: pa.Table, positions: pa.Table) -> None:
     files = write_data_files(
         environment.store,
         rows,
-        schema=table.schema,
-        spec=table.partition_spec,
+        schema=table.schema(),
+        spec=table.spec(),
         properties=state.metadata.properties,
         location_for=data_file_locations(state.metadata, ids),
     )

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import tableformat as tf
-from maintenance.ledger import Run
 from maintenance.logs import logging_to_stderr
+from maintenance.run_history import Run
 from maintenance.runners import RUNNERS, TaskCall, TaskResult, plain_facts
 from maintenance.scheduler import Scheduler, SchedulerOptions
 from maintenance.settings import TaskName

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from maintenance.cli.context import CliContext, parse_columns, pass_context, table_argument
@@ -15,21 +17,19 @@ from tableformat.spec.decimal_text import parse_decimal
 @click.option("--to", "to_snapshot", metavar="VERSION", help="End here.  [the head of --branch]")
 @click.option("--branch", help="End at the head of a branch.  [main]")
 @click.option("--net", is_flag=True, help="One set of changes, not one per snapshot.")
-@click.option("--filter", "row_filter", help="The changes of the rows that pass it.")
+@click.option("--filter", help="The changes of the rows that pass it.")
 @click.option("--columns", help="Columns wanted, comma separated.  [all]")
 @format_option
 @pass_context
 def changes(
     context: CliContext,
+    /,
     table_name: str,
     from_snapshot: str | None,
     to_snapshot: str | None,
-    branch: str | None,
-    row_filter: str | None,
     columns: str | None,
     output: str | None,
-    *,
-    net: bool,
+    **options: Any,
 ) -> None:
     """Print what changed in TABLE: rows with +I, -U, +U or -D.
 
@@ -38,10 +38,8 @@ def changes(
     wanted = context.table(table_name).changes(
         _version(from_snapshot),
         _version(to_snapshot),
-        branch=branch,
-        net=net,
         columns=parse_columns(columns),
-        filter=row_filter,
+        **options,
     )
     names = wanted.arrow_schema().names
     print_rows(context, names, wanted.to_batches(), output, empty="no changes")

@@ -17,30 +17,8 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+from pyiceberg import types as iceberg
 from pyiceberg.schema import Schema
-from pyiceberg.types import (
-    BinaryType,
-    BooleanType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FixedType,
-    FloatType,
-    IcebergType,
-    IntegerType,
-    ListType,
-    LongType,
-    MapType,
-    NestedField,
-    StringType,
-    StructType,
-    TimestampNanoType,
-    TimestampType,
-    TimestamptzNanoType,
-    TimestamptzType,
-    TimeType,
-    UUIDType,
-)
 
 from tableformat.errors import InvalidInputError
 
@@ -51,31 +29,31 @@ KNOWN = (
     "timestamp_ns, timestamptz_ns, string, uuid, fixed[N], binary, list<T>, map<K,V> or "
     "struct<name:T,...>"
 )
-_PLAIN: dict[str, Callable[[], IcebergType]] = {
-    "boolean": BooleanType,
-    "bool": BooleanType,
-    "tinyint": IntegerType,
-    "byte": IntegerType,
-    "smallint": IntegerType,
-    "short": IntegerType,
-    "int": IntegerType,
-    "integer": IntegerType,
-    "long": LongType,
-    "bigint": LongType,
-    "float": FloatType,
-    "real": FloatType,
-    "double": DoubleType,
-    "date": DateType,
-    "time": TimeType,
-    "timestamp": TimestampType,
-    "timestamp_ntz": TimestampType,
-    "timestamptz": TimestamptzType,
-    "timestamp_ltz": TimestamptzType,
-    "timestamp_ns": TimestampNanoType,
-    "timestamptz_ns": TimestamptzNanoType,
-    "string": StringType,
-    "uuid": UUIDType,
-    "binary": BinaryType,
+_PLAIN: dict[str, Callable[[], iceberg.IcebergType]] = {
+    "boolean": iceberg.BooleanType,
+    "bool": iceberg.BooleanType,
+    "tinyint": iceberg.IntegerType,
+    "byte": iceberg.IntegerType,
+    "smallint": iceberg.IntegerType,
+    "short": iceberg.IntegerType,
+    "int": iceberg.IntegerType,
+    "integer": iceberg.IntegerType,
+    "long": iceberg.LongType,
+    "bigint": iceberg.LongType,
+    "float": iceberg.FloatType,
+    "real": iceberg.FloatType,
+    "double": iceberg.DoubleType,
+    "date": iceberg.DateType,
+    "time": iceberg.TimeType,
+    "timestamp": iceberg.TimestampType,
+    "timestamp_ntz": iceberg.TimestampType,
+    "timestamptz": iceberg.TimestamptzType,
+    "timestamp_ltz": iceberg.TimestamptzType,
+    "timestamp_ns": iceberg.TimestampNanoType,
+    "timestamptz_ns": iceberg.TimestamptzNanoType,
+    "string": iceberg.StringType,
+    "uuid": iceberg.UUIDType,
+    "binary": iceberg.BinaryType,
 }
 _TOKEN = re.compile(r"\s*(?:(`(?:[^`]|``)+`|[\w.-]+)|([<>():,!\[\]]))")
 
@@ -90,11 +68,13 @@ def parse_columns_ddl(texts: tuple[str, ...]) -> Schema:
     fields = []
     for text in texts:
         name, required, kind = parse_column(text, ids)
-        fields.append(NestedField(next(ids), name, kind, required=required))
+        fields.append(iceberg.NestedField(next(ids), name, kind, required=required))
     return Schema(*fields)
 
 
-def parse_column(text: str, ids: Iterator[int] | None = None) -> tuple[str, bool, IcebergType]:
+def parse_column(
+    text: str, ids: Iterator[int] | None = None
+) -> tuple[str, bool, iceberg.IcebergType]:
     """One `NAME:TYPE[!]`: the name, whether it is required, and its type.
 
     Raises:
@@ -107,7 +87,7 @@ def parse_column(text: str, ids: Iterator[int] | None = None) -> tuple[str, bool
     return name.strip(), required, kind
 
 
-def parse_type(text: str) -> IcebergType:
+def parse_type(text: str) -> iceberg.IcebergType:
     """A type by itself.
 
     Raises:
@@ -119,7 +99,9 @@ def parse_type(text: str) -> IcebergType:
     return kind
 
 
-def _parse(text: str, column: str | None, ids: Iterator[int] | None) -> tuple[IcebergType, bool]:
+def _parse(
+    text: str, column: str | None, ids: Iterator[int] | None
+) -> tuple[iceberg.IcebergType, bool]:
     reader = _Reader(text, column, ids or itertools.count(1))
     kind = reader.type()
     required = reader.required()
@@ -149,7 +131,7 @@ class _Reader:
             self.tokens.append(found[1] or found[2])
             position = found.end()
 
-    def type(self) -> IcebergType:
+    def type(self) -> iceberg.IcebergType:
         """The type that begins here."""
         self.depth += 1
         if self.depth > DEPTH_MAX:
@@ -167,9 +149,9 @@ class _Reader:
                     return self._decimal()
                 case "varchar" | "char":
                     self._length()
-                    return StringType()
+                    return iceberg.StringType()
                 case "fixed":
-                    return FixedType(self._length())
+                    return iceberg.FixedType(self._length())
             plain = _PLAIN.get(name)
             if plain is None:
                 raise self.wrong(f"{name!r} is no type")
@@ -197,14 +179,14 @@ class _Reader:
             type=repr(self.text.strip()),
         )
 
-    def _list(self) -> ListType:
+    def _list(self) -> iceberg.ListType:
         self._expect("<")
         element_id, element = next(self.ids), self.type()
         required = self.required()
         self._expect(">")
-        return ListType(element_id, element, element_required=required)
+        return iceberg.ListType(element_id, element, element_required=required)
 
-    def _map(self) -> MapType:
+    def _map(self) -> iceberg.MapType:
         self._expect("<")
         key_id, key = next(self.ids), self.type()
         self.required()  # keys always are
@@ -212,11 +194,11 @@ class _Reader:
         value_id, value = next(self.ids), self.type()
         required = self.required()
         self._expect(">")
-        return MapType(key_id, key, value_id, value, value_required=required)
+        return iceberg.MapType(key_id, key, value_id, value, value_required=required)
 
-    def _struct(self) -> StructType:
+    def _struct(self) -> iceberg.StructType:
         self._expect("<")
-        fields: list[NestedField] = []
+        fields: list[iceberg.NestedField] = []
         while True:
             name = _unquoted(self._next())
             if self._peek() == ":":
@@ -224,13 +206,13 @@ class _Reader:
             field_id, kind = next(self.ids), self.type()
             if any(each.name.lower() == name.lower() for each in fields):
                 raise self.wrong(f"the struct has two fields {name!r}")
-            fields.append(NestedField(field_id, name, kind, required=self.required()))
+            fields.append(iceberg.NestedField(field_id, name, kind, required=self.required()))
             if self._next_of(",>") == ">":
-                return StructType(*fields)
+                return iceberg.StructType(*fields)
 
-    def _decimal(self) -> DecimalType:
+    def _decimal(self) -> iceberg.DecimalType:
         if self._peek() != "(":
-            return DecimalType(10, 0)  # as in Spark
+            return iceberg.DecimalType(10, 0)  # as in Spark
         self.at += 1
         precision = self._integer()
         scale = self._integer() if self._next_of(",)") == "," else None
@@ -238,7 +220,7 @@ class _Reader:
             self._expect(")")
         if not 1 <= precision <= DECIMAL_PRECISION_MAX or (scale or 0) > precision:
             raise self.wrong(f"a decimal has 1 to {DECIMAL_PRECISION_MAX} digits in all")
-        return DecimalType(precision, scale or 0)
+        return iceberg.DecimalType(precision, scale or 0)
 
     def _length(self) -> int:
         """`[16]` or `(16)`."""

@@ -17,7 +17,7 @@ from maintenance.cli.context import (
 )
 from resolver import build_index
 from resolver.index_check import verify
-from resolver.wording import plural
+from resolver.number_text import plural
 from tableformat.spec.names import MAIN_BRANCH
 
 

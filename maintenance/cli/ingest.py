@@ -24,13 +24,15 @@ from maintenance.cli.ingest_stream import KAFKA_BATCH_EVENTS, StreamRequest, ing
 from maintenance.ingest_watch import IngestWatch
 from maintenance.logs import LogFormat, logging_to_stderr
 from maintenance.metrics import serving_metrics
-from resolver.wording import plural
+from resolver.number_text import plural
 from tableformat.cdc.dead_letter import dead_letter_table
-from tableformat.cdc.formats import FACTORIES
+from tableformat.cdc.formats import BUILT_IN, find_format, format_names
 from tableformat.cdc.ingest import BATCH_EVENTS, IngestResult, ingest_files
 from tableformat.cdc.replay import replay_dead_letters as replay_letters
-from tableformat.cdc.sink import SINK_OPTIONS, plan_sink
+from tableformat.cdc.sink import SinkOptions, plan_sink
+from tableformat.errors import InvalidInputError
 from tableformat.spec.names import STAGING_BRANCH
+from tableformat.spec.options import Options
 
 EXIT_DEAD_LETTERS = 3  # as of `maintain`: something is left to do
 
@@ -39,14 +41,26 @@ def _option_help(_ctx: click.Context, _param: click.Parameter, value: bool) -> N
     """`--list-options`: every format and its options, from the table that validates them."""
     if not value:
         return
-    for factory in FACTORIES.values():
-        click.echo(f"{factory.identifier}: {factory.help}")
-        for name, text in factory.options.help_lines():
-            click.echo(f"  {name}\n      {text}")
+    for name in format_names():
+        try:
+            factory = find_format(name)
+        except InvalidInputError as error:
+            click.echo(f"{name}: {error}")
+            continue
+        click.echo(f"{name}: {factory.help}")
+        _echo_options(factory.options)
     click.echo("every format (sink):")
-    for name, text in SINK_OPTIONS.help_lines():
-        click.echo(f"  {name}\n      {text}")
+    _echo_options(SinkOptions)
     raise click.exceptions.Exit
+
+
+def _echo_options(options: type[Options]) -> None:
+    for name, values, default, text in options.described():
+        click.echo(f"  {name}={values}\n      {text}{f' [{default}]' if default else ''}")
+
+
+def _known_format(_ctx: click.Context, _param: click.Parameter, value: str) -> str:
+    return find_format(value).identifier
 
 
 @click.command("ingest")
@@ -55,10 +69,12 @@ def _option_help(_ctx: click.Context, _param: click.Parameter, value: bool) -> N
 @click.option(
     "--format",
     "format_name",
-    type=click.Choice(sorted(FACTORIES)),
+    metavar="NAME",
+    callback=_known_format,
     default="debezium-json",
     show_default=True,
-    help="How the events are written.",
+    help=f"How the events are written: {', '.join(BUILT_IN)}, or a format of another package; see "
+    "--list-options.",
 )
 @click.option(
     "--option",

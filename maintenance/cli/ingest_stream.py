@@ -11,12 +11,12 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from maintenance.cli.checkpoint import CheckpointedStream, check_checkpoint, claimed_checkpoint
 from maintenance.ingest_watch import Backlog, kafka_backlog
 from tableformat import InvalidInputError, Table, UnsupportedError
 from tableformat.cdc.formats import choose_format
 from tableformat.cdc.ingest import IngestResult
-from tableformat.cdc.sink import SINK_OPTIONS, plan_sink
+from tableformat.cdc.sink import SinkOptions, plan_sink
+from tableformat.spark.checkpoint import CheckpointedStream, check_checkpoint
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -79,7 +79,7 @@ def ingest_stream(
     Effects: starts Spark; see `stream_writer.write_stream`. Interrupted or killed at any instant
     and started again with the same checkpoint, every event is in the table once.
     """
-    choice, _ = choose_format(format_name, options, SINK_OPTIONS)
+    choice = choose_format(format_name, options, SinkOptions)
     if choice.factory.is_typed:
         raise InvalidInputError(
             f"format '{format_name}' reads typed columns, a stream of messages has none",
@@ -101,19 +101,18 @@ def ingest_stream(
     session.sparkContext.setLogLevel("FATAL")  # what goes wrong is told by `stream_error`, once
     every = {"processingTime": f"{round(request.interval_s * 1000)} milliseconds"}
     events = _events(session, request)
-    with claimed_checkpoint(request.checkpoint, stream_of(table, request, branch)):
-        query = write_stream(
-            table.environment,
-            table.identifier,
-            events,
-            checkpoint=str(request.checkpoint.absolute()),
-            format_name=format_name,
-            options=options,
-            branch=branch,
-            trigger=every if request.follow else {"availableNow": True},
-            on_batch=lambda _, result: progress(result),
-        )
-        _wait(query, on_backlog)
+    query = write_stream(
+        table.environment,
+        table.identifier,
+        events,
+        checkpoint=str(request.checkpoint.absolute()),
+        format_name=format_name,
+        options=options,
+        branch=branch,
+        trigger=every if request.follow else {"availableNow": True},
+        on_batch=lambda _, result: progress(result),
+    )
+    _wait(query, on_backlog)
 
 
 def stream_of(table: Table, request: StreamRequest, branch: str) -> CheckpointedStream:

@@ -10,22 +10,7 @@ from uuid import UUID
 
 import click
 import pyarrow as pa
-from pyiceberg.types import (
-    BinaryType,
-    BooleanType,
-    DateType,
-    DecimalType,
-    FixedType,
-    IcebergType,
-    IntegerType,
-    LongType,
-    TimestampNanoType,
-    TimestampType,
-    TimestamptzNanoType,
-    TimestamptzType,
-    TimeType,
-    UUIDType,
-)
+from pyiceberg import types as iceberg
 
 from maintenance.cli.context import (
     CliContext,
@@ -35,7 +20,7 @@ from maintenance.cli.context import (
     table_argument,
 )
 from maintenance.cli.row_output import format_option, print_rows
-from resolver.wording import plural
+from resolver.number_text import plural
 from tableformat import Table
 from tableformat.errors import InvalidInputError
 from tableformat.lookup.result import LookupSource
@@ -58,18 +43,18 @@ def _flag(text: str) -> bool:
     return {"true": True, "false": False}[text.lower()]
 
 
-_PARSERS: dict[type[IcebergType], Callable[[str], Any]] = {
-    BooleanType: _flag,
-    IntegerType: int,
-    LongType: int,
-    DecimalType: Decimal,
-    DateType: date.fromisoformat,
-    TimeType: time.fromisoformat,
-    TimestampType: datetime.fromisoformat,
-    TimestamptzType: _instant,
-    UUIDType: UUID,
-    BinaryType: bytes.fromhex,
-    FixedType: bytes.fromhex,
+_PARSERS: dict[type[iceberg.IcebergType], Callable[[str], Any]] = {
+    iceberg.BooleanType: _flag,
+    iceberg.IntegerType: int,
+    iceberg.LongType: int,
+    iceberg.DecimalType: Decimal,
+    iceberg.DateType: date.fromisoformat,
+    iceberg.TimeType: time.fromisoformat,
+    iceberg.TimestampType: datetime.fromisoformat,
+    iceberg.TimestamptzType: _instant,
+    iceberg.UUIDType: UUID,
+    iceberg.BinaryType: bytes.fromhex,
+    iceberg.FixedType: bytes.fromhex,
 }
 
 
@@ -138,13 +123,13 @@ def parse_key(table: Table, words: tuple[str, ...], nulls: tuple[str, ...]) -> d
 
 def _value(table: Table, name: str, text: str) -> Any:
     try:
-        kind = table.schema.find_field(name).field_type
+        kind = table.schema().find_field(name).field_type
     except ValueError as error:
         raise InvalidInputError(
-            f"there is no column {name!r}", columns=", ".join(table.schema.column_names)
+            f"there is no column {name!r}", columns=", ".join(table.schema().column_names)
         ) from error
     try:
-        if isinstance(kind, TimestampNanoType | TimestamptzNanoType):
+        if isinstance(kind, iceberg.TimestampNanoType | iceberg.TimestamptzNanoType):
             return pa.scalar(text).cast(arrow_type(kind))
         return _PARSERS.get(type(kind), str)(text)
     except (ValueError, KeyError, InvalidOperation, pa.ArrowException) as error:

@@ -5,32 +5,48 @@ from __future__ import annotations
 import click
 
 from maintenance.cli.changes import changes
-from maintenance.cli.compact import compact_command
 from maintenance.cli.constraint import immutable
 from maintenance.cli.context import CliContext, GuardedGroup, parse_properties
-from maintenance.cli.drop_dead_deletes import drop_dead_deletes_command
-from maintenance.cli.expire import expire_command
 from maintenance.cli.index import index
 from maintenance.cli.ingest import ingest
 from maintenance.cli.inspect import inspect
 from maintenance.cli.lock import lock
 from maintenance.cli.lookup import lookup
 from maintenance.cli.maintain import maintain
-from maintenance.cli.orphans import orphans_command
 from maintenance.cli.ref import ref
 from maintenance.cli.report import report
 from maintenance.cli.resolve import resolve_command
-from maintenance.cli.rewrite_manifests import rewrite_manifests_command
-from maintenance.cli.rewrite_vectors import rewrite_vectors_command
 from maintenance.cli.scan import scan
 from maintenance.cli.sequence import sequence
 from maintenance.cli.sql import sql
 from maintenance.cli.status import status
 from maintenance.cli.table import table
 from maintenance.cli.table_evolution import EVOLUTION_COMMANDS
+from maintenance.cli.task_commands import TASK_COMMANDS
+
+# Iceberg's procedures by the commands that do it; the words of `ref` are theirs already.
+PROCEDURES = {
+    "rewrite-data-files": "compact",
+    "expire-snapshots": "expire",
+    "remove-orphan-files": "orphans",
+    "rewrite-position-delete-files": "rewrite-vectors",
+    "create-changelog-view": "changes",
+}
+REF_PROCEDURES = ("rollback-to-snapshot", "fast-forward", "cherrypick-snapshot")
 
 
-@click.group(cls=GuardedGroup, context_settings={"help_option_names": ["-h", "--help"]})
+class _Commands(GuardedGroup):
+    """Knows commands by the names of Iceberg's procedures, too: `rewrite_data_files`."""
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """See `click.Group.get_command`."""
+        name = cmd_name.replace("_", "-")
+        if name in REF_PROCEDURES:
+            return ref.get_command(ctx, name)
+        return super().get_command(ctx, PROCEDURES.get(name, name))
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
     "--catalog",
     "catalog_name",
@@ -65,24 +81,13 @@ def cli(
 
 
 for command in (
-    table, ingest, resolve_command, maintain, scan,
-    lookup,
+    table, ingest, resolve_command, maintain, scan, lookup,
     inspect, sql, changes, status, report, ref, index, lock,
+    *TASK_COMMANDS,
 ):  # fmt: skip
     cli.add_command(command)
-table.add_command(immutable)
-table.add_command(sequence)
-for evolution_command in EVOLUTION_COMMANDS:
-    table.add_command(evolution_command)
-for task_command in (
-    compact_command,
-    expire_command,
-    orphans_command,
-    rewrite_manifests_command,
-    rewrite_vectors_command,
-    drop_dead_deletes_command,
-):
-    cli.add_command(task_command)
+for table_command in (immutable, sequence, *EVOLUTION_COMMANDS):
+    table.add_command(table_command)
 
 
 def main() -> None:

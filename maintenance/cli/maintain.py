@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from types import FrameType
+from typing import Any
 
 import click
 
@@ -19,38 +20,21 @@ from maintenance.cli.context import (
     pass_context,
     print_json,
 )
-from maintenance.ledger import Outcome
+from maintenance.cli.option_types import duration
 from maintenance.logs import LogFormat, log_run, logging_to_stderr
-from maintenance.memory import release_after
+from maintenance.memory_release import release_after
 from maintenance.metrics import SchedulerMetrics
+from maintenance.run_history import Outcome
 from maintenance.scheduler import Scheduler, SchedulerEnd, SchedulerOptions
 from maintenance.settings import (
     TaskName,
-    parse_duration_ms,
     parse_overrides,
     settings_table,
 )
-from tableformat.errors import InvalidInputError, NotFoundError
+from tableformat.errors import NotFoundError
 from tableformat.spec.names import MAIN_BRANCH, STAGING_BRANCH
 
 EXIT_FAILED, EXIT_UNFINISHED = 1, 3
-
-
-class DurationType(click.ParamType[int]):
-    """`500ms`, `30s`, `5m`, `2h`, `1d`."""
-
-    name = "duration"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> int:
-        """Milliseconds."""
-        if isinstance(value, int):
-            return value
-        try:
-            return parse_duration_ms(str(value))
-        except InvalidInputError as error:
-            self.fail(str(error), param, ctx)
 
 
 def _show_settings(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
@@ -65,7 +49,7 @@ def _show_settings(ctx: click.Context, _param: click.Parameter, value: bool) -> 
 @click.option(
     "--every",
     "every_ms",
-    type=DurationType(),
+    type=duration,
     help="Publish in this rhythm, e.g. 30s.  [default: as soon as the triggers say]",
 )
 @click.option(
@@ -84,7 +68,12 @@ def _show_settings(ctx: click.Context, _param: click.Parameter, value: bool) -> 
     help="A setting for all tables, before their icefold.maintain.* properties.",
 )
 @click.option(
-    "--parallel", type=click.IntRange(1, 256), default=4, show_default=True, help="Tasks at a time."
+    "--parallel",
+    "parallel_max",
+    type=click.IntRange(1, 256),
+    default=4,
+    show_default=True,
+    help="Tasks at a time.",
 )
 @click.option("--staging", default=STAGING_BRANCH, show_default=True, help="The staging branch.")
 @click.option("--target", default=MAIN_BRANCH, show_default=True, help="The published branch.")
@@ -96,7 +85,7 @@ def _show_settings(ctx: click.Context, _param: click.Parameter, value: bool) -> 
 @click.option(
     "--grace",
     "grace_ms",
-    type=DurationType(),
+    type=duration,
     default="20s",
     show_default=True,
     help="How long a stop waits for what is running.",
@@ -113,19 +102,16 @@ def _show_settings(ctx: click.Context, _param: click.Parameter, value: bool) -> 
 @pass_context
 def maintain(
     context: CliContext,
+    /,
     names: tuple[str, ...],
     once: bool,
-    every_ms: int | None,
     tasks: tuple[str, ...],
     overrides: dict[str, str],
-    parallel: int,
-    staging: str,
-    target: str,
     metrics_port: int | None,
     metrics_host: str,
     log_format: LogFormat,
-    grace_ms: int,
     as_json: bool,
+    **given: Any,
 ) -> None:
     """Resolve, compact, expire and clean TABLE..., whenever there is work to do.
 
@@ -135,16 +121,12 @@ def maintain(
     With --once the exit code is 0: all that was due is done; 1: something failed; 3: something was
     left to do, as another process holds a table's lock or a signal came.
     """
-    if once and every_ms is not None:
+    if once and given["every_ms"] is not None:
         raise click.UsageError("--once and --every exclude each other")
     options = SchedulerOptions(
-        every_ms=every_ms,
-        parallel_max=parallel,
         tasks=tuple(TaskName(task) for task in tasks) or tuple(TaskName),
         overrides=parse_overrides(overrides),
-        staging=staging,
-        target=target,
-        grace_ms=grace_ms,
+        **given,
     )
     with logging_to_stderr(log_format):
         end = _maintain(context, names, options, once=once, metrics=(metrics_host, metrics_port))

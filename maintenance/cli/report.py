@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from maintenance.cli.context import CliContext, pass_context, table_argument
-from maintenance.history import read_history
+from maintenance.cycle_history import read_history
 from maintenance.page.report import render_report
 from maintenance.status import read_status
 from tableformat.errors import InvalidInputError

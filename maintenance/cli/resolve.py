@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import click
 
@@ -15,7 +16,7 @@ from maintenance.cli.context import (
     table_argument,
 )
 from resolver import resolve
-from resolver.engine import ENGINES, EngineName
+from resolver.engine import ENGINES
 from resolver.index.build import BuildProgress
 from resolver.staging import skipped_snapshots
 from tableformat import Table
@@ -57,17 +58,14 @@ from tableformat.spec.names import MAIN_BRANCH, STAGING_BRANCH
 @pass_context
 def resolve_command(
     context: CliContext,
+    /,
     table_name: str,
     staging: str,
     target: str,
-    limit: int | None,
     from_snapshot: int | None,
-    from_staging_state: bool,
-    staged_after: int | None,
     yes: bool,
-    rebuild_index: bool,
-    engine: EngineName,
     as_json: bool,
+    **options: Any,
 ) -> None:
     """Turn TABLE's staged equality deletes into deletion vectors and publish them."""
     loaded = context.table(table_name)
@@ -88,14 +86,10 @@ def resolve_command(
             loaded,
             staging=staging,
             target=target,
-            limit=limit,
             from_snapshot=from_snapshot,
             skip_unpublished=yes,
-            from_staging_state=from_staging_state,
-            staged_after=staged_after,
-            rebuild_index=rebuild_index,
-            engine=engine,
             progress=show,
+            **options,
         )
     if as_json:
         print_json(report.to_dict())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import click
 
@@ -15,7 +16,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @click.command("scan")
 @table_argument
-@click.option("--filter", "row_filter", help="Rows wanted, e.g. \"amount > 10 and region = 'EU'\".")
+@click.option("--filter", help="Rows wanted, e.g. \"amount > 10 and region = 'EU'\".")
 @click.option("--columns", help="Columns wanted, comma separated.  [all]")
 @click.option("--branch", help="Read a branch; 'staging' has unresolved deletes applied.")
 @click.option("--tag", help="Read a tag.")
@@ -30,25 +31,20 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 @pass_context
 def scan(
     context: CliContext,
+    /,
     table_name: str,
-    row_filter: str | None,
     columns: str | None,
-    branch: str | None,
-    tag: str | None,
-    snapshot_id: int | None,
     as_of: str | None,
     limit: int | None,
     output: str | None,
+    **version: Any,
 ) -> None:
     """Print the rows of TABLE."""
     wanted = context.table(table_name).scan(
-        row_filter,
-        parse_columns(columns),
-        branch=branch,
-        tag=tag,
-        snapshot_id=snapshot_id,
+        columns=parse_columns(columns),
         as_of_ms=None if as_of is None else _milliseconds(as_of),
         limit=_preview_limit(limit) if output in (None, "table") else limit,
+        **version,
     )
     print_rows(context, wanted.arrow_schema().names, wanted.to_batches(), output)
 

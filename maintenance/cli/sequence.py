@@ -25,7 +25,7 @@ def sequence(context: CliContext, name: str, column: str | None, drop: bool, as_
     elif column is not None:
         table.set_sequence_column(column)
     field_id = sequence_field_id(table.state.metadata)
-    declared = None if field_id is None else table.schema.find_column_name(field_id)
+    declared = None if field_id is None else table.schema().find_column_name(field_id)
     if as_json:
         print_json({"sequence-column": declared})
     else:

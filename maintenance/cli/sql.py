@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from maintenance.cli.context import CliContext, json_option, pass_context, print_json
-from resolver.wording import plural
+from resolver.number_text import plural
 from tableformat.errors import TableError, UnsupportedError
 from tableformat.rowlevel.execute import RowLevelResult
 
@@ -39,13 +39,7 @@ if TYPE_CHECKING:  # Spark is an optional dependency
 @json_option
 @pass_context
 def sql(
-    context: CliContext,
-    statement: str,
-    branch: str | None,
-    mode: str | None,
-    retries: int,
-    use_spark: bool | None,
-    as_json: bool,
+    context: CliContext, /, statement: str, use_spark: bool | None, as_json: bool, **how: Any
 ) -> None:
     """Run STATEMENT: DELETE FROM, UPDATE or MERGE INTO, in Spark's SQL.
 
@@ -53,15 +47,11 @@ def sql(
     """
     try:
         session = _session(context) if use_spark else None
-        result = context.catalog.sql(
-            statement, spark=session, branch=branch, mode=mode, retries=retries
-        )
+        result = context.catalog.sql(statement, spark=session, **how)
     except UnsupportedError as error:
         if use_spark is not None or not _asks_for_spark(error):
             raise
-        result = context.catalog.sql(
-            statement, spark=_session(context), branch=branch, mode=mode, retries=retries
-        )
+        result = context.catalog.sql(statement, spark=_session(context), **how)
     if as_json:
         print_json(result.to_dict())
     else:

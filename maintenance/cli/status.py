@@ -11,10 +11,10 @@ from rich.table import Table as Grid
 
 from maintenance.cli.context import CliContext, TableName, json_option, pass_context, print_json
 from maintenance.cli.row_output import print_grid
-from maintenance.names import find_tables
 from maintenance.pause import time_text
 from maintenance.status import IndexStatus, LockStatus, SizeBin, TableStatus, read_status
-from resolver.wording import bytes_text, count_text, plural, span_text
+from maintenance.table_patterns import find_tables
+from resolver.number_text import bytes_text, count_text, plural, span_text
 from tableformat.spec.names import MAIN_BRANCH, STAGING_BRANCH
 
 BAR_WIDTH = 24

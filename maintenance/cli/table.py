@@ -111,12 +111,12 @@ def _facts(loaded: Table) -> dict[str, object]:
         "format-version": metadata.format_version,
         "columns": [
             f"{field.name} {field.field_type}{' required' if field.required else ''}"
-            for field in loaded.schema.fields
+            for field in loaded.schema().fields
         ],
         "primary-key": list(loaded.primary_key),
         "partition-by": [
-            f"{field.transform}({loaded.schema.find_column_name(field.source_id)})"
-            for field in loaded.partition_spec.fields
+            f"{field.transform}({loaded.schema().find_column_name(field.source_id)})"
+            for field in loaded.spec().fields
         ],
         "immutable": [] if constraint is None else list(constraint.columns),
         "refs": [f"{name} -> {ref.snapshot_id}" for name, ref in sorted(metadata.refs.items())],

@@ -147,7 +147,9 @@ def _path(column: str) -> tuple[str, ...]:
 
 def _evolve(table: Table, edit: Callable[[UpdateSchema], Any], done: str) -> None:
     table.update_schema(edit)
-    click.echo(f"{done}; {table.name} has {', '.join(field.name for field in table.schema.fields)}")
+    click.echo(
+        f"{done}; {table.name} has {', '.join(field.name for field in table.schema().fields)}"
+    )
 
 
 EVOLUTION_COMMANDS = (

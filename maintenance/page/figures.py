@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from maintenance.history import Cycle, Point
+from maintenance.cycle_history import Cycle, Point
 from maintenance.page.charts import Line, TimeChart
 from maintenance.page.series import (
     PHASES,
@@ -15,7 +15,7 @@ from maintenance.page.series import (
     percentile,
     spans_of_time,
 )
-from resolver.wording import bytes_text, count_text, plural, span_text
+from resolver.number_text import bytes_text, count_text, plural, span_text
 
 _SPAN_UNITS = ((86_400_000.0, "d"), (3_600_000.0, "h"), (60_000.0, "min"), (1_000.0, "s"))
 

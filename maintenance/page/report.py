@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from maintenance.history import Cycle, Point
+from maintenance.cycle_history import Cycle, Point
 from maintenance.page.charts import TimeChart, draw_bars, draw_time_chart, escape
 from maintenance.page.figures import (
     backlog_chart,
@@ -18,7 +18,7 @@ from maintenance.page.scales import time_text
 from maintenance.page.series import percentile
 from maintenance.page.style import STYLE
 from maintenance.status import SizeBin, TableStatus
-from resolver.wording import bytes_text, count_text, plural, span_text
+from resolver.number_text import bytes_text, count_text, plural, span_text
 
 LAG_GOOD_MS = 60_000  # a backlog older than this is worth a look, whatever it is made of
 _EMPTY = "Nothing yet: the history shows this after the first cycles of <b>icefold resolve</b>."

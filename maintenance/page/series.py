@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from maintenance.history import Cycle, Point
+from maintenance.cycle_history import Cycle, Point
 
 COLUMNS_MAX = 140
 SPANS_MAX = 56

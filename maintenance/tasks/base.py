@@ -1,21 +1,18 @@
 """What all maintenance tasks share: the form of a call, the lease with its fence, the report.
 
-A task is a function
-
-    def <task>(table, options=<Task>Options(), *, dry_run=False, lock=None,
-               lock_timeout_ms=LOCK_TIMEOUT_MS) -> <Task>Report
-
-that refreshes the table, takes the table's maintenance lock (the one that the resolver takes),
-plans, acts in steps that are each safe without the lock, and says what it did. A dry run plans and
-reports the same way, takes no lock and changes nothing.
+A task (`Task`) refreshes the table, takes the table's maintenance lock (the one that the resolver
+takes), plans, acts in steps that are each safe without the lock, and says what it did. A dry run
+plans and reports the same way, takes no lock and changes nothing. Each is written as a function of
+a `TaskRun`, which `maintenance_task` makes callable.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
-from typing import Any
+from functools import update_wrapper
+from typing import Any, Protocol, TypeVar
 
 from lock import HeldLease, LockManager
 from resolver.job import LOCK_TIMEOUT_MS
@@ -25,8 +22,6 @@ from tableformat.catalog.base import Identifier, TableState
 from tableformat.commit.changeset import Fence
 from tableformat.errors import InvalidInputError, NotFoundError, UnsupportedError
 from tableformat.spec.names import MAIN_BRANCH, STAGING_BRANCH
-
-__all__ = ["LOCK_TIMEOUT_MS", "TaskReport", "TaskRun", "check_branch", "run_task"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,42 +110,104 @@ class TaskRun:
         """Let a waiting task (the resolver) go first; True: plan again from a fresh state."""
         return self.lease is not None and self.lease.yield_if_waited()
 
+    def report(self, kind: type[R], *, changed: bool, **figures: Any) -> R:
+        """The task's report."""
+        return kind(
+            task=self.task,
+            table=self.table.name,
+            dry_run=self.lease is None,
+            changed=changed,
+            duration_ms=self.duration_ms,
+            **figures,
+        )
+
+
+class BranchOptions(Protocol):
+    """What the options of every task have."""
+
+    @property
+    def branch(self) -> str:
+        """The branch that is worked on: the fence token is above any that it has seen."""
+
+
+R = TypeVar("R", bound=TaskReport)
+ReportT = TypeVar("ReportT", bound=TaskReport, covariant=True)
+OptionsT = TypeVar("OptionsT", bound=BranchOptions, contravariant=True)
+
+
+class Task(Protocol[OptionsT, ReportT]):
+    """How a task is called."""
+
+    def __call__(
+        self,
+        table: Table,
+        options: OptionsT | None = None,
+        *,
+        dry_run: bool = False,
+        lock: LockManager | None = None,
+        lock_timeout_ms: int = LOCK_TIMEOUT_MS,
+        **more: Any,
+    ) -> ReportT:
+        """Do it.
+
+        Args:
+            table: The table; refreshed before and after.
+            options: What and how; None: the defaults.
+            dry_run: Only say what would be done.
+            lock: Lock manager; None: the catalog's own.
+            lock_timeout_ms: How long to wait for other maintenance of the table.
+            more: What this task alone takes.
+
+        Raises:
+            NotFoundError: There is no such table.
+            LeaseUnavailableError: Someone else has had the lock for the whole of `lock_timeout_ms`.
+            FencedError, lock.LeaseLostError: Another holder of the lock has taken over.
+        """
+
+
+def maintenance_task(
+    name: str, defaults: OptionsT
+) -> Callable[[Callable[..., ReportT]], Task[OptionsT, ReportT]]:
+    """Makes a task of a function of a `TaskRun` and the options; `name` as on the command line."""
+
+    def decorate(work: Callable[..., ReportT]) -> Task[OptionsT, ReportT]:
+        def call(
+            table: Table,
+            options: OptionsT | None = None,
+            *,
+            dry_run: bool = False,
+            lock: LockManager | None = None,
+            lock_timeout_ms: int = LOCK_TIMEOUT_MS,
+            **more: Any,
+        ) -> ReportT:
+            chosen = defaults if options is None else options
+            timeout_ms = None if dry_run else lock_timeout_ms
+            with _run(table, name, chosen.branch, lock, timeout_ms) as run:
+                return work(run, chosen, **more)
+
+        update_wrapper(call, work)
+        del call.__wrapped__  # type: ignore[attr-defined]  # it has another signature
+        return call
+
+    return decorate
+
 
 @contextmanager
-def run_task(
-    table: Table,
-    *,
-    task: str,
-    dry_run: bool,
-    lock: LockManager | None,
-    lock_timeout_ms: int,
-    branch: str = MAIN_BRANCH,
+def _run(
+    table: Table, name: str, branch: str, lock: LockManager | None, timeout_ms: int | None
 ) -> Iterator[TaskRun]:
-    """Refresh the table and hold its maintenance lock; a dry run holds nothing.
-
-    Args:
-        table: Refreshed before and after.
-        task: The task's name.
-        dry_run: Whether to leave the lock alone.
-        lock: Lock manager; None: the catalog's own.
-        lock_timeout_ms: How long to wait for other maintenance of the table.
-        branch: The branch that is worked on: the fence token is above any that it has seen.
-
-    Raises:
-        NotFoundError: There is no such table.
-        LeaseUnavailableError: Someone else has had the lock for the whole of `lock_timeout_ms`.
-    """
+    """Refresh the table and hold its maintenance lock; a dry run (no timeout) holds nothing."""
     started_ms = table.environment.runtime.clock.monotonic_ms()
     state = table.refresh().state
-    run = TaskRun(table=table, task=task, lease=None, started_ms=started_ms)
-    if dry_run:
+    run = TaskRun(table=table, task=name, lease=None, started_ms=started_ms)
+    if timeout_ms is None:
         yield run
         return
     owned = closing(maintenance_lock(table.environment)) if lock is None else nullcontext(lock)
     with (
         owned as manager,
         hold_maintenance(
-            state, manager, task=f"{task} {state.name}", branch=branch, timeout_ms=lock_timeout_ms
+            state, manager, task=f"{name} {state.name}", branch=branch, timeout_ms=timeout_ms
         ) as lease,
     ):
         run.lease = lease

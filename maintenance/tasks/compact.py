@@ -20,76 +20,52 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from lock import LockError, LockManager
-from maintenance.compaction.ordering import parse_ordering
-from maintenance.compaction.plan import FileGroup, check_options, plan_groups
-from maintenance.compaction.publish import delete_new_files, new_files, publish_groups
-from maintenance.compaction.rewrite import RewriteJob, RewrittenGroup, rewrite_job
-from maintenance.compaction.workers import Rewritten, rewrite_here, rewrite_on_spark
-from maintenance.tasks.base import LOCK_TIMEOUT_MS, TaskRun, check_branch, run_task
+from lock import LockError
+from maintenance.tasks.base import TaskRun, check_branch, maintenance_task
+from maintenance.tasks.compaction.ordering import parse_ordering
+from maintenance.tasks.compaction.plan import FileGroup, plan_groups
+from maintenance.tasks.compaction.publish import delete_new_files, new_files, publish_groups
+from maintenance.tasks.compaction.rewrite import RewriteJob, RewrittenGroup, rewrite_job
+from maintenance.tasks.compaction.workers import Rewritten, rewrite_here, rewrite_on_spark
 from maintenance.tasks.options import CompactOptions
 from maintenance.tasks.reports import CompactReport
-from resolver.wording import plural
-from tableformat import Table
+from resolver.number_text import plural
 from tableformat.errors import CommitConflictError, NotFoundError, TableError
 from tableformat.scan.plan import plan_scan
 
 if TYPE_CHECKING:  # Spark is an optional dependency
     from pyspark.sql import SparkSession
 
-TASK = "compact"
 # Far below the least age at which orphan removal deletes a file that no snapshot names (an hour).
 COMMIT_INTERVAL_MAX_MS = 10 * 60_000
 
 
+@maintenance_task("compact", CompactOptions())
 def compact(
-    table: Table,
-    options: CompactOptions | None = None,
-    *,
-    dry_run: bool = False,
-    lock: LockManager | None = None,
-    lock_timeout_ms: int = LOCK_TIMEOUT_MS,
-    spark: SparkSession | None = None,
+    run: TaskRun, options: CompactOptions, *, spark: SparkSession | None = None
 ) -> CompactReport:
     """Rewrite small files, files with many dead rows, or all, in another order if wanted.
 
-    Args:
-        table: A v3 table. Refreshed.
-        options: What and how; None: the defaults.
-        dry_run: Only say what would be rewritten.
-        lock: Lock manager; None: the catalog's own.
-        lock_timeout_ms: How long to wait for other maintenance of the table.
-        spark: Rewrite on this session's workers. None: in this process, unless a session is active
-            and there are at least `options.spark_bytes_min` bytes to rewrite.
+    On the workers of the session `spark`. None: in this process, unless a session is active and
+    there are at least `options.spark_bytes_min` bytes to rewrite.
 
     Returns:
         What was done. A group that could not be rewritten, or whose files others have replaced
         meanwhile, is left as it was and counted in `failed_groups`, with its reason in `errors`.
 
     Raises:
-        InvalidInputError: Options that cannot be right, a staging branch, a malformed property.
+        InvalidInputError: A staging branch, a malformed property, an unknown column.
         NotFoundError: There is no such branch.
         UnsupportedError: A v1 or v2 table, a column of a reserved name, or a store that Spark's
             workers cannot use.
         CommitUnknownError: A commit may have landed; nothing was deleted.
-        FencedError, lock.LeaseLostError: Another holder of the lock has taken over.
 
     Effects: new data files, then one commit, or several: `CompactOptions.partial_progress`. Killed
     anywhere, committed groups are done, the others are as they were, and some unreferenced files
     wait for orphan removal.
     """
-    options = options or CompactOptions()
-    check_options(options)
-    with run_task(
-        table,
-        task=TASK,
-        dry_run=dry_run,
-        lock=lock,
-        lock_timeout_ms=lock_timeout_ms,
-        branch=options.branch,
-    ) as run:
-        check_branch(table.state, options.branch, task=TASK)
-        return _Compaction(run, options, spark).run()
+    check_branch(run.table.state, options.branch, task=run.task)
+    return _Compaction(run, options, spark).run()
 
 
 @dataclass(slots=True)
@@ -226,12 +202,9 @@ class _Compaction:
 
     def _report(self, engine: str, groups: Sequence[FileGroup]) -> CompactReport:
         run = self.task
-        return CompactReport(
-            task=TASK,
-            table=run.table.name,
-            dry_run=run.lease is None,
+        return run.report(
+            CompactReport,
             changed=bool(self.commits) or (run.lease is None and bool(groups)),
-            duration_ms=run.duration_ms,
             engine=engine,
             groups=len(groups),
             commits=tuple(self.commits),

@@ -12,56 +12,29 @@ from dataclasses import dataclass, field
 
 from pyiceberg.table.snapshots import Snapshot
 
-from lock import LockManager
-from maintenance.tasks.base import LOCK_TIMEOUT_MS, TaskRun, check_branch, run_task
+from maintenance.tasks.base import TaskRun, check_branch, maintenance_task
 from maintenance.tasks.commits import commit_until_landed, same_rows
 from maintenance.tasks.options import DropDeadDeletesOptions
 from maintenance.tasks.reports import DropDeadDeletesReport
 from resolver.target import LiveFiles, live_files
-from tableformat import Table
 from tableformat.catalog.base import TableState
 from tableformat.commit.changeset import Changeset
 from tableformat.scan.delete_index import DeleteIndex
 from tableformat.spec.data_file import DeleteFileKey, FileContent, ManifestEntry
 
-TASK = "drop-dead-deletes"
 
-
-def drop_dead_deletes(
-    table: Table,
-    options: DropDeadDeletesOptions | None = None,
-    *,
-    dry_run: bool = False,
-    lock: LockManager | None = None,
-    lock_timeout_ms: int = LOCK_TIMEOUT_MS,
-) -> DropDeadDeletesReport:
+@maintenance_task("drop-dead-deletes", DropDeadDeletesOptions())
+def drop_dead_deletes(run: TaskRun, options: DropDeadDeletesOptions) -> DropDeadDeletesReport:
     """Remove delete files that reach nothing. Reads manifests only.
-
-    Args:
-        table: A v3 table. Refreshed.
-        options: The branch; None: `main`.
-        dry_run: Only count them.
-        lock: Lock manager; None: the catalog's own.
-        lock_timeout_ms: How long to wait for other maintenance of the table.
 
     Raises:
         NotFoundError, InvalidInputError, UnsupportedError: See `base.check_branch`.
         CommitConflictError, CommitUnknownError: See `commits.commit_until_landed`.
-        FencedError, lock.LeaseLostError: Another holder of the lock has taken over.
 
     Effects: one commit. The files themselves go when the snapshots that need them expire.
     """
-    options = options or DropDeadDeletesOptions()
-    with run_task(
-        table,
-        task=TASK,
-        dry_run=dry_run,
-        lock=lock,
-        lock_timeout_ms=lock_timeout_ms,
-        branch=options.branch,
-    ) as run:
-        check_branch(table.state, options.branch, task=TASK)
-        return _Drop(run, options.branch).run()
+    check_branch(run.table.state, options.branch, task=run.task)
+    return _Drop(run, options.branch).run()
 
 
 def dead_deletes(state: TableState, live: LiveFiles) -> list[ManifestEntry]:
@@ -97,12 +70,9 @@ class _Drop:
         files = [entry.data_file for entry in self.dead]
         vectors = [file for file in files if file.is_dv]
         by_key = [file for file in files if file.content == FileContent.EQUALITY_DELETES]
-        return DropDeadDeletesReport(
-            task=TASK,
-            table=run.table.name,
-            dry_run=run.lease is None,
+        return run.report(
+            DropDeadDeletesReport,
             changed=bool(files),
-            duration_ms=run.duration_ms,
             equality_delete_files=len(by_key),
             position_delete_files=len(files) - len(by_key) - len(vectors),
             vectors=len(vectors),

@@ -8,93 +8,63 @@ from __future__ import annotations
 
 from pyiceberg.table.metadata import TableMetadata
 
-from lock import LockManager
-from maintenance.tasks.base import LOCK_TIMEOUT_MS, run_task
+from maintenance.tasks.base import TaskRun, maintenance_task
 from maintenance.tasks.options import ExpireOptions
 from maintenance.tasks.reports import ExpireReport
 from resolver.trim import idle_position, trim_idle
-from tableformat import Table
 from tableformat.catalog.base import TableState
 from tableformat.commit.expire import ExpiryReport, apply_expiry
 from tableformat.commit.expiry_plan import ExpiryPolicy, plan_expiry
 from tableformat.commit.staging_branches import StagingBranch, staging_branches
 
-TASK = "expire"
 
-
-def expire(
-    table: Table,
-    options: ExpireOptions | None = None,
-    *,
-    dry_run: bool = False,
-    lock: LockManager | None = None,
-    lock_timeout_ms: int = LOCK_TIMEOUT_MS,
-) -> ExpireReport:
+@maintenance_task("expire", ExpireOptions())
+def expire(run: TaskRun, options: ExpireOptions) -> ExpireReport:
     """Expire snapshots and refs that the policy, the refs and the table let go.
-
-    Args:
-        table: Refreshed.
-        options: What may go; None: what the table's `history.expire.*` say.
-        dry_run: Only say which snapshots and refs would go; files are not counted then.
-        lock: Lock manager; None: the catalog's own.
-        lock_timeout_ms: How long to wait for other maintenance of the table.
 
     Raises:
         InvalidInputError: The table has `gc.enabled` = false, or a malformed property.
         CommitConflictError: The removal lost its swap too often; nothing was deleted.
         CommitUnknownError: The removal may have landed; nothing was deleted.
-        FencedError, lock.LeaseLostError: Another holder of the lock has taken over.
 
     Effects: the move of an idle staging branch, one commit, then deletes in batches; a crash in
     between leaves orphans.
     """
-    options = options or ExpireOptions()
-    with run_task(
-        table,
-        task=TASK,
-        dry_run=dry_run,
-        lock=lock,
-        lock_timeout_ms=lock_timeout_ms,
-        branch=options.branch,
-    ) as run:
-        if dry_run:
-            now_ms = run.environment.runtime.clock.now_ms()
-            metadata = _with_idle_staging_trimmed(table.state, options.policy)
-            plan = plan_expiry(metadata, options.policy, now_ms=now_ms)
-            done = ExpiryReport(plan=plan, state=table.state)
-        else:
-            for each in _followers(run.refresh(), options.policy):
-                trim_idle(
-                    run.environment,
-                    run.refresh(),
-                    staging=each.name,
-                    target=each.target,
-                    fence=run.fence,
-                )
-            done = apply_expiry(
+    if run.lease is None:
+        now_ms = run.environment.runtime.clock.now_ms()
+        metadata = _with_idle_staging_trimmed(run.table.state, options.policy)
+        plan = plan_expiry(metadata, options.policy, now_ms=now_ms)
+        done = ExpiryReport(plan=plan, state=run.table.state)
+    else:
+        for each in _followers(run.refresh(), options.policy):
+            trim_idle(
                 run.environment,
-                run.identifier,
-                options.policy,
-                fence=run.fence(),
-                branch=options.branch,
-                delete_files=options.delete_files,
+                run.refresh(),
+                staging=each.name,
+                target=each.target,
+                fence=run.fence,
             )
-        return ExpireReport(
-            task=TASK,
-            table=table.name,
-            dry_run=dry_run,
-            changed=bool(done.plan.snapshot_ids or done.plan.refs),
-            duration_ms=run.duration_ms,
-            snapshots=done.plan.snapshot_ids,
-            refs=done.plan.refs,
-            protected_snapshots=len(done.plan.protected),
-            data_files=done.data_files,
-            delete_files=done.delete_files,
-            manifests=done.manifests,
-            manifest_lists=done.manifest_lists,
-            statistics_files=done.statistics_files,
-            failed_files=len(done.failed),
+        done = apply_expiry(
+            run.environment,
+            run.identifier,
+            options.policy,
+            fence=run.fence(),
+            branch=options.branch,
+            delete_files=options.delete_files,
         )
+    return run.report(
+        ExpireReport,
+        changed=bool(done.plan.snapshot_ids or done.plan.refs),
+        snapshots=done.plan.snapshot_ids,
+        refs=done.plan.refs,
+        protected_snapshots=len(done.plan.protected),
+        data_files=done.data_files,
+        delete_files=done.delete_files,
+        manifests=done.manifests,
+        manifest_lists=done.manifest_lists,
+        statistics_files=done.statistics_files,
+        failed_files=len(done.failed),
+    )
 
 
 def _followers(state: TableState, policy: ExpiryPolicy) -> list[StagingBranch]:

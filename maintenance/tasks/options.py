@@ -1,4 +1,7 @@
-"""What each maintenance task may be told. Every option has a default; data only."""
+"""What each maintenance task may be told. Every option has a default.
+
+Options that cannot be right for any table are refused when they are made (`InvalidInputError`).
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from typing import Literal
 from pyiceberg.expressions import BooleanExpression
 
 from tableformat.commit.expiry_plan import ExpiryPolicy
+from tableformat.errors import InvalidInputError
 from tableformat.spec.names import MAIN_BRANCH
 
 Strategy = Literal["bin-pack", "sort", "z-order"]
@@ -59,6 +63,38 @@ class CompactOptions:
     concurrent_groups_max: int = 5
     spark_bytes_min: int = 8 << 30
 
+    def __post_init__(self) -> None:
+        positive = {
+            "target_size_bytes": self.target_size_bytes,
+            "input_files_min": self.input_files_min,
+            "group_bytes_max": self.group_bytes_max,
+            "rewrite_bytes_max": self.rewrite_bytes_max,
+            "partial_progress_commits_max": self.partial_progress_commits_max,
+            "concurrent_groups_max": self.concurrent_groups_max,
+        }
+        for name, value in positive.items():
+            if value is not None and value < 1:
+                raise InvalidInputError(
+                    "a compaction option must be at least 1", option=name, value=value
+                )
+        if not 0 < self.dv_share_min <= 1:
+            raise InvalidInputError("not a share of rows", dv_share_min=self.dv_share_min)
+        if not 0 <= self.small_share < 1 < self.large_share:
+            raise InvalidInputError(
+                "a file of the target size must be neither small nor large",
+                small_share=self.small_share,
+                large_share=self.large_share,
+            )
+        if self.strategy not in ("bin-pack", "sort", "z-order"):
+            raise InvalidInputError(
+                "unknown strategy", strategy=repr(self.strategy), known="bin-pack, sort, z-order"
+            )
+        if self.strategy == "bin-pack" and self.sort_by:
+            raise InvalidInputError(
+                "bin-pack keeps the order of rows",
+                action="choose sort or z-order to sort_by columns",
+            )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewriteVectorsOptions:
@@ -78,6 +114,14 @@ class RewriteVectorsOptions:
     small_files_min: int = 16
     rewrite_all: bool = False
 
+    def __post_init__(self) -> None:
+        if not 0 <= self.live_share_max <= 1 or self.small_files_min < 2:
+            raise InvalidInputError(
+                "not a share, or fewer than two files to merge",
+                live_share_max=self.live_share_max,
+                small_files_min=self.small_files_min,
+            )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewriteManifestsOptions:
@@ -94,6 +138,15 @@ class RewriteManifestsOptions:
     target_size_bytes: int | None = None
     manifests_min: int = 2
     rewrite_all: bool = False
+
+    def __post_init__(self) -> None:
+        target = self.target_size_bytes
+        if self.manifests_min < 1 or (target is not None and target < 1):
+            raise InvalidInputError(
+                "a size or count must be at least 1",
+                target_size_bytes=target,
+                manifests_min=self.manifests_min,
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +180,15 @@ class RemoveOrphansOptions:
     older_than_min_ms: int = 3600 * 1000
     branch: str = MAIN_BRANCH
     listed_max: int = 1000
+
+    def __post_init__(self) -> None:
+        if self.older_than_ms < self.older_than_min_ms:
+            raise InvalidInputError(
+                "refused: files this young may belong to a write under way",
+                older_than_ms=self.older_than_ms,
+                minimum_ms=self.older_than_min_ms,
+                action="wait longer than the longest write takes",
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

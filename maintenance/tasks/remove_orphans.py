@@ -17,72 +17,38 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from lock import LockManager
-from maintenance.tasks.base import LOCK_TIMEOUT_MS, TaskRun, run_task
+from maintenance.tasks.base import TaskRun, maintenance_task
 from maintenance.tasks.options import RemoveOrphansOptions
 from maintenance.tasks.own_folders import check_own_folders
 from maintenance.tasks.reports import RemoveOrphansReport
-from tableformat import Table
 from tableformat.catalog.base import TableState
-from tableformat.commit.carry import check_fence, load_carried
+from tableformat.commit.branch_history import snapshots_by_id
+from tableformat.commit.carried_properties import check_fence, load_carried
 from tableformat.commit.expire import DELETE_BATCH_SIZE
-from tableformat.commit.history import snapshots_by_id
 from tableformat.commit.reachability import Reachable, statistics_locations
-from tableformat.commit.retry import property_bool
 from tableformat.errors import InvalidInputError, TableError
 from tableformat.paths import data_directory, metadata_directory
+from tableformat.spec.properties import property_bool
 from tableformat.store.base import ObjectInfo, ObjectStore
 from tableformat.store.locations import canonical_location
 
-TASK = "remove-orphans"
 METADATA_SUFFIXES = (".metadata.json", ".metadata.json.gz", ".gz.metadata.json")
 SUFFIXES = (".parquet", ".puffin", ".avro", ".orc", ".stats", ".tmp", *METADATA_SUFFIXES)
 
 
-def remove_orphans(
-    table: Table,
-    options: RemoveOrphansOptions | None = None,
-    *,
-    dry_run: bool = False,
-    lock: LockManager | None = None,
-    lock_timeout_ms: int = LOCK_TIMEOUT_MS,
-) -> RemoveOrphansReport:
+@maintenance_task("remove-orphans", RemoveOrphansOptions())
+def remove_orphans(run: TaskRun, options: RemoveOrphansOptions) -> RemoveOrphansReport:
     """Delete unreferenced files of a table.
 
-    Args:
-        table: Refreshed.
-        options: The age limit; None: three days.
-        dry_run: Only list them.
-        lock: Lock manager; None: the catalog's own.
-        lock_timeout_ms: How long to wait for other maintenance of the table.
-
     Raises:
-        InvalidInputError: An age below the minimum, `gc.enabled` = false, or another table inside
+        InvalidInputError: `gc.enabled` = false, or another table inside
             this one's folders, or around them. Nothing was deleted.
-        FencedError, lock.LeaseLostError: Another holder of the lock has taken over; deleting
-            stopped.
         CorruptDataError, NotFoundError: A snapshot cannot be read, so what it needs is not known;
             nothing was deleted.
 
     Effects: deletes in batches. A crash leaves the rest for the next run.
     """
-    options = options or RemoveOrphansOptions()
-    if options.older_than_ms < options.older_than_min_ms:
-        raise InvalidInputError(
-            "refused: files this young may belong to a write under way",
-            older_than_ms=options.older_than_ms,
-            minimum_ms=options.older_than_min_ms,
-            action="wait longer than the longest write takes",
-        )
-    with run_task(
-        table,
-        task=TASK,
-        dry_run=dry_run,
-        lock=lock,
-        lock_timeout_ms=lock_timeout_ms,
-        branch=options.branch,
-    ) as run:
-        return _Removal(run, options).run()
+    return _Removal(run, options).run()
 
 
 @dataclass(slots=True)
@@ -112,12 +78,9 @@ class _Removal:
         orphans = [info for info in unneeded if info.modified_ms < limit_ms]
         if run.lease is not None:
             self._delete(orphans)
-        return RemoveOrphansReport(
-            task=TASK,
-            table=run.table.name,
-            dry_run=run.lease is None,
+        return run.report(
+            RemoveOrphansReport,
             changed=bool(orphans) if run.lease is None else self.removed > 0,
-            duration_ms=run.duration_ms,
             listed_files=len(listed),
             referenced_files=len(listed) - len(unneeded),
             young_files=len(unneeded) - len(orphans),

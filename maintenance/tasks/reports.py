@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from maintenance.tasks.base import TaskReport
-from resolver.wording import bytes_text, plural
+from resolver.number_text import bytes_text, plural
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

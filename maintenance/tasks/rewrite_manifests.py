@@ -18,71 +18,36 @@ from typing import Any
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation
 
-from lock import LockManager
-from maintenance.tasks.base import LOCK_TIMEOUT_MS, TaskRun, check_branch, run_task
+from maintenance.tasks.base import TaskRun, check_branch, maintenance_task
 from maintenance.tasks.options import RewriteManifestsOptions
 from maintenance.tasks.reports import RewriteManifestsReport
-from tableformat import Table
+from tableformat.codec.avro.manifest_store import load_manifest, load_manifest_list
 from tableformat.commit.changeset import Changeset, CommitKind
 from tableformat.commit.engine import commit_change
 from tableformat.commit.manifests import ManifestWriter
 from tableformat.commit.merging import UNLIMITED, MergePolicy, entry_count, merge_policy
 from tableformat.commit.removal import Removal
 from tableformat.commit.snapshot_change import SnapshotChange
-from tableformat.errors import InvalidInputError
-from tableformat.files.manifest_store import load_manifest, load_manifest_list
 from tableformat.spec.data_file import EntryStatus, ManifestEntry
 from tableformat.spec.manifest_file import ManifestContent, ManifestFile
 from tableformat.store.base import ObjectStore
 
-TASK = "rewrite-manifests"
 ONE_PIECE = MergePolicy(target_size_bytes=UNLIMITED)
 
 
-def rewrite_manifests(
-    table: Table,
-    options: RewriteManifestsOptions | None = None,
-    *,
-    dry_run: bool = False,
-    lock: LockManager | None = None,
-    lock_timeout_ms: int = LOCK_TIMEOUT_MS,
-) -> RewriteManifestsReport:
+@maintenance_task("rewrite-manifests", RewriteManifestsOptions())
+def rewrite_manifests(run: TaskRun, options: RewriteManifestsOptions) -> RewriteManifestsReport:
     """Cluster the data manifests of a branch by partition.
 
-    Args:
-        table: A v3 table. Refreshed.
-        options: Sizes; None: the defaults.
-        dry_run: Only count them.
-        lock: Lock manager; None: the catalog's own.
-        lock_timeout_ms: How long to wait for other maintenance of the table.
-
     Raises:
-        NotFoundError, InvalidInputError, UnsupportedError: See `base.check_branch`; or a size or
-            count below 1.
+        NotFoundError, InvalidInputError, UnsupportedError: See `base.check_branch`.
         CommitConflictError: The swap was lost too often (`commit.retry.num-retries`).
         CommitUnknownError: The commit may have landed.
-        FencedError, lock.LeaseLostError: Another holder of the lock has taken over.
 
     Effects: manifests, then one commit.
     """
-    options = options or RewriteManifestsOptions()
-    target = options.target_size_bytes
-    if options.manifests_min < 1 or (target is not None and target < 1):
-        raise InvalidInputError(
-            "a size or count must be at least 1",
-            target_size_bytes=target,
-            manifests_min=options.manifests_min,
-        )
-    with run_task(
-        table,
-        task=TASK,
-        dry_run=dry_run,
-        lock=lock,
-        lock_timeout_ms=lock_timeout_ms,
-        branch=options.branch,
-    ) as run:
-        check_branch(table.state, options.branch, task=TASK)
-        return _rewrite(run, options)
+    check_branch(run.table.state, options.branch, task=run.task)
+    return _rewrite(run, options)
 
 
 def _rewrite(run: TaskRun, options: RewriteManifestsOptions) -> RewriteManifestsReport:
@@ -102,12 +67,9 @@ def _rewrite(run: TaskRun, options: RewriteManifestsOptions) -> RewriteManifests
         change = _Clustering(run.environment, changeset, options=options)
         result = commit_change(run.environment, run.identifier, change, state)
         commits, added = (result.snapshot.snapshot_id,), change.clustered
-    return RewriteManifestsReport(
-        task=TASK,
-        table=run.table.name,
-        dry_run=run.lease is None,
+    return run.report(
+        RewriteManifestsReport,
         changed=bool(chosen),
-        duration_ms=run.duration_ms,
         removed_manifests=len(chosen),
         added_manifests=len(added),
         removed_bytes=sum(each.manifest_length for each in chosen),

@@ -13,70 +13,36 @@ from dataclasses import dataclass, field
 
 from pyiceberg.table.snapshots import Snapshot
 
-from lock import LockManager
-from maintenance.tasks.base import LOCK_TIMEOUT_MS, TaskRun, check_branch, run_task
+from maintenance.tasks.base import TaskRun, check_branch, maintenance_task
 from maintenance.tasks.commits import commit_until_landed, same_rows
 from maintenance.tasks.options import RewriteVectorsOptions
 from maintenance.tasks.reports import RewriteVectorsReport
 from resolver.vector_writer import VectorWriter
-from tableformat import Table
 from tableformat.catalog.base import TableState
+from tableformat.codec.puffin.deletion_vector import Positions
+from tableformat.codec.puffin.dv_file import DeletionVector, read_deletion_vectors
 from tableformat.commit.changeset import Changeset
-from tableformat.errors import InvalidInputError, TableError
-from tableformat.files.deletion_vector import Positions
-from tableformat.files.dv_file import DeletionVector, read_deletion_vectors
+from tableformat.errors import TableError
 from tableformat.scan.file_source import FileSource
 from tableformat.scan.plan import FileScanTask, ScanPlan, plan_scan
 from tableformat.scan.position_deletes import PositionDeletes
 from tableformat.spec.data_file import DataFile, ManifestEntry
 from tableformat.spec.properties import dv_placement
 
-TASK = "rewrite-vectors"
 
-
-def rewrite_vectors(
-    table: Table,
-    options: RewriteVectorsOptions | None = None,
-    *,
-    dry_run: bool = False,
-    lock: LockManager | None = None,
-    lock_timeout_ms: int = LOCK_TIMEOUT_MS,
-) -> RewriteVectorsReport:
+@maintenance_task("rewrite-vectors", RewriteVectorsOptions())
+def rewrite_vectors(run: TaskRun, options: RewriteVectorsOptions) -> RewriteVectorsReport:
     """Pack the live deletion vectors of a branch, and fold position delete files into vectors.
 
-    Args:
-        table: A v3 table. Refreshed.
-        options: Which Puffin files; None: the defaults.
-        dry_run: Only count them.
-        lock: Lock manager; None: the catalog's own.
-        lock_timeout_ms: How long to wait for other maintenance of the table.
-
     Raises:
-        NotFoundError, InvalidInputError, UnsupportedError: See `base.check_branch`; or a share or
-            count that cannot be right.
+        NotFoundError, InvalidInputError, UnsupportedError: See `base.check_branch`.
         CorruptDataError: A vector or position delete file is damaged; nothing was changed.
         CommitConflictError, CommitUnknownError: See `commits.commit_until_landed`.
-        FencedError, lock.LeaseLostError: Another holder of the lock has taken over.
 
     Effects: Puffin files, then one commit. A crash before it leaves unreferenced files.
     """
-    options = options or RewriteVectorsOptions()
-    if not 0 <= options.live_share_max <= 1 or options.small_files_min < 2:
-        raise InvalidInputError(
-            "not a share, or fewer than two files to merge",
-            live_share_max=options.live_share_max,
-            small_files_min=options.small_files_min,
-        )
-    with run_task(
-        table,
-        task=TASK,
-        dry_run=dry_run,
-        lock=lock,
-        lock_timeout_ms=lock_timeout_ms,
-        branch=options.branch,
-    ) as run:
-        check_branch(table.state, options.branch, task=TASK)
-        return _Rewrite(run, options).run()
+    check_branch(run.table.state, options.branch, task=run.task)
+    return _Rewrite(run, options).run()
 
 
 @dataclass(slots=True)
@@ -160,12 +126,9 @@ class _Rewrite:
         files = [entry.data_file for entry in self.removed.values()]
         puffins = {file.file_path: file.file_size_in_bytes for file in files if file.is_dv}
         new = {file.file_path: file.file_size_in_bytes for file in self.added}
-        return RewriteVectorsReport(
-            task=TASK,
-            table=run.table.name,
-            dry_run=run.lease is None,
+        return run.report(
+            RewriteVectorsReport,
             changed=bool(self.tasks),
-            duration_ms=run.duration_ms,
             removed_puffin_files=len(puffins),
             added_puffin_files=len(new),
             vectors=len(self.added) if run.lease is not None else len(self.tasks),

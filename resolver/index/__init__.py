@@ -10,7 +10,7 @@ from resolver.index.base import (
     PrimaryKeyIndex,
 )
 from resolver.index.build import BuildOptions, BuildProgress, SourceFile, build_index
-from resolver.index.memory import MemoryIndex
+from resolver.index.memory_index import MemoryIndex
 from resolver.index.open import OpenedIndex, Refusal, open_index
 from resolver.index.rocks import RocksIndex
 

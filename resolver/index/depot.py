@@ -14,7 +14,7 @@ from pathlib import Path
 from resolver.index.base import IndexDamagedError
 from resolver.index.damage import damaged
 from resolver.index.folder import disk_errors
-from resolver.index.versions import IndexVersion, StoredFile
+from resolver.index.shared_versions import IndexVersion, StoredFile
 from tableformat.errors import AlreadyExistsError, NotFoundError
 from tableformat.runtime import IdSource
 from tableformat.store.base import ObjectInfo, ObjectStore

@@ -30,15 +30,6 @@ from resolver.index.base import Entries, IndexChanges, IndexedFile
 from resolver.index.entry import POSITION_COLUMN
 from resolver.keys import KeySchema, encode_batch
 from tableformat.spec.data_file import DataFile, FileContent, ManifestEntry
-from tableformat.spec.manifest_file import ManifestFile
-
-
-@dataclass(frozen=True, slots=True)
-class ManifestDifference:
-    """Manifests that only one of two snapshots has."""
-
-    only_old: tuple[ManifestFile, ...]
-    only_new: tuple[ManifestFile, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,27 +69,15 @@ class TableDifference:
         return sum(entry.data_file.record_count for entry in self.added)
 
 
-def manifest_difference(
-    old: Iterable[ManifestFile], new: Iterable[ManifestFile]
-) -> ManifestDifference:
-    """Compare the manifest lists of two snapshots by path; manifests are immutable."""
-    old_by_path = {manifest.manifest_path: manifest for manifest in old}
-    new_by_path = {manifest.manifest_path: manifest for manifest in new}
-    return ManifestDifference(
-        only_old=tuple(m for path, m in old_by_path.items() if path not in new_by_path),
-        only_new=tuple(m for path, m in new_by_path.items() if path not in old_by_path),
-    )
-
-
 def table_difference(
     old: Iterable[ManifestEntry], new: Iterable[ManifestEntry], *, is_forward: bool
 ) -> TableDifference:
     """Compare live entries.
 
     Args:
-        old: Entries of the manifests in `ManifestDifference.only_old`, data and deletes; those that
+        old: Entries of the manifests that only the older snapshot has, data and deletes; those that
             are not live are ignored. Entries of all manifests give the same result.
-        new: The same of `ManifestDifference.only_new`.
+        new: The same of the newer one.
         is_forward: Whether the older snapshot is an ancestor of the newer one. Going forward a
             DV only grows while its file lives (I6), and a delete file is only replaced by
             something that deletes the same rows.

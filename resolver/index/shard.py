@@ -18,7 +18,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
+from shutil import rmtree
+from tempfile import mkdtemp
 from typing import Any
+from weakref import finalize
 
 from rocksdict import (
     AccessType,
@@ -70,6 +73,8 @@ _DISK_TROUBLE = (
     "While lock file",
 )
 
+_NOT_READ = ("LOCK", "LOG", "rocksdict-config.json")
+
 SstChunk = tuple[Sequence[bytes], Sequence[bytes]]
 
 
@@ -105,11 +110,14 @@ def rocksdb_errors(location: Path) -> Iterator[None]:
 class Shard:
     """An open shard. Reads may come from several threads."""
 
-    __slots__ = ("_db", "path")
+    __slots__ = ("__weakref__", "_db", "_remove_links", "path")
 
-    def __init__(self, path: Path, db: Any) -> None:
+    def __init__(self, path: Path, db: Any, links: Path | None = None) -> None:
         self.path = path
         self._db = db
+        self._remove_links = None
+        if links is not None:
+            self._remove_links = finalize(self, rmtree, links, ignore_errors=True)
 
     @staticmethod
     def create(path: Path, cache: Any) -> Shard:
@@ -133,7 +141,10 @@ class Shard:
 
     @staticmethod
     def open_read_only(path: Path, cache: Any) -> Shard:
-        """An existing shard, by as many processes as like; nothing of it is written.
+        """An existing shard, by as many processes as like, also on a disk that refuses writes.
+
+        rocksdict writes its options into the folder that it opens, whatever the access: it gets a
+        folder of links to the shard's files.
 
         Raises:
             IndexDamagedError: It is missing or damaged.
@@ -141,8 +152,17 @@ class Shard:
         if not (path / "CURRENT").is_file():
             raise damaged("a shard of the index is missing", path)
         with rocksdb_errors(path):
-            options = _options(cache, create=False)
-            return Shard(path, Rdict(str(path), options, access_type=AccessType.read_only()))
+            links = Path(mkdtemp(prefix="icefold-index-"))
+            try:
+                for file in path.resolve().iterdir():
+                    if file.name not in _NOT_READ:
+                        (links / file.name).symlink_to(file)
+                options = _options(cache, create=False)
+                db = Rdict(str(links), options, access_type=AccessType.read_only())
+            except BaseException:
+                rmtree(links, ignore_errors=True)
+                raise
+            return Shard(path, db, links)
 
     def header(self) -> dict[str, Any]:
         """What the last ingestion said about the shard."""
@@ -217,6 +237,8 @@ class Shard:
     def close(self) -> None:
         """Release the shard."""
         self._db.close()
+        if self._remove_links is not None:
+            self._remove_links()
 
 
 def write_sst(

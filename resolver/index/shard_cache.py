@@ -29,7 +29,7 @@ from resolver.index.depot import IndexDepot
 from resolver.index.folder import disk_errors
 from resolver.index.header import ShardHeader
 from resolver.index.shard import Shard, open_cache
-from resolver.index.versions import ShardVersion, StoredFile
+from resolver.index.shared_versions import ShardVersion, StoredFile
 from tableformat.runtime import Runtime
 
 BLOCK_CACHE_BYTES = 64 << 20  # of all shards that a process has open

@@ -39,8 +39,8 @@ from resolver.index.shard_cache import (
     writable_copy,
 )
 from resolver.index.shards import rows_of_keys
+from resolver.index.shared_versions import ShardVersion
 from resolver.index.spill import ShardSpill
-from resolver.index.versions import ShardVersion
 from resolver.keys import EncodedKeys, KeySchema
 
 SORT_BYTES = 64 << 20

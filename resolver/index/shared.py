@@ -56,7 +56,7 @@ from resolver.index.shard_work import (
     split_rows,
     without_gone,
 )
-from resolver.index.versions import IndexVersion, ShardVersion
+from resolver.index.shared_versions import IndexVersion, ShardVersion
 from resolver.keys import EncodedKeys
 from resolver.runner import Runner, ShufflingRunner
 from tableformat.errors import InvalidInputError, StoreUnavailableError

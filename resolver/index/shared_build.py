@@ -39,7 +39,7 @@ from resolver.index.shared import (
     Workplace,
     places_of,
 )
-from resolver.index.versions import IndexVersion, ShardVersion
+from resolver.index.shared_versions import IndexVersion, ShardVersion
 from resolver.keys import KeySchema
 from resolver.runner import ShufflingRunner
 from tableformat.errors import InvalidInputError, StoreUnavailableError

@@ -60,6 +60,14 @@ class Catalog(Protocol):
     def create_namespace(self, namespace: Identifier) -> None:
         """Create a namespace and its parents; nothing if they exist."""
 
+    def drop_namespace(self, namespace: Identifier) -> None:
+        """Drop an empty namespace.
+
+        Raises:
+            NotFoundError: There is none.
+            InvalidInputError: Tables or namespaces are in it.
+        """
+
     def list_namespaces(self) -> list[Identifier]:
         """All namespaces."""
 
@@ -89,6 +97,14 @@ class Catalog(Protocol):
 
     def drop_table(self, identifier: Identifier) -> None:
         """Forget the table; its files stay."""
+
+    def rename_table(self, identifier: Identifier, new: Identifier) -> None:
+        """Give a table another name, also in another namespace; its files stay where they are.
+
+        Raises:
+            AlreadyExistsError: The new name is taken.
+            NotFoundError: There is no such table or namespace.
+        """
 
     def commit(self, base: TableState, updates: Sequence[TableUpdate]) -> TableState:
         """Apply `updates` to `base` and swap, only if `base` is still the current version.

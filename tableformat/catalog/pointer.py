@@ -30,12 +30,11 @@ from pyiceberg.table.update import AddSnapshotUpdate, TableUpdate
 
 from tableformat.catalog.base import Identifier, Locations, TableState
 from tableformat.catalog.metadata_cache import MetadataCache
-from tableformat.catalog.names import check_new_names, check_table_name
 from tableformat.catalog.new_table import new_metadata
-from tableformat.catalog.places import TablePlaces
-from tableformat.catalog.pointers import MetadataPointers
+from tableformat.catalog.pointers import MetadataPointers, table_exists
+from tableformat.catalog.table_locations import TablePlaces
+from tableformat.catalog.table_names import check_new_names, check_table_name, namespace_not_empty
 from tableformat.errors import (
-    AlreadyExistsError,
     CommitConflictError,
     CommitUnknownError,
     NotFoundError,
@@ -108,6 +107,17 @@ class PointerCatalog:
         for depth in range(1, len(namespace) + 1):
             self._pointers.add_namespace(namespace[:depth])
 
+    def drop_namespace(self, namespace: Identifier) -> None:
+        """See `Catalog.drop_namespace`."""
+        known = self.list_namespaces()
+        if namespace not in known:
+            raise _no_namespace(namespace)
+        below = [one for one in known if one[:-1] == namespace]
+        for found in (self.list_tables(namespace), below):
+            if found:
+                raise namespace_not_empty(namespace)
+        self._pointers.remove_namespace(namespace)
+
     def list_namespaces(self) -> list[Identifier]:
         """See `Catalog.list_namespaces`."""
         found = set(self._pointers.namespaces())
@@ -132,9 +142,9 @@ class PointerCatalog:
         check_table_name(identifier)
         check_new_names(identifier)
         if identifier[:-1] not in self.list_namespaces():
-            raise NotFoundError("namespace does not exist", namespace=".".join(identifier[:-1]))
+            raise _no_namespace(identifier[:-1])
         if self._pointers.read(identifier) is not None:
-            raise _table_exists(identifier)
+            raise table_exists(identifier)
         place = (location or "/".join((self._warehouse, *identifier))).rstrip("/")
         metadata = new_metadata(
             schema,
@@ -150,7 +160,7 @@ class PointerCatalog:
         self._store.put(new, encode_metadata_file(metadata, location=new))
         if not self._pointers.insert(identifier, new):
             self._forget_file(new)
-            raise _table_exists(identifier)
+            raise table_exists(identifier)
         self._cache.put(new, metadata)
         return TableState(identifier, metadata, new)
 
@@ -183,6 +193,18 @@ class PointerCatalog:
         """See `Catalog.drop_table`."""
         check_table_name(identifier)
         if not self._pointers.remove(identifier):
+            raise NotFoundError("table does not exist", table=".".join(identifier))
+
+    def rename_table(self, identifier: Identifier, new: Identifier) -> None:
+        """See `Catalog.rename_table`."""
+        check_table_name(identifier)
+        check_table_name(new)
+        check_new_names(new)
+        if new[:-1] not in self.list_namespaces():
+            raise _no_namespace(new[:-1])
+        if self._pointers.read(new) is not None:
+            raise table_exists(new)
+        if not self._pointers.rename(identifier, new):
             raise NotFoundError("table does not exist", table=".".join(identifier))
 
     def commit(self, base: TableState, updates: Sequence[TableUpdate]) -> TableState:
@@ -318,8 +340,8 @@ def _version_after(metadata_location: str) -> int:
     return int(match.group(1)) + 1 if match else 1
 
 
-def _table_exists(identifier: Identifier) -> AlreadyExistsError:
-    return AlreadyExistsError("table exists already", table=".".join(identifier))
+def _no_namespace(namespace: Identifier) -> NotFoundError:
+    return NotFoundError("namespace does not exist", namespace=".".join(namespace))
 
 
 def _unknown(new: str, updates: Sequence[TableUpdate]) -> CommitUnknownError:

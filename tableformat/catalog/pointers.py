@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from tableformat.catalog.base import Identifier
+from tableformat.errors import AlreadyExistsError
 
 
 class MetadataPointers(Protocol):
@@ -27,6 +28,13 @@ class MetadataPointers(Protocol):
     def remove(self, identifier: Identifier) -> bool:
         """Drop a table; False if there is none."""
 
+    def rename(self, identifier: Identifier, new: Identifier) -> bool:
+        """Give a table another name; False if there is none of that name.
+
+        Raises:
+            AlreadyExistsError: The new name is taken; nothing was done.
+        """
+
     def tables(self) -> list[Identifier]:
         """All tables."""
 
@@ -36,5 +44,13 @@ class MetadataPointers(Protocol):
     def add_namespace(self, namespace: Identifier) -> None:
         """Add a namespace; nothing if it exists."""
 
+    def remove_namespace(self, namespace: Identifier) -> None:
+        """Remove a namespace; nothing if it does not exist."""
+
     def namespaces(self) -> list[Identifier]:
         """All namespaces, also those that exist only through a table."""
+
+
+def table_exists(identifier: Identifier) -> AlreadyExistsError:
+    """The error for a name that is taken."""
+    return AlreadyExistsError("table exists already", table=".".join(identifier))

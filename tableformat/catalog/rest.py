@@ -30,9 +30,7 @@ from pyiceberg.table.sorting import SortOrder
 from pyiceberg.table.update import AddSnapshotUpdate, TableUpdate
 
 from tableformat.catalog.base import Identifier, Locations, TableState
-from tableformat.catalog.names import check_new_names, check_table_name
 from tableformat.catalog.new_table import FORMAT_VERSION, new_metadata
-from tableformat.catalog.places import TablePlaces
 from tableformat.catalog.rest_client import (
     NoAnswerError,
     RefusedError,
@@ -42,7 +40,10 @@ from tableformat.catalog.rest_client import (
     refused,
     unavailable,
 )
+from tableformat.catalog.rest_credentials import TableCredentials, vended_credentials
 from tableformat.catalog.rest_requirements import requirements_for
+from tableformat.catalog.table_locations import TablePlaces
+from tableformat.catalog.table_names import check_new_names, check_table_name, namespace_not_empty
 from tableformat.errors import (
     AlreadyExistsError,
     CommitConflictError,
@@ -55,6 +56,7 @@ from tableformat.runtime import Runtime
 from tableformat.spec.json_texts import model_json
 from tableformat.spec.metadata_json import metadata_from_json
 from tableformat.spec.metadata_update import apply_updates
+from tableformat.store.vended import CredentialVault
 
 
 class RestCatalog:
@@ -65,6 +67,7 @@ class RestCatalog:
         properties: PyIceberg's REST properties (`uri`, `warehouse`, `token`, `credential`, ...).
         runtime: Clock, ids and fail points.
         places: Where tables may be; grows by the tables that the server names.
+        vault: Takes the credentials that the server hands out with a table.
     """
 
     def __init__(
@@ -74,8 +77,10 @@ class RestCatalog:
         *,
         runtime: Runtime,
         places: TablePlaces,
+        vault: CredentialVault,
     ) -> None:
         self._name = name
+        self._vault = vault
         self._properties = dict(properties)
         self._runtime = runtime
         self._places = places
@@ -106,6 +111,15 @@ class RestCatalog:
                         client.create_namespace(namespace[:depth])
                 except NamespaceAlreadyExistsError:
                     continue  # another client was faster
+
+    def drop_namespace(self, namespace: Identifier) -> None:
+        """See `Catalog.drop_namespace`."""
+        client = self._client()
+        try:
+            with reading(self._name, client.redact):
+                client.send("DELETE", Endpoints.drop_namespace, client.namespace_path(namespace))
+        except AlreadyExistsError:  # what a conflict is, elsewhere
+            raise namespace_not_empty(namespace) from None
 
     def list_namespaces(self) -> list[Identifier]:
         """See `Catalog.list_namespaces`."""
@@ -205,6 +219,21 @@ class RestCatalog:
         with error_context(table=".".join(identifier)), reading(self._name, client.redact):
             client.drop_table(identifier, purge_requested=False)
 
+    def rename_table(self, identifier: Identifier, new: Identifier) -> None:
+        """See `Catalog.rename_table`. Where an answer is lost it may have been renamed."""
+        check_table_name(identifier)
+        check_table_name(new)
+        check_new_names(new)
+        if new == identifier:
+            raise AlreadyExistsError("table exists already", table=".".join(new))
+        body = {
+            "source": {"namespace": identifier[:-1], "name": identifier[-1]},
+            "destination": {"namespace": new[:-1], "name": new[-1]},
+        }
+        client = self._client()
+        with error_context(table=".".join(identifier)), reading(self._name, client.redact):
+            client.send("POST", Endpoints.rename_table, {}, body)
+
     def commit(self, base: TableState, updates: Sequence[TableUpdate]) -> TableState:
         """See `Catalog.commit`; the outcomes are in the module's text.
 
@@ -288,6 +317,9 @@ class RestCatalog:
             raise NoAnswerError("the answer has no table metadata")
         metadata = metadata_from_json(raw, location=location)
         self._places.admit(metadata.location)
+        renew = TableCredentials(self._name, self._properties, identifier, metadata.location)
+        vended = vended_credentials(reply, metadata.location)
+        self._vault.grant(vended, renew)
         state = TableState(identifier, metadata, location)
         if not _shows(state, updates):
             raise NoAnswerError("the answer does not show the commit")

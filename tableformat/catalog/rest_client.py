@@ -160,8 +160,6 @@ class RestClient(PyIcebergRestCatalog):
     def _config_headers(self, session: requests.Session) -> None:
         """PyIceberg's hook for a new session: also the place to harden it, before any request."""
         super()._config_headers(session)
-        # Credentials come from the operator; a server should not hand out any unasked.
-        session.headers.pop("X-Iceberg-Access-Delegation", None)
         session.max_redirects = 0
         for scheme in ("https://", "http://"):
             session.mount(scheme, _OneTryAdapter())

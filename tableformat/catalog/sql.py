@@ -39,6 +39,7 @@ from sqlalchemy.schema import CreateTable
 
 from tableformat.catalog.base import Identifier
 from tableformat.catalog.pointer import PointerCatalog
+from tableformat.catalog.pointers import table_exists
 from tableformat.catalog.sqlite_files import connect_read_only, is_file, is_missing, is_read_only
 from tableformat.errors import (
     CommitUnknownError,
@@ -150,6 +151,17 @@ class SqlPointers:
         with self._begin() as connection:
             return connection.execute(delete(_TABLES).where(*self._row(identifier))).rowcount == 1
 
+    def rename(self, identifier: Identifier, new: Identifier) -> bool:
+        """See `MetadataPointers.rename`."""
+        self._prepare()
+        named = {"table_namespace": ".".join(new[:-1]), "table_name": new[-1]}
+        statement = update(_TABLES).where(*self._row(identifier)).values(**named)
+        try:
+            with self._begin() as connection:
+                return connection.execute(statement).rowcount == 1
+        except IntegrityError:
+            raise table_exists(new) from None
+
     def tables(self) -> list[Identifier]:
         """See `MetadataPointers.tables`."""
         if not self._has_tables():
@@ -182,6 +194,16 @@ class SqlPointers:
                 connection.execute(insert(_NAMESPACES).values(row))
         except IntegrityError:
             return
+
+    def remove_namespace(self, namespace: Identifier) -> None:
+        """See `MetadataPointers.remove_namespace`."""
+        columns = _NAMESPACES.c
+        statement = delete(_NAMESPACES).where(
+            columns.catalog_name == self._catalog_name, columns.namespace == ".".join(namespace)
+        )
+        self._prepare()
+        with self._begin() as connection:
+            connection.execute(statement)
 
     def namespaces(self) -> list[Identifier]:
         """See `MetadataPointers.namespaces`."""

@@ -21,10 +21,10 @@ from pyiceberg.table.snapshots import Snapshot
 
 from tableformat.catalog.base import Identifier, TableState
 from tableformat.cdc.truncation import Truncation, VectorsAtHead, vectors_of_all_rows
-from tableformat.commit.carry import load_carried, writer_properties
+from tableformat.commit.branch_history import ancestors, snapshots_by_id, summary_of
+from tableformat.commit.carried_properties import load_carried, writer_properties
 from tableformat.commit.changeset import Changeset, CommitKind
 from tableformat.commit.engine import CommitResult, commit
-from tableformat.commit.history import snapshots_by_id, walk_back
 from tableformat.commit.retry import RetryPolicy
 from tableformat.environment import Environment
 from tableformat.errors import (
@@ -86,7 +86,7 @@ def committed_batch(state: TableState, branch: str, query_id: str) -> int | None
     """
     walked: set[str] = set()
     for snapshot in _history(state, branch):
-        found = _batch_in(_properties(snapshot), query_id, snapshot.snapshot_id)
+        found = _batch_in(summary_of(snapshot), query_id, snapshot.snapshot_id)
         if found is not None:
             return found
         walked.add(str(snapshot.snapshot_id))
@@ -175,7 +175,7 @@ def head_of(state: TableState, branch: str) -> Snapshot | None:
 
 def _history(state: TableState, branch: str) -> Iterator[Snapshot]:
     head = head_of(state, branch)
-    return walk_back(snapshots_by_id(state.metadata), None if head is None else head.snapshot_id)
+    return ancestors(state.metadata, None if head is None else head.snapshot_id)
 
 
 def _published_batch(state: TableState, staged: Collection[str], query_id: str) -> int | None:
@@ -203,10 +203,6 @@ def _summary(state: TableState, head: Snapshot | None, batch: BatchId | None) ->
     known = writer_properties([carried.writers, batch.summary])
     others = {key: text for key, text in known.items() if key.startswith(OTHER_QUERY_BATCH)}
     return others | batch.summary
-
-
-def _properties(snapshot: Snapshot) -> Mapping[str, str]:
-    return {} if snapshot.summary is None else snapshot.summary.additional_properties
 
 
 def _batch_in(properties: Mapping[str, str], query_id: str, snapshot_id: int) -> int | None:

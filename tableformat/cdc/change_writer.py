@@ -18,7 +18,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
 
 from tableformat.cdc.dead_letter import FROM_FIELD
-from tableformat.cdc.events import FILE, TIMESTAMP_MS, EventBatch, ParsedEvents
+from tableformat.cdc.events import FILE, KIND, TIMESTAMP_MS, EventBatch, ParsedEvents
 from tableformat.cdc.formats import ChangeFormat, FormatChoice
 from tableformat.cdc.reduce import ReducedChanges, reduce_changes
 from tableformat.cdc.row_codec import key_columns
@@ -101,9 +101,9 @@ class ChangeWriter:
             InvalidInputError: There is a bad record and no dead-letter table; names the first one.
                 The events have other columns than the table. Or see `ChangeFormat.parse`.
         """
-        parsed = self.parse_or_wish(change_format, events)
-        if parsed.wishes:
-            names = sorted({*parsed.wishes.added, *parsed.wishes.widened})
+        parsed = self.try_parse(change_format, events)
+        if parsed.schema_changes:
+            names = sorted({*parsed.schema_changes.added, *parsed.schema_changes.widened})
             raise InvalidInputError(
                 "the table has to change before these events, and this writer cannot change it",
                 table=self.table,
@@ -112,15 +112,16 @@ class ChangeWriter:
             )
         return parsed
 
-    def parse_or_wish(self, change_format: ChangeFormat, events: EventBatch) -> ParsedEvents:
+    def try_parse(self, change_format: ChangeFormat, events: EventBatch) -> ParsedEvents:
         """The same for a caller that can change the table.
 
-        While there are `wishes` the result means nothing: grant them (`SinkPlan.evolved`), then
-        parse the whole batch again.
+        While there are `schema_changes` the result means nothing: apply them
+        (`SinkPlan.evolved`), then parse the whole batch again.
         """
         parsed = change_format.parse(events)
-        if parsed.wishes:
+        if parsed.schema_changes:
             return parsed
+        self.choice.check_kinds(parsed.changes.column(KIND))
         parsed = self.policy.complete(parsed, events)
         if parsed.source_ms is None:
             parsed.source_ms = latest_ms(events.optional(TIMESTAMP_MS))

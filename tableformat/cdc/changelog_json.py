@@ -8,18 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Self
+from typing import Annotated, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from pydantic import Field
 from pyiceberg.schema import Schema
 
-from tableformat.cdc.deletes import DELETES_OPTION
 from tableformat.cdc.encodings import Encoding, EncodingDefaults
 from tableformat.cdc.events import VALUE, ChangeCollector, EventBatch, ParsedEvents
 from tableformat.cdc.events import change_schema as change_schema_of
+from tableformat.cdc.format_options import JsonOptions, SchemaEvolution
 from tableformat.cdc.json_objects import (
     JsonLayout,
     JsonObjects,
@@ -27,58 +28,39 @@ from tableformat.cdc.json_objects import (
     parse_json_objects,
     utf8_rows,
 )
-from tableformat.cdc.options import Option, OptionKind, OptionTable, OptionValues
 from tableformat.cdc.row_codec import RowCodec, struct_columns, user_hints
 from tableformat.cdc.rowkind import ALL_KINDS, KIND_NAMES, adding
-from tableformat.cdc.schema_wishes import (
-    SCHEMA_EVOLUTION_OPTION,
-    SchemaEvolution,
-    evolution_of,
-    json_wishes,
-    long_wishes,
+from tableformat.cdc.schema_changes import (
+    json_columns,
+    long_columns,
     new_columns,
 )
-from tableformat.cdc.sequence import SEQUENCE_OPTION, SequenceFields, check_sequenced
+from tableformat.cdc.sequence import SequenceFields, check_sequenced
 from tableformat.cdc.wrong_format import CHANGELOG, check_format
 from tableformat.errors import InvalidInputError
+from tableformat.spec.options import PAIRS
 
 RowNumbers = npt.NDArray[np.int64]
 
 MODE = ALL_KINDS
-NESTED, FLAT = "nested", "flat"
 # As Flink's JSON format writes them; its times and timestamps are texts.
 DEFAULTS = EncodingDefaults(decimals=Encoding.TEXT, binaries=Encoding.BASE64)
 
-OPTIONS = OptionTable(
-    "format 'changelog-json'",
-    (
-        Option(
-            name="layout",
-            kind=OptionKind.CHOICE,
-            choices=(NESTED, FLAT),
-            default=NESTED,
-            help="nested: the row is an object in the field `data`; flat: beside the kind",
-        ),
-        Option(name="kind-field", default="op", help="the field with +I, -U, +U or -D"),
-        SEQUENCE_OPTION,
-        DELETES_OPTION,
-        Option(
-            name="encodings",
-            kind=OptionKind.MAP,
-            choices=tuple(encoding.value for encoding in Encoding),
-            help="encoding of single columns (`column.field` in a struct); default: text, base64; "
-            "integer timestamps and times need one",
-        ),
-        Option(
-            name="unknown-columns",
-            kind=OptionKind.CHOICE,
-            choices=("fail", "ignore"),
-            default="fail",
-            help="columns that the table does not have; fail: see `schema-evolution`",
-        ),
-        SCHEMA_EVOLUTION_OPTION,
-    ),
-)
+
+class ChangelogJsonOptions(JsonOptions):
+    """See the module's text."""
+
+    owner = "format 'changelog-json'"
+    layout: Literal["nested", "flat"] = Field(
+        "nested",
+        description="nested: the row is an object in the field `data`; flat: beside the kind",
+    )
+    kind_field: str = Field("op", description="the field with +I, -U, +U or -D")
+    encodings: Annotated[dict[str, Encoding], PAIRS] = Field(
+        {},
+        description="encoding of single columns (`column.field` in a struct); default: text, "
+        "base64; integer timestamps and times need one",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,12 +78,12 @@ class ChangelogJsonFormat:
     evolution: SchemaEvolution
 
     @classmethod
-    def build(cls, schema: Schema, values: OptionValues) -> Self:
+    def build(cls, schema: Schema, values: ChangelogJsonOptions) -> Self:
         """The format for a table of this schema; see `FormatChoice.build`."""
-        hints = user_hints(schema, values.mapping("encodings"))
+        hints = user_hints(schema, values.encodings)
         codec = RowCodec.of(schema, hints, DEFAULTS)
-        sequence = SequenceFields.of(values.names("sequence"))
-        kind_field, is_flat = values.text("kind-field"), values.text("layout") == FLAT
+        sequence = SequenceFields.of(values.sequence)
+        kind_field, is_flat = values.kind_field, values.layout == "flat"
         path = () if is_flat else ("data",)
         fields = {c.name: c.type for c in codec.struct()} if is_flat else {"data": codec.struct()}
         if kind_field in fields:
@@ -116,13 +98,13 @@ class ChangelogJsonFormat:
             layout=JsonLayout(
                 schema=pa.schema(list(fields.items())),
                 alternatives=codec.alternatives(path),
-                closed=codec.structs(path) if values.text("unknown-columns") == "fail" else (),
-                pass_null=evolution_of(values) is not SchemaEvolution.STRICT,
+                closed=codec.structs(path) if values.unknown_columns == "fail" else (),
+                pass_null=values.evolution is not SchemaEvolution.STRICT,
             ),
             kind_field=kind_field,
             is_flat=is_flat,
             schema=schema,
-            evolution=evolution_of(values),
+            evolution=values.evolution,
         )
 
     def parse(self, events: EventBatch) -> ParsedEvents:
@@ -145,9 +127,11 @@ class ChangelogJsonFormat:
             self._changes(table, present[rows], collector)
         if collector.bad and self.evolution is SchemaEvolution.FULL:
             rows = pa.array(sorted(collector.bad), pa.int64())
-            collector.wishes.merge(long_wishes(texts.take(rows), self._row_path, self.schema))
+            collector.schema_changes.merge(
+                long_columns(texts.take(rows), self._row_path, self.schema)
+            )
         result = collector.finish()
-        if not (result.changes.num_rows or result.wishes):
+        if not (result.changes.num_rows or result.schema_changes):
             self._check_format(values[row].as_py() for row in sorted(collector.bad))
         return result
 
@@ -157,13 +141,13 @@ class ChangelogJsonFormat:
     def _note_columns(
         self, texts: pa.StringArray, parsed: JsonObjects, collector: ChangeCollector
     ) -> None:
-        """Refuse columns that the table does not have, or wish for them."""
+        """Refuse columns that the table does not have, or ask for them."""
         if {("before",), ("after",)} & parsed.undeclared.keys():
             self._check_format(texts.slice(0, 1).to_pylist())
         names = new_columns(parsed.undeclared, self._row_path, self.evolution)
         if names:
-            wishes = json_wishes(texts, self._row_path, names, self.schema, self.evolution)
-            collector.wishes.merge(wishes)
+            schema_changes = json_columns(texts, self._row_path, names, self.schema, self.evolution)
+            collector.schema_changes.merge(schema_changes)
 
     @property
     def _row_path(self) -> Path:

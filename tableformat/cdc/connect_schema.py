@@ -18,19 +18,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyiceberg import types as iceberg
 from pyiceberg.expressions.literals import literal
 from pyiceberg.schema import Schema
-from pyiceberg.types import (
-    DateType,
-    DecimalType,
-    IcebergType,
-    ListType,
-    NestedField,
-    PrimitiveType,
-    StringType,
-    StructType,
-    TimeType,
-)
 
 from tableformat.cdc.encodings import (
     BINARIES,
@@ -54,28 +44,28 @@ PAYLOAD_START = re.compile(r'\s*,\s*"payload"\s*:\s*')
 
 # Connect's and Debezium's semantic types (the schema's `name`) that say how a value is encoded, and
 # the columns that such values can go to.
-SEMANTICS: Mapping[str, tuple[Encoding, tuple[type[IcebergType], ...]]] = {
-    "io.debezium.time.Date": (Encoding.DAYS, (DateType,)),
-    "io.debezium.time.IsoDate": (Encoding.ISO, (DateType,)),
-    "io.debezium.time.Time": (Encoding.MILLIS, (TimeType,)),
-    "io.debezium.time.MicroTime": (Encoding.MICROS, (TimeType,)),
-    "io.debezium.time.NanoTime": (Encoding.NANOS, (TimeType,)),
-    "io.debezium.time.IsoTime": (Encoding.ISO, (TimeType,)),
-    "io.debezium.time.ZonedTime": (Encoding.ISO, (TimeType,)),
+SEMANTICS: Mapping[str, tuple[Encoding, tuple[type[iceberg.IcebergType], ...]]] = {
+    "io.debezium.time.Date": (Encoding.DAYS, (iceberg.DateType,)),
+    "io.debezium.time.IsoDate": (Encoding.ISO, (iceberg.DateType,)),
+    "io.debezium.time.Time": (Encoding.MILLIS, (iceberg.TimeType,)),
+    "io.debezium.time.MicroTime": (Encoding.MICROS, (iceberg.TimeType,)),
+    "io.debezium.time.NanoTime": (Encoding.NANOS, (iceberg.TimeType,)),
+    "io.debezium.time.IsoTime": (Encoding.ISO, (iceberg.TimeType,)),
+    "io.debezium.time.ZonedTime": (Encoding.ISO, (iceberg.TimeType,)),
     "io.debezium.time.Timestamp": (Encoding.MILLIS, TIMESTAMPS),
     "io.debezium.time.MicroTimestamp": (Encoding.MICROS, TIMESTAMPS),
     "io.debezium.time.NanoTimestamp": (Encoding.NANOS, TIMESTAMPS),
     "io.debezium.time.IsoTimestamp": (Encoding.ISO, TIMESTAMPS),
     "io.debezium.time.ZonedTimestamp": (Encoding.ISO, TIMESTAMPS),
-    "io.debezium.data.VariableScaleDecimal": (Encoding.VARIABLE, (DecimalType,)),
-    "org.apache.kafka.connect.data.Date": (Encoding.DAYS, (DateType,)),
-    "org.apache.kafka.connect.data.Time": (Encoding.MILLIS, (TimeType,)),
+    "io.debezium.data.VariableScaleDecimal": (Encoding.VARIABLE, (iceberg.DecimalType,)),
+    "org.apache.kafka.connect.data.Date": (Encoding.DAYS, (iceberg.DateType,)),
+    "org.apache.kafka.connect.data.Time": (Encoding.MILLIS, (iceberg.TimeType,)),
     "org.apache.kafka.connect.data.Timestamp": (Encoding.MILLIS, TIMESTAMPS),
-    "org.apache.kafka.connect.data.Decimal": (Encoding.PRECISE, (DecimalType,)),
+    "org.apache.kafka.connect.data.Decimal": (Encoding.PRECISE, (iceberg.DecimalType,)),
 }
 INTEGERS = ("int8", "int16", "int32", "int64")
 FRACTIONS = ("float", "float32", "double", "float64")
-TEMPORALS = (DateType, TimeType, *TIMESTAMPS)
+TEMPORALS = (iceberg.DateType, iceberg.TimeType, *TIMESTAMPS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +164,7 @@ def _fields(schema: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     return {str(f["field"]): f for f in fields if isinstance(f, dict) and "field" in f}
 
 
-def hint_for(kind: IcebergType, declared: Mapping[str, Any]) -> Hint:
+def hint_for(kind: iceberg.IcebergType, declared: Mapping[str, Any]) -> Hint:
     """How values of a declared Connect type come to a column of type `kind`.
 
     A hint without encoding says nothing; one with a `contradiction` says that the values are
@@ -182,9 +172,9 @@ def hint_for(kind: IcebergType, declared: Mapping[str, Any]) -> Hint:
     """
     name, wire = declared.get("name"), str(declared.get("type"))
     match kind:
-        case ListType() if wire == "array" and isinstance(declared.get("items"), dict):
+        case iceberg.ListType() if wire == "array" and isinstance(declared.get("items"), dict):
             return Hint(parts={ELEMENT: hint_for(kind.element_type, declared["items"])})
-        case StructType() if wire == "struct":
+        case iceberg.StructType() if wire == "struct":
             inner = _fields(declared)
             fields = [each for each in kind.fields if each.name in inner]
             return Hint(parts={f.name: hint_for(f.field_type, inner[f.name]) for f in fields})
@@ -192,7 +182,7 @@ def hint_for(kind: IcebergType, declared: Mapping[str, Any]) -> Hint:
     if encoding is None:
         return _plain_hint(kind, wire, None if name is None else str(name))
     if not isinstance(kind, kinds):
-        is_text = isinstance(kind, StringType) and wire != "bytes"
+        is_text = isinstance(kind, iceberg.StringType) and wire != "bytes"
         return Hint(contradiction=str(name)) if encodings_of(kind) and not is_text else Hint()
     if encoding is not Encoding.PRECISE:
         return Hint(encoding=encoding)
@@ -203,14 +193,14 @@ def hint_for(kind: IcebergType, declared: Mapping[str, Any]) -> Hint:
     return Hint(encoding=Encoding.PRECISE, scale=int(str(scale)))
 
 
-def _plain_hint(kind: IcebergType, wire: str, name: str | None) -> Hint:
+def _plain_hint(kind: iceberg.IcebergType, wire: str, name: str | None) -> Hint:
     if wire == "bytes":
         if isinstance(kind, BINARIES):
             return Hint(encoding=Encoding.BASE64)
         return Hint(contradiction=name or "bytes") if encodings_of(kind) else Hint()
     if isinstance(kind, TEMPORALS) and name is not None and wire in INTEGERS:
         return Hint(contradiction=name)
-    if isinstance(kind, DecimalType):
+    if isinstance(kind, iceberg.DecimalType):
         # Decimals of decimal.handling.mode=string and double have no semantic type.
         plain = {"string": Encoding.TEXT, **dict.fromkeys(FRACTIONS, Encoding.DOUBLE)}
         return Hint(encoding=(plain | dict.fromkeys(INTEGERS, Encoding.TEXT)).get(wire))
@@ -219,15 +209,15 @@ def _plain_hint(kind: IcebergType, wire: str, name: str | None) -> Hint:
     return Hint()
 
 
-def declared_default(kind: IcebergType, declared: Mapping[str, Any]) -> Any | None:
+def declared_default(kind: iceberg.IcebergType, declared: Mapping[str, Any]) -> Any | None:
     """The default that a Connect schema declares for a field, as a value of a column's type.
 
     None also where nothing can be said for sure: a field that is NOT NULL and has an expression for
     its default (now(), nextval) is declared with Debezium's zero (0, '', 1970-01-01).
     """
-    if "default" not in declared or not isinstance(kind, PrimitiveType):
+    if "default" not in declared or not isinstance(kind, iceberg.PrimitiveType):
         return None
-    column = NestedField(1, "default", kind, required=False)
+    column = iceberg.NestedField(1, "default", kind, required=False)
     try:
         decoder = column_decoder(column, hint_for(kind, declared), EncodingDefaults())
         text = json.dumps({"default": declared["default"]})

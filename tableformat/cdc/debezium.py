@@ -31,7 +31,7 @@ from pyiceberg.types import NestedField
 
 from tableformat.cdc import wrong_format
 from tableformat.cdc.connect_schema import PayloadGroup, row_fields, row_hints, split_payloads
-from tableformat.cdc.debezium_options import FLATTENED, encoding_defaults
+from tableformat.cdc.debezium_options import FLATTENED, DebeziumOptions
 from tableformat.cdc.debezium_rows import (
     HEARTBEAT,
     SNAPSHOT_MARK,
@@ -39,10 +39,10 @@ from tableformat.cdc.debezium_rows import (
     as_mask,
     delete_by_key,
 )
-from tableformat.cdc.deletes import DELETES, WHOLE_ROW
 from tableformat.cdc.encodings import EncodingDefaults, Hint, overlaid
 from tableformat.cdc.events import KEY, VALUE, ChangeCollector, EventBatch, ParsedEvents
 from tableformat.cdc.events import change_schema as change_schema_of
+from tableformat.cdc.format_options import WHOLE_ROW, SchemaEvolution
 from tableformat.cdc.json_objects import (
     JsonLayout,
     JsonObjects,
@@ -51,16 +51,13 @@ from tableformat.cdc.json_objects import (
     utf8_rows,
 )
 from tableformat.cdc.message_keys import MessageKeys
-from tableformat.cdc.options import OptionValues
 from tableformat.cdc.placeholders import Placeholder
 from tableformat.cdc.row_codec import RowCodec, user_hints
-from tableformat.cdc.schema_wishes import (
-    SchemaEvolution,
+from tableformat.cdc.schema_changes import (
     check_certain,
-    connect_wishes,
-    evolution_of,
-    json_wishes,
-    long_wishes,
+    connect_columns,
+    json_columns,
+    long_columns,
     new_columns,
 )
 from tableformat.cdc.sequence import SequenceFields
@@ -78,7 +75,7 @@ class DebeziumFormat:
     codec: RowCodec
     hints: Mapping[str, Hint]
     defaults: EncodingDefaults
-    values: OptionValues
+    values: DebeziumOptions
     placeholder: Placeholder
     sequence: SequenceFields
     order: tuple[pa.Field, ...]
@@ -86,25 +83,25 @@ class DebeziumFormat:
     evolution: SchemaEvolution
 
     @classmethod
-    def build(cls, schema: Schema, values: OptionValues) -> Self:
+    def build(cls, schema: Schema, values: DebeziumOptions) -> Self:
         """The format for a table of this schema; see `FormatChoice.build`."""
-        defaults = encoding_defaults(values)
-        hints = user_hints(schema, values.mapping("encodings"))
+        defaults = values.defaults
+        hints = user_hints(schema, values.encodings)
         codec = RowCodec.of(schema, hints, defaults)
         if not codec.key:
             raise InvalidInputError("the format 'debezium-json' needs a table with a primary key")
-        sequence = SequenceFields.of(values.names("sequence"))
+        sequence = SequenceFields.of(values.sequence)
         return cls(
             schema=schema,
             codec=codec,
             hints=hints,
             defaults=defaults,
             values=values,
-            placeholder=Placeholder.of(values.text("unavailable-value")),
+            placeholder=Placeholder.of(values.unavailable_value),
             sequence=sequence,
             order=tuple(sequence.order),
             change_schema=change_schema_of(schema, sequence.order),
-            evolution=evolution_of(values),
+            evolution=values.evolution,
         )
 
     def parse(self, events: EventBatch) -> ParsedEvents:
@@ -143,20 +140,20 @@ class DebeziumFormat:
                     table=table,
                     rows=group.rows[rows],
                 )
-                if self.values.text("layout") == FLATTENED:
+                if self.values.layout == FLATTENED:
                     piece.flattened()
                 else:
                     piece.envelope()
             self._note_long_integers(group, collector)
         parsed_events = collector.finish()
-        if not (parsed_events.changes.num_rows or parsed_events.wishes):
+        if not (parsed_events.changes.num_rows or parsed_events.schema_changes):
             self._check_format(values, collector)
         return parsed_events
 
     def _check_format(self, values: pa.Array, collector: ChangeCollector) -> None:
         quiet = [rows for what, rows in collector.skipped if what == HEARTBEAT]
         unread = np.concatenate([np.array(sorted(collector.bad), np.int64), *quiet])
-        flattened = self.values.text("layout") == FLATTENED
+        flattened = self.values.layout == FLATTENED
         read_as = wrong_format.FLATTENED if flattened else wrong_format.DEBEZIUM
         events = (values[row].as_py() for row in unread.tolist())
         wrong_format.check_format(events, read_as=read_as, key=self.codec.key)
@@ -164,8 +161,8 @@ class DebeziumFormat:
     def _tombstones(self, rows: RowNumbers, keys: MessageKeys, collector: ChangeCollector) -> None:
         if not len(rows):
             return
-        if self.values.text("layout") == FLATTENED:
-            whole = self.values.text(DELETES) == WHOLE_ROW
+        if self.values.layout == FLATTENED:
+            whole = self.values.deletes == WHOLE_ROW
             delete_by_key(rows, keys, self.sequence, {}, collector, keys_suffice=not whole)
             return
         collector.skip("tombstone", rows)
@@ -190,8 +187,8 @@ class DebeziumFormat:
         }
 
     def _layout(self, codec: RowCodec) -> JsonLayout:
-        closed = self.values.text("unknown-columns") == "fail"
-        if self.values.text("layout") == FLATTENED:
+        closed = self.values.unknown_columns == "fail"
+        if self.values.layout == FLATTENED:
             fields = {column.name: column.type for column in codec.struct()}
             fields |= {"__op": pa.string(), "__deleted": pa.string(), SNAPSHOT_MARK: pa.string()}
             alternatives = codec.alternatives(())
@@ -214,7 +211,7 @@ class DebeziumFormat:
 
     @property
     def _is_flattened(self) -> bool:
-        return self.values.text("layout") == FLATTENED
+        return self.values.layout == FLATTENED
 
     @property
     def _evolves(self) -> bool:
@@ -222,14 +219,14 @@ class DebeziumFormat:
 
     @property
     def _row_path(self) -> Path:
-        return () if self.values.text("layout") == FLATTENED else ("after",)
+        return () if self.values.layout == FLATTENED else ("after",)
 
     def _note_columns(
         self, group: PayloadGroup, parsed: JsonObjects, collector: ChangeCollector
     ) -> None:
-        """Refuse columns that the table does not have, or wish for them."""
+        """Refuse columns that the table does not have, or ask for them."""
         # Flattened events carry metadata beside the row (`add.fields`), with this prefix.
-        flattened = self.values.text("layout") == FLATTENED
+        flattened = self.values.layout == FLATTENED
         undeclared = [
             path
             for path in parsed.undeclared
@@ -242,17 +239,17 @@ class DebeziumFormat:
         if self._evolves and group.schema is not None:
             fields = row_fields(group.schema, *self._row_path)
             fields = {k: v for k, v in fields.items() if not (flattened and k.startswith("__"))}
-            wishes = connect_wishes(fields, self.schema, self.evolution)
-            names = [name for name in names if name not in wishes.added]
-            collector.wishes.merge(wishes)
+            schema_changes = connect_columns(fields, self.schema, self.evolution)
+            names = [name for name in names if name not in schema_changes.added]
+            collector.schema_changes.merge(schema_changes)
         if names:
-            found = json_wishes(group.payloads, self._row_path, names, self.schema, self.evolution)
-            if self.values.text("new-columns") == "declared":
+            found = json_columns(group.payloads, self._row_path, names, self.schema, self.evolution)
+            if self.values.new_columns == "declared":
                 check_certain(found, "Debezium")
-            collector.wishes.merge(found)
+            collector.schema_changes.merge(found)
 
     def _note_long_integers(self, group: PayloadGroup, collector: ChangeCollector) -> None:
         """Bare JSON says that a column is too narrow by a value that does not fit."""
         if self.evolution is SchemaEvolution.FULL and collector.bad:
             bad = group.filter(np.isin(group.rows, list(collector.bad)))
-            collector.wishes.merge(long_wishes(bad.payloads, self._row_path, self.schema))
+            collector.schema_changes.merge(long_columns(bad.payloads, self._row_path, self.schema))

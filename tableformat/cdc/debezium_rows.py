@@ -11,11 +11,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.types import NestedField
 
-from tableformat.cdc.debezium_options import ON_TRUNCATE
-from tableformat.cdc.deletes import DELETES, KEY_ONLY, KEY_ONLY_REASON
+from tableformat.cdc.debezium_options import DebeziumOptions
 from tableformat.cdc.events import ChangeCollector
+from tableformat.cdc.format_options import KEY_ONLY, KEY_ONLY_REASON
 from tableformat.cdc.message_keys import MessageKeys
-from tableformat.cdc.options import OptionValues
 from tableformat.cdc.placeholders import Placeholder, fill_placeholders
 from tableformat.cdc.row_codec import RowCodec, struct_columns
 from tableformat.cdc.rowkind import TRUNCATE, RowKind
@@ -48,7 +47,7 @@ class DebeziumRows:
         rows: Which events of the batch they are.
     """
 
-    values: OptionValues
+    values: DebeziumOptions
     placeholder: Placeholder
     sequence: SequenceFields
     codec: RowCodec
@@ -125,7 +124,7 @@ class DebeziumRows:
 
     @property
     def _deletes_have_keys_only(self) -> bool:
-        return self.values.text(DELETES) == KEY_ONLY
+        return self.values.deletes == KEY_ONLY
 
     @property
     def _names_of_deleted(self) -> list[str]:
@@ -175,7 +174,7 @@ class DebeziumRows:
             after,
             before,
             placeholder=self.placeholder,
-            keep_null=self.values.text("on-unavailable-value") == "null",
+            keep_null=self.values.on_unavailable_value == "null",
             have_all=have_all,
             rows=rows,
             bad=self.collector.bad,
@@ -249,7 +248,7 @@ class DebeziumRows:
             quiet &= as_mask(self._column("ts_ms").is_valid())
         self.collector.skip("message", self.rows[message])
         self.collector.skip(HEARTBEAT, self.rows[quiet])
-        match self.values.text(ON_TRUNCATE):
+        match self.values.on_truncate:
             case "ignore":
                 self.collector.skip("truncate", self.rows[truncate])
             case "apply":
@@ -257,7 +256,7 @@ class DebeziumRows:
             case _:
                 self._report(truncate, "a truncate event: all rows of the table were removed")
         unknown = rest & ~(message | truncate | quiet)
-        if self.values.text("on-unknown-op") == "ignore":
+        if self.values.on_unknown_op == "ignore":
             # Only an op that says something else: without any it is no event at all.
             named = unknown & as_mask(op.is_valid())
             self.collector.skip("unknown op", self.rows[named])

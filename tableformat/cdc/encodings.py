@@ -39,31 +39,10 @@ from enum import StrEnum
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyiceberg.types import (
-    BinaryType,
-    BooleanType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FixedType,
-    FloatType,
-    IcebergType,
-    IntegerType,
-    ListType,
-    LongType,
-    NestedField,
-    StringType,
-    StructType,
-    TimestampNanoType,
-    TimestampType,
-    TimestamptzNanoType,
-    TimestamptzType,
-    TimeType,
-    UUIDType,
-)
+from pyiceberg import types as iceberg
 
 from tableformat.cdc.binary_text import decode_base64, decode_hex, decode_unscaled
-from tableformat.cdc.halving import read_in_halves
+from tableformat.cdc.split_on_failure import read_in_halves
 from tableformat.cdc.temporal_values import decode_dates, times_decoder, timestamps_decoder
 from tableformat.errors import InvalidInputError, UnsupportedError
 from tableformat.spec.types import arrow_type
@@ -93,15 +72,20 @@ class Encoding(StrEnum):
 
 
 UNITS = (Encoding.SECONDS, Encoding.MILLIS, Encoding.MICROS, Encoding.NANOS)
-TIMESTAMPS = (TimestampType, TimestamptzType, TimestampNanoType, TimestamptzNanoType)
-BINARIES = (BinaryType, FixedType)
-FLOATS = (FloatType, DoubleType)
-ENCODINGS_OF: tuple[tuple[tuple[type[IcebergType], ...], tuple[Encoding, ...]], ...] = (
-    ((TimeType, *TIMESTAMPS), (*UNITS, Encoding.ISO)),
-    ((DateType,), (Encoding.DAYS, Encoding.ISO)),
-    ((DecimalType,), (Encoding.PRECISE, Encoding.VARIABLE, Encoding.TEXT, Encoding.DOUBLE)),
+TIMESTAMPS = (
+    iceberg.TimestampType,
+    iceberg.TimestamptzType,
+    iceberg.TimestampNanoType,
+    iceberg.TimestamptzNanoType,
+)
+BINARIES = (iceberg.BinaryType, iceberg.FixedType)
+FLOATS = (iceberg.FloatType, iceberg.DoubleType)
+ENCODINGS_OF: tuple[tuple[tuple[type[iceberg.IcebergType], ...], tuple[Encoding, ...]], ...] = (
+    ((iceberg.TimeType, *TIMESTAMPS), (*UNITS, Encoding.ISO)),
+    ((iceberg.DateType,), (Encoding.DAYS, Encoding.ISO)),
+    ((iceberg.DecimalType,), (Encoding.PRECISE, Encoding.VARIABLE, Encoding.TEXT, Encoding.DOUBLE)),
     (BINARIES, (Encoding.BASE64, Encoding.HEX)),
-    ((*FLOATS, StringType), (Encoding.TEXT,)),
+    ((*FLOATS, iceberg.StringType), (Encoding.TEXT,)),
 )
 
 
@@ -154,17 +138,17 @@ class EncodingDefaults:
     binaries: Encoding | None = None
     has_options: bool = False
 
-    def of(self, kind: IcebergType) -> Encoding | None:
+    def of(self, kind: iceberg.IcebergType) -> Encoding | None:
         """The encoding of a type without a hint."""
         if isinstance(kind, TIMESTAMPS):
             return self.timestamps
-        if isinstance(kind, TimeType):
+        if isinstance(kind, iceberg.TimeType):
             return self.times
         if isinstance(kind, BINARIES):
             return self.binaries
         # A float that comes as a text is a number in the form that decimals have.
         is_text = self.decimals is Encoding.TEXT
-        if isinstance(kind, DecimalType) or (isinstance(kind, FLOATS) and is_text):
+        if isinstance(kind, iceberg.DecimalType) or (isinstance(kind, FLOATS) and is_text):
             return self.decimals
         return None
 
@@ -198,7 +182,11 @@ class _UndeclaredError(Exception):
 
 
 def column_decoder(
-    column: NestedField, hint: Hint | None, defaults: EncodingDefaults, *, path: str | None = None
+    column: iceberg.NestedField,
+    hint: Hint | None,
+    defaults: EncodingDefaults,
+    *,
+    path: str | None = None,
 ) -> ColumnDecoder:
     """The decoder of one table column, or of a part of one at `path`.
 
@@ -218,41 +206,46 @@ def column_decoder(
         case _ if hint.contradiction is not None and hint.encoding is None:
             wires = _all_wires(kind, target)
             decode = _refusing(_contradiction(kind, path, hint.contradiction))
-        case BooleanType():
+        case iceberg.BooleanType():
             wires, decode = (pa.bool_(), pa.int64()), _boolean
-        case DecimalType() if encoding is None:
+        case iceberg.DecimalType() if encoding is None:
             wires, decode = _all_wires(kind, target), _self_describing(kind, target, path, defaults)
-        case DecimalType():
+        case iceberg.DecimalType():
             assert encoding is not None
             scale = kind.scale if hint.scale is None else hint.scale
             wires, decode = _decimal(target, encoding, scale)
-        case DateType():
+        case iceberg.DateType():
             wires, decode = _instant_wires(hint, integer_first=True), decode_dates
-        case TimeType():
+        case iceberg.TimeType():
             wires = _instant_wires(hint, integer_first=True)
             decode = _or_undeclared(times_decoder(_unit(encoding)), encoding, kind, path, defaults)
-        case TimestampType() | TimestampNanoType() | TimestamptzType() | TimestamptzNanoType():
-            is_local = isinstance(kind, (TimestampType, TimestampNanoType))
+        case (
+            iceberg.TimestampType()
+            | iceberg.TimestampNanoType()
+            | iceberg.TimestamptzType()
+            | iceberg.TimestamptzNanoType()
+        ):
+            is_local = isinstance(kind, (iceberg.TimestampType, iceberg.TimestampNanoType))
             wires = _instant_wires(hint, integer_first=is_local)
             decode = timestamps_decoder(
                 target, _unit(encoding), ends_with_z=encoding == Encoding.ISO
             )
             decode = _or_undeclared(decode, encoding, kind, path, defaults)
-        case UUIDType():
+        case iceberg.UUIDType():
             wires, decode = (pa.string(),), parse_uuids
-        case BinaryType() | FixedType() if encoding is None:
+        case iceberg.BinaryType() | iceberg.FixedType() if encoding is None:
             wires = (pa.string(),)
             decode = _refusing(_undeclared(kind, path, defaults))
-        case BinaryType() | FixedType():
+        case iceberg.BinaryType() | iceberg.FixedType():
             assert encoding is not None
             wires, decode = (pa.string(),), _binary_of(target, encoding)
-        case FloatType() | DoubleType():
+        case iceberg.FloatType() | iceberg.DoubleType():
             wires, decode = (pa.float64(), pa.string()), _float_of(target, encoding)
-        case IntegerType() | LongType():
+        case iceberg.IntegerType() | iceberg.LongType():
             wires, decode = (pa.int64(),), lambda values: values.cast(target)
-        case StringType():
+        case iceberg.StringType():
             wires, decode = (target,), lambda values: values
-        case StructType():
+        case iceberg.StructType():
             parts = {
                 each.name: column_decoder(
                     each, hint.parts.get(each.name), defaults, path=f"{path}.{each.name}"
@@ -260,7 +253,7 @@ def column_decoder(
                 for each in kind.fields
             }
             wires, decode = _struct(target, parts)
-        case ListType():
+        case iceberg.ListType():
             inner = column_decoder(
                 kind.element_field, hint.parts.get(ELEMENT), defaults, path=f"{path}.{ELEMENT}"
             )
@@ -303,7 +296,7 @@ def _exact_type(values: pa.Array, target: pa.DataType) -> pa.Array:
     return values if values.type == target else values.cast(target)
 
 
-def encodings_of(kind: IcebergType) -> tuple[Encoding, ...]:
+def encodings_of(kind: iceberg.IcebergType) -> tuple[Encoding, ...]:
     """How values of a type can be encoded; nothing for a type with one form only."""
     for kinds, encodings in ENCODINGS_OF:
         if isinstance(kind, kinds):
@@ -312,7 +305,7 @@ def encodings_of(kind: IcebergType) -> tuple[Encoding, ...]:
 
 
 def _encoding_of(
-    kind: IcebergType, hint: Hint, defaults: EncodingDefaults, path: str
+    kind: iceberg.IcebergType, hint: Hint, defaults: EncodingDefaults, path: str
 ) -> Encoding | None:
     if hint.encoding is None:
         return defaults.of(kind)
@@ -337,9 +330,9 @@ def _unit(encoding: Encoding | None) -> str | None:
     return encoding.value if encoding in UNITS else None
 
 
-def _all_wires(kind: IcebergType, target: pa.DataType) -> tuple[pa.DataType, ...]:
+def _all_wires(kind: iceberg.IcebergType, target: pa.DataType) -> tuple[pa.DataType, ...]:
     """Whatever values of the type may look like, so that they can be refused by name."""
-    if isinstance(kind, DecimalType):
+    if isinstance(kind, iceberg.DecimalType):
         return (pa.string(), VARIABLE_SCALE, target)
     return (pa.int64(), pa.string(), pa.float64())
 
@@ -356,7 +349,7 @@ def _refusing(error: InvalidInputError) -> Decode:
 def _or_undeclared(
     decode_known: Decode,
     encoding: Encoding | None,
-    kind: IcebergType,
+    kind: iceberg.IcebergType,
     path: str,
     defaults: EncodingDefaults,
 ) -> Decode:
@@ -375,7 +368,7 @@ def _or_undeclared(
 
 
 def _self_describing(
-    kind: DecimalType, target: pa.DataType, path: str, defaults: EncodingDefaults
+    kind: iceberg.DecimalType, target: pa.DataType, path: str, defaults: EncodingDefaults
 ) -> Decode:
     refuse = _refusing(_undeclared(kind, path, defaults))
     variable = _decimal(target, Encoding.VARIABLE, kind.scale)[1]
@@ -389,7 +382,7 @@ def _self_describing(
 
 
 # What may be meant by a value, which option says it for all columns, and the connector's setting.
-_MEANINGS: tuple[tuple[tuple[type[IcebergType], ...], str, str, str], ...] = (
+_MEANINGS: tuple[tuple[tuple[type[iceberg.IcebergType], ...], str, str, str], ...] = (
     (
         TIMESTAMPS,
         "an integer may count s, ms, us or ns",
@@ -397,13 +390,13 @@ _MEANINGS: tuple[tuple[tuple[type[IcebergType], ...], str, str, str], ...] = (
         "time.precision.mode (adaptive: ms up to timestamp(3), else us)",
     ),
     (
-        (TimeType,),
+        (iceberg.TimeType,),
         "an integer may count s, ms, us or ns",
         "time-unit",
         "time.precision.mode (adaptive: ms up to time(3), else us)",
     ),
     (
-        (DecimalType,),
+        (iceberg.DecimalType,),
         "a text may be digits or base64 of bytes",
         "decimals",
         "decimal.handling.mode (precise by default)",
@@ -412,7 +405,9 @@ _MEANINGS: tuple[tuple[tuple[type[IcebergType], ...], str, str, str], ...] = (
 )
 
 
-def _undeclared(kind: IcebergType, path: str, defaults: EncodingDefaults) -> InvalidInputError:
+def _undeclared(
+    kind: iceberg.IcebergType, path: str, defaults: EncodingDefaults
+) -> InvalidInputError:
     meaning, option, setting = next(each[1:] for each in _MEANINGS if isinstance(kind, each[0]))
     column = path.removesuffix(f".{ELEMENT}")
     for_all = f"{option}=..., or for this column alone " if defaults.has_options else ""
@@ -432,7 +427,7 @@ def _undeclared(kind: IcebergType, path: str, defaults: EncodingDefaults) -> Inv
     )
 
 
-def _contradiction(kind: IcebergType, path: str, declared: str) -> InvalidInputError:
+def _contradiction(kind: iceberg.IcebergType, path: str, declared: str) -> InvalidInputError:
     allowed = encodings_of(kind)
     column = path.removesuffix(f".{ELEMENT}")
     forced = f", or set encodings={column}={'|'.join(allowed)} if you know better"

@@ -35,7 +35,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.schema import Schema
 
-from tableformat.cdc.schema_wishes import SchemaWishes
+from tableformat.cdc.schema_changes import SchemaChanges
 from tableformat.errors import InternalError, InvalidInputError, UnsupportedError, one_line
 from tableformat.spec.types import arrow_schema
 
@@ -155,16 +155,17 @@ class EventBatch:
 class ParsedEvents:
     """Change rows, bad records, and how many events of which kind are neither.
 
-    `rows`: the event of the batch that each change came from, shape `(changes,)`. `wishes`: how the
-    table has to change before the events can be parsed; while there are any, the rest means
-    nothing. `source_ms`: the highest time at which a source made one of the changes, if they say.
+    `rows`: the event of the batch that each change came from, shape `(changes,)`.
+    `schema_changes`: how the table has to change before the events can be parsed; while there are
+    any, the rest means nothing. `source_ms`: the highest time at which a source made one of the
+    changes, if they say.
     """
 
     changes: pa.Table
     bad: pa.Table
     rows: RowNumbers
     skipped: Counter[str] = field(default_factory=Counter)
-    wishes: SchemaWishes = field(default_factory=SchemaWishes)
+    schema_changes: SchemaChanges = field(default_factory=SchemaChanges)
     source_ms: int | None = None
 
     def without(self, reasons: Mapping[int, str], events: EventBatch) -> ParsedEvents:
@@ -193,7 +194,7 @@ class ChangeCollector:
     tables: list[pa.Table] = field(default_factory=list)
     rows: list[RowNumbers] = field(default_factory=list)
     skipped: list[tuple[str, RowNumbers]] = field(default_factory=list)
-    wishes: SchemaWishes = field(default_factory=SchemaWishes)
+    schema_changes: SchemaChanges = field(default_factory=SchemaChanges)
     source_ms: int | None = None
 
     def skip(self, what: str, rows: RowNumbers) -> None:
@@ -239,6 +240,6 @@ class ChangeCollector:
             bad=self.batch.bad_records(self.bad),
             rows=rows,
             skipped=+skipped,
-            wishes=self.wishes,
+            schema_changes=self.schema_changes,
             source_ms=self.source_ms,
         )

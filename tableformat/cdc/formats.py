@@ -2,24 +2,27 @@
 
 A format is a function from event batches to change rows. Its factory declares an identifier, the
 options, and the row kinds it produces. `FormatChoice` is a checked choice that can be shipped to
-Spark's executors as plain values.
+Spark's executors as plain values. Formats of other packages are found by the entry points
+`icefold.change_formats`, on executors too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Protocol
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyiceberg.schema import Schema
 
 from tableformat.cdc import changelog_json, debezium, debezium_options, typed_rows
-from tableformat.cdc.deletes import DELETES, WHOLE_ROW
 from tableformat.cdc.events import EventBatch, ParsedEvents
-from tableformat.cdc.options import GivenOptions, OptionTable, OptionValues, parse_options
-from tableformat.cdc.rowkind import ChangelogMode
-from tableformat.errors import InvalidInputError
+from tableformat.cdc.format_options import WHOLE_ROW, FormatOptions, SchemaEvolution
+from tableformat.cdc.rowkind import INSERT_ONLY, TRUNCATE, ChangelogMode, RowKind
+from tableformat.entry_points import EntryPoints
+from tableformat.spec.options import GivenOptions, Options
 
 
 class ChangeFormat(Protocol):
@@ -44,19 +47,20 @@ class FormatFactory:
     identifier: str
     help: str
     mode: ChangelogMode
-    options: OptionTable
+    options: type[Options]
     is_typed: bool
-    build: Callable[[Schema, OptionValues], ChangeFormat]
+    build: Callable[[Schema, Any], ChangeFormat]
 
 
-FACTORIES: Mapping[str, FormatFactory] = {
+EXTENSIONS = EntryPoints("icefold.change_formats", "change format")
+BUILT_IN: Mapping[str, FormatFactory] = {
     factory.identifier: factory
     for factory in (
         FormatFactory(
             identifier="debezium-json",
             help="JSON of Debezium's connectors: envelope or flattened, with or without schema",
             mode=debezium_options.MODE,
-            options=debezium_options.OPTIONS,
+            options=debezium_options.DebeziumOptions,
             is_typed=False,
             build=debezium.DebeziumFormat.build,
         ),
@@ -64,7 +68,7 @@ FACTORIES: Mapping[str, FormatFactory] = {
             identifier="changelog-json",
             help="JSON rows with a row kind: +I, -U, +U, -D",
             mode=changelog_json.MODE,
-            options=changelog_json.OPTIONS,
+            options=changelog_json.ChangelogJsonOptions,
             is_typed=False,
             build=changelog_json.ChangelogJsonFormat.build,
         ),
@@ -72,7 +76,7 @@ FACTORIES: Mapping[str, FormatFactory] = {
             identifier="upsert",
             help="typed columns; a column may say which rows are deletes",
             mode=typed_rows.UPSERT_MODE,
-            options=typed_rows.UPSERT_OPTIONS,
+            options=typed_rows.UpsertOptions,
             is_typed=True,
             build=typed_rows.TypedRowsFormat.build_upsert,
         ),
@@ -80,7 +84,7 @@ FACTORIES: Mapping[str, FormatFactory] = {
             identifier="append",
             help="typed columns, every row a new one",
             mode=typed_rows.APPEND_MODE,
-            options=typed_rows.APPEND_OPTIONS,
+            options=typed_rows.AppendOptions,
             is_typed=True,
             build=typed_rows.TypedRowsFormat.build_append,
         ),
@@ -88,34 +92,92 @@ FACTORIES: Mapping[str, FormatFactory] = {
 }
 
 
+def format_names() -> list[str]:
+    """Every format there is: icefold's own, then those of other packages."""
+    return list(dict.fromkeys([*BUILT_IN, *EXTENSIONS.names()]))
+
+
+@cache
+def find_format(identifier: str) -> FormatFactory:
+    """The factory of this name.
+
+    Raises:
+        InvalidInputError: There is none (the message names the nearest), its package cannot be
+            imported, or what it declares is no format.
+    """
+    if identifier in BUILT_IN:
+        return BUILT_IN[identifier]
+    found = EXTENSIONS.load(identifier)
+    if found is None:
+        raise EXTENSIONS.unknown(identifier, list(BUILT_IN))
+    if not isinstance(found, FormatFactory):
+        raise EXTENSIONS.refused(identifier, f"it is a {type(found).__name__}, no FormatFactory")
+    if found.identifier != identifier:
+        raise EXTENSIONS.refused(identifier, f"it calls itself '{found.identifier}'")
+    if RowKind.UPDATE_BEFORE in found.mode and RowKind.UPDATE_AFTER not in found.mode:
+        reason = f"it produces {found.mode}: old rows of updates, and not the new ones"
+        raise EXTENSIONS.refused(identifier, reason)
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class FormatChoice:
     """A format and its checked options. Plain values: it pickles and prints."""
 
     identifier: str
-    values: OptionValues = field(default_factory=lambda: OptionValues({}))
+    values: Options
 
     @property
     def factory(self) -> FormatFactory:
         """The factory chosen."""
-        return FACTORIES[self.identifier]
+        return find_format(self.identifier)
 
     @property
     def deletes_carry_rows(self) -> bool:
         """Whether deletes come with the old row's values, not only with its key."""
-        given = self.values.values
-        only_upserts = self.identifier == "upsert" and given.get("kind-column") is None
-        return only_upserts or given.get(DELETES) == WHOLE_ROW
+        every_row = getattr(self.values, "kind_column", None) is None
+        return (self.identifier == "upsert" and every_row) or self.deletes_are_whole
+
+    @property
+    def deletes_are_whole(self) -> bool:
+        """Whether the option `deletes` says so."""
+        return getattr(self.values, "deletes", None) == WHOLE_ROW
+
+    @property
+    def evolution(self) -> SchemaEvolution:
+        """What the sink may change about the table.
+
+        Raises:
+            InvalidInputError: See `JsonOptions.evolution`.
+        """
+        if isinstance(self.values, FormatOptions):
+            return self.values.evolution
+        return SchemaEvolution.STRICT
 
     @property
     def deletes_rows(self) -> bool:
-        """Whether older rows of the keys go: all formats but `append`."""
-        return self.identifier != "append"
+        """Whether older rows of the keys go."""
+        return self.factory.mode != INSERT_ONLY
 
     @property
     def truncates(self) -> bool:
         """Whether an event may remove all rows of the table."""
-        return self.values.values.get(debezium_options.ON_TRUNCATE) == debezium_options.APPLY
+        return getattr(self.values, "on_truncate", None) == debezium_options.APPLY
+
+    def check_kinds(self, kinds: pa.ChunkedArray) -> None:
+        """Hold a format to the row kinds that it declares: the sink was asked for those.
+
+        Raises:
+            InvalidInputError: It produced another kind, or a row without one.
+        """
+        allowed = {int(kind) for kind in self.factory.mode.kinds}
+        if self.truncates:
+            allowed.add(TRUNCATE)
+        for kind in pc.unique(kinds).to_pylist():
+            if kind not in allowed:
+                name = RowKind(kind).short if kind in list(RowKind) else str(kind)
+                reason = f"it declares {self.factory.mode} and produced {name}"
+                raise EXTENSIONS.refused(self.identifier, reason)
 
     def build(self, schema: Schema) -> ChangeFormat:
         """The format for a table of this schema.
@@ -127,22 +189,10 @@ class FormatChoice:
         return self.factory.build(schema, self.values)
 
 
-def choose_format(
-    identifier: str, given: GivenOptions, *other_tables: OptionTable
-) -> tuple[FormatChoice, list[OptionValues]]:
-    """Check a format and options given for it and for others (the sink) in one set.
-
-    Returns:
-        The choice, and the values of `other_tables`.
+def choose_format(identifier: str, given: GivenOptions, *beside: type[Options]) -> FormatChoice:
+    """Check a format and the options given for it, and for others (the sink) in one set.
 
     Raises:
-        InvalidInputError: No such format (the message lists those there are), or an option is
-            unknown, missing or wrong.
+        InvalidInputError: See `find_format`; or an option is unknown, missing or wrong.
     """
-    factory = FACTORIES.get(identifier)
-    if factory is None:
-        raise InvalidInputError(
-            f"unknown change format '{identifier}'", action=f"use one of {', '.join(FACTORIES)}"
-        )
-    values, *others = parse_options([factory.options, *other_tables], given)
-    return FormatChoice(identifier, values), others
+    return FormatChoice(identifier, find_format(identifier).options.parse(given, *beside))

@@ -27,8 +27,7 @@ from tableformat.cdc.change_writer import WrittenFiles
 from tableformat.cdc.dead_letter import commit_dead_letters
 from tableformat.cdc.events import ORDINAL, POSITION, VALUE, EventBatch, ParsedEvents
 from tableformat.cdc.formats import ChangeFormat
-from tableformat.cdc.options import GivenOptions
-from tableformat.cdc.schema_wishes import SchemaWishes
+from tableformat.cdc.schema_changes import SchemaChanges
 from tableformat.cdc.sink import SinkPlan, plan_sink
 from tableformat.cdc.source_time import latest_of
 from tableformat.commit.changeset import Changeset
@@ -36,6 +35,7 @@ from tableformat.commit.engine import CommitResult, commit
 from tableformat.environment import Environment
 from tableformat.errors import InvalidInputError
 from tableformat.spec.names import MAIN_BRANCH, SOURCE_MS, STAGING_BRANCH
+from tableformat.spec.options import GivenOptions
 
 # Rows that one thread parses at once: enough for Arrow's per-call costs to vanish, small enough
 # for all threads to have work and for a failing block to be halved cheaply.
@@ -145,15 +145,15 @@ def _parse(plan: SinkPlan, events: pa.Table) -> tuple[SinkPlan, ChangeFormat, li
     slices = EventBatch.split(with_ordinals(events), PARSE_ROWS)
     while True:
         change_format, writer = plan.writer.build_format(), plan.writer
-        parse = partial(writer.parse_or_wish, change_format)
+        parse = partial(writer.try_parse, change_format)
         with ThreadPoolExecutor(max_workers=pa.cpu_count()) as threads:
             parsed = list(threads.map(parse, slices))
-        wishes = SchemaWishes()
+        schema_changes = SchemaChanges()
         for part in parsed:
-            wishes.merge(part.wishes)
-        if not wishes:
+            schema_changes.merge(part.schema_changes)
+        if not schema_changes:
             return plan, change_format, parsed
-        plan = plan.evolved(wishes)
+        plan = plan.evolved(schema_changes)
 
 
 def commit_written(

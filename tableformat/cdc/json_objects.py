@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
-from tableformat.cdc.halving import read_in_halves
+from tableformat.cdc.split_on_failure import read_in_halves
 
 Path = tuple[str, ...]
 Rows = npt.NDArray[np.int64]

@@ -15,46 +15,48 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from pydantic import Field
 from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.types import BooleanType, PrimitiveType
 
-from tableformat.cdc.deletes import DELETES, KEY_ONLY_REASON, WHOLE_ROW
 from tableformat.cdc.encodings import ColumnDecoder, decode_rows
 from tableformat.cdc.events import KIND, SEQUENCE_PREFIX, EventBatch, ParsedEvents
+from tableformat.cdc.format_options import KEY_ONLY_REASON, KeyedOptions
 from tableformat.cdc.formats import ChangeFormat, FormatChoice
 from tableformat.cdc.message_keys import storage
-from tableformat.cdc.options import Option, OptionKind, OptionValues
 from tableformat.cdc.reduce import ReducedChanges, is_truncate
 from tableformat.cdc.row_codec import key_columns
 from tableformat.cdc.rowkind import adding
 from tableformat.errors import InvalidInputError
 from tableformat.spec.constraints import sequence_field_id
+from tableformat.spec.options import Names, Options
 from tableformat.spec.types import arrow_type
 
 UNSORTED = "none"
 INT_BITS = 32
 EVENT_SEQUENCE = f"{SEQUENCE_PREFIX}0"
 
-POLICY_OPTIONS = (
-    Option(
-        name="sequence-column",
-        help="column of the table that orders the versions of a row, also across batches: an older "
-        "change never replaces a newer row. Declared on the table by its first use. Filled from "
-        "the field of `sequence`, if a JSON format has that option",
-    ),
-    Option(
-        name="soft-delete",
-        help="boolean column of the table: deleted rows stay and have true there. "
-        "With deletes=row they keep their values",
-    ),
-    Option(
-        name="sort-by",
-        kind=OptionKind.LIST,
-        help="columns that order the rows within a file, or `none` for arrival order. "
+
+class PolicyOptions(Options):
+    """What a sink may be told about rows."""
+
+    sequence_column: str | None = Field(
+        None,
+        description="column of the table that orders the versions of a row, also across batches: "
+        "an older change never replaces a newer row. Declared on the table by its first use. "
+        "Filled from the field of `sequence`, if a JSON format has that option",
+    )
+    soft_delete: str | None = Field(
+        None,
+        description="boolean column of the table: deleted rows stay and have true there. With "
+        "deletes=row they keep their values",
+    )
+    sort_by: Names = Field(
+        (),
+        description="columns that order the rows within a file, or `none` for arrival order. "
         "Default: the primary key",
-    ),
-)
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +80,7 @@ class RowPolicy:
     whole: Mapping[str, bool] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, metadata: TableMetadata, choice: FormatChoice, values: OptionValues) -> RowPolicy:
+    def of(cls, metadata: TableMetadata, choice: FormatChoice, values: PolicyOptions) -> RowPolicy:
         """Check the options against the table.
 
         Raises:
@@ -93,7 +95,7 @@ class RowPolicy:
             column = schema.find_field(field_id)
             sequence, kind = column.name, arrow_type(column.field_type, path=column.name)
             fills = _check_sequence(sequence, kind, choice, change_format)
-        soft_delete = values.optional_text("soft-delete")
+        soft_delete = values.soft_delete
         if soft_delete is not None:
             _check_soft_delete(soft_delete, schema, choice)
         return cls(
@@ -101,7 +103,7 @@ class RowPolicy:
             sequence_type=kind,
             fill_sequence=fills,
             soft_delete=soft_delete,
-            sort_by=_sort_columns(values.names("sort-by"), schema),
+            sort_by=_sort_columns(values.sort_by, schema),
             whole=_whole_columns(schema, choice, {soft_delete, sequence if fills else None}),
         )
 
@@ -200,10 +202,11 @@ def _check_sequence(
     """Whether the column is filled from the event's sequence field."""
     order = list(change_format.order)
     if choice.factory.is_typed:
-        if choice.values.names("sequence") not in ((), (column,)):
+        given = choice.values.sequence if isinstance(choice.values, KeyedOptions) else ()
+        if given not in ((), (column,)):
             raise InvalidInputError(
                 "the table orders changes by another column",
-                sequence=list(choice.values.names("sequence")),
+                sequence=list(given),
                 sequence_column=column,
                 action="leave out the option 'sequence'",
             )
@@ -261,7 +264,7 @@ def _check_soft_delete(column: str, schema: Schema, choice: FormatChoice) -> Non
 def _whole_columns(
     schema: Schema, choice: FormatChoice, without: set[str | None]
 ) -> Mapping[str, bool]:
-    if choice.values.values.get(DELETES) != WHOLE_ROW:
+    if not choice.deletes_are_whole:
         return {}
     others = {*key_columns(schema), *without}
     return {each.name: each.required for each in schema.fields if each.name not in others}

@@ -1,4 +1,4 @@
-"""Change the table as the events wish: add columns, widen types. Never rename, never drop.
+"""Change the table as the events ask: add columns, widen types. Never rename, never drop.
 
 The edit is made on the table's newest schema. If somebody else evolves the table at the same time,
 what is still missing afterwards is asked for again; two drivers that add the same column add it
@@ -19,7 +19,7 @@ from pyiceberg.table.update.schema import UpdateSchema
 from tableformat.catalog.base import Identifier, TableState
 from tableformat.cdc.connect_schema import declared_default
 from tableformat.cdc.events import OWN_NAMES, SEQUENCE_PREFIX
-from tableformat.cdc.schema_wishes import SchemaWishes, is_wider
+from tableformat.cdc.schema_changes import SchemaChanges, is_wider
 from tableformat.commit.evolution import update_schema
 from tableformat.environment import Environment
 from tableformat.errors import CommitConflictError, InvalidInputError
@@ -29,7 +29,7 @@ logger = logging.getLogger("icefold.ingest")
 
 
 def evolve_table(
-    environment: Environment, identifier: Identifier, wishes: SchemaWishes
+    environment: Environment, identifier: Identifier, schema_changes: SchemaChanges
 ) -> TableState:
     """Add and widen columns; what the table has by now is left alone.
 
@@ -39,7 +39,7 @@ def evolve_table(
 
     Effects: at most one metadata commit that changes the schema, of optional columns only.
     """
-    for name in wishes.added:
+    for name in schema_changes.added:
         if name in OWN_NAMES or name.startswith(SEQUENCE_PREFIX):
             raise InvalidInputError(
                 "cannot add a column: change streams use its name themselves", column=name
@@ -48,11 +48,11 @@ def evolve_table(
     while True:
         attempt += 1
         state = environment.catalog.load_table(identifier)
-        missing = _missing(wishes, state.metadata.schema())
+        missing = _missing(schema_changes, state.metadata.schema())
         if not missing:
             return state
 
-        def edit(update: UpdateSchema, missing: SchemaWishes = missing) -> None:
+        def edit(update: UpdateSchema, missing: SchemaChanges = missing) -> None:
             for name, kind in missing.added.items():
                 default = declared_default(kind, missing.declared.get(name, {}))
                 update.add_column((name,), kind, default_value=default)
@@ -69,7 +69,7 @@ def evolve_table(
             return evolved
 
 
-def _log_defaults(state: TableState, added: SchemaWishes) -> None:
+def _log_defaults(state: TableState, added: SchemaChanges) -> None:
     for name in added.added:
         default = state.metadata.schema().find_field(name).initial_default
         if default is not None:
@@ -91,14 +91,14 @@ def _log_defaults(state: TableState, added: SchemaWishes) -> None:
             )
 
 
-def _missing(wishes: SchemaWishes, schema: Schema) -> SchemaWishes:
+def _missing(schema_changes: SchemaChanges, schema: Schema) -> SchemaChanges:
     have = {each.name: each.field_type for each in schema.fields}
-    return SchemaWishes(
-        added={name: kind for name, kind in wishes.added.items() if name not in have},
-        declared=wishes.declared,
+    return SchemaChanges(
+        added={name: kind for name, kind in schema_changes.added.items() if name not in have},
+        declared=schema_changes.declared,
         widened={
             name: kind
-            for name, kind in wishes.widened.items()
+            for name, kind in schema_changes.widened.items()
             if name in have and is_wider(have[name], kind)
         },
     )

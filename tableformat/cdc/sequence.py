@@ -17,15 +17,8 @@ import pyarrow.compute as pc
 
 from tableformat.cdc.events import SEQUENCE_PREFIX
 from tableformat.cdc.json_objects import Path
-from tableformat.cdc.options import Option, OptionKind
 from tableformat.errors import InvalidInputError
 
-SEQUENCE_OPTION = Option(
-    name="sequence",
-    kind=OptionKind.LIST,
-    help="fields that order the changes of a row, e.g. source.lsn; default: arrival order. "
-    "An integer unless marked: source.file:text",
-)
 WIRE_TYPES = {"long": pa.int64(), "text": pa.string()}
 
 

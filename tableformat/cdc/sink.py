@@ -6,8 +6,9 @@ A `SinkPlan` is made on the driver. Its `ChangeWriter` is shipped to the tasks.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
+from pydantic import Field
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.table.metadata import TableMetadata
 
@@ -15,69 +16,53 @@ from tableformat.catalog.base import Identifier, TableState
 from tableformat.cdc.change_writer import ChangeWriter
 from tableformat.cdc.dead_letter import dead_letter_table, load_dead_letter_table
 from tableformat.cdc.formats import FormatChoice, choose_format
-from tableformat.cdc.options import (
-    GivenOptions,
-    Option,
-    OptionKind,
-    OptionTable,
-    OptionValues,
-)
-from tableformat.cdc.row_policy import POLICY_OPTIONS, RowPolicy
+from tableformat.cdc.row_policy import PolicyOptions, RowPolicy
 from tableformat.cdc.rowkind import check_sink_takes
+from tableformat.cdc.schema_changes import SchemaChanges
 from tableformat.cdc.schema_evolution import evolve_table
-from tableformat.cdc.schema_wishes import SchemaWishes
 from tableformat.commit.changeset import CommitKind
 from tableformat.commit.declarations import declare_sequence_column
 from tableformat.environment import Environment
 from tableformat.errors import InvalidInputError, UnsupportedError
 from tableformat.spec.constraints import define_sequence
 from tableformat.spec.names import MAIN_BRANCH
+from tableformat.spec.options import GivenOptions
 from tableformat.spec.unpartitioned import is_unpartitioned
 from tableformat.table_definition import parse_table_name
 from tableformat.write.delete_scope import check_delete_scope, delete_spec
 
-FAIL, DEAD_LETTER = "fail", "dead-letter"
 
-SINK_OPTIONS = OptionTable(
-    "the sink",
-    (
-        Option(
-            name="on-bad-record",
-            kind=OptionKind.CHOICE,
-            choices=(FAIL, DEAD_LETTER),
-            default=FAIL,
-            help="fail the batch, or put the record into the dead-letter table and go on",
-        ),
-        Option(
-            name="dead-letter-table",
-            help="NAMESPACE.TABLE for bad records; created when needed. Default: the table's "
-            "property `icefold.dead-letter-table`, else its name with `_dead_letter`",
-        ),
-        Option(
-            name="assume-new-keys",
-            kind=OptionKind.BOOLEAN,
-            default=False,
-            help="inserts (+I; Debezium: `c`, and `r` of a snapshot that is not incremental) have "
-            "keys that the table does not have: write no delete for them",
-        ),
-        Option(
-            name="shards",
-            kind=OptionKind.INTEGER,
-            minimum=1,
-            help="tasks that write a batch on Spark, and so files per partition and batch. "
-            "Default: Spark's default parallelism",
-        ),
-        Option(
-            name="shards-per-partition",
-            kind=OptionKind.INTEGER,
-            minimum=1,
-            help="how many of the shards may write to one partition: bounds the files of a batch "
-            "to this many per partition. For tables whose keys never leave their partition. "
-            "Default: all shards",
-        ),
-        *POLICY_OPTIONS,
-    ),
-)
+class SinkOptions(PolicyOptions):
+    """Of the sink, whatever the format."""
+
+    owner = "the sink"
+    on_bad_record: Literal["fail", "dead-letter"] = Field(
+        "fail",
+        description="fail the batch, or put the record into the dead-letter table and go on",
+    )
+    dead_letter_table: str | None = Field(
+        None,
+        description="NAMESPACE.TABLE for bad records; created when needed. Default: the table's "
+        "property `icefold.dead-letter-table`, else its name with `_dead_letter`",
+    )
+    assume_new_keys: bool = Field(
+        False,
+        description="inserts (+I; Debezium: `c`, and `r` of a snapshot that is not incremental) "
+        "have keys that the table does not have: write no delete for them",
+    )
+    shards: int | None = Field(
+        None,
+        ge=1,
+        description="tasks that write a batch on Spark, and so files per partition and batch. "
+        "Default: Spark's default parallelism",
+    )
+    shards_per_partition: int | None = Field(
+        None,
+        ge=1,
+        description="how many of the shards may write to one partition: bounds the files of a "
+        "batch to this many per partition. For tables whose keys never leave their partition. "
+        "Default: all shards",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +73,7 @@ class SinkPlan:
     identifier: Identifier
     branch: str
     writer: ChangeWriter
-    values: OptionValues
+    values: SinkOptions
     dead_letter: Identifier | None  # None: a bad record fails the batch
     shards: int | None
 
@@ -104,20 +89,20 @@ class SinkPlan:
             known = self.writer.choice.deletes_carry_rows
             check_delete_scope(state, self.writer.delete_spec, values_of_deletes_known=known)
 
-    def evolved(self, wishes: SchemaWishes) -> SinkPlan:
+    def evolved(self, schema_changes: SchemaChanges) -> SinkPlan:
         """The same sink after adding and widening the columns that events have.
 
         Raises:
             InvalidInputError: The table has all that already, and the events still do not fit.
             CommitConflictError: Others kept changing the schema.
         """
-        evolve_table(self.environment, self.identifier, wishes)
+        evolve_table(self.environment, self.identifier, schema_changes)
         plan = self.refreshed()
         if plan is self:
             raise InvalidInputError(
                 "the events do not fit the table, and no evolution of it helps",
                 table=self.writer.table,
-                columns=[*wishes.added, *wishes.widened],
+                columns=[*schema_changes.added, *schema_changes.widened],
             )
         return plan
 
@@ -171,17 +156,18 @@ def plan_sink(
     Effects: may declare the sequence column and add an unpartitioned partition spec to the table
     (see `delete_scope`), and create the dead-letter table.
     """
-    choice, (values,) = choose_format(format_name, options, SINK_OPTIONS)
+    choice = choose_format(format_name, options, SinkOptions)
+    values = SinkOptions.parse(options, choice.factory.options)
     state = environment.catalog.load_table(identifier)
     _check_table(state, choice, branch)
     choice.build(state.metadata.schema())
     dead_letter = None
-    if values.text("on-bad-record") == DEAD_LETTER:
-        named = values.optional_text("dead-letter-table")
+    if values.on_bad_record == "dead-letter":
+        named = values.dead_letter_table
         dead_letter = dead_letter_table(state) if named is None else parse_table_name(named)
-    elif values.optional_text("dead-letter-table") is not None:
+    elif values.dead_letter_table is not None:
         raise InvalidInputError("dead-letter-table has no effect without on-bad-record=dead-letter")
-    if choice.truncates and values.optional_text("soft-delete") is not None:
+    if choice.truncates and values.soft_delete is not None:
         raise InvalidInputError(
             "on-truncate=apply removes rows, and soft-delete keeps deleted ones",
             action="leave one of them out",
@@ -190,7 +176,7 @@ def plan_sink(
     state = _declare_sequence(environment, state, choice, values)
     policy = RowPolicy.of(state.metadata, choice, values)
     spec, state = _delete_spec(environment, state, choice)
-    if values.optional_integer("shards-per-partition") is not None:
+    if values.shards_per_partition is not None:
         _check_keys_stay(state, choice, spec)
     letters = None if dead_letter is None else load_dead_letter_table(environment, dead_letter)
     writer = ChangeWriter(
@@ -198,9 +184,9 @@ def plan_sink(
         metadata=without_history(state.metadata),
         delete_spec=spec,
         choice=choice,
-        assume_new_keys=values.flag("assume-new-keys"),
+        assume_new_keys=values.assume_new_keys,
         policy=policy,
-        per_partition=values.optional_integer("shards-per-partition"),
+        per_partition=values.shards_per_partition,
         table=state.name,
         dead_letter=None if letters is None else without_history(letters.metadata),
     )
@@ -211,7 +197,7 @@ def plan_sink(
         writer=writer,
         values=values,
         dead_letter=dead_letter,
-        shards=values.optional_integer("shards"),
+        shards=values.shards,
     )
 
 
@@ -237,13 +223,13 @@ def _check_table(state: TableState, choice: FormatChoice, branch: str) -> None:
 
 
 def _declare_sequence(
-    environment: Environment, state: TableState, choice: FormatChoice, values: OptionValues
+    environment: Environment, state: TableState, choice: FormatChoice, values: SinkOptions
 ) -> TableState:
     """The table with the sequence column of the options declared.
 
     The choice is checked before it is declared: a wrong one leaves no trace on the table.
     """
-    column = values.optional_text("sequence-column")
+    column = values.sequence_column
     if column is None:
         return state
     if not choice.deletes_rows:

@@ -22,10 +22,10 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.types import NestedField
 
 from tableformat.catalog.base import TableState
+from tableformat.codec.avro.manifest_store import load_manifest_list
+from tableformat.codec.puffin.deletion_vector import Positions, build_positions
+from tableformat.codec.puffin.dv_file import DeletionVector, write_deletion_vectors
 from tableformat.environment import Environment
-from tableformat.files.deletion_vector import Positions, build_positions
-from tableformat.files.dv_file import DeletionVector, write_deletion_vectors
-from tableformat.files.manifest_store import load_manifest_list
 from tableformat.paths import puffin_locations
 from tableformat.scan.bounds import key_range
 from tableformat.scan.file_source import FileSource

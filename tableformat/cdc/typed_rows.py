@@ -15,10 +15,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from pydantic import Field
 from pyiceberg.schema import Schema
 
 from tableformat.cdc.changelog_json import kinds_of
-from tableformat.cdc.deletes import DELETES_OPTION
 from tableformat.cdc.events import (
     FILE,
     KIND,
@@ -31,19 +31,17 @@ from tableformat.cdc.events import (
     ParsedEvents,
 )
 from tableformat.cdc.events import change_schema as change_schema_of
-from tableformat.cdc.halving import read_in_halves
-from tableformat.cdc.options import Option, OptionKind, OptionTable, OptionValues
+from tableformat.cdc.format_options import FormatOptions, KeyedOptions, SchemaEvolution
 from tableformat.cdc.row_codec import key_columns
 from tableformat.cdc.rowkind import ALL_KINDS, INSERT_ONLY, RowKind, adding
-from tableformat.cdc.schema_wishes import (
-    SCHEMA_EVOLUTION_OPTION,
-    SchemaEvolution,
-    SchemaWishes,
-    arrow_wishes,
-    evolution_of,
+from tableformat.cdc.schema_changes import (
+    SchemaChanges,
+    arrow_columns,
 )
 from tableformat.cdc.sequence import check_sequenced
+from tableformat.cdc.split_on_failure import read_in_halves
 from tableformat.errors import InvalidInputError
+from tableformat.spec.options import Names
 from tableformat.spec.types import arrow_schema
 from tableformat.write.rows import check_columns, conform_batch
 
@@ -53,24 +51,25 @@ UPSERT_MODE = ALL_KINDS
 APPEND_MODE = INSERT_ONLY
 OWN_COLUMNS = frozenset({ORDINAL, FILE, POSITION, TIMESTAMP_MS, KIND})
 
-UPSERT_OPTIONS = OptionTable(
-    "format 'upsert'",
-    (
-        Option(
-            name="kind-column",
-            help="column with +I, -U, +U or -D (also insert, update, delete, c, u, d); "
-            "default: every row is an upsert",
-        ),
-        Option(
-            name="sequence",
-            kind=OptionKind.LIST,
-            help="columns that order the changes of a row; default: arrival order",
-        ),
-        DELETES_OPTION,
-        SCHEMA_EVOLUTION_OPTION,
-    ),
-)
-APPEND_OPTIONS = OptionTable("format 'append'", (SCHEMA_EVOLUTION_OPTION,))
+
+class UpsertOptions(KeyedOptions):
+    """Of the format `upsert`."""
+
+    owner = "format 'upsert'"
+    kind_column: str | None = Field(
+        None,
+        description="column with +I, -U, +U or -D (also insert, update, delete, c, u, d); default: "
+        "every row is an upsert",
+    )
+    sequence: Names = Field(
+        (), description="columns that order the changes of a row; default: arrival order"
+    )
+
+
+class AppendOptions(FormatOptions):
+    """Of the format `append`."""
+
+    owner = "format 'append'"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,14 +86,14 @@ class TypedRowsFormat:
     evolution: SchemaEvolution
 
     @classmethod
-    def build_upsert(cls, schema: Schema, values: OptionValues) -> Self:
+    def build_upsert(cls, schema: Schema, values: UpsertOptions) -> Self:
         """The format `upsert`; see `FormatChoice.build`."""
         key = key_columns(schema)
         if not key:
             raise InvalidInputError("the format 'upsert' needs a table with a primary key")
         columns = arrow_schema(schema, with_field_ids=False)
         order = []
-        for number, name in enumerate(values.names("sequence")):
+        for number, name in enumerate(values.sequence):
             if name not in columns.names:
                 raise InvalidInputError(
                     "the sequence names an unknown column", column=name, columns=columns.names
@@ -103,16 +102,16 @@ class TypedRowsFormat:
         return cls(
             schema=schema,
             key=key,
-            kind_column=values.optional_text("kind-column"),
+            kind_column=values.kind_column,
             default_kind=RowKind.UPDATE_AFTER,
-            sequence=values.names("sequence"),
+            sequence=values.sequence,
             order=tuple(order),
             change_schema=change_schema_of(schema, order),
-            evolution=evolution_of(values),
+            evolution=values.evolution,
         )
 
     @classmethod
-    def build_append(cls, schema: Schema, values: OptionValues) -> Self:
+    def build_append(cls, schema: Schema, values: AppendOptions) -> Self:
         """The format `append`; see `FormatChoice.build`."""
         return cls(
             schema=schema,
@@ -122,7 +121,7 @@ class TypedRowsFormat:
             sequence=(),
             order=(),
             change_schema=change_schema_of(schema, ()),
-            evolution=evolution_of(values),
+            evolution=values.evolution,
         )
 
     def parse(self, events: EventBatch) -> ParsedEvents:
@@ -133,8 +132,8 @@ class TypedRowsFormat:
                 table's. The message names the column.
         """
         collector = ChangeCollector(batch=events, schema=self.change_schema)
-        collector.wishes = self._wishes(events)
-        if collector.wishes:
+        collector.schema_changes = self._schema_changes(events)
+        if collector.schema_changes:
             collector.skip("unparsed", np.arange(len(events)))
             return collector.finish()
         kinds = self._kinds(events, collector.bad)
@@ -152,11 +151,11 @@ class TypedRowsFormat:
             collector.add(columns | sequence, kinds.filter(pa.array(mask)), rows)
         return collector.finish()
 
-    def _wishes(self, events: EventBatch) -> SchemaWishes:
+    def _schema_changes(self, events: EventBatch) -> SchemaChanges:
         if self.evolution is SchemaEvolution.STRICT:
-            return SchemaWishes()
+            return SchemaChanges()
         own = {*OWN_COLUMNS, *([self.kind_column] if self.kind_column else [])}
-        return arrow_wishes(events.rows.schema, self.schema, self.evolution, without=own)
+        return arrow_columns(events.rows.schema, self.schema, self.evolution, without=own)
 
     def _kinds(self, events: EventBatch, bad: dict[int, str]) -> pa.Array:
         if self.kind_column is None:

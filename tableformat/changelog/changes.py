@@ -13,7 +13,7 @@ Applying the changes to the rows of the old snapshot, in order, gives the rows o
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -28,10 +28,10 @@ from tableformat.changelog.change_columns import ChangeColumns, plan_columns
 from tableformat.changelog.file_changes import FileChange, diff_files
 from tableformat.changelog.step_rows import StepReader, StepRows, plan_step_rows
 from tableformat.changelog.steps import ChangeStep, plan_steps
-from tableformat.commit.history import is_ancestor
+from tableformat.commit.branch_history import is_ancestor
 from tableformat.environment import Environment
 from tableformat.errors import InvalidInputError
-from tableformat.scan.plan import ScanPlan
+from tableformat.scan.plan import ScanPlan, plan_without_files
 from tableformat.scan.row_filter import bind_filter, normalize_filter, parse_filter
 from tableformat.scan.snapshot_selection import SelectedSnapshot, select_snapshot
 from tableformat.spec.names import MAIN_BRANCH
@@ -116,16 +116,8 @@ class Changes:
     @cached_property
     def plan(self) -> ScanPlan:
         """What reading any file of the changelog needs; no tasks."""
-        metadata = self.state.metadata
-        return ScanPlan(
-            snapshot=self.new,
-            schema=self.schema,
-            row_filter=self.row_filter,
-            tasks=(),
-            specs=metadata.specs(),
-            schemas=tuple(metadata.schemas),
-            properties=metadata.properties,
-        )
+        bare = plan_without_files(self.state, self.schema, self.row_filter)
+        return replace(bare, snapshot=self.new)
 
     @cached_property
     def reader(self) -> StepReader:

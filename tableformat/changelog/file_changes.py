@@ -21,7 +21,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 
-from tableformat.files.manifest_store import load_manifest_list
+from tableformat.codec.avro.manifest_store import load_manifest_list
 from tableformat.scan.delete_index import DeleteIndex, referenced_path, sequence_number
 from tableformat.scan.key_fields import key_fields
 from tableformat.scan.plan import FileScanTask, live_entries, plan_task

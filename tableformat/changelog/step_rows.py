@@ -25,7 +25,7 @@ from tableformat.changelog.change_columns import ChangeColumns
 from tableformat.changelog.file_changes import FileChange
 from tableformat.changelog.pairing import KIND, pair_rows
 from tableformat.changelog.steps import ChangeStep
-from tableformat.files.deletion_vector import Positions
+from tableformat.codec.puffin.deletion_vector import Positions
 from tableformat.scan.file_source import FileSource
 from tableformat.scan.ordered_stream import stream_ordered
 from tableformat.scan.plan import FileScanTask, ScanPlan, map_ordered

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Snapshot
 
-from tableformat.commit.history import operation_of, snapshots_by_id, walk_back
+from tableformat.commit.branch_history import operation_of, snapshots_by_id, walk_back
 from tableformat.errors import NotFoundError
 
 

@@ -66,7 +66,7 @@ class Changeset:
         summary: Extra summary properties.
         fence: A lock's token, checked on every attempt.
         carry_marker: Whether the commit repeats the staging marker of the branch's history. None:
-            on every branch but `staging`, whose snapshots must not have one (commit/carry.py).
+            on every branch but `staging`, whose snapshots must not have one (`carried_properties`).
         refuse_live_files: Look whether an added data file is live on the branch already, and refuse
             to list it twice. Needed only for files that were committed before (cherry-pick); costs
             a look into every data manifest of their partitions.

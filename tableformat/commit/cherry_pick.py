@@ -20,16 +20,16 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Snapshot
 
 from tableformat.catalog.base import Identifier, TableState
-from tableformat.commit.carry import load_carried
-from tableformat.commit.changeset import Changeset, CommitKind, Validation
-from tableformat.commit.engine import CommitResult, commit
-from tableformat.commit.history import (
+from tableformat.commit.branch_history import (
     SnapshotChanges,
     load_changes,
     operation_of,
     snapshots_by_id,
     walk_back,
 )
+from tableformat.commit.carried_properties import load_carried
+from tableformat.commit.changeset import Changeset, CommitKind, Validation
+from tableformat.commit.engine import CommitResult, commit
 from tableformat.commit.refs import fast_forward
 from tableformat.environment import Environment
 from tableformat.errors import (
@@ -187,13 +187,16 @@ def _check_not_picked(state: TableState, picked: Snapshot, branch: str) -> None:
 
 
 def _published(by_id: Mapping[int, Snapshot], head_id: int | None) -> Iterator[Snapshot]:
-    """Staged snapshots that a branch's marker covers, newest first."""
-    own = {each.snapshot_id for each in walk_back(by_id, head_id)}
-    marker = load_carried(by_id, head_id).marker
-    for snapshot in walk_back(by_id, parse_decimal(marker or "")):
-        if snapshot.snapshot_id in own or _property(snapshot, STAGING_MARKER) is not None:
-            return
-        yield snapshot
+    """Staged snapshots that a marker in a branch's history covers; each publish has left one."""
+    history = list(walk_back(by_id, head_id))
+    own = {each.snapshot_id for each in history}
+    markers = [load_carried(by_id, head_id).marker]
+    markers += [_property(each, STAGING_MARKER) for each in history]
+    for marker in dict.fromkeys(markers):
+        for snapshot in walk_back(by_id, parse_decimal(marker or "")):
+            if snapshot.snapshot_id in own or _property(snapshot, STAGING_MARKER) is not None:
+                break
+            yield snapshot
 
 
 def _property(snapshot: Snapshot, key: str) -> str | None:

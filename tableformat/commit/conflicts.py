@@ -43,8 +43,13 @@ from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import IsolationLevel, Operation
 
+from tableformat.commit.branch_history import (
+    History,
+    SnapshotChanges,
+    name_snapshot,
+    snapshots_between,
+)
 from tableformat.commit.changeset import Changeset, CommitKind
-from tableformat.commit.history import History, SnapshotChanges, name_snapshot, snapshots_between
 from tableformat.commit.matching import FileMatcher
 from tableformat.errors import CommitConflictError
 from tableformat.spec.data_file import DataFile, DeleteFileKey, FileContent, PartitionKey

@@ -28,7 +28,6 @@ from pyiceberg.table.update import (
     UpgradeFormatVersionUpdate,
 )
 from pyiceberg.table.update.schema import UpdateSchema
-from pyiceberg.table.update.sorting import UpdateSortOrder
 from pyiceberg.table.update.spec import UpdateSpec
 
 from tableformat.catalog.base import Identifier, TableState
@@ -104,22 +103,6 @@ def update_spec(
         identifier,
         plan,
         structure=lambda m: (m.default_spec_id, m.current_schema_id),
-    )
-
-
-def update_sort_order(
-    environment: Environment, identifier: Identifier, edit: Callable[[UpdateSortOrder], object]
-) -> TableState:
-    """Replace the sort order: `lambda s: s.asc("id", IdentityTransform())`. Errors as above."""
-
-    def plan(metadata: TableMetadata) -> Sequence[TableUpdate]:
-        return _built(edit, UpdateSortOrder(_planning_on(metadata)))
-
-    return _evolve(
-        environment,
-        identifier,
-        plan,
-        structure=lambda m: (m.default_sort_order_id, m.current_schema_id),
     )
 
 

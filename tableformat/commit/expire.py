@@ -21,18 +21,18 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update import RemoveSnapshotRefUpdate, RemoveSnapshotsUpdate, TableUpdate
 
 from tableformat.catalog.base import Identifier, TableState
-from tableformat.commit.carry import check_fence, load_carried
+from tableformat.codec.avro.manifest_store import load_manifest_list
+from tableformat.commit.branch_history import snapshots_by_id
+from tableformat.commit.carried_properties import check_fence, load_carried
 from tableformat.commit.changeset import Fence
 from tableformat.commit.expiry_plan import ExpiryPlan, ExpiryPolicy, plan_expiry
-from tableformat.commit.history import snapshots_by_id
 from tableformat.commit.reachability import Reachable, live_locations, statistics_locations
-from tableformat.commit.retry import property_bool
 from tableformat.commit.swap import swap_until_settled
 from tableformat.environment import Environment
 from tableformat.errors import InvalidInputError, NotFoundError, TableError
-from tableformat.files.manifest_store import load_manifest_list
 from tableformat.spec.manifest_file import ManifestContent, ManifestFile
 from tableformat.spec.names import MAIN_BRANCH
+from tableformat.spec.properties import property_bool
 from tableformat.store.base import ObjectStore
 
 DELETE_BATCH_SIZE = 1000

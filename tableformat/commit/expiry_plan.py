@@ -26,9 +26,8 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import SnapshotRef, SnapshotRefType
 from pyiceberg.table.snapshots import Snapshot
 
-from tableformat.commit.history import snapshots_by_id, walk_back
+from tableformat.commit.branch_history import snapshots_by_id, walk_back
 from tableformat.commit.retention import LONG_MAX, STAGING_RETENTION, Retention, retention_of
-from tableformat.commit.retry import property_int
 from tableformat.commit.staging_branches import (
     StagingBranch,
     has_unpublished,
@@ -36,6 +35,7 @@ from tableformat.commit.staging_branches import (
     staging_branches,
 )
 from tableformat.spec.names import MAIN_BRANCH, STAGING_BRANCH
+from tableformat.spec.properties import property_int
 
 DEFAULT_MAX_SNAPSHOT_AGE_MS = 5 * 24 * 3600 * 1000
 

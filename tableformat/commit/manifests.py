@@ -20,15 +20,15 @@ from dataclasses import dataclass, field, replace
 
 from pyiceberg.table.metadata import TableMetadata
 
-from tableformat.commit.merging import MergePolicy, plan_merges
-from tableformat.environment import Environment
-from tableformat.files.manifest import describe_manifest, encode_manifest
-from tableformat.files.manifest_store import open_manifest, remember_manifest
-from tableformat.files.partition_values import (
+from tableformat.codec.avro.manifest import describe_manifest, encode_manifest
+from tableformat.codec.avro.manifest_store import open_manifest, remember_manifest
+from tableformat.codec.avro.partition_values import (
     partition_normalizer,
     partition_type,
     schema_for_spec,
 )
+from tableformat.commit.merging import MergePolicy, plan_merges
+from tableformat.environment import Environment
 from tableformat.spec.data_file import (
     DataFile,
     DeleteFileKey,

@@ -25,8 +25,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isqrt
 
-from tableformat.commit.retry import property_bool, property_int
 from tableformat.spec.manifest_file import ManifestContent, ManifestFile
+from tableformat.spec.properties import property_bool, property_int
 
 GROWTH_MAX = 2
 DELETE_ENTRIES_MIN = 32  # below, a manifest costs more by being there than by being rewritten

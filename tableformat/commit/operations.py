@@ -14,11 +14,11 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import IsolationLevel, Snapshot
 
 from tableformat.catalog.base import TableState
+from tableformat.codec.avro.manifest_store import load_manifest, load_manifest_list
 from tableformat.commit.changeset import Changeset, CommitKind, Validation
 from tableformat.commit.matching import FileMatcher
 from tableformat.environment import Environment
 from tableformat.errors import InvalidInputError
-from tableformat.files.manifest_store import load_manifest, load_manifest_list
 from tableformat.spec.data_file import DataFile, ManifestEntry
 from tableformat.spec.manifest_file import ManifestContent
 from tableformat.spec.names import MAIN_BRANCH
@@ -83,33 +83,6 @@ def select_files(
         some_match=tuple(some_match),
         deleted_positions=sum(vectors.values()),
         has_equality_deletes=has_equality_deletes,
-    )
-
-
-def delete_changeset(
-    selection: FileSelection,
-    row_filter: BooleanExpression,
-    *,
-    branch: str = MAIN_BRANCH,
-    isolation: IsolationLevel | None = DEFAULT_ISOLATION,
-    summary: Mapping[str, str] | None = None,
-) -> Changeset:
-    """Delete rows by dropping the files of a selection in which every row matches.
-
-    Raises:
-        InvalidInputError: Some file holds rows that match and rows that may not.
-    """
-    _refuse_partial(selection, row_filter)
-    return Changeset(
-        kind=CommitKind.DELETE,
-        branch=branch,
-        removed_entries=selection.all_match,
-        validation=Validation(
-            starting_snapshot_id=selection.snapshot_id,
-            isolation=isolation,
-            conflict_filter=row_filter,
-        ),
-        summary=summary or {},
     )
 
 
@@ -188,38 +161,6 @@ def replace_partitions_changeset(
             conflict_partitions=partitions,
         ),
         summary={"replace-partitions": "true", **(summary or {})},
-    )
-
-
-def rewrite_changeset(
-    *,
-    removed: Sequence[ManifestEntry],
-    added: Sequence[DataFile],
-    starting_snapshot: Snapshot,
-    branch: str = MAIN_BRANCH,
-    keep_sequence_number: bool = False,
-    summary: Mapping[str, str] | None = None,
-) -> Changeset:
-    """The same rows in other files (compaction).
-
-    Args:
-        removed: Data files that were read, and delete files that nothing else needs.
-        added: The files that hold their live rows.
-        starting_snapshot: The snapshot that was read, deletes applied.
-        branch: The branch.
-        keep_sequence_number: Let the new files be as old as the snapshot that was read, so that an
-            equality delete landing meanwhile still applies to them. Without it such a delete is a
-            conflict, which is the safe side (R32).
-        summary: Extra summary properties.
-    """
-    return Changeset(
-        kind=CommitKind.REWRITE,
-        branch=branch,
-        added_data_files=tuple(added),
-        removed_entries=tuple(removed),
-        data_sequence_number=starting_snapshot.sequence_number if keep_sequence_number else None,
-        validation=Validation(starting_snapshot_id=starting_snapshot.snapshot_id),
-        summary=summary or {},
     )
 
 

@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 
-from tableformat.catalog.base import TableState
+from tableformat.codec.avro.manifest_store import load_manifest, load_manifest_list
 from tableformat.errors import InvalidInputError
-from tableformat.files.manifest_store import load_manifest, load_manifest_list
 from tableformat.spec.manifest_file import ManifestFile
 from tableformat.store.base import ObjectStore
 from tableformat.store.locations import canonical_location
@@ -69,24 +68,6 @@ def statistics_locations(metadata: TableMetadata) -> set[str]:
     """Locations of table and partition statistics files."""
     files = [*metadata.statistics, *metadata.partition_statistics]
     return {each.statistics_path for each in files}
-
-
-def reachable_locations(store: ObjectStore, state: TableState) -> set[str]:
-    """Every location that the table needs, its metadata file and log included.
-
-    Reads every manifest list and every manifest: for orphan removal, not for the commit path.
-    """
-    metadata = state.metadata
-    reachable = Reachable(store)
-    reachable.add_content_files(reachable.add_snapshots(metadata.snapshots))
-    return {
-        state.metadata_location,
-        *(entry.metadata_file for entry in metadata.metadata_log),
-        *statistics_locations(metadata),
-        *reachable.manifest_lists,
-        *reachable.manifests,
-        *reachable.content_files,
-    }
 
 
 def _canonical(location: str) -> str:

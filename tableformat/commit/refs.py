@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pyiceberg.table.refs import SnapshotRef, SnapshotRefType
 
 from tableformat.catalog.base import Identifier, TableState
-from tableformat.commit.history import is_ancestor
+from tableformat.commit.branch_history import is_ancestor
 from tableformat.commit.ref_change import RefChange
 from tableformat.commit.retention import Retention
 from tableformat.commit.swap import swap_until_settled

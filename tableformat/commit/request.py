@@ -25,7 +25,7 @@ def check_writable(metadata: TableMetadata, *, table: str) -> None:
     if metadata.format_version != FORMAT_VERSION:
         raise UnsupportedError(
             f"cannot commit to a v{metadata.format_version} table: v3 is needed",
-            action="upgrade it with tableformat.commit.evolution.upgrade_format_version",
+            action="Table.upgrade() makes it one (docs/upgrade.md); there is no way back",
             table=table,
         )
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tableformat.errors import InvalidInputError
 from tableformat.runtime import Runtime
+from tableformat.spec.properties import property_int
 
 BACKOFF_FACTOR = 2.0
 JITTER_MAX = 0.1  # of the wait: losers of one race must not meet again at the same instant
@@ -50,38 +50,3 @@ def status_check_policy(properties: Mapping[str, str]) -> RetryPolicy:
         max_wait_ms=property_int(properties, f"{prefix}.max-wait-ms", 60_000),
         total_timeout_ms=property_int(properties, f"{prefix}.total-timeout-ms", 1_800_000),
     )
-
-
-def property_int(properties: Mapping[str, str], name: str, default: int) -> int:
-    """A table property that is a count or a duration.
-
-    Raises:
-        InvalidInputError: It is not an integer of at least 0.
-    """
-    text = properties.get(name)
-    if text is None:
-        return default
-    try:
-        value = int(text)
-    except ValueError:
-        value = -1
-    if value < 0:
-        raise InvalidInputError(
-            "table property is not an integer of at least 0", property=name, value=text
-        )
-    return value
-
-
-def property_bool(properties: Mapping[str, str], name: str, *, default: bool) -> bool:
-    """A table property that is `true` or `false`, in any case.
-
-    Raises:
-        InvalidInputError: It is something else.
-    """
-    text = properties.get(name)
-    if text is None:
-        return default
-    lowered = text.strip().lower()
-    if lowered not in {"true", "false"}:
-        raise InvalidInputError("table property is not true or false", property=name, value=text)
-    return lowered == "true"

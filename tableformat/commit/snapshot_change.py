@@ -15,7 +15,15 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update import AddSnapshotUpdate, SetSnapshotRefUpdate, TableUpdate
 
 from tableformat.catalog.base import TableState
-from tableformat.commit.carry import (
+from tableformat.codec.avro.manifest_list import EncodedManifestList, encode_manifest_list
+from tableformat.codec.avro.manifest_store import (
+    LoadedManifest,
+    load_manifest_list,
+    open_manifest,
+    remember_manifest_list,
+)
+from tableformat.commit.branch_history import History, ancestors, name_snapshot, snapshots_by_id
+from tableformat.commit.carried_properties import (
     carried_properties,
     carries_marker,
     check_fence,
@@ -24,7 +32,6 @@ from tableformat.commit.carry import (
 )
 from tableformat.commit.changeset import Changeset
 from tableformat.commit.conflicts import check_conflicts, referenced_data_files
-from tableformat.commit.history import History, name_snapshot, snapshots_by_id, walk_back
 from tableformat.commit.manifests import ManifestWriter, added_entries
 from tableformat.commit.merging import merge_policy
 from tableformat.commit.removal import (
@@ -42,13 +49,6 @@ from tableformat.commit.retention import STAGING_RETENTION, Retention, retention
 from tableformat.commit.summary import build_summary
 from tableformat.environment import Environment
 from tableformat.errors import CommitConflictError, InvalidInputError, TableError
-from tableformat.files.manifest_list import EncodedManifestList, encode_manifest_list
-from tableformat.files.manifest_store import (
-    LoadedManifest,
-    load_manifest_list,
-    open_manifest,
-    remember_manifest_list,
-)
 from tableformat.paths import metadata_directory
 from tableformat.spec.manifest_file import ManifestFile
 from tableformat.spec.names import COMMITTED_TO, MAIN_BRANCH
@@ -305,7 +305,7 @@ def _check_head(changeset: Changeset, state: TableState, parent_id: int | None) 
     if parent_id == expected:
         return
     between: list[str] = []
-    for snapshot in walk_back(snapshots_by_id(state.metadata), parent_id):
+    for snapshot in ancestors(state.metadata, parent_id):
         if snapshot.snapshot_id == expected:
             break
         between.append(name_snapshot(snapshot))

@@ -26,13 +26,12 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import SnapshotRef, SnapshotRefType
 from pyiceberg.table.snapshots import Operation, Snapshot
 
-from tableformat.commit.carry import load_carried
-from tableformat.commit.history import snapshots_by_id, walk_back
+from tableformat.commit.branch_history import committed_to, snapshots_by_id, summary_of, walk_back
+from tableformat.commit.carried_properties import load_carried
 from tableformat.commit.retention import STAGING_RETENTION, retention_of
 from tableformat.spec.decimal_text import parse_decimal
 from tableformat.spec.names import (
     CARRIED,
-    COMMITTED_TO,
     MAIN_BRANCH,
     SOURCE_SNAPSHOT_ID,
     STAGING_BRANCH,
@@ -68,7 +67,7 @@ def staging_branches(
         if ref.snapshot_ref_type == SnapshotRefType.BRANCH and ref.snapshot_id in by_id
     }
     targets = _Targets(by_id, branches)
-    staged_to = {_committed_to(each) for each in metadata.snapshots if _is_staged_commit(each)}
+    staged_to = {committed_to(each) for each in metadata.snapshots if _is_staged_commit(each)}
     found: dict[str, StagingBranch] = {}
     for name, ref in branches.items():
         if name in declared:
@@ -157,7 +156,7 @@ def snapshots_needed(metadata: TableMetadata, staging: StagingBranch) -> Iterato
         since = takewhile(lambda each: (each.sequence_number or 0) > oldest, chain)
         brings = [at for at, each in enumerate(since) if _may_bring_staged_files(each)]
         yield from ids[: brings[-1] + 1] if brings else ()
-    if any(_committed_to(each) is None for each in waiting):
+    if any(committed_to(each) is None for each in waiting):
         for snapshot in walk_back(by_id, refs[staging.name].snapshot_id):
             if snapshot.snapshot_id in ends or _lost_marker(snapshot, staging.name) is not None:
                 break
@@ -184,7 +183,7 @@ class _Targets:
     def find(self, name: str) -> tuple[str, bool]:
         """The target of a branch, and whether it is certain."""
         for snapshot in walk_back(self.by_id, self.branches[name].snapshot_id):
-            branch = _committed_to(snapshot)
+            branch = committed_to(snapshot)
             if branch in (None, name) or _is_staged_commit(snapshot):
                 continue
             is_shared = snapshot.snapshot_id in self._history(MAIN_BRANCH)
@@ -238,7 +237,7 @@ def _down_to_marker(by_id: Mapping[int, Snapshot], target_id: int | None) -> Ite
 
 def _lost_marker(snapshot: Snapshot, staging: str) -> int | None:
     """What a publish above the target's history covered; an append to staging may repeat one."""
-    marker = None if _committed_to(snapshot) == staging else _marker_of(snapshot)
+    marker = None if committed_to(snapshot) == staging else _marker_of(snapshot)
     return None if marker is None else parse_decimal(marker)
 
 
@@ -246,7 +245,7 @@ def _is_staged(snapshot: Snapshot) -> bool:
     """Whether a commit can only have been meant for a staging branch."""
     if _is_staged_commit(snapshot):
         return True
-    found = (_property(snapshot, name) or "0" for name in _ADDED_EQUALITY_DELETES)
+    found = (summary_of(snapshot).get(name) or "0" for name in _ADDED_EQUALITY_DELETES)
     return any(parse_decimal(count) != 0 for count in found)
 
 
@@ -254,7 +253,7 @@ def _may_bring_staged_files(snapshot: Snapshot) -> bool:
     """Whether a commit to a target may have added data files that are staged."""
     if snapshot.summary is None or snapshot.summary.operation == Operation.REPLACE:
         return False
-    return _committed_to(snapshot) is None or _property(snapshot, SOURCE_SNAPSHOT_ID) is not None
+    return committed_to(snapshot) is None or SOURCE_SNAPSHOT_ID in summary_of(snapshot)
 
 
 def _may_delete_by_position(snapshot: Snapshot) -> bool:
@@ -267,19 +266,9 @@ def _may_delete_by_position(snapshot: Snapshot) -> bool:
 
 def _is_staged_commit(snapshot: Snapshot) -> bool:
     """Whether icefold staged it; what it commits elsewhere repeats what older summaries say."""
-    return (
-        _committed_to(snapshot) not in (None, MAIN_BRANCH) and _property(snapshot, CARRIED) is None
-    )
-
-
-def _committed_to(snapshot: Snapshot) -> str | None:
-    """The branch, where icefold made the commit."""
-    return _property(snapshot, COMMITTED_TO)
+    is_own = committed_to(snapshot) not in (None, MAIN_BRANCH)
+    return is_own and CARRIED not in summary_of(snapshot)
 
 
 def _marker_of(snapshot: Snapshot) -> str | None:
-    return _property(snapshot, STAGING_MARKER)
-
-
-def _property(snapshot: Snapshot, name: str) -> str | None:
-    return None if snapshot.summary is None else snapshot.summary.get(name)
+    return summary_of(snapshot).get(STAGING_MARKER)

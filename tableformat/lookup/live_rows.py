@@ -89,18 +89,16 @@ def _by_index(environment: Environment, plan: ScanPlan, query: KeyQuery) -> Live
 
 
 def _without_deleted(rows: SnapshotRows, located: Located) -> LiveRows | None:
-    order = np.lexsort((located.position, located.file))
-    file, position = located.file[order], located.position[order]
-    starts = np.flatnonzero(np.diff(file, prepend=-1))
-    live = np.ones(len(order), dtype=np.bool_)
-    stops = np.append(starts, len(order))[1:]
-    for start, stop in zip(starts, stops, strict=True):
-        task = rows.task(located.paths[int(file[start])])
-        if task is None or position[stop - 1] >= task.entry.data_file.record_count:
-            return None
-        live[start:stop] = rows.live(task, position[start:stop])
+    found = rows.by_file(located.paths, located.file, located.position)
+    if found is None:
+        return None
+    lives = [each.ordinal[rows.live(each.task, each.position)] for each in found]
+    live = np.concatenate([np.empty(0, dtype=np.int64), *lives])
     return LiveRows(
-        key=located.key[order][live], file=file[live], position=position[live], paths=located.paths
+        key=located.key[live],
+        file=located.file[live],
+        position=located.position[live],
+        paths=located.paths,
     )
 
 

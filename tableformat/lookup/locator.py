@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.metadata import entry_points
-from typing import Protocol
+from typing import Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -18,10 +17,11 @@ import pyarrow as pa
 from pyiceberg.table.snapshots import Snapshot
 
 from tableformat.catalog.base import TableState
+from tableformat.entry_points import EntryPoints
 from tableformat.environment import Environment
 from tableformat.lookup.result import LookupSource
 
-ENTRY_POINT_GROUP = "icefold.lookup"
+EXTENSIONS = EntryPoints("icefold.lookup", "lookup")
 
 Int64s = npt.NDArray[np.int64]
 
@@ -101,6 +101,6 @@ def register_locator(factory: LocatorFactory) -> None:
 def open_locator(environment: Environment) -> RowLocator | None:
     """The provider's locator; None when there is no provider."""
     if not _registered:
-        for point in entry_points(group=ENTRY_POINT_GROUP):
-            register_locator(point.load())
+        for name in EXTENSIONS.names():
+            register_locator(cast("LocatorFactory", EXTENSIONS.load(name)))
     return _registered[0](environment) if _registered else None

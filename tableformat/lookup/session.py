@@ -25,9 +25,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tableformat.catalog.base import Identifier, TableState
+from tableformat.codec.parquet.rows import CACHE_BYTES
 from tableformat.environment import Environment
 from tableformat.errors import InvalidInputError
-from tableformat.files.parquet_rows import CACHE_BYTES
 from tableformat.lookup.keys import KeyColumns, parse_keys
 from tableformat.lookup.locator import KeyQuery, Located, NotLocated, RowLocator, open_locator
 from tableformat.lookup.result import Int64s, LookupResult, LookupSource
@@ -207,22 +207,15 @@ def _read(wanted: _Wanted, rows: SnapshotRows, located: Located) -> LookupResult
 
 
 def _live_rows(rows: SnapshotRows, located: Located) -> list[RowsOfFile] | None:
-    if not len(located.key):
-        return []
-    order = np.lexsort((located.position, located.file))
-    file, position = located.file[order], located.position[order]
-    starts = np.flatnonzero(np.diff(file, prepend=-1))
-    found = []
-    for at, positions, ordinals in zip(
-        starts, np.split(position, starts[1:]), np.split(order, starts[1:]), strict=True
-    ):
-        task = rows.task(located.paths[int(file[at])])
-        if task is None or positions[-1] >= task.entry.data_file.record_count:
-            return None
-        live = rows.live(task, positions)
-        if live.any():
-            found.append(RowsOfFile(task, positions[live], ordinals[live]))
-    return found
+    found = rows.by_file(located.paths, located.file, located.position)
+    if found is None:
+        return None
+    lives = [(each, rows.live(each.task, each.position)) for each in found]
+    return [
+        RowsOfFile(each.task, each.position[live], each.ordinal[live])
+        for each, live in lives
+        if live.any()
+    ]
 
 
 def _keys_equal(wanted: _Wanted, table: pa.Table, key: Int64s) -> bool:

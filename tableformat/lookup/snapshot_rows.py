@@ -12,10 +12,10 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyiceberg.expressions import AlwaysTrue
 
+from tableformat.codec.parquet.rows import PARALLEL_ROWS_MIN, ParquetRows
+from tableformat.codec.puffin.deletion_vector import Positions, build_positions, position_array
+from tableformat.codec.sized_cache import SizedCache
 from tableformat.environment import Environment
-from tableformat.files.deletion_vector import Positions, build_positions
-from tableformat.files.parquet_rows import PARALLEL_ROWS_MIN, ParquetRows
-from tableformat.files.sized_cache import SizedCache
 from tableformat.scan.file_source import POSITIONS, FileSource
 from tableformat.scan.plan import FileScanTask, ScanPlan
 from tableformat.scan.projection import FileProjection, project, project_file
@@ -73,6 +73,26 @@ class SnapshotRows:
         """The data file at a location, if the snapshot has it."""
         return self._tasks.get(path)
 
+    def by_file(
+        self, paths: Sequence[str], file: Int64s, position: Int64s
+    ) -> list[RowsOfFile] | None:
+        """Rows by the data files that hold them; None: the snapshot lacks a file or a row.
+
+        Args:
+            paths: Data files.
+            file: Shape `(n,)`: ordinals in `paths`.
+            position: Shape `(n,)`: 0-based row ordinals in the files.
+        """
+        order = np.lexsort((position, file))
+        cuts = np.flatnonzero(np.diff(file[order], prepend=-1))
+        found = []
+        for ordinals in np.split(order, cuts)[1:]:
+            task = self.task(paths[int(file[ordinals[0]])])
+            if task is None or position[ordinals[-1]] >= task.entry.data_file.record_count:
+                return None
+            found.append(RowsOfFile(task, position[ordinals], ordinals))
+        return found
+
     def live(self, task: FileScanTask, position: Int64s) -> npt.NDArray[np.bool_]:
         """Which positions no delete reaches."""
         deleted = self._deleted(task)
@@ -81,7 +101,7 @@ class SnapshotRows:
         if len(position) <= SMALL_LOOKUP_ROWS:
             return np.array([at not in deleted for at in position.tolist()], dtype=np.bool_)
         dead = build_positions(np.unique(position)) & deleted
-        return ~np.isin(position, np.array(dead.to_array(), dtype=np.int64))
+        return ~np.isin(position, position_array(dead))
 
     def read(self, files: Sequence[RowsOfFile], columns: Sequence[str]) -> tuple[pa.Table, Int64s]:
         """The rows, and which of the lookup's rows they are.

@@ -9,19 +9,44 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from enum import IntEnum
 
 import numpy as np
 import pyarrow as pa
 
+from tableformat.codec.puffin.deletion_vector import Positions, build_positions
 from tableformat.errors import InternalError, InvalidInputError
-from tableformat.files.deletion_vector import Positions, build_positions
 from tableformat.spec.data_file import DataFile
 
 FILE, POSITION, ROW_ID = "_file", "_pos", "_row_id"
+LAST_UPDATED = "_last_updated_sequence_number"
+ACTION = "_action"
 # Metadata columns that tell a live row; `_deleted` is none: it would bring dead rows along.
-ROW_COLUMNS = frozenset(
-    {FILE, POSITION, ROW_ID, "_last_updated_sequence_number", "_spec_id", "_partition"}
-)
+ROW_COLUMNS = frozenset({FILE, POSITION, ROW_ID, LAST_UPDATED, "_spec_id", "_partition"})
+
+
+class RowAction(IntEnum):
+    """What becomes of a row; the values of `_action`.
+
+    KEEP: nothing. DELETE: it goes. UPDATE: it goes, and comes back with other values and its id.
+    INSERT: it is new. COPY: it is written again as it is, and its file need not stay for it.
+    """
+
+    KEEP = 0
+    DELETE = 1
+    UPDATE = 2
+    INSERT = 3
+    COPY = 4
+
+    @property
+    def goes(self) -> bool:
+        """Whether the row at `_file`, `_pos` dies."""
+        return self in (RowAction.DELETE, RowAction.UPDATE, RowAction.COPY)
+
+    @property
+    def comes(self) -> bool:
+        """Whether a row is written."""
+        return self in (RowAction.UPDATE, RowAction.INSERT, RowAction.COPY)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +91,11 @@ class PositionSet:
         self.by_path[path] = positions if known is None else known | positions
         self.counts[path] = self.counts.get(path, 0) + count
 
+    def add_set(self, other: PositionSet) -> None:
+        """Add all that `other` has."""
+        for path, positions in other.by_path.items():
+            self.add(path, positions, other.counts[path])
+
     @property
     def distinct(self) -> int:
         """Row ids, each counted once."""
@@ -77,6 +107,43 @@ class PositionSet:
             if count != len(self.by_path[path]):
                 return path
         return None
+
+
+@dataclass(slots=True)
+class ActionRows:
+    """Rows with an action, folded: existing rows as positions, rows that come as a batch."""
+
+    counts: dict[RowAction, int] = field(default_factory=lambda: dict.fromkeys(RowAction, 0))
+    rows: dict[RowAction, PositionSet] = field(
+        default_factory=lambda: {action: PositionSet() for action in RowAction}
+    )
+
+    def fold(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Note the rows that exist by `_file` and `_pos`; those that come, as they were given."""
+        actions = np.asarray(batch.column(ACTION))
+        comes = np.zeros(len(actions), dtype=np.bool_)
+        for action in RowAction:
+            chosen = actions == action
+            count = int(np.count_nonzero(chosen))
+            if not count:
+                continue
+            self.counts[action] += count
+            if action != RowAction.INSERT:
+                mask = pa.array(chosen)
+                paths, positions = batch.column(FILE), batch.column(POSITION)
+                self.rows[action].add_rows(paths.filter(mask), positions.filter(mask))
+            if action.comes:
+                comes |= chosen
+        return batch if comes.all() else batch.filter(pa.array(comes))
+
+    @property
+    def gone(self) -> PositionSet:
+        """Rows that go."""
+        found = PositionSet()
+        for action, rows in self.rows.items():
+            if action.goes:
+                found.add_set(rows)
+        return found
 
 
 def split_by_path(

@@ -10,21 +10,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from tableformat.codec.puffin.deletion_vector import Positions
+from tableformat.codec.puffin.dv_file import DeletionVector, write_deletion_vectors
 from tableformat.commit.changeset import Changeset, CommitKind
 from tableformat.commit.engine import CommitResult, commit
 from tableformat.environment import Environment
 from tableformat.errors import CommitConflictError, TableError
-from tableformat.files.deletion_vector import Positions
-from tableformat.files.dv_file import DeletionVector, write_deletion_vectors
 from tableformat.paths import puffin_locations
 from tableformat.rowlevel.changes import RowChanges, check_known
 from tableformat.rowlevel.context import WriteMode
-from tableformat.rowlevel.engine import Engine
 from tableformat.rowlevel.key_check import KeyCheck, key_check
-from tableformat.rowlevel.planning import StatementPlan
+from tableformat.rowlevel.planning import OperationPlan
 from tableformat.rowlevel.rewrite import FileRewrite
 from tableformat.rowlevel.statement import RowLevelOperation
 from tableformat.scan.delete_index import referenced_path
@@ -33,6 +32,8 @@ from tableformat.scan.plan import FileScanTask
 from tableformat.scan.position_deletes import PositionDeletes
 from tableformat.spec.data_file import DataFile, ManifestEntry
 from tableformat.spec.properties import dv_placement
+
+Rewriter = Callable[[Sequence[FileRewrite]], list[DataFile]]
 
 
 @dataclass(slots=True)
@@ -45,9 +46,15 @@ class _FileChanges:
 
 
 def commit_changes(
-    environment: Environment, plan: StatementPlan, changes: RowChanges, engine: Engine
+    environment: Environment, plan: OperationPlan, changes: RowChanges, rewrite: Rewriter
 ) -> CommitResult | None:
     """Commit what a statement found; None when there is nothing to change.
+
+    Args:
+        environment: Catalog, store, clock.
+        plan: What was scanned; the commit is validated from there.
+        changes: Rows that go and come.
+        rewrite: Writes the surviving rows of files again, for copy-on-write.
 
     Raises:
         CommitConflictError: Something landed since planning that excludes it; nothing landed.
@@ -65,7 +72,7 @@ def commit_changes(
         check_known(changes.positions, (t.entry.data_file.file_path for t in plan.scan.tasks))
         keys = _checked_keys(environment, plan, changes)
         files = _file_changes(environment, plan, changes)
-        rewritten = engine.rewrite(plan, files.rewrites) if files.rewrites else []
+        rewritten = rewrite(files.rewrites) if files.rewrites else []
         written += rewritten
         vectors = write_deletion_vectors(
             environment.store,
@@ -92,7 +99,7 @@ def commit_changes(
 
 
 def _checked_keys(
-    environment: Environment, plan: StatementPlan, changes: RowChanges
+    environment: Environment, plan: OperationPlan, changes: RowChanges
 ) -> KeyCheck | None:
     """The keys that come, held against the snapshot that was read."""
     try:
@@ -116,7 +123,7 @@ def delete_written(environment: Environment, files: Sequence[DataFile]) -> None:
 
 
 def _file_changes(
-    environment: Environment, plan: StatementPlan, changes: RowChanges
+    environment: Environment, plan: OperationPlan, changes: RowChanges
 ) -> _FileChanges:
     found = _FileChanges(removed=[task.entry for task in plan.covered])
     touched = [t for t in plan.scan.tasks if t.entry.data_file.file_path in changes.positions]
@@ -152,7 +159,7 @@ def _add(found: _FileChanges, task: FileScanTask, dead: Positions, mode: WriteMo
 
 
 def _changeset(
-    plan: StatementPlan,
+    plan: OperationPlan,
     files: _FileChanges,
     added: Sequence[DataFile],
     vectors: Sequence[DataFile],

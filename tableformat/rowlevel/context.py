@@ -16,8 +16,8 @@ from pyiceberg.expressions import AlwaysTrue, BooleanExpression
 from pyiceberg.table.snapshots import IsolationLevel
 
 from tableformat.commit.changeset import Validation
-from tableformat.errors import InvalidInputError
 from tableformat.rowlevel.statement import RowLevelOperation
+from tableformat.spec.properties import property_choice
 
 
 class WriteMode(StrEnum):
@@ -51,6 +51,7 @@ class ScanContext:
         required_columns: Columns of the target that have to be read, in table order.
         updated_columns: Columns that are assigned to, in table order.
         rereads_target: A sub-query reads the target too, so every change of it counts.
+        inserts_rows: Rows may come anew.
     """
 
     operation: RowLevelOperation
@@ -62,6 +63,7 @@ class ScanContext:
     required_columns: tuple[str, ...] = ()
     updated_columns: tuple[str, ...] = ()
     rereads_target: bool = False
+    inserts_rows: bool = False
 
     @property
     def target(self) -> TableVersion:
@@ -91,16 +93,8 @@ def isolation_of(properties: Mapping[str, str], operation: RowLevelOperation) ->
         InvalidInputError: It is something else.
     """
     name = f"write.{operation}.isolation-level"
-    text = properties.get(name, IsolationLevel.SERIALIZABLE.value).strip().lower()
-    try:
-        return IsolationLevel(text)
-    except ValueError:
-        raise InvalidInputError(
-            "not an isolation level",
-            property=name,
-            value=repr(text),
-            action="use serializable or snapshot",
-        ) from None
+    text = properties.get(name, IsolationLevel.SERIALIZABLE.value)
+    return IsolationLevel(property_choice(text, name, [each.value for each in IsolationLevel]))
 
 
 def mode_of(
@@ -113,12 +107,4 @@ def mode_of(
     """
     name = f"write.{operation}.mode"
     text = given if given is not None else properties.get(name, WriteMode.MERGE_ON_READ.value)
-    try:
-        return WriteMode(text.strip().lower())
-    except ValueError:
-        raise InvalidInputError(
-            "not a write mode",
-            property=name,
-            value=repr(text),
-            action="use merge-on-read or copy-on-write",
-        ) from None
+    return WriteMode(property_choice(text, name, [each.value for each in WriteMode]))

@@ -14,7 +14,7 @@ from tableformat.cdc.sink import without_history
 from tableformat.environment import Environment
 from tableformat.errors import InvalidInputError, TableError, UnsupportedError
 from tableformat.rowlevel.changes import FILE, POSITION, ROW_ID, PositionSet, RowChanges
-from tableformat.rowlevel.planning import StatementPlan
+from tableformat.rowlevel.planning import OperationPlan, StatementPlan
 from tableformat.rowlevel.rewrite import FileRewrite, RowWriter, surviving_rows
 from tableformat.rowlevel.statement import RowLevelOperation, has_subquery
 from tableformat.rowlevel.values import LocalValue, local_value
@@ -74,7 +74,7 @@ class InProcessEngine:
         files = writer.write(self._updated(plan, found), self.environment.runtime.ids)
         return RowChanges(positions=found.by_path, files=tuple(files), updated_rows=found.distinct)
 
-    def rewrite(self, plan: StatementPlan, rewrites: Sequence[FileRewrite]) -> list[DataFile]:
+    def rewrite(self, plan: OperationPlan, rewrites: Sequence[FileRewrite]) -> list[DataFile]:
         """See `Engine.rewrite`."""
         rows = surviving_rows(self.environment.store, plan.scan, rewrites)
         return row_writer(self.environment, plan).write(rows, self.environment.runtime.ids)
@@ -96,7 +96,7 @@ class InProcessEngine:
                 )
 
 
-def row_writer(environment: Environment, plan: StatementPlan) -> RowWriter:
+def row_writer(environment: Environment, plan: OperationPlan) -> RowWriter:
     """What writes rows of the plan's target."""
     return RowWriter(environment.store, without_history(plan.state.metadata))
 

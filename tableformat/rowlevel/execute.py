@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import importlib.util
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pyiceberg.table.snapshots import Snapshot
@@ -28,7 +29,7 @@ from tableformat.rowlevel.changes import RowChanges
 from tableformat.rowlevel.committing import commit_changes
 from tableformat.rowlevel.context import ScanContext, WriteMode
 from tableformat.rowlevel.engine import Engine, InProcessEngine, without_spark
-from tableformat.rowlevel.planning import StatementPlan, plan_statement
+from tableformat.rowlevel.planning import OperationPlan, StatementPlan, plan_statement
 from tableformat.rowlevel.statement import RowLevelOperation, Statement
 
 if TYPE_CHECKING:  # Spark is an optional dependency
@@ -92,6 +93,7 @@ def run_statement(
     mode: str | None = None,
     retries: int = 0,
     source: DataFrame | None = None,
+    engine: Engine | None = None,
 ) -> RowLevelResult:
     """Run a row-level statement.
 
@@ -103,6 +105,7 @@ def run_statement(
         mode: `merge-on-read` or `copy-on-write`; None: the table's `write.<operation>.mode`.
         retries: How often a statement that lost against another commit is planned and run again.
         source: The frame of a MERGE without a source of its own.
+        engine: Evaluates it in the place of Spark and this process's own way.
 
     Raises:
         CommitConflictError: Something landed since planning that excludes it, after all retries.
@@ -116,8 +119,10 @@ def run_statement(
     if retries < 0:
         raise InvalidInputError("retries cannot be negative", retries=retries)
     for plans in range(1, retries + 2):
+        plan = plan_statement(environment, statement, branch=branch, mode=mode)
         try:
-            return _run_once(environment, statement, spark, branch, mode, source, plans)
+            used = _engine(environment, plan, spark, source) if engine is None else engine
+            return _run(environment, plan, used, plans)
         except CommitConflictError:
             if plans > retries:
                 raise
@@ -126,23 +131,15 @@ def run_statement(
     raise AssertionError("the last round returns or raises")
 
 
-def _run_once(
-    environment: Environment,
-    statement: Statement,
-    spark: SparkSession | None,
-    branch: str | None,
-    mode: str | None,
-    source: DataFrame | None,
-    plans: int,
+def _run(
+    environment: Environment, plan: StatementPlan, engine: Engine, plans: int
 ) -> RowLevelResult:
-    plan = plan_statement(environment, statement, branch=branch, mode=mode)
-    engine = _engine(environment, plan, spark, source)
     environment.runtime.fail_point("rowlevel.after_plan")
     with refusing_deep_nesting("statement"):
         changes = engine.evaluate(plan)
     environment.runtime.fail_point("rowlevel.after_scan")
-    committed = commit_changes(environment, plan, changes, engine)
-    return _result(plan, changes, committed, plans)
+    committed = commit_changes(environment, plan, changes, partial(engine.rewrite, plan))
+    return result_of(plan, changes, committed, plans)
 
 
 def _engine(
@@ -171,9 +168,10 @@ def _active_session() -> SparkSession | None:
     return SparkSession.getActiveSession()
 
 
-def _result(
-    plan: StatementPlan, changes: RowChanges, committed: CommitResult | None, plans: int
+def result_of(
+    plan: OperationPlan, changes: RowChanges, committed: CommitResult | None, plans: int = 1
 ) -> RowLevelResult:
+    """What an operation did, from its plan, its changes and its commit."""
     dropped_rows: int | None = 0
     for task in plan.covered:
         if task.position_deletes or task.equality_deletes:
@@ -183,7 +181,7 @@ def _result(
         dropped_rows = (dropped_rows or 0) + task.entry.data_file.record_count - dead
     deleted = None if dropped_rows is None else changes.deleted_rows + dropped_rows
     return RowLevelResult(
-        operation=plan.statement.operation,
+        operation=plan.context.operation,
         mode=plan.context.mode,
         deleted_rows=deleted,
         updated_rows=changes.updated_rows,

@@ -24,20 +24,20 @@ import pyarrow as pa
 from pyiceberg.table.snapshots import Snapshot
 
 from tableformat.catalog.base import TableState
+from tableformat.codec.parquet.reader import read_data_file
+from tableformat.codec.puffin.deletion_vector import Positions, build_positions, position_array
 from tableformat.environment import Environment
 from tableformat.errors import CommitConflictError, InvalidInputError
-from tableformat.files.deletion_vector import Positions, build_positions
-from tableformat.files.parquet_reader import read_data_file
 from tableformat.lookup.keys import KeyColumns, parse_keys
 from tableformat.lookup.live_rows import LiveRows, live_rows_of_keys
 from tableformat.lookup.result import Int64s
-from tableformat.rowlevel.planning import StatementPlan
-from tableformat.rowlevel.statement import MergeAction, RowLevelOperation
+from tableformat.rowlevel.planning import OperationPlan
+from tableformat.rowlevel.statement import RowLevelOperation
 from tableformat.scan.key_fields import key_schema
 from tableformat.scan.key_set import build_key_set
 from tableformat.spec.data_file import DataFile
 from tableformat.spec.names import CHECK_PRIMARY_KEY
-from tableformat.spec.properties import check_primary_key
+from tableformat.spec.properties import property_bool
 
 _CANNOT_CHANGE = "the statement would give a primary key to more than one row"
 
@@ -56,7 +56,7 @@ class KeyCheck:
     """
 
     environment: Environment
-    plan: StatementPlan
+    plan: OperationPlan
     key: KeyColumns
     keys: pa.Table
     counts: Int64s
@@ -120,7 +120,7 @@ class KeyCheck:
             of_file = np.flatnonzero(rows.file == ordinal)
             position = rows.position[of_file]
             both = build_positions(position) & gone
-            is_gone[of_file] = np.isin(position, np.array(both.to_array(), dtype=np.int64))
+            is_gone[of_file] = np.isin(position, position_array(both))
         return is_gone
 
     def _context(self, found: Int64s) -> dict[str, str]:
@@ -135,7 +135,7 @@ class KeyCheck:
 
 def key_check(
     environment: Environment,
-    plan: StatementPlan,
+    plan: OperationPlan,
     written: Sequence[DataFile],
     gone: Mapping[str, Positions],
 ) -> KeyCheck | None:
@@ -152,7 +152,8 @@ def key_check(
     """
     metadata = plan.state.metadata
     ids = sorted(metadata.schema().identifier_field_ids)
-    if not ids or not written or not check_primary_key(metadata.properties):
+    checks = property_bool(metadata.properties, CHECK_PRIMARY_KEY, default=True)
+    if not ids or not written or not checks:
         return None
     key = KeyColumns.of(metadata.schema(), ids, what="the primary key")
     if not _writes_key(plan, key):
@@ -172,16 +173,14 @@ def key_check(
     )
 
 
-def _writes_key(plan: StatementPlan, key: KeyColumns) -> bool:
+def _writes_key(plan: OperationPlan, key: KeyColumns) -> bool:
     if plan.context.operation == RowLevelOperation.DELETE:
         return False
-    if any(clause.action == MergeAction.INSERT for clause in plan.statement.clauses):
-        return True
-    return not set(key.roots).isdisjoint(plan.context.updated_columns)
+    return plan.context.inserts_rows or not set(key.roots).isdisjoint(plan.context.updated_columns)
 
 
 def _read_keys(
-    environment: Environment, plan: StatementPlan, key: KeyColumns, written: Sequence[DataFile]
+    environment: Environment, plan: OperationPlan, key: KeyColumns, written: Sequence[DataFile]
 ) -> pa.Table:
     """The key columns of written rows."""
     metadata = plan.state.metadata

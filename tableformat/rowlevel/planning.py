@@ -12,12 +12,15 @@ No data is read and nothing is written here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from pyiceberg.expressions import AlwaysTrue
+from pyiceberg.expressions import AlwaysTrue, BooleanExpression
 from pyiceberg.schema import Schema
+from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import SnapshotRefType
+from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.types import NestedField
 from sqlglot import exp
 
 from tableformat.catalog.base import TableState
@@ -66,27 +69,36 @@ _NOT_DETERMINISTIC = frozenset(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StatementPlan:
-    """Everything that is decided before the first row is read. Immutable.
+class OperationPlan:
+    """What a commit needs to know of the scan before it, whoever computes. Immutable.
+
+    Attributes:
+        state: The target as it was loaded.
+        context: The pinned versions and what the commit is held to.
+        scan: Files to look into.
+        covered: Files of which every row is deleted, proven by metadata.
+    """
+
+    state: TableState
+    context: ScanContext
+    scan: ScanPlan
+    covered: tuple[FileScanTask, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatementPlan(OperationPlan):
+    """Everything that is decided before the first row of a statement is read. Immutable.
 
     Attributes:
         statement: What was asked for.
-        state: The target as it was loaded.
-        context: The pinned versions and what the commit is held to.
         columns: Resolves names of the target.
         pushed: What of the condition metadata and our own reader can decide.
-        scan: Files to look into.
-        covered: Files of which every row is deleted, proven by metadata.
         others: The other tables, by the text they have in the statement.
     """
 
     statement: Statement
-    state: TableState
-    context: ScanContext
     columns: TargetColumns
     pushed: PushedFilter
-    scan: ScanPlan
-    covered: tuple[FileScanTask, ...]
     others: dict[str, PinnedTable]
 
     @property
@@ -118,11 +130,9 @@ def plan_statement(
         UnsupportedError: A version of a table as the target, or a table that is not v3.
     """
     state, branch = find_target(environment, statement, branch)
-    _check_branch(state, branch)
+    check_target(state, branch)
     metadata = state.metadata
-    check_writable(metadata, table=state.name)
     schema = metadata.schema()
-    _check_names(schema)
     _check_deterministic(statement)
     columns = TargetColumns(
         schema,
@@ -133,23 +143,23 @@ def plan_statement(
     updated = _updated_columns(statement, columns, state)
     others, rereads = pin_tables(environment, statement, state, branch)
     pushed = _pushed(statement, columns)
-    scan = _scan_of(environment, state, branch, pushed)
-    covered, looked_into = _split(statement, pushed, state, scan)
-    target = TableVersion(
-        name=state.name,
-        table_uuid=metadata.table_uuid,
-        snapshot_id=None if scan.snapshot is None else scan.snapshot.snapshot_id,
-    )
+    scan = scan_of(environment, state, branch, pushed.expression)
+    is_deleted = statement.operation == RowLevelOperation.DELETE and pushed.is_exact
+    covered = covered_tasks(scan, state, pushed.expression) if is_deleted else ()
     context = ScanContext(
         operation=statement.operation,
         branch=branch,
-        tables=(target, *(pinned.version for pinned in others.values())),
+        tables=(
+            target_version(state, scan.snapshot),
+            *(pinned.version for pinned in others.values()),
+        ),
         isolation=isolation_of(metadata.properties, statement.operation),
         mode=mode_of(metadata.properties, statement.operation, mode),
         conflict_filter=AlwaysTrue() if rereads else pushed.expression,
         required_columns=_required_columns(statement, schema),
         updated_columns=updated,
         rereads_target=rereads,
+        inserts_rows=any(clause.action == MergeAction.INSERT for clause in statement.clauses),
     )
     return StatementPlan(
         statement=statement,
@@ -157,26 +167,53 @@ def plan_statement(
         context=context,
         columns=columns,
         pushed=pushed,
-        scan=replace(scan, tasks=tuple(looked_into)),
-        covered=tuple(covered),
+        scan=without_tasks(scan, covered),
+        covered=covered,
         others=others,
     )
 
 
-def _scan_of(
-    environment: Environment, state: TableState, branch: str, pushed: PushedFilter
+def scan_of(
+    environment: Environment,
+    state: TableState,
+    branch: str,
+    row_filter: str | BooleanExpression | None,
 ) -> ScanPlan:
-    """The files of the branch's head that may hold rows of the statement."""
+    """The files of the branch's head that may hold rows of the operation."""
     head = state.head(branch)
     scan = plan_scan(
         environment,
         state,
         snapshot_id=None if head is None else head.snapshot_id,
-        row_filter=pushed.expression,
+        row_filter=row_filter,
         schema=state.metadata.schema(),
     )
     # Without a head the plan would be that of main: never, for an empty branch.
     return scan if head is not None else replace(scan, snapshot=None, tasks=())
+
+
+def target_version(state: TableState, snapshot: Snapshot | None) -> TableVersion:
+    """A table as it is read."""
+    return TableVersion(
+        name=state.name,
+        table_uuid=state.metadata.table_uuid,
+        snapshot_id=None if snapshot is None else snapshot.snapshot_id,
+    )
+
+
+def covered_tasks(
+    scan: ScanPlan, state: TableState, row_filter: BooleanExpression
+) -> tuple[FileScanTask, ...]:
+    """Files of which every row matches, by metadata. The filter counts as a whole or not at all."""
+    matcher = FileMatcher(state.metadata, row_filter)
+    return tuple(task for task in scan.tasks if matcher.must_match(task.entry.data_file))
+
+
+def without_tasks(scan: ScanPlan, covered: Sequence[FileScanTask]) -> ScanPlan:
+    """The scan without some files."""
+    paths = {task.entry.data_file.file_path for task in covered}
+    rest = tuple(task for task in scan.tasks if task.entry.data_file.file_path not in paths)
+    return replace(scan, tasks=rest)
 
 
 def mentioned_names(statement: Statement) -> frozenset[str]:
@@ -188,7 +225,14 @@ def mentioned_names(statement: Statement) -> frozenset[str]:
     )
 
 
-def _check_branch(state: TableState, branch: str) -> None:
+def check_target(state: TableState, branch: str) -> None:
+    """Refuse a branch or a table that no operation may change.
+
+    Raises:
+        InvalidInputError: A tag, or the staging branch.
+        NotFoundError: There is no such branch.
+        UnsupportedError: A table that is not v3, or with a column named like a metadata column.
+    """
     ref = state.ref(branch)
     if ref is not None and ref.snapshot_ref_type == SnapshotRefType.TAG:
         raise InvalidInputError(
@@ -204,10 +248,8 @@ def _check_branch(state: TableState, branch: str) -> None:
         raise NotFoundError(
             f"there is no branch {branch!r}", table=state.name, refs=sorted(state.metadata.refs)
         )
-
-
-def _check_names(schema: Schema) -> None:
-    for field in schema.fields:
+    check_writable(state.metadata, table=state.name)
+    for field in state.metadata.schema().fields:
         if field.name.casefold() in ROW_COLUMNS:
             raise UnsupportedError(
                 "row-level statements need the metadata columns, and a column of the table hides "
@@ -235,8 +277,6 @@ def _updated_columns(
     statement: Statement, columns: TargetColumns, state: TableState
 ) -> tuple[str, ...]:
     """Assigned top-level columns in table order, after checking them."""
-    constraint = immutable_columns(state.metadata)
-    fixed = set(constraint.field_ids) if constraint is not None and constraint.enforced else set()
     updated: set[str] = set()
     for assignments, is_update in _assignment_lists(statement, columns.schema):
         seen: set[tuple[str, ...]] = set()
@@ -246,18 +286,27 @@ def _updated_columns(
             if any(path[: len(other)] == other or other[: len(path)] == path for other in seen):
                 raise InvalidInputError("a column is assigned twice", column=".".join(path))
             seen.add(path)
-            below = Schema(fields[-1]).field_ids
-            if is_update and fixed & set(below):
-                assert constraint is not None
-                raise InvalidInputError(
-                    "an IMMUTABLE column cannot be changed",
-                    column=".".join(path),
-                    constraint=constraint.name,
-                )
+            if is_update:
+                check_mutable(state.metadata, fields[-1], ".".join(path))
             updated.add(fields[0].name)
     if statement.operation == RowLevelOperation.UPDATE and not updated:
         raise InvalidInputError("UPDATE assigns nothing")
     return tuple(field.name for field in columns.schema.fields if field.name in updated)
+
+
+def check_mutable(metadata: TableMetadata, field: NestedField, name: str) -> None:
+    """Refuse to change a column, or a field in a struct, whose values are declared final.
+
+    Raises:
+        InvalidInputError: It is IMMUTABLE and enforced, or something below it is.
+    """
+    constraint = immutable_columns(metadata)
+    if constraint is None or not constraint.enforced:
+        return
+    if set(constraint.field_ids) & set(Schema(field).field_ids):
+        raise InvalidInputError(
+            "an IMMUTABLE column cannot be changed", column=name, constraint=constraint.name
+        )
 
 
 def _assignment_lists(
@@ -281,18 +330,6 @@ def _pushed(statement: Statement, columns: TargetColumns) -> PushedFilter:
     if any(clause.kind == MatchKind.NOT_MATCHED_BY_SOURCE for clause in statement.clauses):
         return PushedFilter(AlwaysTrue(), False)
     return PushedFilter(push_down(statement.on, columns).expression, False)
-
-
-def _split(
-    statement: Statement, pushed: PushedFilter, state: TableState, scan: ScanPlan
-) -> tuple[list[FileScanTask], list[FileScanTask]]:
-    """Files covered by a DELETE, and the others. The filter counts as a whole or not at all."""
-    if statement.operation != RowLevelOperation.DELETE or not pushed.is_exact:
-        return [], list(scan.tasks)
-    matcher = FileMatcher(state.metadata, pushed.expression)
-    covered = [task for task in scan.tasks if matcher.must_match(task.entry.data_file)]
-    paths = {task.entry.data_file.file_path for task in covered}
-    return covered, [task for task in scan.tasks if task.entry.data_file.file_path not in paths]
 
 
 def _required_columns(statement: Statement, schema: Schema) -> tuple[str, ...]:

@@ -28,6 +28,7 @@ from decimal import Decimal, InvalidOperation
 from functools import reduce
 
 import numpy as np
+from pyiceberg import types as iceberg
 from pyiceberg.expressions import (
     AlwaysFalse,
     AlwaysTrue,
@@ -48,19 +49,6 @@ from pyiceberg.expressions import (
     NotStartsWith,
     Or,
     StartsWith,
-)
-from pyiceberg.types import (
-    BooleanType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IcebergType,
-    IntegerType,
-    LongType,
-    StringType,
-    TimestampType,
-    TimestamptzType,
 )
 from sqlglot import exp
 
@@ -162,12 +150,12 @@ def _convert(tree: exp.Expr, columns: TargetColumns, *, negated: bool) -> Boolea
         case exp.Like():
             return _like(tree, columns, negated=negated)
         case exp.IsNan():
-            name = _name(tree.this, columns, FloatType, DoubleType)
+            name = _name(tree.this, columns, iceberg.FloatType, iceberg.DoubleType)
             return None if name is None else (_new(NotNaN, name) if negated else _new(IsNaN, name))
         case exp.NullSafeEQ():
             return _null_safe(tree, columns, negated=negated)
         case exp.Column():
-            name = _name(tree, columns, BooleanType)
+            name = _name(tree, columns, iceberg.BooleanType)
             return None if name is None else _new(EqualTo, name, not negated)
     if type(tree) in _COMPARISONS:
         return _comparison(tree, columns, negated=negated)
@@ -220,7 +208,7 @@ def _is(tree: exp.Is, columns: TargetColumns, *, negated: bool) -> BooleanExpres
     name, kind = found
     if isinstance(other, exp.Null):
         return _new(NotNull, name) if negated else _new(IsNull, name)
-    if isinstance(other, exp.Boolean) and isinstance(kind, BooleanType):
+    if isinstance(other, exp.Boolean) and isinstance(kind, iceberg.BooleanType):
         is_value = _new(EqualTo, name, bool(other.this))
         return Or(_new(IsNull, name), _new(EqualTo, name, not other.this)) if negated else is_value
     return None
@@ -260,7 +248,7 @@ def _between(
 
 
 def _like(tree: exp.Like, columns: TargetColumns, *, negated: bool) -> BooleanExpression | None:
-    name = _name(tree.this, columns, StringType)
+    name = _name(tree.this, columns, iceberg.StringType)
     pattern = tree.expression.unnest()
     if name is None or not (isinstance(pattern, exp.Literal) and pattern.is_string):
         return None
@@ -299,7 +287,7 @@ def _new(kind: Callable[..., BooleanExpression], *arguments: object) -> BooleanE
     return kind(*arguments)
 
 
-def _field(tree: exp.Expr, columns: TargetColumns) -> tuple[str, IcebergType] | None:
+def _field(tree: exp.Expr, columns: TargetColumns) -> tuple[str, iceberg.IcebergType] | None:
     """The filter name and type of a column; None where Iceberg's filters cannot name it."""
     fields = columns.find_tree(tree.unnest())
     if fields is None:
@@ -314,37 +302,37 @@ def _field(tree: exp.Expr, columns: TargetColumns) -> tuple[str, IcebergType] | 
     return name, fields[-1].field_type
 
 
-def _name(tree: exp.Expr, columns: TargetColumns, *kinds: type[IcebergType]) -> str | None:
+def _name(tree: exp.Expr, columns: TargetColumns, *kinds: type[iceberg.IcebergType]) -> str | None:
     found = _field(tree, columns)
     return found[0] if found is not None and isinstance(found[1], kinds) else None
 
 
-def literal_value(tree: exp.Expr, kind: IcebergType) -> object | None:
+def literal_value(tree: exp.Expr, kind: iceberg.IcebergType) -> object | None:
     """A literal in the form that a filter on a column of type `kind` takes; None: not exactly."""
     tree = tree.unnest()
     match kind:
-        case BooleanType():
+        case iceberg.BooleanType():
             return bool(tree.this) if isinstance(tree, exp.Boolean) else None
-        case StringType():
+        case iceberg.StringType():
             return _text(tree)
-        case IntegerType() | LongType():
+        case iceberg.IntegerType() | iceberg.LongType():
             number = _number(tree)
             return int(number) if number is not None and number == int(number) else number
-        case DecimalType():
+        case iceberg.DecimalType():
             return _number(tree)
-        case DoubleType():
+        case iceberg.DoubleType():
             return _double_value(tree)
-        case FloatType():
+        case iceberg.FloatType():
             return _float_value(tree)
-        case DateType():
+        case iceberg.DateType():
             text = _typed_text(tree, exp.DType.DATE)
             return text if text is not None and _is_date(text) else None
-        case TimestampType():
+        case iceberg.TimestampType():
             text = _typed_text(tree, exp.DType.TIMESTAMPNTZ)
             if text is None or not _MOMENT.fullmatch(text) or not _is_date(text[:10]):
                 return None
             return text.replace(" ", "T")
-        case TimestamptzType():
+        case iceberg.TimestamptzType():
             return _zoned_moment(tree)
     return None
 

@@ -16,9 +16,9 @@ from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
 
-from tableformat.files.deletion_vector import Positions
+from tableformat.codec.puffin.deletion_vector import Positions, position_array
 from tableformat.paths import data_file_locations
-from tableformat.rowlevel.changes import POSITION, ROW_ID
+from tableformat.rowlevel.changes import LAST_UPDATED, POSITION, ROW_ID
 from tableformat.runtime import IdSource
 from tableformat.scan.file_source import FileSource
 from tableformat.scan.plan import FileScanTask, ScanPlan
@@ -27,8 +27,6 @@ from tableformat.scan.reader import TaskReader
 from tableformat.spec.data_file import DataFile
 from tableformat.store.base import ObjectStore
 from tableformat.write.data_files import write_data_files
-
-LAST_UPDATED = "_last_updated_sequence_number"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +81,7 @@ def surviving_rows(
     source = FileSource(store, plan.specs, plan.properties)
     reader = TaskReader(source, everything, projection, tasks)
     for task, rewrite in zip(tasks, rewrites, strict=True):
-        dead = np.asarray(rewrite.dead.to_array(), dtype=np.uint64).astype(np.int64)
+        dead = position_array(rewrite.dead)
         for batch in reader.read(task):
             positions = np.asarray(batch.column(POSITION))
             at = np.searchsorted(dead, positions)

@@ -23,11 +23,13 @@ from pyspark.sql import functions as sf
 from tableformat.environment import Environment
 from tableformat.errors import InvalidInputError, TableError
 from tableformat.rowlevel.changes import (
+    ACTION,
     FILE,
     POSITION,
     ROW_COLUMNS,
     ROW_ID,
     PositionSet,
+    RowAction,
     RowChanges,
     refuse_ambiguous,
 )
@@ -35,12 +37,7 @@ from tableformat.rowlevel.engine import row_writer
 from tableformat.rowlevel.planning import StatementPlan, mentioned_names
 from tableformat.rowlevel.rewrite import FileRewrite
 from tableformat.rowlevel.spark_tasks import (
-    ACTION,
     ANSWERS,
-    DELETE,
-    INSERT,
-    KEEP,
-    UPDATE,
     VALUE,
     Answers,
     collect_row_ids,
@@ -55,16 +52,16 @@ from tableformat.rowlevel.statement import (
     MergeClause,
     RowLevelOperation,
 )
-from tableformat.spark.reader import scan_to_spark
+from tableformat.spark.reader import plan_to_spark
 from tableformat.spark.types import spark_type
 from tableformat.spec.data_file import DataFile
 
 _HAS_SOURCE = "__icefold_has_source"
 _CLAUSE = "__icefold_clause"
 _ACTIONS = {
-    MergeAction.DELETE: DELETE,
-    MergeAction.UPDATE: UPDATE,
-    MergeAction.INSERT: INSERT,
+    MergeAction.DELETE: RowAction.DELETE,
+    MergeAction.UPDATE: RowAction.UPDATE,
+    MergeAction.INSERT: RowAction.INSERT,
 }
 _REWRITE_GROUPS_PER_CORE = 4
 _NO_CLAUSE = -1
@@ -138,7 +135,7 @@ class SparkEngine:
             FILE,
             POSITION,
             ROW_ID,
-            sf.lit(UPDATE).alias(ACTION),
+            sf.lit(RowAction.UPDATE.value).alias(ACTION),
             *(column.alias(VALUE.format(at)) for at, column in enumerate(columns)),
         )
 
@@ -227,7 +224,7 @@ class SparkEngine:
             or (name == ROW_ID and plan.statement.operation != RowLevelOperation.DELETE)
         ]
         columns = [*plan.context.required_columns, *metadata]
-        frame = scan_to_spark(self.environment, plan.scan, self.spark, columns=columns)
+        frame = plan_to_spark(self.environment, plan.scan, self.spark, columns=columns)
         return frame.alias(plan.statement.alias)
 
     def _source(self, plan: StatementPlan, views: Views) -> DataFrame:
@@ -249,9 +246,9 @@ class SparkEngine:
             if answers.error is not None:
                 raise answers.error
             if _must_be_unique(plan.statement.clauses):
-                pairs = PositionSet(dict(gone.by_path), dict(gone.counts))
-                for path, positions in answers.matched.by_path.items():
-                    pairs.add(path, positions, answers.matched.counts[path])
+                pairs = PositionSet()
+                pairs.add_set(gone)
+                pairs.add_set(answers.matched)
                 refuse_ambiguous(pairs)
         except TableError:
             self._discard(answers)
@@ -292,9 +289,9 @@ def _join_type(clauses: Sequence[MergeClause]) -> str:
 
 
 def _action(clauses: Sequence[MergeClause]) -> Column:
-    column = sf.lit(KEEP)
+    column = sf.lit(RowAction.KEEP.value)
     for ordinal, clause in enumerate(clauses):
-        code = sf.lit(_ACTIONS[clause.action])
+        code = sf.lit(_ACTIONS[clause.action].value)
         column = sf.when(sf.col(_CLAUSE) == ordinal, code).otherwise(column)
     return column
 

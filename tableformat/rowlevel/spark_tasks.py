@@ -7,7 +7,7 @@ Only the driver commits. A task answers with few rows, whatever it worked on:
 | gone     | data file path | rows           | bitmap of positions             |
 | matched  | data file path | rows           | bitmap (MERGE: matched, no action) |
 | files    |                | rows written   | written data files, JSON        |
-| deleted, updated, inserted | | rows        |                                 |
+| updated, inserted | | rows                 |                                 |
 | error    | kind of error  |                | its text, without a traceback   |
 """
 
@@ -17,27 +17,22 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap64
 from pyspark.sql import Row
 
 from tableformat.errors import InvalidInputError, StoreUnavailableError, TableError
-from tableformat.rowlevel.changes import FILE, POSITION, ROW_ID, PositionSet
+from tableformat.rowlevel.changes import ROW_ID, ActionRows, PositionSet, RowAction
 from tableformat.rowlevel.rewrite import FileRewrite, RowWriter, surviving_rows
 from tableformat.runtime import SystemIds
 from tableformat.scan.plan import ScanPlan
-from tableformat.spark.change_frame import freeze_imports
 from tableformat.spark.types import from_spark_batch
+from tableformat.spark.worker import freeze_imports
 from tableformat.spec.data_file import DataFile
 from tableformat.write.fragments import decode_data_files, encode_data_files
 
-ACTION = "__icefold_action"
 VALUE = "__icefold_value_{}"
-
-# Values of ACTION. On rows of a task only.
-KEEP, DELETE, UPDATE, INSERT = 0, 1, 2, 3
 
 ANSWERS = "what string, name string, count bigint, payload binary"
 _ANSWER_SCHEMA = pa.schema(
@@ -48,7 +43,6 @@ _ANSWER_SCHEMA = pa.schema(
         ("payload", pa.binary()),
     ]
 )
-_COUNTED = {DELETE: "deleted", UPDATE: "updated", INSERT: "inserted"}
 _ERRORS: dict[str, type[TableError]] = {
     each.__name__: each for each in (InvalidInputError, StoreUnavailableError)
 }
@@ -104,18 +98,17 @@ def row_changer(writer: RowWriter) -> ArrowMap:
 
     def change(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         freeze_imports()
-        gone, matched, counts = PositionSet(), PositionSet(), Counter[str]()
+        folded = ActionRows()
         files: list[DataFile] = []
         try:
-            rows = _new_rows(batches, writer, gone, matched, counts)
-            files = writer.write(rows, SystemIds())
+            files = writer.write(_new_rows(batches, writer, folded), SystemIds())
         except TableError as error:
             yield _answer("error", type(error).__name__, 0, str(error).encode())
             return
-        yield from _bitmaps("gone", gone)
-        yield from _bitmaps("matched", matched)
-        for what, count in counts.items():
-            yield _answer(what, "", count, b"")
+        yield from _bitmaps("gone", folded.gone)
+        yield from _bitmaps("matched", folded.rows[RowAction.KEEP])
+        yield _answer("updated", "", folded.counts[RowAction.UPDATE], b"")
+        yield _answer("inserted", "", folded.counts[RowAction.INSERT], b"")
         yield _files_answer(files)
 
     return change
@@ -142,24 +135,12 @@ def file_rewriter(
 
 
 def _new_rows(
-    batches: Iterable[pa.RecordBatch],
-    writer: RowWriter,
-    gone: PositionSet,
-    matched: PositionSet,
-    counts: Counter[str],
+    batches: Iterable[pa.RecordBatch], writer: RowWriter, folded: ActionRows
 ) -> Iterator[pa.RecordBatch]:
-    """Rows to write; collects the row ids on the way."""
+    """Rows to write; folds the others on the way."""
     names = [each.name for each in writer.schema.fields]
     for batch in batches:
-        actions = np.asarray(batch.column(ACTION))
-        for action, what in _COUNTED.items():
-            count = int(np.count_nonzero(actions == action))
-            if count:
-                counts[what] += count
-        _collect(batch, (actions == DELETE) | (actions == UPDATE), gone)
-        _collect(batch, actions == KEEP, matched)
-        comes = pa.array((actions == UPDATE) | (actions == INSERT))
-        written = batch.filter(comes)
+        written = folded.fold(batch)
         if written.num_rows == 0:
             continue
         values = pa.RecordBatch.from_arrays(
@@ -170,14 +151,6 @@ def _new_rows(
         yield pa.RecordBatch.from_arrays(
             [*conformed.columns, row_ids], names=[*conformed.schema.names, ROW_ID]
         )
-
-
-def _collect(batch: pa.RecordBatch, chosen: np.ndarray, into: PositionSet) -> None:
-    if chosen.all():
-        into.add_rows(batch.column(FILE), batch.column(POSITION))
-    elif chosen.any():
-        mask = pa.array(chosen)
-        into.add_rows(batch.column(FILE).filter(mask), batch.column(POSITION).filter(mask))
 
 
 def _bitmaps(what: str, rows: PositionSet) -> Iterator[pa.RecordBatch]:

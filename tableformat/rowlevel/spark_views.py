@@ -15,7 +15,8 @@ from tableformat.environment import Environment
 from tableformat.errors import UnsupportedError
 from tableformat.rowlevel.planning import StatementPlan
 from tableformat.rowlevel.statement import table_parts, to_sql
-from tableformat.rowlevel.tables import table_text
+from tableformat.rowlevel.tables import PinnedTable, table_text
+from tableformat.spark.reader import snapshot_to_spark
 
 
 class Views:
@@ -37,7 +38,7 @@ class Views:
     def __enter__(self) -> Self:
         try:
             for text, pinned in self._plan.others.items():
-                self._views[text] = self._create(pinned.scan.to_spark(self._spark))
+                self._views[text] = self._create(self._frame(pinned))
             for cte in self._plan.statement.ctes:
                 self._create_cte(cte)
             for tree in self._plan.statement.expressions():
@@ -74,6 +75,9 @@ class Views:
         if frame.isStreaming:
             operation = self._plan.statement.operation.upper()
             raise UnsupportedError(f"{operation} TABLE is not supported for streaming mode now")
+
+    def _frame(self, pinned: PinnedTable) -> DataFrame:
+        return snapshot_to_spark(self._environment, pinned.state, pinned.selected, self._spark)
 
     def _create(self, frame: DataFrame) -> str:
         name = f"{self._prefix}_{len(self._made)}"

@@ -12,9 +12,9 @@ from tableformat.environment import Environment
 from tableformat.errors import InvalidInputError, NotFoundError, UnsupportedError
 from tableformat.rowlevel.context import TableVersion
 from tableformat.rowlevel.statement import Statement, table_parts, to_sql
+from tableformat.scan.snapshot_selection import SelectedSnapshot, select_version
 from tableformat.spec.decimal_text import parse_decimal
 from tableformat.spec.names import MAIN_BRANCH
-from tableformat.table_scan import Scan, new_scan
 
 BRANCH_PREFIX, TAG_PREFIX = "branch_", "tag_"
 _VERSION_PREFIXES = ("snapshot_id_", "at_timestamp_")
@@ -22,17 +22,18 @@ _VERSION_PREFIXES = ("snapshot_id_", "at_timestamp_")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PinnedTable:
-    """One table that a sub-query or the source of MERGE reads; `scan` reads its snapshot only."""
+    """One table that a sub-query or the source of MERGE reads; only this snapshot of it."""
 
-    scan: Scan
+    state: TableState
+    selected: SelectedSnapshot
 
     @property
     def version(self) -> TableVersion:
         """For the scan context."""
-        snapshot = self.scan.snapshot
+        snapshot = self.selected.snapshot
         return TableVersion(
-            name=self.scan.state.name,
-            table_uuid=self.scan.state.metadata.table_uuid,
+            name=self.state.name,
+            table_uuid=self.state.metadata.table_uuid,
             snapshot_id=None if snapshot is None else snapshot.snapshot_id,
         )
 
@@ -81,8 +82,8 @@ def pin_tables(
     """Fix the snapshot of every other icefold table, in the order the statement names them.
 
     Returns:
-        Scans by the table's text in the statement (`table_text`), and whether the target itself is
-        read again: at the same snapshot, so its changes meanwhile are conflicts.
+        Snapshots by the table's text in the statement (`table_text`), and whether the target
+        itself is read again: at the same snapshot, so its changes meanwhile are conflicts.
 
     Raises:
         NotFoundError: A version that does not exist.
@@ -100,9 +101,9 @@ def pin_tables(
         if state is None:
             continue
         is_target = state.identifier == target.identifier
-        scan = _scan(environment, state, table, selector, branch if is_target else None)
+        selected = _select(state, table, selector, branch if is_target else None)
         rereads = rereads or (is_target and _is_head(table, selector, branch))
-        pinned[text] = PinnedTable(scan=scan)
+        pinned[text] = PinnedTable(state=state, selected=selected)
     return pinned, rereads
 
 
@@ -165,35 +166,34 @@ def _is_head(table: exp.Table, selector: str | None, branch: str) -> bool:
     return bool(isinstance(value, exp.Literal) and value.is_string and value.this == branch)
 
 
-def _scan(
-    environment: Environment,
+def _select(
     state: TableState,
     table: exp.Table,
     selector: str | None,
     branch: str | None,
-) -> Scan:
+) -> SelectedSnapshot:
     version = table.args.get("version")
     if version is not None:
-        return _versioned(environment, state, version)
+        return _versioned(state, version)
     if selector is None:
         if branch is not None and state.head(branch) is None:
             branch = None
-        return new_scan(environment, state, branch=branch)
+        return select_version(state, branch=branch)
     prefix = next(
         p for p in (BRANCH_PREFIX, TAG_PREFIX, *_VERSION_PREFIXES) if selector.startswith(p)
     )
     name = selector.removeprefix(prefix)
     if prefix == BRANCH_PREFIX:
-        return new_scan(environment, state, branch=name)
+        return select_version(state, branch=name)
     if prefix == TAG_PREFIX:
-        return new_scan(environment, state, tag=name)
+        return select_version(state, tag=name)
     number = _version_number(name, state)
     if prefix == "snapshot_id_":
-        return new_scan(environment, state, snapshot_id=number)
-    return new_scan(environment, state, as_of_ms=number)
+        return select_version(state, snapshot_id=number)
+    return select_version(state, as_of_ms=number)
 
 
-def _versioned(environment: Environment, state: TableState, version: exp.Expr) -> Scan:
+def _versioned(state: TableState, version: exp.Expr) -> SelectedSnapshot:
     value = version.args["expression"]
     if version.name.upper() != "VERSION" or not isinstance(value, exp.Literal):
         raise UnsupportedError(
@@ -203,11 +203,11 @@ def _versioned(environment: Environment, state: TableState, version: exp.Expr) -
         )
     text = str(value.this)
     if not value.is_string:
-        return new_scan(environment, state, snapshot_id=_version_number(text, state))
+        return select_version(state, snapshot_id=_version_number(text, state))
     ref = state.ref(text)
     if ref is None:
         raise NotFoundError(f"there is no branch or tag {text!r}", table=state.name)
-    return new_scan(environment, state, branch=text)
+    return select_version(state, branch=text)
 
 
 def _version_number(text: str, state: TableState) -> int:

@@ -13,18 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyiceberg.types import (
-    BooleanType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IcebergType,
-    IntegerType,
-    LongType,
-    NestedField,
-    PrimitiveType,
-    StringType,
-)
+from pyiceberg import types as iceberg
 from sqlglot import exp
 
 from tableformat.errors import InvalidInputError
@@ -49,7 +38,7 @@ _LONG_MAX = 2**63 - 1
 class LocalValue:
     """The new values of one top-level column, computed from a batch of old rows."""
 
-    field: NestedField
+    field: iceberg.NestedField
     compute: Compute
 
 
@@ -69,12 +58,12 @@ def local_value(assignment: Assignment, columns: TargetColumns) -> LocalValue | 
     return None if compute is None else LocalValue(field, compute)
 
 
-def constant_default(field: NestedField, count: int) -> pa.Array:
+def constant_default(field: iceberg.NestedField, count: int) -> pa.Array:
     """`count` times the column's write default, null without one."""
     return constant_array(field.write_default, field.field_type, count)
 
 
-def _of_type(tree: exp.Expr, kind: IcebergType, columns: TargetColumns) -> Compute | None:
+def _of_type(tree: exp.Expr, kind: iceberg.IcebergType, columns: TargetColumns) -> Compute | None:
     """A value that may be stored in a column of type `kind` as it is."""
     if isinstance(tree, exp.Null):
         target = arrow_type(kind)
@@ -89,26 +78,26 @@ def _of_type(tree: exp.Expr, kind: IcebergType, columns: TargetColumns) -> Compu
     constant = _constant(tree, kind)
     if constant is not None:
         return constant
-    if isinstance(kind, IntegerType | LongType | DoubleType):
+    if isinstance(kind, iceberg.IntegerType | iceberg.LongType | iceberg.DoubleType):
         computed = _arithmetic(tree, kind, columns)
         if computed is not None:
             return computed
     return None
 
 
-def _constant(tree: exp.Expr, kind: IcebergType) -> Compute | None:
+def _constant(tree: exp.Expr, kind: iceberg.IcebergType) -> Compute | None:
     _refuse_wrong_literal(tree, kind)
     value = literal_value(tree, kind)
-    if value is None or not isinstance(kind, PrimitiveType):
+    if value is None or not isinstance(kind, iceberg.PrimitiveType):
         return None
-    if isinstance(kind, IntegerType | LongType):
+    if isinstance(kind, iceberg.IntegerType | iceberg.LongType):
         if not isinstance(value, int):
             return None  # a fraction: Spark truncates it
         if not kind.min <= value <= kind.max:
             raise InvalidInputError(
                 "a value does not fit the column's type", value=value, type=kind
             )
-    if isinstance(value, Decimal) and isinstance(kind, DecimalType):
+    if isinstance(value, Decimal) and isinstance(kind, iceberg.DecimalType):
         if -int(value.as_tuple().exponent) > kind.scale:
             return None  # Spark rounds
         if value.adjusted() >= kind.precision - kind.scale:
@@ -118,14 +107,21 @@ def _constant(tree: exp.Expr, kind: IcebergType) -> Compute | None:
     return lambda batch: constant_array(value, kind, batch.num_rows)
 
 
-def _refuse_wrong_literal(tree: exp.Expr, kind: IcebergType) -> None:
+def _refuse_wrong_literal(tree: exp.Expr, kind: iceberg.IcebergType) -> None:
     """Spark's rule for stored values: no text into other types, no truth value into numbers."""
-    if isinstance(kind, StringType):
+    if isinstance(kind, iceberg.StringType):
         return
     is_text = isinstance(tree, exp.Literal) and tree.is_string
-    is_truth = isinstance(tree, exp.Boolean) and not isinstance(kind, BooleanType)
+    is_truth = isinstance(tree, exp.Boolean) and not isinstance(kind, iceberg.BooleanType)
     is_number = isinstance(tree.this if isinstance(tree, exp.Neg) else tree, exp.Literal) and (
-        not isinstance(kind, IntegerType | LongType | FloatType | DoubleType | DecimalType)
+        not isinstance(
+            kind,
+            iceberg.IntegerType
+            | iceberg.LongType
+            | iceberg.FloatType
+            | iceberg.DoubleType
+            | iceberg.DecimalType,
+        )
     )
     if is_text or is_truth or is_number:
         raise InvalidInputError(
@@ -133,14 +129,16 @@ def _refuse_wrong_literal(tree: exp.Expr, kind: IcebergType) -> None:
         )
 
 
-def _arithmetic(tree: exp.Expr, kind: IcebergType, columns: TargetColumns) -> Compute | None:
+def _arithmetic(
+    tree: exp.Expr, kind: iceberg.IcebergType, columns: TargetColumns
+) -> Compute | None:
     """Integer arithmetic into integer columns, double arithmetic into double columns."""
-    typed = _number(tree.unnest(), columns, double=isinstance(kind, DoubleType))
+    typed = _number(tree.unnest(), columns, double=isinstance(kind, iceberg.DoubleType))
     if typed is None:
         return None
     result, compute = typed
     target = arrow_type(kind)
-    if isinstance(kind, DoubleType):
+    if isinstance(kind, iceberg.DoubleType):
         return compute if pa.types.is_float64(result) else None
     return lambda batch: _cast(compute(batch), target)
 
@@ -160,17 +158,17 @@ def _number(
         return _combine(_ARITHMETIC[type(tree)], left, right)
     found = columns.find_tree(tree)
     if found is not None:
-        kinds = (DoubleType,) if double else (IntegerType, LongType)
+        kinds = (iceberg.DoubleType,) if double else (iceberg.IntegerType, iceberg.LongType)
         if len(found) != 1 or not isinstance(found[0].field_type, kinds):
             return None
         name = found[0].name
         return arrow_type(found[0].field_type), lambda batch: batch.column(name)
     if double:
-        value = literal_value(tree, DoubleType())
+        value = literal_value(tree, iceberg.DoubleType())
         if value is None:
             return None
         return pa.float64(), lambda batch: pa.repeat(pa.scalar(value, pa.float64()), len(batch))
-    number = literal_value(tree, LongType())
+    number = literal_value(tree, iceberg.LongType())
     if not isinstance(number, int) or abs(number) > _LONG_MAX:
         return None
     narrow = pa.int32() if abs(number) <= _INT_MAX else pa.int64()
@@ -194,13 +192,14 @@ def _combine(
     return wide, compute
 
 
-def _widens(source: IcebergType, target: IcebergType) -> bool:
+def _widens(source: iceberg.IcebergType, target: iceberg.IcebergType) -> bool:
     """Whether every value of `source` is one of `target`, by the same bits or a wider number."""
     if source == target:
         return True
-    return (isinstance(source, IntegerType) and isinstance(target, LongType | DoubleType)) or (
-        isinstance(source, FloatType) and isinstance(target, DoubleType)
-    )
+    return (
+        isinstance(source, iceberg.IntegerType)
+        and isinstance(target, iceberg.LongType | iceberg.DoubleType)
+    ) or (isinstance(source, iceberg.FloatType) and isinstance(target, iceberg.DoubleType))
 
 
 def _cast(values: pa.Array, target: pa.DataType) -> pa.Array:

@@ -12,17 +12,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+from pyiceberg import types as iceberg
 from pyiceberg.conversions import from_bytes
-from pyiceberg.types import (
-    DoubleType,
-    FloatType,
-    LongType,
-    NestedField,
-    PrimitiveType,
-    TimestampNanoType,
-    TimestampType,
-    UUIDType,
-)
 
 from tableformat.errors import CorruptDataError
 from tableformat.spec.data_file import DataFile
@@ -44,7 +35,7 @@ class KeyRange:
     may_hold_values: bool
 
 
-def widen_bound(field_type: PrimitiveType, bound: bytes) -> bytes:
+def widen_bound(field_type: iceberg.PrimitiveType, bound: bytes) -> bytes:
     """A bound written before a promotion, as bytes of the type it was promoted to.
 
     int to long, float to double and date to timestamp change the width; the other promotions
@@ -52,24 +43,24 @@ def widen_bound(field_type: PrimitiveType, bound: bytes) -> bytes:
     """
     if len(bound) != NARROW_SIZE_BYTES:
         return bound
-    if isinstance(field_type, LongType):
+    if isinstance(field_type, iceberg.LongType):
         return struct.pack("<q", *struct.unpack("<i", bound))
-    if isinstance(field_type, DoubleType):
+    if isinstance(field_type, iceberg.DoubleType):
         return struct.pack("<d", *struct.unpack("<f", bound))
-    if isinstance(field_type, TimestampType | TimestampNanoType):
+    if isinstance(field_type, iceberg.TimestampType | iceberg.TimestampNanoType):
         (days,) = struct.unpack("<i", bound)
-        scale = 1000 if isinstance(field_type, TimestampNanoType) else 1
+        scale = 1000 if isinstance(field_type, iceberg.TimestampNanoType) else 1
         return struct.pack("<q", days * MICROS_PER_DAY * scale)
     return bound
 
 
-def decode_bound(field_type: PrimitiveType, bound: bytes, *, location: str) -> Any:
+def decode_bound(field_type: iceberg.PrimitiveType, bound: bytes, *, location: str) -> Any:
     """A bound as a comparable value (UUIDs as bytes, whose order is the column's order).
 
     Raises:
         CorruptDataError: The bytes are not of this type.
     """
-    if isinstance(field_type, UUIDType):
+    if isinstance(field_type, iceberg.UUIDType):
         return bound
     try:
         return from_bytes(field_type, widen_bound(field_type, bound))
@@ -79,13 +70,15 @@ def decode_bound(field_type: PrimitiveType, bound: bytes, *, location: str) -> A
         ) from error
 
 
-def key_range(file: DataFile, key_field: NestedField) -> KeyRange:
+def key_range(file: DataFile, key_field: iceberg.NestedField) -> KeyRange:
     """The statistics of `key_field` in `file`. Floats get no bounds: NaN is outside of them."""
     field_id, field_type = key_field.field_id, key_field.field_type
     null_count = (file.null_value_counts or {}).get(field_id)
     value_count = (file.value_counts or {}).get(field_id)
     lower = upper = None
-    if isinstance(field_type, PrimitiveType) and not isinstance(field_type, FloatType | DoubleType):
+    if isinstance(field_type, iceberg.PrimitiveType) and not isinstance(
+        field_type, iceberg.FloatType | iceberg.DoubleType
+    ):
         lower_bytes = (file.lower_bounds or {}).get(field_id)
         upper_bytes = (file.upper_bounds or {}).get(field_id)
         if lower_bytes is not None and upper_bytes is not None:

@@ -20,8 +20,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.schema import Schema
 
+from tableformat.codec.puffin.deletion_vector import Positions, build_positions
 from tableformat.errors import error_context
-from tableformat.files.deletion_vector import Positions, build_positions
 from tableformat.scan.delete_index import sequence_number
 from tableformat.scan.file_source import POSITIONS, FileSource
 from tableformat.scan.key_fields import key_path, key_schema

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 
-from tableformat.files.dv_file import PuffinFiles
-from tableformat.files.parquet_reader import read_data_file
-from tableformat.files.parquet_row_groups import RowGroupFilter
+from tableformat.codec.parquet.reader import read_data_file
+from tableformat.codec.parquet.row_groups import RowGroupFilter
+from tableformat.codec.puffin.dv_file import PuffinFiles
 from tableformat.spec.data_file import ManifestEntry
 from tableformat.store.base import ObjectStore
 

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from pyiceberg.expressions import AlwaysFalse, AlwaysTrue, BooleanExpression
+from pyiceberg.expressions import AlwaysFalse, AlwaysTrue, And, BooleanExpression
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 
 from tableformat.catalog.base import TableState
+from tableformat.codec.avro.manifest_store import load_manifest, load_manifest_list
 from tableformat.environment import Environment
 from tableformat.errors import CorruptDataError, NotFoundError
-from tableformat.files.manifest_store import load_manifest, load_manifest_list
 from tableformat.scan.delete_index import DeleteIndex, sequence_number
 from tableformat.scan.key_fields import key_fields
 from tableformat.scan.pruning import Pruner
@@ -109,15 +109,41 @@ def plan_scan(
     tasks: tuple[FileScanTask, ...] = ()
     if snapshot is not None:
         tasks = tuple(_plan_tasks(environment.store, metadata, snapshot, pruner))
+    return replace(plan_without_files(state, schema, unbound), snapshot=snapshot, tasks=tasks)
+
+
+def plan_without_files(
+    state: TableState, schema: Schema, row_filter: BooleanExpression | None = None
+) -> ScanPlan:
+    """What reading any file of a version needs, and no file; opens nothing."""
+    metadata = state.metadata
     return ScanPlan(
-        snapshot=snapshot,
+        snapshot=None,
         schema=schema,
-        row_filter=unbound,
-        tasks=tasks,
-        specs=specs,
+        row_filter=row_filter or AlwaysTrue(),
+        tasks=(),
+        specs=metadata.specs(),
         schemas=tuple(metadata.schemas),
         properties=metadata.properties,
     )
+
+
+def narrow_plan(plan: ScanPlan, row_filter: BooleanExpression) -> ScanPlan:
+    """The plan with one more condition; opens nothing.
+
+    Args:
+        plan: From `plan_scan`.
+        row_filter: An unbound expression over the plan's schema.
+    """
+    unbound = normalize_filter(row_filter, plan.schema)
+    pruner = Pruner(unbound, plan.schema, plan.specs)
+    residuals = [pruner.residual(task.entry.data_file) for task in plan.tasks]
+    tasks = tuple(
+        replace(task, residual=And(task.residual, residual))
+        for task, residual in zip(plan.tasks, residuals, strict=True)
+        if not isinstance(residual, AlwaysFalse)
+    )
+    return replace(plan, row_filter=And(plan.row_filter, unbound), tasks=tasks)
 
 
 def _snapshot(state: TableState, snapshot_id: int | None) -> Snapshot | None:

@@ -10,8 +10,8 @@ import pyarrow.compute as pc
 from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField, StringType
 
-from tableformat.files.deletion_vector import Positions, build_positions
-from tableformat.files.dv_file import PuffinFiles
+from tableformat.codec.puffin.deletion_vector import Positions, build_positions
+from tableformat.codec.puffin.dv_file import PuffinFiles
 from tableformat.scan.delete_index import referenced_path
 from tableformat.scan.file_source import FileSource
 from tableformat.scan.plan import FileScanTask

@@ -11,8 +11,8 @@ from pyiceberg.expressions import AlwaysTrue, BooleanExpression
 from pyiceberg.schema import Schema
 from pyiceberg.types import NestedField
 
+from tableformat.codec.parquet.row_groups import RowGroupFilter
 from tableformat.errors import InvalidInputError
-from tableformat.files.parquet_row_groups import RowGroupFilter
 from tableformat.scan.metadata_columns import (
     METADATA_COLUMNS,
     STORED_FIELDS,

@@ -21,8 +21,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyiceberg.expressions import AlwaysTrue
 
+from tableformat.codec.puffin.deletion_vector import Positions, position_array
 from tableformat.environment import Environment
-from tableformat.files.deletion_vector import Positions
 from tableformat.scan.equality_deletes import EqualityDeletes
 from tableformat.scan.file_source import POSITIONS, FileSource
 from tableformat.scan.metadata_columns import DELETED
@@ -176,7 +176,7 @@ class TaskReader:
 
     def read_at(self, task: FileScanTask, positions: Positions) -> Iterator[pa.RecordBatch]:
         """The rows at these positions that pass the filter, deleted or not; no empty batches."""
-        return self._read(task, None, _ordinals(positions))
+        return self._read(task, None, position_array(positions))
 
     def _read(
         self, task: FileScanTask, mask: _Mask | None, wanted: NDArray[np.int64] | None
@@ -217,7 +217,7 @@ class _Mask:
     """Drops deleted rows from batches that hold `_pos`."""
 
     def __init__(self, deleted: Positions) -> None:
-        self._deleted = _ordinals(deleted)
+        self._deleted = position_array(deleted)
 
     def apply(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         live = self.live(batch)
@@ -245,8 +245,3 @@ def _flagged(batch: pa.RecordBatch, mask: _Mask | None) -> pa.RecordBatch:
     live = None if mask is None else mask.live(batch)
     deleted = np.zeros(batch.num_rows, np.bool_) if live is None else ~live
     return batch.append_column(DELETED, pa.array(deleted))
-
-
-def _ordinals(positions: Positions) -> NDArray[np.int64]:
-    """int64 and sorted; positions are below 2^63 (the format's limit is lower)."""
-    return np.asarray(positions.to_array(), dtype=np.uint64).astype(np.int64)

@@ -8,7 +8,10 @@ true for NULL, as in Iceberg.
 
 from __future__ import annotations
 
+import operator
 import re
+from abc import abstractmethod
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
@@ -28,13 +31,13 @@ from pyiceberg.expressions.visitors import (
     rewrite_not,
     visit,
 )
-from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.schema import Schema
 from pyiceberg.types import DoubleType, FloatType
 from pyparsing import ParseException
 
 from tableformat.errors import InvalidInputError, refusing_deep_nesting
 from tableformat.scan.literals import fit_literals
+from tableformat.spec.types import arrow_type
 from tableformat.spec.unicode import check_unicode
 
 FILTER_DEPTH_MAX = 100
@@ -126,7 +129,52 @@ def arrow_filter(bound: BooleanExpression, schema: Schema) -> pc.Expression:
     return visit(bound, _ArrowFilter(schema))
 
 
-class _ArrowFilter(BoundBooleanExpressionVisitor[pc.Expression]):
+def _comparing(compare: Callable[[Any, Any], Any]) -> Any:
+    def visit_comparison(self: FilterBuilder, term: BoundTerm, literal: Literal[Any]) -> Any:
+        return compare(self.column(term), self.literal(term, literal.value))
+
+    return visit_comparison
+
+
+def _negating(name: str) -> Any:
+    return lambda self, *terms, **named: ~getattr(self, name)(*terms, **named)
+
+
+class FilterBuilder(BoundBooleanExpressionVisitor[Any]):
+    """A bound filter as another library's expression, by Python's operators on its columns."""
+
+    @abstractmethod
+    def column(self, term: BoundTerm) -> Any:
+        """What stands for the column."""
+
+    @abstractmethod
+    def literal(self, term: BoundTerm, value: Any) -> Any:
+        """What a value of the column's type is compared as."""
+
+    def visit_not(self, child_result: Any) -> Any:
+        """The opposite."""
+        return ~child_result
+
+    def visit_and(self, left_result: Any, right_result: Any) -> Any:
+        """Both."""
+        return left_result & right_result
+
+    def visit_or(self, left_result: Any, right_result: Any) -> Any:
+        """Either."""
+        return left_result | right_result
+
+    visit_equal: Any = _comparing(operator.eq)
+    visit_not_equal: Any = _comparing(operator.ne)
+    visit_less_than: Any = _comparing(operator.lt)
+    visit_less_than_or_equal: Any = _comparing(operator.le)
+    visit_greater_than: Any = _comparing(operator.gt)
+    visit_greater_than_or_equal: Any = _comparing(operator.ge)
+    visit_not_nan: Any = _negating("visit_is_nan")
+    visit_not_in: Any = _negating("visit_in")
+    visit_not_starts_with: Any = _negating("visit_starts_with")
+
+
+class _ArrowFilter(FilterBuilder):
     """Builds the Arrow expression; PyIceberg's keeps NULL rows for NOT IN and drops NaN."""
 
     def __init__(self, schema: Schema) -> None:
@@ -138,80 +186,53 @@ class _ArrowFilter(BoundBooleanExpressionVisitor[pc.Expression]):
     def visit_false(self) -> pc.Expression:
         return pc.scalar(False)
 
-    def visit_not(self, child_result: pc.Expression) -> pc.Expression:
-        return ~child_result
-
-    def visit_and(self, left_result: pc.Expression, right_result: pc.Expression) -> pc.Expression:
-        return left_result & right_result
-
-    def visit_or(self, left_result: pc.Expression, right_result: pc.Expression) -> pc.Expression:
-        return left_result | right_result
-
     def visit_is_null(self, term: BoundTerm) -> pc.Expression:
-        return self._column(term).is_null(nan_is_null=False)
+        return self.column(term).is_null(nan_is_null=False)
 
     def visit_not_null(self, term: BoundTerm) -> pc.Expression:
-        return self._column(term).is_valid()
+        return self.column(term).is_valid()
 
     def visit_is_nan(self, term: BoundTerm) -> pc.Expression:
-        return pc.is_nan(self._column(term))
+        return pc.is_nan(self.column(term))
 
     def visit_not_nan(self, term: BoundTerm) -> pc.Expression:
-        column = self._column(term)
-        return column.is_null(nan_is_null=False) | ~pc.is_nan(column)
-
-    def visit_equal(self, term: BoundTerm, literal: Literal[Any]) -> pc.Expression:
-        return self._column(term) == _scalar(term, literal)
-
-    def visit_not_equal(self, term: BoundTerm, literal: Literal[Any]) -> pc.Expression:
-        return self._column(term) != _scalar(term, literal)
-
-    def visit_less_than(self, term: BoundTerm, literal: Literal[Any]) -> pc.Expression:
-        return self._column(term) < _scalar(term, literal)
-
-    def visit_less_than_or_equal(self, term: BoundTerm, literal: Literal[Any]) -> pc.Expression:
-        return self._column(term) <= _scalar(term, literal)
+        return self.visit_is_null(term) | ~self.visit_is_nan(term)
 
     def visit_greater_than(self, term: BoundTerm, literal: Literal[Any]) -> pc.Expression:
-        return self._or_nan(term, self._column(term) > _scalar(term, literal))
+        return self._or_nan(term, super().visit_greater_than(term, literal))
 
     def visit_greater_than_or_equal(self, term: BoundTerm, literal: Literal[Any]) -> pc.Expression:
-        return self._or_nan(term, self._column(term) >= _scalar(term, literal))
+        return self._or_nan(term, super().visit_greater_than_or_equal(term, literal))
 
     def visit_in(self, term: BoundTerm, literals: set[Any]) -> pc.Expression:
-        return self._column(term).isin(_value_set(term, literals))
+        return self.column(term).isin(_value_set(term, literals))
 
     def visit_not_in(self, term: BoundTerm, literals: set[Any]) -> pc.Expression:
-        column = self._column(term)
-        return column.is_valid() & ~column.isin(_value_set(term, literals))
+        return self.visit_not_null(term) & ~self.visit_in(term, literals)
 
     def visit_starts_with(self, term: BoundTerm, literal: Literal[Any]) -> pc.Expression:
-        return pc.starts_with(self._column(term), literal.value)
+        return pc.starts_with(self.column(term), literal.value)
 
-    def visit_not_starts_with(self, term: BoundTerm, literal: Literal[Any]) -> pc.Expression:
-        return ~pc.starts_with(self._column(term), literal.value)
+    def literal(self, term: BoundTerm, value: Any) -> pa.Scalar:
+        return pa.scalar(value, type=_storage_type(term))
 
-    def _column(self, term: BoundTerm) -> pc.Expression:
+    def column(self, term: BoundTerm) -> pc.Expression:
         field = term.ref().field
         column = pc.field(*self._paths[field.field_id])
-        arrow_type = schema_to_pyarrow(field.field_type)
-        if isinstance(arrow_type, pa.BaseExtensionType):  # UUID: no kernels but its storage's
-            return column.cast(arrow_type.storage_type)
+        kind = arrow_type(field.field_type)
+        if isinstance(kind, pa.BaseExtensionType):  # UUID: no kernels but its storage's
+            return column.cast(kind.storage_type)
         return column
 
     def _or_nan(self, term: BoundTerm, compared: pc.Expression) -> pc.Expression:
         if isinstance(term.ref().field.field_type, FloatType | DoubleType):
-            return compared | pc.is_nan(self._column(term))
+            return compared | pc.is_nan(self.column(term))
         return compared
 
 
 def _storage_type(term: BoundTerm) -> pa.DataType:
-    arrow_type = schema_to_pyarrow(term.ref().field.field_type)
-    return arrow_type.storage_type if isinstance(arrow_type, pa.BaseExtensionType) else arrow_type
-
-
-def _scalar(term: BoundTerm, literal: Literal[Any]) -> pa.Scalar:
-    return pa.scalar(literal.value, type=_storage_type(term))
+    kind = arrow_type(term.ref().field.field_type)
+    return kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
 
 
 def _value_set(term: BoundTerm, literals: set[Any]) -> pa.Array:

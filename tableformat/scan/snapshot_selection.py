@@ -69,6 +69,25 @@ def select_snapshot(
     return _at(metadata, _as_of(state, name, head, timestamp_ms))
 
 
+def select_version(
+    state: TableState,
+    *,
+    branch: str | None = None,
+    tag: str | None = None,
+    snapshot_id: int | None = None,
+    as_of_ms: int | None = None,
+) -> SelectedSnapshot:
+    """`select_snapshot` by the names that users give.
+
+    Raises:
+        InvalidInputError: A branch and a tag are given, or other arguments exclude each other.
+        NotFoundError: There is no such branch, tag or snapshot, or none that old.
+    """
+    if branch is not None and tag is not None:
+        raise InvalidInputError("a scan reads a branch or a tag, not both", table=state.name)
+    return select_snapshot(state, snapshot_id=snapshot_id, ref=branch or tag, timestamp_ms=as_of_ms)
+
+
 def _as_of(state: TableState, branch: str, head: Snapshot, timestamp_ms: int) -> Snapshot:
     """The branch's snapshot at a time: main by its log, which also remembers rollbacks."""
     metadata = state.metadata

@@ -11,7 +11,6 @@ every row twice. Everything but the blobs is in `tableformat.cdc`, shared with t
 
 from __future__ import annotations
 
-import gc
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -26,11 +25,12 @@ from tableformat.cdc.change_writer import ChangeWriter, WrittenFiles
 from tableformat.cdc.events import EventBatch
 from tableformat.cdc.formats import ChangeFormat
 from tableformat.cdc.reduce import is_truncate
-from tableformat.cdc.schema_wishes import SchemaWishes
+from tableformat.cdc.schema_changes import SchemaChanges
 from tableformat.cdc.source_time import latest_of
 from tableformat.cdc.truncation import Truncation
 from tableformat.errors import InternalError
 from tableformat.runtime import SystemIds
+from tableformat.spark.worker import freeze_imports
 from tableformat.write.fragments import decode_data_files, encode_data_files
 
 LABEL, WHAT, PAYLOAD = "label", "what", "payload"
@@ -38,7 +38,7 @@ BLOBS = f"{LABEL} int, {WHAT} string, {PAYLOAD} binary"
 ANSWERS = f"{WHAT} string, {PAYLOAD} binary"
 BLOB_SCHEMA = pa.schema([(LABEL, pa.int32()), (WHAT, pa.string()), (PAYLOAD, pa.binary())])
 ANSWER_SCHEMA = pa.schema([(WHAT, pa.string()), (PAYLOAD, pa.binary())])
-CHANGES, BAD, COUNTS, FILES, WISHES = "changes", "bad", "counts", "files", "wishes"
+CHANGES, BAD, COUNTS, FILES, SCHEMA_CHANGES = "changes", "bad", "counts", "files", "schema-changes"
 TRUNCATE = "truncate"
 EVENTS, SKIPPED_PREFIX = "events", "skipped: "
 SOURCE_TIME = "source_ms"
@@ -53,14 +53,14 @@ ArrowMap = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 class BatchAnswer:
     """What the tasks of a batch did. `counts`: events, changes, and what was skipped.
 
-    With `wishes` for other columns the files are not the whole batch: they are left to orphan
-    removal, and the batch is written again after the table has changed.
+    With `schema_changes` the files are not the whole batch: they are left to orphan removal, and
+    the batch is written again after the table has changed.
     """
 
     written: WrittenFiles
     bad_records: int = 0
     counts: Counter[str] = field(default_factory=Counter)
-    wishes: SchemaWishes = field(default_factory=SchemaWishes)
+    schema_changes: SchemaChanges = field(default_factory=SchemaChanges)
 
     @property
     def skipped(self) -> dict[str, int]:
@@ -91,10 +91,10 @@ def write_frame_files(
     parts: list[WrittenFiles] = []
     bad_records = 0
     counts: Counter[str] = Counter()
-    wishes = SchemaWishes()
+    schema_changes = SchemaChanges()
     for what, payload in answers:
-        if what == WISHES:
-            wishes.merge(SchemaWishes.decode(bytes(payload)))
+        if what == SCHEMA_CHANGES:
+            schema_changes.merge(SchemaChanges.decode(bytes(payload)))
             continue
         if what == TRUNCATE:
             truncate = decode_table(pa.py_buffer(bytes(payload)))
@@ -112,7 +112,7 @@ def write_frame_files(
         )
         bad_records += answer["bad_records"]
         counts.update(answer["counts"])
-    return BatchAnswer(WrittenFiles.together(parts), bad_records, counts, wishes)
+    return BatchAnswer(WrittenFiles.together(parts), bad_records, counts, schema_changes)
 
 
 def shard_labels(spark: SparkSession, count: int) -> list[int]:
@@ -142,13 +142,13 @@ def _parser(writer: ChangeWriter, labels: tuple[int, ...]) -> ArrowMap:
         waiting: list[pa.Table] = []
         waiting_rows = 0
         counts: Counter[str] = Counter()
-        wishes = SchemaWishes()
+        schema_changes = SchemaChanges()
         source_ms: int | None = None
         for batch in batches:
-            parsed = writer.parse_or_wish(change_format, EventBatch(batch))
-            if parsed.wishes:
-                wishes.merge(parsed.wishes)
-            if wishes:
+            parsed = writer.try_parse(change_format, EventBatch(batch))
+            if parsed.schema_changes:
+                schema_changes.merge(parsed.schema_changes)
+            if schema_changes:
                 continue  # the batch is written anew, after the table has changed
             source_ms = latest_of([source_ms, parsed.source_ms])
             counts[EVENTS] += batch.num_rows
@@ -162,8 +162,8 @@ def _parser(writer: ChangeWriter, labels: tuple[int, ...]) -> ArrowMap:
             if waiting_rows >= SHIPPED_ROWS:
                 yield from _ship(writer, change_format, waiting, labels)
                 waiting, waiting_rows = [], 0
-        if wishes:
-            yield _blob(labels[0], WISHES, wishes.encode())
+        if schema_changes:
+            yield _blob(labels[0], SCHEMA_CHANGES, schema_changes.encode())
             return
         yield from _ship(writer, change_format, waiting, labels)
         if counts:
@@ -214,7 +214,7 @@ def _shard_writer(writer: ChangeWriter) -> ArrowMap:
         changes: list[pa.Table] = []
         bad: list[pa.Table] = []
         counts: Counter[str] = Counter()
-        wishes = SchemaWishes()
+        schema_changes = SchemaChanges()
         source_ms: int | None = None
         for batch in batches:
             for what, payload in zip(batch.column(WHAT), batch.column(PAYLOAD), strict=True):
@@ -222,13 +222,13 @@ def _shard_writer(writer: ChangeWriter) -> ArrowMap:
                     told = json.loads(payload.as_py())
                     counts.update(told[COUNTS])
                     source_ms = latest_of([source_ms, told[SOURCE_TIME]])
-                elif what.as_py() == WISHES:
-                    wishes.merge(SchemaWishes.decode(payload.as_py()))
+                elif what.as_py() == SCHEMA_CHANGES:
+                    schema_changes.merge(SchemaChanges.decode(payload.as_py()))
                 else:
                     tables = changes if what.as_py() == CHANGES else bad
                     tables.append(decode_table(payload.as_buffer()))
-        if wishes:
-            yield _answer(WISHES, wishes.encode())
+        if schema_changes:
+            yield _answer(SCHEMA_CHANGES, schema_changes.encode())
             return
         if not (changes or bad or counts):
             return
@@ -251,16 +251,6 @@ def _shard_writer(writer: ChangeWriter) -> ArrowMap:
         yield _answer(FILES, json.dumps(answer).encode())
 
     return write
-
-
-def freeze_imports() -> None:
-    """Take everything that is imported out of the garbage collector's sight, once per process.
-
-    Spark's Python workers run a full collection after every task, which walks the objects of all
-    imported modules: 0.1 s, half of the time of a small batch.
-    """
-    if gc.get_freeze_count() == 0:
-        gc.freeze()
 
 
 def encode_table(table: pa.Table) -> bytes:

@@ -2,8 +2,8 @@
 
 Spark's API for data sources in Python: rows travel as Arrow batches between Python and the JVM. It
 tells a source which rows are wanted (from Spark 4.1), but never which columns, so a query of a few
-columns of a wide table is faster through `table.scan(...).to_spark(spark)`, which is Spark's own
-Parquet scan; or name the columns with the option `columns`.
+columns of a wide table is faster through `table.scan(...).to_spark(spark)`; or name the columns
+with the option `columns`.
 """
 
 from __future__ import annotations
@@ -19,14 +19,9 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from tableformat.cdc.options import OptionTable
 from tableformat.errors import InvalidInputError
 from tableformat.spark.changelog_frame import changes_schema
-from tableformat.spark.source_options import (
-    READ_OPTIONS,
-    SourceOptions,
-    parse_source_options,
-)
+from tableformat.spark.source_options import ReadOptions, parse_source_options
 from tableformat.spark.source_reader import (
     ChangesReader,
     PinnedScan,
@@ -56,7 +51,7 @@ class IcefoldSource(DataSource):
     """See the module's text. Options: `source_options`."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
-        super().__init__(options)
+        super().__init__(options)  # type: ignore[arg-type, unused-ignore]  # a dict before 4.2
         self._pinned: PinnedScan | None = None
 
     @classmethod
@@ -66,7 +61,7 @@ class IcefoldSource(DataSource):
 
     def schema(self) -> StructType:
         """Columns of a read; fixes the version that is read."""
-        options = self._options(READ_OPTIONS)
+        options = parse_source_options(self.options, ReadOptions)
         if is_changes(options):
             return changes_schema(plan_changes(options, from_option=False).columns)
         self._pinned = PinnedScan.of(options)
@@ -74,7 +69,7 @@ class IcefoldSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """A reader of rows, or of changes."""
-        options = self._options(READ_OPTIONS)
+        options = parse_source_options(self.options, ReadOptions)
         if is_changes(options):
             return ChangesReader(options)
         pinned = self._pinned or PinnedScan.of(options)
@@ -83,7 +78,7 @@ class IcefoldSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """A changelog that goes on as the branch does."""
-        stream = ChangesStream(self._options(READ_OPTIONS))
+        stream = ChangesStream(parse_source_options(self.options, ReadOptions))
         _check_schema(schema, stream.spark_schema())
         return stream
 
@@ -96,9 +91,6 @@ class IcefoldSource(DataSource):
     def streamWriter(self, schema: StructType, overwrite: bool):  # type: ignore[no-untyped-def]  # noqa: N802
         """A writer of changes, exactly once by query and batch id."""
         return stream_writer(self.options, schema, overwrite=overwrite)
-
-    def _options(self, table: OptionTable) -> SourceOptions:
-        return parse_source_options(self.options, table)
 
 
 def _check_schema(given: StructType, known: StructType) -> None:

@@ -15,7 +15,7 @@ may hold their keys, which is right and slower.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal, cast
@@ -26,8 +26,8 @@ from pyiceberg.schema import Schema
 from pyspark.sql import DataFrame
 from pyspark.sql import types as spark
 
+from tableformat.backend import open_backend
 from tableformat.catalog.base import Catalog, Identifier
-from tableformat.catalog.open import open_backend
 from tableformat.catalog.pinned import PinnedCatalog
 from tableformat.environment import Environment
 from tableformat.errors import InvalidInputError
@@ -141,11 +141,11 @@ def enrich(
         for name, field in zip(names, added.fields, strict=True)
     ]
     result = spark.StructType([*frame.schema.fields, *fields])
-    run: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]] = partial(_run, join=join)
+    run: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]] = partial(_run, join=join)
     return frame.mapInArrow(run, result)
 
 
-def _run(batches: Iterator[pa.RecordBatch], *, join: _Join) -> Iterator[pa.RecordBatch]:
+def _run(batches: Iterable[pa.RecordBatch], *, join: _Join) -> Iterator[pa.RecordBatch]:
     """Runs on a worker: each batch with the columns of its keys' rows."""
     lookup = _lookup_of(join)
     for batch in batches:
@@ -239,7 +239,7 @@ def _index_on(table: Table, columns: list[str]) -> str | None:
 
 
 def _added_schema(table: Table, columns: Sequence[str] | None, key: set[str]) -> Schema:
-    by_name = {field.name: field for field in table.schema.fields}
+    by_name = {field.name: field for field in table.schema().fields}
     names = [n for n in by_name if n not in key] if columns is None else list(columns)
     for name in names:
         if name not in by_name:

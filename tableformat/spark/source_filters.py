@@ -11,6 +11,7 @@ from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
 
+from pyiceberg import types as iceberg
 from pyiceberg.expressions import (
     BooleanExpression,
     EqualTo,
@@ -25,19 +26,6 @@ from pyiceberg.expressions import (
     StartsWith,
 )
 from pyiceberg.schema import Schema
-from pyiceberg.types import (
-    BooleanType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IcebergType,
-    IntegerType,
-    LongType,
-    StringType,
-    TimestampType,
-    TimestamptzType,
-)
 from pyspark.sql import datasource as offered
 
 from tableformat.errors import InvalidInputError
@@ -82,7 +70,7 @@ def _convert(given: offered.Filter, schema: Schema) -> BooleanExpression | None:
     return _leaf(given, name, fields[name])
 
 
-def _leaf(given: offered.Filter, name: str, kind: IcebergType) -> BooleanExpression | None:
+def _leaf(given: offered.Filter, name: str, kind: iceberg.IcebergType) -> BooleanExpression | None:
     make = _NULLS.get(type(given).__name__)
     if make is not None:
         return _expression(make(name))
@@ -101,23 +89,23 @@ def _expression(made: Any) -> BooleanExpression:
     return made
 
 
-def _fits(value: Any, kind: IcebergType) -> bool:
+def _fits(value: Any, kind: iceberg.IcebergType) -> bool:
     """Whether the literal is of the column's kind and compares in Spark as it does here."""
     match kind:
-        case BooleanType():
+        case iceberg.BooleanType():
             return isinstance(value, bool)
-        case IntegerType() | LongType():
+        case iceberg.IntegerType() | iceberg.LongType():
             return isinstance(value, int) and not isinstance(value, bool)
-        case FloatType() | DoubleType():
+        case iceberg.FloatType() | iceberg.DoubleType():
             return isinstance(value, float) and math.isfinite(value)
-        case StringType():
+        case iceberg.StringType():
             return isinstance(value, str)
-        case DecimalType():
+        case iceberg.DecimalType():
             return isinstance(value, Decimal)
-        case DateType():
+        case iceberg.DateType():
             return isinstance(value, date) and not isinstance(value, datetime)
-        case TimestamptzType():
+        case iceberg.TimestamptzType():
             return isinstance(value, datetime) and value.tzinfo is not None
-        case TimestampType():
+        case iceberg.TimestampType():
             return isinstance(value, datetime) and value.tzinfo is None
     return False

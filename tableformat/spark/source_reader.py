@@ -11,32 +11,26 @@ from dataclasses import dataclass, replace
 from functools import reduce
 
 import pyarrow as pa
-from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression
+from pyiceberg.expressions import And, BooleanExpression
 from pyiceberg.schema import Schema
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from tableformat.catalog.base import TableState
-from tableformat.cdc.options import OptionValues
 from tableformat.changelog.change_columns import CHANGE_FIELDS
 from tableformat.changelog.changes import Changes, new_changes
 from tableformat.changelog.step_rows import StepReader, StepRows
 from tableformat.changelog.steps import ChangeStep
 from tableformat.environment import Environment
 from tableformat.errors import InvalidInputError
-from tableformat.scan.file_source import FileSource
-from tableformat.scan.plan import FileScanTask, ScanPlan, plan_scan
+from tableformat.scan.plan import ScanPlan, plan_scan, plan_without_files
 from tableformat.scan.projection import Projection, project
-from tableformat.scan.reader import TaskReader
 from tableformat.scan.row_filter import parse_filter
+from tableformat.scan.snapshot_selection import select_version
+from tableformat.spark.arrow_scan import ScanPart, scan_parts
 from tableformat.spark.source_filters import scan_filter
-from tableformat.spark.source_options import CHANGES, SourceOptions
+from tableformat.spark.source_options import AnySource, ReadOptions, SourceOptions
 from tableformat.spark.types import to_spark_batch, to_spark_schema
 from tableformat.spec.decimal_text import parse_decimal
-from tableformat.store.base import ObjectStore
-from tableformat.table_scan import new_scan
-
-# Rows of a partition: small enough to keep every core busy, large enough to pay for a task.
-PARTITION_ROWS = 500_000
 
 _NOT_FOR_ROWS = ("from", "to", "net", "max-snapshots-per-batch")
 _NOT_FOR_CHANGES = ("tag", "snapshot-id", "as-of-ms", "max-snapshots-per-batch")
@@ -52,7 +46,7 @@ class PinnedScan:
         pushed: What Spark's planner added to the filter of the options.
     """
 
-    options: SourceOptions
+    options: SourceOptions[ReadOptions]
     snapshot_id: int | None
     schema: Schema
     row_filter: BooleanExpression
@@ -60,7 +54,7 @@ class PinnedScan:
     pushed: tuple[BooleanExpression, ...] = ()
 
     @classmethod
-    def of(cls, options: SourceOptions) -> PinnedScan:
+    def of(cls, options: SourceOptions[ReadOptions]) -> PinnedScan:
         """Fix the version that the options mean now.
 
         Raises:
@@ -69,21 +63,20 @@ class PinnedScan:
         """
         values = options.values
         refuse(values, _NOT_FOR_ROWS, "they belong to option 'read=changes'")
-        environment, state = load(options)
-        scan = new_scan(
-            environment,
+        _, state = load(options)
+        selected = select_version(
             state,
-            branch=values.optional_text("branch"),
-            tag=values.optional_text("tag"),
-            snapshot_id=values.optional_integer("snapshot-id"),
-            as_of_ms=values.optional_integer("as-of-ms"),
+            branch=values.branch,
+            tag=values.tag,
+            snapshot_id=values.snapshot_id,
+            as_of_ms=values.as_of_ms,
         )
         return cls(
             options=options,
-            snapshot_id=None if scan.snapshot is None else scan.snapshot.snapshot_id,
-            schema=scan.schema,
-            row_filter=parse_filter(values.optional_text("filter")),
-            columns=values.names("columns") or None,
+            snapshot_id=None if selected.snapshot is None else selected.snapshot.snapshot_id,
+            schema=selected.schema,
+            row_filter=parse_filter(values.filter),
+            columns=values.columns or None,
         )
 
     def plan(self) -> ScanPlan:
@@ -101,17 +94,7 @@ class PinnedScan:
     def projection(self) -> Projection:
         """Result columns. Opens the catalog: `_partition` depends on the table's specs."""
         _, state = load(self.options)
-        return project(_empty_plan(state, self.schema), self.columns)
-
-
-@dataclass
-class RowsPartition(InputPartition):
-    """Some files of a scan."""
-
-    store: ObjectStore
-    plan: ScanPlan
-    projection: Projection
-    tasks: tuple[FileScanTask, ...]
+        return project(plan_without_files(state, self.schema), self.columns)
 
 
 class RowsReader(DataSourceReader):
@@ -132,25 +115,15 @@ class RowsReader(DataSourceReader):
         self._pinned = replace(self._pinned, pushed=tuple(taken))
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Groups of files of about equal size."""
+        """Groups of files that hold about as many rows."""
         plan = self._pinned.plan()
-        environment = self._pinned.options.open()
-        projection = project(plan, self._pinned.columns)
-        shipped = replace(plan, tasks=())
-        return [
-            RowsPartition(environment.store, shipped, projection, tuple(tasks))
-            for tasks in _groups(plan.tasks)
-        ]
+        store = self._pinned.options.open().store
+        return [*scan_parts(store, plan, project(plan, self._pinned.columns))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Runs on a worker."""
-        if not isinstance(partition, RowsPartition):
-            return  # Spark's stand-in when there are no partitions
-        source = FileSource(partition.store, partition.plan.specs, partition.plan.properties)
-        reader = TaskReader(source, partition.plan, partition.projection, partition.tasks)
-        for task in partition.tasks:
-            for batch in reader.read(task):
-                yield to_spark_batch(batch, partition.projection.schema)
+        # Spark has a stand-in when there are no partitions.
+        return partition.rows() if isinstance(partition, ScanPart) else iter(())
 
 
 @dataclass
@@ -168,7 +141,7 @@ class ChangesReader(DataSourceReader):
     The reader itself goes to every task, so it holds no partitions.
     """
 
-    def __init__(self, options: SourceOptions) -> None:
+    def __init__(self, options: SourceOptions[ReadOptions]) -> None:
         refuse(options.values, _NOT_FOR_CHANGES, "they do not fit option 'read=changes'")
         self._options = options
 
@@ -181,7 +154,7 @@ class ChangesReader(DataSourceReader):
         return read_changes(partition)
 
 
-def plan_changes(options: SourceOptions, *, from_option: bool = True) -> Changes:
+def plan_changes(options: SourceOptions[ReadOptions], *, from_option: bool = True) -> Changes:
     """The changes that the options of a batch read mean now.
 
     Args:
@@ -198,12 +171,12 @@ def plan_changes(options: SourceOptions, *, from_option: bool = True) -> Changes
     return new_changes(
         environment,
         state,
-        from_snapshot=version(values.optional_text("from")) if from_option else None,
-        to_snapshot=version(values.optional_text("to")),
-        branch=values.optional_text("branch"),
-        net=values.flag("net"),
-        columns=values.names("columns") or None,
-        row_filter=values.optional_text("filter"),
+        from_snapshot=version(values.from_) if from_option else None,
+        to_snapshot=version(values.to),
+        branch=values.branch,
+        net=values.net,
+        columns=values.columns or None,
+        row_filter=values.filter,
     )
 
 
@@ -234,7 +207,7 @@ def read_changes(partition: InputPartition) -> Iterator[pa.RecordBatch]:
         )
 
 
-def load(options: SourceOptions) -> tuple[Environment, TableState]:
+def load(options: AnySource) -> tuple[Environment, TableState]:
     """Open the catalog and load the table."""
     environment = options.open()
     return environment, environment.catalog.load_table(options.identifier)
@@ -246,39 +219,14 @@ def version(text: str | None) -> int | str | None:
     return text if number is None else number
 
 
-def refuse(values: OptionValues, names: Sequence[str], why: str) -> None:
+def refuse(values: ReadOptions, names: Sequence[str], why: str) -> None:
     """Raise `InvalidInputError` if one of the options is given."""
+    given = values.model_dump(by_alias=True)
     for name in names:
-        if values.values[name]:
+        if given[name]:
             raise InvalidInputError(f"option '{name}' has no effect here: {why}")
 
 
-def is_changes(options: SourceOptions) -> bool:
+def is_changes(options: SourceOptions[ReadOptions]) -> bool:
     """Whether changes are read, not rows."""
-    return options.values.text("read") == CHANGES
-
-
-def _groups(tasks: Sequence[FileScanTask]) -> list[list[FileScanTask]]:
-    """Neighbouring files until they hold `PARTITION_ROWS`."""
-    groups: list[list[FileScanTask]] = []
-    rows = PARTITION_ROWS
-    for task in tasks:
-        if rows >= PARTITION_ROWS:
-            groups.append([])
-            rows = 0
-        groups[-1].append(task)
-        rows += task.entry.data_file.record_count
-    return groups
-
-
-def _empty_plan(state: TableState, schema: Schema) -> ScanPlan:
-    metadata = state.metadata
-    return ScanPlan(
-        snapshot=None,
-        schema=schema,
-        row_filter=AlwaysTrue(),
-        tasks=(),
-        specs=metadata.specs(),
-        schemas=tuple(metadata.schemas),
-        properties=metadata.properties,
-    )
+    return options.values.read == "changes"

@@ -21,12 +21,12 @@ from pyspark.sql.types import StructType
 
 from tableformat.catalog.base import TableState
 from tableformat.changelog.changes import Changes, new_changes
-from tableformat.commit.history import snapshots_by_id, walk_back
+from tableformat.commit.branch_history import ancestors
 from tableformat.environment import Environment
 from tableformat.errors import InvalidInputError
 from tableformat.scan.snapshot_selection import select_snapshot
 from tableformat.spark.changelog_frame import changes_schema
-from tableformat.spark.source_options import SourceOptions
+from tableformat.spark.source_options import ReadOptions, SourceOptions
 from tableformat.spark.source_reader import (
     change_partitions,
     is_changes,
@@ -52,12 +52,12 @@ class ChangesStream(DataSourceStreamReader):
         NotFoundError: There is no such table, branch, tag or snapshot.
     """
 
-    def __init__(self, options: SourceOptions) -> None:
+    def __init__(self, options: SourceOptions[ReadOptions]) -> None:
         if not is_changes(options):
             raise InvalidInputError("a stream reads changes", action="add the option read=changes")
         refuse(options.values, _NOT_FOR_STREAMS, "a stream follows a branch")
         self._options = options
-        self._branch = options.values.optional_text("branch") or MAIN_BRANCH
+        self._branch = options.values.branch or MAIN_BRANCH
         self._names = self._changes(*load(options), None, None).columns.output.names
 
     def spark_schema(self) -> StructType:
@@ -67,7 +67,7 @@ class ChangesStream(DataSourceStreamReader):
     def initialOffset(self) -> Offset:  # noqa: N802
         """Before the first batch."""
         _, state = load(self._options)
-        start = version(self._options.values.optional_text("from"))
+        start = version(self._options.values.from_)
         if start is None:
             return _offset(None)
         given = {"snapshot_id": start} if isinstance(start, int) else {"ref": start}
@@ -85,16 +85,19 @@ class ChangesStream(DataSourceStreamReader):
         head = state.head(self._branch)
         if head is None:
             return start if start is not None else self.initialOffset()
-        most = self._options.values.optional_integer("max-snapshots-per-batch")
+        most = self._options.values.max_snapshots_per_batch
         if start is None or most is None or type(limit).__name__ == "ReadAllAvailable":
             return _offset(head.snapshot_id)
         return _offset(self._ahead(state, head.snapshot_id, start, most))
 
     def getDefaultReadLimit(self) -> Any:  # noqa: N802
         """Says that batches are limited, if they are."""
-        from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles
+        from pyspark.sql.streaming.datasource import (  # type: ignore[import-not-found, unused-ignore]  # from 4.2
+            ReadAllAvailable,
+            ReadMaxFiles,
+        )
 
-        most = self._options.values.optional_integer("max-snapshots-per-batch")
+        most = self._options.values.max_snapshots_per_batch
         return ReadAllAvailable() if most is None else ReadMaxFiles(most)
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
@@ -124,16 +127,16 @@ class ChangesStream(DataSourceStreamReader):
             from_snapshot=start or None,
             to_snapshot=end or None,
             branch=self._branch if not end else None,
-            net=values.flag("net"),
-            columns=values.names("columns") or None,
-            row_filter=values.optional_text("filter"),
+            net=values.net,
+            columns=values.columns or None,
+            row_filter=values.filter,
             schema=state.metadata.schema(),
         )
 
     def _ahead(self, state: TableState, head_id: int, start: Offset, most: int) -> int:
         """The snapshot `most` steps after the offset on the way to the head."""
         path: list[int] = []
-        for snapshot in walk_back(snapshots_by_id(state.metadata), head_id):
+        for snapshot in ancestors(state.metadata, head_id):
             if snapshot.snapshot_id == start[SNAPSHOT]:
                 break
             path.append(snapshot.snapshot_id)

@@ -28,12 +28,11 @@ from tableformat.catalog.base import TableState
 from tableformat.cdc.batch_commit import BatchId, committed_batch
 from tableformat.cdc.change_writer import ChangeWriter, WrittenFiles
 from tableformat.cdc.events import EVENT_COLUMNS, EventBatch
-from tableformat.cdc.formats import FACTORIES
+from tableformat.cdc.format_options import SCHEMA_EVOLUTION, SchemaEvolution
+from tableformat.cdc.formats import find_format, format_names
 from tableformat.cdc.ingest import PARSE_ROWS, commit_written, with_ordinals
-from tableformat.cdc.options import GivenOptions
-from tableformat.cdc.schema_wishes import SCHEMA_EVOLUTION, SchemaEvolution, evolution_of
 from tableformat.cdc.sharding import key_hashes
-from tableformat.cdc.sink import SINK_OPTIONS, SinkPlan, plan_sink, without_history
+from tableformat.cdc.sink import SinkOptions, SinkPlan, plan_sink, without_history
 from tableformat.cdc.source_time import latest_of
 from tableformat.commit.changeset import Changeset, CommitKind
 from tableformat.commit.engine import commit
@@ -48,18 +47,19 @@ from tableformat.paths import data_file_locations
 from tableformat.runtime import SystemIds
 from tableformat.scan.row_filter import parse_filter
 from tableformat.spark.source_options import (
-    DYNAMIC,
-    FORMAT,
-    STREAM_WRITE_OPTIONS,
-    WRITE_OPTIONS,
+    AnySource,
+    Chosen,
     SourceOptions,
-    parse_change_options,
+    StreamWriteOptions,
+    WriteOptions,
+    own_options,
     parse_source_options,
 )
 from tableformat.spark.source_reader import load
 from tableformat.spark.types import from_spark_batch, travelling_type
 from tableformat.spec.data_file import DataFile
 from tableformat.spec.names import MAIN_BRANCH, STAGING_BRANCH
+from tableformat.spec.options import GivenOptions
 from tableformat.write.data_files import write_data_files
 
 
@@ -73,7 +73,9 @@ class WrittenRows(WriterCommitMessage):
 class RowsWriter(DataSourceArrowWriter):
     """Appends rows, or replaces the table or some partitions by them."""
 
-    def __init__(self, options: SourceOptions, state: TableState, *, overwrite: bool) -> None:
+    def __init__(
+        self, options: SourceOptions[WriteOptions], state: TableState, *, overwrite: bool
+    ) -> None:
         self._options = options
         self._metadata = without_history(state.metadata)
         self._store = options.open().store
@@ -98,7 +100,7 @@ class RowsWriter(DataSourceArrowWriter):
         parts = [each.files for each in messages if isinstance(each, WrittenRows)]
         files = [file for part in parts for file in part]
         environment, state = load(self._options)
-        branch = self._options.values.optional_text("branch") or MAIN_BRANCH
+        branch = self._options.values.branch or MAIN_BRANCH
         changeset = self._changeset(environment, state, files, branch)
         if changeset is not None:
             commit(environment, self._options.identifier, changeset)
@@ -110,7 +112,7 @@ class RowsWriter(DataSourceArrowWriter):
             added = tuple(files)
             changes = Changeset(kind=CommitKind.APPEND, branch=branch, added_data_files=added)
             return changes if files else None
-        if self._options.values.text("overwrite-mode") == DYNAMIC:
+        if self._options.values.overwrite_mode == "dynamic":
             if not files:
                 return None
             return replace_partitions_changeset(environment, state, files, branch=branch)
@@ -133,7 +135,7 @@ class ChangeTask:
     """What tasks of both kinds of change writers do, and how the driver commits it. Picklable."""
 
     def __init__(
-        self, options: SourceOptions, plan: SinkPlan, format_name: str, given: GivenOptions
+        self, options: AnySource, plan: SinkPlan, format_name: str, given: GivenOptions
     ) -> None:
         self.options = options
         self.branch = plan.branch
@@ -254,7 +256,7 @@ def rows_writer(given: Mapping[str, str], schema: StructType, *, overwrite: bool
         InvalidInputError: A wrong option, or a column that the table does not have.
         NotFoundError: There is no such table.
     """
-    options = parse_source_options(given, WRITE_OPTIONS)
+    options = parse_source_options(given, WriteOptions)
     _, state = load(options)
     known = {field.name for field in state.metadata.schema().fields}
     unknown = [name for name in schema.names if name not in known]
@@ -278,7 +280,7 @@ def change_writer(
     """
     if overwrite:
         raise InvalidInputError("changes are appended", action="use mode('append')")
-    task, _ = _change_task(given, schema, stream=False)
+    task, _ = _change_task(given, schema, WriteOptions)
     return ChangesWriter(task)
 
 
@@ -293,34 +295,33 @@ def stream_writer(given: Mapping[str, str], schema: StructType, *, overwrite: bo
     """
     if overwrite:
         raise InvalidInputError("changes are appended", action="use outputMode('append')")
-    task, options = _change_task(given, schema, stream=True)
-    return StreamWriter(task, options.values.text("query-id"))
+    task, values = _change_task(given, schema, StreamWriteOptions)
+    return StreamWriter(task, values.query_id)
 
 
 def _change_task(
-    given: Mapping[str, str], schema: StructType, *, stream: bool
-) -> tuple[ChangeTask, SourceOptions]:
-    name = str(given.get(FORMAT.name, "")).strip().lower()
-    if name not in FACTORIES:
+    given: Mapping[str, str], schema: StructType, model: type[Chosen]
+) -> tuple[ChangeTask, Chosen]:
+    name = str(given.get("format", "")).strip().lower()
+    if not name:
         raise InvalidInputError(
-            f"unknown change format {name!r}" if name else "missing option 'format' of writing",
-            action=f"use one of {', '.join(FACTORIES)}",
+            "missing option 'format' of writing", action=f"use one of {', '.join(format_names())}"
         )
-    table = STREAM_WRITE_OPTIONS if stream else WRITE_OPTIONS
-    options, others = parse_change_options(given, table, [FACTORIES[name].options, SINK_OPTIONS])
-    if stream and not options.values.optional_text("query-id"):
-        raise InvalidInputError(
-            "missing option 'query-id' of writing a stream",
-            action="give every checkpoint a name of its own",
-        )
+    beside = (find_format(name).options, SinkOptions)
+    options = parse_source_options(given, model, *beside)
+    others = {
+        option: text
+        for option, text in own_options(given).items()
+        if any(option in each.names() for each in beside)
+    }
     plan = plan_sink(
         options.open(),
         options.identifier,
         format_name=name,
         options=others,
-        branch=options.values.optional_text("branch") or STAGING_BRANCH,
+        branch=options.values.branch or STAGING_BRANCH,
     )
-    return ChangeTask(options, _evolved(plan, schema), name, others), options
+    return ChangeTask(options, _evolved(plan, schema), name, others), options.values
 
 
 def _evolved(plan: SinkPlan, schema: StructType) -> SinkPlan:
@@ -333,7 +334,7 @@ def _evolved(plan: SinkPlan, schema: StructType) -> SinkPlan:
     Effects: with `schema-evolution` a metadata commit, before any row is written.
     """
     choice, writer = plan.writer.choice, plan.writer
-    mode = evolution_of(choice.values)
+    mode = choice.evolution
     if mode is SchemaEvolution.STRICT:
         return plan
     if not choice.factory.is_typed:
@@ -344,8 +345,8 @@ def _evolved(plan: SinkPlan, schema: StructType) -> SinkPlan:
         )
     kinds = [(each.name, travelling_type(each.dataType, path=each.name)) for each in schema.fields]
     nothing = pa.RecordBatch.from_pylist([], schema=pa.schema(kinds))
-    wishes = writer.parse_or_wish(writer.build_format(), EventBatch(nothing)).wishes
-    return plan.evolved(wishes) if wishes else plan
+    schema_changes = writer.try_parse(writer.build_format(), EventBatch(nothing)).schema_changes
+    return plan.evolved(schema_changes) if schema_changes else plan
 
 
 def _hashes(changes: pa.Table, key: Sequence[str]) -> NDArray[np.uint64]:

@@ -16,9 +16,7 @@ import json
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
@@ -28,12 +26,14 @@ from tableformat.catalog.base import Identifier
 from tableformat.cdc.batch_commit import BatchId, committed_batch
 from tableformat.cdc.events import EVENT_COLUMNS, FILE, ORDINAL, POSITION, TIMESTAMP_MS
 from tableformat.cdc.ingest import IngestResult, commit_written
-from tableformat.cdc.options import GivenOptions
 from tableformat.cdc.sink import SinkPlan, plan_sink
 from tableformat.environment import Environment
 from tableformat.errors import FencedError, InternalError, InvalidInputError
 from tableformat.spark.change_frame import CHANGES, EVENTS, shard_labels, write_frame_files
+from tableformat.spark.checkpoint import local_folder
+from tableformat.spark.stream_claim import claim_for, release_when_over
 from tableformat.spec.names import SOURCE_OFFSETS, STAGING_BRANCH
+from tableformat.spec.options import GivenOptions
 
 KAFKA_COLUMNS = ("topic", "partition", "offset")
 KAFKA_TIMESTAMP = "timestamp"
@@ -81,7 +81,8 @@ def write_stream(
         on_batch: Called with the batch id and its result after every batch.
 
     Raises:
-        InvalidInputError: See `plan_sink`. Nothing was started.
+        InvalidInputError: See `plan_sink`; or the checkpoint is another stream's, or in use (see
+            `checkpoint`; only if it is on local disk). Nothing was started.
 
     Effects: see the module's text. A bad record without a dead-letter table, an unknown column, or
     a checkpoint older than the table ends the query with a `StreamingQueryException`.
@@ -99,7 +100,13 @@ def write_stream(
         writer = writer.queryName(query_name)
     if trigger is not None:
         writer = writer.trigger(**trigger)
-    query = writer.start()
+    claim = claim_for(plan, events, checkpoint)
+    try:
+        query = writer.start()
+    except BaseException:
+        claim.close()
+        raise
+    release_when_over(query, claim, checkpoint)
     if query_id is None:
         sink.query_id = query.id
     sink.started.set()
@@ -263,10 +270,10 @@ def kafka_partitions(checkpoint: str, batch_id: int, spark: SparkSession) -> int
 
 def _offsets(checkpoint: str, batch_id: int) -> list[dict[str, Any]]:
     """The offsets of each source; none if the checkpoint is not on local disk."""
-    parts = urlsplit(checkpoint)
-    if parts.scheme not in ("", "file"):
+    folder = local_folder(checkpoint)
+    if folder is None:
         return []
-    log = Path(unquote(parts.path)) / OFFSETS / str(batch_id)
+    log = folder / OFFSETS / str(batch_id)
     try:
         return [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()[2:]]
     except (OSError, ValueError):
@@ -297,8 +304,8 @@ def _write(
     if not plan.writer.choice.factory.is_typed:
         events = events.select([name for name in events.columns if name in EVENT_COLUMNS])
     answer = write_frame_files(events, plan.writer, labels)
-    while answer.wishes:
-        plan = plan.evolved(answer.wishes)
+    while answer.schema_changes:
+        plan = plan.evolved(answer.schema_changes)
         answer = write_frame_files(events, plan.writer, labels)
     written = answer.written
     return IngestResult(

@@ -8,21 +8,8 @@ the epoch). `docs/types.md` has the table.
 from __future__ import annotations
 
 import pyarrow as pa
+from pyiceberg import types as iceberg
 from pyiceberg.schema import Schema
-from pyiceberg.types import (
-    FixedType,
-    IcebergType,
-    ListType,
-    MapType,
-    NestedField,
-    PrimitiveType,
-    StructType,
-    TimestampNanoType,
-    TimestamptzNanoType,
-    TimeType,
-    UnknownType,
-    UUIDType,
-)
 from pyspark.sql import types as spark
 
 from tableformat.errors import InvalidInputError, UnsupportedError
@@ -125,29 +112,29 @@ def from_spark_batch(batch: pa.RecordBatch, schema: Schema) -> pa.RecordBatch:
     return conform_batch(restored, schema, arrow_schema(schema))
 
 
-def _spark_field(field: NestedField, path: str) -> spark.StructField:
+def _spark_field(field: iceberg.NestedField, path: str) -> spark.StructField:
     kind = spark_type(field.field_type, path=path)
     return spark.StructField(field.name, kind, nullable=not field.required)
 
 
-def spark_type(kind: IcebergType, *, path: str = "") -> spark.DataType:
+def spark_type(kind: iceberg.IcebergType, *, path: str = "") -> spark.DataType:
     """The Spark type for an Iceberg type; see `spark_schema`."""
     arrow_type(kind, path=path)  # refuses what cannot be stored at all, and names it
-    if isinstance(kind, StructType):
+    if isinstance(kind, iceberg.StructType):
         fields = [_spark_field(field, f"{path}.{field.name}") for field in kind.fields]
         return spark.StructType(fields)
-    if isinstance(kind, ListType):
+    if isinstance(kind, iceberg.ListType):
         element = spark_type(kind.element_type, path=f"{path}.element")
         return spark.ArrayType(element, containsNull=not kind.element_required)
-    if isinstance(kind, MapType):
+    if isinstance(kind, iceberg.MapType):
         return spark.MapType(
             spark_type(kind.key_type, path=f"{path}.key"),
             spark_type(kind.value_type, path=f"{path}.value"),
             valueContainsNull=not kind.value_required,
         )
-    if isinstance(kind, FixedType):
+    if isinstance(kind, iceberg.FixedType):
         return spark.BinaryType()
-    if isinstance(kind, TimeType):
+    if isinstance(kind, iceberg.TimeType):
         return _time_type(path)
     name = str(kind)
     if name.startswith("decimal"):
@@ -166,77 +153,79 @@ def _time_type(path: str) -> spark.DataType:
     return made
 
 
-def _travel_field(field: NestedField) -> pa.Field:
+def _travel_field(field: iceberg.NestedField) -> pa.Field:
     return pa.field(field.name, _travel_type(field.field_type), nullable=not field.required)
 
 
-def _travel_type(kind: IcebergType) -> pa.DataType:
+def _travel_type(kind: iceberg.IcebergType) -> pa.DataType:
     """The Arrow type that holds the column between Python and the JVM."""
-    if isinstance(kind, StructType):
+    if isinstance(kind, iceberg.StructType):
         return pa.struct([_travel_field(field) for field in kind.fields])
-    if isinstance(kind, ListType):
+    if isinstance(kind, iceberg.ListType):
         return pa.list_(_travel_field(kind.element_field))
-    if isinstance(kind, MapType):
+    if isinstance(kind, iceberg.MapType):
         return pa.map_(_travel_field(kind.key_field), _travel_field(kind.value_field))
-    if isinstance(kind, UUIDType):
+    if isinstance(kind, iceberg.UUIDType):
         return pa.string()
-    if isinstance(kind, FixedType):
+    if isinstance(kind, iceberg.FixedType):
         return pa.binary()
-    if isinstance(kind, TimeType):
+    if isinstance(kind, iceberg.TimeType):
         return pa.time64("ns")
-    if isinstance(kind, TimestampNanoType | TimestamptzNanoType):
+    if isinstance(kind, iceberg.TimestampNanoType | iceberg.TimestamptzNanoType):
         return pa.int64()
     return arrow_type(kind)
 
 
-def _to_travel(values: pa.Array, kind: IcebergType) -> pa.Array:
+def _to_travel(values: pa.Array, kind: iceberg.IcebergType) -> pa.Array:
     target = _travel_type(kind)
     if values.type == target:
         return values
-    if isinstance(kind, PrimitiveType):
-        return format_uuids(values) if isinstance(kind, UUIDType) else values.cast(target)
+    if isinstance(kind, iceberg.PrimitiveType):
+        return format_uuids(values) if isinstance(kind, iceberg.UUIDType) else values.cast(target)
     mask = values.is_null() if values.null_count else None
-    if isinstance(kind, StructType):
+    if isinstance(kind, iceberg.StructType):
         children = [
             _to_travel(values.field(index), field.field_type)
             for index, field in enumerate(kind.fields)
         ]
         return pa.StructArray.from_arrays(children, fields=list(target), mask=mask)
     offsets, first, count = rebased_offsets(values)
-    if isinstance(kind, ListType):
+    if isinstance(kind, iceberg.ListType):
         elements = _to_travel(values.values.slice(first, count), kind.element_type)
         return pa.ListArray.from_arrays(offsets, elements, type=target, mask=mask)
-    assert isinstance(kind, MapType)
+    assert isinstance(kind, iceberg.MapType)
     keys = _to_travel(values.keys.slice(first, count), kind.key_type)
     items = _to_travel(values.items.slice(first, count), kind.value_type)
     return pa.MapArray.from_arrays(offsets, keys, items, type=target, mask=mask)
 
 
-def _from_travel(values: pa.Array, kind: IcebergType, path: str) -> pa.Array:
+def _from_travel(values: pa.Array, kind: iceberg.IcebergType, path: str) -> pa.Array:
     """Undo what `conform_batch` cannot guess: long to timestamp; the rest it does itself."""
     if not _holds_nanoseconds(kind) or pa.types.is_null(values.type):
         return values
-    if isinstance(kind, TimestampNanoType | TimestamptzNanoType):
+    if isinstance(kind, iceberg.TimestampNanoType | iceberg.TimestamptzNanoType):
         if not pa.types.is_int64(values.type):
             raise InvalidInputError(
                 f"{kind} travels through Spark as long, found {values.type}", column=path
             )
         return values.cast(arrow_type(kind))
     mask = values.is_null() if values.null_count else None
-    if isinstance(kind, StructType) and pa.types.is_struct(values.type):
+    if isinstance(kind, iceberg.StructType) and pa.types.is_struct(values.type):
         known = {field.name: field.field_type for field in kind.fields}
         names = [field.name for field in values.type]
         children = [
-            _from_travel(values.field(index), known.get(name, UnknownType()), f"{path}.{name}")
+            _from_travel(
+                values.field(index), known.get(name, iceberg.UnknownType()), f"{path}.{name}"
+            )
             for index, name in enumerate(names)
         ]
         return pa.StructArray.from_arrays(children, names=names, mask=mask)
-    if isinstance(kind, ListType) and pa.types.is_list(values.type):
+    if isinstance(kind, iceberg.ListType) and pa.types.is_list(values.type):
         offsets, first, count = rebased_offsets(values)
         stored = values.values.slice(first, count)
         elements = _from_travel(stored, kind.element_type, f"{path}.element")
         return pa.ListArray.from_arrays(offsets, elements, mask=mask)
-    if isinstance(kind, MapType) and pa.types.is_map(values.type):
+    if isinstance(kind, iceberg.MapType) and pa.types.is_map(values.type):
         offsets, first, count = rebased_offsets(values)
         keys = _from_travel(values.keys.slice(first, count), kind.key_type, f"{path}.key")
         items = values.items.slice(first, count)
@@ -272,11 +261,11 @@ def travelling_type(kind: spark.DataType, *, path: str) -> pa.DataType:
     return found
 
 
-def _holds_nanoseconds(kind: IcebergType) -> bool:
-    if isinstance(kind, StructType):
+def _holds_nanoseconds(kind: iceberg.IcebergType) -> bool:
+    if isinstance(kind, iceberg.StructType):
         return any(_holds_nanoseconds(field.field_type) for field in kind.fields)
-    if isinstance(kind, ListType):
+    if isinstance(kind, iceberg.ListType):
         return _holds_nanoseconds(kind.element_type)
-    if isinstance(kind, MapType):
+    if isinstance(kind, iceberg.MapType):
         return _holds_nanoseconds(kind.key_type) or _holds_nanoseconds(kind.value_type)
-    return isinstance(kind, TimestampNanoType | TimestamptzNanoType)
+    return isinstance(kind, iceberg.TimestampNanoType | iceberg.TimestamptzNanoType)

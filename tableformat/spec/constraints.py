@@ -10,17 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from pyiceberg import types as iceberg
 from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.types import (
-    BinaryType,
-    BooleanType,
-    DoubleType,
-    FixedType,
-    FloatType,
-    PrimitiveType,
-    UUIDType,
-)
 
 from tableformat.errors import InvalidInputError
 from tableformat.spec.field_paths import field_path
@@ -32,6 +24,7 @@ from tableformat.spec.names import (
     SEQUENCE_COLUMN,
     SEQUENCE_FIELD_ID,
 )
+from tableformat.spec.properties import property_bool
 
 IMMUTABLE_PROPERTIES = (
     IMMUTABLE_NAME,
@@ -42,7 +35,14 @@ IMMUTABLE_PROPERTIES = (
 SEQUENCE_PROPERTIES = (SEQUENCE_COLUMN, SEQUENCE_FIELD_ID)
 NO_KEY = "IMMUTABLE constraints must be defined on tables with a primary key."
 # Values without an order that all engines share, or with none at all.
-UNORDERED = (FloatType, DoubleType, BooleanType, UUIDType, BinaryType, FixedType)
+UNORDERED = (
+    iceberg.FloatType,
+    iceberg.DoubleType,
+    iceberg.BooleanType,
+    iceberg.UUIDType,
+    iceberg.BinaryType,
+    iceberg.FixedType,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +78,7 @@ def immutable_columns(metadata: TableMetadata) -> ImmutableColumns | None:
         name=properties.get(IMMUTABLE_NAME) or default_name(columns),
         columns=columns,
         field_ids=ids,
-        enforced=_flag(properties, IMMUTABLE_ENFORCED),
+        enforced=property_bool(properties, IMMUTABLE_ENFORCED, default=False),
     )
 
 
@@ -232,7 +232,7 @@ def _column_id(schema: Schema, column: str, what: str) -> int:
         raise InvalidInputError(
             f"{what} names an unknown column", column=column, columns=list(schema.column_names)
         ) from error
-    if not isinstance(field.field_type, PrimitiveType):
+    if not isinstance(field.field_type, iceberg.PrimitiveType):
         raise InvalidInputError(
             f"{what} needs columns of primitive types", column=column, type=field.field_type
         )
@@ -249,10 +249,3 @@ def _name(schema: Schema, field_id: int) -> str:
 
 def _items(text: str) -> list[str]:
     return [item.strip() for item in text.split(",") if item.strip()]
-
-
-def _flag(properties: Mapping[str, str], key: str) -> bool:
-    text = properties.get(key, "false").strip().lower()
-    if text not in ("true", "false"):
-        raise InvalidInputError("not true or false", property=key, value=repr(text))
-    return text == "true"

@@ -20,9 +20,7 @@ class MetadataChanges:
         self.time_ms: int | None = None  # the time an update brought along
         self.added_snapshots: dict[int, Snapshot] = {}
         self.main_moves: list[int] = []  # heads of main in this commit, for the snapshot log
-        self.added_schema_id: int | None = None
-        self.added_spec_id: int | None = None
-        self.added_sort_order_id: int | None = None
+        self.added_ids: dict[str, int] = {}  # the last schema, spec or sort order that was added
         self._model: type[TableMetadata] | None = None
         self._fields: dict[str, Any] = {}
         self._removed_snapshots: frozenset[int] = frozenset()

@@ -77,10 +77,14 @@ def apply_updates(
     last_updated_ms = max(
         metadata.last_updated_ms, now_ms if changes.time_ms is None else changes.time_ms
     )
+    # Only the last head counts: those before it were never visible.
+    moved_to = changes.main_moves[-1] if changes.main_moves else None
+    there = None if moved_to is None else metadata.snapshot_by_id(moved_to)
+    if there is not None:  # an entry with the snapshot's own time would say that it was made there
+        last_updated_ms = max(last_updated_ms, there.timestamp_ms + 1)
     changes.set("last_updated_ms", last_updated_ms)
-    if changes.main_moves:
-        # Only the last head counts: those before it were never visible.
-        entry = SnapshotLogEntry(snapshot_id=changes.main_moves[-1], timestamp_ms=last_updated_ms)
+    if moved_to is not None:
+        entry = SnapshotLogEntry(snapshot_id=moved_to, timestamp_ms=last_updated_ms)
         changes.set("snapshot_log", [*changes.get("snapshot_log"), entry])
     result = changes.build()
     if changes.structure:

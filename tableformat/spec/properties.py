@@ -1,34 +1,77 @@
-"""icefold's own table properties, parsed and checked."""
+"""Table properties, Iceberg's and icefold's own: numbers, flags and choices, checked."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal, cast, get_args
 
 from tableformat.errors import InvalidInputError
-from tableformat.spec.names import CHECK_PRIMARY_KEY, DV_PLACEMENT, DV_PLACEMENT_DEFAULT
+from tableformat.spec.names import DV_PLACEMENT, DV_PLACEMENT_DEFAULT, PUBLISH, PUBLISH_DEFAULT
 
 Placement = Literal["packed", "per-file"]
+Publishing = Literal["link", "rewrite"]
+
+
+def property_int(
+    properties: Mapping[str, str], name: str, default: int, *, minimum: int = 0
+) -> int:
+    """A count, a size or a duration.
+
+    Raises:
+        InvalidInputError: It is not an integer of at least `minimum`.
+    """
+    text = properties.get(name)
+    if text is None:
+        return default
+    try:
+        value = int(text)
+    except ValueError:
+        value = minimum - 1
+    if value < minimum:
+        raise InvalidInputError(
+            f"table property is not an integer of at least {minimum}", property=name, value=text
+        )
+    return value
+
+
+def property_bool(properties: Mapping[str, str], name: str, *, default: bool) -> bool:
+    """`true` or `false`, in any case.
+
+    Raises:
+        InvalidInputError: It is something else.
+    """
+    text = properties.get(name, str(default)).strip().lower()
+    if text not in {"true", "false"}:
+        raise InvalidInputError(
+            "table property is neither true nor false", property=name, value=repr(text)
+        )
+    return text == "true"
+
+
+def property_choice(text: str, name: str, choices: Sequence[str]) -> str:
+    """One of some words, in any case.
+
+    Raises:
+        InvalidInputError: It is something else.
+    """
+    word = text.strip().lower()
+    if word not in choices:
+        raise InvalidInputError(
+            "table property has no such value",
+            property=name,
+            value=repr(text),
+            action=f"use {' or '.join(choices)}",
+        )
+    return word
 
 
 def dv_placement(properties: Mapping[str, str]) -> Placement:
     """How deletion vectors are laid out: many per Puffin file (default), or one in each."""
-    value = properties.get(DV_PLACEMENT, DV_PLACEMENT_DEFAULT)
-    if value not in get_args(Placement):
-        raise InvalidInputError(
-            "not a placement of deletion vectors",
-            property=DV_PLACEMENT,
-            value=repr(value),
-            action="use packed or per-file",
-        )
-    return cast("Placement", value)
+    text = properties.get(DV_PLACEMENT, DV_PLACEMENT_DEFAULT)
+    return cast("Placement", property_choice(text, DV_PLACEMENT, get_args(Placement)))
 
 
-def check_primary_key(properties: Mapping[str, str]) -> bool:
-    """Whether row-level statements refuse to give one primary key to several rows; default yes."""
-    value = properties.get(CHECK_PRIMARY_KEY, "true").strip().lower()
-    if value not in ("true", "false"):
-        raise InvalidInputError(
-            "neither true nor false", property=CHECK_PRIMARY_KEY, value=repr(value)
-        )
-    return value == "true"
+def publishing(properties: Mapping[str, str]) -> Publishing:
+    """How staged rows get to the target: in the files they were staged in, or written once more."""
+    text = properties.get(PUBLISH, PUBLISH_DEFAULT)
+    return cast("Publishing", property_choice(text, PUBLISH, get_args(Publishing)))

@@ -97,15 +97,6 @@ def secondary_index(metadata: TableMetadata, name: str) -> SecondaryIndex:
     return declared[name]
 
 
-def index_on(metadata: TableMetadata, field_ids: Sequence[int]) -> SecondaryIndex | None:
-    """A declared index on exactly these columns."""
-    wanted = tuple(sorted(field_ids))
-    for index in secondary_indexes(metadata).values():
-        if index.field_ids == wanted and not index.dropped:
-            return index
-    return None
-
-
 def define_index(schema: Schema, name: str, columns: Sequence[str]) -> Mapping[str, str]:
     """The properties that declare an index.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from pyiceberg.partitioning import PARTITION_FIELD_ID_START
@@ -69,135 +70,88 @@ def upgrade_format_version(changes: MetadataChanges, update: UpgradeFormatVersio
     changes.structure = True
 
 
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """Definitions of one kind, of which one is in force: their fields in metadata and in each."""
+
+    what: str
+    all: str
+    id: str
+    current: str
+
+    def ids(self, changes: MetadataChanges) -> list[int]:
+        """Of those there are."""
+        return [getattr(one, self.id) for one in changes.get(self.all)]
+
+    def add(self, changes: MetadataChanges, new: Any) -> bool:
+        """Append one; it is not in force yet. False if the same one is there already."""
+        new_id = getattr(new, self.id)
+        known = dict(zip(self.ids(changes), changes.get(self.all), strict=True))
+        if known.get(new_id, new) != new:
+            # Ids are planned on the base: a clash means that another evolution landed first.
+            raise CommitConflictError(f"{self.what} id is taken by another one", id=new_id)
+        changes.added_ids[self.what] = new_id
+        if new_id not in known:
+            changes.set(self.all, [*changes.get(self.all), new])
+        return new_id not in known
+
+    def put_in_force(self, changes: MetadataChanges, wanted: int) -> None:
+        """Make one the current one, or the default for new files; -1: the one just added."""
+        if wanted == _LAST_ADDED:
+            if self.what not in changes.added_ids:
+                raise InvalidInputError(f"no {self.what} was added in this commit")
+            wanted = changes.added_ids[self.what]
+        if wanted == changes.get(self.current):
+            return
+        if wanted not in self.ids(changes):
+            raise NotFoundError(f"{self.what} does not exist", id=wanted)
+        changes.set(self.current, wanted)
+        changes.structure = True
+
+    def remove(self, changes: MetadataChanges, gone: set[int]) -> None:
+        """Forget some that are not in force; the caller knows that no file uses them."""
+        if missing := gone - set(self.ids(changes)):
+            raise NotFoundError(f"{self.what} does not exist", id=min(missing))
+        if changes.get(self.current) in gone:
+            adjective = self.current.split("_", 1)[0]
+            raise InvalidInputError(f"the {adjective} {self.what} cannot be removed")
+        if gone:
+            kept = [one for one in changes.get(self.all) if getattr(one, self.id) not in gone]
+            changes.set(self.all, kept)
+
+
+_SCHEMA = _Kind("schema", "schemas", "schema_id", "current_schema_id")
+_SPEC = _Kind("partition spec", "partition_specs", "spec_id", "default_spec_id")
+_ORDER = _Kind("sort order", "sort_orders", "order_id", "default_sort_order_id")
+
+
 def add_schema(changes: MetadataChanges, update: AddSchemaUpdate) -> None:
-    """Append a schema; it is not current yet."""
-    schema = update.schema_
-    highest = schema.highest_field_id
+    """Append a schema, and keep count of column ids."""
+    highest = update.schema_.highest_field_id
     if highest > USER_FIELD_ID_MAX:
         raise InvalidInputError("a field id is in the reserved range", field_id=highest)
-    schemas = changes.get("schemas")
-    existing = next((one for one in schemas if one.schema_id == schema.schema_id), None)
-    if existing is not None and existing != schema:
-        raise _taken("schema id", schema.schema_id)
-    changes.added_schema_id = schema.schema_id
-    if existing is not None:
-        return
-    changes.set("schemas", [*schemas, schema])
-    changes.set("last_column_id", max(changes.get("last_column_id"), highest))
-
-
-def set_current_schema(changes: MetadataChanges, update: SetCurrentSchemaUpdate) -> None:
-    """Make a schema the current one."""
-    wanted = _resolve("schema", update.schema_id, changes.added_schema_id)
-    if wanted == changes.get("current_schema_id"):
-        return
-    _require("schema", wanted, [one.schema_id for one in changes.get("schemas")])
-    changes.set("current_schema_id", wanted)
-    changes.structure = True
-
-
-def remove_schemas(changes: MetadataChanges, update: RemoveSchemasUpdate) -> None:
-    """Forget schemas that are not current."""
-    gone = set(update.schema_ids)
-    _require_all("schema", gone, {one.schema_id for one in changes.get("schemas")})
-    if changes.get("current_schema_id") in gone:
-        raise InvalidInputError("the current schema cannot be removed")
-    kept = [one for one in changes.get("schemas") if one.schema_id not in gone]
-    if gone:
-        changes.set("schemas", kept)
+    if _SCHEMA.add(changes, update.schema_):
+        changes.set("last_column_id", max(changes.get("last_column_id"), highest))
 
 
 def add_spec(changes: MetadataChanges, update: AddPartitionSpecUpdate) -> None:
-    """Append a partition spec; it is not the default yet."""
-    spec = update.spec
-    specs = changes.get("partition_specs")
-    existing = next((one for one in specs if one.spec_id == spec.spec_id), None)
-    if existing is not None and existing != spec:
-        raise _taken("partition spec id", spec.spec_id)
-    changes.added_spec_id = spec.spec_id
-    if existing is not None:
-        return
-    last = changes.get("last_partition_id") or PARTITION_FIELD_ID_START - 1
-    changes.set("partition_specs", [*specs, spec])
-    changes.set("last_partition_id", max([last, *(one.field_id for one in spec.fields)]))
+    """Append a partition spec, and keep count of partition field ids."""
+    if _SPEC.add(changes, update.spec):
+        last = changes.get("last_partition_id") or PARTITION_FIELD_ID_START - 1
+        ids = [one.field_id for one in update.spec.fields]
+        changes.set("last_partition_id", max([last, *ids]))
 
 
-def set_default_spec(changes: MetadataChanges, update: SetDefaultSpecUpdate) -> None:
-    """Make a partition spec the one for new files."""
-    wanted = _resolve("partition spec", update.spec_id, changes.added_spec_id)
-    if wanted == changes.get("default_spec_id"):
-        return
-    _require("partition spec", wanted, [one.spec_id for one in changes.get("partition_specs")])
-    changes.set("default_spec_id", wanted)
-    changes.structure = True
-
-
-def remove_specs(changes: MetadataChanges, update: RemovePartitionSpecsUpdate) -> None:
-    """Forget partition specs; the caller knows that no file uses them."""
-    gone = set(update.spec_ids)
-    _require_all("partition spec", gone, {one.spec_id for one in changes.get("partition_specs")})
-    if changes.get("default_spec_id") in gone:
-        raise InvalidInputError("the default partition spec cannot be removed")
-    kept = [one for one in changes.get("partition_specs") if one.spec_id not in gone]
-    if gone:
-        changes.set("partition_specs", kept)
-
-
-def add_sort_order(changes: MetadataChanges, update: AddSortOrderUpdate) -> None:
-    """Append a sort order; it is not the default yet."""
-    order = update.sort_order
-    orders = changes.get("sort_orders")
-    existing = next((one for one in orders if one.order_id == order.order_id), None)
-    if existing is not None and existing != order:
-        raise _taken("sort order id", order.order_id)
-    changes.added_sort_order_id = order.order_id
-    if existing is None:
-        changes.set("sort_orders", [*orders, order])
-
-
-def set_default_sort_order(changes: MetadataChanges, update: SetDefaultSortOrderUpdate) -> None:
-    """Make a sort order the one for new files."""
-    wanted = _resolve("sort order", update.sort_order_id, changes.added_sort_order_id)
-    if wanted == changes.get("default_sort_order_id"):
-        return
-    _require("sort order", wanted, [one.order_id for one in changes.get("sort_orders")])
-    changes.set("default_sort_order_id", wanted)
-    changes.structure = True
-
-
-def _resolve(what: str, wanted: int, added: int | None) -> int:
-    if wanted != _LAST_ADDED:
-        return wanted
-    if added is None:
-        raise InvalidInputError(f"no {what} was added in this commit")
-    return added
-
-
-def _require(what: str, wanted: int, known: list[int]) -> None:
-    if wanted not in known:
-        raise NotFoundError(f"{what} does not exist", id=wanted)
-
-
-def _require_all(what: str, wanted: set[int], known: set[int]) -> None:
-    if missing := wanted - known:
-        raise NotFoundError(f"{what} does not exist", id=min(missing))
-
-
-def _taken(what: str, value: int) -> CommitConflictError:
-    # Ids are planned on the base: a clash means that another evolution landed first.
-    return CommitConflictError(f"{what} is taken by another one", id=value)
-
-
-STRUCTURE_UPDATES: dict[type, Callable[[MetadataChanges, Any], None]] = {
+STRUCTURE_UPDATES: dict[type, Callable[[MetadataChanges, Any], object]] = {
     AssignUUIDUpdate: assign_uuid,
     SetLocationUpdate: set_location,
     UpgradeFormatVersionUpdate: upgrade_format_version,
     AddSchemaUpdate: add_schema,
-    SetCurrentSchemaUpdate: set_current_schema,
-    RemoveSchemasUpdate: remove_schemas,
+    SetCurrentSchemaUpdate: lambda c, u: _SCHEMA.put_in_force(c, u.schema_id),
+    RemoveSchemasUpdate: lambda c, u: _SCHEMA.remove(c, set(u.schema_ids)),
     AddPartitionSpecUpdate: add_spec,
-    SetDefaultSpecUpdate: set_default_spec,
-    RemovePartitionSpecsUpdate: remove_specs,
-    AddSortOrderUpdate: add_sort_order,
-    SetDefaultSortOrderUpdate: set_default_sort_order,
+    SetDefaultSpecUpdate: lambda c, u: _SPEC.put_in_force(c, u.spec_id),
+    RemovePartitionSpecsUpdate: lambda c, u: _SPEC.remove(c, set(u.spec_ids)),
+    AddSortOrderUpdate: lambda c, u: _ORDER.add(c, u.sort_order),
+    SetDefaultSortOrderUpdate: lambda c, u: _ORDER.put_in_force(c, u.sort_order_id),
 }

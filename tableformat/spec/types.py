@@ -11,32 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pyarrow as pa
+from pyiceberg import types as iceberg
 from pyiceberg.schema import Schema, assign_fresh_schema_ids
-from pyiceberg.types import (
-    BinaryType,
-    BooleanType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FixedType,
-    FloatType,
-    IcebergType,
-    IntegerType,
-    ListType,
-    LongType,
-    MapType,
-    NestedField,
-    PrimitiveType,
-    StringType,
-    StructType,
-    TimestampNanoType,
-    TimestampType,
-    TimestamptzNanoType,
-    TimestamptzType,
-    TimeType,
-    UnknownType,
-    UUIDType,
-)
 
 from tableformat.errors import InvalidInputError, UnsupportedError
 from tableformat.spec.names import (
@@ -50,32 +26,32 @@ FIELD_ID_KEY = b"PARQUET:field_id"
 DOC_KEY = b"doc"
 DECIMAL_PRECISION_MAX = 38  # spec: Primitive Types
 
-ROW_ID_FIELD = NestedField(ROW_ID_FIELD_ID, "_row_id", LongType(), required=False)
-LAST_UPDATED_FIELD = NestedField(
+ROW_ID_FIELD = iceberg.NestedField(ROW_ID_FIELD_ID, "_row_id", iceberg.LongType(), required=False)
+LAST_UPDATED_FIELD = iceberg.NestedField(
     LAST_UPDATED_SEQUENCE_NUMBER_FIELD_ID,
     "_last_updated_sequence_number",
-    LongType(),
+    iceberg.LongType(),
     required=False,
 )
-POS_FIELD = NestedField(POS_FIELD_ID, "_pos", LongType(), required=True)
+POS_FIELD = iceberg.NestedField(POS_FIELD_ID, "_pos", iceberg.LongType(), required=True)
 LINEAGE_FIELDS = (ROW_ID_FIELD, LAST_UPDATED_FIELD)
 
-_ARROW_OF: dict[type[IcebergType], pa.DataType] = {
-    BooleanType: pa.bool_(),
-    IntegerType: pa.int32(),
-    LongType: pa.int64(),
-    FloatType: pa.float32(),
-    DoubleType: pa.float64(),
-    DateType: pa.date32(),
-    TimeType: pa.time64("us"),
-    TimestampType: pa.timestamp("us"),
-    TimestamptzType: pa.timestamp("us", tz="UTC"),
-    TimestampNanoType: pa.timestamp("ns"),
-    TimestamptzNanoType: pa.timestamp("ns", tz="UTC"),
-    StringType: pa.string(),
-    UUIDType: pa.uuid(),
-    BinaryType: pa.binary(),
-    UnknownType: pa.null(),
+_ARROW_OF: dict[type[iceberg.IcebergType], pa.DataType] = {
+    iceberg.BooleanType: pa.bool_(),
+    iceberg.IntegerType: pa.int32(),
+    iceberg.LongType: pa.int64(),
+    iceberg.FloatType: pa.float32(),
+    iceberg.DoubleType: pa.float64(),
+    iceberg.DateType: pa.date32(),
+    iceberg.TimeType: pa.time64("us"),
+    iceberg.TimestampType: pa.timestamp("us"),
+    iceberg.TimestamptzType: pa.timestamp("us", tz="UTC"),
+    iceberg.TimestampNanoType: pa.timestamp("ns"),
+    iceberg.TimestamptzNanoType: pa.timestamp("ns", tz="UTC"),
+    iceberg.StringType: pa.string(),
+    iceberg.UUIDType: pa.uuid(),
+    iceberg.BinaryType: pa.binary(),
+    iceberg.UnknownType: pa.null(),
 }
 
 
@@ -95,7 +71,9 @@ def arrow_schema(schema: Schema, *, with_field_ids: bool = True) -> pa.Schema:
     return pa.schema([arrow_field(field, with_field_ids=with_field_ids) for field in schema.fields])
 
 
-def arrow_field(field: NestedField, *, path: str = "", with_field_ids: bool = True) -> pa.Field:
+def arrow_field(
+    field: iceberg.NestedField, *, path: str = "", with_field_ids: bool = True
+) -> pa.Field:
     """One field as Arrow. `path` is the dotted name of its parent, for error texts."""
     here = f"{path}.{field.name}" if path else field.name
     metadata = {FIELD_ID_KEY: str(field.field_id).encode()} if with_field_ids else {}
@@ -109,21 +87,23 @@ def arrow_field(field: NestedField, *, path: str = "", with_field_ids: bool = Tr
     )
 
 
-def arrow_type(kind: IcebergType, *, path: str = "", with_field_ids: bool = True) -> pa.DataType:
+def arrow_type(
+    kind: iceberg.IcebergType, *, path: str = "", with_field_ids: bool = True
+) -> pa.DataType:
     """The one Arrow type for an Iceberg type; see `arrow_schema`."""
 
-    def child(field: NestedField) -> pa.Field:
+    def child(field: iceberg.NestedField) -> pa.Field:
         return arrow_field(field, path=path, with_field_ids=with_field_ids)
 
-    if isinstance(kind, StructType):
+    if isinstance(kind, iceberg.StructType):
         return pa.struct([child(field) for field in kind.fields])
-    if isinstance(kind, ListType):
+    if isinstance(kind, iceberg.ListType):
         return pa.list_(child(kind.element_field))
-    if isinstance(kind, MapType):
+    if isinstance(kind, iceberg.MapType):
         return pa.map_(child(kind.key_field), child(kind.value_field))
-    if isinstance(kind, DecimalType):
+    if isinstance(kind, iceberg.DecimalType):
         return pa.decimal128(kind.precision, kind.scale)
-    if isinstance(kind, FixedType):
+    if isinstance(kind, iceberg.FixedType):
         return pa.binary(len(kind))
     simple = _ARROW_OF.get(type(kind))
     if simple is None:
@@ -184,33 +164,33 @@ def field_id_of(field: pa.Field, path: str = "") -> int | None:
 
 def _iceberg_field(
     field: pa.Field, path: str, id_of: Callable[[pa.Field, str], int]
-) -> NestedField:
+) -> iceberg.NestedField:
     doc = (field.metadata or {}).get(DOC_KEY)
     field_id = id_of(field, path)
     kind = _iceberg_type(field.type, path, id_of)
-    return NestedField(
+    return iceberg.NestedField(
         field_id=field_id,
         name=field.name,
         field_type=kind,
-        required=not field.nullable and not isinstance(kind, UnknownType),
+        required=not field.nullable and not isinstance(kind, iceberg.UnknownType),
         doc=doc.decode() if doc else None,
     )
 
 
 def _iceberg_type(
     kind: pa.DataType, path: str, id_of: Callable[[pa.Field, str], int]
-) -> IcebergType:
-    def child(field: pa.Field, name: str) -> NestedField:
+) -> iceberg.IcebergType:
+    def child(field: pa.Field, name: str) -> iceberg.NestedField:
         return _iceberg_field(field.with_name(name), f"{path}.{name}", id_of)
 
     if pa.types.is_struct(kind):
-        return StructType(*(child(field, field.name) for field in kind))
+        return iceberg.StructType(*(child(field, field.name) for field in kind))
     if is_list(kind):
         element = child(kind.value_field, "element")
-        return ListType(element.field_id, element.field_type, element.required)
+        return iceberg.ListType(element.field_id, element.field_type, element.required)
     if pa.types.is_map(kind):
         key, value = child(kind.key_field, "key"), child(kind.item_field, "value")
-        return MapType(
+        return iceberg.MapType(
             key_id=key.field_id,
             key_type=key.field_type,
             value_id=value.field_id,
@@ -222,7 +202,7 @@ def _iceberg_type(
     return primitive_of_arrow(kind, path=path)
 
 
-def primitive_of_arrow(kind: pa.DataType, *, path: str = "") -> PrimitiveType:
+def primitive_of_arrow(kind: pa.DataType, *, path: str = "") -> iceberg.PrimitiveType:
     """The Iceberg type that holds every value of a flat Arrow type (unsigned ones widen)."""
     for matches, make in _ICEBERG_OF:
         if matches(kind):
@@ -263,35 +243,38 @@ def _is_small_integer(kind: pa.DataType) -> bool:
     return bool(kind.bit_width < 32 or (kind.bit_width == 32 and pa.types.is_signed_integer(kind)))
 
 
-def _timestamp_of(kind: pa.TimestampType) -> PrimitiveType:
+def _timestamp_of(kind: pa.TimestampType) -> iceberg.PrimitiveType:
     if kind.unit == "ns":
-        return TimestampNanoType() if kind.tz is None else TimestamptzNanoType()
-    return TimestampType() if kind.tz is None else TimestamptzType()
+        return iceberg.TimestampNanoType() if kind.tz is None else iceberg.TimestamptzNanoType()
+    return iceberg.TimestampType() if kind.tz is None else iceberg.TimestamptzType()
 
 
-def _decimal_of(kind: pa.DataType) -> PrimitiveType:
+def _decimal_of(kind: pa.DataType) -> iceberg.PrimitiveType:
     precision, scale = kind.precision, kind.scale
     if precision > DECIMAL_PRECISION_MAX or not 0 <= scale <= precision:
         raise UnsupportedError(f"Iceberg has no decimal({precision}, {scale})")
-    return DecimalType(precision, scale)
+    return iceberg.DecimalType(precision, scale)
 
 
 _ICEBERG_OF: tuple[
-    tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType], PrimitiveType]], ...
+    tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType], iceberg.PrimitiveType]], ...
 ] = (
-    (pa.types.is_null, lambda _: UnknownType()),
-    (pa.types.is_boolean, lambda _: BooleanType()),
-    (_is_small_integer, lambda _: IntegerType()),
+    (pa.types.is_null, lambda _: iceberg.UnknownType()),
+    (pa.types.is_boolean, lambda _: iceberg.BooleanType()),
+    (_is_small_integer, lambda _: iceberg.IntegerType()),
     # uint64 lands here too: values above 2^63 - 1 are refused when they are written.
-    (pa.types.is_integer, lambda _: LongType()),
-    (lambda kind: pa.types.is_float16(kind) or pa.types.is_float32(kind), lambda _: FloatType()),
-    (pa.types.is_float64, lambda _: DoubleType()),
+    (pa.types.is_integer, lambda _: iceberg.LongType()),
+    (
+        lambda kind: pa.types.is_float16(kind) or pa.types.is_float32(kind),
+        lambda _: iceberg.FloatType(),
+    ),
+    (pa.types.is_float64, lambda _: iceberg.DoubleType()),
     (pa.types.is_decimal, _decimal_of),
-    (pa.types.is_date, lambda _: DateType()),
-    (pa.types.is_time, lambda _: TimeType()),
+    (pa.types.is_date, lambda _: iceberg.DateType()),
+    (pa.types.is_time, lambda _: iceberg.TimeType()),
     (pa.types.is_timestamp, _timestamp_of),
-    (is_string, lambda _: StringType()),
-    (lambda kind: isinstance(kind, pa.UuidType), lambda _: UUIDType()),
-    (pa.types.is_fixed_size_binary, lambda kind: FixedType(kind.byte_width)),
-    (is_varying_binary, lambda _: BinaryType()),
+    (is_string, lambda _: iceberg.StringType()),
+    (lambda kind: isinstance(kind, pa.UuidType), lambda _: iceberg.UUIDType()),
+    (pa.types.is_fixed_size_binary, lambda kind: iceberg.FixedType(kind.byte_width)),
+    (is_varying_binary, lambda _: iceberg.BinaryType()),
 )

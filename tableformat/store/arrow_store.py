@@ -1,4 +1,4 @@
-"""The object store for real: local files, and S3 where the catalog's properties configure it.
+"""The object store for real: local files, and buckets on S3, GCS and Azure.
 
 Every location passes the allow-list first. The store pickles (for Spark workers): its clients are
 made again on the other side.
@@ -6,40 +6,47 @@ made again on the other side.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 
-from tableformat.errors import InvalidInputError, UnsupportedError
+from tableformat.errors import InvalidInputError
 from tableformat.store import local
 from tableformat.store.base import ObjectInfo
-from tableformat.store.locations import AllowedLocations, ParsedLocation
-from tableformat.store.s3 import S3Objects
-from tableformat.store.s3_output import S3Output
+from tableformat.store.bucket_files import BucketOutput
+from tableformat.store.bucket_objects import BucketObjects
+from tableformat.store.locations import AllowedLocations
+from tableformat.store.vended import CredentialVault
 
 
 class ArrowObjectStore:
-    """`ObjectStore` over local files and S3.
+    """`ObjectStore` over local files and buckets.
 
     Args:
-        properties: Catalog properties; the `s3.*` names of PyIceberg configure S3. May hold
-            secrets: never shown by `repr` or in an error.
+        properties: Catalog properties; the names of PyIceberg (`s3.*`, `gcs.*`, `adls.*`) configure
+            buckets. May hold secrets: never shown by `repr` or in an error.
         allowed: Where this store may read, write and delete.
+        vault: Credentials that a catalog hands out with its tables.
     """
 
-    def __init__(self, properties: Mapping[str, str], allowed: AllowedLocations) -> None:
+    def __init__(
+        self,
+        properties: Mapping[str, str],
+        allowed: AllowedLocations,
+        vault: CredentialVault | None = None,
+    ) -> None:
         self._properties = dict(properties)
         self._allowed = allowed
-        self._objects: S3Objects | None = None
-        self._lock = threading.Lock()
+        self._vault = CredentialVault() if vault is None else vault
+        self._objects = BucketObjects(self._properties, self._vault)
 
     def __repr__(self) -> str:
         return f"ArrowObjectStore(allowed={list(self._allowed.prefixes)})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (_rebuild, (self._properties, self._allowed.prefixes))
+        return (_rebuild, (self._properties, self._allowed.prefixes, self._vault))
 
     @property
     def allowed(self) -> AllowedLocations:
@@ -55,14 +62,14 @@ class ArrowObjectStore:
             )
         if at.scheme == "file":
             return local.read_range(at.path, offset, length)
-        return self._s3(at).get(at, offset, length)
+        return self._objects.get(at, offset, length)
 
     def size_bytes(self, location: str) -> int:
         """See `ObjectStore.size_bytes`."""
         at = self._allowed.check(location)
         if at.scheme == "file":
             return local.size_bytes(at.path)
-        return self._s3(at).size_bytes(at)
+        return self._objects.size_bytes(at)
 
     def put(self, location: str, data: bytes | memoryview) -> None:
         """See `ObjectStore.put`."""
@@ -70,26 +77,27 @@ class ArrowObjectStore:
         if at.scheme == "file":
             local.write_new(at.path, data)
         else:
-            self._s3(at).put(at, data, memoryview(data).nbytes)
+            content = bytes(data)
+            self._objects.put(at, content, len(content))
 
     def open_input(self, location: str) -> pa.NativeFile:
         """See `ObjectStore.open_input`."""
         at = self._allowed.check(location)
         if at.scheme == "file":
             return local.open_input(at.path)
-        return self._s3(at).open_input(at)
+        return self._objects.open_input(at)
 
-    def open_output(self, location: str) -> local.LocalOutput | S3Output:
+    def open_output(self, location: str) -> local.LocalOutput | BucketOutput:
         """See `ObjectStore.open_output`."""
         at = self._allowed.check(location)
         if at.scheme == "file":
             return local.LocalOutput(at.path)
-        return S3Output(self._s3(at), at)
+        return BucketOutput(partial(self._objects.put, at))
 
     def list_prefix(self, prefix: str) -> Iterator[ObjectInfo]:
         """See `ObjectStore.list_prefix`."""
         at = self._allowed.check(prefix)
-        return local.list_files(at.path) if at.scheme == "file" else self._s3(at).list(at)
+        return local.list_files(at.path) if at.scheme == "file" else self._objects.list(at)
 
     def delete(self, locations: Sequence[str]) -> None:
         """See `ObjectStore.delete`. Every location is checked before the first is removed."""
@@ -97,20 +105,10 @@ class ArrowObjectStore:
         remote = [at for at in places if at.scheme != "file"]
         local.remove_files([at.path for at in places if at.scheme == "file"])
         if remote:
-            self._s3(remote[0]).delete(remote)
-
-    def _s3(self, at: ParsedLocation) -> S3Objects:
-        if at.scheme != "s3":
-            raise UnsupportedError(
-                f"no object store for the scheme {at.scheme!r}",
-                action="use file or s3 locations",
-                location=str(at),
-            )
-        with self._lock:
-            if self._objects is None:
-                self._objects = S3Objects(self._properties)
-            return self._objects
+            self._objects.delete(remote)
 
 
-def _rebuild(properties: dict[str, str], prefixes: tuple[str, ...]) -> ArrowObjectStore:
-    return ArrowObjectStore(properties, AllowedLocations(prefixes))
+def _rebuild(
+    properties: dict[str, str], prefixes: tuple[str, ...], vault: CredentialVault
+) -> ArrowObjectStore:
+    return ArrowObjectStore(properties, AllowedLocations(prefixes), vault)

@@ -8,8 +8,10 @@ prefixes, before any I/O.
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from types import TracebackType
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -22,6 +24,35 @@ class ObjectInfo:
     location: str
     size_bytes: int
     modified_ms: int
+
+
+class WholeOutput(io.RawIOBase):
+    """A sink whose object appears whole with `close`, or never.
+
+    As a context manager it aborts when the block raises. Forgotten without `close` it also aborts.
+    """
+
+    def writable(self) -> bool:
+        """Always."""
+        return True
+
+    def abort(self) -> None:
+        """Forget the bytes; nothing appears."""
+        super().close()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is None:
+            self.close()
+        else:
+            self.abort()
+
+    def __del__(self) -> None:
+        self.abort()
 
 
 class ObjectStore(Protocol):

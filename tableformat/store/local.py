@@ -14,7 +14,6 @@ import os
 import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
 
 import pyarrow as pa
 from pyarrow.fs import LocalFileSystem
@@ -27,7 +26,7 @@ from tableformat.errors import (
     TableError,
     UnsupportedError,
 )
-from tableformat.store.base import ObjectInfo
+from tableformat.store.base import ObjectInfo, WholeOutput
 
 _counter = itertools.count()
 _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
@@ -81,11 +80,8 @@ def write_new(path: str, data: bytes | memoryview) -> None:
         output.write(data)
 
 
-class LocalOutput(io.RawIOBase):
-    """A file that appears under its name when closed, and never after an error.
-
-    As a context manager it aborts when the block raises. Forgotten without `close` it also aborts.
-    """
+class LocalOutput(WholeOutput):
+    """A file that appears under its name, durable, when closed."""
 
     def __init__(self, path: str) -> None:
         super().__init__()
@@ -97,10 +93,6 @@ class LocalOutput(io.RawIOBase):
             self._temporary, self._file = _create_temporary(path)
         except OSError as error:
             raise translate(error, path) from error
-
-    def writable(self) -> bool:
-        """Always."""
-        return True
 
     def tell(self) -> int:
         """Bytes written so far."""
@@ -145,20 +137,6 @@ class LocalOutput(io.RawIOBase):
             raise translate(error, self._path) from error
         self.abort()
         sync_folder(Path(self._path).parent)
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if error is None:
-            self.close()
-        else:
-            self.abort()
-
-    def __del__(self) -> None:
-        self.abort()
 
 
 def open_input(path: str) -> pa.NativeFile:

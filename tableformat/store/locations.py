@@ -9,6 +9,8 @@ segment on the canonical spelling, never as strings, so `/tbl` does not cover `/
 | `/a/b`, `file:/a/b`, `FILE:///a/b`, `file://localhost/a/b` | `file:///a/b` |
 | `/a//b/` (local only; in S3 `a//b` is another key)         | `file:///a/b` |
 | `s3a://bucket/k`, `S3N://bucket/k`                         | `s3://bucket/k` |
+| `gcs://bucket/k`                                           | `gs://bucket/k` |
+| `wasbs://c@a.blob.host/k`, `abfs://c@a.dfs.host/k`         | `abfss://c@a.dfs.host/k` |
 | a `.` or `..` segment, percent-encoded or not              | refused       |
 | control characters, relative paths, a host in a `file` URI | refused       |
 """
@@ -25,7 +27,15 @@ from tableformat.errors import InvalidInputError
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
-_ALIASES = {"s3a": "s3", "s3n": "s3"}
+_ALIASES = {
+    "s3a": "s3",
+    "s3n": "s3",
+    "gcs": "gs",
+    "abfs": "abfss",
+    "wasb": "abfss",
+    "wasbs": "abfss",
+}
+_AZURE_AUTHORITY = re.compile(r"[a-z0-9$-]+@[a-z0-9]+(\.[a-z0-9-]+)+")  # container@account.host
 _LOCATION_CHARS_MAX = 4096
 
 
@@ -68,10 +78,13 @@ def parse_location(location: str) -> ParsedLocation:
     authority, _, path = rest.removeprefix("//").partition("/")
     if not rest.startswith("//") or not authority:
         raise _refused("a location needs a bucket", location)
-    if "@" in authority or "\\" in authority or "%" in authority:
+    scheme = _ALIASES.get(scheme, scheme)
+    if scheme == "abfss" and _AZURE_AUTHORITY.fullmatch(authority):
+        authority = authority.replace(".blob.", ".dfs.", 1)
+    elif "@" in authority or "\\" in authority or "%" in authority:
         raise _refused("not a usable bucket", location)
     _check_segments(path.split("/"), location)
-    return ParsedLocation(_ALIASES.get(scheme, scheme), authority, path)
+    return ParsedLocation(scheme, authority, path)
 
 
 def canonical_location(location: str) -> str:

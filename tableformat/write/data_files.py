@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 
-from tableformat.files.parquet_options import parquet_options
+from tableformat.codec.parquet.options import parquet_options
 from tableformat.spec.data_file import DataFile
 from tableformat.spec.types import LINEAGE_FIELDS, arrow_schema
 from tableformat.store.base import ObjectStore

@@ -10,8 +10,8 @@ from pyiceberg.schema import Schema, prune_columns
 from pyiceberg.transforms import VoidTransform
 from pyiceberg.types import DoubleType, FloatType, NestedField, PrimitiveType, StructType
 
+from tableformat.codec.parquet.options import parquet_options
 from tableformat.errors import InvalidInputError
-from tableformat.files.parquet_options import parquet_options
 from tableformat.spec.data_file import DataFile, FileContent
 from tableformat.store.base import ObjectStore
 from tableformat.write.data_files import conform_rows, pieces

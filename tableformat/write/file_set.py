@@ -18,9 +18,9 @@ import pyarrow as pa
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 
+from tableformat.codec.parquet.options import ParquetOptions
+from tableformat.codec.parquet.writer import ParquetFileWriter, describe_file
 from tableformat.errors import TableError
-from tableformat.files.parquet_options import ParquetOptions
-from tableformat.files.parquet_writer import ParquetFileWriter, describe_file
 from tableformat.spec.data_file import DataFile, FileContent, canonical_partition
 from tableformat.store.base import ObjectStore
 from tableformat.write.partitioning import PartitionValues
@@ -34,7 +34,9 @@ _FULL_ENOUGH = 0.95
 class PartitionFolders(Protocol):
     """Where the files of a partition go."""
 
-    spec: PartitionSpec
+    @property
+    def spec(self) -> PartitionSpec:
+        """The partition spec."""
 
     def path(self, partition: PartitionValues) -> str:
         """The folder of a partition; empty when there are no fields."""

@@ -12,36 +12,36 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyiceberg import types as iceberg
 from pyiceberg.schema import Schema
-from pyiceberg.types import (
-    BinaryType,
-    BooleanType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FixedType,
-    FloatType,
-    IcebergType,
-    IntegerType,
-    ListType,
-    LongType,
-    MapType,
-    NestedField,
-    StringType,
-    StructType,
-    TimestampNanoType,
-    TimestampType,
-    TimestamptzNanoType,
-    TimestamptzType,
-    TimeType,
-    UnknownType,
-    UUIDType,
-)
 
 from tableformat.errors import InvalidInputError
 from tableformat.spec.arrow_arrays import constant_array, rebased_offsets
 from tableformat.spec.types import arrow_type, is_list, is_string, is_varying_binary
 from tableformat.spec.uuid_text import UUID_BYTES, parse_uuids
+
+
+def arrow_rows(given: object) -> pa.Table | pa.RecordBatchReader:
+    """What a caller gives as rows: Arrow, or anything with Arrow's stream interface.
+
+    Raises:
+        InvalidInputError: Neither.
+    """
+    if isinstance(given, pa.Table | pa.RecordBatchReader):
+        return given
+    if isinstance(given, pa.RecordBatch) or hasattr(given, "__arrow_c_stream__"):
+        return pa.table(given)
+    raise InvalidInputError(
+        "rows are an Arrow table, or a frame with Arrow's stream interface (polars, pandas)",
+        given=type(given).__name__,
+        action="pa.Table.from_pylist(...) makes a table of dicts",
+    )
+
+
+def arrow_table(given: object) -> pa.Table:
+    """`arrow_rows`, read whole."""
+    rows = arrow_rows(given)
+    return rows if isinstance(rows, pa.Table) else rows.read_all()
 
 
 def check_columns(given: pa.Schema, schema: Schema) -> None:
@@ -79,12 +79,14 @@ def conform_batch(batch: pa.RecordBatch, schema: Schema, target: pa.Schema) -> p
     return pa.RecordBatch.from_arrays(columns, schema=target)
 
 
-def default_array(field: NestedField, count: int) -> pa.Array:
+def default_array(field: iceberg.NestedField, count: int) -> pa.Array:
     """`count` times the field's write default, or null."""
     return constant_array(field.write_default, field.field_type, count)
 
 
-def _check_struct(given: Sequence[pa.Field], wanted: Sequence[NestedField], *, path: str) -> None:
+def _check_struct(
+    given: Sequence[pa.Field], wanted: Sequence[iceberg.NestedField], *, path: str
+) -> None:
     by_name: dict[str, pa.Field] = {}
     for field in given:
         if field.name in by_name:
@@ -103,7 +105,7 @@ def _check_struct(given: Sequence[pa.Field], wanted: Sequence[NestedField], *, p
             raise InvalidInputError("required column is missing", column=_join(path, name))
 
 
-def _check_type(given: pa.DataType, field: NestedField, path: str) -> None:
+def _check_type(given: pa.DataType, field: iceberg.NestedField, path: str) -> None:
     kind = field.field_type
     if pa.types.is_dictionary(given) or pa.types.is_run_end_encoded(given):
         _check_type(given.value_type, field, path)
@@ -112,11 +114,11 @@ def _check_type(given: pa.DataType, field: NestedField, path: str) -> None:
     elif pa.types.is_null(given):
         if field.required:
             raise InvalidInputError("required column holds nulls", column=path)
-    elif isinstance(kind, StructType) and pa.types.is_struct(given):
+    elif isinstance(kind, iceberg.StructType) and pa.types.is_struct(given):
         _check_struct(list(given), kind.fields, path=path)
-    elif isinstance(kind, ListType) and is_list(given):
+    elif isinstance(kind, iceberg.ListType) and is_list(given):
         _check_type(given.value_type, kind.element_field, f"{path}.element")
-    elif isinstance(kind, MapType) and pa.types.is_map(given):
+    elif isinstance(kind, iceberg.MapType) and pa.types.is_map(given):
         _check_type(given.key_type, kind.key_field, f"{path}.key")
         _check_type(given.item_type, kind.value_field, f"{path}.value")
     elif not _fits(given, kind):
@@ -127,39 +129,39 @@ def _check_type(given: pa.DataType, field: NestedField, path: str) -> None:
         )
 
 
-def _fits(given: pa.DataType, kind: IcebergType) -> bool:
+def _fits(given: pa.DataType, kind: iceberg.IcebergType) -> bool:
     """Whether values of a flat Arrow type may be stored in a column (each value still may not)."""
     types = pa.types
     match kind:
-        case UnknownType():
+        case iceberg.UnknownType():
             return True
-        case BooleanType():
+        case iceberg.BooleanType():
             fits = types.is_boolean(given)
-        case IntegerType() | LongType():
+        case iceberg.IntegerType() | iceberg.LongType():
             fits = types.is_integer(given)
-        case FloatType():
+        case iceberg.FloatType():
             fits = types.is_float16(given) or types.is_float32(given)
-        case DoubleType():
+        case iceberg.DoubleType():
             fits = types.is_floating(given)
-        case DecimalType():
+        case iceberg.DecimalType():
             fits = types.is_decimal(given)
-        case DateType():
+        case iceberg.DateType():
             fits = types.is_date(given)
-        case TimeType():
+        case iceberg.TimeType():
             fits = types.is_time(given)
-        case TimestampType() | TimestampNanoType():
+        case iceberg.TimestampType() | iceberg.TimestampNanoType():
             fits = types.is_timestamp(given) and given.tz is None
-        case TimestamptzType() | TimestamptzNanoType():
+        case iceberg.TimestamptzType() | iceberg.TimestamptzNanoType():
             fits = types.is_timestamp(given) and given.tz is not None
-        case StringType():
+        case iceberg.StringType():
             fits = is_string(given)
-        case UUIDType():
+        case iceberg.UUIDType():
             fits = isinstance(given, pa.UuidType) or is_string(given) or _is_binary(given)
-        case FixedType():
+        case iceberg.FixedType():
             fits = is_varying_binary(given) or (
                 types.is_fixed_size_binary(given) and given.byte_width == len(kind)
             )
-        case BinaryType():
+        case iceberg.BinaryType():
             fits = _is_binary(given)
         case _:
             fits = False
@@ -170,7 +172,7 @@ def _is_binary(given: pa.DataType) -> bool:
     return is_varying_binary(given) or bool(pa.types.is_fixed_size_binary(given))
 
 
-def _column(values: pa.Array, field: NestedField, path: str) -> pa.Array:
+def _column(values: pa.Array, field: iceberg.NestedField, path: str) -> pa.Array:
     """One column, or one nested level of it, in the schema's form; required means no null."""
     if field.required and values.null_count:
         raise InvalidInputError(
@@ -187,11 +189,11 @@ def _column(values: pa.Array, field: NestedField, path: str) -> pa.Array:
         return _column(values.storage, field, path)
     if pa.types.is_null(values.type):
         return pa.nulls(len(values), arrow_type(kind, path=path))
-    if isinstance(kind, StructType):
+    if isinstance(kind, iceberg.StructType):
         return _struct(values, kind, path)
-    if isinstance(kind, ListType):
+    if isinstance(kind, iceberg.ListType):
         return _list(values, kind, path)
-    if isinstance(kind, MapType):
+    if isinstance(kind, iceberg.MapType):
         return _map(values, kind, path)
     return _primitive(values, kind, path)
 
@@ -204,8 +206,8 @@ def _decoded(values: pa.DictionaryArray) -> pa.Array:
     return values.dictionary_decode()
 
 
-def _primitive(values: pa.Array, kind: IcebergType, path: str) -> pa.Array:
-    if isinstance(kind, UnknownType):
+def _primitive(values: pa.Array, kind: iceberg.IcebergType, path: str) -> pa.Array:
+    if isinstance(kind, iceberg.UnknownType):
         if values.null_count != len(values):
             raise InvalidInputError("a column of type unknown holds values", column=path)
         return pa.nulls(len(values))
@@ -213,9 +215,9 @@ def _primitive(values: pa.Array, kind: IcebergType, path: str) -> pa.Array:
     if values.type == target:
         return values
     try:
-        if isinstance(kind, UUIDType):
+        if isinstance(kind, iceberg.UUIDType):
             return _uuids(values)
-        if isinstance(kind, FixedType | BinaryType) or is_string(values.type):
+        if isinstance(kind, iceberg.FixedType | iceberg.BinaryType) or is_string(values.type):
             return _change_layout(values, target)
         return values.cast(target, safe=True)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
@@ -243,7 +245,7 @@ def _change_layout(values: pa.Array, target: pa.DataType) -> pa.Array:
     return values if values.type == target else values.cast(target)
 
 
-def _struct(values: pa.StructArray, kind: StructType, path: str) -> pa.Array:
+def _struct(values: pa.StructArray, kind: iceberg.StructType, path: str) -> pa.Array:
     target = arrow_type(kind, path=path)
     has_nulls = values.null_count > 0
     valid = values.is_valid() if has_nulls else None
@@ -265,7 +267,7 @@ def _struct(values: pa.StructArray, kind: StructType, path: str) -> pa.Array:
     return pa.StructArray.from_arrays(children, fields=list(target), mask=mask)
 
 
-def _list(values: pa.Array, kind: ListType, path: str) -> pa.Array:
+def _list(values: pa.Array, kind: iceberg.ListType, path: str) -> pa.Array:
     # Lengths and `flatten` mean the same in all layouts, skip what hides under null lists, and
     # hold for slices; Arrow's cast of a sliced list view makes an invalid array.
     lengths = pc.fill_null(pc.list_value_length(values), 0).to_numpy(zero_copy_only=False)
@@ -276,7 +278,7 @@ def _list(values: pa.Array, kind: ListType, path: str) -> pa.Array:
     return pa.ListArray.from_arrays(offsets, elements, type=target, mask=mask)
 
 
-def _map(values: pa.MapArray, kind: MapType, path: str) -> pa.Array:
+def _map(values: pa.MapArray, kind: iceberg.MapType, path: str) -> pa.Array:
     target = arrow_type(kind, path=path)
     if values.null_count:  # drop what hides under null maps
         values = values.take(pa.array(np.arange(len(values))))

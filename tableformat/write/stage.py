@@ -145,7 +145,7 @@ def _keys(
     if not parts:
         raise InvalidInputError("nothing to stage", table=state.name)
     if upserts is not None and upserts.num_rows:
-        _check_unique(state, schema, upserts)
+        check_unique(state, schema, upserts)
     try:
         return pa.concat_tables(parts, promote_options="permissive")
     except pa.ArrowInvalid as error:
@@ -161,7 +161,8 @@ def _delete_columns(state: TableState, schema: Schema) -> set[str]:
     return {schema.find_column_name(field_id) or "" for field_id in ids}
 
 
-def _check_unique(state: TableState, schema: Schema, upserts: pa.Table) -> None:
+def check_unique(state: TableState, schema: Schema, upserts: pa.Table) -> None:
+    """Refuse rows of which two have one key, with `InvalidInputError`."""
     names = [schema.find_column_name(i) or "" for i in sorted(schema.identifier_field_ids)]
     keys = pa.table([_leaf(upserts, name) for name in names], names=names)
     counts = keys.group_by(names).aggregate([([], "count_all")])

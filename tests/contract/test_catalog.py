@@ -18,18 +18,19 @@ from pyiceberg.table.update import (
 )
 from pyiceberg.transforms import BucketTransform
 
+from tableformat.backend import open_backend
 from tableformat.catalog.base import Catalog, TableState
-from tableformat.catalog.memory import MemoryCatalog, MemoryPointers
-from tableformat.catalog.open import open_backend
 from tableformat.environment import Environment
 from tableformat.errors import (
     AlreadyExistsError,
     CommitConflictError,
+    CommitUnknownError,
     InvalidInputError,
     NotFoundError,
 )
 from tableformat.runtime import FailPoints, Runtime
-from tableformat.store.memory import MemoryObjectStore
+from tests.support.memory_catalog import MemoryCatalog, MemoryPointers
+from tests.support.memory_store import MemoryObjectStore
 from tests.support.table_metadata import SCHEMA, append_updates, create, set_ref
 
 TABLE = ("shop", "orders")
@@ -94,6 +95,72 @@ def test_new_namespace_brings_its_parents_and_may_exist(backend: Backend) -> Non
     catalog.create_namespace(("c",))
     assert sorted(catalog.list_namespaces()) == [("a",), ("a", "b"), ("c",)]
     assert catalog.list_tables() == []
+
+
+def test_only_an_empty_namespace_can_be_dropped(backend: Backend) -> None:
+    catalog = backend.catalog()
+    create(catalog, TABLE)
+    catalog.create_namespace(("a", "b"))
+    for full in (("shop",), ("a",)):
+        with pytest.raises(InvalidInputError, match="tables or namespaces in the namespace"):
+            catalog.drop_namespace(full)
+    with pytest.raises(NotFoundError, match="namespace"):
+        catalog.drop_namespace(("none",))
+    catalog.drop_namespace(("a", "b"))
+    catalog.drop_namespace(("a",))
+    assert backend.catalog().list_namespaces() == [("shop",)]
+
+
+def test_renamed_table_is_the_same_table(backend: Backend) -> None:
+    made = create(backend.catalog(), TABLE)
+    catalog = backend.catalog()
+    catalog.create_namespace(("archive",))
+    new = ("archive", "old_orders")
+    catalog.rename_table(TABLE, new)
+    assert backend.catalog().list_tables() == [new]
+    moved = backend.catalog().load_table(new)
+    assert moved.metadata.table_uuid == made.metadata.table_uuid
+    assert moved.metadata.location == made.metadata.location
+    with pytest.raises(NotFoundError):
+        catalog.load_table(TABLE)
+    done = catalog.commit(moved, append_updates(moved.metadata))
+    assert backend.catalog().load_table(new).metadata == done.metadata
+
+
+def test_commit_under_the_old_name_is_refused_after_a_rename(backend: Backend) -> None:
+    made = create(backend.catalog(), TABLE)
+    backend.catalog().rename_table(TABLE, ("shop", "renamed"))
+    with pytest.raises((CommitConflictError, CommitUnknownError, NotFoundError)):
+        backend.catalog().commit(made, append_updates(made.metadata))
+    renamed = backend.catalog().load_table(("shop", "renamed"))
+    assert renamed.metadata.snapshots == []
+
+
+@pytest.mark.parametrize("new", [TABLE, ("shop", "taken")])
+def test_rename_to_a_name_that_is_taken_is_refused(backend: Backend, new: tuple[str, ...]) -> None:
+    made = create(backend.catalog(), TABLE)
+    create(backend.catalog(), ("shop", "taken"))
+    with pytest.raises(AlreadyExistsError):
+        backend.catalog().rename_table(TABLE, new)
+    assert backend.catalog().load_table(TABLE).metadata.table_uuid == made.metadata.table_uuid
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "error"),
+    [
+        (("shop", "none"), ("shop", "new"), NotFoundError),
+        (TABLE, ("nowhere", "orders"), NotFoundError),
+        (TABLE, ("shop", "a/b"), InvalidInputError),
+        (TABLE, ("orders",), InvalidInputError),
+    ],
+)
+def test_rename_that_cannot_be_right_is_refused(
+    backend: Backend, old: tuple[str, ...], new: tuple[str, ...], error: type[Exception]
+) -> None:
+    create(backend.catalog(), TABLE)
+    with pytest.raises(error):
+        backend.catalog().rename_table(old, new)
+    assert backend.catalog().list_tables() == [TABLE]
 
 
 def test_created_table_is_an_empty_v3_table(backend: Backend) -> None:

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from tableformat.catalog.memory import MemoryCatalog, MemoryPointers
-from tableformat.catalog.open import open_backend
+from tableformat.backend import open_backend
 from tableformat.commit.changeset import Changeset, CommitKind, Validation
 from tableformat.commit.cherry_pick import cherry_pick
 from tableformat.commit.evolution import update_properties, update_schema
@@ -21,8 +20,9 @@ from tableformat.commit.retention import STAGING_RETENTION, retention_of
 from tableformat.environment import Environment
 from tableformat.errors import CommitConflictError
 from tableformat.runtime import Runtime
-from tableformat.store.memory import MemoryObjectStore
 from tests.support.commit_tables import IDENTIFIER, CommitTable
+from tests.support.memory_catalog import MemoryCatalog, MemoryPointers
+from tests.support.memory_store import MemoryObjectStore
 from tests.support.table_checker import check_table
 
 

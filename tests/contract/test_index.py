@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from resolver.index.base import IndexChanges, IndexedFile, PrimaryKeyIndex
 from resolver.index.entry import POSITION_LIMIT
-from resolver.index.memory import MemoryIndex
+from resolver.index.memory_index import MemoryIndex
 from resolver.index.open import open_index
 from resolver.keys import EncodedKeys
 from tableformat.errors import InvalidInputError, UnsupportedError

@@ -12,7 +12,7 @@ from uuid import uuid4
 import pytest
 
 from lock import InvalidLockError, LeaseLostError, LeaseManager, LeaseUnavailableError
-from lock.names import storage_key
+from lock.lock_names import storage_key
 from lock.register import RecordStore, SwapOutcome
 from tests.support.lock_seams import FaultyRecordStore
 from tests.support.lock_stores import BACKENDS, manager_on, open_store

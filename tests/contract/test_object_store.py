@@ -17,7 +17,8 @@ from tableformat.errors import (
 from tableformat.store.arrow_store import ArrowObjectStore
 from tableformat.store.base import ObjectStore
 from tableformat.store.locations import AllowedLocations, canonical_location
-from tableformat.store.memory import MemoryObjectStore
+from tests.support.bucket_servers import bucket_of
+from tests.support.memory_store import MemoryObjectStore
 
 
 class Place:
@@ -36,7 +37,10 @@ class Place:
         return sorted(canonical_location(one.location).removeprefix(base) for one in listed)
 
 
-@pytest.fixture(params=["local", "memory", "s3"])
+AZURE = pytest.param("azure", marks=pytest.mark.services)
+
+
+@pytest.fixture(params=["local", "memory", "s3", "gcs", AZURE])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     if request.param == "local":
         folder = f"file://{tmp_path}/wh/tbl"
@@ -45,10 +49,9 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
         folder = "memory://warehouse/tbl"
         yield Place(MemoryObjectStore(allowed=AllowedLocations([folder])), folder)
     else:
-        from tests.support.s3_server import fresh_bucket, s3_properties
-
-        folder = f"s3://{fresh_bucket()}/tbl"
-        yield Place(ArrowObjectStore(s3_properties(), AllowedLocations([folder])), folder)
+        properties, root = bucket_of(request.param)
+        folder = f"{root}/tbl"
+        yield Place(ArrowObjectStore(properties, AllowedLocations([folder])), folder)
 
 
 def test_put_then_get_gives_the_bytes(place: Place) -> None:
@@ -205,7 +208,9 @@ def test_delete_with_one_location_outside_removes_nothing(place: Place) -> None:
     assert place.names() == ["x"]
 
 
-@pytest.mark.parametrize("place", ["local", "s3"], indirect=True)  # what workers are sent
+@pytest.mark.parametrize(
+    "place", ["local", "s3", "gcs", AZURE], indirect=True
+)  # what workers are sent
 def test_pickled_store_still_works(place: Place) -> None:
     place.store.put(place.at("x"), b"1")
     copy = pickle.loads(pickle.dumps(place.store))

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Self
 from uuid import uuid4
@@ -21,11 +22,14 @@ import psycopg
 import pytest
 
 from lock import LeaseLostError, LeaseManager, open_lock
+from lock.open import _open_store
+from resolver.maintenance_lock import bucket_client
+from tests.support.bucket_servers import CLOUDS
 from tests.support.fenced_log import FencedLog
 from tests.support.goals import goal
 from tests.support.lock_seams import RandomIds, RealClock
-from tests.support.lock_servers import libpq_url, postgres_url, s3_server
-from tests.support.lock_stores import SHARED_BACKENDS, lock_url
+from tests.support.lock_servers import libpq_url, lock_server, postgres_url
+from tests.support.lock_stores import SHARED_BACKENDS, lock_properties, lock_url
 
 ROOT = Path(__file__).resolve().parents[2]
 LEASE_MS = 1_000
@@ -36,7 +40,7 @@ class Setting:
 
     def __init__(self, backend: str, folder: Path) -> None:
         self.url = lock_url(backend, folder)
-        self.properties = s3_server().properties if backend == "s3" else {}
+        self.properties = lock_properties(backend)
         self.name = f"shop.orders/{uuid4().hex}"
         self.log = FencedLog(folder / "fenced.log")
         self.log_path = folder / "fenced.log"
@@ -46,7 +50,7 @@ class Setting:
             self.url,
             clock=RealClock(),
             ids=RandomIds(),
-            properties=self.properties,
+            connect=partial(bucket_client, properties=self.properties),
             lease_ms=lease_ms,
         )
 
@@ -214,16 +218,20 @@ def test_holder_behind_silent_connection_stops_in_time_and_hangs_nowhere(tmp_pat
     assert successor.inspect(setting.name).owner_id == other.owner_id
 
 
+@pytest.mark.parametrize("cloud", CLOUDS)
 @pytest.mark.parametrize("fault", ["error_before", "error_after", "conflict", "resent"])
-def test_s3_faults_never_make_two_holders(fault: str, tmp_path: Path) -> None:
+def test_faults_of_object_stores_never_make_two_holders(
+    cloud: str, fault: str, tmp_path: Path
+) -> None:
     """R71, R72, R74: 503, a reply lost after the effect, 409, and 412 to one's own resent write."""
-    setting = Setting("s3", tmp_path)
+    rounds = 36 if cloud == "s3" else 12
+    setting = Setting(cloud, tmp_path)
     setting.manager().close()
-    faults = s3_server().faults
+    faults = lock_server(cloud).faults
     faults.hits.clear()
     faults.rates[fault] = 0.25
     try:
-        threads = [threading.Thread(target=_contend, args=(setting, 36)) for _ in range(3)]
+        threads = [threading.Thread(target=_contend, args=(setting, rounds)) for _ in range(3)]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -232,8 +240,8 @@ def test_s3_faults_never_make_two_holders(fault: str, tmp_path: Path) -> None:
         faults.rates.clear()
     assert faults.hits[fault] >= 3
     setting.log.check()
-    assert [token for token, _ in setting.log.steps()] == list(range(1, 109))
-    goal("G7", s3=108)
+    assert [token for token, _ in setting.log.steps()] == list(range(1, 3 * rounds + 1))
+    goal("G7", **{cloud: 3 * rounds})
 
 
 def _contend(setting: Setting, rounds: int) -> None:
@@ -247,14 +255,10 @@ def _contend(setting: Setting, rounds: int) -> None:
 
 def _unprobed(setting: Setting) -> LeaseManager:
     """As `open_lock`, without the probe that would run into the injected faults."""
-    from lock.object_store import ObjectRecordStore
-    from lock.s3 import S3ConditionalStore, create_client
-
-    prefix = setting.url.removeprefix("s3://locks/")
-    store = S3ConditionalStore("locks", prefix, client=create_client(setting.properties))
-    return LeaseManager(
-        ObjectRecordStore(store, ids=RandomIds()), clock=RealClock(), ids=RandomIds()
+    store = _open_store(
+        setting.url, RandomIds(), partial(bucket_client, properties=setting.properties)
     )
+    return LeaseManager(store, clock=RealClock(), ids=RandomIds())
 
 
 class SilentProxy:

@@ -31,8 +31,8 @@ from maintenance.tasks.rewrite_vectors import rewrite_vectors
 from resolver import resolve
 from resolver.index_check import verify
 from tableformat.commit.expiry_plan import ExpiryPolicy
-from tableformat.commit.reachability import reachable_locations
 from tests.support.crash_child import KILLED, open_table, run_until_killed, short_lock
+from tests.support.reachable import reachable_locations
 from tests.support.staging_ledger import check_exactly_once, markers
 from tests.support.table_checker import check_table
 

@@ -20,7 +20,8 @@ import tableformat as tf
 from resolver import resolve
 from resolver.index_check import verify
 from resolver.shared_keeper import default_root
-from resolver.staging import ancestors, marker_of
+from resolver.staging import marker_of
+from tableformat.commit.branch_history import ancestors
 from tests.support.cluster_driver import ON_CLUSTER, SCHEMA
 from tests.support.crash_child import short_lock
 from tests.support.spark_cluster import ROOT

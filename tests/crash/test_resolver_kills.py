@@ -95,6 +95,33 @@ def test_killed_resolve_run_again_gives_the_same_table(history, point):
     history.check()
 
 
+@pytest.mark.parametrize(
+    "point",
+    [
+        "resolve.after_match", "resolve.before_rewrite", "resolve.after_rewrite",
+        "resolve.after_dv_write", "catalog.before_swap", "catalog.after_swap",
+        "resolve.after_publish", "index.apply.decided", "resolve.before_trim",
+    ],
+)  # fmt: skip
+def test_killed_resolve_that_writes_rows_anew_keeps_their_ids(history, point):
+    before = row_ids(history.table)
+    history.table.set_properties({"icefold.publish": "rewrite"})
+    assert run_until_killed(run_resolve, history.warehouse, NAME, point=point) == KILLED
+    history.table.refresh()
+    history.stage([(4, "us", 3), (3, "us", 3)], deletes=[5])
+    run_resolve(open_table(history.warehouse, NAME))
+    history.check()
+    after = row_ids(open_table(history.warehouse, NAME))
+    assert {key: after[key] for key in (0, 1, 3, 4, 6, 7)} == {
+        key: before[key] for key in (0, 1, 3, 4, 6, 7)
+    }
+
+
+def row_ids(table):
+    rows = table.scan(columns=["id", "_row_id"]).to_arrow().to_pylist()
+    return {row["id"]: row["_row_id"] for row in rows}
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_two_kills_in_a_row_give_the_same_table(history, seed):
     draw = random.Random(seed)

@@ -6,16 +6,20 @@ from itertools import product
 import numpy as np
 import pytest
 
-from tableformat.errors import CorruptDataError
-from tableformat.files.deletion_vector import (
+from tableformat.codec.puffin.deletion_vector import (
     build_positions,
     decode_deletion_vector,
     encode_deletion_vector,
 )
-from tableformat.files.dv_file import DeletionVector, read_deletion_vectors, write_deletion_vectors
-from tableformat.store.memory import MemoryObjectStore
+from tableformat.codec.puffin.dv_file import (
+    DeletionVector,
+    read_deletion_vectors,
+    write_deletion_vectors,
+)
+from tableformat.errors import CorruptDataError
 from tests.support.goals import goal
 from tests.support.manifests import data_file
+from tests.support.memory_store import MemoryObjectStore
 
 BLOBS = 120
 ROWS = 1 << 20

@@ -15,7 +15,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 from pyiceberg.types import LongType, NestedField
 
-from tableformat.catalog.open import open_backend
+from tableformat.backend import open_backend
 from tests.support.commit_worker import BRANCHES, IDENTIFIER
 from tests.support.postgres import postgres_server
 from tests.support.table_checker import check_table, read_metadata

@@ -128,4 +128,4 @@ def test_a_variant_column_is_refused_by_name_until_its_schema_is_gone(shared) ->
         retain_last="1",
         clean_expired_metadata="true",
     )
-    assert shared.load().schema.column_names == ["id"]
+    assert shared.load().schema().column_names == ["id"]

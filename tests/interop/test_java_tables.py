@@ -63,6 +63,40 @@ def test_v3_table_with_dvs_of_delete_update_and_merge(shared, partitioned_by) ->
     assert ids[6] == after[6]  # an update keeps the row's id
 
 
+@pytest.mark.parametrize("partitioned_by", ["", "bucket(3, id)"])
+def test_upserted_rows_keep_their_ids_as_java_reads_them(shared, partitioned_by) -> None:
+    """Through upserts, MERGE and rewrites of either tool."""
+    shared.create(version=3, partitioned_by=partitioned_by)
+    shared.insert(*ROWS)
+    shared.sql("UPDATE T SET v = 'updated' WHERE id IN (4, 22)")
+    before = {row[0]: row[1] for row in shared.lineage()}
+    table = shared.load()
+    table.set_properties({"icefold.publish": "rewrite"})
+    for version in range(3):
+        table.stage(upserts=rows_of(*((n, "EU", f"u{version}") for n in (4, 6, 40 + version))))
+    table.stage(deletes=rows_of((7, "", "")))
+    table.stage(upserts=rows_of((7, "EU", "again")))
+    resolve(table)
+    after = {row[0]: row[1] for row in shared.lineage()}
+    assert {key: after[key] for key in before if key != 7} == {
+        key: row_id for key, row_id in before.items() if key != 7
+    }
+    assert after[7] not in before.values()
+    assert len(set(after.values())) == len(after)
+    newest = max(row[2] for row in shared.lineage())
+    assert {row[0] for row in shared.lineage() if row[2] == newest} == {4, 6, 7, 40, 41, 42}
+
+    shared.sql("UPDATE T SET v = 'java' WHERE id IN (6, 40)")
+    shared.call("rewrite_data_files", options="map('rewrite-all', 'true')")
+    table.refresh()
+    table.stage(upserts=rows_of(*((n, "EU", "last") for n in (4, 6, 7, 40))))
+    resolve(table)
+    assert {row[0]: row[1] for row in shared.lineage()} == after
+    assert {row for row in shared.rows() if row[0] in (4, 6, 7, 40)} == {
+        (n, "EU", "last") for n in (4, 6, 7, 40)
+    }
+
+
 def test_v2_table_with_position_deletes_is_upgraded_and_resolved(shared) -> None:
     shared.create(version=2, partitioned_by="region")
     shared.insert(*ROWS[:20])

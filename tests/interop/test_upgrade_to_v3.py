@@ -8,13 +8,13 @@ from pyiceberg.catalog.sql import SqlCatalog as StockCatalog
 from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField, StringType
 
-from tableformat.catalog.open import open_backend
+from tableformat.backend import open_backend
+from tableformat.codec.avro.manifest_store import load_manifest, load_manifest_list
 from tableformat.commit.changeset import Changeset, CommitKind
 from tableformat.commit.engine import commit
 from tableformat.commit.evolution import update_schema, upgrade_format_version
 from tableformat.commit.operations import replace_partitions_changeset
 from tableformat.errors import UnsupportedError
-from tableformat.files.manifest_store import load_manifest, load_manifest_list
 from tableformat.scan.plan import plan_scan
 from tableformat.scan.reader import read_scan
 from tests.support.table_checker import check_snapshot, read_metadata

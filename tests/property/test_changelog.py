@@ -46,7 +46,7 @@ def check_all_pairs(history):
             assert rows == visible_rows(version, version.schema), "the model is wrong"
     for old, new in product(history.versions, [v for v in history.versions if v is not None]):
         is_forward = old in ancestors(history, new)
-        schema = history.versions[new].schema if is_forward else history.table.schema
+        schema = history.versions[new].schema if is_forward else history.table.schema()
         start = visible_rows(history.versions[old], schema)
         end = visible_rows(history.versions[new], schema)
         net = history.table.changes(old, new, net=True).to_arrow()

@@ -14,6 +14,11 @@ import hypothesis.strategies as st
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from tableformat.codec.avro.manifest_store import (
+    clear_manifest_cache,
+    load_manifest,
+    load_manifest_list,
+)
 from tableformat.commit.changeset import Changeset, CommitKind, Validation
 from tableformat.commit.cherry_pick import cherry_pick
 from tableformat.commit.expire import apply_expiry
@@ -26,7 +31,6 @@ from tableformat.errors import (
     InvalidInputError,
     StoreUnavailableError,
 )
-from tableformat.files.manifest_store import clear_manifest_cache, load_manifest, load_manifest_list
 from tests.support.commit_tables import IDENTIFIER, PREFIX, CommitTable
 from tests.support.table_checker import check_table
 

@@ -284,7 +284,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(add=st.booleans())
     def change_partition_spec(self, add):
-        named = {field.name for field in self.table.refresh().partition_spec.fields}
+        named = {field.name for field in self.table.refresh().spec().fields}
         if add and "amount_bucket" not in named:
             self.table.update_partitioning(
                 lambda edit: edit.add_field("amount", "bucket[2]", "amount_bucket")

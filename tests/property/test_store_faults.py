@@ -20,16 +20,16 @@ from maintenance.tasks.compact import compact
 from maintenance.tasks.options import CompactOptions
 from resolver import resolve
 from tableformat import Table, TableCatalog
-from tableformat.catalog.memory import MemoryCatalog
 from tableformat.commit.expire import apply_expiry
 from tableformat.commit.expiry_plan import ExpiryPolicy
 from tableformat.environment import Environment
 from tableformat.errors import CommitUnknownError, StoreUnavailableError, TableError
 from tableformat.runtime import Runtime
-from tableformat.store import s3
+from tableformat.store import bucket_objects
 from tableformat.store.base import ObjectInfo
-from tableformat.store.memory import MemoryObjectStore, _MemoryOutput
 from tests.support.goals import goal
+from tests.support.memory_catalog import MemoryCatalog
+from tests.support.memory_store import MemoryObjectStore, _MemoryOutput
 from tests.support.table_checker import check_table
 
 SCHEMA = pa.schema([("id", pa.int64()), ("amount", pa.int64())])
@@ -207,6 +207,7 @@ def as_table(rows: dict[int, int]) -> pa.Table:
     return pa.table({"id": list(rows), "amount": list(rows.values())}, schema=SCHEMA)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(8))
 def test_table_on_a_failing_store_holds_what_was_done(seed: int, tmp_path) -> None:
     rng = random.Random(seed)
@@ -233,7 +234,7 @@ def test_table_on_a_failing_store_holds_what_was_done(seed: int, tmp_path) -> No
 def test_table_on_s3_under_faults_holds_what_was_done(tmp_path, monkeypatch) -> None:
     from tests.support.s3_server import Fault, fresh_bucket, s3_properties, s3_server
 
-    monkeypatch.setattr(s3, "_WAIT_S", (0.001, 0.01))
+    monkeypatch.setattr(bucket_objects, "_WAIT_S", (0.001, 0.01))
     server, rng = s3_server(), random.Random(3)
     properties = s3_properties() | {
         "warehouse": f"s3://{fresh_bucket()}/wh",

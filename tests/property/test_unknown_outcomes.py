@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 import pytest
 
 from tableformat.catalog.base import Identifier
-from tableformat.catalog.memory import MemoryPointers
 from tableformat.commit.changeset import Changeset, CommitKind, Validation
 from tableformat.commit.expire import apply_expiry
 from tableformat.commit.expiry_plan import ExpiryPolicy
@@ -22,6 +21,7 @@ from tableformat.errors import CommitConflictError, CommitUnknownError
 from tableformat.spec.data_file import DataFile
 from tests.support.commit_tables import IDENTIFIER, CommitTable
 from tests.support.goals import goal
+from tests.support.memory_catalog import MemoryPointers
 from tests.support.table_checker import check_snapshot, read_metadata
 
 DELAYS_MS = {"late": 500, "later": 4_000, "much later": 30_000}  # it is looked for for 7 s

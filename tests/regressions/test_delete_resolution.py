@@ -182,7 +182,7 @@ def test_r03_global_delete_never_stays_in_one_spec_or_partition(tmp_path, when, 
     A spec whose fields are all void partitions nothing: its deletes are global as well.
     """
     staged = StagedTable(tmp_path, partition_by=first)
-    global_spec = staged.table.partition_spec
+    global_spec = staged.table.spec()
     staged.table.append(staged.rows((1, "eu", "first spec"), (2, "eu", "first spec")))
     evolve(staged, lambda spec: spec.add_identity("region"))
     staged.table.append(staged.rows((1, "us", "by region"), (3, "us", "by region")))
@@ -205,7 +205,7 @@ def test_r03_global_delete_never_stays_in_one_spec_or_partition(tmp_path, when, 
 def test_r03_clean_up_never_drops_a_global_delete_that_reaches_another_spec(tmp_path):
     """A foreign writer left it on the target itself, under a spec of void fields."""
     staged = StagedTable(tmp_path, partition_by=["void(region)"])
-    global_spec = staged.table.partition_spec
+    global_spec = staged.table.spec()
     evolve(staged, lambda spec: spec.add_identity("region"))
     staged.table.append(staged.rows((1, "us", "gone"), (2, "us", "stays")))
     staged.commit(branch="main", deletes=staged.equality_deletes(keys(1), spec=global_spec))
@@ -218,7 +218,7 @@ def test_r03_clean_up_never_drops_a_global_delete_that_reaches_another_spec(tmp_
 def test_r15_delete_of_one_partition_never_reaches_another(tmp_path, when):
     """One key in every partition, on the target, on staging, or committed during the cycle."""
     staged = StagedTable(tmp_path, partition_by=["region"])
-    spec = staged.table.partition_spec
+    spec = staged.table.spec()
     everywhere = [(1, region, when) for region in ("eu", "us", "", None)]
     staged.table.append(staged.rows((9, "us", "other")))
     if when == "before":
@@ -446,7 +446,7 @@ def test_r13_full_row_is_never_written_with_the_schema_of_the_key(tmp_path, prim
         upserts=pa.Table.from_pylist([order(2, note="2")], schema=create_schema(table)),
         deletes=pa.Table.from_pylist([order(3, note="1")], schema=create_schema(table)),
     )
-    ids = {field.name: field.field_id for field in table.schema.fields}
+    ids = {field.name: field.field_id for field in table.schema().fields}
     for file in live_deletes(table):
         stored = pq.read_table(table.environment.store.open_input(file.file_path))
         named = {f.name: int(f.metadata[b"PARQUET:field_id"]) for f in stored.schema}

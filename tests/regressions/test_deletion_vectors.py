@@ -20,6 +20,8 @@ from pyroaring import BitMap64
 import tableformat as tf
 from resolver import resolve
 from resolver.index_check import verify
+from tableformat.codec.puffin.deletion_vector import decode_deletion_vector
+from tableformat.codec.puffin.dv_file import DeletionVector, write_deletion_vectors
 from tableformat.errors import (
     CommitConflictError,
     CorruptDataError,
@@ -27,8 +29,6 @@ from tableformat.errors import (
     InvalidInputError,
     StoreUnavailableError,
 )
-from tableformat.files.deletion_vector import decode_deletion_vector
-from tableformat.files.dv_file import DeletionVector, write_deletion_vectors
 from tableformat.scan.reader import BATCH_ROWS
 from tests.support.interruptions import interrupt, other_process
 from tests.support.raw_rows import raw_rows

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from pyiceberg.table.update import RemoveSnapshotsUpdate
 
 import tableformat as tf
 from maintenance import expire
@@ -597,6 +598,63 @@ def test_repeat_whose_rows_had_all_died_before_the_publish_takes_no_effect(world
     world.check(*without(1), new(1))
     expire(world.table, EXPIRY, lock=world.lock)
     world.resolve_all(*without(1), new(1))
+
+
+@pytest.mark.parametrize("with_rows", [True, False])
+@pytest.mark.parametrize("when", [None, "resolve.before_dv_write"])
+def test_repeated_deletes_do_not_reach_rows_that_came_since(world, when, with_rows):
+    """Whether these came before the cycle or while it ran. The repeated rows have all died."""
+    deletes = world.foreign.key_deletes([1, 11])
+    files = world.foreign.data_files([new(11)]) if with_rows else []
+    for _ in range(2):
+        world.foreign.commit("staging", "overwrite", add=[*files, *deletes])
+        world.stage(deletes=[2, 11])
+    world.resolve(limit=2)
+
+    def others_append():
+        world.foreign.append([(1, "eu", "again"), new(20)])
+
+    if when is None:
+        others_append()
+    else:
+        world.table.append(rows_of((2, "eu", "again")))
+        interrupt(world.table, when, others_append)
+    world.resolve_all(*without(1, 2), (1, "eu", "again"), new(20))
+
+
+def test_staged_position_in_a_rewrite_that_main_was_rolled_back_behind_reaches_its_row(world):
+    """Another tool's rewrite, which staging stands on, is no staged commit."""
+    before = world.head()
+    world.foreign.rewrite(keep_row_ids=False)
+    world.stage(new(9))
+    vector(world, world.row(1))
+    world.table.refs.rollback(snapshot_id=before)
+    world.foreign.rewrite(keep_row_ids=False)
+    world.resolve_all(*without(1), new(9))
+
+
+def test_rewrite_of_main_below_a_commit_to_it_is_not_staged_when_the_log_is_cut(world):
+    """Staging stands on what main has lost; that main was there has expired with its log."""
+    before = world.head()
+    world.stage(new(9), deletes=[1])
+    world.table.refs.fast_forward("main", to="staging")
+    world.foreign.rewrite(keep_row_ids=True)
+    world.resolve()
+    world.table.refs.rollback(snapshot_id=before)
+    world.table.append(rows_of(new(10)))
+
+    def crash():
+        raise RuntimeError("before staging is moved onto the publish")
+
+    interrupt(world.table, "resolve.before_trim", crash)
+    with pytest.raises(RuntimeError):
+        world.resolve()
+    world.stage(new(12), deletes=[2])
+    state = world.table.refresh().state
+    gone = RemoveSnapshotsUpdate(snapshot_ids=[before])
+    cut = world.table.environment.catalog.commit(state, [gone])
+    assert before not in {entry.snapshot_id for entry in cut.metadata.snapshot_log}
+    world.resolve_all(*without(1, 2), new(9), new(10), new(12))
 
 
 def test_staged_position_in_a_file_that_a_publish_left_out_deletes_nothing(world):

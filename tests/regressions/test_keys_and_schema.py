@@ -74,7 +74,7 @@ def column(values, kind, field_id, name="k", nullable=True):
 
 
 def field_id(staged, name):
-    return staged.table.refresh().schema.find_field(name).field_id
+    return staged.table.refresh().schema().find_field(name).field_id
 
 
 def left(staged):
@@ -344,7 +344,7 @@ def test_r25_float_partition_values_are_compared_by_bits_with_one_nan(tmp_path, 
     for note, value in rows.items():
         staged.table.append(staged.rows((1, value, note)))
     keys = pa.table({"id": [1], "k": pa.array([gone], pa.float64())})
-    staged.commit(deletes=staged.equality_deletes(keys, spec=staged.table.partition_spec))
+    staged.commit(deletes=staged.equality_deletes(keys, spec=staged.table.spec()))
     expected = each(*(note for note in rows if note != dead))
     assert shown(staged) == expected
     resolve(staged.table)
@@ -589,10 +589,10 @@ def test_r27_order_in_which_key_columns_are_named_never_changes_a_key(tmp_path):
     keyed.table.append(keyed.rows([*tuples, *rotated]))
     keyed.table.stage(upserts=keyed.rows([(99, ("x", "y", "z"))]))
     resolve(keyed.table)  # builds the index
-    ids = {name: keyed.table.schema.find_field(name).field_id for name in keyed.names}
+    ids = {name: keyed.table.schema().find_field(name).field_id for name in keyed.names}
     keyed.environment, keyed.global_spec = (
         keyed.table.environment,
-        lambda: keyed.table.partition_spec,
+        lambda: keyed.table.spec(),
     )
     commit = StagedTable.commit
     for order, (_, key) in zip(orders, tuples, strict=True):

@@ -5,37 +5,34 @@ R67 and R69 are in `test_commit_regressions.py`. Nothing here waits: clocks are 
 
 from __future__ import annotations
 
-import hashlib
-import io
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
 
-import lock.s3
 import tableformat as tf
 from lock import LeaseLostError, LeaseUnavailableError, UnsafeStoreError, open_lock
+from lock.buckets import BucketConditionalStore
 from lock.object_store import ObjectRecordStore
 from lock.register import RecordStore
-from lock.s3 import S3ConditionalStore
 from maintenance import compact, expire, remove_orphans
 from maintenance.tasks.options import CompactOptions, ExpireOptions, RemoveOrphansOptions
-from resolver import resolve
-from tableformat.catalog.memory import MemoryCatalog
+from resolver import maintenance_lock, resolve
 from tableformat.commit.expiry_plan import ExpiryPolicy
 from tableformat.errors import CommitConflictError, FencedError
 from tableformat.runtime import Runtime
-from tableformat.store import s3
-from tableformat.store.memory import MemoryObjectStore
+from tableformat.store import bucket_objects
 from tests.support import commit_tables
+from tests.support.fake_bucket import FakeBucket
 from tests.support.interruptions import interrupt, other_process
 from tests.support.lock_seams import FaultyRecordStore, ManualClock, SeededIds
 from tests.support.lock_stores import manager_on, open_store
 from tests.support.lying_lock import GrantAllLock
+from tests.support.memory_catalog import MemoryCatalog
+from tests.support.memory_store import MemoryObjectStore
 from tests.support.row_model import Model, assert_holds, listed
 from tests.support.s3_server import Fault, fresh_bucket, s3_properties, s3_server
 from tests.support.staged_tables import BASE, SCHEMA, keys
@@ -255,56 +252,9 @@ def test_r71_own_write_that_answers_412_never_orphans_the_lock(store, fault):
     assert clock.elapsed_ms < LEASE_MS
 
 
-# -- S3, as far as R72, R73 and R74 need it --------------------------------------------------------
-
-
-@dataclass
-class FakeS3:
-    """What a client of S3 answers: objects in a dict, conditions as told, errors on demand.
-
-    `answers`: what the next puts are answered, before any effect.
-    """
-
-    ignores: tuple[str, ...] = ()
-    answers: list[int] = field(default_factory=list)
-    objects: dict[str, bytes] = field(default_factory=dict)
-
-    def get_object(self, **request: Any) -> dict[str, Any]:
-        data = self.objects.get(request["Key"])
-        if data is None:
-            raise _client_error(404, "NoSuchKey", "GetObject")
-        return {"ContentLength": len(data), "Body": io.BytesIO(data), "ETag": _tag(data)}
-
-    def put_object(self, **request: Any) -> None:
-        if self.answers:
-            raise _client_error(self.answers.pop(), "Injected", "PutObject")
-        key, found = request["Key"], self.objects.get(request["Key"])
-        is_refused = ("IfNoneMatch" in request and found is not None) or (
-            "IfMatch" in request and (found is None or _tag(found) != request["IfMatch"])
-        )
-        if is_refused and not request.keys() & set(self.ignores):
-            raise _client_error(412, "PreconditionFailed", "PutObject")
-        self.objects[key] = request["Body"]
-
-    def delete_object(self, **request: Any) -> None:
-        self.objects.pop(request["Key"], None)
-
-    def close(self) -> None:
-        """Nothing to close."""
-
-
-def _tag(data: bytes) -> str:
-    return f'"{hashlib.md5(data, usedforsecurity=False).hexdigest()}"'
-
-
-def _client_error(status: int, code: str, operation: str) -> Exception:
-    exceptions = pytest.importorskip("botocore.exceptions")
-    response = {"Error": {"Code": code}, "ResponseMetadata": {"HTTPStatusCode": status}}
-    return exceptions.ClientError(response, operation)
-
-
-def records_on(client: FakeS3) -> ObjectRecordStore:
-    return ObjectRecordStore(S3ConditionalStore("bucket", "locks", client=client), ids=SeededIds(9))
+def records_on(client: FakeBucket) -> ObjectRecordStore:
+    store = BucketConditionalStore("s3://bucket", "locks", client=client)
+    return ObjectRecordStore(store, ids=SeededIds(9))
 
 
 # -- R72 -----------------------------------------------------------------------------------------
@@ -312,7 +262,7 @@ def records_on(client: FakeS3) -> ObjectRecordStore:
 
 @pytest.mark.parametrize("status", [429, 500, 503])
 def test_r72_release_that_is_refused_once_frees_the_lock_at_once(status):
-    client, clock = FakeS3(), ManualClock()
+    client, clock = FakeBucket(), ManualClock()
     job = manager(records_on(client), clock, "job", 1)
     with job.hold(NAME, task="resolve", heartbeat=False):
         client.answers.append(status)
@@ -323,7 +273,7 @@ def test_r72_release_that_is_refused_once_frees_the_lock_at_once(status):
 
 @pytest.mark.parametrize("status", [429, 500, 503])
 def test_r72_release_that_never_succeeds_blocks_others_for_one_lease_only(status):
-    client, clock = FakeS3(), ManualClock()
+    client, clock = FakeBucket(), ManualClock()
     job = manager(records_on(client), clock, "job", 1)
     with job.hold(NAME, task="resolve", heartbeat=False):
         client.answers += [status] * 100_000
@@ -339,12 +289,16 @@ def test_r72_release_that_never_succeeds_blocks_others_for_one_lease_only(status
 # -- R73 -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("ignored", ["IfNoneMatch", "IfMatch"])
+@pytest.mark.parametrize("ignored", ["create", "match"])
 def test_r73_store_that_ignores_a_condition_is_never_used_for_locks(tmp_path, monkeypatch, ignored):
     """Refused when it is opened, by `resolve` too, and before anything is written."""
-    monkeypatch.setattr(lock.s3, "create_client", lambda _: FakeS3(ignores=(ignored,)))
+
+    def connect(*_: object, **__: object) -> FakeBucket:
+        return FakeBucket(ignores=(ignored,))
+
+    monkeypatch.setattr(maintenance_lock, "connect", connect)
     with pytest.raises(UnsafeStoreError):
-        open_lock("s3://bucket/locks", clock=ManualClock(), ids=SeededIds())
+        open_lock("s3://bucket/locks", clock=ManualClock(), ids=SeededIds(), connect=connect)
     store = MemoryObjectStore()
     catalog = MemoryCatalog(
         store,
@@ -378,12 +332,17 @@ def test_r73_two_owners_at_one_epoch_never_publish_the_same_changes_twice(staged
 # -- R74 -----------------------------------------------------------------------------------------
 
 
-def test_r74_conflict_answer_never_means_that_somebody_else_has_the_lock(monkeypatch):
+def test_r74_conflict_answer_never_means_that_somebody_else_has_the_lock():
     """409: nothing was written, nothing is known. Nobody holds the lock, so somebody gets it."""
-    client, clock = FakeS3(), ManualClock()
-    monkeypatch.setattr(lock.s3, "create_client", lambda _: client)
+    client, clock = FakeBucket(), ManualClock()
     client.answers += [409] * 3  # while the store is probed
-    opened = open_lock("s3://bucket/locks", clock=clock, ids=SeededIds(), lease_ms=LEASE_MS)
+    opened = open_lock(
+        "s3://bucket/locks",
+        clock=clock,
+        ids=SeededIds(),
+        lease_ms=LEASE_MS,
+        connect=lambda _: client,
+    )
     assert client.answers == []
     for token in range(1, 5):
         client.answers += [409] * 4
@@ -396,7 +355,7 @@ def test_r74_conflict_answer_never_means_that_somebody_else_has_the_lock(monkeyp
 
 
 def test_r74_conflict_answer_never_means_that_the_object_exists(tmp_path, monkeypatch):
-    monkeypatch.setattr(s3, "_WAIT_S", (0.001, 0.01))
+    monkeypatch.setattr(bucket_objects, "_WAIT_S", (0.001, 0.01))
     server, bucket = s3_server(), fresh_bucket()
     catalog = tf.open_catalog(
         "lake",

@@ -18,6 +18,7 @@ import pytest
 
 import tableformat as tf
 from resolver import resolve
+from tableformat.codec.avro.manifest_store import clear_manifest_cache
 from tableformat.commit.changeset import Changeset, CommitKind, Validation
 from tableformat.errors import (
     CommitConflictError,
@@ -27,7 +28,6 @@ from tableformat.errors import (
     StoreUnavailableError,
     UnsupportedError,
 )
-from tableformat.files.manifest_store import clear_manifest_cache
 from tests.support.commit_tables import IDENTIFIER, CommitTable
 from tests.support.memory_tables import memory_catalog
 from tests.support.row_model import Model, assert_holds, scanned_rows
@@ -40,7 +40,7 @@ from tests.support.table_folders import folder_of, opened_again
 
 def test_r79_catalog_that_commits_by_rename_is_not_offered(tmp_path):
     for kind in ("hadoop", "filesystem", "dir"):
-        with pytest.raises(UnsupportedError, match="sql or rest"):
+        with pytest.raises(UnsupportedError, match=r"unknown catalog type.*known=sql, rest"):
             tf.open_catalog("x", type=kind, warehouse=str(tmp_path))
 
 

@@ -14,7 +14,7 @@ import tableformat as tf
 from resolver import resolve
 from resolver.index_check import verify
 from tableformat.errors import StoreUnavailableError, TableError
-from tableformat.store import s3
+from tableformat.store import bucket_objects
 from tests.support.interruptions import Killed, fail_with, interrupt, other_process
 from tests.support.raw_rows import raw_rows
 from tests.support.row_model import Model, assert_holds, listed
@@ -103,7 +103,7 @@ def _failures(step):
 
 def test_r61_put_that_s3_repeats_is_never_taken_for_somebody_elses(tmp_path, monkeypatch):
     """The first try landed, its answer did not: the second one is told 412."""
-    monkeypatch.setattr(s3, "_WAIT_S", (0.001, 0.01))
+    monkeypatch.setattr(bucket_objects, "_WAIT_S", (0.001, 0.01))
     server, bucket = s3_server(), fresh_bucket()
     catalog = tf.open_catalog(
         "lake",

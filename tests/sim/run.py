@@ -34,6 +34,7 @@ class Job:
     trace: bool
     twice: bool
     meddlers: tuple[str, ...] | None = None
+    rewrites: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +76,8 @@ class Totals:
         print(f"VIOLATION in seed {result.seed}: {violation}")
         print(f"  {result.profile}")
         chosen = "" if job.meddlers is None else f" --meddlers '{','.join(job.meddlers)}'"
+        if job.rewrites is not None:
+            chosen += f" --publish {'rewrite' if job.rewrites else 'link'}"
         replay = f"--seed {result.seed} --steps {job.steps}{chosen} --trace"
         print(f"  replay: scripts/sim --seeds 1 {replay}")
         return True
@@ -118,6 +121,7 @@ def main(arguments: list[str] | None = None) -> int:
             options.trace,
             (seed - options.seed) % DETERMINISM_EVERY == 0,
             None if options.meddlers is None else tuple(filter(None, options.meddlers.split(","))),
+            None if options.publish is None else options.publish == "rewrite",
         )
         for seed in range(options.seed, options.seed + options.seeds)
     ]
@@ -150,6 +154,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--minutes", type=float, help="stop after so many")
     parser.add_argument("--jobs", type=int, default=1, help="processes (default 1)")
     parser.add_argument("--trace", action="store_true", help="print the events of failing seeds")
+    parser.add_argument("--publish", choices=["link", "rewrite"], help="instead of what is drawn")
     parser.add_argument("--meddlers", help=f"instead of those drawn, of {', '.join(MEDDLERS)}")
     parser.add_argument("--keep-going", action="store_true", help="do not stop at a violation")
     return parser
@@ -221,10 +226,11 @@ def _run_alone(job: Job, run: Callable[[Job], Ran]) -> Ran:
 
 def _run(job: Job) -> Ran:
     cpu = time.process_time()
-    result = run_seed(job.seed, steps=job.steps, trace=job.trace, meddlers=job.meddlers)
+    given: dict[str, Any] = {"steps": job.steps, "meddlers": job.meddlers, "rewrites": job.rewrites}
+    result = run_seed(job.seed, trace=job.trace, **given)
     differs = False
     if job.twice and result.violation is None:
-        again = run_seed(job.seed, steps=job.steps, meddlers=job.meddlers)
+        again = run_seed(job.seed, **given)
         differs = again.log_hash != result.log_hash
     return Ran(result, differs, time.process_time() - cpu)
 

@@ -8,19 +8,25 @@ from dataclasses import replace
 from itertools import count, islice
 from typing import Any
 
+import numpy as np
 import pytest
 from pyroaring import BitMap64
 
-import resolver.convert
+import resolver.batch_row_ids
 import resolver.cycle
 import resolver.cycle_match
+import resolver.merge_deletes
+import resolver.moved_rows
+import resolver.row_identity
+import tableformat.codec.parquet.projection
 import tableformat.commit.expiry_plan
 import tableformat.commit.snapshot_change
 import tableformat.commit.swap
-import tableformat.files.parquet_projection
-from resolver.convert import Conversion
+from resolver.merge_deletes import Conversion
+from resolver.rewrite_batch import RewrittenBatch
 from resolver.scopes import Scopes
-from resolver.staging import _TargetHistory, committed_to
+from resolver.staging import _TargetHistory
+from tableformat.commit.branch_history import committed_to
 from tableformat.commit.retention import Retention
 from tableformat.errors import CommitConflictError
 from tests.support.sim_run import run_seed
@@ -33,7 +39,7 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 
 def null_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
     """Files without a column that was added later have nulls in it."""
-    module = tableformat.files.parquet_projection
+    module = tableformat.codec.parquet.projection
     real = module.constant_array
     monkeypatch.setattr(module, "constant_array", lambda _, kind, rows: real(None, kind, rows))
 
@@ -50,7 +56,7 @@ def forgotten_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
     def none(_: object, touched: list[str], *__: object) -> dict[str, BitMap64]:
         return {path: BitMap64() for path in touched}
 
-    monkeypatch.setattr(resolver.convert, "_read_known", none)
+    monkeypatch.setattr(resolver.merge_deletes, "_read_known", none)
 
 
 def strict_scopes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,10 +104,10 @@ def forgotten_backlog(monkeypatch: pytest.MonkeyPatch) -> None:
 def lost_positions(monkeypatch: pytest.MonkeyPatch) -> None:
     """A staged position whose file has left main is dropped."""
 
-    def only_there(*_: object, live: Any, batch: Any, dead: Any, **__: object) -> None:
+    def only_there(*_: object, live: Any, batch: Any, kills: Any, **__: object) -> None:
         for each in batch.target_positions:
             if each.path in live.data:
-                dead.add(each.path, each.positions)
+                kills.add(each.path, each.positions, each.staged.order)
 
     monkeypatch.setattr(resolver.cycle_match, "add_target_positions", only_there)
 
@@ -125,6 +131,56 @@ def no_retention(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "STAGING_RETENTION", Retention())
 
 
+def deleted_and_inserted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row takes the id of a row of its key that an earlier commit has deleted."""
+    module = resolver.row_identity
+    real = module._parents
+
+    def parents(rows: Any, died: Any) -> Any:
+        order = np.where(rows.order > 0, rows.order % 2 + 1, 0)
+        at = np.where(died == module.NEVER, died, died % 2 + 1)
+        return real(replace(rows, order=order), at)
+
+    monkeypatch.setattr(module, "_parents", parents)
+
+
+def oldest_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of several rows of a key the id of the oldest is kept."""
+    module = resolver.row_identity
+    real = module._last_of
+
+    def first_of(group: Any, ordinals: Any, rows: Any) -> Any:
+        return real(group, ordinals, replace(rows, order=-rows.order, row_id=-rows.row_id))
+
+    monkeypatch.setattr(module, "_last_of", first_of)
+
+
+def stored_ids_unread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row of the target has its file's first row id and its position, whatever is stored."""
+
+    def counted(_: object, __: object, live: Any, matches: Any) -> Any:
+        files = live.find_whole([file.file_path for file in matches.files.values()])
+        first = {i: files[f.file_path].data_file.first_row_id for i, f in matches.files.items()}
+        return np.array([first[i] for i in matches.file_id.tolist()]) + matches.position
+
+    monkeypatch.setattr(resolver.batch_row_ids, "row_ids_of", counted)
+
+
+def staged_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The index has rewritten rows in the order in which they were staged."""
+    real = RewrittenBatch.add_to
+    monkeypatch.setattr(
+        RewrittenBatch,
+        "add_to",
+        lambda self, changes, batch: real(replace(self, row=np.sort(self.row)), changes, batch),
+    )
+
+
+def forgotten_rewrites(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A staged position in a file whose rows were written into others is dropped."""
+    monkeypatch.setattr(resolver.moved_rows, "rewritten_files", lambda *_, **__: {})
+
+
 BUGS: list[tuple[Plant, Callable[[Profile], bool]]] = [
     (null_defaults, lambda p: p.changes_schema),
     (no_conflicts, lambda p: p.has_statements and p.keys == 3 and not p.has_sink),
@@ -141,6 +197,16 @@ OF_OTHERS: list[tuple[Plant, tuple[str, ...]]] = [
     (lost_positions, ("foreign-compactor", "row-level")),
     (added_again, ("adder",)),
     (no_retention, ("foreign-expirer",)),
+]
+
+
+# Of publishes that write rows once more.
+OF_REWRITES: list[tuple[Plant, tuple[str, ...]]] = [
+    (deleted_and_inserted, ()),
+    (oldest_replaced, ()),
+    (stored_ids_unread, ()),
+    (staged_places, ()),
+    (forgotten_rewrites, ("row-level",)),
 ]
 
 
@@ -167,4 +233,19 @@ def test_planted_bug_about_what_others_do_is_found(
 ) -> None:
     plant(monkeypatch)
     runs = (run_seed(seed, steps=STEPS, meddlers=meddlers) for seed in range(1, SEEDS + 1))
+    assert any(run.violation is not None for run in runs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("plant", "meddlers"), OF_REWRITES, ids=[p.__name__ for p, _ in OF_REWRITES]
+)
+def test_planted_bug_about_row_ids_is_found(
+    plant: Plant, meddlers: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch)
+    runs = (
+        run_seed(seed, steps=STEPS, meddlers=meddlers, rewrites=True)
+        for seed in range(1, SEEDS + 1)
+    )
     assert any(run.violation is not None for run in runs)

@@ -21,7 +21,7 @@ STEPS = 1_200
 # unit/tableformat/write/test_stage.py, unit/resolver/test_moved_rows.py). Expiry cut the log that
 # knew of an append rolled back (5000054; unit/resolver/test_cursor.py). 6006037: the oracle forgot
 # what a dropped column held, by which a statement planned before the drop goes. 7012249: a flipped
-# bit in a footer, and Arrow ended the process (unit/tableformat/files/test_parquet_checksums.py).
+# bit in a footer, and Arrow ended the process (unit/tableformat/codec/test_parquet_checksums.py).
 # 8008513: the oracle did not know that a column of longs may be staged for one of ints if its
 # values fit (test_model_of_types.py).
 FAILED_ONCE = [

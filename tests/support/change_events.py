@@ -86,7 +86,7 @@ def events_table(
 
 def parse(format_name: str, schema: Schema, events: EventBatch, **options: str) -> ParsedEvents:
     given = {name.replace("_", "-"): text for name, text in options.items()}
-    choice, _ = choose_format(format_name, given)
+    choice = choose_format(format_name, given)
     return choice.build(schema).parse(events)
 
 

@@ -17,15 +17,16 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import IntegerType, LongType, StringType
 
 from resolver import resolve
+from tableformat.codec.puffin.deletion_vector import build_positions
+from tableformat.codec.puffin.dv_file import DeletionVector, write_deletion_vectors
 from tableformat.commit.changeset import Changeset, CommitKind, Validation
 from tableformat.commit.engine import commit
-from tableformat.commit.operations import rewrite_changeset, select_files
-from tableformat.files.deletion_vector import build_positions
-from tableformat.files.dv_file import DeletionVector, write_deletion_vectors
+from tableformat.commit.operations import select_files
 from tableformat.paths import data_file_locations, puffin_locations
 from tableformat.scan.plan import plan_scan
 from tableformat.scan.row_filter import parse_filter
 from tableformat.write.data_files import write_data_files
+from tests.support.changesets import rewrite_changeset
 from tests.support.memory_tables import memory_catalog
 
 SCHEMA = pa.schema(
@@ -69,7 +70,7 @@ class RandomHistory:
         self.amount = 0
         self.main: Rows = {}
         self.staged: list[tuple[set[int], Rows]] = []  # keys and rows not resolved yet
-        self.versions[None] = Version(None, None, {}, self.table.schema)
+        self.versions[None] = Version(None, None, {}, self.table.schema())
 
     def grow(self, operations: int) -> None:
         """Do random things."""
@@ -205,7 +206,7 @@ class RandomHistory:
     def evolve(self) -> None:
         if self.staged:
             return
-        names = [each.name for each in self.table.schema.fields]
+        names = [each.name for each in self.table.schema().fields]
         act = self.random.choice(["add", "add", "rename", "drop", "widen"])
         number = len(self.table.state.metadata.schemas)
         extra = [name for name in names if name.startswith("x")]
@@ -218,7 +219,7 @@ class RandomHistory:
         elif act == "drop" and len(extra) > 1:
             self.table.update_schema(lambda s: s.delete_column(extra[-1]))
         elif act == "widen" and isinstance(
-            self.table.schema.find_field("amount").field_type, IntegerType
+            self.table.schema().find_field("amount").field_type, IntegerType
         ):
             self.table.update_schema(lambda s: s.update_column("amount", LongType()))
 
@@ -249,13 +250,13 @@ class RandomHistory:
             }
             rows[key] = {
                 each.field_id: values.get(each.name, self.random.choice(["new", None]))
-                for each in self.table.schema.fields
+                for each in self.table.schema().fields
             }
         return rows
 
     def arrow(self, rows: Rows) -> pa.Table:
         schema = self.table.scan().arrow_schema()
-        records = [self.visible(row, self.table.schema) for row in rows.values()]
+        records = [self.visible(row, self.table.schema()) for row in rows.values()]
         return pa.Table.from_pylist(
             [dict(zip(schema.names, record, strict=True)) for record in map(list, records)],
             schema=schema,

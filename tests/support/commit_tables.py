@@ -21,14 +21,14 @@ from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import LongType, NestedField, StringType
 
 from tableformat.catalog.base import TableState
-from tableformat.catalog.memory import MemoryCatalog, MemoryPointers
+from tableformat.codec.avro.manifest_store import load_manifest, load_manifest_list
 from tableformat.commit.changeset import Changeset, CommitKind, Validation
 from tableformat.commit.engine import CommitResult, commit
 from tableformat.environment import Environment
-from tableformat.files.manifest_store import load_manifest, load_manifest_list
 from tableformat.runtime import FailPoints, Runtime, snapshot_id_of
 from tableformat.spec.data_file import DataFile, FileContent, ManifestEntry
-from tableformat.store.memory import MemoryObjectStore
+from tests.support.memory_catalog import MemoryCatalog, MemoryPointers
+from tests.support.memory_store import MemoryObjectStore
 
 IDENTIFIER = ("shop", "orders")
 PREFIX = "memory://warehouse/shop/orders/data"

@@ -13,12 +13,12 @@ import sys
 from dataclasses import dataclass, field
 from typing import Any
 
-from tableformat.catalog.open import open_backend
+from tableformat.backend import open_backend
+from tableformat.codec.avro.manifest_store import load_manifest, load_manifest_list
 from tableformat.commit.changeset import Changeset, CommitKind, Validation
 from tableformat.commit.engine import CommitResult, commit
 from tableformat.environment import Environment
 from tableformat.errors import CommitConflictError
-from tableformat.files.manifest_store import load_manifest, load_manifest_list
 from tableformat.spec.data_file import DataFile, FileContent, ManifestEntry
 
 IDENTIFIER = ("shop", "orders")

@@ -12,14 +12,14 @@ import pyarrow.parquet as pq
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionSpec
 from pyiceberg.schema import Schema
 
-from tableformat.files.parquet_chunk_checksums import CHUNK_CHECKSUMS_KEY
-from tableformat.files.parquet_footer_checksum import FOOTER_CHECKSUM_KEY
-from tableformat.files.parquet_reader import read_data_file
+from tableformat.codec.parquet.chunk_checksums import CHUNK_CHECKSUMS_KEY
+from tableformat.codec.parquet.footer_checksum import FOOTER_CHECKSUM_KEY
+from tableformat.codec.parquet.reader import read_data_file
 from tableformat.spec.data_file import PARQUET_FORMAT, DataFile, FileContent
 from tableformat.spec.types import arrow_schema
-from tableformat.store.memory import MemoryObjectStore
 from tableformat.write.data_files import write_data_files
 from tableformat.write.equality_deletes import write_equality_deletes
+from tests.support.memory_store import MemoryObjectStore
 
 PREFIX = "memory://warehouse/t/data/"
 

@@ -74,6 +74,10 @@ class Entry:
     def is_vector(self) -> bool:
         return self.file["content"] == POSITIONS and self.file["content_offset"] is not None
 
+    @property
+    def is_position_file(self) -> bool:
+        return self.file["content"] == POSITIONS and self.file["content_offset"] is None
+
 
 class ForeignTable:
     """One version of a table, as another tool reads it."""

@@ -27,7 +27,7 @@ GOALS = {
     "G4": Goal("processes killed at fail points", {"kills": 80}),
     "G5": Goal("unknown outcomes of commits", {"trials": 2_000}),
     "G6": Goal("locks that lie: simulator", {"seeds": 3_000}),
-    "G7": Goal("locks under faults", {"postgresql": 500, "s3": 500}),
+    "G7": Goal("locks under faults", {"postgresql": 500, "s3": 500, "gcs": 200, "azure": 200}),
     "G8": Goal("stores that lie, found at start-up", {"races": 50}),
     "G9": Goal("object store faults", {"operations": 5_000}),
     "G10": Goal("isolation of statements", {"simulated": 1_500, "real": 300}),

@@ -494,8 +494,8 @@ def rewritten(catalog: TableCatalog) -> InteropCase:
     files = write_data_files(
         environment.store,
         scan.to_arrow(),
-        schema=made.table.schema,
-        spec=made.table.partition_spec,
+        schema=made.table.schema(),
+        spec=made.table.spec(),
         properties=metadata.properties,
         location_for=data_file_locations(metadata, environment.runtime.ids),
     )

@@ -272,6 +272,16 @@ def _installed() -> tuple[Path, list[Path]] | Missing:
     return missing or (environment / "bin" / "python", [jar_folder / name for name in _JAR_NAMES])
 
 
+def runtime_session() -> tuple[str, Path] | Missing:
+    """Where the runtime's jar is, and the PySpark that it is made for, for `PYTHONPATH`."""
+    found = _installed()
+    if isinstance(found, Missing):
+        return found
+    python, [jar, *_] = found
+    [packages] = python.parents[1].glob("lib/python*/site-packages")
+    return str(jar), packages
+
+
 def _fetch_jars(folder: Path) -> Missing | None:
     if all((folder / name).exists() for name in _JAR_NAMES):
         return None

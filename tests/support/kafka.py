@@ -23,8 +23,9 @@ from tests.support.jvm_server import START_S, JvmServer, free_ports, listens, se
 from tests.support.maven import fetch_jars
 
 BROKER = "4.1.0"
-# Of Spark's minor version; newer Sparks than there are connectors for take the newest.
-SPARK_CONNECTOR = "4.1.1" if pyspark.__version__.startswith("4.1.") else "4.2.0"
+# By Spark's minor version; Spark 4.3 runs with the one of 4.2.
+CONNECTORS = {"4.1": "4.1.1", "4.2": "4.2.0", "4.3": "4.2.0"}
+SPARK_CONNECTOR = CONNECTORS.get(pyspark.__version__.rpartition(".")[0], CONNECTORS["4.3"])
 CONNECTOR = (
     f"org.apache.spark:spark-sql-kafka-0-10_2.13:{SPARK_CONNECTOR}",
     f"org.apache.spark:spark-token-provider-kafka-0-10_2.13:{SPARK_CONNECTOR}",

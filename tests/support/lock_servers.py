@@ -1,18 +1,22 @@
-"""Servers for the lock's tests: a database of its own, and an S3 that fails at random."""
+"""Servers for the lock's tests: a database of its own, and object stores that fail at random."""
 
 from __future__ import annotations
 
-import atexit
 import functools
 import io
 import random
-import socket
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import quote
 
-from tests.support.postgres import PASSWORD, postgres_server
+import requests
+
+from tests.support.azurite import azure_properties, azurite, fresh_container
+from tests.support.gcs_server import Gcs, gcs_properties
+from tests.support.postgres import postgres_server
+from tests.support.s3_server import App, create_bucket, s3_properties, serve
 
 
 @functools.cache
@@ -53,53 +57,65 @@ class S3Faults:
 
 
 @dataclass(frozen=True)
-class S3Server:
-    """Where it listens, and what goes wrong."""
+class LockServer:
+    """A place for locks in an object store, and what goes wrong there."""
 
-    endpoint: str
+    root: str
+    properties: dict[str, str]
     faults: S3Faults
-
-    @property
-    def properties(self) -> dict[str, str]:
-        return {
-            "s3.endpoint": self.endpoint,
-            "s3.region": "us-east-1",
-            "s3.access-key-id": "testing",
-            "s3.secret-access-key": PASSWORD,
-        }
 
 
 @functools.cache
-def s3_server() -> S3Server:
-    """moto with a bucket `locks`. One request at a time: moto itself looks first, writes later."""
-    import boto3
-    from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
-    from werkzeug.serving import WSGIRequestHandler, make_server
+def lock_server(cloud: str) -> LockServer:
+    """The store behind a server that fails at random; skips where there is none.
 
-    class Quiet(WSGIRequestHandler):
-        def log(self, *_: object) -> None:
-            pass
-
+    One request at a time: moto looks first and writes later.
+    """
     faults = S3Faults()
-    app = _with_faults(DomainDispatcherApplication(create_backend_app), faults)
-    port = _free_port()
-    server = make_server("127.0.0.1", port, app, threaded=True, request_handler=Quiet)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    atexit.register(server.shutdown)
-    found = S3Server(f"http://127.0.0.1:{port}", faults)
-    client = boto3.client(
-        "s3",
-        endpoint_url=found.endpoint,
-        region_name="us-east-1",
-        aws_access_key_id="testing",
-        aws_secret_access_key=PASSWORD,
-    )
-    client.create_bucket(Bucket="locks")
-    client.close()
-    return found
+    if cloud == "s3":
+        from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+
+        endpoint = _serve(_with_faults(DomainDispatcherApplication(create_backend_app), faults))
+        create_bucket(endpoint, "locks")
+        return LockServer("s3://locks", s3_properties() | {"s3.endpoint": endpoint}, faults)
+    if cloud == "gcs":
+        endpoint = _serve(_with_faults(Gcs(buckets={"locks": {}}), faults))
+        properties = gcs_properties() | {"gcs.service.host": endpoint}
+        return LockServer("gs://locks", properties, faults)
+    container = fresh_container()
+    endpoint = _serve(_with_faults(_forwarding(f"http://{azurite()}"), faults))
+    authority = endpoint.removeprefix("http://")
+    properties = azure_properties() | {"adls.blob-storage-authority": authority}
+    return LockServer(f"abfss://{container}", properties, faults)
 
 
-App = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
+def _serve(app: App) -> str:
+    return serve(app, threaded=True).endpoint
+
+
+def _forwarding(target: str) -> App:
+    """What another server answers. Azure's signatures do not cover the host."""
+
+    def forward(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
+        path = quote(environ["PATH_INFO"].encode("latin-1"))
+        headers = {
+            name.removeprefix("HTTP_").replace("_", "-"): value
+            for name, value in environ.items()
+            if name.startswith("HTTP_") or (name == "CONTENT_TYPE" and value)
+        }
+        reply = requests.request(
+            environ["REQUEST_METHOD"],
+            f"{target}{path}?{environ['QUERY_STRING']}",
+            headers=headers,
+            data=environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0)),
+            timeout=30,
+        )
+        dropped = {"connection", "keep-alive", "transfer-encoding"}
+        kept = [one for one in reply.headers.items() if one[0].lower() not in dropped]
+        start(f"{reply.status_code} Status", kept)
+        return [reply.content]
+
+    return forward
 
 
 def _with_faults(app: App, faults: S3Faults) -> App:
@@ -131,10 +147,3 @@ def _with_faults(app: App, faults: S3Faults) -> App:
         return app(environ, start)
 
     return in_turn
-
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
@@ -10,11 +11,13 @@ from lock.manager import LeaseManager
 from lock.open import _open_store
 from lock.register import RecordStore
 from lock.seams import Clock, IdSource
+from resolver.maintenance_lock import bucket_client
+from tests.support.bucket_servers import CLOUDS
 from tests.support.lock_seams import FaultyRecordStore, RandomIds, RealClock
-from tests.support.lock_servers import postgres_url, s3_server
+from tests.support.lock_servers import lock_server, postgres_url
 
-BACKENDS = ("memory", "sqlite", "postgresql", "file", "s3", "faulty")
-SHARED_BACKENDS = ("sqlite", "postgresql", "file", "s3")
+BACKENDS = ("memory", "sqlite", "postgresql", "file", *CLOUDS, "faulty")
+SHARED_BACKENDS = ("sqlite", "postgresql", "file", *CLOUDS)
 """Those that several processes can share."""
 
 
@@ -26,15 +29,20 @@ def lock_url(backend: str, folder: Path) -> str:
         return postgres_url()
     if backend == "file":
         return f"file://{folder}/locks"
-    if backend == "s3":
-        return f"s3://locks/{uuid4().hex}"
+    if backend in CLOUDS:
+        return f"{lock_server(backend).root}/{uuid4().hex}"
     return f"memory:{uuid4().hex}"
+
+
+def lock_properties(backend: str) -> dict[str, str]:
+    """The catalog properties that reach it."""
+    return lock_server(backend).properties if backend in CLOUDS else {}
 
 
 def open_store(backend: str, folder: Path) -> RecordStore:
     """A prepared store; `faulty` is the wrapper around memory, with all faults at zero."""
-    properties = s3_server().properties if backend == "s3" else {}
-    store = _open_store(lock_url(backend, folder), RandomIds(), properties)
+    connect = partial(bucket_client, properties=lock_properties(backend))
+    store = _open_store(lock_url(backend, folder), RandomIds(), connect)
     store.prepare()
     return FaultyRecordStore(store) if backend == "faulty" else store
 

@@ -15,10 +15,12 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
 from lock import LeaseLostError, LeaseManager, LockUnavailableError, open_lock
+from resolver.maintenance_lock import bucket_client
 from tests.support.fenced_log import FencedLog
 from tests.support.lock_seams import RandomIds, RealClock
 
@@ -34,14 +36,15 @@ def main(arguments: list[str]) -> int:
             url,
             clock=RealClock(),
             ids=RandomIds(),
-            properties=properties,
+            connect=partial(bucket_client, properties=properties),
             lease_ms=int(lease_ms),
         )
 
     if mode == "hold":
         return hold(opened(), name, FencedLog(Path(log)))
     processes, rounds = (int(count) for count in counts)
-    opened().close()  # once, so that the children do not all probe the store
+    if not properties:  # a client of a bucket cannot be used on both sides of a fork
+        opened().close()  # once, so that the children do not all create the table
     children = []
     for _ in range(processes):
         child = os.fork()

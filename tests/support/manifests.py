@@ -9,8 +9,8 @@ from pyiceberg.schema import Schema
 from pyiceberg.transforms import BucketTransform
 from pyiceberg.types import LongType, NestedField, StringType
 
-from tableformat.files.manifest import describe_manifest, encode_manifest
-from tableformat.files.manifest_list import encode_manifest_list
+from tableformat.codec.avro.manifest import describe_manifest, encode_manifest
+from tableformat.codec.avro.manifest_list import encode_manifest_list
 from tableformat.spec.data_file import DataFile, EntryStatus, FileContent, ManifestEntry
 from tableformat.spec.manifest_file import ManifestContent, ManifestFile
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import uuid
 
 from tableformat import TableCatalog
-from tableformat.catalog.memory import MemoryCatalog
 from tableformat.environment import Environment
 from tableformat.runtime import Runtime
-from tableformat.store.memory import MemoryObjectStore
+from tests.support.memory_catalog import MemoryCatalog
+from tests.support.memory_store import MemoryObjectStore
 
 
 def memory_catalog(

@@ -23,14 +23,14 @@ import pyarrow.parquet as pq
 from pyroaring import BitMap64
 
 from tableformat import Table, TableCatalog
+from tableformat.codec.puffin.deletion_vector import Positions
 from tableformat.commit.engine import commit
-from tableformat.commit.operations import rewrite_changeset
 from tableformat.environment import Environment
-from tableformat.files.deletion_vector import Positions
 from tableformat.rowlevel.engine import row_writer
 from tableformat.rowlevel.planning import plan_statement
 from tableformat.rowlevel.rewrite import FileRewrite, surviving_rows
 from tableformat.rowlevel.statement import parse_statement
+from tests.support.changesets import rewrite_changeset
 from tests.support.table_checker import check_snapshot, read_metadata
 
 SCHEMA = pa.schema([("id", pa.int64()), ("region", pa.string()), ("amount", pa.int64())])

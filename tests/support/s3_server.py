@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+import requests
 
 SECRET = "s3cret-of-the-test"
 _buckets = itertools.count(1)
@@ -24,7 +25,8 @@ class Fault:
     """What the next `times` requests of one method run into.
 
     `before`: the answer is `status` and nothing happens. `after`: it happens, and the answer is
-    `status` all the same. `cut`: the body stops half-way.
+    `status` all the same. `cut`: the body stops half-way. `shortened`: it does, and its length
+    is said to be that.
     """
 
     method: str
@@ -40,13 +42,21 @@ class S3Server:
     endpoint: str
     faults: list[Fault] = field(default_factory=list)
     requests: list[str] = field(default_factory=list)
+    authorizations: list[str] = field(default_factory=list)  # headers, of signed requests
 
 
 @functools.cache
 def s3_server() -> S3Server:
     """The server of this test run."""
-    pytest.importorskip("boto3", reason="boto3 is not installed")
+    pytest.importorskip("moto", reason="moto is not installed")
     from moto.server import DomainDispatcherApplication, create_backend_app
+
+    # One request at a time: moto looks whether a key exists and writes it in two steps.
+    return serve(DomainDispatcherApplication(create_backend_app), threaded=False)
+
+
+def serve(app: App, *, threaded: bool) -> S3Server:
+    """Any such server on loopback, with faults on demand."""
     from werkzeug.serving import WSGIRequestHandler, make_server
 
     class Quiet(WSGIRequestHandler):
@@ -57,9 +67,8 @@ def s3_server() -> S3Server:
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]
     server = S3Server(f"http://127.0.0.1:{port}")
-    # One request at a time: moto looks whether a key exists and writes it in two steps.
-    app = _with_faults(DomainDispatcherApplication(create_backend_app), server)
-    http = make_server("127.0.0.1", port, app, threaded=False, request_handler=Quiet)
+    app = _with_faults(app, server)
+    http = make_server("127.0.0.1", port, app, threaded=threaded, request_handler=Quiet)
     threading.Thread(target=http.serve_forever, daemon=True).start()
     atexit.register(http.shutdown)
     return server
@@ -78,28 +87,28 @@ def s3_properties() -> dict[str, str]:
 def fresh_bucket() -> str:
     """A new, empty bucket."""
     name = f"bucket-{next(_buckets)}"
-    _client().create_bucket(Bucket=name)
+    create_bucket(s3_server().endpoint, name)
     return name
 
 
-@functools.cache
-def _client() -> Any:
-    """One for all buckets: making one takes a tenth of a second."""
-    from tableformat.store.s3_session import create_client
-
-    return create_client(s3_properties())
+def create_bucket(endpoint: str, name: str) -> None:
+    """A bucket of that name; moto asks nobody who they are."""
+    requests.put(f"{endpoint}/{name}", timeout=10).raise_for_status()
 
 
 def _with_faults(app: App, server: S3Server) -> App:
     def faulty(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
         method = environ["REQUEST_METHOD"]
         server.requests.append(f"{method} {environ['PATH_INFO']}")
+        server.authorizations.append(environ.get("HTTP_AUTHORIZATION", ""))
         fault = next((one for one in server.faults if one.method == method), None)
         if fault is None:
             return app(environ, start)
         fault.times -= 1
         if fault.times <= 0:
             server.faults.remove(fault)
+        if fault.kind == "shortened":
+            return _shortened(app, environ, start)
         if fault.kind == "cut":
             body = b"".join(app(environ, start))
             return [body[: len(body) // 2]]
@@ -112,3 +121,12 @@ def _with_faults(app: App, server: S3Server) -> App:
         return [f"<Error><Code>{code}</Code><Message>injected</Message></Error>".encode()]
 
     return faulty
+
+
+def _shortened(app: App, environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
+    told: list[Any] = []
+    body = b"".join(app(environ, lambda *arguments: told.extend(arguments)))
+    half = body[: len(body) // 2]
+    headers = [one for one in told[1] if one[0].lower() != "content-length"]
+    start(told[0], [*headers, ("Content-Length", str(len(half)))])
+    return [half]

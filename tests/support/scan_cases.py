@@ -1,6 +1,6 @@
 """Tables that grew in odd but valid ways, each with a filter and the rows that must come out.
 
-Run by every reader: Arrow, Spark's own Parquet scan, and other engines where they can.
+Run by every reader: here, on Spark's workers, and other engines where they can.
 """
 
 from __future__ import annotations
@@ -51,13 +51,12 @@ class ScanCase:
     """A table and what reading it gives.
 
     `expected` are result rows as Python values in any order; `filters` maps a filter to the rows
-    that pass it. `needs_arrow`: Spark must use our reader for it, its own cannot.
+    that pass it.
     """
 
     table: HandMadeTable
     expected: Rows
     filters: dict[str, Rows] = field(default_factory=dict)
-    needs_arrow: bool = False
 
 
 def opt(field_id: int, name: str, kind: IcebergType, **extra: object) -> NestedField:
@@ -135,7 +134,6 @@ def nested_name_used_again(new: NewTable) -> ScanCase:
         table,
         rows,
         {"s.x > 55": rows[1:2], "s.y = 1": rows[:1], "s.x is null": rows[2:]},
-        needs_arrow=True,
     )
 
 
@@ -152,7 +150,6 @@ def renamed_struct(new: NewTable) -> ScanCase:
         table,
         [({"x": 2, "y": 60},), (None,)],
         {"t.x = 2": [({"x": 2, "y": 60},)], "t.x is null": [(None,)]},
-        needs_arrow=True,
     )
 
 
@@ -316,7 +313,7 @@ def nested_key(new: NewTable) -> ScanCase:
         table, pa.table({"s": pa.array([{"x": 1}, None], key)}), {"s": 1, "s.x": 2}, [2]
     )
     assert path
-    return ScanCase(table, [({"x": 4, "note": None}, 4)], needs_arrow=True)
+    return ScanCase(table, [({"x": 4, "note": None}, 4)])
 
 
 def many_types(new: NewTable) -> ScanCase:
@@ -348,7 +345,6 @@ def many_types(new: NewTable) -> ScanCase:
         table,
         rows,
         {"u = '00000000-0000-0000-0000-000000000001'": rows[:1]},
-        needs_arrow=True,
     )
 
 

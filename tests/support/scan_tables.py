@@ -23,17 +23,17 @@ from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 
 from tableformat.catalog.base import TableState
+from tableformat.codec.avro.manifest import describe_manifest, encode_manifest
+from tableformat.codec.avro.manifest_list import encode_manifest_list
+from tableformat.codec.puffin.deletion_vector import build_positions
+from tableformat.codec.puffin.dv_file import DeletionVector, write_deletion_vectors
 from tableformat.environment import Environment
-from tableformat.files.deletion_vector import build_positions
-from tableformat.files.dv_file import DeletionVector, write_deletion_vectors
-from tableformat.files.manifest import describe_manifest, encode_manifest
-from tableformat.files.manifest_list import encode_manifest_list
 from tableformat.spec.data_file import DataFile, EntryStatus, FileContent, ManifestEntry
 from tableformat.spec.manifest_file import ManifestContent, ManifestFile
 from tableformat.store.base import ObjectStore
-from tableformat.store.memory import MemoryObjectStore
 from tableformat.write.data_files import write_data_files
 from tableformat.write.equality_deletes import write_equality_deletes
+from tests.support.memory_store import MemoryObjectStore
 
 SNAPSHOT_ID = 77
 PATH_FIELD = pa.field("file_path", pa.string(), False, {"PARQUET:field_id": "2147483546"})

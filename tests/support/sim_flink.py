@@ -15,13 +15,13 @@ import numpy as np
 import pyarrow as pa
 
 from tableformat.catalog.base import Identifier, TableState
+from tableformat.codec.parquet.reader import read_data_file
+from tableformat.codec.puffin.deletion_vector import build_positions
+from tableformat.codec.puffin.dv_file import DeletionVector, write_deletion_vectors
 from tableformat.commit.changeset import Changeset, CommitKind
 from tableformat.commit.engine import commit_change
 from tableformat.commit.snapshot_change import SnapshotChange
 from tableformat.environment import Environment
-from tableformat.files.deletion_vector import build_positions
-from tableformat.files.dv_file import DeletionVector, write_deletion_vectors
-from tableformat.files.parquet_reader import read_data_file
 from tableformat.paths import data_file_locations, equality_delete_locations, puffin_locations
 from tableformat.scan.position_deletes import POSITION_DELETE_SCHEMA
 from tableformat.spec.data_file import DataFile, FileContent

@@ -31,11 +31,12 @@ class DeadPlace:
 
 @dataclass(frozen=True, slots=True)
 class StagedFile:
-    """A data file of a staged snapshot, the rows that the same snapshot deletes, stored ids."""
+    """A data file of a staged snapshot, the rows that the same snapshot deletes, row ids."""
 
     path: str
     dead: frozenset[int]
     row_ids: tuple[int | None, ...]
+    first_row_id: int  # on staging
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +52,15 @@ class Staged:
 
 @dataclass(slots=True)
 class Folded:
-    """Rows after a fold: those of before, those that bring their row ids, and the rest."""
+    """Rows after a fold: those of before, those that bring their row ids, and the rest.
+
+    `placed`: where rows were staged that a publish has written into other files, with their ids.
+    """
 
     kept: Identities
     stored: dict[int, Row]
     fresh: Counter[Row]
+    placed: dict[Place, int] = field(default_factory=dict)
 
     @property
     def rows(self) -> Counter[Row]:
@@ -74,6 +79,7 @@ class Base:
         orders: By row id, the place in the order (from 1) of rows that are staged ones.
         ever: Staged data files that are, or were, on this history of main, or that were published
             without a row.
+        left_out: Those of them that never were on it.
         renamed: Row ids that a rewrite without row ids has replaced.
         lived: Row ids that places had on this history of main.
         follows: Whether a row is looked for that has left its place.
@@ -83,6 +89,7 @@ class Base:
     places: Mapping[Place, int]
     orders: Mapping[int, int]
     ever: frozenset[str]
+    left_out: frozenset[str]
     renamed: Mapping[int, int]
     lived: Callable[[Place], Iterable[int]]
     follows: bool = True
@@ -95,12 +102,19 @@ class _Fold:
     schema: TableSchema
     rows: Identities
     batch: frozenset[str]  # data files of all that is folded: a row of theirs is that one or none
+    rewrites: bool = False  # each row that comes has a row id
     fresh: dict[Place, tuple[Row, int | None]] = field(default_factory=dict)
+    came: dict[Place, int] = field(default_factory=dict)  # the place in the order of `fresh` rows
     seen: set[str] = field(default_factory=set)
+    # Of the snapshot that is applied: by key, the row it replaces; row ids that die by position.
+    replaced: dict[Any, tuple[int, int]] = field(default_factory=dict)
+    killed: set[int] = field(default_factory=set)
 
     def apply(self, order: int, staged: Staged) -> None:
         known = self.base.ever | self.seen
         is_repeated = staged.is_again and any(file.path in known for file in staged.files)
+        self.replaced = {}
+        self.killed = set()
         if staged.keys and not is_repeated:
             self._delete(order, staged)
         for dead in staged.places:
@@ -113,7 +127,19 @@ class _Fold:
                 self.seen.add(file.path)
                 for at, row in enumerate(self.files.rows_of(file.path, self.schema)):
                     if at not in file.dead:
-                        self.fresh[file.path, at] = (row, file.row_ids[at])
+                        self.fresh[file.path, at] = (row, self._row_id(file, at, row))
+                        self.came[file.path, at] = order
+
+    def _row_id(self, file: StagedFile, at: int, row: Row) -> int | None:
+        """The id that a row brings; rewritten rows have that of the row that their own snapshot
+        replaced, else the one that staging shows."""
+        stored = file.row_ids[at]
+        if stored is not None or not self.rewrites:
+            return stored
+        return self.replaced.pop(row[0], (0, file.first_row_id + at))[1]
+
+    def _replace(self, key: Any, order: int, row_id: int) -> None:
+        self.replaced[key] = max(self.replaced.get(key, (-1, -1)), (order, row_id))
 
     def _delete(self, order: int, staged: Staged) -> None:
         """Keys die in what is older. Files that a staged snapshot names again are its own, too."""
@@ -125,16 +151,19 @@ class _Fold:
             for at in range(len(file.row_ids))
             for row_id in self.base.lived((file.path, at))
         )
-        self.rows = {
-            row_id: each
-            for row_id, each in self.rows.items()
-            if each[0][0] not in staged.keys or orders.get(row_id, 0) >= order or row_id in spared
-        }
-        self.fresh = {
-            place: each
-            for place, each in self.fresh.items()
-            if each[0][0] not in staged.keys or place[0] in own
-        }
+        gone = [
+            row_id
+            for row_id, (row, _) in self.rows.items()
+            if row[0] in staged.keys and orders.get(row_id, 0) < order and row_id not in spared
+        ]
+        for row_id in gone:
+            self._replace(self.rows.pop(row_id)[0][0], orders.get(row_id, 0), row_id)
+        dead = [
+            p for p, (row, _) in self.fresh.items() if row[0] in staged.keys and p[0] not in own
+        ]
+        for place in dead:
+            row, known = self.fresh.pop(place)
+            self._replace(row[0], self.came[place], -1 if known is None else known)
 
     def _same(self, row_ids: Iterable[int]) -> set[int]:
         """These and what a rewrite has made of them."""
@@ -148,32 +177,47 @@ class _Fold:
         here = self.base.places.get(dead.place)
         if here is not None:
             self.rows.pop(here, None)
+            self.killed.add(here)
         if here is not None or not self.base.follows:
             return
         orders = self.base.orders
+        if self.rewrites:  # a row of a publish that main has lost is a staged one again
+            ids = {dead.row_id, *self.base.lived(dead.place)}
+            again = [p for p, (_, i) in self.fresh.items() if i in ids and self.came[p] < order]
+            for place in again:
+                del self.fresh[place]
         found = {row_id for row_id, (row, _) in self.rows.items() if row[0] == dead.key}
-        hits = found & self._same((dead.row_id, *self.base.lived(dead.place)))
-        is_there = bool(hits)
+        same = self._same((dead.row_id, *self.base.lived(dead.place)))
+        hits = found & same
+        is_there = bool(hits) or bool(self.rewrites and same & self.killed)  # in two places
         hits = {i for i in hits if orders.get(i, 0) < order}  # others have brought the delete, too
-        if not is_there and dead.place[0] not in self.batch:
+        if not is_there and dead.place[0] not in self.batch | self.base.left_out:
             older = {i for i in found if orders.get(i, 0) < order}
             hits = {i for i in older if i >= staged.next_row_id}
+        self.killed |= hits
         for row_id in hits:
             del self.rows[row_id]
 
 
 def fold(
-    base: Base, batch: Iterable[tuple[int, Staged]], files: Files, schema: TableSchema
+    base: Base,
+    batch: Iterable[tuple[int, Staged]],
+    files: Files,
+    schema: TableSchema,
+    *,
+    rewrites: bool = False,
 ) -> Folded:
-    """Apply staged snapshots, each with its place in the order."""
+    """Apply staged snapshots, each with its place in the order. `rewrites`: rows keep row ids."""
     batch = list(batch)
     paths = frozenset(file.path for _, staged in batch for file in staged.files)
-    work = _Fold(base, files, schema, dict(base.rows), paths)
+    work = _Fold(base, files, schema, dict(base.rows), paths, rewrites)
     for order, staged in batch:
         work.apply(order, staged)
     stored = {i: row for row, i in work.fresh.values() if i is not None}
     fresh = Counter(row for row, i in work.fresh.values() if i is None)
-    return Folded(work.rows, stored, fresh)
+    placed = {place: i for place, (_, i) in work.fresh.items() if rewrites and i is not None}
+    assert not rewrites or len(placed) == len(stored), "a row id twice"
+    return Folded(work.rows, stored, fresh, placed)
 
 
 def read_staged(
@@ -221,8 +265,13 @@ def read_staged(
     return Staged(
         keys=keys,
         files=tuple(
-            StagedFile(path, frozenset(dead.get(path, ())), tuple(files.file(path).row_ids))
-            for path in new
+            StagedFile(
+                path,
+                frozenset(dead.get(path, ())),
+                tuple(files.file(path).row_ids),
+                file.first_row_id or 0,
+            )
+            for path, file in new.items()
         ),
         places=tuple(places),
         next_row_id=next_row_id,
@@ -241,7 +290,7 @@ def picked(
     base: Base, sources: Sequence[Staged], paths: Iterable[str], files: Files, schema: TableSchema
 ) -> Counter[Row]:
     """Rows after a pick: as if its changes had been made now. `paths` are added as they are."""
-    bare = Base(base.rows, base.places, {}, _NOBODY, {}, lambda _: (), follows=False)
+    bare = Base(base.rows, base.places, {}, _NOBODY, _NOBODY, {}, lambda _: (), follows=False)
     rows = fold(bare, enumerate(sources, start=1), files, schema).rows
     for path in paths:
         rows.update(files.rows_of(path, schema))

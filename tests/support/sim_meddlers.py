@@ -452,7 +452,9 @@ class Meddlers:
         row_id: int,
         rows: Sequence[Row],
     ) -> ForeignCommit:
-        """One vector per file: the new one has the positions of the one that it replaces."""
+        """One vector per file: with the positions of the one before it, and of position deletes,
+        which readers leave out beside a vector.
+        """
         commit, (path, position) = self.commit(actor, table, "staging", "overwrite"), place
         entries = table.entries(head)
         file = next(e for e in entries if e.path == path)
@@ -462,6 +464,8 @@ class Meddlers:
                 start, size = entry.file["content_offset"], entry.file["content_size_in_bytes"]
                 positions |= set(self.oracle.files.bitmap(entry.path, start, size))
                 commit.remove(entry)
+            elif entry.is_position_file:
+                positions |= self.oracle.files.position_file(entry.path).get(path, set())
         vector = write_vector(self.put, self.path(commit, "0.puffin"), path, sorted(positions))
         commit.add(file, vector)
         if rows:

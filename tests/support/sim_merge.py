@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -103,7 +104,7 @@ def run_merge(environment: Environment, identifier: Identifier, merge: Merge, mo
     environment.runtime.fail_point("rowlevel.after_plan")
     changes = engine.evaluate(plan)
     environment.runtime.fail_point("rowlevel.after_scan")
-    commit_changes(environment, plan, changes, engine)
+    commit_changes(environment, plan, changes, partial(engine.rewrite, plan))
     return changes.deleted_rows + changes.updated_rows + changes.inserted_rows
 
 

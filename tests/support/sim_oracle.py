@@ -146,6 +146,9 @@ class Oracle:
         self.converted: dict[int | None, int | None] = {}  # on `audit`: where it began
         self.order_of: dict[str, int] = {}  # of staged data files: the first that named each
         self.repeated: set[str] = set()
+        self.rewritten: dict[
+            int, dict[Place, int]
+        ] = {}  # by publish: ids by where rows were staged
         self.listed: dict[int, frozenset[str]] = {}  # staged data files live in snapshots of main
         self.foreign_swaps: set[str] = set()  # metadata versions that other tools made
         self.kept_branches: set[str] = set()  # to whom icefold has given retention
@@ -511,11 +514,15 @@ class Oracle:
         orders, renamed = parent.orders, parent.renamed
         if operation is not None and operation.is_lossy:
             parent_id = self.landed[snapshot_id].get("parent-snapshot-id", -1)
-            orders, renamed = self._renamed(self.identities[parent_id], parent, view)
+            before = in_other_schema(self.identities[parent_id], parent.schema, state.schema)
+            orders, renamed = self._renamed(before, parent, view)
         live = {file.path for file in view.checked.live if file.content == 0}
         staged = frozenset(live & self.order_of.keys())
         self.listed[snapshot_id] = staged
         ever = parent.ever | staged
+        if state.folded is not None and state.folded.placed:
+            self.rewritten[snapshot_id] = state.folded.placed
+            ever |= {path for path, _ in state.folded.placed}
         first = state.published
         waiting = {path for path in staged if self.order_of[path] > first}
         if waiting or any(order <= first for order in orders.values()):
@@ -566,7 +573,11 @@ class Oracle:
         if operation.kind == "pick":
             return
         if operation.kind == "publish":
-            assert any(_has_folded(now, stored, state) for state in states), "other row ids"
+            if self.world.profile.rewrites and self._lost_row_ids(snapshot):
+                return  # which of main's rows are staged ones cannot be told any more
+            number = snapshot["sequence-number"] if self.world.profile.rewrites else None
+            fits = any(_has_folded(now, stored, state, number) for state in states)
+            assert fits, f"other row ids: {_ids_of(now, states)}"
             return
         if operation.becomes is not None:
             number = snapshot["sequence-number"]
@@ -582,6 +593,10 @@ class Oracle:
         kept = {row for row, _ in now.values()} & {row for row, _ in before.values()}
         ids = {row_id for row_id, (row, _) in before.items() if row in kept}
         assert ids <= now.keys(), "rows got other row ids"
+
+    def _lost_row_ids(self, snapshot: dict[str, Any]) -> bool:
+        """Whether another tool's rewrite has given rows of its parent new row ids."""
+        return bool(self.state_of(snapshot.get("parent-snapshot-id")).renamed)
 
     def _check_marker(
         self, parent: MainState, snapshot: dict[str, Any], operation: Operation
@@ -693,7 +708,8 @@ class Oracle:
 
         def lived(place: Place) -> list[int]:
             history = self._history(parent_id) if knows else ()
-            ids = (self.places.get(each, {}).get(place) for each in history)
+            known = ((self.places.get(each, {}), self.rewritten.get(each, {})) for each in history)
+            ids = [places.get(place) for each in known for places in each]
             return [row_id for row_id in ids if row_id is not None]
 
         identities = {} if parent_id is None else self.identities[parent_id]
@@ -703,6 +719,7 @@ class Oracle:
             {} if parent_id is None else self.places[parent_id],
             state.orders,
             state.ever | named,
+            named - state.ever,
             state.renamed if knows else {},
             lived,
         )
@@ -729,7 +746,8 @@ class Oracle:
                 unknown = {self.order_of[path] for path in gone}
                 orders = {i: at for i, at in base.orders.items() if at not in unknown}
                 base = replace(base, ever=base.ever - gone, orders=orders)
-                folded = fold(base, batch, self.files, schema)
+                rewrites = self.world.profile.rewrites
+                folded = fold(base, batch, self.files, schema, rewrites=rewrites)
                 yield MainState(folded.rows, published, schema, folded=folded)
 
     def _forgotten(
@@ -864,14 +882,29 @@ def _fits(now: Identities, state: MainState, sequence_number: int) -> bool:
     )
 
 
-def _has_folded(now: Identities, before: Identities, state: MainState) -> bool:
-    """Whether the row ids are right after a publish: kept, stored in a staged file, or new."""
+def _ids_of(now: Identities, states: list[MainState]) -> str:
+    """What is there, and what should be."""
+    folded = states[0].folded
+    assert folded is not None
+    wanted = {i: row for i, (row, _) in folded.kept.items()} | folded.stored
+    there = {i: row for i, (row, _) in now.items()}
+    surplus = {i: row for i, row in there.items() if wanted.get(i) != row}
+    lacks = {i: row for i, row in wanted.items() if there.get(i) != row}
+    return f"{surplus} instead of {lacks}"
+
+
+def _has_folded(now: Identities, before: Identities, state: MainState, updated: int | None) -> bool:
+    """Whether the row ids are right after a publish: kept, stored in a staged file, or new.
+
+    `updated`: of rows that came; None: not looked at.
+    """
     folded = state.folded
     assert folded is not None
     more = now.keys() - folded.kept.keys() - folded.stored.keys()
     return (
         all(now.get(row_id) == each for row_id, each in folded.kept.items())
         and all(row_id in now and now[row_id][0] == row for row_id, row in folded.stored.items())
+        and all(updated in {None, now[row_id][1]} for row_id in folded.stored)
         and not more & before.keys()
         and Counter(now[row_id][0] for row_id in more) == folded.fresh
     )

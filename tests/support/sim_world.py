@@ -77,6 +77,7 @@ class Profile:
     flink: str | None  # vectors | positions: how a foreign writer deletes rows of its own commit
     meddlers: tuple[str, ...]  # of `MEDDLERS`: who moves branches and rewrites files, too
     keeps_row_ids: bool  # the foreign compactor keeps them
+    rewrites: bool  # publishes write staged rows once more
 
     @property
     def expires(self) -> bool:
@@ -137,6 +138,7 @@ class Profile:
             has_sink=rng.random() < 0.4,
             meddlers=_draw_meddlers(rng, moves=moves),
             keeps_row_ids=rng.random() < 0.6,
+            rewrites=rng.random() < 0.4,
         )
 
 

@@ -12,11 +12,11 @@ from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionSpec
 from maintenance.tasks.compact import compact
 from maintenance.tasks.options import CompactOptions, ExpireOptions
 from tableformat import Table
+from tableformat.codec.puffin.deletion_vector import build_positions
+from tableformat.codec.puffin.dv_file import DeletionVector, write_deletion_vectors
 from tableformat.commit.changeset import Changeset, CommitKind, Validation
 from tableformat.commit.engine import CommitResult, commit
 from tableformat.commit.expiry_plan import ExpiryPolicy
-from tableformat.files.deletion_vector import build_positions
-from tableformat.files.dv_file import DeletionVector, write_deletion_vectors
 from tableformat.paths import data_file_locations, equality_delete_locations, puffin_locations
 from tableformat.scan.plan import FileScanTask
 from tableformat.spec.data_file import DataFile, FileContent

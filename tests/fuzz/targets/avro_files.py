@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from tableformat.files.avro_values import read_bytes, read_long, write_long
-from tableformat.files.manifest import decode_manifest
-from tableformat.files.manifest_list import decode_manifest_list
+from tableformat.codec.avro.manifest import decode_manifest
+from tableformat.codec.avro.manifest_list import decode_manifest_list
+from tableformat.codec.avro.values import read_bytes, read_long, write_long
 from tableformat.spec.manifest_file import UNKNOWN_COUNT, ManifestContent, ManifestFile
 from tests.fuzz.mutate_bytes import BYTE_MUTATORS, INTEGERS, SIZE_MAX
 from tests.fuzz.mutate_text import dump_json, mutate_json

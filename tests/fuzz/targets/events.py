@@ -88,7 +88,7 @@ def _batch(data: bytes) -> EventBatch:
 def _parser(name: str, choices: Sequence[Mapping[str, str]]) -> Callable[[bytes], None]:
     @lru_cache
     def built(number: int) -> ChangeFormat:
-        choice, _ = choose_format(name, choices[number])
+        choice = choose_format(name, choices[number])
         return choice.build(define_schema(ROWS, ["id"]))
 
     def parse(data: bytes) -> None:
@@ -97,7 +97,7 @@ def _parser(name: str, choices: Sequence[Mapping[str, str]]) -> Callable[[bytes]
         parsed = change_format.parse(events)
         parsed.changes.validate(full=True)
         parsed.bad.validate(full=True)
-        if not parsed.wishes and len(parsed.rows) != parsed.changes.num_rows:
+        if not parsed.schema_changes and len(parsed.rows) != parsed.changes.num_rows:
             raise Accepted("changes without the event they came from")
         for reason in parsed.bad.column("reason").to_pylist():
             if len(reason.splitlines()) != 1:

@@ -16,7 +16,7 @@ from resolver.index.entry import decode_values, file_id_of, position_of
 from resolver.index.folder import current_generation
 from resolver.index.header import FilesHeader, ShardHeader
 from resolver.index.shard import Shard
-from resolver.index.versions import IndexVersion
+from resolver.index.shared_versions import IndexVersion
 from tableformat.runtime import Runtime
 from tests.fuzz.mutate_bytes import BYTE_MUTATORS
 from tests.fuzz.mutate_text import JSON_MUTATORS, mutate_json

@@ -7,7 +7,7 @@ import random
 import zlib
 from collections.abc import Sequence
 
-from maintenance.history import read_history
+from maintenance.cycle_history import read_history
 from maintenance.settings import parse_config
 from tableformat.errors import CorruptDataError, InvalidInputError, UnsupportedError
 from tableformat.spec.constraints import immutable_columns, sequence_field_id

@@ -11,15 +11,15 @@ import numpy as np
 import pyarrow as pa
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
 
+from tableformat.codec.parquet.reader import read_data_file
+from tableformat.codec.parquet.rows import ParquetRows
+from tableformat.codec.parquet.thrift_compact import decode_struct, encode_struct
 from tableformat.errors import CorruptDataError
-from tableformat.files.parquet_reader import read_data_file
-from tableformat.files.parquet_rows import ParquetRows
-from tableformat.files.thrift_compact import decode_struct, encode_struct
 from tableformat.spec.data_file import DataFile, EntryStatus, FileContent, ManifestEntry
-from tableformat.store.memory import MemoryObjectStore
 from tableformat.table_definition import define_schema
 from tests.fuzz.mutate_bytes import BYTE_MUTATORS, flip_bit, put_integer, put_varint, set_bytes
 from tests.fuzz.target import CORPUS, Accepted, Target
+from tests.support.memory_store import MemoryObjectStore
 
 ROWS = pa.schema(
     [

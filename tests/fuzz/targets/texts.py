@@ -9,14 +9,14 @@ import click
 import pyarrow as pa
 
 from lock.errors import InvalidLockError
-from lock.names import check_lock_name, lock_name, storage_key
+from lock.lock_names import check_lock_name, lock_name, storage_key
 from maintenance.cli.column_types import parse_column
 from maintenance.cli.lookup import parse_key
-from maintenance.cli.tasks import SizeType
+from maintenance.cli.option_types import size
 from maintenance.settings import find_setting, parse_duration_ms
 from tableformat import Table
-from tableformat.cdc.formats import FACTORIES, choose_format
-from tableformat.cdc.sink import SINK_OPTIONS
+from tableformat.cdc.formats import BUILT_IN, choose_format
+from tableformat.cdc.sink import SinkOptions
 from tableformat.errors import InvalidInputError, NotFoundError, UnsupportedError
 from tableformat.rowlevel.planning import plan_statement
 from tableformat.rowlevel.statement import parse_statement
@@ -59,7 +59,7 @@ def _parse_filter(data: bytes) -> None:
 def _options(text: str) -> None:
     name, *pairs = text.split("\n")
     given = dict(pair.partition("=")[::2] for pair in pairs)
-    choice, _ = choose_format(name, given, SINK_OPTIONS)
+    choice = choose_format(name, given, SinkOptions)
     choice.build(_SCHEMA)
 
 
@@ -80,7 +80,7 @@ def _setting(text: str) -> None:
 
 def _size(text: str) -> None:
     try:
-        SizeType().convert(text, None, None)
+        size(text)
     except click.UsageError as error:
         raise InvalidInputError(error.format_message()) from error
 
@@ -106,7 +106,7 @@ def _parse_argument(data: bytes) -> None:
 
 def _ready() -> None:
     _table()
-    assert set(FACTORIES) >= {"debezium-json", "changelog-json"}
+    assert set(BUILT_IN) >= {"debezium-json", "changelog-json"}
 
 
 SQL = Target(name="sql", parse=_parse_sql, mutators=_MUTATORS, errors=_REFUSED, setup=_ready,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import re
 
+import click
 import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import DataScan as OtherScan
@@ -77,3 +79,22 @@ def test_procedures_are_functions_and_commands():
         owner, name, command = re.findall(r"`(\w+)\.(\w+)` \| `icefold ([\w-]+)`", row)[0]
         assert hasattr(owners[owner], name), name
         assert command in cli.commands
+
+
+def test_command_line_knows_the_procedures_of_iceberg():
+    text = SECTIONS["Procedures"]
+    rows = [line.split(" | ") for line in text.splitlines() if line.startswith("| `")]
+    names = {name for row in rows for name in re.findall(r"`(\w+)`", row[2])}
+    assert {"rewrite_data_files", "expire_snapshots", "rollback_to_snapshot"} <= names
+    context = click.Context(cli)
+    for name in names - {"set_current_snapshot"}:
+        command = cli.get_command(context, name)
+        assert command is not None, name
+        [row] = [row for row in rows if f"`{name}`" in row[2]]
+        assert command.name.split("-")[0] in row[1] + row[2], (name, command.name)
+
+
+def test_version_is_that_of_the_package():
+    assert tf.__version__ == importlib.metadata.version("icefold")
+    with pytest.raises(AttributeError, match="no attribute"):
+        _ = tf.nothing

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tableformat.cdc.formats import FACTORIES
-from tableformat.cdc.sink import SINK_OPTIONS
+from tableformat.cdc.formats import BUILT_IN
+from tableformat.cdc.sink import SinkOptions
+from tests.support.option_tables import markdown
 from tests.unit.docs.test_readme import run_snippet
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "change-streams.md").read_text()
@@ -21,13 +22,13 @@ def test_snippet_runs_as_it_stands(tmp_path):
     assert result.stdout == "[{'id': 1, 'version': 7}, {'id': 2, 'version': 3}]\n"
 
 
-@pytest.mark.parametrize("name", ["sink", *FACTORIES])
+@pytest.mark.parametrize("name", ["sink", *BUILT_IN])
 def test_option_table_is_the_one_that_validates(name):
-    table = SINK_OPTIONS if name == "sink" else FACTORIES[name].options
-    assert table.markdown() in PAGE, f"the page should have:\n{table.markdown()}"
+    table = SinkOptions if name == "sink" else BUILT_IN[name].options
+    assert markdown(table) in PAGE, f"the page should have:\n{markdown(table)}"
 
 
-@pytest.mark.parametrize("factory", FACTORIES.values(), ids=list(FACTORIES))
+@pytest.mark.parametrize("factory", BUILT_IN.values(), ids=list(BUILT_IN))
 def test_format_says_which_row_kinds_it_produces(factory):
     assert f"### `{factory.identifier}`" in PAGE
     assert f"Produces {factory.mode}." in PAGE

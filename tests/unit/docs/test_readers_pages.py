@@ -71,5 +71,5 @@ def test_lookup_page_on_spark(folder) -> None:
 
 @pytest.mark.parametrize("text", [READERS, LOOKUP])
 def test_linked_pages_exist(text) -> None:
-    for name in re.findall(r"\]\(([^):]+)\)", text):
+    for name in re.findall(r"\]\(([^):#]+)", text):
         assert (ROOT / "docs" / name).exists()

@@ -1,4 +1,4 @@
-"""What docs/changelog.md and docs/spark.md show runs as it stands; their option tables are true."""
+"""What the pages on changelogs, Spark and other engines show runs; option tables are the code's."""
 
 import contextlib
 import io
@@ -10,6 +10,7 @@ import pytest
 
 from resolver import resolve
 from tableformat import open_catalog
+from tests.support.option_tables import markdown
 from tests.support.spark import spark  # noqa: F401
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
@@ -33,6 +34,13 @@ def test_changelog_example_prints_what_the_page_shows(tmp_path, monkeypatch):
     text = (DOCS / "changelog.md").read_text()
     [shown] = re.findall(r"prints\n\n```\n(.*?)```", text, re.DOTALL)
     assert run(code, {}) == shown
+
+
+def test_an_engine_of_ones_own_runs_as_it_stands(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    [code] = snippets("row-level-engines.md")
+    shown = run(code, {})
+    assert shown == "1 [{'id': 2, 'status': 'new', 'amount': 22.0}]\n"
 
 
 @pytest.mark.spark
@@ -62,8 +70,8 @@ def test_spark_examples_run_as_they_stand(spark, tmp_path, monkeypatch):  # noqa
 
 @pytest.mark.spark
 def test_option_tables_are_those_of_the_code():
-    from tableformat.spark.source_options import OPTION_TABLES
+    from tableformat.spark.source_options import OPTION_MODELS
 
     text = (DOCS / "spark.md").read_text()
-    for table in OPTION_TABLES:
-        assert table.markdown() in text, table.owner
+    for model in OPTION_MODELS:
+        assert markdown(model) in text, model.owner

@@ -22,7 +22,10 @@ def test_sql_example_runs_as_it_stands(tmp_path):
         timeout=120,
     )
     assert done.returncode == 0, done.stderr
-    deleted, rows = done.stdout.strip().split(" ", 1)
+    statements, upserted = done.stdout.strip().splitlines()
+    deleted, rows = statements.split(" ", 1)
     assert deleted == "1"
     found = sorted((row["id"], row["status"]) for row in ast.literal_eval(rows))
     assert found == [(2, "paid"), (3, "paid")]
+    counts = ast.literal_eval(upserted)
+    assert (counts["updated_rows"], counts["inserted_rows"]) == (1, 1)

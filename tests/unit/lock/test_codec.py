@@ -104,6 +104,7 @@ def test_bytes_that_are_no_record_are_refused(data: bytes) -> None:
         ("name", 5),
         ("holder", "a\nb"),
         ("holder", "\x1b[2J"),
+        ("holder", "\ud800"),
         ("holder", "a" * 601),
         ("owner", ["x"]),
         ("write", None),
@@ -117,6 +118,14 @@ def test_bytes_that_are_no_record_are_refused(data: bytes) -> None:
 def test_field_of_wrong_kind_is_refused(field: str, value: Any) -> None:
     raw = json.loads(encode_record(GOOD))
     raw[field] = value
+    with pytest.raises(CorruptLockError):
+        decode_record(json.dumps(raw).encode(), location="here")
+
+
+@pytest.mark.parametrize("field", json.loads(encode_record(GOOD)))
+def test_missing_field_is_refused(field: str) -> None:
+    raw = json.loads(encode_record(GOOD))
+    del raw[field]
     with pytest.raises(CorruptLockError):
         decode_record(json.dumps(raw).encode(), location="here")
 

@@ -11,7 +11,7 @@ import pytest
 
 from lock import HeldLease, Lease, LeaseLostError, LeaseManager, LeaseUnavailableError
 from lock.heartbeat import TRUSTED_SHARE, HeartbeatLease
-from lock.memory import MemoryRecordStore
+from lock.memory_store import MemoryRecordStore
 from tests.support.lock_seams import (
     FaultyRecordStore,
     ManualClock,

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from lock import LeaseLostError, LeaseManager, LeaseUnavailableError, LockUnavailableError
 from lock.heartbeat import HeartbeatLease
-from lock.memory import MemoryRecordStore
+from lock.memory_store import MemoryRecordStore
 from lock.register import Stored
 from tests.support.lock_seams import FaultyRecordStore, ManualClock, SeededIds
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from lock import HeldLease, LeaseLostError, LeaseManager, LockManager
-from lock.memory import MemoryRecordStore
+from lock.memory_store import MemoryRecordStore
 from tests.support.lock_seams import RandomIds, RealClock
 from tests.support.lying_lock import GrantAllLock, GrantedLease
 

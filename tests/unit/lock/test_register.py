@@ -6,8 +6,8 @@ import pytest
 
 from lock import CorruptLockError, LockUnavailableError
 from lock.codec import encode_record
-from lock.memory import MemoryRecordStore
-from lock.names import storage_key
+from lock.lock_names import storage_key
+from lock.memory_store import MemoryRecordStore
 from lock.record import LockRecord
 from lock.register import Observed, Register, Step, SwapOutcome
 from tests.support.lock_seams import FaultyRecordStore, ManualClock, SeededIds

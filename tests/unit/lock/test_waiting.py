@@ -9,7 +9,7 @@ from zlib import crc32
 import pytest
 
 from lock import Lease, LeaseManager, LeaseUnavailableError, LockUnavailableError
-from lock.memory import MemoryRecordStore
+from lock.memory_store import MemoryRecordStore
 from lock.record import WAITERS_MAX
 from lock.register import RecordStore, Stored
 from lock.waiting import Acquisition

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from click.shell_completion import ShellComplete
 from click.testing import CliRunner
+from pyiceberg.catalog.sql import SqlCatalog
 
 import tableformat as tf
 from maintenance.cli.main import cli
@@ -75,7 +76,7 @@ def test_schema_evolves_and_rows_stay(ok, table) -> None:
     ok("table", "rename-column", "shop.orders", "note", "remark")
     assert "widened n" in ok("table", "widen-column", "shop.orders", "n:long")
     ok("table", "drop-column", "shop.orders", "part", "--yes")
-    schema = table.refresh().schema
+    schema = table.refresh().schema()
     assert [field.name for field in schema.fields] == ["at", "id", "remark", "n"]
     assert schema.find_field("remark").doc == "free"
     assert str(schema.find_field("n").field_type) == "long"
@@ -113,7 +114,7 @@ def test_key_is_set_and_its_columns_become_required(ok, table) -> None:
     said = ok("table", "set-key", "shop.orders", "part,id")
     assert "part" in said
     assert set(table.refresh().primary_key) == {"id", "part"}
-    assert table.schema.find_field("part").required
+    assert table.schema().find_field("part").required
     rows = pa.table({"id": [1], "part": ["b"], "n": [5]}, schema=SCHEMA)
     table.stage(upserts=rows)
     ok("resolve", "shop.orders")
@@ -125,8 +126,59 @@ def test_key_that_is_not_unique_may_be_set_unread(ok, table) -> None:
     assert table.refresh().primary_key == ("part",)
 
 
-def test_upgrade_says_what_it_did(ok, table, warehouse) -> None:
+def test_v3_table_is_not_upgraded(ok, table) -> None:
+    before = table.refresh().metadata_location
     assert "is v3 already" in ok("table", "upgrade", "shop.orders")
+    assert table.refresh().metadata_location == before
+
+
+def pyiceberg_table(warehouse, version):
+    """A table as PyIceberg makes it: partitioned, no key, two appends, a delete that rewrites."""
+    warehouse.mkdir()
+    stock = SqlCatalog(
+        "local", uri=f"sqlite:///{warehouse}/icefold.db", warehouse=warehouse.as_uri()
+    )
+    stock.create_namespace("shop")
+    table = stock.create_table(
+        ("shop", "orders"), SCHEMA, properties={"format-version": str(version)}
+    )
+    with table.update_spec() as spec:
+        spec.add_identity("part")
+    for part in ("a", "b"):
+        ids = range(10) if part == "a" else range(10, 20)
+        rows = [{"id": key, "part": part, "n": None if key % 3 else key} for key in ids]
+        table.append(pa.Table.from_pylist(rows, SCHEMA))
+    table.delete("id = 4 or id = 15")
+    stock.engine.dispose()
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_table_of_pyiceberg_is_upgraded_and_takes_changes(ok, run, warehouse, version) -> None:
+    pyiceberg_table(warehouse, version)
+    refused = run("resolve", "shop.orders")
+    assert refused.exit_code == 1
+    assert f"cannot resolve a v{version} table" in refused.stderr
+    table = tf.open_catalog("local", warehouse=str(warehouse)).load_table("shop.orders")
+    before, files = table.scan().to_arrow().sort_by("id"), set(warehouse.rglob("*.parquet"))
+
+    said = ok("table", "upgrade", "shop.orders")
+    assert said == f"upgraded shop.orders from v{version} to v3; its rows are unchanged\n"
+    assert "is v3 already" in ok("table", "upgrade", "shop.orders")
+    assert table.refresh().state.metadata.format_version == 3
+    assert table.scan().to_arrow().sort_by("id") == before
+    assert set(warehouse.rglob("*.parquet")) == files
+
+    ok("table", "set-key", "shop.orders", "id")
+    changed = pa.table({"id": [3, 99], "part": ["b", "b"], "n": [-3, -99]}, schema=SCHEMA)
+    table.refresh().stage(upserts=changed, deletes=pa.table({"id": [11]}))
+    ok("resolve", "shop.orders")
+    found = table.refresh().scan().to_arrow()
+    assert set(found["id"].to_pylist()) == {*range(20), 99} - {4, 11, 15}
+    assert {r["id"]: r["n"] for r in found.to_pylist()}[3] == -3
+    row_ids = table.scan(columns=["_row_id"]).to_arrow()["_row_id"]
+    assert row_ids.null_count == 0
+    assert len(row_ids.unique()) == len(found)
+    assert ok("scan", "shop.orders", "--format", "csv").count("\n") == len(found) + 1
 
 
 def test_properties_are_set_shown_and_removed(ok, run, table) -> None:

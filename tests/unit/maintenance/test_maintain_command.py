@@ -17,7 +17,7 @@ from click.testing import CliRunner
 
 import tableformat as tf
 from maintenance.cli.main import cli
-from maintenance.ledger import Ledger, load_ledger
+from maintenance.run_history import Ledger, load_ledger
 
 ROOT = Path(__file__).resolve().parents[3]
 SCHEMA = pa.schema([("id", pa.int64()), ("note", pa.string())])

@@ -37,9 +37,9 @@ from tableformat.commit.refs import rollback
 from tableformat.environment import Environment
 from tableformat.errors import CommitConflictError, FencedError, InvalidInputError, NotFoundError
 from tableformat.runtime import Runtime, SystemClock
-from tableformat.store.memory import MemoryObjectStore
 from tests.support.goals import goal
 from tests.support.lying_lock import GrantAllLock
+from tests.support.memory_store import MemoryObjectStore
 from tests.support.memory_tables import copy_of, memory_catalog
 from tests.support.rowlevel_histories import NAME, SCHEMA, Rows, applied, as_table, load
 from tests.support.table_checker import check_table

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from maintenance.history import Cycle, Point
+from maintenance.cycle_history import Cycle, Point
 from maintenance.page.charts import Line, TimeChart, draw_time_chart
 from maintenance.page.report import render_report
 from maintenance.page.scales import nice_limit, time_labels, time_ticks, value_ticks

@@ -11,11 +11,11 @@ import pytest
 import maintenance
 from lock import LeaseUnavailableError
 from maintenance import read_status
-from maintenance.ledger import Outcome, ledger_path, load_ledger
 from maintenance.logs import log_run
 from maintenance.metrics import SchedulerMetrics
 from maintenance.pause import time_text
-from maintenance.runners import TaskResult, run_compact, run_resolve
+from maintenance.run_history import Outcome, ledger_path, load_ledger
+from maintenance.runners import RUNNERS, TaskResult, run_resolve
 from maintenance.scheduler import Scheduler, SchedulerOptions
 from maintenance.settings import TaskName
 from tableformat import InvalidInputError, NotFoundError, StoreUnavailableError
@@ -144,7 +144,7 @@ def test_compaction_that_can_rewrite_nothing_is_a_failure_and_says_why(catalog):
     file = table.scan().plan.tasks[0].entry.data_file
     catalog.environment.store.delete([file.file_path])
     options = SchedulerOptions(tasks=(TaskName.COMPACT,))
-    (run,) = once(catalog, "t.rows", options=options, compact=run_compact).runs
+    (run,) = once(catalog, "t.rows", options=options, compact=RUNNERS[TaskName.COMPACT]).runs
     assert run.outcome == Outcome.FAILED
     assert "1 group failed: 6 files from" in run.text
     assert file.file_path in run.text

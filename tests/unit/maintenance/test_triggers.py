@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from maintenance.figures import Backlog, Figures, Since
-from maintenance.ledger import Ledger, Outcome, Run, TaskRecord
+from maintenance.run_history import Ledger, Outcome, Run, TaskRecord
 from maintenance.settings import SETTINGS, MaintainConfig, TaskName
 from maintenance.triggers import AGING_MS, TRIGGERS, Due, next_publish_ms, plan_table
 

@@ -39,7 +39,7 @@ def choose(staged, changes, properties=None, **options):
     metadata = staged.table.refresh().state.metadata
     target = staged.data_files(*((i, "eu", "old") for i in range(50)))
     engine = Engine(spark=OtherRunner(), **options)
-    return engine.choose(metadata, changes=changes, target=target).name
+    return engine.choose(metadata, changes=changes, target=lambda: target).name
 
 
 def test_small_backlog_stays_in_this_process(staged):

@@ -15,8 +15,8 @@ import pyarrow as pa
 import pytest
 
 from resolver import resolve
+from tableformat.codec.parquet.reader import read_data_file
 from tableformat.commit import request
-from tableformat.files.parquet_reader import read_data_file
 from tableformat.paths import data_file_locations
 from tableformat.scan.position_deletes import POSITION_DELETE_SCHEMA
 from tableformat.spec.data_file import DataFile, FileContent
@@ -55,7 +55,7 @@ class FlinkWriter:
         deletes: list[DataFile] = []
         if self.keys:
             keys = pa.table({"id": pa.array(sorted(self.keys), pa.int64())})
-            spec = staged.table.refresh().partition_spec
+            spec = staged.table.refresh().spec()
             deletes += staged.equality_deletes(keys, spec=spec)
         gone = {
             file.file_path: [pos for note, pos in self._rows(file) if note in self.replaced]

@@ -7,10 +7,10 @@ import pytest
 from pyiceberg.types import LongType
 
 from resolver import resolve
+from tableformat.codec.avro.manifest_store import load_manifest, load_manifest_list
 from tableformat.commit import request
 from tableformat.commit.evolution import update_schema, update_spec
 from tableformat.errors import UnsupportedError
-from tableformat.files.manifest_store import load_manifest, load_manifest_list
 from tests.support.staged_tables import StagedTable
 
 
@@ -36,7 +36,7 @@ def assert_clean(staged):
 def test_partition_scoped_delete_reaches_its_own_partition_only(by_region):
     """R15: the same key lives in two partitions; a delete scoped to one leaves the other."""
     by_region.table.append(by_region.rows((1, "eu", "a"), (1, "us", "a"), (2, "us", "a")))
-    spec = by_region.table.partition_spec
+    spec = by_region.table.spec()
     gone = pa.table({"id": [1], "region": ["us"]}, schema=by_region.schema.remove(2))
     by_region.commit(deletes=by_region.equality_deletes(gone, spec=spec))
     assert resolve(by_region.table).deleted_rows == 1
@@ -48,7 +48,7 @@ def test_partition_scoped_delete_reaches_its_own_partition_only(by_region):
 
 def test_scoped_delete_reaches_staged_rows_of_its_partition_only(by_region):
     by_region.commit(data=by_region.data_files((1, "eu", "a"), (1, "us", "a")))
-    spec = by_region.table.refresh().partition_spec
+    spec = by_region.table.refresh().spec()
     gone = pa.table({"id": [1], "region": ["us"]}, schema=by_region.schema.remove(2))
     by_region.commit(deletes=by_region.equality_deletes(gone, spec=spec))
     resolve(by_region.table)

@@ -14,7 +14,7 @@ from tableformat import CommitConflictError, InvalidInputError, Table
 from tableformat.cdc.events import EventBatch
 from tableformat.cdc.ingest import commit_written, with_ordinals, write_changes
 from tableformat.cdc.sink import plan_sink
-from tableformat.files.manifest_store import load_manifest, load_manifest_list
+from tableformat.codec.avro.manifest_store import load_manifest, load_manifest_list
 from tests.support.memory_tables import memory_catalog
 
 SCHEMA = pa.schema(
@@ -231,7 +231,7 @@ def test_batch_planned_under_a_constraint_that_was_dropped_is_refused(tmp_path: 
     change_format = plan.writer.build_format()
     (events,) = EventBatch.split(with_ordinals(rows((1, "eu", 1.0, "a"))), 10)
     parsed = plan.writer.parse(change_format, events)
-    assert plan.writer.delete_spec == table.partition_spec
+    assert plan.writer.delete_spec == table.spec()
     written = plan.writer.write(parsed.changes, change_format, table.environment.runtime.ids)
     table.drop_immutable_columns()
     with pytest.raises(CommitConflictError, match="lost its IMMUTABLE constraint"):

@@ -55,7 +55,7 @@ def test_delete_staged_beside_files_of_another_spec_keeps_to_its_partition(
 ) -> None:
     """Another writer's delete under the old spec: rows under the new one are out of its reach."""
     staged = StagedTable(tmp_path, partition_by=["bucket(3, id)"])
-    old = staged.table.partition_spec
+    old = staged.table.spec()
     staged.table.append(staged.rows((1, "eu", "old spec")))
     _by_region(staged.table)
     staged.table.append(staged.rows((1, "eu", "new spec")))

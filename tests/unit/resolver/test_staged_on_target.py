@@ -9,7 +9,7 @@ import pytest
 from maintenance.tasks.expire import expire
 from resolver import resolve
 from tableformat.commit.refs import fast_forward
-from tableformat.errors import CommitConflictError, UnsupportedError
+from tableformat.errors import AlreadyExistsError, CommitConflictError, UnsupportedError
 from tests.support.another_tool import another_tool
 from tests.support.interruptions import interrupt
 from tests.support.staged_tables import EVERYTHING, StagedTable, keys
@@ -70,6 +70,19 @@ def test_picked_snapshot_is_published_once(staged):
     assert staged.published()[(1, "eu", "A")] == 0
 
 
+@pytest.mark.parametrize("cycles", [1, 2])
+def test_published_snapshot_cannot_be_picked(staged, cycles):
+    """Nor one of an earlier cycle, which the last cursor's branch does not lead to."""
+    first = staged.table.stage(deletes=keys(4)).snapshot.snapshot_id
+    for key in range(10, 10 + cycles):
+        resolve(staged.table)
+        staged.table.stage(upserts=staged.rows((key, "eu", "n")))
+    staged.table.append(staged.rows((4, "eu", "later")))
+    with pytest.raises(AlreadyExistsError, match="published to the branch already"):
+        staged.table.refs.cherry_pick(snapshot_id=first)
+    assert staged.published()[(4, "eu", "later")] == 1
+
+
 def test_picked_rows_keep_their_place_in_the_order(staged):
     """The delete of key 4 was staged before its row, that of key 5 after it."""
     staged.table.stage(deletes=keys(4))
@@ -104,6 +117,25 @@ def test_newer_upsert_survives_a_staged_commit_that_is_repeated_later(staged):
     resolve(staged.table)
     assert staged.published()[(4, "eu", "newer")] == 1
     assert staged.published()[(4, "eu", "d")] == 0
+
+
+def test_delete_beside_a_repeated_commit_reaches_rows_of_published_files(staged):
+    first = staged.data_files((4, "eu", "d"))
+    staged.commit(data=first)
+    staged.table.stage(upserts=staged.rows((5, "eu", "e")))
+    resolve(staged.table)
+    staged.table.stage(upserts=staged.rows((5, "eu", "newer")))
+    older = staged.data_files((6, "eu", "f"))
+    with another_tool(staged.environment):
+        staged.commit(data=older)
+    resolve(staged.table, limit=1)
+    with another_tool(staged.environment):
+        staged.commit(data=older)
+    staged.table.stage(deletes=keys(5, 6))
+    resolve(staged.table)
+    assert not rows_of(staged, 5)
+    assert not rows_of(staged, 6)
+    assert rows_of(staged, 4)
 
 
 def test_publish_planned_before_the_target_was_forwarded_gives_way(staged):

@@ -9,9 +9,10 @@ from pyiceberg.table.update import RemoveSnapshotsUpdate
 
 from maintenance.tasks.expire import expire
 from resolver import resolve
+from resolver.staging import ancestors
 from tableformat.commit import request
 from tableformat.errors import NotFoundError, UnsupportedError
-from tests.support.staged_tables import EVERYTHING, StagedTable
+from tests.support.staged_tables import EVERYTHING, StagedTable, keys
 
 
 @pytest.fixture
@@ -102,10 +103,35 @@ def test_published_file_whose_history_has_expired_stops_the_cycle(staged):
     resolve(staged.table, limit=1)
     staged.rewrite()
     staged.table.append(staged.rows((10, "eu", "later")))
-    state = staged.table.refresh().state
-    [compaction] = [s for s in state.metadata.snapshots if s.summary.operation.value == "replace"]
-    gone = RemoveSnapshotsUpdate(snapshot_ids=[compaction.snapshot_id])
-    staged.environment.catalog.commit(state, [gone])
+    remove_main_below(staged, 1)
+    with pytest.raises(UnsupportedError, match="history has expired"):
+        resolve(staged.table)
+
+
+def test_row_of_a_file_that_its_publish_left_out_needs_no_older_history(staged):
+    """Its only row had died before the publish; a TRUNCATE names rows of such files, too."""
+    staged.table.stage(upserts=staged.rows((8, "eu", "n")))
+    [new] = staged_files(staged)
+    staged.table.stage(deletes=keys(8))
+    staged.stage_vector(new, 0)
+    staged.table.append(staged.rows((10, "eu", "later")))
+    resolve(staged.table, limit=2)
+    remove_main_below(staged, 2)
+    assert resolve(staged.table).staged_snapshots == 1
+    rows = [(1, "eu", "a"), (2, "eu", "b"), (3, "eu", "c"), (10, "eu", "later")]
+    assert staged.published() == Counter(rows)
+
+
+def test_row_of_a_file_that_others_brought_and_rewrote_needs_that_history(staged):
+    """Its publish did not add it either, but its row lives elsewhere."""
+    staged.table.stage(upserts=staged.rows((8, "eu", "n")))
+    [new] = staged_files(staged)
+    staged.pick()
+    staged.rewrite()
+    staged.stage_vector(new, 0)
+    staged.table.append(staged.rows((10, "eu", "later")))
+    resolve(staged.table, limit=1)
+    remove_main_below(staged, 2)
     with pytest.raises(UnsupportedError, match="history has expired"):
         resolve(staged.table)
 
@@ -122,7 +148,20 @@ def test_expiry_keeps_the_history_that_a_staged_position_needs(staged):
 
 def stage_rows_and_delete_one(staged):
     staged.table.stage(upserts=staged.rows((8, "eu", "n"), (9, "eu", "m")))
-    [new] = [
-        t.entry.data_file for t in staged.tasks("staging") if t.entry.data_file.record_count == 2
-    ]
+    [new] = staged_files(staged)
     staged.stage_vector(new, 0)
+
+
+def staged_files(staged):
+    """What staging has and main has not."""
+    here = {task.entry.data_file.file_path for task in staged.tasks()}
+    files = [task.entry.data_file for task in staged.tasks("staging")]
+    return [file for file in files if file.file_path not in here]
+
+
+def remove_main_below(staged, kept):
+    """Another tool's expiry: `kept` snapshots of main stay, those of staging alone too."""
+    state = staged.table.refresh().state
+    main = [s.snapshot_id for s in ancestors(state.metadata, state.head("main").snapshot_id)]
+    gone = RemoveSnapshotsUpdate(snapshot_ids=main[kept:])
+    staged.environment.catalog.commit(state, [gone])

@@ -4,7 +4,7 @@ import pytest
 from pyroaring import BitMap64
 
 from resolver.vector_writer import VectorWriter
-from tableformat.files.dv_file import DeletionVector, read_deletion_vectors
+from tableformat.codec.puffin.dv_file import DeletionVector, read_deletion_vectors
 from tests.support.staged_tables import StagedTable
 
 

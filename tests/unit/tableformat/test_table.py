@@ -56,8 +56,8 @@ def test_table_is_found_again_by_another_process_s_catalog(orders, tmp_path):
 
 
 def test_key_columns_become_required(orders):
-    assert orders.schema.find_field("id").required
-    assert not orders.schema.find_field("region").required
+    assert orders.schema().find_field("id").required
+    assert not orders.schema().find_field("region").required
 
 
 def test_scan_sees_the_newest_version_and_keeps_it(orders):
@@ -169,5 +169,32 @@ def test_nested_key_column_makes_its_struct_required(catalog):
     schema = pa.schema([("k", pa.struct([("a", pa.int64()), ("b", pa.string())]))])
     table = catalog.create_table("a.b", schema, primary_key=["k.a"])
     assert table.primary_key == ("k.a",)
-    assert table.schema.find_field("k").required
-    assert not table.schema.find_field("k.b").required
+    assert table.schema().find_field("k").required
+    assert not table.schema().find_field("k.b").required
+
+
+@pytest.mark.parametrize("write", ["append", "overwrite", "stage", "upsert"])
+def test_rows_that_are_no_table_are_refused_in_one_line(catalog, write):
+    table = catalog.create_table("s.rows", pa.schema([("id", pa.int64())]), primary_key=["id"])
+    for wrong in ([{"id": 1}], {"id": [1]}, 7):
+        with pytest.raises(tf.InvalidInputError, match="rows are an Arrow table") as refused:
+            getattr(table, write)(wrong)
+        assert "\n" not in str(refused.value)
+    assert table.refresh().snapshots() == []
+
+
+@pytest.mark.parametrize("write", ["append", "overwrite", "stage", "upsert"])
+@pytest.mark.parametrize("form", ["table", "batch", "reader", "polars", "pandas"])
+def test_rows_are_taken_in_any_of_arrows_forms(catalog, write, form):
+    table = catalog.create_table("s.rows", pa.schema([("id", pa.int64())]), primary_key=["id"])
+    rows = pa.table({"id": [1, 2]})
+    forms = {
+        "table": lambda: rows,
+        "batch": lambda: rows.to_batches()[0],
+        "reader": rows.to_reader,
+        "polars": lambda: pytest.importorskip("polars").from_arrow(rows),
+        "pandas": rows.to_pandas,
+    }
+    getattr(table, write)(forms[form]())
+    branch = "staging" if write == "stage" else "main"
+    assert sorted(table.scan(branch=branch).to_arrow()["id"].to_pylist()) == [1, 2]

@@ -11,8 +11,8 @@ import pyarrow.compute as pc
 import pytest
 
 import tableformat as tf
-from maintenance.compaction import workers
 from maintenance.tasks.compact import COMMIT_INTERVAL_MAX_MS, compact
+from maintenance.tasks.compaction import workers
 from maintenance.tasks.options import CompactOptions, RemoveOrphansOptions
 from resolver import resolve
 from resolver.index_check import verify
@@ -95,7 +95,7 @@ def test_compaction_keeps_rows_and_lineage_and_drops_vectors(table):
     assert report.removed_dvs > 0
     assert identified(table) == before
     assert all(not task.has_deletes for task in table.scan().plan.tasks)
-    assert len(data_files(table)) == (2 if table.partition_spec.fields else 1)
+    assert len(data_files(table)) == (2 if table.spec().fields else 1)
     head = table.refresh().state.head("main")
     assert head.summary.operation.value == "replace"
     check(table)
@@ -303,7 +303,7 @@ def test_equality_deletes_landing_meanwhile_hold_in_the_new_files(catalog, table
     fill(table)
     expected = identified(table)
     gone = {row for row in expected if row[0] in (13, 14, 50)}
-    gone = {row for row in gone if not table.partition_spec.fields or row[1] == "eu"}
+    gone = {row for row in gone if not table.spec().fields or row[1] == "eu"}
     assert gone
     interfere(table, lambda: delete_by_key_on_main(catalog.load_table("t.rows"), [13, 14, 50]))
     report = compact(table, ALL)
@@ -369,7 +369,7 @@ def test_deletes_of_several_groups_landing_at_several_attempts_hold(catalog):
     def resolve_beside():
         _, key = next(steps)
         deletes = pa.table({"id": pa.array([key], pa.int64())})
-        if table.partition_spec.fields:
+        if table.spec().fields:
             deletes = deletes.append_column("region", pa.array([f"r{key // 100}"]))
         other.stage(deletes=deletes)
         resolve(other, lock=LIAR)
@@ -468,25 +468,25 @@ def test_new_files_of_a_failed_group_are_deleted(catalog):
 @pytest.mark.parametrize(
     ("options", "error", "text"),
     [
-        (CompactOptions(branch="staging"), InvalidInputError, "staging"),
-        (CompactOptions(branch="nope"), NotFoundError, "no such branch"),
-        (CompactOptions(strategy="sort"), InvalidInputError, "needs columns"),
-        (CompactOptions(strategy="sort", sort_by=("x",)), InvalidInputError, "no column"),
-        (CompactOptions(strategy="sort", sort_by=("id up",)), InvalidInputError, "sort column"),
-        (CompactOptions(strategy="z-order", sort_by=("id",)), InvalidInputError, "2 to 4"),
-        (CompactOptions(sort_by=("id",)), InvalidInputError, "bin-pack"),
-        (CompactOptions(dv_share_min=0), InvalidInputError, "share"),
-        (CompactOptions(group_bytes_max=0), InvalidInputError, "at least 1"),
-        (CompactOptions(partial_progress_commits_max=0), InvalidInputError, "at least 1"),
-        (CompactOptions(concurrent_groups_max=0), InvalidInputError, "at least 1"),
-        (CompactOptions(filter="nope = 1"), InvalidInputError, "nope"),
+        ({"branch": "staging"}, InvalidInputError, "staging"),
+        ({"branch": "nope"}, NotFoundError, "no such branch"),
+        ({"strategy": "sort"}, InvalidInputError, "needs columns"),
+        ({"strategy": "sort", "sort_by": ("x",)}, InvalidInputError, "no column"),
+        ({"strategy": "sort", "sort_by": ("id up",)}, InvalidInputError, "sort column"),
+        ({"strategy": "z-order", "sort_by": ("id",)}, InvalidInputError, "2 to 4"),
+        ({"sort_by": ("id",)}, InvalidInputError, "bin-pack"),
+        ({"dv_share_min": 0}, InvalidInputError, "share"),
+        ({"group_bytes_max": 0}, InvalidInputError, "at least 1"),
+        ({"partial_progress_commits_max": 0}, InvalidInputError, "at least 1"),
+        ({"concurrent_groups_max": 0}, InvalidInputError, "at least 1"),
+        ({"filter": "nope = 1"}, InvalidInputError, "nope"),
     ],
 )  # fmt: skip
 def test_wrong_options_are_refused_in_one_line(catalog, options, error, text):
     table = new_table(catalog)
     table.append(many(0, 3))
     with pytest.raises(error, match=text) as caught:
-        compact(table, options)
+        compact(table, CompactOptions(**options))
     assert "\n" not in str(caught.value)
 
 

@@ -23,7 +23,7 @@ SKIPPED = {"large_file", "no_snapshot"}
 
 
 def seen(table):
-    names = [field.name for field in table.schema.fields]
+    names = [field.name for field in table.schema().fields]
     rows = table.scan().to_arrow()
     ids = table.scan(columns=[*table.primary_key, *LINEAGE]).to_arrow()
     return canonical_rows(rows.select(names), rows.schema), sorted(plain_rows(ids), key=repr)

@@ -7,9 +7,9 @@ import pytest
 
 import tableformat as tf
 from lock import LeaseLostError
-from maintenance.compaction import workers
 from maintenance.tasks.base import TaskRun
 from maintenance.tasks.compact import compact
+from maintenance.tasks.compaction import workers
 from maintenance.tasks.options import CompactOptions
 from tableformat.errors import CommitUnknownError, NotFoundError
 

@@ -9,10 +9,10 @@ import pytest
 
 import tableformat as tf
 from lock import LeaseLostError
-from maintenance.compaction import workers
-from maintenance.compaction.plan import plan_groups
-from maintenance.compaction.rewrite import rewrite_job
-from maintenance.compaction.workers import POLL_MS, rewrite_here
+from maintenance.tasks.compaction import workers
+from maintenance.tasks.compaction.plan import plan_groups
+from maintenance.tasks.compaction.rewrite import rewrite_job
+from maintenance.tasks.compaction.workers import POLL_MS, rewrite_here
 from maintenance.tasks.options import CompactOptions
 from tableformat.errors import CorruptDataError
 from tableformat.scan.plan import plan_scan
@@ -71,7 +71,7 @@ def test_every_group_is_rewritten_once(table, concurrent_max):
     )
     assert sorted(each.ordinal for each in found) == list(range(GROUPS))
     for each in found:
-        assert each.group.files[0].partition == jobs[each.ordinal].partition
+        assert each.group.files[0].partition == jobs[each.ordinal].partition.values
         assert sum(file.record_count for file in each.group.files) == 2
 
 

@@ -20,10 +20,10 @@ from maintenance.tasks.rewrite_manifests import rewrite_manifests
 from maintenance.tasks.rewrite_vectors import rewrite_vectors
 from resolver import resolve
 from resolver.index_check import verify
+from tableformat.codec.avro.manifest_store import load_manifest_list
 from tableformat.commit import request
 from tableformat.commit.changeset import Changeset, CommitKind
 from tableformat.commit.engine import commit
-from tableformat.files.manifest_store import load_manifest_list
 from tableformat.paths import data_file_locations, equality_delete_locations
 from tableformat.scan.position_deletes import POSITION_DELETE_SCHEMA
 from tableformat.spec.data_file import FileContent

@@ -11,7 +11,6 @@ from resolver.index.follow import (
     ChangedVector,
     RowsToPut,
     changes_to_follow,
-    manifest_difference,
     table_difference,
 )
 from tableformat.errors import CorruptDataError
@@ -82,14 +81,6 @@ def manifest(path: str) -> ManifestFile:
         existing_rows_count=0,
         deleted_rows_count=0,
     )
-
-
-def test_manifests_of_both_snapshots_are_not_looked_at() -> None:
-    old = [manifest("m1"), manifest("m2")]
-    new = [manifest("m3"), manifest("m2")]
-    difference = manifest_difference(old, new)
-    assert [m.manifest_path for m in difference.only_old] == ["m1"]
-    assert [m.manifest_path for m in difference.only_new] == ["m3"]
 
 
 def test_files_that_only_moved_between_manifests_are_no_difference() -> None:

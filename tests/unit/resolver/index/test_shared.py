@@ -15,7 +15,7 @@ from resolver.index.base import IndexChanges, IndexDamagedError
 from resolver.index.depot import VERSIONS_KEPT, IndexDepot
 from resolver.index.shared import GARBAGE_EVERY, IndexMovedError, SharedIndex
 from resolver.index.shared_build import open_shared
-from resolver.index.versions import IndexVersion
+from resolver.index.shared_versions import IndexVersion
 from tableformat.errors import StoreUnavailableError, TableError
 from tableformat.runtime import Runtime
 from tests.support.index_builder import (

@@ -16,8 +16,8 @@ from resolver.index.dictionary import decode_file
 from resolver.index.folder import current_generation
 from resolver.index.header import FilesHeader, ShardHeader
 from resolver.index.shard import Shard
+from resolver.index.shared_versions import IndexVersion, ShardVersion, StoredFile
 from resolver.index.stored_fields import check_fields
-from resolver.index.versions import IndexVersion, ShardVersion, StoredFile
 from tableformat.runtime import Runtime
 from tests.support.index_builder import BINDING
 

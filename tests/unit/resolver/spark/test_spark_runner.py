@@ -176,3 +176,20 @@ def test_auto_stays_here_for_a_store_that_executors_cannot_read(spark):
     assert resolve(table).engine == "local"
     with pytest.raises(UnsupportedError, match="executors cannot read"):
         resolve(table, engine="spark", spark=spark)
+
+
+def test_rows_are_written_once_more_by_tasks_per_partition(spark, table):
+    table.set_properties({"icefold.publish": "rewrite"})
+    resolve(table)
+    columns = ["id", "_row_id"]
+    before = {
+        r["id"]: r["_row_id"] for r in table.refresh().scan(columns=columns).to_arrow().to_pylist()
+    }
+    changed = table.scan(limit=3).to_arrow()
+    table.stage(upserts=changed)
+    table.stage(upserts=changed)
+    report = resolve(table, engine="spark", spark=spark)
+    assert report.engine == "spark"
+    after = table.refresh().scan(columns=columns).to_arrow().to_pylist()
+    assert {row["id"]: row["_row_id"] for row in after} == before
+    assert len(after) == len(before)

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from tableformat.catalog.open import absolute_location, open_backend
+from tableformat.backend import absolute_location, open_backend
 from tableformat.catalog.rest import RestCatalog
 from tableformat.catalog.sql import SqlCatalog
 from tableformat.errors import CommitConflictError, InvalidInputError, UnsupportedError
-from tests.support.s3_server import fresh_bucket, s3_properties
+from tests.support.bucket_servers import bucket_of
 from tests.support.table_metadata import append_updates, create
 
 SECRET = "s3cret-of-the-test"
@@ -88,7 +88,7 @@ def test_unknown_catalog_is_one_clear_line() -> None:
 
 @pytest.mark.parametrize("kind", ["hive", "glue", "dynamodb", "bigquery", "in-memory"])
 def test_other_catalog_type_is_unsupported(kind: str) -> None:
-    with pytest.raises(UnsupportedError, match="sql or rest"):
+    with pytest.raises(UnsupportedError, match="known=sql, rest"):
         open_backend("c", {"type": kind, "uri": "thrift://h"})
 
 
@@ -117,9 +117,11 @@ def test_allowed_locations_widen_where_tables_may_be(tmp_path: Path) -> None:
     assert not allowed.covers(f"{tmp_path}/other/t")
 
 
-def test_tables_on_s3_are_kept_in_a_sql_catalog(tmp_path: Path) -> None:
-    warehouse = f"s3://{fresh_bucket()}/wh"
-    given = {"uri": f"sqlite:///{tmp_path}/c.db", "warehouse": warehouse, **s3_properties()}
+@pytest.mark.parametrize("cloud", ["s3", "gcs", pytest.param("azure", marks=pytest.mark.services)])
+def test_tables_in_a_bucket_are_kept_in_a_sql_catalog(cloud: str, tmp_path: Path) -> None:
+    properties, bucket = bucket_of(cloud)
+    warehouse = f"{bucket}/wh"
+    given = {"uri": f"sqlite:///{tmp_path}/c.db", "warehouse": warehouse, **properties}
     environment = open_backend("c", given)
     base = create(environment.catalog, ("shop", "orders"))
     assert base.metadata.location == f"{warehouse}/shop/orders"

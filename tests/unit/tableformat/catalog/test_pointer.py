@@ -6,7 +6,6 @@ import pytest
 from pyiceberg.table.update import RemoveSnapshotsUpdate, SetLocationUpdate, SetPropertiesUpdate
 
 from tableformat.catalog.base import TableState
-from tableformat.catalog.memory import MemoryCatalog, MemoryPointers
 from tableformat.errors import (
     CommitConflictError,
     CommitUnknownError,
@@ -15,7 +14,8 @@ from tableformat.errors import (
     StoreUnavailableError,
 )
 from tableformat.runtime import FailPoints, Runtime
-from tableformat.store.memory import MemoryObjectStore
+from tests.support.memory_catalog import MemoryCatalog, MemoryPointers
+from tests.support.memory_store import MemoryObjectStore
 from tests.support.table_metadata import append_updates, create
 
 TABLE = ("shop", "orders")

@@ -18,9 +18,9 @@ from pyiceberg.table.update import (
     SetPropertiesUpdate,
 )
 
+from tableformat.backend import open_backend
 from tableformat.catalog import rest_client
 from tableformat.catalog.base import TableState
-from tableformat.catalog.open import open_backend
 from tableformat.catalog.rest_requirements import requirements_for
 from tableformat.environment import Environment
 from tableformat.errors import (
@@ -425,9 +425,14 @@ def test_class_names_from_properties_are_never_looked_at(server: Server) -> None
     assert "py-io-impl" not in environment.catalog._client().properties
 
 
-def test_no_credentials_are_asked_for(server: Server) -> None:
+def test_credentials_are_asked_for_unless_the_operator_says_otherwise(server: Server) -> None:
     load(server)
-    assert all("X-Iceberg-Access-Delegation" not in headers for _, _, headers in server.requests)
+    asked = {headers.get("X-Iceberg-Access-Delegation") for _, _, headers in server.requests}
+    assert asked == {"vended-credentials"}
+    server.requests.clear()
+    load(server, **{"header.X-Iceberg-Access-Delegation": "remote-signing"})
+    asked = {headers.get("X-Iceberg-Access-Delegation") for _, _, headers in server.requests}
+    assert asked == {"remote-signing"}
 
 
 def test_token_is_sent_and_never_shown(server: Server) -> None:

@@ -14,7 +14,7 @@ from pyiceberg.table.update import SetPropertiesUpdate
 from sqlalchemy import create_engine, event, text
 from sqlalchemy.exc import OperationalError
 
-from tableformat.catalog.open import open_backend
+from tableformat.backend import open_backend
 from tableformat.catalog.sql import SqlCatalog, SqlPointers
 from tableformat.environment import Environment
 from tableformat.errors import (

@@ -7,7 +7,7 @@ from pyiceberg.table.update import RemoveSnapshotsUpdate, TableUpdate
 
 from tableformat.catalog.base import TableState
 from tableformat.cdc.batch_commit import BatchId, commit_batch, committed_batch
-from tableformat.commit.carry import OTHER_QUERIES_MAX
+from tableformat.commit.carried_properties import OTHER_QUERIES_MAX
 from tableformat.commit.changeset import CommitKind
 from tableformat.commit.engine import CommitResult
 from tableformat.commit.refs import replace_branch

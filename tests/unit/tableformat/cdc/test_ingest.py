@@ -30,7 +30,7 @@ from tableformat import (
 from tableformat.cdc.batch_commit import BatchId
 from tableformat.cdc.ingest import IngestResult, ingest_files, write_batch, write_changes
 from tableformat.cdc.sink import plan_sink
-from tableformat.files.manifest_store import load_manifest, load_manifest_list
+from tableformat.codec.avro.manifest_store import load_manifest, load_manifest_list
 from tableformat.runtime import Runtime
 from tableformat.spec.data_file import FileContent
 from tableformat.spec.names import IMMUTABLE_COLUMNS
@@ -242,7 +242,7 @@ def test_delete_file_holds_the_key_columns_only(catalog: TableCatalog) -> None:
     with table.environment.store.open_input(file.file_path) as source:
         stored = pq.read_table(source)
     assert sorted(stored.column_names) == ["id", "region"]
-    key_ids = {column.field_id for column in table.schema.fields if column.name != "note"}
+    key_ids = {column.field_id for column in table.schema().fields if column.name != "note"}
     assert set(file.equality_ids) <= key_ids
 
 

@@ -1,35 +1,41 @@
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import pytest
+from pydantic import Field
 
-from tableformat.cdc.formats import FACTORIES, choose_format
-from tableformat.cdc.options import Option, OptionKind, OptionTable, parse_options
-from tableformat.cdc.sink import SINK_OPTIONS
+from tableformat.cdc.formats import BUILT_IN, choose_format
+from tableformat.cdc.sink import SinkOptions
 from tableformat.errors import InvalidInputError
+from tableformat.spec.options import PAIRS, Names, Options
+from tests.support.option_tables import markdown
 
-TABLE = OptionTable(
-    "the test",
-    (
-        Option(name="path", help="where", required=True),
-        Option(name="size", kind=OptionKind.INTEGER, minimum=1, default=10, help="how much"),
-        Option(name="mode", kind=OptionKind.CHOICE, choices=("a", "b"), default="a", help="how"),
-        Option(name="fast", kind=OptionKind.BOOLEAN, default=False, help="whether"),
-        Option(name="columns", kind=OptionKind.LIST, help="which"),
-        Option(name="units", kind=OptionKind.MAP, choices=("ms", "us"), help="in what"),
-    ),
-)
+
+class SomeOptions(Options):
+    owner = "the test"
+    path: str = Field(description="where")
+    size: int = Field(10, ge=1, description="how much")
+    mode: Literal["a", "b"] = Field("a", description="how")
+    fast: bool = Field(False, description="whether")
+    columns: Names = Field((), description="which")
+    units: Annotated[dict[str, Literal["ms", "us"]], PAIRS] = Field({}, description="in what")
 
 
 def test_options_are_typed_and_defaults_filled_in() -> None:
-    values = TABLE.parse({"path": "x", "fast": "yes", "columns": "a, b", "units": "a=ms,b=us"})
-    assert values.text("path") == "x"
-    assert values.integer("size") == 10
-    assert values.text("mode") == "a"
-    assert values.flag("fast") is True
-    assert values.names("columns") == ("a", "b")
-    assert values.mapping("units") == {"a": "ms", "b": "us"}
+    given = {"path": "x", "fast": "yes", "mode": "B", "columns": "a, b", "units": "a=ms,b=us"}
+    values = SomeOptions.parse(given)
+    assert values.path == "x"
+    assert values.size == 10
+    assert values.mode == "b"
+    assert values.fast is True
+    assert values.columns == ("a", "b")
+    assert values.units == {"a": "ms", "b": "us"}
+
+
+def test_values_that_are_no_text_are_told_as_text() -> None:
+    values = SomeOptions.parse({"path": 7, "size": 3, "fast": True})
+    assert (values.path, values.size, values.fast) == ("7", 3, True)
 
 
 @pytest.mark.parametrize(
@@ -48,30 +54,35 @@ def test_options_are_typed_and_defaults_filled_in() -> None:
 )
 def test_wrong_value_names_option_owner_and_what_to_give(name: str, value: Any) -> None:
     with pytest.raises(InvalidInputError, match=f"option '{name}' of the test.*give "):
-        TABLE.parse({"path": "x", name: value})
+        SomeOptions.parse({"path": "x", name: value})
 
 
 def test_missing_option_lists_the_known_ones() -> None:
     with pytest.raises(InvalidInputError, match=r"missing option 'path'.*known=.*'size'"):
-        TABLE.parse({})
+        SomeOptions.parse({})
 
 
 def test_unknown_option_lists_the_known_ones_and_the_nearest() -> None:
     with pytest.raises(InvalidInputError, match=r"known=.*'mode'.*did you mean 'mode'"):
-        TABLE.parse({"path": "x", "mod": "a"})
+        SomeOptions.parse({"path": "x", "mod": "a"})
 
 
-def test_option_of_neither_table_is_left_over() -> None:
-    other = OptionTable("another", (Option(name="x", help=""),))
-    mine, others = parse_options([TABLE, other], {"path": "p", "x": "1"})
-    assert (mine.text("path"), others.text("x")) == ("p", "1")
+class OtherOptions(Options):
+    owner = "another"
+    x: str | None = None
+
+
+def test_option_of_neither_owner_is_left_over() -> None:
+    given = {"path": "p", "x": "1"}
+    assert SomeOptions.parse(given, OtherOptions).path == "p"
+    assert OtherOptions.parse(given, SomeOptions).x == "1"
     with pytest.raises(InvalidInputError, match="unknown option 'y' of the test and another"):
-        parse_options([TABLE, other], {"path": "p", "y": "1"})
+        SomeOptions.parse({"path": "p", "y": "1"}, OtherOptions)
 
 
 def test_option_of_another_format_is_left_over() -> None:
     with pytest.raises(InvalidInputError, match="unknown option 'kind-column'"):
-        choose_format("debezium-json", {"kind-column": "op"}, SINK_OPTIONS)
+        choose_format("debezium-json", {"kind-column": "op"}, SinkOptions)
 
 
 def test_unknown_format_lists_the_formats() -> None:
@@ -79,13 +90,13 @@ def test_unknown_format_lists_the_formats() -> None:
         choose_format("avro", {})
 
 
-@pytest.mark.parametrize("table", [SINK_OPTIONS, *(f.options for f in FACTORIES.values())])
-def test_documentation_and_help_have_every_option(table: OptionTable) -> None:
-    document, helped = table.markdown(), dict(table.help_lines())
-    for option in table.options:
-        assert f"`{option.name}`" in document
-        assert any(line.startswith(f"{option.name}=") for line in helped)
-        assert option.help
+@pytest.mark.parametrize("model", [SinkOptions, *(f.options for f in BUILT_IN.values())])
+def test_documentation_and_help_have_every_option(model: type[Options]) -> None:
+    document, helped = markdown(model), {name: text for name, _, _, text in model.described()}
+    assert list(helped) == model.names()
+    for name, text in helped.items():
+        assert f"`{name}`" in document
+        assert text
 
 
 def test_value_that_is_no_text_is_refused() -> None:

@@ -14,7 +14,7 @@ from resolver import resolve
 from tableformat import InvalidInputError, Table
 from tableformat.cdc.ingest import write_changes
 from tableformat.cdc.sink import plan_sink
-from tableformat.files.manifest_store import load_manifest, load_manifest_list
+from tableformat.codec.avro.manifest_store import load_manifest, load_manifest_list
 from tableformat.spec.constraints import sequence_field_id
 from tests.support.memory_tables import memory_catalog
 from tests.support.staged_tables import StagedTable

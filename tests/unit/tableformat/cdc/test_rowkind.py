@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
+from tableformat.cdc.debezium_options import MODE
 from tableformat.cdc.rowkind import (
     ALL_KINDS,
     INSERT_ONLY,
-    UPSERT,
     ChangelogMode,
     RowKind,
     check_sink_takes,
@@ -30,7 +30,7 @@ def test_changelog_mode_without_kinds_is_refused() -> None:
 
 def test_sink_without_key_refuses_updates_before_anything_runs() -> None:
     with pytest.raises(InvalidInputError, match=r"no primary key.*produces=.\+I, \+U, -D"):
-        check_sink_takes(UPSERT, format_name="debezium-json", has_primary_key=False)
+        check_sink_takes(MODE, format_name="debezium-json", has_primary_key=False)
 
 
 @pytest.mark.parametrize(

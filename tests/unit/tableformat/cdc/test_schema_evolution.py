@@ -27,8 +27,8 @@ from tableformat import CommitConflictError, InvalidInputError, Table
 from tableformat.cdc import schema_evolution
 from tableformat.cdc.events import EventBatch
 from tableformat.cdc.ingest import IngestResult, write_changes
+from tableformat.cdc.schema_changes import SchemaChanges, common_type
 from tableformat.cdc.schema_evolution import evolve_table
-from tableformat.cdc.schema_wishes import SchemaWishes, common_type
 from tableformat.cdc.sink import plan_sink
 from tableformat.commit.evolution import update_schema
 from tests.support.debezium_events import batch
@@ -69,7 +69,7 @@ def with_schema(fields: list[dict[str, Any]], **row: Any) -> dict[str, Any]:
 
 
 def types(table: Table) -> dict[str, object]:
-    return {each.name: each.field_type for each in table.refresh().schema.fields}
+    return {each.name: each.field_type for each in table.refresh().schema().fields}
 
 
 def staged(table: Table) -> list[dict[str, Any]]:
@@ -116,7 +116,7 @@ def test_columns_of_bare_json_are_added_with_inferred_types(table: Table, format
     assert isinstance(found["deep"], StructType)
     assert [row["n"] for row in staged(table)] == [1.0, 2.5, 3.0]
     assert staged(table)[1]["deep"] == {"a": "x"}
-    assert not any(each.required for each in table.schema.fields[1:])
+    assert not any(each.required for each in table.schema().fields[1:])
 
 
 def test_integer_beyond_64_bits_makes_no_column_that_would_round_it(table: Table) -> None:
@@ -248,18 +248,20 @@ def test_column_that_somebody_adds_meanwhile_is_added_once(
 
 
 def test_two_drivers_that_add_the_same_column_add_it_once(table: Table) -> None:
-    wishes = SchemaWishes(added={"x": LongType()}, widened={"small": LongType()})
+    schema_changes = SchemaChanges(added={"x": LongType()}, widened={"small": LongType()})
     for _ in range(2):
-        evolve_table(table.environment, table.identifier, wishes)
-    assert [each.name for each in table.refresh().schema.fields] == ["id", "small", "x"]
-    assert table.schema.find_field("small").field_type == LongType()
+        evolve_table(table.environment, table.identifier, schema_changes)
+    assert [each.name for each in table.refresh().schema().fields] == ["id", "small", "x"]
+    assert table.schema().find_field("small").field_type == LongType()
 
 
-def test_wishes_survive_the_way_from_a_task_to_the_driver() -> None:
+def test_schema_changes_survive_the_way_from_a_task_to_the_driver() -> None:
     nested = StructType(NestedField(0, "a", ListType(0, DecimalType(9, 2), False), required=False))
-    wishes = SchemaWishes(added={"x": LongType(), "deep": nested}, widened={"y": DoubleType()})
-    wishes.declared["x"] = {"field": "x", "type": "int64", "default": "\n5"}
-    assert SchemaWishes.decode(wishes.encode()) == wishes
+    schema_changes = SchemaChanges(
+        added={"x": LongType(), "deep": nested}, widened={"y": DoubleType()}
+    )
+    schema_changes.declared["x"] = {"field": "x", "type": "int64", "default": "\n5"}
+    assert SchemaChanges.decode(schema_changes.encode()) == schema_changes
 
 
 @pytest.mark.parametrize(

@@ -232,7 +232,7 @@ def test_only_row_groups_with_changed_rows_are_read(tmp_path, monkeypatch):
     start = made.state.head("main").snapshot_id
     upsert(made, deletes=[5, 19_999])
     seen = []
-    from tableformat.files import parquet_reader
+    from tableformat.codec.parquet import reader as parquet_reader
 
     original = parquet_reader._groups_with
 

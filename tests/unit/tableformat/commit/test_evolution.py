@@ -1,11 +1,10 @@
 import pytest
-from pyiceberg.transforms import BucketTransform, IdentityTransform
+from pyiceberg.transforms import BucketTransform
 from pyiceberg.types import IntegerType, LongType, StringType
 
 from tableformat.commit.evolution import (
     update_properties,
     update_schema,
-    update_sort_order,
     update_spec,
     upgrade_format_version,
 )
@@ -154,11 +153,6 @@ def test_commit_after_its_partition_column_was_dropped_keeps_old_values(table):
     table.row_delta(deletes=[table.vector(x.data_file, "p")])
     assert table.live()["x"].data_file.partition == ("a",)
     check_table(table.store.get, table.state.metadata_location)
-
-
-def test_sort_order_is_replaced(table):
-    state = evolve(table, update_sort_order, lambda s: s.asc("id", IdentityTransform()))
-    assert state.metadata.sort_order().fields[0].source_id == 1
 
 
 def test_properties_are_set_and_removed(table):

@@ -1,10 +1,10 @@
 import pytest
 
+from tableformat.codec.avro.manifest_store import clear_manifest_cache
 from tableformat.commit.changeset import Changeset, CommitKind, Fence
 from tableformat.commit.evolution import update_properties
 from tableformat.commit.expire import apply_expiry
 from tableformat.commit.expiry_plan import ExpiryPolicy, plan_expiry
-from tableformat.commit.reachability import reachable_locations
 from tableformat.commit.refs import (
     Retention,
     create_branch,
@@ -23,9 +23,9 @@ from tableformat.errors import (
     InvalidInputError,
     StoreUnavailableError,
 )
-from tableformat.files.manifest_store import clear_manifest_cache
 from tableformat.spec.names import STAGING_MARKER
 from tests.support.commit_tables import IDENTIFIER, CommitTable
+from tests.support.reachable import reachable_locations
 from tests.support.table_checker import check_table
 
 DAY_MS = 24 * 3600 * 1000

@@ -2,6 +2,7 @@ from dataclasses import replace
 
 import pytest
 
+from tableformat.codec.avro.manifest_store import load_manifest_list
 from tableformat.commit.changeset import Changeset, CommitKind, Validation
 from tableformat.commit.merging import (
     DELETE_ENTRIES_MIN,
@@ -11,7 +12,6 @@ from tableformat.commit.merging import (
     plan_merges,
 )
 from tableformat.errors import InvalidInputError
-from tableformat.files.manifest_store import load_manifest_list
 from tableformat.spec.manifest_file import ManifestContent, ManifestFile
 from tests.support.commit_tables import CommitTable
 from tests.support.table_checker import check_table

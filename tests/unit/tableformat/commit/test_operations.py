@@ -2,13 +2,12 @@ import pytest
 from pyiceberg.expressions import AlwaysTrue, And, EqualTo, GreaterThanOrEqual, LessThan, NotEqualTo
 
 from tableformat.commit.operations import (
-    delete_changeset,
     overwrite_changeset,
     replace_partitions_changeset,
-    rewrite_changeset,
     select_files,
 )
 from tableformat.errors import CommitConflictError, InvalidInputError
+from tests.support.changesets import delete_changeset, rewrite_changeset
 from tests.support.commit_tables import CommitTable
 from tests.support.table_checker import check_table
 
@@ -83,12 +82,6 @@ def test_delete_by_metadata_drops_files_and_their_vectors(table):
     check(table)
 
 
-def test_delete_that_would_need_reading_is_refused(table):
-    row_filter = LessThan("id", 20)
-    with pytest.raises(InvalidInputError, match="whole files"):
-        delete_changeset(select(table, row_filter), row_filter)
-
-
 def test_delete_tolerates_a_vector_that_landed_meanwhile(table):
     change = delete_changeset(select(table, IN_A), IN_A)
     table.row_delta(deletes=[table.vector(table.a, "late")])
@@ -112,6 +105,12 @@ def test_static_overwrite_replaces_what_matches(table):
     assert set(table.live()) == {"a2", "b", "wide"}
     assert snapshot.summary.operation.value == "overwrite"
     check(table)
+
+
+def test_static_overwrite_that_would_need_reading_is_refused(table):
+    row_filter = LessThan("id", 20)
+    with pytest.raises(InvalidInputError, match="whole files"):
+        overwrite_changeset(select(table, row_filter), [], row_filter, table.state.metadata)
 
 
 def test_static_overwrite_refuses_rows_outside_of_the_filter(table):

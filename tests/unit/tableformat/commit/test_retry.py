@@ -3,12 +3,11 @@ import pytest
 from tableformat.commit.retry import (
     RetryPolicy,
     commit_retry_policy,
-    property_bool,
-    property_int,
     status_check_policy,
 )
 from tableformat.errors import InvalidInputError
 from tableformat.runtime import Runtime
+from tableformat.spec.properties import property_bool, property_int
 from tests.support.commit_tables import SeededIds
 
 RUNTIME = Runtime(ids=SeededIds(3))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import pytest
 
@@ -225,7 +226,7 @@ def _merge(environment: Environment, ours: Ours) -> None:
     environment.runtime.fail_point("rowlevel.after_plan")
     changes = engine.evaluate(update)
     environment.runtime.fail_point("rowlevel.after_scan")
-    commit_changes(environment, plan, changes, engine)
+    commit_changes(environment, plan, changes, partial(engine.rewrite, plan))
 
 
 def test_conflict_names_snapshot_operation_and_files(tmp_path) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 
 import pytest
 
@@ -132,7 +133,9 @@ def _committed(catalog, found: Evaluated, mode: WriteMode, branch: str) -> Count
         )
     context = replace(found.plan.context, branch=branch, mode=mode)
     plan = replace(found.plan, context=context)
-    commit_changes(environment, plan, found.changes, InProcessEngine(environment))
+    commit_changes(
+        environment, plan, found.changes, partial(InProcessEngine(environment).rewrite, plan)
+    )
     rows = table.scan(branch=branch).to_arrow().to_pylist()
     return canonical(rows)
 

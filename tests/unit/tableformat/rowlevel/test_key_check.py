@@ -105,6 +105,22 @@ def test_row_that_moves_to_another_partition_keeps_its_key(tmp_path, mode) -> No
         table.update({"id": "6", "region": "'MOON'"}, "id = 7", mode=mode)
 
 
+@pytest.mark.parametrize("column", ["id", "region"])
+@pytest.mark.parametrize("mode", MODES)
+@BOTH
+def test_no_row_gets_a_key_that_is_null(tmp_path, indexed, mode, column) -> None:
+    """Also not the first one, which no other row has."""
+    table = make(tmp_path, key=("id", "region"))
+    if indexed:
+        index(table)
+    before, files = stored(table), objects(table)
+    says = f"required column holds nulls; column={column}"
+    with pytest.raises(InvalidInputError, match=says) as caught:
+        table.update({column: "NULL"}, "id = 6", mode=mode)
+    assert "\n" not in str(caught.value)
+    assert (stored(table), objects(table.refresh())) == (before, files)
+
+
 def test_composite_keys_are_compared_as_a_whole(tmp_path) -> None:
     table = make(tmp_path, key=("id", "region"), by=["region"])
     table.update({"id": "6"}, "id = 7")  # (6, US) beside (6, EU)
@@ -326,6 +342,30 @@ def test_merge_that_repeats_a_key_is_refused_before_anything_lands(
     with pytest.raises(InvalidInputError, match=wrong):
         spark_table.merge(source(*keys), on, [clause], spark=spark, mode=mode)
     assert (stored(spark_table), objects(spark_table)) == (before, files)
+
+
+@pytest.mark.spark
+@BOTH
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    ("keys", "clause"),
+    [
+        # A null matches no row, so that of the source is one to insert.
+        ((3, None), "WHEN NOT MATCHED THEN INSERT *"),
+        ((None, None), "WHEN NOT MATCHED THEN INSERT *"),
+        ((3,), "WHEN MATCHED THEN UPDATE SET id = nullif(t.id, 3)"),
+    ],
+)
+def test_merge_gives_no_row_a_key_that_is_null(
+    spark, spark_table, keys, clause, mode, indexed
+) -> None:
+    if indexed:
+        index(spark_table)
+    before = stored(spark_table)
+    rows = pa.Table.from_pylist([{"id": k, "region": "S", "amount": -1} for k in keys], SCHEMA)
+    with pytest.raises(InvalidInputError, match="column=id"):
+        spark_table.merge(rows, "t.id = s.id", [clause], spark=spark, mode=mode)
+    assert stored(spark_table) == before
 
 
 @pytest.mark.spark

@@ -14,8 +14,9 @@ import pyarrow as pa
 import pytest
 
 import tableformat as tf
-from tableformat.errors import CorruptDataError, UnsupportedError
+from tableformat.errors import CorruptDataError, NotFoundError, UnsupportedError
 from tests.support.memory_tables import memory_catalog
+from tests.support.staged_tables import StagedTable, keys
 
 UUIDS = pa.ExtensionArray.from_storage(
     pa.uuid(), pa.array([uuid.UUID(int=5).bytes, None], pa.binary(16))
@@ -52,6 +53,30 @@ def scan():
 def test_streams_may_be_read_more_than_once(scan):
     assert pa.table(scan).equals(scan.to_arrow())
     assert scan.to_reader().read_all().equals(pa.table(scan))
+
+
+def test_rows_are_counted_as_they_are_read(tmp_path):
+    staged = StagedTable(tmp_path, partition_by=["region"])
+    table = staged.table
+    table.append(staged.rows(*((i, "eu" if i % 2 else "us", "n") for i in range(10))))
+    table.delete("id = 3")
+    table.stage(upserts=staged.rows((1, "eu", "x"), (20, "us", "x")), deletes=keys(4))
+    for where in (None, "region = 'eu'", "id < 4", "region = 'eu' and id < 4", "id < 0"):
+        for options in ({}, {"branch": "staging"}, {"columns": ["note"]}, {"limit": 3}):
+            scan = table.scan(where, **options)
+            assert scan.count() == scan.to_arrow().num_rows, (where, options)
+
+
+def test_files_that_metadata_counts_are_not_read(tmp_path):
+    staged = StagedTable(tmp_path, partition_by=["region"])
+    staged.table.append(staged.rows(*((i, "eu" if i % 2 else "us", "n") for i in range(10))))
+    staged.table.delete("id = 3")
+    paths = [task.entry.data_file.file_path for task in staged.tasks()]
+    staged.environment.store.delete(paths)
+    assert staged.table.scan().count() == 9
+    assert staged.table.scan("region = 'eu'").count() == 4
+    with pytest.raises(NotFoundError):
+        staged.table.scan("id < 4").count()
 
 
 def test_duckdb_has_every_value(scan):

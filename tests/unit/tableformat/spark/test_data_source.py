@@ -233,7 +233,7 @@ def test_columns_of_typed_changes_are_added_before_they_are_written(icefold, tab
     for mode, price in (("add-columns", "decimal(9, 2)"), ("full", "decimal(12, 2)")):
         write = writer(events.repartition("id"), table, schema_evolution=mode, **options)
         write.mode("append").save()
-        assert str(table.refresh().schema.find_field("price").field_type) == price
+        assert str(table.refresh().schema().find_field("price").field_type) == price
     resolve(table)
     rows = table.refresh().scan().to_arrow().to_pylist()
     assert {each["id"]: each["note"] for each in rows} == {1: None, 2: "new", 3: "new"}
@@ -246,7 +246,7 @@ def test_json_changes_that_would_change_the_table_are_sent_elsewhere(icefold, ta
     write = writer(events, table, format="debezium-json", schema_evolution="add-columns")
     with pytest.raises(PySparkException, match=r"Table\.write_changes or Table\.write_stream"):
         write.mode("append").save()
-    names = [field.name for field in table.refresh().schema.fields]
+    names = [field.name for field in table.refresh().schema().fields]
     assert names == SCHEMA.names
 
 
@@ -347,9 +347,9 @@ def test_stream_without_a_query_id_is_refused_before_anything_changes(table):
     columns = StructType([StructField("id", LongType()), StructField("more", LongType())])
     with pytest.raises(InvalidInputError, match="missing option 'query-id'"):
         stream_writer(options, columns, overwrite=False)
-    assert [field.name for field in table.refresh().schema.fields] == SCHEMA.names
+    assert [field.name for field in table.refresh().schema().fields] == SCHEMA.names
     stream_writer(options | {"query-id": "q"}, columns, overwrite=False)
-    assert [field.name for field in table.refresh().schema.fields] == [*SCHEMA.names, "more"]
+    assert [field.name for field in table.refresh().schema().fields] == [*SCHEMA.names, "more"]
 
 
 def test_write_stream_commits_each_batch_once(icefold, table, tmp_path):

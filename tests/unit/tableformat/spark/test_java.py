@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import threading
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import pytest
@@ -80,6 +81,29 @@ def test_java_that_is_too_old_is_passed_over(tmp_path: Path, monkeypatch) -> Non
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("PATH", str(good.parent))
     assert find_java() == good
+
+
+@pytest.mark.parametrize(
+    ("spark", "found"), [("4.1.3", "17.0.2"), ("4.0.0", "17.0.2"), ("4.2.0", "25"), (None, "25")]
+)
+def test_java_that_is_too_new_for_its_spark_is_passed_over(
+    tmp_path: Path, monkeypatch, spark: str | None, found: str
+) -> None:
+    def installed(_: str) -> str:
+        if spark is None:
+            raise PackageNotFoundError
+        return spark
+
+    monkeypatch.setattr(java, "version", installed)
+    new = fake_java(tmp_path / "home", "25")
+    old = fake_java(tmp_path / "other", "17.0.2")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("PATH", str(old.parent))
+    assert find_java() == {"25": new, "17.0.2": old}[found]
+    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
+    if found != "25":
+        with pytest.raises(UnsupportedError, match="no Java 17 to 23 under"):
+            ensure_java()
 
 
 def test_no_java_says_how_to_get_one() -> None:

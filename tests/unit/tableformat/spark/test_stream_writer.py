@@ -200,6 +200,35 @@ def test_checkpoint_older_than_the_table_stops_the_query(stream: Stream) -> None
     assert stream.state() == {1: None, 2: None}
 
 
+def test_checkpoint_of_another_stream_is_refused_before_a_query_starts(stream: Stream) -> None:
+    stream.put("0", envelope("c", after=order(1)))
+    stream.run()
+    catalog = open_catalog("local", warehouse=str(stream.folder / "warehouse"))
+    other = catalog.create_table("shop.other", ORDERS, primary_key=["id"])
+    events = file_events(stream.spark, str(stream.source))
+    (stream.folder / "elsewhere").mkdir()
+    elsewhere = file_events(stream.spark, str(stream.folder / "elsewhere"))
+    for table, frame, whose in (
+        (other, events, "belongs to shop.orders"),
+        (stream.table, elsewhere, f"belongs to folder {stream.source}"),
+    ):
+        with pytest.raises(InvalidInputError, match=whose):
+            table.write_stream(frame, checkpoint=f"file://{stream.checkpoint}")
+    assert not stream.spark.streams.active
+    assert catalog.load_table("shop.other").state.ref("staging") is None
+
+
+def test_checkpoint_is_free_again_when_its_query_has_ended(stream: Stream) -> None:
+    events = file_events(stream.spark, str(stream.source))
+    query = stream.table.write_stream(events, checkpoint=stream.checkpoint)
+    with pytest.raises(InvalidInputError, match="another process or query runs"):
+        stream.table.write_stream(events, checkpoint=stream.checkpoint)
+    query.stop()
+    stream.put("0", envelope("c", after=order(1)))
+    stream.run()
+    assert stream.state() == {1: None}
+
+
 def test_bad_record_stops_the_query_with_its_position(stream: Stream) -> None:
     stream.put("0", envelope("c", after=order(1)), "{bad")
     with pytest.raises(StreamingQueryException, match=r"bad record: not a JSON object.*events/0"):
@@ -426,7 +455,7 @@ def test_types_of_a_frame_widen_the_table(spark: SparkSession, tmp_path: Path) -
     with pytest.raises(PythonException, match="column=at"):
         table.write_changes(frame)
     table.write_changes(frame, options={"schema-evolution": "full"})
-    kinds = [str(column.field_type) for column in table.refresh().schema.fields]
+    kinds = [str(column.field_type) for column in table.refresh().schema().fields]
     assert kinds == ["long", "double", "timestamptz"]
     assert table.scan(branch="staging").to_arrow().num_rows == 5
 

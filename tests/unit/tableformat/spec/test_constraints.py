@@ -128,7 +128,7 @@ def test_declared_column_cannot_be_dropped(column: str) -> None:
         table.update_schema(lambda s: s.delete_column(column))
     table.drop_immutable_columns().drop_sequence_column()
     table.update_schema(lambda s: s.delete_column(column))
-    assert column not in table.schema.column_names
+    assert column not in table.schema().column_names
 
 
 def test_key_under_a_constraint_may_grow_and_not_change() -> None:

@@ -220,6 +220,17 @@ def test_rollback_of_main_is_logged_and_keeps_numbers() -> None:
     assert after.last_sequence_number == 3
 
 
+def test_snapshot_that_main_is_moved_to_is_logged_after_its_own_time() -> None:
+    """Even where the writer's clock was ahead: the time tells what was committed to main."""
+    base = metadata_of(2)
+    base = apply(base, *append_updates(base, "staging", timestamp_ms=NOW + 5_000))
+    staged = base.snapshots[-1]
+    after = apply(base, set_ref(staged.snapshot_id))
+    assert after.snapshot_log[-1].snapshot_id == staged.snapshot_id
+    assert after.snapshot_log[-1].timestamp_ms > staged.timestamp_ms
+    assert after.last_updated_ms == after.snapshot_log[-1].timestamp_ms
+
+
 def test_only_the_last_head_of_a_commit_is_logged() -> None:
     base = metadata_of(2)
     first = next_snapshot(base)

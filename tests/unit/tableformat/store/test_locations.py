@@ -28,6 +28,18 @@ def test_s3_location_in_any_scheme_is_one(spelling: str) -> None:
     assert canonical_location(spelling) == "s3://b/k/x"
 
 
+@pytest.mark.parametrize("spelling", ["gs://b/k/x", "gcs://b/k/x"])
+def test_google_location_in_any_scheme_is_one(spelling: str) -> None:
+    assert canonical_location(spelling) == "gs://b/k/x"
+
+
+@pytest.mark.parametrize("scheme", ["abfs", "abfss", "wasb", "wasbs", "WASBS"])
+@pytest.mark.parametrize("service", ["dfs", "blob"])
+def test_azure_location_in_any_scheme_is_one(scheme: str, service: str) -> None:
+    spelling = f"{scheme}://box@account.{service}.core.windows.net/k/x"
+    assert canonical_location(spelling) == "abfss://box@account.dfs.core.windows.net/k/x"
+
+
 def test_s3_key_with_double_slash_is_another_key() -> None:
     assert canonical_location("s3://b/k//x") == "s3://b/k//x"
 
@@ -55,6 +67,9 @@ def test_partition_path_with_encoded_characters_is_kept() -> None:
         "s3:///key",
         "s3:bucket/key",
         "s3://user:password@bucket/key",
+        "abfss://box:password@account.dfs.core.windows.net/key",
+        "abfss://box@account/key",
+        "gs://user@bucket/key",
         "/tbl/x\x00y",
         "/tbl/x\ny",
         "/" + "x" * 5000,

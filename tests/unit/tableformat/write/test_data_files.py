@@ -32,8 +32,8 @@ from tableformat.errors import (
 )
 from tableformat.spec.data_file import FileContent
 from tableformat.spec.types import arrow_schema
-from tableformat.store.memory import MemoryObjectStore
 from tests.support.data_files import PREFIX, DataFiles
+from tests.support.memory_store import MemoryObjectStore
 
 ID = NestedField(1, "id", LongType(), required=True)
 NAME = NestedField(2, "name", StringType(), required=False)

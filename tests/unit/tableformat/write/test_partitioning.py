@@ -29,8 +29,8 @@ from pyiceberg.transforms import (
 )
 from pyiceberg.types import IcebergType, LongType, NestedField, StructType, UnknownType
 
+from tableformat.codec.avro.partition_values import partition_normalizer, partition_type
 from tableformat.errors import InvalidInputError, UnsupportedError
-from tableformat.files.partition_values import partition_normalizer, partition_type
 from tableformat.spec.data_file import canonical_partition
 from tableformat.spec.types import arrow_schema
 from tableformat.write.partitioning import Partitioner, encode_values

@@ -1,0 +1,129 @@
+"""Publishing with row ids kept (`icefold.publish` = `rewrite`) beside `link`, in the same run.
+
+Two equal tables, all of whose rows have stored row ids (a compaction has written them), one per
+way to publish; local files, SQLite, one process. Sections:
+
+- `batches`: upserts of random existing keys, staged and resolved, in turn on both tables;
+- `micro`: many small staged commits and one cycle; the files it leaves, and a scan of one column
+  after it and after a compaction.
+
+    scripts/bench lineage [--rows N] [--batches N ...] [--repeat N] [--micro N] [--micro-rows N]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table as Grid
+
+from benchmarks.resolve import spread
+from benchmarks.support.resolve_tables import Icefold, batch_of
+from maintenance.tasks.compact import compact
+from maintenance.tasks.options import CompactOptions
+from resolver import resolve
+
+WAYS = ("link", "rewrite")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="scripts/bench lineage", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--rows", type=int, default=10_000_000)
+    parser.add_argument("--batches", type=int, nargs="*", default=[100_000, 1_000_000])
+    parser.add_argument("--repeat", type=int, default=5)
+    parser.add_argument("--micro", type=int, default=200)
+    parser.add_argument("--micro-rows", type=int, default=5_000)
+    arguments = parser.parse_args()
+    console = Console(width=150)
+    console.print(f"load before: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
+    folder = Path(tempfile.mkdtemp(prefix="icefold-bench-"))
+    try:
+        tables = {way: _table(folder / way, arguments.rows, way) for way in WAYS}
+        for size in arguments.batches:
+            bench_batches(console, tables, size, arguments.repeat)
+        if arguments.micro:
+            bench_micro(console, tables, arguments)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    console.print(f"load after: {os.getloadavg()[0]:.1f}")
+    return 0
+
+
+def _table(warehouse: Path, rows: int, way: str) -> Icefold:
+    found = Icefold(warehouse, rows)
+    found.table.set_properties({"icefold.publish": way})
+    compact(found.table, CompactOptions(rewrite_all=True))
+    resolve(found.table)
+    return found
+
+
+def bench_batches(console: Console, tables: dict[str, Icefold], size: int, repeat: int) -> None:
+    """Upserts of one size, in turn on both tables; the first round is not counted."""
+    runs: dict[str, list[dict[str, float]]] = {way: [] for way in WAYS}
+    for seed in range(repeat + 1):
+        for way in WAYS if seed % 2 else WAYS[::-1]:
+            runs[way].append(tables[way].run(size, seed))
+    runs = {way: found[1:] for way, found in runs.items()}
+    link = statistics.median(run["resolve"] for run in runs["link"])
+    grid = Grid("publish", "stage s", "cycle s", "x of link", "MB", "ms per phase")
+    for way, found in runs.items():
+        phases = [name for name in found[0] if name.startswith("phase ")]
+        medians = {n[6:]: statistics.median(run[n] for run in found) * 1e3 for n in phases}
+        grid.add_row(
+            way,
+            spread([run["stage"] for run in found]),
+            spread([run["resolve"] for run in found]),
+            f"{statistics.median(run['resolve'] for run in found) / link:.2f}",
+            f"{statistics.median(run['bytes'] for run in found) / 1e6:.1f}",
+            ", ".join(f"{n} {m:.0f}" for n, m in medians.items()),
+        )
+    console.print(f"{size:,} upserts on {tables['link'].rows:,} rows with stored row ids")
+    console.print(grid)
+
+
+def bench_micro(
+    console: Console, tables: dict[str, Icefold], arguments: argparse.Namespace
+) -> None:
+    """Small staged commits, and one cycle over all of them."""
+    grid = Grid("publish", "cycle s", "files published", "scan s", "scan after compaction s")
+    for way, each in tables.items():
+        for seed in range(arguments.micro):
+            rows = batch_of(each.rows, arguments.micro_rows, 1_000 + seed)
+            each.table.stage(upserts=rows)
+        begin = time.perf_counter()
+        report = resolve(each.table)
+        seconds = time.perf_counter() - begin
+        after = _scan_seconds(each)
+        compact(each.table, CompactOptions())
+        grid.add_row(
+            way,
+            f"{seconds:.3f}",
+            f"{report.data_files}",
+            spread(after),
+            spread(_scan_seconds(each)),
+        )
+    console.print(
+        f"{arguments.micro} staged commits of {arguments.micro_rows:,} upserts, one cycle"
+    )
+    console.print(grid)
+
+
+def _scan_seconds(each: Icefold, repeat: int = 7) -> list[float]:
+    found = []
+    for _ in range(repeat + 1):
+        begin = time.perf_counter()
+        each.table.refresh().scan(columns=["a"]).to_arrow()
+        found.append(time.perf_counter() - begin)
+    return found[1:]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,206 @@
+"""Which data files are rewritten together: a pure function of a scan plan and the options.
+
+Files of a group have one partition spec and one partition. What is staged and not resolved may name
+that spec and partition, so a compaction never moves a row out of them.
+
+Small files are merged in tiers: going up in size, a file joins while it is at most `GROWTH_MAX`
+times as large as all smaller ones together. So under a stream that adds small files for ever, each
+byte is rewritten O(log) times until its file has the target size, and not with every run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from pyiceberg.table.metadata import TableMetadata
+
+from maintenance.tasks.options import CompactOptions
+from tableformat.codec.parquet.options import parquet_options
+from tableformat.commit.matching import FileMatcher
+from tableformat.scan.delete_index import sequence_number
+from tableformat.scan.plan import FileScanTask, ScanPlan
+from tableformat.scan.row_filter import parse_filter
+from tableformat.spec.data_file import PartitionKey
+
+GROWTH_MAX = 2
+FULL_AVERAGE = 1.1  # files may get this much larger than the target to avoid a sliver
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileGroup:
+    """Files that are rewritten together, and committed together or not at all; oldest first.
+
+    Attributes:
+        tasks: What to read.
+        target_size_bytes: Size at which a new file is closed.
+    """
+
+    tasks: tuple[FileScanTask, ...]
+    target_size_bytes: int
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes to read."""
+        return sum(task.entry.data_file.file_size_in_bytes for task in self.tasks)
+
+    @property
+    def rows(self) -> int:
+        """Rows to read, dead ones included."""
+        return sum(task.entry.data_file.record_count for task in self.tasks)
+
+    @property
+    def deleted_rows(self) -> int:
+        """Rows that deletion vectors have killed."""
+        return sum(deleted_rows(task) for task in self.tasks)
+
+
+def plan_groups(
+    plan: ScanPlan, metadata: TableMetadata, options: CompactOptions
+) -> list[FileGroup]:
+    """Groups that are worth a rewrite; those that save most per byte come first.
+
+    Args:
+        plan: All files of the branch's head, unfiltered.
+        metadata: The table.
+        options: Checked.
+
+    Raises:
+        InvalidInputError: The filter does not fit the table, or a table property is malformed.
+    """
+    sizes = _Sizes.of(metadata, options)
+    partitions: dict[PartitionKey, list[FileScanTask]] = {}
+    matcher = (
+        None if options.filter is None else FileMatcher(metadata, parse_filter(options.filter))
+    )
+    for task in plan.tasks:
+        file = task.entry.data_file
+        if matcher is None or matcher.may_match(file):
+            partitions.setdefault(file.partition_key, []).append(task)
+    groups = [group for tasks in partitions.values() for group in _groups(tasks, sizes)]
+    groups.sort(key=_benefit, reverse=True)
+    return list(_within(groups, options.rewrite_bytes_max))
+
+
+def deleted_rows(task: FileScanTask) -> int:
+    """Rows of the file that its deletion vector kills."""
+    return 0 if task.dv is None else task.dv.data_file.record_count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sizes:
+    target: int
+    small: int
+    large: int
+    options: CompactOptions
+
+    @classmethod
+    def of(cls, metadata: TableMetadata, options: CompactOptions) -> _Sizes:
+        target = options.target_size_bytes
+        if target is None:
+            target = parquet_options(metadata.properties).target_file_size_bytes
+        return cls(
+            target=target,
+            small=int(target * options.small_share),
+            large=int(target * options.large_share),
+            options=options,
+        )
+
+    def must_go(self, task: FileScanTask) -> bool:
+        """Whether the file is worth a rewrite by itself."""
+        file = task.entry.data_file
+        if self.options.rewrite_all or file.file_size_in_bytes > self.large:
+            return True
+        # What position and equality delete files kill is not known; they are rare and costly.
+        if task.position_deletes or task.equality_deletes:
+            return True
+        return deleted_rows(task) >= max(self.options.dv_share_min * file.record_count, 1)
+
+    def files(self, live_bytes: int) -> int:
+        """How many files to write for so many bytes."""
+        full, rest = divmod(live_bytes, self.target)
+        if full == 0:
+            return 1
+        if rest > self.small or live_bytes / full > self.target * FULL_AVERAGE:
+            return full + 1
+        return full
+
+
+def _groups(tasks: Iterable[FileScanTask], sizes: _Sizes) -> Iterator[FileGroup]:
+    """Groups of one partition."""
+    wanted = [task for task in tasks if sizes.must_go(task)]
+    known = {task.entry.data_file.file_path for task in wanted}
+    small = [
+        task
+        for task in tasks
+        if task.entry.data_file.file_path not in known
+        and task.entry.data_file.file_size_in_bytes < sizes.small
+    ]
+    chosen = _tier(wanted, small, sizes)
+    chosen.sort(key=lambda task: (sequence_number(task.entry), task.entry.data_file.file_path))
+    for part in _cut(chosen, sizes.options.group_bytes_max):
+        if _is_worth_it(part, sizes):
+            live_bytes = sum(map(_live_bytes, part))
+            each = live_bytes / sizes.files(live_bytes)
+            # The estimate may be a little short; a sliver of a last file is what must not be.
+            target = max(min(int(each * FULL_AVERAGE) + 1, sizes.large), 1)
+            yield FileGroup(tasks=tuple(part), target_size_bytes=target)
+
+
+def _tier(
+    wanted: Sequence[FileScanTask], small: Sequence[FileScanTask], sizes: _Sizes
+) -> list[FileScanTask]:
+    """`wanted`, and the small files that go with them and each other."""
+    taken = list(wanted)
+    taken_bytes = sum(map(_live_bytes, wanted))
+    for task in sorted(small, key=_live_bytes):
+        is_few = not wanted and len(taken) < sizes.options.input_files_min - 1
+        if not is_few and _live_bytes(task) > GROWTH_MAX * taken_bytes:
+            break
+        taken.append(task)
+        taken_bytes += _live_bytes(task)
+    return taken
+
+
+def _cut(tasks: Sequence[FileScanTask], bytes_max: int) -> Iterator[list[FileScanTask]]:
+    part: list[FileScanTask] = []
+    size_bytes = 0
+    for task in tasks:
+        size = task.entry.data_file.file_size_in_bytes
+        if part and size_bytes + size > bytes_max:
+            yield part
+            part, size_bytes = [], 0
+        part.append(task)
+        size_bytes += size
+    if part:
+        yield part
+
+
+def _is_worth_it(tasks: Sequence[FileScanTask], sizes: _Sizes) -> bool:
+    if any(sizes.must_go(task) for task in tasks):
+        return True
+    total = sum(map(_live_bytes, tasks))
+    return len(tasks) >= sizes.options.input_files_min or (len(tasks) > 1 and total >= sizes.target)
+
+
+def _live_bytes(task: FileScanTask) -> int:
+    file = task.entry.data_file
+    live = file.record_count - deleted_rows(task)
+    return file.file_size_in_bytes * live // max(file.record_count, 1)
+
+
+def _benefit(group: FileGroup) -> tuple[float, int]:
+    """Files and dead rows that go, per byte; ties by size, for a fixed order."""
+    dead_share = group.deleted_rows / max(group.rows, 1)
+    return (len(group.tasks) * (1 + dead_share) / max(group.size_bytes, 1), -group.size_bytes)
+
+
+def _within(groups: Iterable[FileGroup], bytes_max: int | None) -> Iterator[FileGroup]:
+    """The first groups of at most so many bytes; always one."""
+    left = bytes_max
+    for number, group in enumerate(groups):
+        if left is not None:
+            if number and group.size_bytes > left:
+                continue
+            left -= group.size_bytes
+        yield group

@@ -1,0 +1,237 @@
+"""The row ids that the rows of a batch get when they are written once more (`row_identity`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+from pyroaring import BitMap64
+
+from resolver.cycle_input import CycleInput
+from resolver.index.base import Matches
+from resolver.match import TARGET_ORDER, Bools, Int64s
+from resolver.moved_rows import PositionKills, row_ids_of
+from resolver.resolution import NumberedKeys, match_scopes
+from resolver.row_identity import NEVER, NO_ROW_ID, KeyDeletes, Lives, first_after, kept_row_ids
+from resolver.row_values import ColumnReader, live_matches
+from resolver.runner import Runner
+from resolver.staged_on_target import StagedOnTarget, only
+from resolver.target import LiveFiles
+from tableformat.catalog.base import TableState
+from tableformat.codec.puffin.deletion_vector import position_array
+from tableformat.codec.puffin.dv_file import read_deletion_vectors
+from tableformat.environment import Environment
+from tableformat.spec.names import ROW_ID_FIELD_ID
+
+NEVER_LIVED = -1
+INHERITED = -(1 << 62)  # as a file's first row id: tells ids that it does not store
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchRowIds:
+    """What the rows of a batch are on the target.
+
+    Attributes:
+        row_id: Shape `(staged rows,)`; of no meaning for rows that the target has already.
+        killed: Shape `(staged rows,)`: rows that a staged snapshot deletes by their position in a
+            file of a publish that the target has lost; the rows are staged ones again.
+    """
+
+    row_id: Int64s
+    killed: Bools
+
+
+def batch_row_ids(
+    environment: Environment,
+    state: TableState,
+    *,
+    live: LiveFiles,
+    batch: CycleInput,
+    known: StagedOnTarget,
+    numbered: NumberedKeys,
+    matches: Matches,
+    kills: PositionKills,
+    runner: Runner | None = None,
+) -> BatchRowIds:
+    """The row ids of a batch.
+
+    Args:
+        environment: Where ids are read: of rows of the target that staged rows replace (the stored
+            column, where their file has it), and of staged files that bring some.
+        state: The table version.
+        live: The live files of the target.
+        batch: The cycle's input.
+        known: Staged files that the target has, or had.
+        numbered: The batch's keys.
+        matches: Rows of the target with a deleted key, without those of staged files.
+        kills: What staged snapshots delete by position.
+        runner: Where files are read; None: in this process.
+
+    Raises:
+        CorruptDataError: A file is damaged.
+    """
+    reader = ColumnReader(environment, state.metadata, (ROW_ID_FIELD_ID,), runner)
+    staged = _staged_lives(environment, reader, live, batch, known, numbered)
+    replaced = _replaced_lives(
+        environment, state, live, batch, known, numbered, matches, kills, staged
+    )
+    size = len(replaced.key)
+    deletes = KeyDeletes(
+        key=numbered.delete_number, order=batch.deletes.order, scope=batch.deletes.scope
+    )
+    rows = _together(replaced, staged)
+    ids = kept_row_ids(deletes, rows)[size:]
+    killed_at = _killed_again(ids, staged, kills)
+    killed: Bools = killed_at != NEVER
+    if killed.any():
+        rows.killed_at[size:] = np.minimum(rows.killed_at[size:], killed_at)
+        ids = kept_row_ids(deletes, rows)[size:]
+    return BatchRowIds(row_id=ids, killed=killed)
+
+
+def _staged_lives(
+    environment: Environment,
+    reader: ColumnReader,
+    live: LiveFiles,
+    batch: CycleInput,
+    known: StagedOnTarget,
+    numbered: NumberedKeys,
+) -> Lives:
+    files = [each.file for each in batch.files]
+    here = live.find_whole(batch.paths)
+    there = {path: entry.data_file for path, entry in here.items()} | dict(known.left)
+    told = [there.get(f.file_path, f.with_(first_row_id=INHERITED)) for f in files]
+    [column] = reader.flat(reader.read_files(told))
+    row_id: Int64s = column.fill_null(NO_ROW_ID).to_numpy().copy()
+    file, position = batch.rows.file, batch.rows.position
+    is_heir = row_id < NO_ROW_ID
+    row_id[is_heir] = NO_ROW_ID
+    first = np.array([-1 if f.first_row_id is None else f.first_row_id for f in files], np.int64)
+    own = is_heir & (first[file] >= 0)
+    row_id[own] = first[file[own]] + position[own]
+    killed_at = _killed_in_batch(batch)
+    dead = _dead_on_target(environment, live, here.keys())
+    for ordinal, each in enumerate(files):
+        rows = _rows_of(batch, ordinal)
+        gone = dead.get(each.file_path)
+        if gone is not None:
+            killed_at[rows][position_array(gone)] = NEVER_LIVED
+        if each.file_path in known.not_added:  # what the target has of them are matches
+            killed_at[rows] = NEVER_LIVED
+            is_heir[rows] = False
+    return Lives(
+        key=numbered.row_number,
+        order=batch.file_order[file],
+        scope=batch.file_scope[file],
+        row_id=row_id,
+        killed_at=killed_at,
+        is_heir=is_heir,
+        spared=tuple(
+            (np.arange(*_rows_of(batch, ordinal).indices(len(file))), each.again)
+            for ordinal, each in enumerate(batch.files)
+            if each.again
+        ),
+    )
+
+
+def _rows_of(batch: CycleInput, ordinal: int) -> slice:
+    """The rows of a staged file: those of one follow those of the one before it."""
+    first, last = np.searchsorted(batch.rows.file, [ordinal, ordinal + 1])
+    return slice(int(first), int(last))
+
+
+def _killed_in_batch(batch: CycleInput) -> Int64s:
+    killed_at = np.full(len(batch.rows.file), NEVER, dtype=np.int64)
+    ordinals = {each.file.file_path: at for at, each in enumerate(batch.files)}
+    for each in batch.own_positions:
+        rows = killed_at[_rows_of(batch, ordinals[each.path])]
+        gone = position_array(each.positions)
+        rows[gone] = np.minimum(rows[gone], each.staged.order)
+    return killed_at
+
+
+def _dead_on_target(
+    environment: Environment, live: LiveFiles, paths: Iterable[str]
+) -> dict[str, BitMap64]:
+    named = [path for path in paths if path in live.dvs]
+    vectors = read_deletion_vectors(
+        environment.store, [(live.dvs[path].data_file, None) for path in named]
+    )
+    return dict(zip(named, vectors, strict=True))
+
+
+def _replaced_lives(
+    environment: Environment,
+    state: TableState,
+    live: LiveFiles,
+    batch: CycleInput,
+    known: StagedOnTarget,
+    numbered: NumberedKeys,
+    matches: Matches,
+    kills: PositionKills,
+    staged: Lives,
+) -> Lives:
+    """Rows of the target whose key a staged row has, too."""
+    matches = only(
+        matches, np.isin(numbered.lookup_number[matches.key_ordinal], staged.key[staged.is_heir])
+    )
+    matches = only(matches, live_matches(environment, state.metadata, live, matches))
+    row_id = row_ids_of(environment, state, live, matches)
+    order = np.full(len(matches), TARGET_ORDER, dtype=np.int64)
+    if known.moved:
+        order = _orders_by_id(row_id, staged)
+    return Lives(
+        key=numbered.lookup_number[matches.key_ordinal],
+        order=order,
+        scope=match_scopes(batch, matches),
+        row_id=row_id,
+        killed_at=_killed_on_target(matches, kills),
+        is_heir=np.zeros(len(matches), dtype=np.bool_),
+    )
+
+
+def _orders_by_id(row_id: Int64s, staged: Lives) -> Int64s:
+    """Rows of the target that are staged ones, which others have brought, have their order."""
+    fixed = np.flatnonzero(~staged.is_heir & (staged.row_id != NO_ROW_ID))
+    fixed = fixed[np.argsort(staged.row_id[fixed], kind="stable")]
+    if not len(fixed):
+        return np.full(len(row_id), TARGET_ORDER, dtype=np.int64)
+    slot = np.minimum(np.searchsorted(staged.row_id[fixed], row_id), len(fixed) - 1)
+    is_staged = staged.row_id[fixed][slot] == row_id
+    return np.where(is_staged, staged.order[fixed][slot], TARGET_ORDER)
+
+
+def _killed_on_target(matches: Matches, kills: PositionKills) -> Int64s:
+    killed_at = np.full(len(matches), NEVER, dtype=np.int64)
+    ids: Mapping[str, int] = {file.file_path: i for i, file in matches.files.items()}
+    for path, positions, order in kills.killed:
+        rows = np.flatnonzero(matches.file_id == ids[path]) if path in ids else ()
+        if len(rows):
+            gone = np.isin(matches.position[rows], position_array(positions))
+            killed_at[rows[gone]] = np.minimum(killed_at[rows[gone]], order)
+    return killed_at
+
+
+def _killed_again(ids: Int64s, staged: Lives, kills: PositionKills) -> Int64s:
+    """The first commit that deletes each staged row where a publish that is lost had it; `NEVER`.
+
+    Shape `(staged rows,)`.
+    """
+    known, number = np.unique(kills.row_id, return_inverse=True)
+    killed_at = np.full(len(ids), NEVER, dtype=np.int64)
+    if len(known):
+        slot = np.minimum(np.searchsorted(known, ids), len(known) - 1)
+        rows = np.flatnonzero((known[slot] == ids) & (ids != NO_ROW_ID))
+        killed_at[rows] = first_after(
+            number.reshape(-1), kills.order, slot[rows], staged.order[rows]
+        )
+    return killed_at
+
+
+def _together(first: Lives, second: Lives) -> Lives:
+    size = len(first.key)
+    names = ("key", "order", "scope", "row_id", "killed_at", "is_heir")
+    joined = {name: np.concatenate([getattr(first, name), getattr(second, name)]) for name in names}
+    spared = tuple((ordinals + size, orders) for ordinals, orders in second.spared)
+    return replace(second, **joined, spared=spared)

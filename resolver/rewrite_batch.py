@@ -1,0 +1,324 @@
+"""Write the live rows of a batch once more: into files of target size, with their row ids.
+
+Staged files are many and small, and partly dead. Their live rows go into new files, per partition
+spec and partition, in the table's sort order, else by primary key; `_row_id` is stored, and
+`_last_updated_sequence_number` is left to the commit. The rows keep spec and partition, since later
+staged deletes may name these. Staged files that are live on the target already stay as they are.
+
+A job and its result cross process boundaries: the same function runs here and on Spark's workers.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import numpy as np
+import pyarrow as pa
+from pyiceberg.schema import Schema
+from pyiceberg.table.metadata import TableMetadata
+
+from resolver.cycle_input import CycleInput
+from resolver.index.base import Entries, IndexChanges, IndexedFile
+from resolver.match import Bools, Int64s
+from resolver.merge_deletes import Conversion
+from resolver.row_identity import NO_ROW_ID
+from resolver.runner import LocalRunner, Runner
+from tableformat.codec.parquet.reader import read_data_file
+from tableformat.codec.puffin.deletion_vector import position_array
+from tableformat.environment import Environment
+from tableformat.errors import TableError, UnsupportedError
+from tableformat.runtime import IdSource, SystemIds, TaskIds
+from tableformat.scan.key_fields import key_path
+from tableformat.scan.ordered_stream import stream_ordered
+from tableformat.spec.data_file import DataFile
+from tableformat.spec.types import ROW_ID_FIELD, arrow_schema
+from tableformat.store.base import ObjectStore
+from tableformat.write.one_partition import OnePartition
+from tableformat.write.ordering import Ordering, SortColumn, ordered, sort_order_columns
+
+READERS_MAX = 8
+PLACE = "_icefold_place"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagedRows:
+    """Live rows of a staged file.
+
+    Attributes:
+        file: The file; without `first_row_id`, ids are given here.
+        position: Shape `(rows,)`, ascending; None: all of the file's.
+        row_id: Shape `(rows,)`; `NO_ROW_ID`: it gets one with the commit.
+        row: Ordinal in the batch of the file's first row.
+    """
+
+    file: DataFile
+    position: Int64s | None
+    row_id: Int64s
+    row: int
+
+    def is_same(self, other: StagedRows) -> bool:
+        """Whether the same rows are written."""
+        if self.file.file_path != other.file.file_path:
+            return False
+        if (self.position is None) != (other.position is None):
+            return False
+        same = self.position is None or np.array_equal(self.position, other.position)  # type: ignore[arg-type]
+        return same and np.array_equal(self.row_id, other.row_id)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewriteJob:
+    """The live rows of one partition of one spec. Picklable.
+
+    Attributes:
+        rows: By file, oldest first.
+        partition: Where they go.
+        schema: Of the table.
+        ordering: The order they are written in.
+    """
+
+    rows: tuple[StagedRows, ...]
+    partition: OnePartition
+    schema: Schema
+    ordering: Ordering
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewrittenBatch:
+    """New files, and the rows in them.
+
+    Attributes:
+        files: The files; none: nothing of the batch lives, or nothing was rewritten.
+        row: Shape `(rows,)`: the batch's ordinal of each row, file by file in their order.
+    """
+
+    files: tuple[DataFile, ...] = ()
+    row: Int64s = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+
+    def add_to(self, changes: IndexChanges, batch: CycleInput) -> IndexChanges:
+        """Changes of the index, with the rows where they are now."""
+        if not self.files:
+            return changes
+        counts = [file.record_count for file in self.files]
+        first = len(changes.added_files)
+        ends = np.cumsum(counts)
+        position = np.arange(len(self.row), dtype=np.int64) - np.repeat(ends - counts, counts)
+        put = Entries(
+            keys=batch.rows.keys.take(self.row),
+            file_id=np.repeat(np.arange(first, first + len(counts), dtype=np.int32), counts),
+            position=position,
+        )
+        added = (
+            IndexedFile(file_path=f.file_path, spec_id=f.spec_id, partition=f.partition)
+            for f in self.files
+        )
+        return replace(changes, added_files=(*changes.added_files, *added), put=(*changes.put, put))
+
+
+def check_rewritable(metadata: TableMetadata) -> None:
+    """Refuse a table whose batches cannot be written with row ids.
+
+    Raises:
+        UnsupportedError: A column has the name that row ids are stored under.
+    """
+    if any(each.name == ROW_ID_FIELD.name for each in metadata.schema().fields):
+        raise UnsupportedError(
+            "cannot rewrite the rows of a table with a column of a reserved name",
+            column=ROW_ID_FIELD.name,
+            action="rename it, or set icefold.publish to link",
+        )
+
+
+@dataclass(slots=True)
+class BatchWriter:
+    """Writes the rows of a cycle over several publish attempts; one per cycle.
+
+    A lost race that changes neither which rows live nor their ids has them written once.
+    """
+
+    environment: Environment
+    _jobs: tuple[RewriteJob, ...] = ()
+    _written: RewrittenBatch = field(default_factory=RewrittenBatch)
+
+    def write(
+        self,
+        metadata: TableMetadata,
+        batch: CycleInput,
+        conversion: Conversion,
+        row_id: Int64s,
+        runner: Runner,
+    ) -> tuple[Conversion, RewrittenBatch]:
+        """Write what a conversion publishes.
+
+        Args:
+            metadata: The table: schema, specs, sort order, properties.
+            batch: The cycle's input.
+            conversion: The staged files to publish, and the vectors that delete rows of them.
+            row_id: Shape `(staged rows,)`: the row ids.
+            runner: Partitions are written side by side.
+
+        Returns:
+            The conversion with the new files in place of the staged ones, and those.
+
+        Raises:
+            CorruptDataError: A staged file is damaged.
+            StoreUnavailableError: The store refused.
+
+        Effects: data files. A crash leaves them unreferenced, for orphan removal.
+        Memory: per partition that is written a few batches per reader, one bucket of the sort and
+        the rows that wait in a `FileSet`; and three numbers per row.
+        """
+        runtime = self.environment.runtime
+        runtime.fail_point("resolve.before_rewrite")
+        jobs = tuple(_jobs(metadata, batch, conversion, row_id))
+        if not _are_same(jobs, self._jobs):
+            self.delete_unused()
+            write = partial(_write, store=self.environment.store)
+            is_here = isinstance(runner, LocalRunner)
+            names = (TaskIds(runtime.ids.uuid()) if is_here else None for _ in jobs)
+            parts = runner.run(write, list(zip(jobs, names, strict=False)))
+            self._jobs = jobs
+            self._written = RewrittenBatch(
+                files=tuple(file for files, _ in parts for file in files),
+                row=np.concatenate([np.empty(0, dtype=np.int64), *(row for _, row in parts)]),
+            )
+        runtime.fail_point("resolve.after_rewrite")
+        staged = {file.file_path for file in conversion.published}
+        kept = (each for each in conversion.vectors if each.data_file.file_path not in staged)
+        return replace(
+            conversion, vectors=tuple(kept), published=self._written.files
+        ), self._written
+
+    def delete_unused(self) -> None:
+        """Remove what was written. Only after a known outcome, or where nothing was committed."""
+        written, self._written, self._jobs = self._written, RewrittenBatch(), ()
+        if written.files:
+            with suppress(TableError):
+                self.environment.store.delete([file.file_path for file in written.files])
+
+
+def _jobs(
+    metadata: TableMetadata, batch: CycleInput, conversion: Conversion, row_id: Int64s
+) -> Iterator[RewriteJob]:
+    """One per partition, in the order of their first staged files."""
+    dead = {each.data_file.file_path: each.positions for each in conversion.vectors}
+    published = {file.file_path for file in conversion.published}
+    groups: dict[object, list[StagedRows]] = defaultdict(list)
+    first = 0
+    for each in batch.files:
+        file, count = each.file, each.file.record_count
+        if file.file_path in published:
+            position, ids = None, row_id[first : first + count]
+            if file.file_path in dead:
+                alive: Bools = np.ones(count, dtype=np.bool_)
+                alive[position_array(dead[file.file_path])] = False
+                position = np.flatnonzero(alive)
+                ids = ids[position]
+            rows = StagedRows(
+                file=file.with_(first_row_id=None), position=position, row_id=ids, row=first
+            )
+            groups[file.partition_key].append(rows)
+        first += count
+    ordering = _ordering(metadata)
+    for group in groups.values():
+        yield RewriteJob(
+            rows=tuple(group),
+            partition=OnePartition.of(metadata, group[0].file),
+            schema=metadata.schema(),
+            ordering=ordering,
+        )
+
+
+def _ordering(metadata: TableMetadata) -> Ordering:
+    """The table's sort order; without one, or with one that has transforms, the primary key."""
+    columns: list[SortColumn] = []
+    with suppress(UnsupportedError):
+        columns = sort_order_columns(metadata)
+    if not columns:
+        schema = metadata.schema()
+        ids = sorted(schema.identifier_field_ids)
+        columns = [SortColumn(path=tuple(key_path(schema, field_id))) for field_id in ids]
+    return Ordering(columns=tuple(columns))
+
+
+def _are_same(jobs: Sequence[RewriteJob], others: Sequence[RewriteJob]) -> bool:
+    return len(jobs) == len(others) and all(
+        len(job.rows) == len(other.rows)
+        and job.schema == other.schema
+        and all(a.is_same(b) for a, b in zip(job.rows, other.rows, strict=True))
+        for job, other in zip(jobs, others, strict=True)
+    )
+
+
+def _write(
+    item: tuple[RewriteJob, IdSource | None], *, store: ObjectStore
+) -> tuple[list[DataFile], Int64s]:
+    """Write one job; runs here or on a worker, where a task may run twice: it draws its own names.
+
+    Returns:
+        The files, and the batch's ordinals of the rows in them, in their order.
+    """
+    job, ids = item
+    source = _Source(store, job)
+    written: list[Int64s] = []
+    names, count = source.arrow.names, sum(len(each.row_id) for each in job.rows)
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        for batch in ordered(job.ordering, source.read(names), source.read, rows=count):
+            written.append(batch.column(PLACE).to_numpy())
+            yield batch.select(names[:-1])
+
+    files = job.partition.write(store, ids or SystemIds(), source.stored, rows())
+    return files, np.concatenate([np.empty(0, dtype=np.int64), *written])
+
+
+class _Source:
+    """Reads the live rows of a job: the table's columns, row ids, and places in the batch."""
+
+    def __init__(self, store: ObjectStore, job: RewriteJob) -> None:
+        self._store = store
+        self._job = job
+        self.stored = Schema(*job.schema.fields, ROW_ID_FIELD)
+        self.arrow = arrow_schema(self.stored).append(pa.field(PLACE, pa.int64()))
+
+    def read(self, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Some columns of all rows, file by file."""
+        producers = [partial(self._rows, each, names) for each in self._job.rows]
+        threads = min(os.cpu_count() or 1, READERS_MAX)
+        with stream_ordered(producers, threads=threads) as batches:
+            yield from batches
+
+    def _rows(self, rows: StagedRows, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        wanted = Schema(*(each for each in self._job.schema.fields if each.name in names))
+        done = 0
+        for batch in read_data_file(
+            self._store,
+            rows.file,
+            schema=wanted,
+            spec=self._job.partition.spec,
+            properties=self._job.partition.properties,
+            wanted=rows.position,
+        ):
+            yield self._with_ids(rows, batch, done, names)
+            done += batch.num_rows
+
+    def _with_ids(
+        self, rows: StagedRows, batch: pa.RecordBatch, done: int, names: Sequence[str]
+    ) -> pa.RecordBatch:
+        here = slice(done, done + batch.num_rows)
+        ids = rows.row_id[here]
+        position = (
+            np.arange(here.start, here.stop) if rows.position is None else rows.position[here]
+        )
+        own = {
+            ROW_ID_FIELD.name: pa.array(ids, mask=ids == NO_ROW_ID),
+            PLACE: pa.array(rows.row + position),
+        }
+        columns = [own[name] if name in own else batch.column(name) for name in names]
+        schema = pa.schema([self.arrow.field(name) for name in names])
+        return pa.RecordBatch.from_arrays(columns, schema=schema)

@@ -1,0 +1,149 @@
+"""Staged rows that a publish has written into files of its own: what became of them.
+
+Their staged files are not on the target, so nothing there names them. The publish does: its marker
+leads to the staged snapshots that it covers. A row that was new has the row id there that staging
+shows. One that took another row's id is the only row of its key and partition, among those that the
+publish wrote, whose id is not that of a row staged by the same commit or later: the delete of its
+own commit has killed all others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from pyiceberg.table.snapshots import Snapshot
+
+from resolver.cycle_figures import is_rewriting_publish
+from resolver.keys import EncodedKeys, KeySchema, encode_batch, factorize
+from resolver.match import Bools, Int64s
+from resolver.row_identity import NO_ROW_ID
+from resolver.row_values import ColumnReader
+from resolver.staging import marker_of
+from tableformat.catalog.base import TableState
+from tableformat.commit.branch_history import (
+    branch_history,
+    branch_ids,
+    committed_to,
+    load_changes,
+    snapshots_by_id,
+    walk_back,
+)
+from tableformat.environment import Environment
+from tableformat.scan.key_fields import key_schema
+from tableformat.spec.data_file import ManifestEntry
+from tableformat.spec.names import ROW_ID_FIELD_ID
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewrittenFile:
+    """A staged data file whose rows a publish wrote into others.
+
+    Attributes:
+        entry: As it is staged.
+        publish: The publish.
+        covered: The staged snapshots that it covers, newest first.
+    """
+
+    entry: ManifestEntry
+    publish: Snapshot
+    covered: tuple[Snapshot, ...]
+
+
+def rewriting_publishes(
+    state: TableState, *, staging: str, target: str
+) -> Iterator[tuple[Snapshot, tuple[Snapshot, ...]]]:
+    """Publishes in the target's history that wrote staged rows anew, newest first.
+
+    Yields:
+        The publish, and what is known of the staged snapshots up to its marker, newest first.
+    """
+    by_id, on_target = snapshots_by_id(state.metadata), branch_ids(state, target)
+    for snapshot in branch_history(state, target):
+        if not is_rewriting_publish(snapshot):
+            continue
+        covered: list[Snapshot] = []
+        for each in walk_back(by_id, marker_of(snapshot)):
+            if each.snapshot_id in on_target or committed_to(each) not in (None, staging):
+                break
+            covered.append(each)
+        yield snapshot, tuple(covered)
+
+
+def rewritten_files(
+    state: TableState, wanted: Mapping[str, ManifestEntry], *, staging: str, target: str
+) -> dict[str, RewrittenFile]:
+    """Those of some staged data files whose rows a publish of the target's history wrote anew."""
+    found: dict[str, RewrittenFile] = {}
+    for publish, covered in rewriting_publishes(state, staging=staging, target=target):
+        ids = {each.snapshot_id for each in covered}
+        for path, entry in wanted.items():
+            if entry.snapshot_id in ids:  # the oldest publish that covers it comes last
+                found[path] = RewrittenFile(entry=entry, publish=publish, covered=covered)
+    return found
+
+
+def ids_as_rewritten(
+    environment: Environment,
+    state: TableState,
+    keys: EncodedKeys,
+    row_id: Int64s,
+    path: Sequence[str],
+    files: Mapping[str, RewrittenFile],
+) -> Int64s:
+    """The row ids that staged rows got on the target.
+
+    Args:
+        environment: Where the files of the publish are read: key and row id.
+        state: The table.
+        keys: n keys.
+        row_id: Shape `(n,)`: the rows' ids as staging shows them.
+        path: n data files; rows of others than `files` are left as they are.
+        files: What a publish wrote anew.
+
+    Returns:
+        Shape `(n,)`; `NO_ROW_ID` for a row that the publish did not bring.
+    """
+    ids = row_id.copy()
+    names = np.array(path, dtype=object)
+    for name, file in files.items():
+        rows = np.flatnonzero(names == name)
+        if len(rows):
+            ids[rows] = _ids_of_one(environment, state, keys.take(rows), row_id[rows], file)
+    return ids
+
+
+def _ids_of_one(
+    environment: Environment,
+    state: TableState,
+    keys: EncodedKeys,
+    row_id: Int64s,
+    file: RewrittenFile,
+) -> Int64s:
+    key_ids = tuple(sorted(state.metadata.schema().identifier_field_ids))
+    key = KeySchema.of(key_schema(state.metadata.schemas, key_ids), key_ids)
+    home = file.entry.data_file.partition_key
+    added = load_changes(environment.store, file.publish).added_data
+    wrote = [e.data_file for e in added if e.data_file.partition_key == home]
+    reader = ColumnReader(environment, state.metadata, (*key_ids, ROW_ID_FIELD_ID))
+    found = reader.read_files(wrote)
+    theirs: Int64s = reader.flat(found)[-1].fill_null(NO_ROW_ID).to_numpy()
+    numbers = factorize(keys, encode_batch(found, key))
+    number, their_number = numbers.numbers
+    inherited = np.full(numbers.count, NO_ROW_ID, dtype=np.int64)
+    is_heir = ~_staged_since(environment, file, theirs)
+    np.maximum.at(inherited, their_number[is_heir], theirs[is_heir])
+    return np.where(np.isin(row_id, theirs), row_id, inherited[number])
+
+
+def _staged_since(environment: Environment, file: RewrittenFile, row_id: Int64s) -> Bools:
+    """Which ids are those of rows staged by the file's own commit, or later."""
+    found = np.zeros(len(row_id), dtype=np.bool_)
+    for each in file.covered:
+        for entry in load_changes(environment.store, each).added_data:
+            first = entry.data_file.first_row_id or 0
+            found |= (row_id >= first) & (row_id < first + entry.data_file.record_count)
+        if each.snapshot_id == file.entry.snapshot_id:
+            break
+    return found

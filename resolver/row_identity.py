@@ -1,0 +1,143 @@
+"""Which row id each staged row has on the target. Pure NumPy.
+
+A staged row keeps the id of the row that the delete of its own commit replaced: the newest row of
+its key that lived just before that commit, an earlier row of the batch or one of the target. So
+ids are passed on along a chain of upserts. A row that no delete of its commit replaces is new, and
+keeps the id that it has on the staging branch. What one commit deletes and a later one inserts is
+a new row, and nothing of this depends on where a cycle ends.
+
+With first(v) the first commit after row v whose delete reaches it (`match` has the last one):
+
+    replaced by commit c, of key k:  rows v of k with first(v) = c that no position delete killed
+                                     before c
+    parent of a row of c and k:      the newest of those; of several rows of c and k the last one
+                                     has it, so an id is never given twice
+    id of a row:                     that of the root of its parents
+
+A row that brings an id, or that the target has already, has no parent.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from resolver.match import GLOBAL_SCOPE, Bools, Int64s
+
+NO_ROW_ID = -1
+NEVER = np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyDeletes:
+    """Deletes by key: shape `(deletes,)`: the key's number, order and scope, as in `match`."""
+
+    key: Int64s
+    order: Int64s
+    scope: Int64s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lives:
+    """Rows, those of the target before those of the batch. Shapes `(rows,)`.
+
+    Attributes:
+        key: The key's number.
+        order: Of the commit that brought the row.
+        scope: The scope that deletes must have to reach it.
+        row_id: Its own; `NO_ROW_ID` where it has none.
+        killed_at: The first commit that deletes it by position; `NEVER`.
+        is_heir: Whether it takes the id of the row that it replaces.
+        spared: Row ordinals whose deletes of some orders do not count, by these orders.
+    """
+
+    key: Int64s
+    order: Int64s
+    scope: Int64s
+    row_id: Int64s
+    killed_at: Int64s
+    is_heir: Bools
+    spared: tuple[tuple[Int64s, tuple[int, ...]], ...] = ()
+
+
+def kept_row_ids(deletes: KeyDeletes, rows: Lives) -> Int64s:
+    """The row id of each row, shape `(rows,)`: its own, or that of the row it goes back to."""
+    died = first_deletes(deletes, rows.key, rows.order, rows.scope)
+    for ordinals, orders in rows.spared:
+        counted = ~np.isin(deletes.order, orders)
+        others = KeyDeletes(
+            key=deletes.key[counted], order=deletes.order[counted], scope=deletes.scope[counted]
+        )
+        died[ordinals] = first_deletes(
+            others, rows.key[ordinals], rows.order[ordinals], rows.scope[ordinals]
+        )
+    root = _roots(_parents(rows, died))
+    found = rows.row_id[root]
+    return np.where(found == NO_ROW_ID, rows.row_id, found)
+
+
+def first_deletes(deletes: KeyDeletes, key: Int64s, order: Int64s, scope: Int64s) -> Int64s:
+    """The order of the first delete after each row that reaches it; `NEVER`. Shape of `key`."""
+    is_global = deletes.scope == GLOBAL_SCOPE
+    first = first_after(deletes.key[is_global], deletes.order[is_global], key, order)
+    if not is_global.all():
+        scopes = int(deletes.scope.max()) + 1
+        reachable = (scope >= 0) & (scope < scopes)
+        pair = deletes.key[~is_global] * scopes + deletes.scope[~is_global]
+        own = first_after(
+            pair,
+            deletes.order[~is_global],
+            key[reachable] * scopes + scope[reachable],
+            order[reachable],
+        )
+        first[reachable] = np.minimum(first[reachable], own)
+    return first
+
+
+def first_after(keys: Int64s, orders: Int64s, key: Int64s, order: Int64s) -> Int64s:
+    """The first of `orders` with the same key that is greater; `NEVER`. Shape of `key`."""
+    steps = 2 + max(int(orders.max(initial=0)), int(order.max(initial=0)))
+    known = np.sort(keys * steps + orders)
+    if not len(known):
+        return np.full(len(key), NEVER, dtype=np.int64)
+    slot = np.searchsorted(known, key * steps + order, side="right")
+    at = known[np.minimum(slot, len(known) - 1)]
+    found = (slot < len(known)) & (at // steps == key)
+    return np.where(found, at % steps, NEVER)
+
+
+def _parents(rows: Lives, died: Int64s) -> Int64s:
+    """The row that each row replaces; itself where there is none. Shape `(rows,)`."""
+    own = np.arange(len(rows.key), dtype=np.int64)
+    replaced = np.flatnonzero((died != NEVER) & (rows.killed_at >= died))
+    heirs = np.flatnonzero(rows.is_heir & (rows.killed_at > rows.order))
+    steps = 2 + int(rows.order.max(initial=0))
+    steps = max(steps, 2 + int(died[replaced].max(initial=0)))
+    at, last = _last_of(rows.key[replaced] * steps + died[replaced], replaced, rows)
+    wanted, heir = _last_of(rows.key[heirs] * steps + rows.order[heirs], heirs, rows)
+    parent = own.copy()
+    if len(at):
+        slot = np.minimum(np.searchsorted(at, wanted), len(at) - 1)
+        found = at[slot] == wanted
+        parent[heir[found]] = last[slot[found]]
+    return parent
+
+
+def _last_of(group: Int64s, ordinals: Int64s, rows: Lives) -> tuple[Int64s, Int64s]:
+    """The groups, ascending, and the newest row of each: by order, then by row id."""
+    by_group = np.argsort(group, kind="stable")
+    if (np.diff(group[by_group]) == 0).any():
+        by_group = np.lexsort((rows.row_id[ordinals], rows.order[ordinals], group))
+    group, ordinals = group[by_group], ordinals[by_group]
+    is_last = np.r_[group[1:] != group[:-1], np.ones(min(len(group), 1), dtype=np.bool_)]
+    return group[is_last], ordinals[is_last]
+
+
+def _roots(parent: Int64s) -> Int64s:
+    """Where the chain of each row begins: the way doubles with each step."""
+    while True:
+        further = parent[parent]
+        if np.array_equal(further, parent):
+            return parent
+        parent = further

@@ -1,0 +1,1 @@
+"""Avro: containers, manifests and manifest lists."""

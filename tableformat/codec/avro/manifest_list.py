@@ -1,0 +1,298 @@
+"""Manifest lists: bytes to manifest records and back (spec: Manifest Lists).
+
+Written are v3 lists only. Writing one is where a commit attempt assigns what could not be known
+before: sequence numbers, and the row ids of data manifests (spec: First Row ID Assignment).
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+from pyiceberg.avro.encoder import BinaryEncoder
+from pyiceberg.avro.resolver import construct_writer
+from pyiceberg.avro.writer import Writer
+from pyiceberg.manifest import MANIFEST_LIST_FILE_SCHEMAS
+
+from tableformat.codec.avro.container import decode_container, encode_container
+from tableformat.codec.avro.records import ROOT, Projection, WantedField, compile_record
+from tableformat.codec.avro.schema import avro_schema_json
+from tableformat.codec.avro.values import MalformedAvroError, describe_malformed
+from tableformat.codec.encoded_cache import RememberedBytes
+from tableformat.errors import CorruptDataError, InternalError, UnsupportedError
+from tableformat.spec.manifest_file import (
+    UNKNOWN_COUNT,
+    ManifestContent,
+    ManifestFile,
+    PartitionFieldSummary,
+)
+
+FORMAT_VERSION = 3
+
+_SUMMARY_ID = 508
+_INTEGRAL = ("int", "long")
+
+# Field ids in the order of `ManifestFile`'s fields; v1 lists lack 517, 515, 516 and may have null
+# counts.
+_FIELDS: Projection = {
+    500: WantedField("manifest_path", ("str",), required=True),
+    501: WantedField("manifest_length", _INTEGRAL, required=True),
+    502: WantedField("partition_spec_id", _INTEGRAL, required=True),
+    517: WantedField("content", _INTEGRAL),
+    515: WantedField("sequence_number", _INTEGRAL),
+    516: WantedField("min_sequence_number", _INTEGRAL),
+    503: WantedField("added_snapshot_id", _INTEGRAL, required=True),
+    504: WantedField("added_files_count", _INTEGRAL),
+    505: WantedField("existing_files_count", _INTEGRAL),
+    506: WantedField("deleted_files_count", _INTEGRAL),
+    512: WantedField("added_rows_count", _INTEGRAL),
+    513: WantedField("existing_rows_count", _INTEGRAL),
+    514: WantedField("deleted_rows_count", _INTEGRAL),
+    507: WantedField("partitions", ("list<record>",)),
+    519: WantedField("key_metadata", ("bytes",)),
+    520: WantedField("first_row_id", _INTEGRAL),
+}
+_COUNT_SLOTS = range(7, 13)
+_SUMMARY_FIELDS: Projection = {
+    509: WantedField("contains_null", ("bool",), required=True),
+    518: WantedField("contains_nan", ("bool",)),
+    510: WantedField("lower_bound", ("bytes",)),
+    511: WantedField("upper_bound", ("bytes",)),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncodedManifestList:
+    """A manifest list ready to be stored.
+
+    Attributes:
+        data: The file.
+        manifests: As they stand in it: sequence numbers and first row ids assigned.
+        next_row_id: The table's next row id after this commit; minus the commit's `first_row_id`
+            it is the snapshot's `added-rows`.
+    """
+
+    data: bytes
+    manifests: tuple[ManifestFile, ...]
+    next_row_id: int
+
+
+def encode_manifest_list(
+    manifests: Sequence[ManifestFile],
+    *,
+    snapshot_id: int,
+    parent_snapshot_id: int | None,
+    sequence_number: int,
+    first_row_id: int,
+    codec: str = "gzip",
+) -> EncodedManifestList:
+    """Assign sequence numbers and row ids, and encode a v3 manifest list.
+
+    Pure: a retried commit calls it again with the new numbers and the manifests as they were before
+    assignment.
+
+    Args:
+        manifests: In the order they shall stand in the file.
+        snapshot_id: The commit's snapshot.
+        parent_snapshot_id: Its parent; None for a branch's first.
+        sequence_number: The commit's; given to manifests that have none.
+        first_row_id: The table's `next-row-id` at this attempt.
+        codec: `gzip`, `zstd` or `uncompressed`.
+
+    Raises:
+        InternalError: A manifest without a sequence number is not of this snapshot, or counts are
+            unknown.
+    """
+    assigned = []
+    next_row_id = first_row_id
+    for manifest in manifests:
+        checked = _with_sequence_number(manifest, snapshot_id, sequence_number)
+        if checked.content == ManifestContent.DATA and checked.first_row_id is None:
+            checked = replace(checked, first_row_id=next_row_id)
+            next_row_id += checked.added_rows_count + checked.existing_rows_count
+        assigned.append(checked)
+    parent = "null" if parent_snapshot_id is None else str(parent_snapshot_id)
+    data = encode_container(
+        [_record(each) for each in assigned],
+        schema=_avro_schema(),
+        metadata={
+            "snapshot-id": str(snapshot_id),
+            "parent-snapshot-id": parent,
+            "sequence-number": str(sequence_number),
+            "first-row-id": str(first_row_id),
+            "format-version": str(FORMAT_VERSION),
+        },
+        codec=codec,
+    )
+    return EncodedManifestList(data=data, manifests=tuple(assigned), next_row_id=next_row_id)
+
+
+def decode_manifest_list(data: bytes, *, location: str) -> list[ManifestFile]:
+    """Decode a manifest list of any format version.
+
+    v1 lists: content is data and sequence numbers are 0; counts they leave out are `UNKNOWN_COUNT`
+    (`load_manifest_list` counts them).
+
+    Raises:
+        CorruptDataError: The bytes break Avro or the spec, or one manifest is listed twice.
+        UnsupportedError: A later format version.
+    """
+    container = decode_container(data, location=location)
+    try:
+        version = container.metadata.get("format-version", "1")
+        if version not in ("1", "2", "3"):
+            raise UnsupportedError(
+                "cannot read a manifest list of this format version",
+                location=location,
+                format_version=version[:20],
+            )
+        projections = {ROOT: _FIELDS, _SUMMARY_ID: _SUMMARY_FIELDS}
+        decode = compile_record(container.schema, projections).decode
+        manifests = []
+        for block in container.blocks:
+            position = 0
+            for _ in range(block.record_count):
+                values, position = decode(block.data, position)
+                manifests.append(_manifest(values))
+            if position != len(block.data):
+                raise MalformedAvroError("a block has bytes after its last record")
+        _check_unique(manifests)
+    except (IndexError, ValueError, RecursionError) as error:
+        raise CorruptDataError(
+            f"not a valid manifest list: {describe_malformed(error)}", location=location
+        ) from error
+    return manifests
+
+
+def _with_sequence_number(
+    manifest: ManifestFile, snapshot_id: int, sequence_number: int
+) -> ManifestFile:
+    if UNKNOWN_COUNT in (manifest.added_rows_count, manifest.existing_rows_count):
+        raise InternalError(
+            "cannot write a manifest list: row counts are unknown", location=manifest.manifest_path
+        )
+    if manifest.sequence_number is not None:
+        return manifest
+    if manifest.added_snapshot_id != snapshot_id:
+        raise InternalError(
+            "cannot write a manifest list: a manifest of another snapshot has no sequence number",
+            location=manifest.manifest_path,
+        )
+    lowest = manifest.min_sequence_number
+    return replace(
+        manifest,
+        sequence_number=sequence_number,
+        min_sequence_number=sequence_number if lowest is None else lowest,
+    )
+
+
+@cache
+def _writer() -> Writer:
+    return construct_writer(MANIFEST_LIST_FILE_SCHEMAS[FORMAT_VERSION])
+
+
+@cache
+def _avro_schema() -> Any:
+    return avro_schema_json(MANIFEST_LIST_FILE_SCHEMAS[FORMAT_VERSION], "manifest_file")
+
+
+# Most manifests of a list stood in the one before.
+_records: RememberedBytes[ManifestFile] = RememberedBytes()
+
+
+def _record(manifest: ManifestFile) -> bytes:
+    """The Avro record of a manifest whose numbers are assigned."""
+    record = _records.get(manifest, None)
+    if record is None:
+        buffer = io.BytesIO()
+        _writer().write(BinaryEncoder(buffer), _row(manifest))
+        record = buffer.getvalue()
+        _records.put(manifest, None, record)
+    return record
+
+
+def _row(manifest: ManifestFile) -> tuple[Any, ...]:
+    summaries = manifest.partitions
+    return (
+        manifest.manifest_path,
+        manifest.manifest_length,
+        manifest.partition_spec_id,
+        int(manifest.content),
+        manifest.sequence_number,
+        manifest.min_sequence_number,
+        manifest.added_snapshot_id,
+        manifest.added_files_count,
+        manifest.existing_files_count,
+        manifest.deleted_files_count,
+        manifest.added_rows_count,
+        manifest.existing_rows_count,
+        manifest.deleted_rows_count,
+        None
+        if summaries is None
+        else [
+            (each.contains_null, each.contains_nan, each.lower_bound, each.upper_bound)
+            for each in summaries
+        ],
+        manifest.key_metadata,
+        manifest.first_row_id,
+    )
+
+
+def _manifest(values: list[Any]) -> ManifestFile:
+    content = values[3] or 0
+    if not 0 <= content <= 1:
+        raise MalformedAvroError(f"a manifest has content {content}")
+    for slot in _COUNT_SLOTS:
+        if values[slot] is None:
+            values[slot] = UNKNOWN_COUNT
+        elif values[slot] < 0:
+            raise MalformedAvroError(f"a manifest has a negative count: {values[0]}")
+    if not values[0] or values[1] < 0:
+        raise MalformedAvroError("a manifest has no path or a negative length")
+    if (values[4] or 0) < 0:
+        raise MalformedAvroError(f"a manifest has a negative sequence number: {values[0]}")
+    if values[15] is not None and values[15] < 0:
+        raise MalformedAvroError(f"a manifest has a negative first_row_id: {values[0]}")
+    if values[15] is not None and content != ManifestContent.DATA:
+        # Taken for deletes, a manifest of data would be skipped, and its rows with it (R82).
+        raise MalformedAvroError(f"a manifest of deletes has a first_row_id: {values[0]}")
+    partitions = values[13]
+    return ManifestFile(
+        manifest_path=values[0],
+        manifest_length=values[1],
+        partition_spec_id=values[2],
+        content=ManifestContent(content),
+        sequence_number=values[4] or 0,
+        min_sequence_number=values[5] or 0,
+        added_snapshot_id=values[6],
+        added_files_count=values[7],
+        existing_files_count=values[8],
+        deleted_files_count=values[9],
+        added_rows_count=values[10],
+        existing_rows_count=values[11],
+        deleted_rows_count=values[12],
+        partitions=None if partitions is None else tuple(_summary(each) for each in partitions),
+        key_metadata=values[14],
+        first_row_id=values[15],
+    )
+
+
+def _summary(values: list[Any]) -> PartitionFieldSummary:
+    contains_null, contains_nan, lower_bound, upper_bound = values
+    return PartitionFieldSummary(
+        contains_null=contains_null,
+        contains_nan=contains_nan,
+        lower_bound=lower_bound,
+        upper_bound=upper_bound,
+    )
+
+
+def _check_unique(manifests: Sequence[ManifestFile]) -> None:
+    seen: set[str] = set()
+    for manifest in manifests:
+        if manifest.manifest_path in seen:
+            raise MalformedAvroError(f"a manifest is listed twice: {manifest.manifest_path}")
+        seen.add(manifest.manifest_path)

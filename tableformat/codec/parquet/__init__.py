@@ -1,0 +1,1 @@
+"""Parquet: data and delete files, their statistics and checksums."""

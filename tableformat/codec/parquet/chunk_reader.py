@@ -1,0 +1,83 @@
+"""Arrow's reader over column chunks of one Parquet file, checked where the file has checksums."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tableformat.codec.parquet.chunk_checksums import ChunkChecksums, has_chunk_checksums
+from tableformat.codec.tapped_source import TappedSource
+
+
+class ChunkReader:
+    """Reads some columns of some row groups; for one thread.
+
+    Args:
+        source: The open file.
+        footer: Its footer.
+        leaves: Which columns, by their place in the file.
+        row_groups: Which row groups, ascending.
+
+    Raises:
+        CorruptDataError: What the footer has for checksums does not fit the file. A chunk that is
+            not what was written raises it when it is read.
+    """
+
+    def __init__(
+        self,
+        source: pa.NativeFile,
+        footer: pq.FileMetaData,
+        leaves: Sequence[int],
+        row_groups: Sequence[int],
+    ) -> None:
+        self._leaves = list(leaves)
+        self._row_groups = list(row_groups)
+        self._errors: Callable[[], AbstractContextManager[None]] = nullcontext
+        if has_chunk_checksums(footer):
+            checks = ChunkChecksums(source, footer, leaves, row_groups)
+            tapped = TappedSource(source, checks)
+            self._errors = tapped.errors
+            file = parquet_file(tapped, footer, check_pages=False)
+        else:
+            file = parquet_file(source, footer)
+        self._reader = file.reader
+
+    def batches(self, batch_rows: int) -> Iterator[pa.RecordBatch]:
+        """The rows, in batches of at most `batch_rows`."""
+        stream = self._reader.iter_batches(
+            batch_rows,
+            row_groups=self._row_groups,
+            column_indices=self._leaves,
+            use_threads=True,
+        )
+        while True:
+            with self._errors():
+                batch = next(stream, None)
+            if batch is None:
+                return
+            yield batch
+
+    def table(self) -> pa.Table:
+        """All rows, read on this thread."""
+        with self._errors():
+            return self._reader.read_row_groups(
+                self._row_groups, column_indices=self._leaves, use_threads=False
+            )
+
+
+def parquet_file(
+    source: pa.NativeFile | TappedSource,
+    footer: pq.FileMetaData | None = None,
+    *,
+    check_pages: bool = True,
+) -> pq.ParquetFile:
+    """A reader, for one thread at a time; with a footer that is known, nothing is read here."""
+    return pq.ParquetFile(
+        source,
+        metadata=footer,
+        page_checksum_verification=check_pages,
+        coerce_int96_timestamp_unit="us",
+    )

@@ -1,0 +1,185 @@
+"""One Parquet file: open, append row groups, close; then it is described for a manifest.
+
+The object appears whole when `close` returns and never before. After any error the file is
+aborted: nothing appears under its name.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyiceberg.schema import Schema
+from pyiceberg.types import BooleanType
+
+from tableformat.codec.parquet.checksummed_output import ChecksummedOutput
+from tableformat.codec.parquet.footer_checksum import FILE_NAME_KEY, file_name
+from tableformat.codec.parquet.metrics import FileMetrics, count_nans, file_metrics, leaves_of
+from tableformat.codec.parquet.options import ParquetOptions
+from tableformat.codec.parquet.schema import stored_rows, stored_schema
+from tableformat.codec.parquet.value_counts import WrittenCounts
+from tableformat.errors import InternalError, StoreUnavailableError
+from tableformat.spec.data_file import PARQUET_FORMAT, DataFile, FileContent
+from tableformat.spec.types import ROW_ID_FIELD
+from tableformat.store.base import ObjectStore
+
+
+class ParquetFileWriter:
+    """Writes one file with field ids, checksums of pages, chunks and footer, and exact statistics.
+
+    Args:
+        store: Where the object goes.
+        location: Its absolute location; must be free.
+        schema: What is stored, without what is of type unknown.
+        options: Encoding settings.
+        properties: Table properties, for the metrics modes.
+
+    Effects: `close` creates the object. A crash before leaves at most what the store documents for
+    an unfinished output, never a readable part of a file.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        location: str,
+        *,
+        schema: Schema,
+        options: ParquetOptions,
+        properties: Mapping[str, str],
+    ) -> None:
+        self.location = location
+        self.record_count = 0
+        self._leaves = leaves_of(schema, properties)
+        self._nan_counts: Counter[int] = Counter()
+        self._arrow = stored_schema(schema)
+        self._counts = WrittenCounts(self._arrow)
+        self._writer: pq.ParquetWriter | None = None
+        self._sink: Any = store.open_output(location)
+        self._output = ChecksummedOutput(self._sink)
+        self._guard(lambda: self._start(options))
+
+    def _start(self, options: ParquetOptions) -> None:
+        arguments = options.writer_arguments()
+        # Columns that cannot have a Bloom filter are left out: the property names them by mistake.
+        wanted = set(options.bloom_filter_columns)
+        filtered = {
+            ".".join(leaf.path): True
+            for leaf in self._leaves
+            if not leaf.repeated
+            and not isinstance(leaf.kind, BooleanType)
+            and ".".join(leaf.path) in wanted
+        }
+        if filtered:
+            arguments["bloom_filter_options"] = filtered
+        arguments |= self._row_id_encoding()
+        self._writer = pq.ParquetWriter(self._output, self._arrow, **arguments)
+
+    def _row_id_encoding(self) -> dict[str, Any]:
+        """Row ids of rewritten files rise in runs: as differences they take next to nothing."""
+        has_ids = any(leaf.field_id == ROW_ID_FIELD.field_id for leaf in self._leaves)
+        if not has_ids or any(leaf.repeated for leaf in self._leaves):
+            return {}  # the names of columns in lists are the Parquet library's
+        names = [".".join(leaf.path) for leaf in self._leaves]
+        return {
+            "use_dictionary": [name for name in names if name != ROW_ID_FIELD.name],
+            "column_encoding": {ROW_ID_FIELD.name: "DELTA_BINARY_PACKED"},
+        }
+
+    @property
+    def written_bytes(self) -> int:
+        """Bytes of the row groups so far; the footer is not in it."""
+        return self._output.tell()
+
+    def write(self, rows: pa.Table) -> None:
+        """Append rows as one row group; they have at least the schema's columns."""
+        if rows.num_rows == 0:
+            return
+        stored = stored_rows(rows, self._arrow)
+        writer = self._open_writer
+        self._guard(lambda: writer.write_table(stored, row_group_size=rows.num_rows))
+        for field_id, count in count_nans(stored, self._leaves).items():
+            self._nan_counts[field_id] += count
+        self._counts.add(stored)
+        self.record_count += rows.num_rows
+
+    def close(self) -> tuple[int, FileMetrics]:
+        """Write the footer and make the object appear.
+
+        Returns:
+            File size in bytes, and the statistics.
+        """
+        writer = self._open_writer
+        writer.add_key_value_metadata(
+            self._counts.metadata()
+            | {FILE_NAME_KEY: file_name(self.location).decode()}
+            | self._output.begin_footer(self._counts.chunk_count)
+        )
+        self._guard(writer.close)
+        footer = writer.writer.metadata
+        self._guard(lambda: self._output.end_footer(footer))
+        size_bytes = self._output.tell()
+        self._guard(self._sink.close)
+        if footer.num_rows != self.record_count:
+            raise InternalError("Parquet footer counts other rows", location=self.location)
+        return size_bytes, file_metrics(
+            footer, self._leaves, present_counts=self._counts.totals, nan_counts=self._nan_counts
+        )
+
+    def abort(self) -> None:
+        """Give the file up. Nothing appears; never raises for a file that is closed already."""
+        if self._writer is not None:
+            self._writer.is_open = False  # its destructor would write a footer
+        self._sink.abort()
+
+    @property
+    def _open_writer(self) -> pq.ParquetWriter:
+        if self._writer is None or not self._writer.is_open:
+            raise InternalError("the Parquet file is closed", location=self.location)
+        return self._writer
+
+    def _guard(self, step: Callable[[], object]) -> None:
+        try:
+            step()
+        except OSError as error:
+            self.abort()
+            raise StoreUnavailableError(
+                f"cannot write the file: {error}", location=self.location
+            ) from error
+        except BaseException:
+            self.abort()
+            raise
+
+
+def describe_file(
+    *,
+    location: str,
+    content: FileContent,
+    spec_id: int,
+    partition: tuple[Any, ...],
+    record_count: int,
+    size_bytes: int,
+    metrics: FileMetrics,
+    equality_ids: tuple[int, ...] | None = None,
+) -> DataFile:
+    """The manifest entry's data for a finished file. Rows are unsorted: sort order 0."""
+    return DataFile(
+        content=content,
+        file_path=location,
+        file_format=PARQUET_FORMAT,
+        spec_id=spec_id,
+        partition=partition,
+        record_count=record_count,
+        file_size_in_bytes=size_bytes,
+        column_sizes=metrics.column_sizes,
+        value_counts=metrics.value_counts,
+        null_value_counts=metrics.null_value_counts,
+        nan_value_counts=metrics.nan_value_counts,
+        lower_bounds=metrics.lower_bounds,
+        upper_bounds=metrics.upper_bounds,
+        split_offsets=metrics.split_offsets,
+        equality_ids=equality_ids,
+        sort_order_id=0,
+    )

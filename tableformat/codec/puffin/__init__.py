@@ -1,0 +1,1 @@
+"""Puffin: deletion vectors."""

@@ -1,0 +1,185 @@
+"""What happened on a branch since a snapshot: the walk back, and what each snapshot changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Operation, Snapshot
+
+from tableformat.catalog.base import TableState
+from tableformat.codec.avro.manifest_store import load_manifest, load_manifest_list
+from tableformat.errors import CommitConflictError
+from tableformat.spec.data_file import EntryStatus, FileContent, ManifestEntry
+from tableformat.spec.names import COMMITTED_TO
+from tableformat.store.base import ObjectStore
+
+
+class SnapshotsById(Mapping[int, Snapshot]):
+    """The snapshots of a table version by id; nothing is built for it."""
+
+    def __init__(self, metadata: TableMetadata) -> None:
+        self._metadata = metadata
+
+    def __getitem__(self, snapshot_id: int) -> Snapshot:
+        found = self._metadata.snapshot_by_id(snapshot_id)
+        if found is None:
+            raise KeyError(snapshot_id)
+        return found
+
+    def __iter__(self) -> Iterator[int]:
+        return (snapshot.snapshot_id for snapshot in self._metadata.snapshots)
+
+    def __len__(self) -> int:
+        return len(self._metadata.snapshots)
+
+
+def snapshots_by_id(metadata: TableMetadata) -> Mapping[int, Snapshot]:
+    """All snapshots by id. A look-up takes as long as `metadata.snapshot_by_id`."""
+    return SnapshotsById(metadata)
+
+
+def walk_back(by_id: Mapping[int, Snapshot], head_id: int | None) -> Iterator[Snapshot]:
+    """`head_id` and its ancestors, newest first; ends at an expired parent, or at a cycle."""
+    visited: set[int] = set()
+    current = head_id
+    while current is not None and current not in visited:
+        visited.add(current)
+        snapshot = by_id.get(current)
+        if snapshot is None:
+            return
+        yield snapshot
+        current = snapshot.parent_snapshot_id
+
+
+def ancestors(metadata: TableMetadata, head_id: int | None) -> Iterator[Snapshot]:
+    """As `walk_back`, through a table version."""
+    return walk_back(snapshots_by_id(metadata), head_id)
+
+
+def branch_history(state: TableState, branch: str) -> Iterator[Snapshot]:
+    """The head of a branch and its ancestors, as `walk_back`; empty without a head."""
+    head = state.head(branch)
+    return ancestors(state.metadata, None if head is None else head.snapshot_id)
+
+
+def branch_ids(state: TableState, branch: str) -> frozenset[int]:
+    """The ids of `branch_history`."""
+    return frozenset(snapshot.snapshot_id for snapshot in branch_history(state, branch))
+
+
+def committed_to(snapshot: Snapshot) -> str | None:
+    """The branch, where icefold made the commit."""
+    return summary_of(snapshot).get(COMMITTED_TO)
+
+
+def summary_of(snapshot: Snapshot | None) -> Mapping[str, str]:
+    """The properties of its summary; empty without a snapshot or a summary."""
+    if snapshot is None or snapshot.summary is None:
+        return {}
+    return snapshot.summary.additional_properties
+
+
+def is_ancestor(metadata: TableMetadata, ancestor_id: int, *, of: int) -> bool:
+    """Whether `ancestor_id` is `of` or in its history."""
+    return any(snapshot.snapshot_id == ancestor_id for snapshot in ancestors(metadata, of))
+
+
+def snapshots_between(
+    metadata: TableMetadata, *, starting_id: int | None, head_id: int | None, branch: str
+) -> list[Snapshot]:
+    """Snapshots after `starting_id` up to `head_id`, newest first; None: the whole history.
+
+    Raises:
+        CommitConflictError: `starting_id` is not in the history of the head: the branch was rolled
+            back or replaced, or the snapshot has expired.
+    """
+    between: list[Snapshot] = []
+    for snapshot in ancestors(metadata, head_id):
+        if snapshot.snapshot_id == starting_id:
+            return between
+        between.append(snapshot)
+    if starting_id is None:
+        return between
+    raise CommitConflictError(
+        "cannot tell what happened since the scan: its snapshot is not in the branch's history",
+        conflicts=[] if head_id is None else [f"snapshot {head_id}"],
+        action="plan again on the current head",
+        branch=branch,
+        starting_snapshot_id=starting_id,
+        head=head_id,
+    )
+
+
+def operation_of(snapshot: Snapshot) -> Operation:
+    """The summary's operation; without a summary the one that every check looks at."""
+    return Operation.OVERWRITE if snapshot.summary is None else snapshot.summary.operation
+
+
+def name_snapshot(snapshot: Snapshot) -> str:
+    """How conflicts name a snapshot."""
+    return f"snapshot {snapshot.snapshot_id} ({operation_of(snapshot).value})"
+
+
+@dataclass(frozen=True)
+class SnapshotChanges:
+    """The files one snapshot added and removed, straight from the manifests it wrote."""
+
+    snapshot: Snapshot
+    added: tuple[ManifestEntry, ...] = ()
+    removed: tuple[ManifestEntry, ...] = ()
+
+    @cached_property
+    def operation(self) -> Operation:
+        """The summary's operation."""
+        return operation_of(self.snapshot)
+
+    @cached_property
+    def added_data(self) -> tuple[ManifestEntry, ...]:
+        """Added data files."""
+        return tuple(e for e in self.added if e.data_file.content == FileContent.DATA)
+
+    @cached_property
+    def added_deletes(self) -> tuple[ManifestEntry, ...]:
+        """Added deletion vectors, position and equality delete files."""
+        return tuple(e for e in self.added if e.data_file.content != FileContent.DATA)
+
+
+@dataclass(slots=True)
+class History:
+    """Loads what snapshots changed, each once; snapshots do not change, so attempts share it."""
+
+    store: ObjectStore
+    loaded: dict[int, SnapshotChanges] = field(default_factory=dict)
+
+    def changes(self, snapshot: Snapshot) -> SnapshotChanges:
+        """The files `snapshot` added and removed. Reads its manifest list and its own manifests."""
+        known = self.loaded.get(snapshot.snapshot_id)
+        if known is None:
+            known = load_changes(self.store, snapshot)
+            self.loaded[snapshot.snapshot_id] = known
+        return known
+
+
+def load_changes(store: ObjectStore, snapshot: Snapshot) -> SnapshotChanges:
+    """The files `snapshot` added and removed.
+
+    Only manifests written by it can hold entries of it; carried-over ones are not read.
+    """
+    added: list[ManifestEntry] = []
+    removed: list[ManifestEntry] = []
+    for manifest in load_manifest_list(store, snapshot):
+        if manifest.added_snapshot_id != snapshot.snapshot_id:
+            continue
+        if manifest.added_files_count + manifest.deleted_files_count == 0:
+            continue
+        for entry in load_manifest(store, manifest):
+            if entry.snapshot_id != snapshot.snapshot_id:
+                continue
+            if entry.status == EntryStatus.ADDED:
+                added.append(entry)
+            elif entry.status == EntryStatus.DELETED:
+                removed.append(entry)
+    return SnapshotChanges(snapshot=snapshot, added=tuple(added), removed=tuple(removed))

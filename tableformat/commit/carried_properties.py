@@ -1,0 +1,227 @@
+"""Summary properties that outlive the snapshot that set them.
+
+* the staging marker: how far a target has got with its staging branch;
+* the highest token of each fence;
+* what streaming writers say about their last commit, by which they find it when they come back.
+
+Every own commit repeats them, so the newest own snapshot knows all of them and expiry cannot lose
+one (docs/design/0003). Other writers do not repeat anything; so the walk back passes
+their snapshots, and ends at the first own one.
+
+A staging commit repeats fence tokens only: both the Flink converter and the resolver skip a staged
+snapshot that carries a marker, and a staged snapshot says nothing about other writers than its own.
+It therefore does not end the walk either. It says what the branch stands on, so that the staged
+changes can be told from the branch's state alone once its log has expired.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import takewhile
+
+from pyiceberg.table.snapshots import Snapshot
+
+from tableformat.commit.branch_history import summary_of, walk_back
+from tableformat.commit.changeset import Changeset, Fence
+from tableformat.errors import FencedError
+from tableformat.spec.decimal_text import parse_decimal
+from tableformat.spec.names import (
+    BATCH_ID,
+    CARRIED,
+    COMMITTED_TO,
+    FENCE_NAME,
+    FENCE_TOKEN,
+    MARKER_SEQUENCE_NUMBER,
+    OTHER_QUERY_BATCH,
+    QUERY_ID,
+    SOURCE_MS,
+    SOURCE_OFFSETS,
+    STAGING_BASE,
+    STAGING_BASE_PUBLISHED,
+    STAGING_BRANCH,
+    STAGING_MARKER,
+    WRITER_PREFIXES,
+)
+
+_TOKEN_OF = f"{FENCE_TOKEN}."  # + fence name: the highest token seen, whoever commits
+_OF_WRITERS = (*WRITER_PREFIXES, OTHER_QUERY_BATCH)
+# Every snapshot repeats them, so jobs that take a new query id for each run must not add up.
+OTHER_QUERIES_MAX = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Carried:
+    """What a branch's history holds; `writers` as in `writer_properties`.
+
+    `is_whole`: nothing that the history once said is missing here; it would be if an expired
+    snapshot cut the walk.
+    """
+
+    marker: str | None = None
+    marker_sequence_number: int | None = None
+    tokens: Mapping[str, int] = field(default_factory=dict)
+    writers: Mapping[str, str] = field(default_factory=dict)
+    is_whole: bool = True
+
+
+def load_carried(by_id: Mapping[int, Snapshot], head_id: int | None) -> Carried:
+    """Read the summaries from `head_id` back to the newest own commit."""
+    marker: str | None = None
+    number: int | None = None
+    tokens: dict[str, int] = {}
+    passed: list[Mapping[str, str]] = []
+    below = head_id
+    for snapshot in walk_back(by_id, head_id):
+        below = snapshot.parent_snapshot_id
+        summary = summary_of(snapshot)
+        passed.append(summary)
+        if marker is None and (marker := summary.get(STAGING_MARKER)) is not None:
+            number = parse_decimal(summary.get(MARKER_SEQUENCE_NUMBER, ""))
+        for name, token in _tokens(summary).items():
+            tokens[name] = max(token, tokens.get(name, token))
+        if CARRIED in summary:
+            below = None
+            break
+    return Carried(
+        is_whole=below is None,
+        marker=marker,
+        marker_sequence_number=number,
+        tokens=tokens,
+        writers=writer_properties(reversed(passed)),
+    )
+
+
+def staging_base(
+    by_id: Mapping[int, Snapshot], parent_id: int | None, *, branch: str, main_id: int | None
+) -> dict[str, str]:
+    """What a staged commit on top of `parent_id` says of the target's snapshot below the branch.
+
+    That is the newest one below that was committed elsewhere, or that is in the history of main:
+    another tool's commit, or a staged one that main was fast-forwarded to. Beside its number stands
+    what it knew to be published, unless nothing tells any more.
+    """
+    for snapshot in walk_back(by_id, parent_id):
+        summary = summary_of(snapshot)
+        elsewhere = summary.get(COMMITTED_TO, branch) != branch
+        if elsewhere or _is_in_history(by_id, main_id, snapshot):
+            base = {STAGING_BASE: str(snapshot.sequence_number or 0)}
+            published = published_number(by_id, snapshot.snapshot_id)
+            return base if published is None else base | {STAGING_BASE_PUBLISHED: str(published)}
+        if STAGING_BASE in summary:
+            known = (STAGING_BASE, STAGING_BASE_PUBLISHED)
+            return {name: summary[name] for name in known if name in summary}
+    return {STAGING_BASE: "0", STAGING_BASE_PUBLISHED: "0"} if parent_id is None else {}
+
+
+def published_number(by_id: Mapping[int, Snapshot], head_id: int | None) -> int | None:
+    """Sequence number of the last staged snapshot that a target's history says was published.
+
+    0: it says that none was. None: it does not say.
+    """
+    carried = load_carried(by_id, head_id)
+    if carried.marker is None:
+        return 0 if carried.is_whole else None
+    marked = by_id.get(parse_decimal(carried.marker) or 0)
+    return carried.marker_sequence_number if marked is None else marked.sequence_number
+
+
+def _is_in_history(by_id: Mapping[int, Snapshot], head_id: int | None, snapshot: Snapshot) -> bool:
+    """Whether `head_id` descends from `snapshot`; looks at newer commits only."""
+    number = snapshot.sequence_number or 0
+    newer = takewhile(lambda e: (e.sequence_number or 0) >= number, walk_back(by_id, head_id))
+    return any(each.snapshot_id == snapshot.snapshot_id for each in newer)
+
+
+def writer_properties(summaries: Iterable[Mapping[str, str]]) -> dict[str, str]:
+    """What is to be repeated of what summaries, oldest first, say about their writers.
+
+    A summary has one place for a query; the batch of a query that loses it moves aside, where the
+    `OTHER_QUERIES_MAX` that came last are kept. Of several Flink writers it can hold one only, the
+    last. The source's time is the highest of all: what a restarted connector sends again is old.
+    """
+    kept: dict[str, str] = {}
+    for summary in summaries:
+        _give_place(kept, summary.get(QUERY_ID))
+        latest = _latest(kept.get(SOURCE_MS), summary.get(SOURCE_MS))
+        kept.update({key: text for key, text in summary.items() if key.startswith(_OF_WRITERS)})
+        kept.update(latest)
+    others = [key for key in kept if key.startswith(OTHER_QUERY_BATCH)]  # in order of displacement
+    for key in others[:-OTHER_QUERIES_MAX]:
+        del kept[key]
+    return kept
+
+
+def _give_place(kept: dict[str, str], query_id: str | None) -> None:
+    old = kept.get(QUERY_ID)
+    if query_id is None or query_id == old:
+        return
+    kept.pop(OTHER_QUERY_BATCH + query_id, None)
+    kept.pop(SOURCE_OFFSETS, None)
+    if old is not None and BATCH_ID in kept:
+        kept[OTHER_QUERY_BATCH + old] = kept[BATCH_ID]
+
+
+def _latest(*times: str | None) -> dict[str, str]:
+    """The highest of the times that are numbers."""
+    known = [ms for text in times if (ms := parse_decimal(text or "")) is not None]
+    return {SOURCE_MS: str(max(known))} if known else {}
+
+
+def carries_marker(changeset: Changeset) -> bool:
+    """Whether a commit of `changeset` repeats the marker, and what is known of writers."""
+    if changeset.carry_marker is not None:
+        return changeset.carry_marker
+    return changeset.branch != STAGING_BRANCH
+
+
+def carried_properties(carried: Carried, changeset: Changeset) -> dict[str, str]:
+    """Summary properties that a commit of `changeset` adds."""
+    tokens = dict(carried.tokens)
+    properties: dict[str, str] = {}
+    if changeset.fence is not None:
+        tokens[changeset.fence.name] = changeset.fence.token
+        properties[FENCE_NAME] = changeset.fence.name
+        properties[FENCE_TOKEN] = str(changeset.fence.token)
+    properties.update({f"{_TOKEN_OF}{name}": str(token) for name, token in sorted(tokens.items())})
+    if carries_marker(changeset):
+        if carried.is_whole or STAGING_MARKER in changeset.summary:
+            properties[CARRIED] = "true"
+        properties.update(writer_properties([carried.writers, changeset.summary]))
+        if carried.marker is not None:
+            properties[STAGING_MARKER] = carried.marker
+            if carried.marker_sequence_number is not None:
+                properties[MARKER_SEQUENCE_NUMBER] = str(carried.marker_sequence_number)
+    return properties
+
+
+def check_fence(fence: Fence | None, carried: Carried, *, branch: str) -> None:
+    """Refuse a holder that has been overtaken (I17).
+
+    Raises:
+        FencedError: The branch has seen a higher token of the same name.
+    """
+    if fence is None:
+        return
+    seen = carried.tokens.get(fence.name)
+    if seen is not None and seen > fence.token:
+        raise FencedError(
+            "commit refused: a newer holder of the lock has committed",
+            action="stop this writer",
+            branch=branch,
+            fence=fence.name,
+            token=fence.token,
+            seen=seen,
+        )
+
+
+def _tokens(summary: Mapping[str, str]) -> dict[str, int]:
+    tokens = {
+        key.removeprefix(_TOKEN_OF): token
+        for key, value in summary.items()
+        if key.startswith(_TOKEN_OF) and (token := parse_decimal(value)) is not None
+    }
+    name, own = summary.get(FENCE_NAME), parse_decimal(summary.get(FENCE_TOKEN, ""))
+    if name is not None and own is not None:
+        tokens[name] = max(own, tokens.get(name, 0))
+    return tokens

@@ -1,0 +1,108 @@
+"""Files in a bucket: one being read at random, and one being written until it is whole."""
+
+from __future__ import annotations
+
+import io
+import mmap
+import os
+import tempfile
+from collections.abc import Callable
+from typing import IO, Any, cast
+
+from tableformat.store.base import WholeOutput
+
+_SPOOL_BYTES = 32 << 20  # above this it goes to local disk
+
+Read = Callable[[int, int], Any]
+"""Exactly the bytes `[offset, offset + length)`, as a buffer."""
+
+Put = Callable[[Any, int], None]
+"""Create the object from a buffer of so many bytes."""
+
+
+class BucketInput(io.RawIOBase):
+    """An object as a file: each read is one request for exactly what is wanted.
+
+    Args:
+        read: Gets a range.
+        size_bytes: The object's size.
+    """
+
+    def __init__(self, read: Read, size_bytes: int) -> None:
+        self._read = read
+        self._size_bytes = size_bytes
+        self._position = 0
+
+    def readable(self) -> bool:
+        """Always."""
+        return True
+
+    def seekable(self) -> bool:
+        """Always."""
+        return True
+
+    def tell(self) -> int:
+        """Where the next read begins."""
+        return self._position
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
+        """Move; nothing is read."""
+        start = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._size_bytes}[whence]
+        self._position = start + offset
+        return self._position
+
+    def read(self, size: int | None = -1, /) -> Any:
+        """Up to `size` bytes, as a buffer; all that is left without one."""
+        left = max(0, self._size_bytes - self._position)
+        wanted = left if size is None or size < 0 else min(size, left)
+        if wanted == 0:
+            return b""
+        data = self._read(self._position, wanted)
+        self._position += wanted
+        return data
+
+
+class BucketOutput(WholeOutput):
+    """Collects bytes, in memory and then on local disk, and puts them when it is closed."""
+
+    def __init__(self, put: Put) -> None:
+        self._put = put
+        spool = tempfile.SpooledTemporaryFile(max_size=_SPOOL_BYTES)  # noqa: SIM115
+        self._spool: IO[bytes] | None = cast("IO[bytes]", spool)
+
+    def tell(self) -> int:
+        """Bytes written so far."""
+        return 0 if self._spool is None else self._spool.tell()
+
+    def flush(self) -> None:
+        """Nothing leaves before `close`."""
+
+    def write(self, data: bytes | memoryview) -> int:  # type: ignore[override]
+        """Append all of `data`."""
+        if self._spool is None:
+            raise ValueError("write to a closed object")
+        return self._spool.write(data)
+
+    def abort(self) -> None:
+        """Forget the bytes; nothing appears."""
+        spool, self._spool = self._spool, None
+        if spool is not None:
+            spool.close()
+        super().close()
+
+    def close(self) -> None:
+        """Put the object."""
+        spool, self._spool = self._spool, None
+        super().close()
+        if spool is None:
+            return
+        with spool:
+            size = spool.tell()
+            if size <= _SPOOL_BYTES:
+                spool.seek(0)
+                self._put(spool.read(), size)
+                return
+            spool.flush()
+            # A view of the file: not copied into memory, and sent again from its start.
+            with mmap.mmap(spool.fileno(), size, access=mmap.ACCESS_READ) as body:
+                self._put(body, size)

@@ -1,0 +1,183 @@
+"""`icefold.publish` = `rewrite`: staged rows are written once more and keep their row ids."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from resolver import resolve
+from tableformat.errors import InvalidInputError, UnsupportedError
+from tests.support.another_tool import another_tool
+from tests.support.staged_tables import StagedTable, keys
+
+CAME = {"+I", "+U"}
+REWRITE = {"icefold.publish": "rewrite"}
+
+
+@pytest.fixture(params=[(), ("bucket(2, id)",), ("region",)], ids=["", "by key", "by region"])
+def staged(request, tmp_path):
+    table = StagedTable(tmp_path, partition_by=request.param)
+    table.table.set_properties(REWRITE)
+    table.table.append(table.rows(*((key, "eu", "base") for key in range(6))))
+    return table
+
+
+def ids(staged, branch="main"):
+    rows = staged.table.refresh().scan(columns=["id", "note", "_row_id"], branch=branch).to_arrow()
+    found = {row["id"]: (row["note"], row["_row_id"]) for row in rows.to_pylist()}
+    assert len(found) == rows.num_rows
+    return found
+
+
+def stored(staged):
+    return {each.location for each in staged.environment.store.list_prefix(staged.table.location())}
+
+
+def upsert(staged, *rows):
+    staged.table.stage(staged.rows(*((key, "eu", note) for key, note in rows)))
+
+
+def resolve_all(staged, limit):
+    while resolve(staged.table, limit=limit).staged_snapshots:
+        pass
+
+
+@pytest.mark.parametrize("limit", [None, 1, 2])
+def test_upserted_row_keeps_its_id_whatever_the_cycles(staged, limit):
+    before = ids(staged)
+    for version in range(5):
+        upsert(staged, (1, f"v{version}"), (2, f"v{version}"))
+    upsert(staged, (7, "new"))
+    upsert(staged, (7, "newer"))
+    staged.table.stage(deletes=keys(2))
+    upsert(staged, (2, "again"))
+    again = ids(staged, "staging")[2][1]
+    resolve_all(staged, limit)
+    after = ids(staged)
+    assert after[1] == ("v4", before[1][1])
+    assert after[2] == ("again", again)
+    assert again not in {row_id for _, row_id in before.values()}
+    assert after[7][0] == "newer"
+    assert {key: after[key] for key in (0, 3, 4, 5)} == {key: before[key] for key in (0, 3, 4, 5)}
+    upsert(staged, (7, "newest"), (1, "last"))
+    resolve_all(staged, None)
+    assert ids(staged)[7] == ("newest", after[7][1])
+    assert ids(staged)[1] == ("last", before[1][1])
+
+
+def test_unknown_value_is_refused_before_anything_is_written(staged):
+    upsert(staged, (1, "new"))
+    staged.table.set_properties({"icefold.publish": "copy"})
+    before = stored(staged)
+    with pytest.raises(InvalidInputError, match="no such value"):
+        resolve(staged.table)
+    assert stored(staged) == before
+
+
+def test_micro_batches_become_one_file_per_partition(staged):
+    for version in range(10):
+        upsert(staged, *((key, f"v{version}") for key in range(6)))
+    report = resolve(staged.table)
+    partitions = {entry.entry.data_file.partition for entry in staged.tasks()}
+    assert report.data_files == len(partitions)
+    assert {note for note, _ in ids(staged).values()} == {"v9"}
+    assert resolve(staged.table).staged_snapshots == 0
+
+
+@pytest.mark.parametrize("limits", [(1,), (1, 1)])
+def test_commit_that_another_tool_repeats_takes_effect_once(tmp_path, limits):
+    staged = StagedTable(tmp_path)
+    staged.table.set_properties(REWRITE)
+    data, deletes = staged.data_files((4, "eu", "d"), (5, "eu", "e")), keys(4, 5)
+    deletes = staged.equality_deletes(deletes)
+    staged.commit(data=data, deletes=deletes)
+    staged.table.stage(deletes=keys(5))
+    for limit in limits:
+        resolve(staged.table, limit=limit)
+    with another_tool(staged.environment):
+        staged.commit(data=data, deletes=deletes)
+    resolve(staged.table)
+    assert staged.published() == {(4, "eu", "d"): 1}
+
+
+def test_repeated_file_with_other_deletes_is_refused_and_can_be_passed(tmp_path):
+    """The deletes would reach the rows where the publish wrote them, and the file is not added."""
+    staged = StagedTable(tmp_path)
+    staged.table.set_properties(REWRITE)
+    data = staged.data_files((4, "eu", "d"), (5, "eu", "e"))
+    staged.commit(data=data, deletes=staged.equality_deletes(keys(4, 5)))
+    resolve(staged.table)
+    before = stored(staged)
+    with another_tool(staged.environment):
+        staged.commit(data=data, deletes=staged.equality_deletes(keys(4)))
+    again = staged.table.refresh().state.head("staging")
+    with pytest.raises(UnsupportedError, match="with other deletes than the first one") as caught:
+        resolve(staged.table)
+    assert caught.value.context["snapshot_id"] == str(again.snapshot_id)
+    assert staged.published() == {(4, "eu", "d"): 1, (5, "eu", "e"): 1}
+    assert stored(staged) >= before
+    upsert(staged, (6, "after"))
+    resolve(staged.table, from_snapshot=again.snapshot_id, skip_unpublished=True)
+    assert set(staged.published()) == {(4, "eu", "d"), (5, "eu", "e"), (6, "eu", "after")}
+
+
+def test_staged_position_finds_the_row_that_a_publish_wrote_anew(staged):
+    before = ids(staged)
+    upsert(staged, (1, "new"), (8, "other"))
+    files = [task.entry.data_file for task in staged.tasks("staging")]
+    [new] = [f for f in files if "new" in notes_of(staged, f)]
+    upsert(staged, (3, "later"))
+    resolve(staged.table, limit=1)
+    assert ids(staged)[1] == ("new", before[1][1])
+    staged.stage_vector(new, notes_of(staged, new).index("new"))
+    resolve(staged.table)
+    assert 1 not in ids(staged)
+    assert ids(staged)[8][0] == "other"
+    assert ids(staged)[3] == ("later", before[3][1])
+
+
+def notes_of(staged, file):
+    with staged.environment.store.open_input(file.file_path) as source:
+        return pq.read_table(source)["note"].to_pylist()
+
+
+def test_row_ids_survive_compaction_and_are_found_in_its_files(staged):
+    before = ids(staged)
+    upsert(staged, (1, "a"), (2, "a"))
+    resolve(staged.table)
+    staged.rewrite()
+    upsert(staged, (1, "b"))
+    resolve(staged.table)
+    assert ids(staged)[1] == ("b", before[1][1])
+    assert ids(staged)[2] == ("a", before[2][1])
+
+
+def test_changes_and_lineage_agree(staged):
+    upsert(staged, (1, "a"))
+    resolve(staged.table)
+    since = staged.table.refresh().current_snapshot()
+    upsert(staged, (1, "b"), (9, "new"))
+    staged.table.stage(deletes=keys(2))
+    resolve(staged.table)
+    table = staged.table.refresh()
+    columns = ["id", "note", "_last_updated_sequence_number"]
+    rows = table.scan(columns=columns).to_arrow().to_pylist()
+    newer = {
+        (row["id"], row["note"])
+        for row in rows
+        if row["_last_updated_sequence_number"] > since.sequence_number
+    }
+    assert newer == {(1, "b"), (9, "new")}
+    changed = table.changes(since.snapshot_id).to_arrow().to_pylist()
+    came = {(c["id"], c["note"]) for c in changed if c["_change_type"] in CAME}
+    assert came == newer
+
+
+def test_table_with_a_column_of_that_name_is_refused(tmp_path):
+    schema = pa.schema([("id", pa.int64()), ("_row_id", pa.int64())])
+    table = StagedTable(tmp_path, schema=schema)
+    table.table.set_properties(REWRITE)
+    table.table.stage(table.rows((1, 2)))
+    with pytest.raises(UnsupportedError, match="reserved name"):
+        resolve(table.table)
