@@ -5,6 +5,7 @@ The judge is a dict: what `tests/fixtures/kept/make.py` did, done again.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
@@ -26,19 +27,21 @@ KEPT = Path(__file__).parents[1] / "fixtures" / "kept"
 ROOT = Path("/tmp/icefold-kept")
 ARCHIVES = sorted(KEPT.glob("*.tar.xz"))
 
-pytestmark = pytest.mark.xdist_group("kept")  # one folder, whose name is in the files
 
 
 @pytest.fixture(params=ARCHIVES, ids=lambda path: path.name.split(".")[0])
 def catalog(request):
+    """The catalog of an archive. Its folder's name is in the files: one process at a time."""
     if ROOT.exists() and ROOT.stat().st_uid != os.getuid():
         pytest.skip(f"{ROOT} belongs to another user")
-    shutil.rmtree(ROOT, ignore_errors=True)
-    ROOT.mkdir(mode=0o700)
-    with tarfile.open(request.param) as tar:
-        tar.extractall(ROOT, filter="data")
-    yield open_catalog("local", warehouse=str(ROOT / "warehouse"))
-    shutil.rmtree(ROOT)
+    with ROOT.with_suffix(f".{os.getuid()}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        shutil.rmtree(ROOT, ignore_errors=True)
+        ROOT.mkdir(mode=0o700)
+        with tarfile.open(request.param) as tar:
+            tar.extractall(ROOT, filter="data")
+        yield open_catalog("local", warehouse=str(ROOT / "warehouse"))
+        shutil.rmtree(ROOT)
 
 
 def published():
