@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyiceberg.schema import Schema
@@ -21,6 +22,8 @@ from tableformat.table_definition import define_partition_spec, define_schema, p
 if TYPE_CHECKING:  # Spark is an optional dependency
     from pyspark.sql import SparkSession
 
+    from tableformat.join.definition import JoinDefinition
+    from tableformat.join.delta_join import DeltaJoin
     from tableformat.rowlevel.execute import RowLevelResult
 
 
@@ -139,6 +142,38 @@ class TableCatalog:
             mode=mode,
             retries=retries,
         )
+
+    def delta_join(self, definition: JoinDefinition | Mapping[str, Any] | Path | str) -> DeltaJoin:
+        """A join of tables that is kept as another table, round by round; see `docs/joins.md`.
+
+        Args:
+            definition: The join, a mapping of its keys, or the TOML or JSON file that holds them.
+
+        Returns:
+            Whose `run` does a round: stages on the result what its tables' changes change there.
+
+        Raises:
+            InvalidInputError: The definition is wrong, or an index is missing; names which.
+            NotFoundError: There is no such table.
+
+        Effects: creates the result's table if there is none.
+        """
+        from tableformat.join.definition import JoinDefinition, load_definition, parse_definition
+        from tableformat.join.delta_join import DeltaJoin
+        from tableformat.join.plan import check_result, plan_join
+
+        if isinstance(definition, Path | str):
+            definition = load_definition(Path(definition))
+        elif not isinstance(definition, JoinDefinition):
+            definition = parse_definition(definition)
+        names = {definition.from_.table, *(each.table for each in definition.join)}
+        plan = plan_join(definition, {name: self.load_table(name).state for name in sorted(names)})
+        try:
+            result = self.load_table(definition.into)
+        except NotFoundError:
+            result = self.create_table(definition.into, plan.schema, primary_key=plan.key)
+        check_result(plan, result.state)
+        return DeltaJoin(self.environment, plan)
 
     def list_tables(self, namespace: str | None = None) -> list[str]:
         """Names of all tables, or of one namespace's, sorted."""
