@@ -14,8 +14,13 @@ from tableformat.backend import open_backend
 from tableformat.catalog.base import Identifier
 from tableformat.environment import Environment
 from tableformat.errors import InvalidInputError, NotFoundError
-from tableformat.spec.constraints import NO_KEY, define_immutable
-from tableformat.spec.names import IMMUTABLE_COLUMNS, IMMUTABLE_ENFORCED, IMMUTABLE_NAME
+from tableformat.spec.constraints import FORBIDDEN, NO_KEY, Enforcement, define_immutable
+from tableformat.spec.names import (
+    IMMUTABLE_COLUMNS,
+    IMMUTABLE_DELETES,
+    IMMUTABLE_ENFORCED,
+    IMMUTABLE_NAME,
+)
 from tableformat.table import Table
 from tableformat.table_definition import define_partition_spec, define_schema, parse_table_name
 
@@ -46,7 +51,7 @@ class TableCatalog:
         primary_key: Sequence[str],
         partition_by: Sequence[str] = (),
         immutable_columns: Sequence[str] | None = None,
-        enforce_immutable: bool = False,
+        enforce_immutable: Enforcement = False,
         properties: Mapping[str, str] | None = None,
         location: str | None = None,
     ) -> Table:
@@ -59,7 +64,8 @@ class TableCatalog:
             partition_by: Columns and transforms: `region`, `month(ts)`, `bucket(16, id)`.
             immutable_columns: Columns that never change for one key (the IMMUTABLE constraint):
                 where they decide the partition, deletes stay within it.
-            enforce_immutable: Let the resolver refuse changes that break the constraint.
+            enforce_immutable: Refuse changes that break the constraint: True also deletes,
+                `"except-delete"` not those.
             properties: Iceberg table properties.
             location: Folder of the table's files; None: below the warehouse.
 
@@ -92,7 +98,7 @@ class TableCatalog:
                 definition,
                 immutable if immutable_columns is None else list(immutable_columns),
                 name=all_properties.get(IMMUTABLE_NAME),
-                enforced=enforce_immutable or all_properties.get(IMMUTABLE_ENFORCED) == "true",
+                enforced=enforce_immutable or _enforced_by_hand(all_properties),
             )
         self.environment.catalog.create_namespace(identifier[:-1])
         state = self.environment.catalog.create_table(
@@ -222,6 +228,12 @@ class TableCatalog:
     def drop_table(self, name: str) -> None:
         """Remove the table from the catalog; its files stay."""
         self.environment.catalog.drop_table(parse_table_name(name))
+
+
+def _enforced_by_hand(properties: Mapping[str, str]) -> Enforcement:
+    if properties.get(IMMUTABLE_ENFORCED) != "true":
+        return False
+    return properties.get(IMMUTABLE_DELETES) == FORBIDDEN or "except-delete"
 
 
 def _namespace(text: str) -> Identifier:
