@@ -19,8 +19,11 @@ from pyiceberg.table.snapshots import Snapshot
 
 from tableformat.catalog.base import TableState
 from tableformat.changelog.change_columns import CHANGE_TYPE
-from tableformat.changelog.changes import new_changes
+from tableformat.changelog.changes import Changes, new_changes
+from tableformat.changelog.pairing import one_array
+from tableformat.changelog.value_codes import value_codes
 from tableformat.environment import Environment
+from tableformat.errors import NotFoundError
 from tableformat.join.plan import Columns, SidePlan
 from tableformat.join.rows import NOWHERE, Found, Versions, columns_of, distinct, place_in
 from tableformat.lookup.result import LookupSource
@@ -54,31 +57,44 @@ class Side:
 
     @cached_property
     def changes(self) -> pa.Table:
-        """What changed of the columns that the join reads, both images; filtered."""
-        found = new_changes(
+        """What changed of the columns that the join reads, both images; filtered, in order.
+
+        Snapshot by snapshot, so that compactions are skipped; net where one has expired.
+        """
+        found = self._changes(net=False)
+        try:
+            _ = found.steps
+        except NotFoundError:
+            found = self._changes(net=True)
+        return found.to_arrow()
+
+    def _changes(self, *, net: bool) -> Changes:
+        return new_changes(
             self.environment,
             self.state,
             from_snapshot=None if self.old is None else self.old.snapshot_id,
             to_snapshot=None if self.new is None else self.new.snapshot_id,
-            net=True,
+            net=net,
             columns=self.plan.columns,
             row_filter=self.plan.row_filter,
         )
-        return found.to_arrow()
 
     @cached_property
     def before(self) -> pa.Table:
-        """Rows that left, as they were."""
-        return self._images(BEFORE)
+        """Rows of the old version that left or changed: what a key's first change says of it."""
+        return self._images(BEFORE, first=True)
 
     @cached_property
     def after(self) -> pa.Table:
-        """Rows that came, as they are."""
-        return self._images(AFTER)
+        """Rows of the new version that came or changed: what a key's last change says of it."""
+        return self._images(AFTER, first=False)
 
-    def _images(self, kinds: tuple[str, str]) -> pa.Table:
-        is_wanted = pc.is_in(self.changes[CHANGE_TYPE], pa.array(kinds))
-        return columns_of(self.changes.filter(is_wanted), self.plan.columns)
+    def _images(self, kinds: tuple[str, str], *, first: bool) -> pa.Table:
+        codes = value_codes([one_array(self.changes, name) for name in self.plan.key])
+        _, at = np.unique(codes if first else codes[::-1], return_index=True)
+        rows = self.changes.take(pa.array(at if first else len(codes) - 1 - at))
+        is_wanted = pc.is_in(rows[CHANGE_TYPE], pa.array(kinds))
+        return columns_of(rows.filter(is_wanted), self.plan.columns)
 
     def scan(self) -> Iterator[pa.RecordBatch]:
         """All rows of the new version, with bounded memory."""
