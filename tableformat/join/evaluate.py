@@ -28,14 +28,13 @@ class _Joined:
 
     def columns(self, alias: str, names: tuple[str, ...]) -> pa.Table:
         at = self.at[alias]
-        return self.rows[alias].select(list(names)).take(pa.array(at, mask=at == NOWHERE))
+        rows = self.rows[alias].select(list(names)).take(pa.array(at, mask=at == NOWHERE))
+        return columns_of(rows, names)
 
     def extended(self, edge: Edge, values: pa.Table, found: Found) -> _Joined:
         order = np.argsort(found.place, kind="stable")
         places = found.place[order]
-        wanted = place_in(
-            values, columns_of(self.columns(edge.parent, edge.parent_columns), edge.parent_columns)
-        )
+        wanted = place_in(values, self.columns(edge.parent, edge.parent_columns))
         first = np.searchsorted(places, wanted, side="left")
         matches = np.searchsorted(places, wanted, side="right") - first
         counts = {
@@ -65,12 +64,7 @@ def result_rows(
         for each in (roots.old, roots.new)
     ]
     for edge in tree.edges:
-        values = distinct(
-            *(
-                columns_of(each.columns(edge.parent, edge.parent_columns), edge.parent_columns)
-                for each in versions
-            )
-        )
+        values = distinct(*(each.columns(edge.parent, edge.parent_columns) for each in versions))
         found = sides[edge.child].look_up(edge.child_columns, values)
         versions = [
             each.extended(edge, values, rows)
