@@ -130,7 +130,7 @@ def check_nothing_is_deleted(
     paths = {i: file.file_path for i, file in matches.files.items()}
     staged_paths = {i: each.file.file_path for i, each in enumerate(batch.files)}
     alive = live_matches(environment, state.metadata, live, matches)
-    gone = _are_dead(dead, paths, matches.file_id, matches.position)
+    gone = _are_dead(dead, paths, matches.file_id.astype(np.int64), matches.position)
     stays = ~_are_dead(dead, staged_paths, batch.rows.file, batch.rows.position)
     number = numbered.lookup_number[matches.key_ordinal]
     survives = np.zeros(len(numbered.newest.global_order), dtype=np.bool_)

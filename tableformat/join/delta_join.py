@@ -29,6 +29,8 @@ from tableformat.table_definition import parse_table_name
 from tableformat.write.delete_scope import check_delete_scope, delete_spec
 from tableformat.write.stage import check_stageable, write_staged
 
+CACHE_BYTES = 64 << 20  # decoded values that a table's lookups keep
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinRound:
@@ -74,7 +76,7 @@ class DeltaJoin:
         self._environment = environment
         self._branch = branch
         self._lookups = {
-            alias: Lookup(environment, parse_table_name(side.table))
+            alias: Lookup(environment, parse_table_name(side.table), cache_bytes=CACHE_BYTES)
             for alias, side in plan.sides.items()
         }
 
@@ -82,7 +84,7 @@ class DeltaJoin:
         """One round: from the snapshots of the last one to the heads of the tables.
 
         The first round reads all of the first table and looks the others up; each later one reads
-        the changes of both versions only, with their before-images.
+        what changed in the tables since the one before, with before-images.
 
         Raises:
             InvalidInputError: The result has rows of others, or of another definition of the join.
@@ -222,7 +224,7 @@ class _Written:
         kind = changes[KIND]
         came = pc.is_in(kind, pa.array([RowKind.INSERT, RowKind.UPDATE_AFTER], kind.type))
         upserts = changes.filter(came).drop_columns([KIND])
-        deletes = changes.filter(pc.equal(kind, int(RowKind.DELETE))).select(list(plan.key))
+        deletes = changes.filter(pc.equal(kind, int(RowKind.DELETE))).drop_columns([KIND])
         if not (upserts.num_rows or deletes.num_rows):
             return
         data_files, delete_files = write_staged(
