@@ -35,6 +35,7 @@ from resolver.cycle_match import (
 )
 from resolver.cycle_options import CycleOptions, IndexKeeper, Phases
 from resolver.engine import Engine
+from resolver.immutable_check import is_enforced
 from resolver.merge_deletes import Conversion, convert
 from resolver.publish import publish, publish_summary
 from resolver.report import ResolveReport
@@ -221,7 +222,7 @@ class Cycle:
         return Work(
             covered=tuple({each.snapshot.snapshot_id: each.snapshot for each in staged}.values()),
             batch=batch,
-            numbered=number_keys(batch),
+            numbered=number_keys(batch, look_up_rows=is_enforced(state.metadata)),
             converted=converted,
         )
 

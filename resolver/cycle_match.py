@@ -13,7 +13,7 @@ from resolver.batch_row_ids import batch_row_ids
 from resolver.cycle_input import CycleInput, OrderedFile
 from resolver.cycle_options import CycleOptions, IndexKeeper, Phases
 from resolver.engine import Engine
-from resolver.immutable_check import check_immutable
+from resolver.immutable_check import check_immutable, check_nothing_is_deleted, is_enforced
 from resolver.index.base import Matches
 from resolver.index_keeper import snapshot_difference
 from resolver.keys import EncodedKeys
@@ -135,7 +135,8 @@ class Matcher:
         options, known = self.options, self._staged_on_target(state, live, work)
         batch = known.placed(work.batch)
         if batch is not work.batch:
-            work = replace(work, batch=batch, numbered=number_keys(batch))
+            numbered = number_keys(batch, look_up_rows=is_enforced(state.metadata))
+            work = replace(work, batch=batch, numbered=numbered)
         self._check_none_came(state, live, work)
         found, how = self._look_up(state, live, work.numbered.lookup)
         matches = without_staged_rows(found, batch)
@@ -174,6 +175,9 @@ class Matcher:
                 moved=known.moved,
                 look_up=lambda keys: self._look_up(state, live, keys)[0],
                 kills=kills,
+            )
+            check_nothing_is_deleted(
+                self.environment, state, live, batch, work.numbered, matches, resolution.dead
             )
             row_id = None
             if work.rewrites:

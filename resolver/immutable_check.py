@@ -3,24 +3,36 @@
 For every key, all rows of the backlog and the rows that the target has now must agree in the
 IMMUTABLE columns; null is a value like any other, so a column cannot be cleared either. A row that
 is deleted and inserted again within one cycle must keep its values too.
+
+A key that is deleted in one cycle and comes back in a later one leaves nothing to compare with. So
+rows may not be deleted either, unless the constraint is enforced except for deletes: whatever
+deletes them (equality deletes of any columns, vectors and position deletes of other writers, a
+truncate), each key that had a row must still have one after the cycle.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import pyarrow as pa
+from pyiceberg.table.metadata import TableMetadata
 
 from resolver.cycle_input import CycleInput
 from resolver.index.base import Matches
 from resolver.match import Bools, Int64s
+from resolver.merge_deletes import DeadPositions
 from resolver.resolution import NumberedKeys, dead_by_position
 from resolver.row_values import ColumnReader, live_matches
 from resolver.runner import Runner
 from resolver.target import LiveFiles
 from tableformat.catalog.base import TableState
+from tableformat.codec.puffin.deletion_vector import build_positions, position_array
+from tableformat.codec.puffin.dv_file import read_deletion_vectors
 from tableformat.environment import Environment
 from tableformat.errors import InvalidInputError
 from tableformat.spec.constraints import ImmutableColumns, immutable_columns
+from tableformat.spec.data_file import DataFile
 from tableformat.write.partitioning import encode_values
 
 
@@ -56,7 +68,9 @@ def check_immutable(
     compared = tuple(i for i in constraint.field_ids if i not in key_ids)
     if not compared:
         return
-    staged = np.flatnonzero(~dead_by_position(batch)) if len(batch.rows.keys) else _none()
+    staged = np.arange(len(batch.rows.keys))
+    if len(staged) and not constraint.forbids_deletes:
+        staged = np.flatnonzero(~dead_by_position(batch))
     known = np.flatnonzero(live_matches(environment, metadata, live, matches))
     number = np.concatenate(
         [numbered.lookup_number[matches.key_ordinal[known]], numbered.row_number[staged]]
@@ -79,6 +93,110 @@ def check_immutable(
     )
     columns = reader.flat(rows)
     _compare(state, constraint, number, columns[: len(key_ids)], columns[len(key_ids) :])
+
+
+def is_enforced(metadata: TableMetadata) -> bool:
+    """Whether rows of a cycle are held against the constraint."""
+    constraint = immutable_columns(metadata)
+    return constraint is not None and constraint.enforced
+
+
+def check_nothing_is_deleted(
+    environment: Environment,
+    state: TableState,
+    live: LiveFiles,
+    batch: CycleInput,
+    numbered: NumberedKeys,
+    matches: Matches,
+    dead: DeadPositions,
+) -> None:
+    """Refuse a cycle after which a key that had a row has none.
+
+    Args:
+        environment: Where the key of the first such row is read.
+        state: The table; nothing is done if its constraint allows deletes.
+        live: The live files of the target.
+        batch: The cycle's input.
+        numbered: Its keys, those of staged rows looked up as well.
+        matches: The index's answer for them.
+        dead: All rows that the cycle kills; of the target maybe some that are dead already.
+
+    Raises:
+        InvalidInputError: Names the first key.
+    """
+    constraint = immutable_columns(state.metadata)
+    if constraint is None or not constraint.forbids_deletes:
+        return
+    paths = {i: file.file_path for i, file in matches.files.items()}
+    staged_paths = {i: each.file.file_path for i, each in enumerate(batch.files)}
+    alive = live_matches(environment, state.metadata, live, matches)
+    gone = _are_dead(dead, paths, matches.file_id.astype(np.int64), matches.position)
+    stays = ~_are_dead(dead, staged_paths, batch.rows.file, batch.rows.position)
+    number = numbered.lookup_number[matches.key_ordinal]
+    survives = np.zeros(len(numbered.newest.global_order), dtype=np.bool_)
+    survives[number[alive & ~gone]] = True
+    survives[numbered.row_number[stays]] = True
+    lost = np.flatnonzero(alive & ~survives[number])
+    unborn = np.flatnonzero(~survives[numbered.row_number])
+    if len(lost):
+        path, position = paths[int(matches.file_id[lost[0]])], int(matches.position[lost[0]])
+        place = (live.find([path])[path].data_file, position)
+    elif len(unborn):
+        place = (batch.files[batch.rows.file[unborn[0]]].file, batch.rows.position[unborn[0]])
+    elif (other := _dead_of_other_keys(environment, live, batch, matches, dead)) is not None:
+        place = other
+    else:
+        return
+    raise InvalidInputError(
+        "a staged change deletes a row, and the IMMUTABLE constraint is enforced; nothing was "
+        "published",
+        action="repair the source and stage again, or enforce it except for deletes: icefold table "
+        f"immutable {state.name} --columns {','.join(constraint.columns)} --enforced-except-delete",
+        table=state.name,
+        constraint=constraint.name,
+        key=_key_at(environment, state.metadata, *place),
+    )
+
+
+def _are_dead(dead: DeadPositions, paths: Mapping[int, str], file: Int64s, at: Int64s) -> Bools:
+    """Which of some rows the cycle kills."""
+    found = np.zeros(len(file), dtype=np.bool_)
+    for number, path in paths.items():
+        if (positions := dead.by_path.get(path)) is not None:
+            rows = np.flatnonzero(file == number)
+            found[rows] = np.isin(at[rows], position_array(positions & build_positions(at[rows])))
+    return found
+
+
+def _dead_of_other_keys(
+    environment: Environment,
+    live: LiveFiles,
+    batch: CycleInput,
+    matches: Matches,
+    dead: DeadPositions,
+) -> tuple[DataFile, int] | None:
+    """A row of the target that dies and that no staged key names, so that none replaces it."""
+    known = {file.file_path: i for i, file in matches.files.items()}
+    for path, entry in live.find(sorted(set(dead.paths()) - batch.paths)).items():
+        rest = dead.by_path[path]
+        if path in known:
+            rest = rest - build_positions(matches.position[matches.file_id == known[path]])
+        if rest and path in live.dvs:
+            pair = (live.dvs[path].data_file, entry.data_file.record_count)
+            rest = rest - read_deletion_vectors(environment.store, [pair])[0]
+        if rest:
+            return entry.data_file, rest[0]
+    return None
+
+
+def _key_at(
+    environment: Environment, metadata: TableMetadata, file: DataFile, position: int
+) -> dict[str, object]:
+    ids = tuple(sorted(metadata.schema().identifier_field_ids))
+    reader = ColumnReader(environment, metadata, ids)
+    row = reader.flat(reader.read_rows([file], np.zeros(1, np.int64), np.array([position])))
+    names = [metadata.schema().find_column_name(i) or str(i) for i in ids]
+    return {name: column[0].as_py() for name, column in zip(names, row, strict=True)}
 
 
 def _compare(
@@ -130,7 +248,3 @@ def _several(number: Int64s) -> Bools:
     _, inverse, counts = np.unique(number, return_inverse=True, return_counts=True)
     several: Bools = counts[inverse] > 1
     return several
-
-
-def _none() -> Int64s:
-    return np.empty(0, dtype=np.int64)

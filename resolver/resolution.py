@@ -9,7 +9,7 @@ import numpy as np
 
 from resolver.cycle_input import CycleInput
 from resolver.index.base import Entries, IndexChanges, IndexedFile, Matches
-from resolver.keys import EncodedKeys, factorize
+from resolver.keys import EncodedKeys, concat_keys, factorize
 from resolver.match import (
     GLOBAL_SCOPE,
     TARGET_ORDER,
@@ -31,7 +31,7 @@ class NumberedKeys:
     Attributes:
         newest: D(k).
         delete_number: Shape `(deletes,)`: the number of each delete's key.
-        lookup: The distinct delete keys.
+        lookup: The distinct keys that are looked up: those of deletes, or all.
         lookup_number: Shape `(len(lookup),)`: their numbers.
         row_number: Shape `(staged rows,)`: the number of each staged row's key.
     """
@@ -77,11 +77,20 @@ class Resolution:
     outdated: int = 0
 
 
-def number_keys(batch: CycleInput) -> NumberedKeys:
-    """Number the keys of a cycle and fold its deletes into D(k)."""
+def number_keys(batch: CycleInput, *, look_up_rows: bool = False) -> NumberedKeys:
+    """Number the keys of a cycle and fold its deletes into D(k).
+
+    Args:
+        batch: The cycle's input.
+        look_up_rows: The target's rows of staged rows are wanted, too, not only those of deletes.
+    """
     numbers = factorize(batch.deletes.keys, batch.rows.keys)
     delete_number, row_number = numbers.numbers
-    lookup_number, first = np.unique(delete_number, return_index=True)
+    wanted, wanted_number = batch.deletes.keys, delete_number
+    if look_up_rows:
+        wanted = concat_keys([wanted, batch.rows.keys])
+        wanted_number = np.concatenate([delete_number, row_number])
+    lookup_number, first = np.unique(wanted_number, return_index=True)
     return NumberedKeys(
         newest=newest_deletes(
             key=delete_number,
@@ -91,7 +100,7 @@ def number_keys(batch: CycleInput) -> NumberedKeys:
             scope_count=len(batch.scopes),
         ),
         delete_number=delete_number,
-        lookup=batch.deletes.keys.take(first),
+        lookup=wanted.take(first),
         lookup_number=lookup_number,
         row_number=row_number,
     )

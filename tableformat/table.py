@@ -32,7 +32,12 @@ from tableformat.lookup.result import LookupResult
 from tableformat.lookup.session import Lookup
 from tableformat.paths import data_file_locations
 from tableformat.scan.row_filter import parse_filter
-from tableformat.spec.constraints import ImmutableColumns, immutable_columns
+from tableformat.spec.constraints import (
+    Enforcement,
+    ImmutableColumns,
+    check_deletes_allowed,
+    immutable_columns,
+)
 from tableformat.spec.data_file import DataFile
 from tableformat.spec.names import MAIN_BRANCH, STAGING_BRANCH
 from tableformat.spec.secondary_indexes import secondary_indexes
@@ -190,6 +195,7 @@ class Table:
         Effects: as `append`.
         """
         state = self.refresh().state
+        check_deletes_allowed(state.metadata)
         selection = None
         if filter is not None:
             row_filter = parse_filter(filter)
@@ -564,7 +570,7 @@ class Table:
         return self
 
     def set_immutable_columns(
-        self, columns: Sequence[str], *, name: str | None = None, enforced: bool = False
+        self, columns: Sequence[str], *, name: str | None = None, enforced: Enforcement = False
     ) -> Table:
         """Declare columns that never change for one key (the IMMUTABLE constraint, at most one).
 
@@ -573,7 +579,8 @@ class Table:
         Args:
             columns: Their names.
             name: Of the constraint; default `IMMUTABLE_COLUMNS_a_b`.
-            enforced: Let the resolver refuse changes that break it.
+            enforced: Refuse changes that break it: True also deletes of rows, which would let a
+                key come back with other values; `"except-delete"` not those.
         """
         self._move_on(
             declarations.set_immutable_columns(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyiceberg.schema import Schema
@@ -13,14 +14,21 @@ from tableformat.backend import open_backend
 from tableformat.catalog.base import Identifier
 from tableformat.environment import Environment
 from tableformat.errors import InvalidInputError, NotFoundError
-from tableformat.spec.constraints import NO_KEY, define_immutable
-from tableformat.spec.names import IMMUTABLE_COLUMNS, IMMUTABLE_ENFORCED, IMMUTABLE_NAME
+from tableformat.spec.constraints import FORBIDDEN, NO_KEY, Enforcement, define_immutable
+from tableformat.spec.names import (
+    IMMUTABLE_COLUMNS,
+    IMMUTABLE_DELETES,
+    IMMUTABLE_ENFORCED,
+    IMMUTABLE_NAME,
+)
 from tableformat.table import Table
 from tableformat.table_definition import define_partition_spec, define_schema, parse_table_name
 
 if TYPE_CHECKING:  # Spark is an optional dependency
     from pyspark.sql import SparkSession
 
+    from tableformat.join.definition import JoinDefinition
+    from tableformat.join.delta_join import DeltaJoin
     from tableformat.rowlevel.execute import RowLevelResult
 
 
@@ -43,7 +51,7 @@ class TableCatalog:
         primary_key: Sequence[str],
         partition_by: Sequence[str] = (),
         immutable_columns: Sequence[str] | None = None,
-        enforce_immutable: bool = False,
+        enforce_immutable: Enforcement = False,
         properties: Mapping[str, str] | None = None,
         location: str | None = None,
     ) -> Table:
@@ -56,7 +64,8 @@ class TableCatalog:
             partition_by: Columns and transforms: `region`, `month(ts)`, `bucket(16, id)`.
             immutable_columns: Columns that never change for one key (the IMMUTABLE constraint):
                 where they decide the partition, deletes stay within it.
-            enforce_immutable: Let the resolver refuse changes that break the constraint.
+            enforce_immutable: Refuse changes that break the constraint: True also deletes,
+                `"except-delete"` not those.
             properties: Iceberg table properties.
             location: Folder of the table's files; None: below the warehouse.
 
@@ -89,7 +98,7 @@ class TableCatalog:
                 definition,
                 immutable if immutable_columns is None else list(immutable_columns),
                 name=all_properties.get(IMMUTABLE_NAME),
-                enforced=enforce_immutable or all_properties.get(IMMUTABLE_ENFORCED) == "true",
+                enforced=enforce_immutable or _enforced_by_hand(all_properties),
             )
         self.environment.catalog.create_namespace(identifier[:-1])
         state = self.environment.catalog.create_table(
@@ -140,6 +149,38 @@ class TableCatalog:
             retries=retries,
         )
 
+    def delta_join(self, definition: JoinDefinition | Mapping[str, Any] | Path | str) -> DeltaJoin:
+        """A join of tables that is kept as another table, round by round; see `docs/joins.md`.
+
+        Args:
+            definition: The join, a mapping of its keys, or the TOML or JSON file that holds them.
+
+        Returns:
+            Whose `run` does a round: stages on the result what its tables' changes change there.
+
+        Raises:
+            InvalidInputError: The definition is wrong, or an index is missing; names which.
+            NotFoundError: There is no such table.
+
+        Effects: creates the result's table if there is none.
+        """
+        from tableformat.join.definition import JoinDefinition, load_definition, parse_definition
+        from tableformat.join.delta_join import DeltaJoin
+        from tableformat.join.plan import check_result, plan_join
+
+        if isinstance(definition, Path | str):
+            definition = load_definition(Path(definition))
+        elif not isinstance(definition, JoinDefinition):
+            definition = parse_definition(definition)
+        names = {definition.from_.table, *(each.table for each in definition.join)}
+        plan = plan_join(definition, {name: self.load_table(name).state for name in sorted(names)})
+        try:
+            result = self.load_table(definition.into)
+        except NotFoundError:
+            result = self.create_table(definition.into, plan.schema, primary_key=plan.key)
+        check_result(plan, result.state)
+        return DeltaJoin(self.environment, plan)
+
     def list_tables(self, namespace: str | None = None) -> list[str]:
         """Names of all tables, or of one namespace's, sorted."""
         wanted = None if namespace is None else _namespace(namespace)
@@ -187,6 +228,12 @@ class TableCatalog:
     def drop_table(self, name: str) -> None:
         """Remove the table from the catalog; its files stay."""
         self.environment.catalog.drop_table(parse_table_name(name))
+
+
+def _enforced_by_hand(properties: Mapping[str, str]) -> Enforcement:
+    if properties.get(IMMUTABLE_ENFORCED) != "true":
+        return False
+    return properties.get(IMMUTABLE_DELETES) == FORBIDDEN or "except-delete"
 
 
 def _namespace(text: str) -> Identifier:

@@ -8,6 +8,7 @@ import click
 
 from maintenance.cli.context import CliContext, json_option, parse_columns, pass_context, print_json
 from tableformat.errors import InvalidInputError
+from tableformat.spec.constraints import Enforcement
 
 
 @click.command("immutable")
@@ -15,10 +16,25 @@ from tableformat.errors import InvalidInputError
 @click.option("--columns", metavar="A,B", help="Declare that these never change for one key.")
 @click.option("--constraint-name", metavar="TEXT", help="[default: IMMUTABLE_COLUMNS_a_b]")
 @click.option(
-    "--enforced/--not-enforced",
+    "--enforced",
+    flag_value=True,
+    type=click.UNPROCESSED,
+    help="Refuse changes that break it, and deletes of rows.",
+)
+@click.option(
+    "--enforced-except-delete",
+    "enforced",
+    flag_value="except-delete",
+    type=click.UNPROCESSED,
+    help="Refuse changes that break it; a key that is deleted may come back with other values.",
+)
+@click.option(
+    "--not-enforced",
+    "enforced",
+    flag_value=False,
+    type=click.UNPROCESSED,
     default=False,
-    show_default=True,
-    help="Whether resolve refuses changes that break it.",
+    help="Refuse nothing.  [default]",
 )
 @click.option("--drop", is_flag=True, help="Drop the constraint.")
 @json_option
@@ -28,7 +44,7 @@ def immutable(
     name: str,
     columns: str | None,
     constraint_name: str | None,
-    enforced: bool,
+    enforced: Enforcement,
     drop: bool,
     as_json: bool,
 ) -> None:
@@ -48,5 +64,5 @@ def immutable(
     elif constraint is None:
         click.echo(f"{table.name} has no IMMUTABLE constraint")
     else:
-        state = "enforced" if constraint.enforced else "not enforced"
-        click.echo(f"{constraint.name}: {', '.join(constraint.columns)} ({state})")
+        columns = ", ".join(constraint.columns)
+        click.echo(f"{constraint.name}: {columns} ({constraint.enforcement})")

@@ -10,6 +10,7 @@ from maintenance.cli.context import CliContext, GuardedGroup, parse_properties
 from maintenance.cli.index import index
 from maintenance.cli.ingest import ingest
 from maintenance.cli.inspect import inspect
+from maintenance.cli.join import join
 from maintenance.cli.lock import lock
 from maintenance.cli.lookup import lookup
 from maintenance.cli.maintain import maintain
@@ -81,7 +82,7 @@ def cli(
 
 
 for command in (
-    table, ingest, resolve_command, maintain, scan, lookup,
+    table, ingest, resolve_command, maintain, join, scan, lookup,
     inspect, sql, changes, status, report, ref, index, lock,
     *TASK_COMMANDS,
 ):  # fmt: skip

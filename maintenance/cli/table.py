@@ -42,7 +42,9 @@ def table() -> None:
     help="region, month(at), bucket(16,id), ...; may be repeated.",
 )
 @click.option("--immutable", metavar="A,B", help="Columns that never change for one key.")
-@click.option("--enforce-immutable", is_flag=True, help="Resolve refuses changes that break it.")
+@click.option(
+    "--enforce-immutable", is_flag=True, help="Refuse changes that break it, and deletes of rows."
+)
 @click.option("--table-property", multiple=True, metavar="KEY=VALUE", callback=parse_properties)
 @pass_context
 def create(

@@ -35,7 +35,13 @@ from tableformat.errors import (
 )
 from tableformat.spec.data_file import DataFile
 from tableformat.spec.decimal_text import parse_decimal
-from tableformat.spec.names import BATCH_ID, MAIN_BRANCH, OTHER_QUERY_BATCH, QUERY_ID
+from tableformat.spec.names import (
+    BATCH_ID,
+    MAIN_BRANCH,
+    OTHER_QUERY_BATCH,
+    QUERY_ID,
+    SOURCE_OFFSETS,
+)
 
 # A head moves when somebody commits; each loss means that someone else has got ahead. Forty losses
 # in a row take minutes of another writer committing without a pause.
@@ -84,6 +90,12 @@ def committed_batch(state: TableState, branch: str, query_id: str) -> int | None
     Raises:
         CorruptDataError: A summary holds a batch id that is no number.
     """
+    found = committed(state, branch, query_id)
+    return None if found is None else found[0]
+
+
+def committed(state: TableState, branch: str, query_id: str) -> tuple[int, str | None] | None:
+    """As `committed_batch`, with the offsets in its sources; None: another query came after it."""
     walked: set[str] = set()
     for snapshot in _history(state, branch):
         found = _batch_in(summary_of(snapshot), query_id, snapshot.snapshot_id)
@@ -105,6 +117,7 @@ def commit_batch(
     truncation: Truncation | None = None,
     summary: Mapping[str, str] | None = None,
     check: Callable[[TableState], None] | None = None,
+    is_mark: bool = False,
 ) -> CommitResult | None:
     """Commit the files of a batch, unless the batch is in the branch already.
 
@@ -119,6 +132,7 @@ def commit_batch(
         truncation: Deletes the rows that the branch has, too, whatever its head is by then.
         summary: More summary properties.
         check: Called with the table before every attempt; may refuse by raising.
+        is_mark: Commit also without a file: the summary says how far the query is.
 
     Returns:
         The commit; None if this batch or a later one of the query had been committed (its files
@@ -144,7 +158,7 @@ def commit_batch(
         vectors = VectorsAtHead()
         if truncation is not None:
             vectors = vectors_of_all_rows(environment, state, head, truncation)
-        if not (data_files or delete_files or vectors.added):
+        if not (data_files or delete_files or vectors.added or is_mark):
             return None
         changeset = Changeset(
             kind=kind,
@@ -178,15 +192,18 @@ def _history(state: TableState, branch: str) -> Iterator[Snapshot]:
     return ancestors(state.metadata, None if head is None else head.snapshot_id)
 
 
-def _published_batch(state: TableState, staged: Collection[str], query_id: str) -> int | None:
+def _published_batch(
+    state: TableState, staged: Collection[str], query_id: str
+) -> tuple[int, str | None] | None:
     """The newest batch of a query that branches whose markers are among `staged` know of."""
     by_id = snapshots_by_id(state.metadata)
-    found: list[int | None] = []
+    found: list[tuple[int, str | None] | None] = []
     for ref in state.metadata.refs.values():
         carried = load_carried(by_id, ref.snapshot_id)
         if carried.marker in staged:
             found.append(_batch_in(carried.writers, query_id, ref.snapshot_id))
-    return max((number for number in found if number is not None), default=None)
+    known = (each for each in found if each is not None)
+    return max(known, key=lambda each: each[0], default=None)
 
 
 def _is_committed(state: TableState, branch: str, batch: BatchId) -> bool:
@@ -205,10 +222,12 @@ def _summary(state: TableState, head: Snapshot | None, batch: BatchId | None) ->
     return others | batch.summary
 
 
-def _batch_in(properties: Mapping[str, str], query_id: str, snapshot_id: int) -> int | None:
-    text = properties.get(OTHER_QUERY_BATCH + query_id)
+def _batch_in(
+    properties: Mapping[str, str], query_id: str, snapshot_id: int
+) -> tuple[int, str | None] | None:
+    text, offsets = properties.get(OTHER_QUERY_BATCH + query_id), None
     if properties.get(QUERY_ID) == query_id:
-        text = properties.get(BATCH_ID, text)
+        text, offsets = properties.get(BATCH_ID, text), properties.get(SOURCE_OFFSETS)
     if text is None:
         return None
     batch_id = parse_decimal(text)
@@ -216,4 +235,4 @@ def _batch_in(properties: Mapping[str, str], query_id: str, snapshot_id: int) ->
         raise CorruptDataError(
             "a batch id is not a number", snapshot_id=snapshot_id, value=repr(text[:80])
         )
-    return batch_id
+    return batch_id, offsets

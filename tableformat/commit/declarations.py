@@ -17,6 +17,7 @@ from tableformat.errors import AlreadyExistsError, InvalidInputError, NotFoundEr
 from tableformat.spec.constraints import (
     IMMUTABLE_PROPERTIES,
     SEQUENCE_PROPERTIES,
+    Enforcement,
     define_immutable,
     define_sequence,
     immutable_columns,
@@ -30,7 +31,7 @@ def set_immutable_columns(
     columns: Sequence[str],
     *,
     name: str | None = None,
-    enforced: bool = False,
+    enforced: Enforcement = False,
 ) -> TableState:
     """Declare the IMMUTABLE constraint, or change its name or enforcement for the same columns.
 

@@ -70,6 +70,7 @@ from tableformat.scan.file_source import FileSource
 from tableformat.scan.plan import FileScanTask, ScanPlan
 from tableformat.scan.projection import project
 from tableformat.scan.reader import TaskReader
+from tableformat.spec.constraints import check_deletes_allowed
 from tableformat.spec.data_file import DataFile
 from tableformat.spec.names import MAIN_BRANCH
 from tableformat.table_definition import parse_table_name
@@ -300,6 +301,8 @@ def begin(
     _check_announcement(kind, bool(updated_columns), inserts_rows, is_whole_condition)
     state = environment.catalog.load_table(table.state.identifier)
     check_target(state, branch)
+    if kind == RowLevelOperation.DELETE:
+        check_deletes_allowed(state.metadata)
     schema, properties = state.metadata.schema(), state.metadata.properties
     updated = _known(schema, updated_columns)
     for column in schema.fields:

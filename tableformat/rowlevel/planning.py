@@ -47,7 +47,7 @@ from tableformat.rowlevel.statement import (
 )
 from tableformat.rowlevel.tables import PinnedTable, find_target, pin_tables
 from tableformat.scan.plan import FileScanTask, ScanPlan, plan_scan
-from tableformat.spec.constraints import immutable_columns
+from tableformat.spec.constraints import check_deletes_allowed, immutable_columns
 from tableformat.spec.names import STAGING_BRANCH
 
 _NOT_DETERMINISTIC = frozenset(
@@ -134,6 +134,9 @@ def plan_statement(
     metadata = state.metadata
     schema = metadata.schema()
     _check_deterministic(statement)
+    deletes = any(clause.action == MergeAction.DELETE for clause in statement.clauses)
+    if deletes or statement.operation == RowLevelOperation.DELETE:
+        check_deletes_allowed(metadata)
     columns = TargetColumns(
         schema,
         statement.alias,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from pyiceberg import types as iceberg
 from pyiceberg.schema import Schema
@@ -18,6 +19,7 @@ from tableformat.errors import InvalidInputError
 from tableformat.spec.field_paths import field_path
 from tableformat.spec.names import (
     IMMUTABLE_COLUMNS,
+    IMMUTABLE_DELETES,
     IMMUTABLE_ENFORCED,
     IMMUTABLE_FIELD_IDS,
     IMMUTABLE_NAME,
@@ -31,8 +33,11 @@ IMMUTABLE_PROPERTIES = (
     IMMUTABLE_COLUMNS,
     IMMUTABLE_FIELD_IDS,
     IMMUTABLE_ENFORCED,
+    IMMUTABLE_DELETES,
 )
 SEQUENCE_PROPERTIES = (SEQUENCE_COLUMN, SEQUENCE_FIELD_ID)
+FORBIDDEN = "forbidden"
+Enforcement = bool | Literal["except-delete"]
 NO_KEY = "IMMUTABLE constraints must be defined on tables with a primary key."
 # Values without an order that all engines share, or with none at all.
 UNORDERED = (
@@ -53,13 +58,23 @@ class ImmutableColumns:
         name: Of the constraint.
         columns: Their present names, nested ones with dots.
         field_ids: Their field ids, in the same order.
-        enforced: Whether the resolver refuses to publish changes that break it.
+        enforced: Whether changes that break it are refused.
+        forbids_deletes: Whether rows may not be deleted either: a key that is deleted could come
+            back with other values, and nothing would remember the first ones.
     """
 
     name: str
     columns: tuple[str, ...]
     field_ids: tuple[int, ...]
     enforced: bool
+    forbids_deletes: bool = False
+
+    @property
+    def enforcement(self) -> str:
+        """`not enforced`, `enforced` or `enforced except delete`."""
+        if not self.enforced:
+            return "not enforced"
+        return "enforced" if self.forbids_deletes else "enforced except delete"
 
 
 def immutable_columns(metadata: TableMetadata) -> ImmutableColumns | None:
@@ -78,12 +93,34 @@ def immutable_columns(metadata: TableMetadata) -> ImmutableColumns | None:
         name=properties.get(IMMUTABLE_NAME) or default_name(columns),
         columns=columns,
         field_ids=ids,
-        enforced=property_bool(properties, IMMUTABLE_ENFORCED, default=False),
+        enforced=(enforced := property_bool(properties, IMMUTABLE_ENFORCED, default=False)),
+        forbids_deletes=enforced and properties.get(IMMUTABLE_DELETES) == FORBIDDEN,
     )
 
 
+def check_deletes_allowed(metadata: TableMetadata) -> None:
+    """Refuse an operation that deletes rows where the IMMUTABLE constraint forbids it.
+
+    Raises:
+        InvalidInputError: It is enforced, and not except for deletes.
+    """
+    constraint = immutable_columns(metadata)
+    if constraint is not None and constraint.forbids_deletes:
+        raise InvalidInputError(
+            "rows cannot be deleted: the IMMUTABLE constraint is enforced, and a deleted key could "
+            "come back with other values",
+            constraint=constraint.name,
+            action="enforce it except for deletes: icefold table immutable NAME --columns "
+            f"{','.join(constraint.columns)} --enforced-except-delete",
+        )
+
+
 def define_immutable(
-    schema: Schema, columns: Sequence[str], *, name: str | None = None, enforced: bool = False
+    schema: Schema,
+    columns: Sequence[str],
+    *,
+    name: str | None = None,
+    enforced: Enforcement = False,
 ) -> dict[str, str]:
     """The properties that declare columns IMMUTABLE.
 
@@ -91,7 +128,7 @@ def define_immutable(
         schema: The table's schema. Columns of the key may be among `columns`, and all there are.
         columns: Which; nested ones with dots, not inside lists and maps, of primitive types.
         name: Of the constraint; default `IMMUTABLE_COLUMNS_a_b`.
-        enforced: Let the resolver refuse changes that break it.
+        enforced: Refuse changes that break it, deletes of rows among them unless `except-delete`.
 
     Raises:
         InvalidInputError: The table has no primary key, no column is given, or one cannot be
@@ -109,7 +146,8 @@ def define_immutable(
         IMMUTABLE_NAME: name or default_name(columns),
         IMMUTABLE_COLUMNS: ",".join(columns),
         IMMUTABLE_FIELD_IDS: ",".join(map(str, ids)),
-        IMMUTABLE_ENFORCED: str(enforced).lower(),
+        IMMUTABLE_ENFORCED: str(bool(enforced)).lower(),
+        IMMUTABLE_DELETES: FORBIDDEN if enforced is True else "allowed",
     }
 
 

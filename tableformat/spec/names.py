@@ -55,5 +55,6 @@ IMMUTABLE_COLUMNS = "icefold.constraint.immutable.columns"
 IMMUTABLE_FIELD_IDS = "icefold.constraint.immutable.field-ids"
 IMMUTABLE_NAME = "icefold.constraint.immutable.name"
 IMMUTABLE_ENFORCED = "icefold.constraint.immutable.enforced"
+IMMUTABLE_DELETES = "icefold.constraint.immutable.deletes"  # allowed (default) | forbidden
 SEQUENCE_COLUMN = "icefold.sequence.column"
 SEQUENCE_FIELD_ID = "icefold.sequence.field-id"

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 
 from tableformat.catalog.base import Identifier, TableState
@@ -55,20 +56,11 @@ def stage_rows(
     unreferenced files for orphan removal.
     """
     state = environment.catalog.load_table(identifier)
-    _check(state, branch)
-    schema = state.metadata.schema()
+    check_stageable(state, branch)
     _check_sequence(state, upserts)
-    keys = _keys(state, schema, upserts, deletes)
     spec, state = delete_spec(environment, state)
-    data_files = _write_rows(environment, state, upserts)
-    delete_files = write_equality_deletes(
-        environment.store,
-        keys,
-        schema=schema,
-        equality_ids=sorted(schema.identifier_field_ids),
-        spec=spec,
-        properties=state.metadata.properties,
-        location_for=equality_delete_locations(state.metadata, environment.runtime.ids),
+    data_files, delete_files = write_staged(
+        environment, state, spec, upserts=upserts, deletes=deletes
     )
     environment.runtime.fail_point("stage.before_commit")
     changeset = Changeset(
@@ -88,7 +80,50 @@ def stage_rows(
     )
 
 
-def _check(state: TableState, branch: str) -> None:
+def write_staged(
+    environment: Environment,
+    state: TableState,
+    spec: PartitionSpec,
+    *,
+    upserts: pa.Table | None = None,
+    deletes: pa.Table | None = None,
+    are_new: bool = False,
+) -> tuple[list[DataFile], list[DataFile]]:
+    """Write the files of changed rows and deleted keys; nothing is committed.
+
+    Args:
+        environment: Store and ids.
+        state: The table.
+        spec: What the deletes are written under (`delete_spec`).
+        upserts: As for `stage_rows`.
+        deletes: As for `stage_rows`.
+        are_new: The table has no rows of the upserted keys: nothing is deleted.
+
+    Returns:
+        Data files and equality delete files.
+
+    Raises:
+        InvalidInputError: Nothing is given, a key twice in `upserts`, or a wrong column.
+    """
+    schema = state.metadata.schema()
+    keys = _keys(state, schema, upserts, deletes)
+    data_files = _write_rows(environment, state, upserts)
+    if are_new:
+        return data_files, []
+    delete_files = write_equality_deletes(
+        environment.store,
+        keys,
+        schema=schema,
+        equality_ids=sorted(schema.identifier_field_ids),
+        spec=spec,
+        properties=state.metadata.properties,
+        location_for=equality_delete_locations(state.metadata, environment.runtime.ids),
+    )
+    return data_files, delete_files
+
+
+def check_stageable(state: TableState, branch: str) -> None:
+    """Refuse what nobody can stage on: `main`, a v2 table, one without a key."""
     if branch == MAIN_BRANCH:
         raise InvalidInputError(
             "cannot stage on the published branch: its readers never see equality deletes",

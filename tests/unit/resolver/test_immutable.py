@@ -10,12 +10,14 @@ import pyarrow as pa
 import pytest
 
 from resolver import resolve
-from tableformat import CommitConflictError, InvalidInputError, Table
+from tableformat import CommitConflictError, InvalidInputError, Table, TableCatalog
 from tableformat.cdc.events import EventBatch
 from tableformat.cdc.ingest import commit_written, with_ordinals, write_changes
 from tableformat.cdc.sink import plan_sink
 from tableformat.codec.avro.manifest_store import load_manifest, load_manifest_list
+from tableformat.spec.data_file import DataFile
 from tests.support.memory_tables import memory_catalog
+from tests.support.staged_tables import StagedTable
 
 SCHEMA = pa.schema(
     [
@@ -69,7 +71,7 @@ def test_scoped_deletes_of_random_streams_equal_the_fold(
 ) -> None:
     """Rows keep their region; deletes hold whole rows, so they stay within the partition."""
     rng = random.Random(seed)
-    table = create(tmp_path, enforce_immutable=bool(seed % 2))
+    table = create(tmp_path, enforce_immutable="except-delete" if seed % 2 else False)
     state: dict[int, tuple[Any, ...]] = {}
     region_of = {key: rng.choice(REGIONS) for key in range(20)}
     for number in range(8):
@@ -236,3 +238,109 @@ def test_batch_planned_under_a_constraint_that_was_dropped_is_refused(tmp_path: 
     table.drop_immutable_columns()
     with pytest.raises(CommitConflictError, match="lost its IMMUTABLE constraint"):
         commit_written(plan, written, None)
+
+
+def enforced(folder: object, how: Any = True) -> Table:
+    table = create(folder, ["rate"], enforce_immutable=how)
+    table.append(rows((1, "eu", 1.0, "a"), (2, "us", 2.0, "a")))
+    return table
+
+
+KEY_1 = pa.table({"id": pa.array([1], pa.int64()), "region": ["eu"]})
+
+
+def test_key_that_is_deleted_cannot_come_back_with_other_values(tmp_path: object) -> None:
+    table = enforced(tmp_path)
+    table.stage(deletes=KEY_1)
+    with pytest.raises(InvalidInputError, match=r"deletes a row.*key=\{'id': 1\}"):
+        resolve(table)
+    assert set(published(table)) == {1, 2}
+    table.set_immutable_columns(["rate"], enforced="except-delete")
+    resolve(table)
+    table.stage(upserts=rows((1, "eu", 5.0, "b")))
+    resolve(table)
+    assert published(table)[1] == ("eu", 5.0, "b"), "today's way is there for who wants it"
+
+
+def test_row_that_was_never_published_cannot_be_deleted_either(tmp_path: object) -> None:
+    table = enforced(tmp_path)
+    table.stage(upserts=rows((7, "eu", 1.0, "a")))
+    table.stage(deletes=pa.table({"id": pa.array([7], pa.int64()), "region": ["eu"]}))
+    with pytest.raises(InvalidInputError, match=r"deletes a row.*key=\{'id': 7\}"):
+        resolve(table)
+    assert resolve(table, limit=1).staged_snapshots == 1
+
+
+def test_row_that_is_deleted_and_inserted_in_one_cycle_stays(tmp_path: object) -> None:
+    table = enforced(tmp_path)
+    table.stage(deletes=KEY_1)
+    table.stage(upserts=rows((1, "eu", 1.0, "b")))
+    resolve(table)
+    assert published(table)[1] == ("eu", 1.0, "b")
+
+
+def test_delete_of_a_key_that_is_not_there_is_nothing(tmp_path: object) -> None:
+    table = enforced(tmp_path)
+    gone = pa.table({"id": pa.array([99], pa.int64()), "region": ["eu"]})
+    table.stage(upserts=rows((2, "us", 2.0, "b")), deletes=gone)
+    resolve(table)
+    assert published(table)[2] == ("us", 2.0, "b")
+
+
+def test_statements_that_delete_are_refused(tmp_path: object) -> None:
+    table = enforced(tmp_path)
+    with pytest.raises(InvalidInputError, match="rows cannot be deleted"):
+        table.delete("id = 1")
+    with pytest.raises(InvalidInputError, match="rows cannot be deleted"):
+        table.overwrite(rows((1, "eu", 9.0, "b")))
+    catalog = TableCatalog(table.environment)
+    merge = "MERGE INTO t.rows t USING t.rows s ON t.id = s.id WHEN MATCHED THEN "
+    with pytest.raises(InvalidInputError, match="rows cannot be deleted"):
+        catalog.sql(merge + "DELETE")
+    table.set_immutable_columns(["rate"], enforced="except-delete")
+    assert table.delete("id = 1").deleted_rows == 1
+
+
+def test_truncate_of_the_source_is_refused(tmp_path: object) -> None:
+    table = enforced(tmp_path)
+    event = json.dumps({"op": "t", "before": None, "after": None, "source": {"table": "rows"}})
+    write_changes(
+        table.environment,
+        table.identifier,
+        pa.table({"value": [event]}),
+        options={"on-truncate": "apply"},
+    )
+    with pytest.raises(InvalidInputError, match="deletes a row"):
+        resolve(table)
+
+
+def vector_of_key_1(staged: StagedTable) -> list[DataFile]:
+    file = staged.only_file()
+    [place] = staged.table.scan("id = 1", columns=["_pos"]).to_arrow()["_pos"].to_pylist()
+    return staged.vectors({file.file_path: [place]}, [file])
+
+
+@pytest.mark.parametrize("how", [True, "except-delete"])
+def test_update_of_another_writer_by_position_is_compared(tmp_path: Any, how: Any) -> None:
+    """It names no key: the deleted row's and the new one's are found all the same."""
+    staged = StagedTable(tmp_path)
+    staged.table.append(staged.rows((1, "eu", "a"), (2, "us", "a")))
+    staged.table.set_immutable_columns(["region"], enforced=how)
+    vectors = vector_of_key_1(staged)
+    staged.commit(data=staged.data_files((1, "us", "b")), deletes=vectors)
+    with pytest.raises(InvalidInputError, match=r"column=region, old=\['eu'\], new=\['us'\]"):
+        resolve(staged.table)
+
+
+@pytest.mark.parametrize("how", [True, "except-delete"])
+def test_delete_of_another_writer_by_position_is_seen(tmp_path: Any, how: Any) -> None:
+    staged = StagedTable(tmp_path)
+    staged.table.append(staged.rows((1, "eu", "a"), (2, "us", "a")))
+    staged.table.set_immutable_columns(["region"], enforced=how)
+    staged.commit(deletes=vector_of_key_1(staged))
+    if how is True:
+        with pytest.raises(InvalidInputError, match=r"deletes a row.*key=\{'id': 1\}"):
+            resolve(staged.table)
+    else:
+        resolve(staged.table)
+        assert staged.published() == {(2, "us", "a"): 1}

@@ -320,6 +320,40 @@ def test_streams_go_on_from_where_they_were(icefold, filled, tmp_path):
     assert sink.batches == [10, 5, 6 + 1]
 
 
+def test_watermark_on_a_column_drops_late_rows_across_restarts(icefold, table, tmp_path):
+    """Rows of hours 0 to 9 put the watermark at 8 h; then hour 2 is late, and hour 9 is not."""
+
+    def counts():
+        stream = icefold.readStream.format("icefold").options(
+            table="shop.orders", warehouse=table.warehouse, read="changes"
+        )
+        query = (
+            stream.load()
+            .withWatermark("at", "1 hour")
+            .groupBy(sf.window("at", "1 hour"))
+            .count()
+            .writeStream.format("parquet")
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .option("path", str(tmp_path / "counts"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+        found = icefold.read.parquet(str(tmp_path / "counts")).collect()
+        start = dt.datetime(2024, 1, 1)
+        hours = [(each.window.start - start).total_seconds() / 3600 for each in found]
+        return sorted(zip(hours, (each["count"] for each in found), strict=True))
+
+    table.append(arrow([row(key) for key in range(10)]))
+    assert counts() == []
+    table.append(arrow([row(30)]))
+    closed = [(hour, 1) for hour in range(8)]
+    assert counts() == closed, "a batch closes windows by the watermark that it began with"
+    late, in_time = row(2), row(9)
+    table.append(arrow([(100, *late[1:]), (101, *in_time[1:])]))
+    assert counts() == [*closed, (8, 1), (9, 2)]
+
+
 def test_stream_must_read_changes_and_follows_a_branch(icefold, filled, tmp_path):
     for options, text in (
         ({"read": "rows"}, "a stream reads changes"),

@@ -1,0 +1,174 @@
+"""One table in a round: what changed, and the rows of some values before and after it.
+
+Rows are looked up in the new version only, where the index is. The old version differs from it by
+the changes of the round, which the changelog gives with their before-images: so the old rows are
+the new ones, less those that came, and those that left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg.schema import Schema
+from pyiceberg.table.snapshots import Snapshot
+
+from tableformat.catalog.base import TableState
+from tableformat.changelog.change_columns import CHANGE_TYPE
+from tableformat.changelog.changes import Changes, new_changes
+from tableformat.changelog.pairing import one_array
+from tableformat.changelog.value_codes import value_codes
+from tableformat.environment import Environment
+from tableformat.errors import NotFoundError
+from tableformat.join.plan import Columns, SidePlan
+from tableformat.join.rows import NOWHERE, Found, Versions, columns_of, distinct, place_in
+from tableformat.lookup.result import LookupSource
+from tableformat.lookup.session import Lookup
+from tableformat.scan.key_fields import key_path
+from tableformat.scan.plan import plan_scan, plan_without_files
+from tableformat.scan.reader import read_scan, scan_schema
+from tableformat.scan.row_filter import arrow_filter, bind_filter, filter_field_ids, parse_filter
+from tableformat.scan.snapshot_selection import select_snapshot
+
+BEFORE, AFTER = ("-D", "-U"), ("+I", "+U")
+
+
+@dataclass(frozen=True)
+class Side:
+    """One table between two snapshots.
+
+    Attributes:
+        is_first: Nothing was there before the new one.
+        scans: Why lookups were scans; grows.
+    """
+
+    environment: Environment
+    plan: SidePlan
+    lookup: Lookup
+    state: TableState
+    old: Snapshot | None
+    new: Snapshot | None
+    is_first: bool
+    scans: list[str] = field(default_factory=list)
+
+    @cached_property
+    def changes(self) -> pa.Table:
+        """What changed of the columns that the join reads, both images; filtered, in order.
+
+        Snapshot by snapshot, so that compactions are skipped; net where one has expired.
+        """
+        found = self._changes(net=False)
+        try:
+            _ = found.steps
+        except NotFoundError:
+            found = self._changes(net=True)
+        return found.to_arrow()
+
+    def _changes(self, *, net: bool) -> Changes:
+        return new_changes(
+            self.environment,
+            self.state,
+            from_snapshot=None if self.old is None else self.old.snapshot_id,
+            to_snapshot=None if self.new is None else self.new.snapshot_id,
+            net=net,
+            columns=self.plan.columns,
+            row_filter=self.plan.row_filter,
+        )
+
+    @cached_property
+    def before(self) -> pa.Table:
+        """Rows of the old version that left or changed: what a key's first change says of it."""
+        return self._images(BEFORE, first=True)
+
+    @cached_property
+    def after(self) -> pa.Table:
+        """Rows of the new version that came or changed: what a key's last change says of it."""
+        return self._images(AFTER, first=False)
+
+    def _images(self, kinds: tuple[str, str], *, first: bool) -> pa.Table:
+        codes = value_codes([one_array(self.changes, name) for name in self.plan.key])
+        _, at = np.unique(codes if first else codes[::-1], return_index=True)
+        rows = self.changes.take(pa.array(at if first else len(codes) - 1 - at))
+        is_wanted = pc.is_in(rows[CHANGE_TYPE], pa.array(kinds))
+        return columns_of(rows.filter(is_wanted), self.plan.columns)
+
+    def scan(self) -> Iterator[pa.RecordBatch]:
+        """All rows of the new version, with bounded memory."""
+        if self.new is None:
+            return iter(())
+        plan = plan_scan(
+            self.environment,
+            self.state,
+            snapshot_id=self.new.snapshot_id,
+            row_filter=self.plan.row_filter,
+            schema=self._schema,
+        )
+        return read_scan(self.environment, plan, columns=self.plan.columns)
+
+    def look_up(self, columns: Columns, values: pa.Table) -> Versions:
+        """The rows of both versions that have some values.
+
+        Args:
+            columns: Where: the key's, or those of a join.
+            values: As many columns, of their types; distinct, without nulls.
+        """
+        new = self._look_up(columns, values)
+        if self.is_first:
+            return Versions(Found(new.rows.slice(0, 0), new.place[:0]), new)
+        return Versions(self._undone(columns, values, new), new)
+
+    def _look_up(self, columns: Columns, values: pa.Table) -> Found:
+        rows = self._none
+        if self.new is not None and values.num_rows:
+            index, indexed = self.plan.indexes[columns]
+            named = values.rename_columns(list(columns))
+            keys = distinct(columns_of(named, indexed))
+            names, only = self._filtered
+            found = self.lookup.find(keys, names, index=index, snapshot_id=self.new.snapshot_id)
+            if found.source == LookupSource.SCAN:
+                self.scans.append(str(found.reason))
+            rows = columns_of(found.rows.filter(only), self.plan.columns)
+        return _placed(rows, columns, values)
+
+    def _undone(self, columns: Columns, values: pa.Table, new: Found) -> Found:
+        came = columns_of(self.after, self.plan.key)
+        stayed = place_in(came, columns_of(new.rows, self.plan.key)) == NOWHERE
+        left = _placed(self.before, columns, values)
+        return Found(
+            pa.concat_tables([new.rows.filter(pa.array(stayed)), left.rows]),
+            np.concatenate([new.place[stayed], left.place]),
+        )
+
+    @cached_property
+    def _filtered(self) -> tuple[list[str], pc.Expression]:
+        """What is read of a row to filter it, and the filter."""
+        bound = bind_filter(parse_filter(self.plan.row_filter), self._schema)
+        tested = filter_field_ids(bound)
+        roots = [key_path(self._schema, field_id)[0] for field_id in sorted(tested)]
+        names = dict.fromkeys([*self.plan.columns, *roots])
+        return list(names), arrow_filter(bound, self._schema)
+
+    @cached_property
+    def _schema(self) -> Schema:
+        """What the new version is read with."""
+        if self.new is None:
+            return self.state.metadata.schema()
+        return select_snapshot(self.state, snapshot_id=self.new.snapshot_id).schema
+
+    @cached_property
+    def _none(self) -> pa.Table:
+        """No rows."""
+        schema = scan_schema(
+            plan_without_files(self.state, self._schema), columns=self.plan.columns
+        )
+        return columns_of(schema.empty_table(), self.plan.columns)
+
+
+def _placed(rows: pa.Table, columns: Columns, values: pa.Table) -> Found:
+    """The rows that have one of the values; an index may be on some of the columns only."""
+    place = place_in(values, columns_of(rows, columns))
+    return Found(rows.filter(pa.array(place != NOWHERE)), place[place != NOWHERE])

@@ -1,0 +1,241 @@
+"""Kept joins: rounds one by one, what is refused, and what a second process does."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner
+
+import tableformat as tf
+from maintenance import expire
+from maintenance.cli.main import cli
+from maintenance.tasks.options import ExpireOptions
+from resolver import resolve
+from tableformat import InvalidInputError, NotFoundError, Table, TableCatalog
+from tableformat.commit.expiry_plan import ExpiryPolicy
+from tableformat.join.definition import load_definition
+from tableformat.join.evaluate import key_text
+from tests.support.memory_tables import memory_catalog
+
+ORDERS = pa.schema([("id", pa.int64()), ("status", pa.string()), ("at", pa.timestamp("us"))])
+LINES = pa.schema([("order_id", pa.int64()), ("line", pa.int32()), ("price", pa.float64())])
+ON = {"o.id": "l.order_id"}
+NAMES = {"id": "o.id", "status": "o.status", "line": "l.line", "price": "l.price"}
+
+
+def definition(how: str = "inner", **more: Any) -> dict[str, Any]:
+    return {
+        "into": "t.result",
+        "from": {"table": "t.orders", "as": "o"},
+        "join": [{"table": "t.lines", "as": "l", "how": how, "on": ON}],
+        "select": NAMES,
+        **({"key-column": "row_key"} if how in ("left", "full") else {"select": NAMES | KEY}),
+        **more,
+    }
+
+
+KEY = {"order_id": "l.order_id"}
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> TableCatalog:
+    made = memory_catalog(str(tmp_path / "index"))
+    made.create_table("t.orders", ORDERS, primary_key=["id"])
+    lines = made.create_table("t.lines", LINES, primary_key=["order_id", "line"])
+    lines.add_index("by_order", ["order_id"])
+    put(made, "orders", {"id": 1, "status": "new"}, {"id": 2, "status": "new"})
+    put(made, "lines", {"order_id": 1, "line": 1, "price": 5.0})
+    return made
+
+
+def put(catalog: TableCatalog, name: str, *rows: dict[str, Any], **gone: Any) -> Table:
+    table = catalog.load_table(f"t.{name}")
+    upserts = pa.Table.from_pylist(list(rows), schema=table.scan().arrow_schema()) if rows else None
+    deletes = None
+    if gone:
+        fields = [table.scan().arrow_schema().field(key) for key in gone]
+        deletes = pa.Table.from_pylist([gone], schema=pa.schema(fields))
+    table.stage(upserts, deletes)
+    resolve(table)
+    return table
+
+
+def after(catalog: TableCatalog, given: dict[str, Any]) -> list[tuple[Any, ...]]:
+    with catalog.delta_join(given) as join:
+        join.run()
+    result = catalog.load_table("t.result")
+    if result.state.head("staging") is not None:
+        resolve(result)
+    found = result.scan(columns=["id", "status", "line", "price"]).to_arrow().to_pylist()
+    return sorted((tuple(row.values()) for row in found), key=str)
+
+
+def test_row_without_a_match_gives_way_to_the_first_one_and_comes_back_with_the_last(catalog):
+    given = definition("full")
+    assert after(catalog, given) == [(1, "new", 1, 5.0), (2, "new", None, None)]
+    put(catalog, "lines", {"order_id": 2, "line": 1, "price": 7.0}, order_id=1, line=1)
+    assert after(catalog, given) == [(1, "new", None, None), (2, "new", 1, 7.0)]
+    put(catalog, "orders", id=2)
+    assert after(catalog, given) == [(1, "new", None, None), (None, None, 1, 7.0)]
+
+
+def test_both_sides_change_in_one_round(catalog):
+    given = definition()
+    after(catalog, given)
+    put(catalog, "orders", {"id": 1, "status": "paid"}, {"id": 3, "status": "new"})
+    put(catalog, "lines", {"order_id": 3, "line": 1, "price": 1.0}, order_id=1, line=1)
+    assert after(catalog, given) == [(3, "new", 1, 1.0)]
+
+
+def test_round_tells_what_it_read_and_stages_nothing_that_is_equal(catalog):
+    with catalog.delta_join(definition("left")) as join:
+        first = join.run()
+        assert (first.batch, first.upserts, dict(first.changes)) == (0, 2, {})
+        assert join.run().snapshot_id is None
+        put(catalog, "orders", {"id": 2, "status": "new", "at": 5})  # a column that is not selected
+        moved = join.run()
+        assert (moved.changes, moved.upserts, moved.deletes) == ({"o": 0, "l": 0}, 0, 0)
+        assert moved.snapshot_id is not None, "how far the join is must be told, or it expires"
+        put(catalog, "orders", {"id": 2, "status": "paid"})
+        found = join.run()
+        assert (found.changes, found.before_images) == ({"o": 2, "l": 0}, 1)
+        assert (found.batch, found.upserts, found.deletes) == (2, 1, 0)
+
+
+def test_second_process_that_is_slower_stages_nothing(catalog):
+    given = definition()
+    points = catalog.environment.runtime.fail_points.armed
+    with catalog.delta_join(given) as slow, catalog.delta_join(given) as fast:
+        fast.run()
+        put(catalog, "lines", {"order_id": 2, "line": 1, "price": 7.0})
+
+        def overtake(_: str) -> None:
+            points.clear()
+            assert fast.run().upserts == 1
+
+        points["join.before_commit"] = overtake
+        assert slow.run().snapshot_id is None
+    assert after(catalog, given) == [(1, "new", 1, 5.0), (2, "new", 1, 7.0)]
+
+
+def test_lookups_use_the_indexes_of_both_sides(catalog):
+    with catalog.delta_join(definition("full")) as join:
+        join.run()
+        put(catalog, "lines", {"order_id": 2, "line": 1, "price": 7.0})
+        assert join.run().scanned == {}
+
+
+def test_join_of_a_join_is_a_chain(catalog):
+    put(catalog, "lines", {"order_id": 2, "line": 1, "price": 7.0})
+    after(catalog, definition())
+    again = {
+        "into": "t.second",
+        "from": {"table": "t.result", "as": "r", "filter": "price > 6"},
+        "join": [{"table": "t.orders", "as": "o", "how": "left", "on": {"r.order_id": "o.id"}}],
+        "select": {"id": "r.id", "order_id": "r.order_id", "line": "r.line", "status": "o.status"},
+    }
+    result = catalog.load_table("t.result")
+    result.add_index("by_order", ["order_id"])
+    with catalog.delta_join(again) as join:
+        join.run()
+    second = catalog.load_table("t.second")
+    resolve(second)
+    assert second.scan(columns=["order_id", "status"]).to_arrow().to_pylist() == [
+        {"order_id": 2, "status": "new"}
+    ]
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"join": []}, "key=join"),
+        ({"frm": 1}, "key=frm"),
+        ({"join": [{"table": "t.lines", "as": "l", "how": "outer", "on": ON}]}, "key=join.0.how"),
+        ({"join": [{"table": "t.lines", "as": "l", "on": {}}]}, "key=join.0.on"),
+        ({"join": [{"table": "t.lines", "as": "o", "on": {"o.id": "o.id"}}]}, "alias=o"),
+        (
+            {"join": [{"table": "t.lines", "as": "l", "on": {"o.nope": "l.order_id"}}]},
+            "key=join.0.on, column=o.nope",
+        ),
+        (
+            {"join": [{"table": "t.lines", "as": "l", "on": {"o.id": "l.line"}}]},
+            "one primitive type",
+        ),
+        ({"select": {"id": "x.id"}}, "key=select.id, alias=x"),
+        ({"select": {"id": "o.id"}}, "l.order_id is part of the result's key and not selected"),
+        (
+            {"join": [{"table": "t.lines", "as": "l", "how": "left", "on": ON}]},
+            'key-column = "row_key"',
+        ),
+        ({"join": [{"table": "t.orders", "as": "l", "on": {"o.status": "l.status"}}],
+             "select": {"id": "o.id", "other": "l.id"}},
+         "icefold index add t.orders by_status status"),
+        ({"from": {"table": "t.orders", "as": "o", "filter": "nope > 1"}}, "nope"),
+    ],
+)  # fmt: skip
+def test_wrong_definition_is_refused_in_one_line(catalog, change, text):
+    given = definition() | change
+    with pytest.raises(InvalidInputError) as caught:
+        catalog.delta_join(given)
+    assert text in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert not catalog.table_exists("t.result")
+
+
+def test_right_join_in_a_chain_is_refused(catalog):
+    step = {"table": "t.lines", "as": "l", "how": "right", "on": ON}
+    third = {"table": "t.orders", "as": "p", "on": {"l.order_id": "p.id"}}
+    with pytest.raises(InvalidInputError, match=r"key=join\.0\.how"):
+        catalog.delta_join(definition() | {"join": [step, third]})
+
+
+def test_result_of_others_or_of_another_definition_is_refused(catalog):
+    after(catalog, definition())
+    with pytest.raises(InvalidInputError, match="another definition"):
+        after(catalog, definition(**{"from": {"table": "t.orders", "as": "o", "filter": "id > 1"}}))
+    with pytest.raises(InvalidInputError, match="not of this join"):
+        after(catalog, definition(**{"query-id": "other"}))
+    with pytest.raises(InvalidInputError, match="not the one that the join makes"):
+        catalog.delta_join(definition() | {"into": "t.lines"})
+
+
+def test_snapshot_of_the_last_round_that_has_expired_is_named(catalog):
+    after(catalog, definition())
+    put(catalog, "orders", {"id": 5, "status": "new"})
+    everything = ExpiryPolicy(max_snapshot_age_ms=-1, min_snapshots_to_keep=1)
+    expire(catalog.load_table("t.orders"), ExpireOptions(policy=everything))
+    with pytest.raises(NotFoundError, match="has expired"):
+        after(catalog, definition())
+
+
+def test_key_texts_differ_where_parts_do():
+    columns = [pa.array(["a", "a,1:b", None, "", "-"]), pa.array([1, 1, 1, None, None])]
+    texts = key_text(columns).to_pylist()
+    assert texts == ["1:a,1:1", "5:a,1:b,1:1", "-,1:1", "0:,-", "1:-,-"]
+    assert len(set(texts)) == len(texts)
+
+
+def test_command_runs_rounds_of_a_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    local = tf.open_catalog("local", warehouse="warehouse")
+    local.create_table("t.orders", ORDERS, primary_key=["id"])
+    lines = local.create_table("t.lines", LINES, primary_key=["order_id", "line"])
+    lines.add_index("by_order", ["order_id"])
+    put(local, "orders", {"id": 1, "status": "new"})
+    put(local, "lines", {"order_id": 1, "line": 1, "price": 5.0})
+    (tmp_path / "join.json").write_text(json.dumps(definition()))
+    runs = [CliRunner().invoke(cli, ["join", "join.json", "--resolve"]) for _ in range(2)]
+    assert [run.exit_code for run in runs] == [0, 0], runs[0].stderr
+    assert "round 0: all rows; 1 row and 0 deletes staged" in runs[0].stdout
+    assert runs[1].stdout == "round 0: nothing has changed\n"
+    assert local.load_table("t.result").scan().count() == 1
+    (tmp_path / "join.toml").write_text('into = "t.x"\nfrom = 1\n')
+    with pytest.raises(InvalidInputError, match=r"key=from, file=.*join\.toml"):
+        load_definition(tmp_path / "join.toml")
+    (tmp_path / "join.toml").write_text("into = ")
+    with pytest.raises(InvalidInputError, match="cannot read the definition"):
+        load_definition(tmp_path / "join.toml")
