@@ -16,6 +16,7 @@ from pyiceberg.table.snapshots import Snapshot
 from tableformat.catalog.base import TableState
 from tableformat.environment import Environment
 from tableformat.errors import InvalidInputError
+from tableformat.html_text import fields_html
 from tableformat.scan.exports import (
     RowStream,
     rows_to_duckdb,
@@ -25,6 +26,7 @@ from tableformat.scan.exports import (
 )
 from tableformat.scan.plan import ScanPlan, plan_scan
 from tableformat.scan.reader import read_scan, scan_schema
+from tableformat.scan.snapshot_list import snapshot_text
 from tableformat.scan.snapshot_selection import SelectedSnapshot, select_version
 from tableformat.spec.types import POS_FIELD
 
@@ -55,6 +57,16 @@ class Scan:
     def schema(self) -> Schema:
         """The schema rows are read with, before `columns`."""
         return self.selected.schema
+
+    def _repr_html_(self) -> str:
+        """What is read, without reading it."""
+        fields = [
+            ("snapshot", "none" if self.snapshot is None else snapshot_text(self.snapshot)),
+            ("columns", ", ".join(self.columns or self.schema.column_names)),
+            ("filter", "none" if self.row_filter is None else self.row_filter),
+            ("limit", "none" if self.limit is None else self.limit),
+        ]
+        return fields_html(f"scan of {self.state.name}", fields)
 
     @cached_property
     def plan(self) -> ScanPlan:

@@ -6,7 +6,6 @@ tip when it is pointed at: no script is needed.
 
 from __future__ import annotations
 
-import html
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from maintenance.page.scales import (
     time_ticks,
     value_ticks,
 )
+from tableformat.html_text import escape
 
 WIDTH, HEIGHT = 640, 248
 LEFT, RIGHT, TOP, BOTTOM = 58, 14, 16, 48
@@ -75,11 +75,6 @@ class TimeChart:
     marks: Sequence[int] = ()
     mark_name: str = ""
     limit_min: float = 0.0
-
-
-def escape(text: str) -> str:
-    """Text for HTML and SVG; what cannot be printed (controls, bidi overrides) is shown as �."""
-    return html.escape("".join(c if c.isprintable() else "\ufffd" for c in text), quote=True)
 
 
 def draw_time_chart(chart: TimeChart) -> str:

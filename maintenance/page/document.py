@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from maintenance.page.charts import escape
 from maintenance.page.style import STYLE
+from tableformat.html_text import escape
 
 
 class Html(str):

@@ -6,12 +6,12 @@ import hashlib
 from collections.abc import Sequence
 from urllib.parse import quote
 
-from maintenance.page.charts import escape
 from maintenance.page.document import Html, html_chip, html_page, html_problem, html_table
 from maintenance.page.report import verdict_chip
 from maintenance.page.scales import time_text
 from maintenance.status import TableStatus
 from resolver.number_text import bytes_text, count_text, plural, span_text
+from tableformat.html_text import escape
 
 FILE_NAME_MAX = 200
 _HEADS = ("table", "state", "waiting", "behind", "live rows", "hidden", "files", "size",

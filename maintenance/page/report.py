@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from maintenance.cycle_history import Cycle, Point
-from maintenance.page.charts import TimeChart, draw_bars, draw_time_chart, escape
+from maintenance.page.charts import TimeChart, draw_bars, draw_time_chart
 from maintenance.page.document import html_chip, html_page, html_problem, html_table
 from maintenance.page.figures import (
     backlog_chart,
@@ -19,6 +19,7 @@ from maintenance.page.scales import time_text
 from maintenance.page.series import percentile
 from maintenance.status import SizeBin, TableStatus
 from resolver.number_text import bytes_text, count_text, plural, span_text
+from tableformat.html_text import escape
 
 LAG_GOOD_MS = 60_000  # a backlog older than this is worth a look, whatever it is made of
 _EMPTY = "Nothing yet: the history shows this after the first cycles of <b>icefold resolve</b>."

@@ -193,7 +193,9 @@ def test_lock_holds_what_the_package_needs_with_hashes() -> None:
     wanted = PROJECT["dependencies"] + PROJECT["optional-dependencies"]["postgres"]
     for requirement in map(Requirement, wanted):
         versions = locked[canonicalize_name(requirement.name)]  # by version of Python
-        assert all(map(requirement.specifier.contains, versions)), f"{requirement}: run scripts/lock"
+        assert all(map(requirement.specifier.contains, versions)), (
+            f"{requirement}: run scripts/lock"
+        )
 
 
 # -- their own tools -------------------------------------------------------------------------------
