@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import tomllib
+from contextlib import closing
 from pathlib import Path
 
 import pyarrow as pa
@@ -90,8 +91,8 @@ def test_airflow_skips_where_another_process_has_the_lock(
 ) -> None:
     run(tmp_path, airflow, "db", "migrate")
     with (
-        maintenance_lock(orders.environment) as manager,
-        hold_maintenance(manager, orders.state, timeout_ms=10_000),
+        closing(maintenance_lock(orders.environment)) as manager,
+        hold_maintenance(orders.state, manager, task="test", branch="main", timeout_ms=10_000),
     ):
         text = run(tmp_path, airflow, "tasks", "test", "icefold", "maintain")
     assert "skipped" in text.lower()

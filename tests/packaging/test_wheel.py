@@ -3,6 +3,7 @@
 import shutil
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -38,8 +39,8 @@ for name in sys.stdin.read().split():
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory):
-    """Built from a copy: a build in the checkout would leave its own folders there."""
+def built(tmp_path_factory):
+    """What a release uploads. Built from a copy: a build leaves its own folders where it runs."""
     source = tmp_path_factory.mktemp("source")
     for package in PACKAGES:
         shutil.copytree(
@@ -47,22 +48,27 @@ def wheel(tmp_path_factory):
         )
     for file in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / file, source)
-    target = tmp_path_factory.mktemp("wheel")
-    subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "build",
-            "--wheel",
-            "--no-isolation",
-            "-o",
-            str(target),
-            str(source),
-        ],
-        check=True,
-        capture_output=True,
-    )
-    return next(target.glob("*.whl"))
+    target = tmp_path_factory.mktemp("dist")
+    build = [sys.executable, "-m", "build", "--no-isolation", "-o", target, source]
+    subprocess.run(build, check=True, capture_output=True)  # the wheel from the sdist
+    return target
+
+
+@pytest.fixture(scope="module")
+def wheel(built):
+    return next(built.glob("*.whl"))
+
+
+def test_archives_are_fit_for_the_index_and_have_the_version(built):
+    archives = sorted(built.iterdir())
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert [file.name for file in archives] == [
+        f"icefold-{version}-py3-none-any.whl",
+        f"icefold-{version}.tar.gz",
+    ]
+    command = [sys.executable, "-m", "twine", "check", "--strict", *archives]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def module_names():
