@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-if (
-    TYPE_CHECKING
-):  # Spark is an optional dependency; modules here that need none are used without it
+if TYPE_CHECKING:  # optional; modules here that do without are used without
     from pyspark.sql import SparkSession
 
 __all__ = ["register"]
