@@ -29,11 +29,11 @@ from tableformat.commit.operations import (
 from tableformat.environment import Environment
 from tableformat.errors import InvalidInputError
 from tableformat.html_text import rows_html
+from tableformat.inspect.snapshot_list import SnapshotList, snapshot_text
 from tableformat.lookup.result import LookupResult
 from tableformat.lookup.session import Lookup
 from tableformat.paths import data_file_locations
 from tableformat.scan.row_filter import parse_filter
-from tableformat.scan.snapshot_list import SnapshotList, snapshot_text
 from tableformat.spec.constraints import ImmutableColumns, immutable_columns
 from tableformat.spec.data_file import DataFile
 from tableformat.spec.names import MAIN_BRANCH, STAGING_BRANCH

@@ -17,6 +17,7 @@ from tableformat.catalog.base import TableState
 from tableformat.environment import Environment
 from tableformat.errors import InvalidInputError
 from tableformat.html_text import fields_html
+from tableformat.inspect.snapshot_list import snapshot_text
 from tableformat.scan.exports import (
     RowStream,
     rows_to_duckdb,
@@ -26,7 +27,6 @@ from tableformat.scan.exports import (
 )
 from tableformat.scan.plan import ScanPlan, plan_scan
 from tableformat.scan.reader import read_scan, scan_schema
-from tableformat.scan.snapshot_list import snapshot_text
 from tableformat.scan.snapshot_selection import SelectedSnapshot, select_version
 from tableformat.spec.types import POS_FIELD
 

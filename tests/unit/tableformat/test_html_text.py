@@ -12,7 +12,7 @@ import tableformat as tf
 from maintenance import ExpireReport
 from resolver import ResolveReport, resolve
 from tableformat.html_text import rows_html
-from tableformat.scan.snapshot_list import SHOWN_MAX, SnapshotList
+from tableformat.inspect.snapshot_list import SHOWN_MAX, SnapshotList
 
 HOSTILE = "<script>alert('1')</script>&\u202e"
 
