@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from resolver.number_text import plural
+from tableformat.html_text import fields_html
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +61,9 @@ class ResolveReport:
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
         return asdict(self)
+
+    def _repr_html_(self) -> str:
+        return fields_html(self.describe(), self.to_dict().items())
 
     def describe(self) -> str:
         """One line for people."""

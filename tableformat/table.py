@@ -28,6 +28,8 @@ from tableformat.commit.operations import (
 )
 from tableformat.environment import Environment
 from tableformat.errors import InvalidInputError
+from tableformat.html_text import rows_html
+from tableformat.inspect.snapshot_list import SnapshotList, snapshot_text
 from tableformat.lookup.result import LookupResult
 from tableformat.lookup.session import Lookup
 from tableformat.paths import data_file_locations
@@ -67,6 +69,16 @@ class Table:
     def __repr__(self) -> str:
         return f"Table({self.name!r}, primary_key={list(self.primary_key)})"
 
+    def _repr_html_(self) -> str:
+        head = self.current_snapshot()
+        columns = (
+            (field.name, field.field_type, "required" if field.required else "", field.doc or "")
+            for field in self.schema().fields
+        )
+        published = "nothing published" if head is None else snapshot_text(head)
+        title = f"{self.name}, key {', '.join(self.primary_key) or 'none'}; {published}"
+        return rows_html(title, ("column", "type", "", ""), columns)
+
     @property
     def identifier(self) -> Identifier:
         """Namespace and name."""
@@ -96,7 +108,7 @@ class Table:
 
     def snapshots(self) -> list[Snapshot]:
         """All snapshots, of all branches, in the order of their commits."""
-        return list(self.state.metadata.snapshots)
+        return SnapshotList(self.state.metadata.snapshots)
 
     def current_snapshot(self) -> Snapshot | None:
         """The head of `main`; None: nothing was published yet."""

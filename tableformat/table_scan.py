@@ -16,6 +16,8 @@ from pyiceberg.table.snapshots import Snapshot
 from tableformat.catalog.base import TableState
 from tableformat.environment import Environment
 from tableformat.errors import InvalidInputError
+from tableformat.html_text import fields_html
+from tableformat.inspect.snapshot_list import snapshot_text
 from tableformat.scan.exports import (
     RowStream,
     rows_to_duckdb,
@@ -55,6 +57,16 @@ class Scan:
     def schema(self) -> Schema:
         """The schema rows are read with, before `columns`."""
         return self.selected.schema
+
+    def _repr_html_(self) -> str:
+        """What is read, without reading it."""
+        fields = [
+            ("snapshot", "none" if self.snapshot is None else snapshot_text(self.snapshot)),
+            ("columns", ", ".join(self.columns or self.schema.column_names)),
+            ("filter", "none" if self.row_filter is None else self.row_filter),
+            ("limit", "none" if self.limit is None else self.limit),
+        ]
+        return fields_html(f"scan of {self.state.name}", fields)
 
     @cached_property
     def plan(self) -> ScanPlan:

@@ -6,26 +6,32 @@ tip when it is pointed at: no script is needed.
 
 from __future__ import annotations
 
-import html
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from statistics import median
 from typing import Literal
 
 from maintenance.page.scales import (
     Axis,
+    days_text,
     nice_limit,
     time_labels,
     time_text,
     time_ticks,
     value_ticks,
 )
+from tableformat.html_text import escape
 
-WIDTH, HEIGHT = 640, 230
-LEFT, RIGHT, TOP, BOTTOM = 58, 14, 16, 30
+WIDTH, HEIGHT = 640, 248
+LEFT, RIGHT, TOP, BOTTOM = 58, 14, 16, 48
 TIP_LINE, TIP_CHAR, TIP_PAD = 17, 6.7, 9
 BAR_HEIGHT, BAR_GAP, BAR_LABEL = 16, 9, 86
 COLUMN_WIDTH_MAX = 22.0
+GAP_FACTOR = 2.5  # events that are further apart than this many usual steps are not joined
+DOT = 3.5
+JOINED_MIN = 4  # of fewer events nobody can say what a usual step is
 
 ValueText = Callable[[float], str]
 Shape = Literal["line", "step", "stack"]
@@ -48,7 +54,8 @@ class TimeChart:
         name: Unique on the page; part of ids.
         title, text: What it shows, for readers who cannot see it.
         times_ms: One per value, rising.
-        shape: `line` for events, `step` for states that last, `stack` for bars of parts.
+        shape: `line` for events, joined where they are as close as most of them; `step` for states
+            that last until the next one, `stack` for bars of parts.
         tick_text, value_text: How an axis and a tip write a value.
         is_whole: Counts: ticks are whole numbers.
         marks: Moments to point out.
@@ -68,11 +75,6 @@ class TimeChart:
     marks: Sequence[int] = ()
     mark_name: str = ""
     limit_min: float = 0.0
-
-
-def escape(text: str) -> str:
-    """Text for HTML and SVG; what cannot be printed (controls, bidi overrides) is shown as �."""
-    return html.escape("".join(c if c.isprintable() else "\ufffd" for c in text), quote=True)
 
 
 def draw_time_chart(chart: TimeChart) -> str:
@@ -144,43 +146,54 @@ def _grid(chart: TimeChart, across: Axis, up: Axis, limit: float) -> str:
             f"{escape(chart.tick_text(value))}</text>"
         )
     ticks = time_ticks(across.low, across.high)
-    for tick, label in zip(ticks, time_labels(ticks), strict=True):
+    for number, (tick, label) in enumerate(zip(ticks, time_labels(ticks), strict=True)):
         x = across.place(tick)
         if LEFT + 8 <= x <= WIDTH - RIGHT - 8:
             parts.append(
-                f'<text class="tick" x="{x:.1f}" y="{HEIGHT - BOTTOM + 19}" '
-                f'text-anchor="middle">{label}</text>'
+                f'<text class="tick at{" odd" * (number % 2)}" x="{x:.1f}" '
+                f'y="{HEIGHT - BOTTOM + 19}" text-anchor="middle">{label}</text>'
             )
+    parts.append(
+        f'<text class="tick days" x="{WIDTH - RIGHT}" y="{HEIGHT - BOTTOM + 39}" '
+        f'text-anchor="end">{days_text(across.low, across.high)}</text>'
+    )
     return "".join(parts)
 
 
 def _curve(chart: TimeChart, line: Line, across: Axis, up: Axis) -> str:
-    """Line with a light area below it; gaps end a stretch."""
+    """A line in its stretches, a state with a light area below it."""
     parts = []
-    for stretch in _stretches(chart.times_ms, line.values):
+    for stretch in _stretches(chart, line):
         points = [(across.place(at), up.place(value)) for at, value in stretch]
         path = _path(points, chart.shape)
         floor = up.place(0)
         area = f"{path}L{points[-1][0]:.1f},{floor:.1f}L{points[0][0]:.1f},{floor:.1f}Z"
-        if len(chart.lines) == 1:
+        if len(chart.lines) == 1 and chart.shape == "step":
             parts.append(f'<path class="a{line.colour}" d="{area}"/>')
         parts.append(f'<path class="l{line.colour}" d="{path}"/>')
-        if len(stretch) == 1:
-            x, y = points[0]
-            parts.append(f'<circle class="f{line.colour}" cx="{x:.1f}" cy="{y:.1f}" r="3.5"/>')
+        x, y = points[-1]
+        if x - points[0][0] < DOT:  # too short to be seen as a line
+            parts.append(f'<circle class="f{line.colour}" cx="{x:.1f}" cy="{y:.1f}" r="{DOT}"/>')
     return "".join(parts)
 
 
-def _stretches(
-    times_ms: Sequence[int], values: Sequence[float | None]
-) -> list[list[tuple[int, float]]]:
+def _stretches(chart: TimeChart, line: Line) -> list[list[tuple[int, float]]]:
+    """The points of a line in runs that are drawn through; between two runs nothing is known."""
+    gap_ms = _gap_ms(chart) if chart.shape == "line" else math.inf
     stretches: list[list[tuple[int, float]]] = [[]]
-    for at, value in zip(times_ms, values, strict=True):
-        if value is None:
+    for at, value in zip(chart.times_ms, line.values, strict=True):
+        if value is None or (stretches[-1] and at - stretches[-1][-1][0] > gap_ms):
             stretches.append([])
-        else:
+        if value is not None:
             stretches[-1].append((at, value))
     return [stretch for stretch in stretches if stretch]
+
+
+def _gap_ms(chart: TimeChart) -> float:
+    """Events further apart are not joined."""
+    if len(chart.times_ms) < JOINED_MIN:
+        return 0.0
+    return GAP_FACTOR * median(after - before for before, after in pairwise(chart.times_ms))
 
 
 def _path(points: Sequence[tuple[float, float]], shape: Shape) -> str:

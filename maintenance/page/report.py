@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from maintenance.cycle_history import Cycle, Point
-from maintenance.page.charts import TimeChart, draw_bars, draw_time_chart, escape
+from maintenance.page.charts import TimeChart, draw_bars, draw_time_chart
+from maintenance.page.document import html_chip, html_page, html_problem, html_table
 from maintenance.page.figures import (
     backlog_chart,
     files_chart,
@@ -16,9 +17,9 @@ from maintenance.page.figures import (
 )
 from maintenance.page.scales import time_text
 from maintenance.page.series import percentile
-from maintenance.page.style import STYLE
 from maintenance.status import SizeBin, TableStatus
 from resolver.number_text import bytes_text, count_text, plural, span_text
+from tableformat.html_text import escape
 
 LAG_GOOD_MS = 60_000  # a backlog older than this is worth a look, whatever it is made of
 _EMPTY = "Nothing yet: the history shows this after the first cycles of <b>icefold resolve</b>."
@@ -32,14 +33,8 @@ def render_report(status: TableStatus, history: Sequence[Point], *, now_ms: int)
         history: Its target branch, the oldest snapshot first.
         now_ms: Wall clock.
     """
-    name = escape(status.table)
     cycles = [point.cycle for point in history if point.cycle is not None]
-    return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; '
-        "style-src 'unsafe-inline'\">"
-        f"<title>{name} - icefold report</title><style>{STYLE}</style></head><body><main>"
+    body = (
         f"{_header(status, history, now_ms)}{_problems(status)}{_tiles(status, cycles)}"
         f'<section class="grid" aria-label="History">{_charts(history, cycles)}'
         f"{_sizes(status.sizes)}</section>"
@@ -47,24 +42,27 @@ def render_report(status: TableStatus, history: Sequence[Point], *, now_ms: int)
         f"{_tasks(status)}{_runs(status)}</section>"
         f"<footer>Drawn by icefold from the table's own snapshots, "
         f"{escape(time_text(now_ms))}. Expired snapshots are not in it.</footer>"
-        "</main></body></html>\n"
     )
+    return html_page(f"{status.table} - icefold report", body)
 
 
 def _header(status: TableStatus, history: Sequence[Point], now_ms: int) -> str:
-    kind, sign, verdict = _verdict(status)
-    span = "no snapshot yet"
+    span = "nothing published yet"
     if history:
         span = (
-            f"{plural(len(history), 'snapshot')} over "
+            f"{plural(len(history), 'snapshot')} of the published branch over "
             f"{span_text(max(history[-1].at_ms - history[0].at_ms, 0))}, the last one "
             f"{span_text(max(now_ms - history[-1].at_ms, 0))} ago"
         )
     return (
-        f"<header><h1>{escape(status.table)}</h1>"
-        f'<span class="chip {kind}"><span aria-hidden="true">{sign}</span>{escape(verdict)}</span>'
+        f"<header><h1>{escape(status.table)}</h1>{verdict_chip(status)}"
         f"<p>{escape(span)}</p></header>"
     )
+
+
+def verdict_chip(status: TableStatus) -> str:
+    """What is to be said of a table first."""
+    return html_chip(*_verdict(status))
 
 
 def _verdict(status: TableStatus) -> tuple[str, str, str]:
@@ -83,12 +81,7 @@ def _verdict(status: TableStatus) -> tuple[str, str, str]:
 def _problems(status: TableStatus) -> str:
     problems = [status.problem, status.settings_problem]
     problems += [f"{task.task}: {task.error}" for task in status.tasks if task.error]
-    return "".join(
-        f'<div class="card problem wide" role="alert" style="margin-bottom:14px">'
-        f"<h2>Problem</h2><p>{escape(text)}</p></div>"
-        for text in problems
-        if text
-    )
+    return "".join(html_problem("Problem", text) for text in problems if text)
 
 
 def _tiles(status: TableStatus, cycles: Sequence[Cycle]) -> str:
@@ -117,7 +110,8 @@ def _tiles(status: TableStatus, cycles: Sequence[Cycle]) -> str:
         (
             "Metadata",
             count_text(status.snapshots),
-            f"snapshot{'s' * (status.snapshots != 1)}, {plural(status.manifests, 'manifest')}",
+            f"snapshot{'s' * (status.snapshots != 1)} of all branches, "
+            f"{plural(status.manifests, 'manifest')}",
         ),
         (
             "Index",
@@ -179,7 +173,7 @@ def _data(chart: TimeChart) -> str:
                           for line in chart.lines)]
         for n, at in enumerate(chart.times_ms)
     )  # fmt: skip
-    table = _table(["time", *(line.name for line in chart.lines)], rows, numbers_from=1)
+    table = html_table(["time", *(line.name for line in chart.lines)], rows, numbers_from=1)
     return f"<details><summary>Numbers</summary>{table}</details>"
 
 
@@ -222,7 +216,7 @@ def _tasks(status: TableStatus) -> str:
     return (
         '<div class="card wide"><h2>What icefold maintain does next</h2>'
         f"<p>Works on the table now: {escape(holder)}.</p>"
-        f"{_table(['task', '', 'last run here', 'why'], rows)}</div>"
+        f"{html_table(['task', '', 'last run here', 'why'], rows)}</div>"
     )
 
 
@@ -241,28 +235,5 @@ def _runs(status: TableStatus) -> str:
     )
     return (
         '<div class="card wide"><h2>Last runs on this machine</h2>'
-        f"{_table(['began', 'task', 'outcome', 'took', 'what'], rows)}</div>"
-    )
-
-
-def _table(
-    heads: Sequence[str], rows: Iterable[Sequence[str]], *, numbers_from: int | None = None
-) -> str:
-    def classed(number: int) -> str:
-        if numbers_from is not None and number >= numbers_from:
-            return ' class="n"'
-        return ' class="w"' if number < len(heads) - 1 else ""  # the last column takes the rest
-
-    head = "".join(
-        f'<th scope="col"{classed(number)}>{escape(text)}</th>' for number, text in enumerate(heads)
-    )
-    body = "".join(
-        "<tr>"
-        + "".join(f"<td{classed(n)}>{escape(text)}</td>" for n, text in enumerate(row))
-        + "</tr>"
-        for row in rows
-    )
-    return (
-        f'<div class="scroll" tabindex="0" role="region" aria-label="Table"><table><thead><tr>'
-        f"{head}</tr></thead><tbody>{body}</tbody></table></div>"
+        f"{html_table(['began', 'task', 'outcome', 'took', 'what'], rows)}</div>"
     )

@@ -78,6 +78,12 @@ def time_labels(ticks: Sequence[int]) -> list[str]:
     ]
 
 
+def days_text(low_ms: float, high_ms: float) -> str:
+    """The days of an axis and its zone, whose ticks need not repeat them."""
+    first, last = _utc(low_ms, "%Y-%m-%d"), _utc(high_ms, "%Y-%m-%d")
+    return f"{first}, UTC" if first == last else f"{first} to {last}, UTC"
+
+
 def time_text(at_ms: float) -> str:
     """A moment in full."""
     return _utc(at_ms, "%Y-%m-%d %H:%M:%S UTC")

@@ -8,12 +8,11 @@ STYLE = """
 --axis:#c3c2b7;--line:#e3e2dc;--track:#f0efea;--good:#0a7a3d;--warn:#9a5b00;--bad:#b42318;
 --good-bg:#e4f4ea;--warn-bg:#fdf1dc;--bad-bg:#fde8e6;--tip:#1d1d1a;--tip-ink:#fff;
 --c1:#2a6fd0;--c2:#12936a;--c3:#d99100;--c4:#7a5bd0;--c5:#d6453f;--c6:#5d6b7a}
-@media (prefers-color-scheme:dark){:root{
+@media screen and (prefers-color-scheme:dark){:root{
 --page:#121211;--card:#1b1b19;--ink:#f5f4ef;--soft:#bdbbb1;--faint:#8b897f;--grid:#2b2b28;
 --axis:#45443f;--line:#2b2b28;--track:#262623;--good:#5fd394;--warn:#f0b35a;--bad:#ff8a80;
 --good-bg:#12301f;--warn-bg:#33260f;--bad-bg:#3a1815;--tip:#f5f4ef;--tip-ink:#14140f;
 --c1:#5b9bf0;--c2:#2fb98a;--c3:#e0a32e;--c4:#a48cf0;--c5:#f0736c;--c6:#93a1b0}}
-@media print{:root{color-scheme:light}.card{break-inside:avoid}}
 *{box-sizing:border-box}
 body{margin:0;background:var(--page);color:var(--ink);
 font:15px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,Helvetica,Arial,sans-serif}
@@ -67,6 +66,7 @@ th{text-align:left;font-weight:600;color:var(--soft);font-size:12.5px}
 th,td{padding:6px 14px 6px 0;border-bottom:1px solid var(--line);vertical-align:top;
 font-variant-numeric:tabular-nums;overflow-wrap:anywhere}
 tr:last-child td{border-bottom:0}
+th:last-child,td:last-child{padding-right:0}td:last-child{min-width:9em}.n:last-child{min-width:0}
 .n{text-align:right;white-space:nowrap}.w{white-space:nowrap}
 details{margin:6px 0 4px;font-size:13px}
 summary{cursor:pointer;color:var(--soft);width:max-content;border-radius:6px}
@@ -74,5 +74,14 @@ summary:focus-visible{outline:2px solid var(--c1);outline-offset:3px}
 details .scroll{max-height:260px;overflow:auto;margin-top:6px}
 .empty{color:var(--faint);padding:26px 0 30px;text-align:center}
 .problem{border-color:var(--bad)}
+a{color:var(--c1)}
+@media (max-width:560px),print{.tick,.value{font-size:19px}.odd{display:none}
+.at{transform:translateY(7px)}.days{transform:translateY(15px)}svg{margin-bottom:10px}}
+@media print{@page{margin:14mm}:root{color-scheme:light;--page:#fff}
+*{print-color-adjust:exact;-webkit-print-color-adjust:exact}
+body{font-size:10pt}main{max-width:none;padding:0}
+.card,.tile{break-inside:avoid}.grid{grid-template-columns:repeat(2,minmax(0,1fr))}
+.tiles{grid-template-columns:repeat(3,1fr)}
+.scroll{overflow:visible;max-height:none}details,.tip{display:none}}
 footer{margin-top:22px;color:var(--faint);font-size:13px;overflow-wrap:anywhere}
 """

@@ -21,6 +21,7 @@ from tableformat import Environment, Table
 from tableformat.catalog.base import Identifier, TableState
 from tableformat.commit.changeset import Fence
 from tableformat.errors import InvalidInputError, NotFoundError, UnsupportedError
+from tableformat.html_text import fields_html
 from tableformat.spec.names import MAIN_BRANCH, STAGING_BRANCH
 
 
@@ -50,6 +51,9 @@ class TaskReport:
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
         return asdict(self)
+
+    def _repr_html_(self) -> str:
+        return fields_html(self.describe(), self.to_dict().items())
 
     def describe(self) -> str:
         """One line for people."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import MutableMapping
 
-from pyspark.sql import SparkSession
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
@@ -35,16 +34,6 @@ from tableformat.spark.types import spark_schema
 
 FORMAT_NAME = "icefold"
 PUSH_DOWN_CONF = "spark.sql.python.filterPushdown.enabled"  # from Spark 4.1
-
-
-def register(spark: SparkSession) -> None:
-    """Make `format("icefold")` known to a session.
-
-    Effects: switches filter push-down into Python data sources on; Spark refuses a source that can
-    do it while it is off.
-    """
-    spark.conf.set(PUSH_DOWN_CONF, "true")
-    spark.dataSource.register(IcefoldSource)
 
 
 class IcefoldSource(DataSource):

@@ -49,6 +49,12 @@ class HeadlessBrowser:
         )
         return target
 
+    def print_pages(self, page: Path) -> int:
+        """How many sheets it takes in print."""
+        target = self.folder / "print.pdf"
+        self._run("--no-pdf-header-footer", f"--print-to-pdf={target}", page.as_uri())
+        return target.read_bytes().count(b"/Type /Page\n")
+
     def _run(self, *words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [*self.command, *words], capture_output=True, text=True, timeout=90, check=True

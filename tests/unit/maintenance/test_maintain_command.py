@@ -120,12 +120,27 @@ def test_freshness_is_the_age_of_the_oldest_staged_commit(tmp_path, orders):
         (["maintain", "shop.orders", "--every", "1s", "--once"], 2, "exclude each other"),
         (["maintain", "shop.orders", "--task", "vacuum"], 2, "vacuum"),
         (["report", "shop.orders", "-o", "/nowhere/r.html"], 1, "cannot be written"),
+        (["report", "shop.*", "-o", "/dev/null/r"], 1, "cannot be written"),
+        (["report", "none.*"], 1, "no table has such a name"),
     ],
 )
 def test_wrong_call_is_one_clear_line(tmp_path, orders, words, code, text):
     result = run(tmp_path, *words)
     assert result.exit_code == code
     assert text in result.stderr.splitlines()[-1]
+
+
+def test_report_of_a_pattern_is_a_folder_with_an_index(tmp_path, catalog, orders):
+    catalog.create_table("shop.lost", SCHEMA, primary_key=["id"])
+    lost = catalog.load_table("shop.lost").metadata_location
+    Path(lost.removeprefix("file://")).unlink()
+    folder = tmp_path / "pages"
+    assert ok(tmp_path, "report", "shop.*", "-o", str(folder)) == f"wrote {folder}/index.html\n"
+    assert {file.name for file in folder.iterdir()} == {"index.html", "shop.orders.html"}
+    index = (folder / "index.html").read_text()
+    assert 'href="shop.orders.html"' in index
+    assert "cannot be read" in index
+    assert "shop.lost" in index
 
 
 def test_failing_table_makes_exit_code_1_and_the_others_are_done(tmp_path, catalog, orders):

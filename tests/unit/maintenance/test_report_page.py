@@ -3,13 +3,16 @@
 import re
 from html.parser import HTMLParser
 from itertools import pairwise
+from pathlib import PurePosixPath
+from urllib.parse import quote
 
 import pytest
 
 from maintenance.cycle_history import Cycle, Point
 from maintenance.page.charts import Line, TimeChart, draw_time_chart
+from maintenance.page.index import page_name, render_index
 from maintenance.page.report import render_report
-from maintenance.page.scales import nice_limit, time_labels, time_ticks, value_ticks
+from maintenance.page.scales import days_text, nice_limit, time_labels, time_ticks, value_ticks
 from maintenance.page.series import COLUMNS_MAX, group_by_time, percentile, spans_of_time
 from maintenance.status import IndexStatus, LockStatus, SizeBin, TableStatus, TaskStatus
 from tests.support.headless_browser import HeadlessBrowser, png_size
@@ -193,6 +196,71 @@ def test_gap_in_a_series_is_not_drawn_over():
     assert drawn.count('class="l1"') == 2
 
 
+def drawn_line(times_ms, shape="line"):
+    chart = TimeChart(
+        name="c", title="t", text="d", times_ms=times_ms, shape=shape, value_text=str,
+        tick_text=str, lines=[Line(name="a", values=[1.0] * len(times_ms))],
+    )  # fmt: skip
+    return draw_time_chart(chart)
+
+
+DAY = 86_400_000
+
+
+def test_no_line_is_drawn_across_time_in_which_nothing_was_measured():
+    shifts = [day * DAY + minute * 60_000 for day in range(3) for minute in range(20)]
+    assert drawn_line(shifts).count('class="l1"') == 3
+    assert drawn_line([minute * 60_000 for minute in range(60)]).count('class="l1"') == 1
+    assert drawn_line([0, DAY]).count('class="l1"') == 2  # nobody knows what is usual
+    assert drawn_line(shifts, "step").count('class="l1"') == 1  # what lasts until the next commit
+    assert 'class="a1"' not in drawn_line(shifts)
+
+
+def test_event_that_stands_alone_is_a_dot():
+    drawn = drawn_line([0, 1000, 2000, 3000, 4000, DAY])
+    assert re.findall(r'<circle class="f1" cx="[\d.]+"', drawn)
+    assert drawn.count('r="3.5"') == 2  # the five at the left, in one pixel, and the last one
+
+
+def test_axis_says_its_days_and_zone():
+    assert days_text(NOW, NOW + 1000) == "2026-09-21, UTC"
+    assert days_text(NOW, NOW + 2 * DAY) == "2026-09-21 to 2026-09-23, UTC"
+    page = render_report(status(), history(30), now_ms=NOW)
+    assert page.count("2026-09-21, UTC</text>") == 6
+
+
+def test_the_two_counts_of_snapshots_say_what_they_count():
+    text = " ".join(Outline(render_report(status(snapshots=41), history(30), now_ms=NOW)).texts)
+    assert "30 snapshots of the published branch" in text
+    assert "41 snapshots of all branches" in text
+
+
+def test_print_is_light_and_shows_no_tips():
+    page = render_report(status(), history(3), now_ms=NOW)
+    assert "@media screen and (prefers-color-scheme:dark)" in page
+    assert "details,.tip{display:none}" in page.partition("@media print{")[2]
+
+
+def test_index_has_a_line_for_each_table_and_says_what_it_could_not_read():
+    tables = [status(), status(table=HOSTILE, problem="cursor lost"), ("a.b", "no <metadata>")]
+    outline = Outline(render_index(tables, now_ms=NOW))
+    links = [attributes["href"] for tag, attributes in outline.tags if tag == "a"]
+    assert links == ["shop.orders.html", quote(page_name(HOSTILE))]
+    assert not any(link.startswith("/") or ":" in link for link in links)
+    assert outline.count("script") == 0
+    assert outline.count("tr") == 4
+    assert {"up to date", "needs an operator", "cannot be read"} <= set(outline.texts)
+    assert "no <metadata>" in outline.texts
+
+
+@pytest.mark.parametrize("name", ["shop.orders", "a.../../b", "ü.ß" * 200, "x." + "y" * 500])
+def test_page_of_a_table_is_one_file_in_the_folder(name):
+    file = page_name(name)
+    assert len(file.encode()) < 255
+    assert PurePosixPath(file).name == file
+    assert file != page_name(name + "z")
+
+
 def test_percentile_ignores_what_is_unknown():
     assert percentile([None, 1, 3], 0.5) == 2
     assert percentile([None], 0.5) is None
@@ -215,8 +283,10 @@ def test_browser_lays_the_page_out_in_light_and_dark(tmp_path, browser):
     before = light.read_bytes()
     assert browser.screenshot(page, dark=True).read_bytes() != before
     assert len(before) > 60_000  # a blank page takes a few kB
-    narrow = browser.screenshot(page, width=500, height=900)
-    assert len(narrow.read_bytes()) > 20_000
+    for width in (400, 1400):
+        assert len(browser.screenshot(page, width=width, height=900).read_bytes()) > 20_000
+    printed = browser.print_pages(page)
+    assert 2 <= printed <= 3
 
 
 @pytest.mark.slow
