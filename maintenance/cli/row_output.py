@@ -116,7 +116,7 @@ def _print_preview(
     shown = [[printable(value) for value in row.values()] for row in islice(rows, rows_max)]
     is_cut = len(shown) == rows_max and next(rows, None) is not None
     if _is_readable_grid(columns, shown, context.out.width):
-        grid = Grid(*map(Column, columns))
+        grid = Grid(*(Column(name, overflow="fold") for name in columns))
         for cells in shown:
             grid.add_row(*cells)
         context.out.print(grid)
