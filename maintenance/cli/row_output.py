@@ -122,7 +122,8 @@ def _print_preview(
         context.out.print(grid)
     else:
         for number, cells in enumerate(shown, 1):
-            record = Grid(Column(), Column(overflow="fold"), box=None, show_header=False)
+            field, content = Column(overflow="fold"), Column(overflow="fold")
+            record = Grid(field, content, box=None, show_header=False)
             for column, cell in zip(columns, cells, strict=True):
                 record.add_row(column, cell)
             context.out.rule(str(number), align="left", characters="-", style="")

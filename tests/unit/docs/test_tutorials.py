@@ -48,7 +48,7 @@ def paste(page: str, folder: Path, programs: Path, **environment: str) -> int:
         },
         capture_output=True,
         text=True,
-        timeout=500,
+        timeout=1700,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     printed = iter(done.stdout.split(f"{MARK}\n")[1:])
@@ -63,21 +63,21 @@ def paste(page: str, folder: Path, programs: Path, **environment: str) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_incident_is_found_and_rolled_back(tmp_path, programs):
     assert paste("incident.md", tmp_path, programs) == 4
 
 
 @pytest.mark.slow
 @pytest.mark.interop
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_table_of_flink_is_taken_over(tmp_path, programs):
     assert paste("flink.md", tmp_path, programs) == 4
 
 
 @pytest.mark.slow
 @pytest.mark.services
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_changes_of_postgresql_arrive(tmp_path, programs):
     from tests.support.postgres import PASSWORD, USER, postgres_server
 
