@@ -168,7 +168,9 @@ def _summary_keys() -> str:
         for name, value, text in commented_constants(module)
         if not _is_property(value) and name not in ("MAIN_BRANCH", "PREFIX")
     ]
-    keys.append(("`icefold.fence-token.`", "+ a lock's name: the highest of its tokens seen so far."))
+    keys.append(
+        ("`icefold.fence-token.`", "+ a lock's name: the highest of its tokens seen so far.")
+    )
     return "\n".join(
         [
             "# Snapshot summary keys\n\nWhat icefold writes beside the counts of the Iceberg spec.",

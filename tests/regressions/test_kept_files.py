@@ -28,7 +28,6 @@ ROOT = Path("/tmp/icefold-kept")
 ARCHIVES = sorted(KEPT.glob("*.tar.xz"))
 
 
-
 @pytest.fixture(params=ARCHIVES, ids=lambda path: path.name.split(".")[0])
 def catalog(request):
     """The catalog of an archive. Its folder's name is in the files: one process at a time."""
