@@ -6,6 +6,7 @@ import ast
 import inspect
 import re
 from collections.abc import Iterable, Iterator
+from itertools import takewhile
 from tempfile import TemporaryDirectory
 from types import ModuleType
 
@@ -74,20 +75,24 @@ def reference_pages() -> Iterator[tuple[str, str]]:
     yield "reference/summary-keys.md", _summary_keys()
 
 
-def commented_constants(module: ModuleType) -> Iterator[tuple[str, str, str]]:
-    """Name, value and comment above it, of each text constant that has one."""
+def described_names(module: ModuleType) -> Iterator[tuple[str, str, str]]:
+    """Constant, value and comment of each name that is stored: above it, or behind it."""
     source = inspect.getsource(module)
     lines = source.splitlines()
     for node in ast.parse(source).body:
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-            value = getattr(module, node.targets[0].id)
-            comment: list[str] = []
-            for line in reversed(lines[: node.lineno - 1]):
-                if not line.startswith("# "):
-                    break
-                comment.insert(0, line.removeprefix("# "))
-            if isinstance(value, str) and comment:
-                yield node.targets[0].id, value, " ".join(comment)
+        if not isinstance(node, ast.Assign) or not isinstance(node.targets[0], ast.Name):
+            continue
+        value = getattr(module, node.targets[0].id)
+        above = [line.removeprefix("# ") for line in _comments_above(lines[: node.lineno - 1])]
+        behind = re.findall(
+            r"  # (?!noqa)(.+)", "\n".join(lines[node.lineno - 1 : node.end_lineno])
+        )
+        if isinstance(value, str) and (above or behind):
+            yield node.targets[0].id, value, " ".join(above + behind)
+
+
+def _comments_above(lines: list[str]) -> list[str]:
+    return list(takewhile(lambda line: line.startswith("# "), reversed(lines)))[::-1]
 
 
 def _command(command: click.Command, name: str) -> Iterator[str]:
@@ -108,7 +113,7 @@ def _command(command: click.Command, name: str) -> Iterator[str]:
 
 def _properties() -> str:
     own = [
-        (_code(value), text) for _, value, text in commented_constants(names) if _is_property(value)
+        (_code(value), text) for name, value, text in described_names(names) if _is_property(name)
     ]
     own += [
         (_code(engine.SPARK_ROWS_MIN), f"[{engine.SPARK_ROWS_MIN_DEFAULT}] {_SPARK} rows."),
@@ -136,9 +141,8 @@ def _properties() -> str:
 _SPARK = "Where `resolve` goes to Spark by itself, in staged"
 
 
-def _is_property(value: str) -> bool:
-    words = ("dead-letter-table", "dv-placement", "publish", "sql.", "constraint.", "sequence.")
-    return value.removeprefix("icefold.").startswith(words)
+def _is_property(name: str) -> bool:
+    return f"\n{name} = " in inspect.getsource(names).partition("# Table properties")[2]
 
 
 def _metrics() -> str:
@@ -165,8 +169,8 @@ def _summary_keys() -> str:
     keys = [
         (_code(value), _cell(text))
         for module in (names, cycle_figures)
-        for name, value, text in commented_constants(module)
-        if not _is_property(value) and name not in ("MAIN_BRANCH", "PREFIX")
+        for name, value, text in described_names(module)
+        if not _is_property(name)
     ]
     keys.append(
         ("`icefold.fence-token.`", "+ a lock's name: the highest of its tokens seen so far.")

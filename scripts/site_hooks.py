@@ -16,7 +16,7 @@ from mkdocs.structure.pages import Page
 from reference_pages import reference_pages
 
 ROOT = Path(__file__).resolve().parents[1]
-BESIDE_DOCS = ("*.md", "tests/README.md", "tests/*/README.md", "examples/*/README.md")
+BESIDE_DOCS = ("*.md", "tests/README.md", "tests/*/README.md", "examples/**/README.md")
 START = "README.md"  # the site's first page
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^()\s:#]+)((?:#[^()\s]*)?)\)")
 CODE = re.compile(r"(```.*?```|~~~.*?~~~)", re.DOTALL)

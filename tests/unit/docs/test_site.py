@@ -14,6 +14,7 @@ from resolver import resolve
 from tableformat.codec.parquet.options import parquet_options
 from tableformat.commit.merging import merge_policy
 from tableformat.commit.retry import commit_retry_policy, status_check_policy
+from tableformat.spec import names
 from tests.support.headless_browser import HeadlessBrowser, png_size
 from tests.support.memory_tables import memory_catalog
 
@@ -88,6 +89,17 @@ def test_summary_keys_that_are_written_are_listed(reference, tmp_path):
     assert len(own) > 12
     families = tuple(key for key in listed if key.endswith("."))
     assert {key for key in own if key not in listed and not key.startswith(families)} == set()
+
+
+def test_every_stored_name_is_on_a_page(reference):
+    stored = [
+        value
+        for name, value in vars(names).items()
+        if name.isupper() and isinstance(value, str) and not name.endswith(("_DEFAULT", "_BRANCH"))
+    ]
+    pages = reference["reference/summary-keys.md"] + reference["reference/properties.md"]
+    assert len(stored) > 20
+    assert [value for value in stored if f"`{value}`" not in pages] == []
 
 
 def test_page_of_commands_has_every_command_and_option(reference):
