@@ -15,13 +15,22 @@ from tableformat.spec.decimal_text import parse_decimal
 from tableformat.spec.names import SOURCE_MS, SOURCE_SNAPSHOT_ID
 
 PREFIX = "icefold.cycle-"
+# The comment above each key is its line in the documentation's reference.
+
+# Staged commits that the cycle published.
 STAGED_COMMITS = f"{PREFIX}staged-commits"
-OLDEST_STAGED_MS = f"{PREFIX}oldest-staged-ms"  # wall clock; with the snapshot's: the freshness
-OLDEST_SOURCE_MS = f"{PREFIX}oldest-source-ms"  # the same by the source's clock, where it is told
+# When the oldest of them was made, by the wall clock; with the snapshot's time: the freshness.
+OLDEST_STAGED_MS = f"{PREFIX}oldest-staged-ms"
+# The same by the source's clock, where a writer says it.
+OLDEST_SOURCE_MS = f"{PREFIX}oldest-source-ms"
+# Equality deletes that it resolved.
 EQUALITY_DELETES = f"{PREFIX}equality-deletes"
+# Rows that they hid.
 DELETED_ROWS = f"{PREFIX}deleted-rows"
-PUBLISHED_BY = f"{PREFIX}publish"  # rewrite: its data files are not the staged ones
-PHASE_MS = f"{PREFIX}ms."  # + phase: whole milliseconds, up to the commit
+# `rewrite`: its data files are not the staged ones.
+PUBLISHED_BY = f"{PREFIX}publish"
+# + phase: milliseconds, up to the commit.
+PHASE_MS = f"{PREFIX}ms."
 
 
 def cycle_figures(

@@ -14,6 +14,8 @@ class CountingStore:
         self.counts: Counter[str] = Counter()
 
     def __getattr__(self, name: str) -> Any:
+        if name == "inner":  # asked for while a worker unpickles it
+            raise AttributeError(name)
         return getattr(self.inner, name)
 
     def get(self, location: str, **options: Any) -> bytes:

@@ -124,7 +124,7 @@ def bench_reads(console: Console, rows: int, changed: int, repeat: int) -> None:
             after = _timed(read, table, "main", repeat)
             grid.add_row(
                 name, f"{before[name]:.3f}",
-                f"{staged[name]:.3f}" if name in staged else "cannot",
+                f"{staged[name]:.3f}" if name in staged else "not asked",
                 f"{after:.3f}", f"{after / before[name]:.2f}",
             )  # fmt: skip
     console.print(grid)

@@ -169,7 +169,21 @@ def parse_properties(_ctx: click.Context, _param: click.Parameter, value: Any) -
     return pairs
 
 
-class GuardedGroup(click.Group):
+class ListedGroup(click.Group):
+    """Lists its commands by their whole first sentence, on as many lines as it takes."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """See `click.Group.format_commands`, which cuts the sentences."""
+        sentences = [
+            (name, command.get_short_help_str(limit=sys.maxsize))
+            for name in self.list_commands(ctx)
+            if (command := self.get_command(ctx, name)) is not None
+        ]
+        with formatter.section("Commands"):
+            formatter.write_dl(sentences)
+
+
+class GuardedGroup(ListedGroup):
     """Turns the errors a user can cause into one line on standard error and exit code 1."""
 
     def invoke(self, ctx: click.Context) -> Any:

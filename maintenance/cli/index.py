@@ -9,6 +9,7 @@ import click
 
 from maintenance.cli.context import (
     CliContext,
+    ListedGroup,
     json_option,
     parse_columns,
     pass_context,
@@ -21,7 +22,7 @@ from resolver.number_text import plural
 from tableformat.spec.names import MAIN_BRANCH
 
 
-@click.group()
+@click.group(cls=ListedGroup)
 def index() -> None:
     """Declare secondary indexes; build and verify all indexes that resolve keeps."""
 

@@ -194,7 +194,6 @@ def ingest(
     """Stage change events for TABLE from FILES (JSON lines or Parquet), or from Kafka.
 
     JSON lines may be compressed by gzip; '-' reads them from standard input.
-    With --checkpoint the events are streamed through Spark, from --kafka or from a folder.
     With --checkpoint the events are streamed through Spark, from --kafka or from a folder. The exit
     code is 3 if bad records were put into the dead-letter table.
     """

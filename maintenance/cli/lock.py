@@ -10,6 +10,7 @@ import click
 from lock import LockState
 from maintenance.cli.context import (
     CliContext,
+    ListedGroup,
     json_option,
     pass_context,
     print_json,
@@ -18,7 +19,7 @@ from maintenance.cli.context import (
 from resolver.maintenance_lock import maintenance_lock, maintenance_lock_name
 
 
-@click.group()
+@click.group(cls=ListedGroup)
 def lock() -> None:
     """Inspect or break the lock that resolver and maintenance of a table share."""
 

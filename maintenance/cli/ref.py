@@ -10,6 +10,7 @@ import click
 
 from maintenance.cli.context import (
     CliContext,
+    ListedGroup,
     json_option,
     pass_context,
     print_json,
@@ -28,7 +29,7 @@ MOVED = (
 )
 
 
-@click.group()
+@click.group(cls=ListedGroup)
 def ref() -> None:
     """Branches and tags: list, create, drop, move, roll back, cherry-pick."""
 

@@ -116,13 +116,14 @@ def _print_preview(
     shown = [[printable(value) for value in row.values()] for row in islice(rows, rows_max)]
     is_cut = len(shown) == rows_max and next(rows, None) is not None
     if _is_readable_grid(columns, shown, context.out.width):
-        grid = Grid(*map(Column, columns))
+        grid = Grid(*(Column(name, overflow="fold") for name in columns))
         for cells in shown:
             grid.add_row(*cells)
         context.out.print(grid)
     else:
         for number, cells in enumerate(shown, 1):
-            record = Grid(Column(), Column(overflow="fold"), box=None, show_header=False)
+            field, content = Column(overflow="fold"), Column(overflow="fold")
+            record = Grid(field, content, box=None, show_header=False)
             for column, cell in zip(columns, cells, strict=True):
                 record.add_row(column, cell)
             context.out.rule(str(number), align="left", characters="-", style="")

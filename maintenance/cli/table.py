@@ -8,6 +8,7 @@ from rich.table import Table as Grid
 from maintenance.cli.column_types import parse_columns_ddl
 from maintenance.cli.context import (
     CliContext,
+    ListedGroup,
     TableName,
     json_option,
     parse_columns,
@@ -18,7 +19,7 @@ from maintenance.cli.context import (
 from tableformat import Table
 
 
-@click.group()
+@click.group(cls=ListedGroup)
 def table() -> None:
     """Create, change, list, describe and drop tables."""
 

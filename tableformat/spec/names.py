@@ -17,24 +17,35 @@ ROW_ID_FIELD_ID = 2147483540
 LAST_UPDATED_SEQUENCE_NUMBER_FIELD_ID = 2147483539
 USER_FIELD_ID_MAX = 2147483447
 
-# Snapshot summary keys. The marker is the Flink converter's name, so either tool can take over.
+# Snapshot summary keys. The comment above each is its line in the documentation's reference.
+
+# On the target: the last staged snapshot that was published. Flink's converter has the same name.
 STAGING_MARKER = "equality-convert-staging-snapshot"
-# Beside the marker: the sequence number of the snapshot it names, which may expire.
+# Beside it: that snapshot's sequence number, as the snapshot may expire.
 MARKER_SEQUENCE_NUMBER = "icefold.staging-sequence-number"
 # In staged commits: the sequence number of the target's snapshot that the branch stands on.
 STAGING_BASE = "icefold.staging-base-sequence-number"
 # Beside it: that of the last staged snapshot that was published there; 0: none was.
 STAGING_BASE_PUBLISHED = "icefold.staging-base-published-sequence-number"
+# In commits under a lock: the holder's token.
 FENCE_TOKEN = "icefold.fence-token"  # noqa: S105
+# In commits under a lock: the lock's name.
 FENCE_NAME = "icefold.fence-name"
-COMMITTED_TO = "icefold.branch"  # the branch that a commit was made to; expiry cuts the table's log
-SOURCE_SNAPSHOT_ID = "source-snapshot-id"  # of a cherry-pick; Java's name
-CARRIED = "icefold.carried"  # this summary repeats all that older ones held
+# The branch that the commit was made to: expiry cuts the table's own log.
+COMMITTED_TO = "icefold.branch"
+# In a cherry-pick: the snapshot that was picked. Java's name.
+SOURCE_SNAPSHOT_ID = "source-snapshot-id"
+# On branches that are no staging branch: this summary repeats what older ones said.
+CARRIED = "icefold.carried"
+# In a batch of a change stream: the query that wrote it.
 QUERY_ID = "icefold.query-id"
+# In a batch of a change stream: its number, which rises within the query.
 BATCH_ID = "icefold.batch-id"
+# In a batch of a change stream: where it ends in the source, if the writer says so.
 SOURCE_OFFSETS = "icefold.source-offsets"
-SOURCE_MS = "icefold.source-ms"  # highest time, at the source, of a change up to here
-# + query id: the last batch of a query whose place in QUERY_ID another one has taken.
+# Highest time, by the source's clock, of a change up to here; in milliseconds since 1970 UTC.
+SOURCE_MS = "icefold.source-ms"
+# + query id: the last batch of another query; of the 256 that wrote last.
 OTHER_QUERY_BATCH = "icefold.committed-batch."
 WRITER_PREFIXES = (
     "flink.",
@@ -44,17 +55,30 @@ WRITER_PREFIXES = (
     "icefold.source-ms",
 )
 
-# Table properties of our own.
-DEAD_LETTER_TABLE = "icefold.dead-letter-table"  # NAMESPACE.TABLE of bad records
-DV_PLACEMENT = "icefold.dv-placement"  # packed | per-file
+# Table properties of our own. The comment above each is its line in the reference, too.
+
+# Where bad records go: NAMESPACE.TABLE; without it TABLE_dead_letter.
+DEAD_LETTER_TABLE = "icefold.dead-letter-table"
+# `packed`: many deletion vectors per Puffin file; `per-file`: one in each. Default: packed.
+DV_PLACEMENT = "icefold.dv-placement"
 DV_PLACEMENT_DEFAULT = "packed"
-PUBLISH = "icefold.publish"  # link | rewrite
+# `link`: staged files are published as they are; `rewrite`: written once more, rows keep their ids.
+# Default: link.
+PUBLISH = "icefold.publish"
 PUBLISH_DEFAULT = "link"
-CHECK_PRIMARY_KEY = "icefold.sql.check-primary-key"  # true | false
+# Whether UPDATE and MERGE refuse to give a key to a second row. Default: true.
+CHECK_PRIMARY_KEY = "icefold.sql.check-primary-key"
+# The columns of the IMMUTABLE constraint; set by `icefold table immutable`.
 IMMUTABLE_COLUMNS = "icefold.constraint.immutable.columns"
+# Their field ids, which decide.
 IMMUTABLE_FIELD_IDS = "icefold.constraint.immutable.field-ids"
+# The constraint's name. Default: IMMUTABLE_COLUMNS_ and the columns.
 IMMUTABLE_NAME = "icefold.constraint.immutable.name"
+# Whether a cycle that would break the constraint is refused. Default: false.
 IMMUTABLE_ENFORCED = "icefold.constraint.immutable.enforced"
-IMMUTABLE_DELETES = "icefold.constraint.immutable.deletes"  # allowed (default) | forbidden
+# Whether an enforced IMMUTABLE constraint lets rows be deleted: `allowed` or `forbidden`. Default: allowed.
+IMMUTABLE_DELETES = "icefold.constraint.immutable.deletes"
+# The column that orders versions of a row; set by `icefold table sequence`.
 SEQUENCE_COLUMN = "icefold.sequence.column"
+# Its field id, which decides.
 SEQUENCE_FIELD_ID = "icefold.sequence.field-id"

@@ -69,5 +69,5 @@ def test_extras_are_those_of_the_package():
 
 def test_examples_are_short():
     python, spark = (len(code.strip().splitlines()) for code in SNIPPETS)
-    assert python <= 22
+    assert python <= 12
     assert spark <= 12
