@@ -9,10 +9,11 @@ from itertools import chain
 
 from pyiceberg.table.snapshots import Snapshot
 
-from resolver.batch_row_ids import batch_row_ids
+from resolver.batch_row_ids import BatchRowIds, batch_row_ids
 from resolver.cycle_input import CycleInput, OrderedFile
 from resolver.cycle_options import CycleOptions, IndexKeeper, Phases
 from resolver.engine import Engine
+from resolver.filled_columns import Fill, plan_fill
 from resolver.immutable_check import check_immutable
 from resolver.index.base import Matches
 from resolver.index_keeper import snapshot_difference
@@ -63,6 +64,7 @@ class Work:
     numbered: NumberedKeys
     converted: tuple[ManifestEntry, ...]  # in place: the equality deletes that go
     rewrites: bool = False  # live staged rows are written once more
+    keeps_ids: bool = False  # with the ids of the rows that they replace
 
 
 def plan_waiting(state: TableState, options: CycleOptions) -> list[Snapshot] | None:
@@ -100,6 +102,7 @@ class Match:
         resolution: The dead rows.
         index: How the index got there.
         row_id: Shape `(staged rows,)`: their row ids, where they are written once more.
+        fill: Where their missing columns come from; None: none is missing.
     """
 
     state: TableState
@@ -109,6 +112,7 @@ class Match:
     resolution: Resolution
     index: str
     row_id: Int64s | None = None
+    fill: Fill | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,10 +179,23 @@ class Matcher:
                 look_up=lambda keys: self._look_up(state, live, keys)[0],
                 kills=kills,
             )
-            row_id = None
+            ids = None
             if work.rewrites:
-                row_id = self._row_ids(state, live, work, known, matches, kills)
+                ids = self._row_ids(state, live, work, known, matches, kills)
             self._fold_position_deletes(state, live, live.position_deletes, resolution.dead)
+            fill = None
+            if ids is not None:
+                fill = plan_fill(
+                    self.environment,
+                    state,
+                    live=live,
+                    batch=batch,
+                    known=known,
+                    numbered=work.numbered,
+                    ids=ids,
+                    dead=resolution.dead,
+                    runner=self.engine.runner,
+                )
         self.environment.runtime.fail_point("resolve.after_match")
         return Match(
             state=state,
@@ -187,7 +204,8 @@ class Matcher:
             known=known,
             resolution=resolution,
             index=how,
-            row_id=row_id,
+            row_id=None if ids is None else ids.row_id,
+            fill=fill,
         )
 
     def _row_ids(
@@ -198,7 +216,7 @@ class Matcher:
         known: StagedOnTarget,
         matches: Matches,
         kills: PositionKills,
-    ) -> Int64s:
+    ) -> BatchRowIds:
         found = batch_row_ids(
             self.environment,
             state,
@@ -208,13 +226,14 @@ class Matcher:
             numbered=work.numbered,
             matches=matches,
             kills=kills,
+            keeps_ids=work.keeps_ids,
             runner=self.engine.runner,
         )
         rows = work.batch.rows
         for group in group_by_file(rows.file[found.killed], rows.position[found.killed]):
             kills.dead.add(work.batch.files[group.file].file.file_path, group.positions)
         kills.dead.drop(known.not_added)
-        return found.row_id
+        return found
 
     def brought(self, state: TableState, live: LiveFiles, later: Sequence[Snapshot]) -> int:
         """How many of some staged snapshots end with one that others have brought to the target."""

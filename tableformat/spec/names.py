@@ -16,6 +16,10 @@ DELETE_POS_FIELD_ID = 2147483545
 ROW_ID_FIELD_ID = 2147483540
 LAST_UPDATED_SEQUENCE_NUMBER_FIELD_ID = 2147483539
 USER_FIELD_ID_MAX = 2147483447
+# In staged data files: which columns of a row its event left out. No column of any schema: near the
+# end of the ids that tables give out, so that statistics of it are kept and readers look it up
+# nowhere.
+MISSING_COLUMNS_FIELD_ID = 2147483400
 
 # Snapshot summary keys. The marker is the Flink converter's name, so either tool can take over.
 STAGING_MARKER = "equality-convert-staging-snapshot"
@@ -33,6 +37,9 @@ CARRIED = "icefold.carried"  # this summary repeats all that older ones held
 QUERY_ID = "icefold.query-id"
 BATCH_ID = "icefold.batch-id"
 SOURCE_OFFSETS = "icefold.source-offsets"
+MISSING_COLUMNS = (
+    "icefold.missing-columns"  # true: staged rows lack columns, see spec.missing_columns
+)
 SOURCE_MS = "icefold.source-ms"  # highest time, at the source, of a change up to here
 # + query id: the last batch of a query whose place in QUERY_ID another one has taken.
 OTHER_QUERY_BATCH = "icefold.committed-batch."
@@ -50,6 +57,8 @@ DV_PLACEMENT = "icefold.dv-placement"  # packed | per-file
 DV_PLACEMENT_DEFAULT = "packed"
 PUBLISH = "icefold.publish"  # link | rewrite
 PUBLISH_DEFAULT = "link"
+ON_MISSING_ROW = "icefold.on-missing-row"  # fail | null | dead-letter
+ON_MISSING_ROW_DEFAULT = "fail"
 CHECK_PRIMARY_KEY = "icefold.sql.check-primary-key"  # true | false
 IMMUTABLE_COLUMNS = "icefold.constraint.immutable.columns"
 IMMUTABLE_FIELD_IDS = "icefold.constraint.immutable.field-ids"
