@@ -35,7 +35,7 @@ from resolver.cycle_match import (
 )
 from resolver.cycle_options import CycleOptions, IndexKeeper, Phases
 from resolver.engine import Engine
-from resolver.filled_columns import lacks_columns
+from resolver.filled_columns import check_target_is_whole, lacks_columns
 from resolver.merge_deletes import Conversion, convert
 from resolver.publish import publish, publish_summary
 from resolver.report import ResolveReport
@@ -121,6 +121,7 @@ class Cycle:
     def _run(self, state: TableState | None) -> ResolveReport:
         with self._phases.timed("plan"):
             state = state or self._environment.catalog.load_table(self._identifier)
+            check_target_is_whole(state, self._options.target)
             live = live_files(self._environment, state.head(self._options.target))
             staged = self._plan(state, live)
         if staged is None:

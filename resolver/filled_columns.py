@@ -33,6 +33,7 @@ from resolver.target import LiveFiles
 from tableformat.catalog.base import TableState
 from tableformat.codec.parquet.rows import ParquetRows
 from tableformat.codec.puffin.deletion_vector import position_array
+from tableformat.commit.branch_history import branch_history, check_rows_are_whole
 from tableformat.environment import Environment
 from tableformat.errors import InvalidInputError, UnsupportedError
 from tableformat.spec.data_file import DataFile, EntryStatus, ManifestEntry
@@ -43,6 +44,7 @@ from tableformat.store.base import ObjectStore
 from tableformat.write.rows import default_array
 
 STAYS = -1
+ROLL_BACK = "roll the branch back to before that, and run resolve"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -239,6 +241,15 @@ def plan_fill(
     return _placed(metadata, live, batch, ids, partial[lives], source)
 
 
+def check_target_is_whole(state: TableState, target: str) -> None:
+    """Refuse a target that another tool has moved onto staged rows whose columns are missing.
+
+    Raises:
+        UnsupportedError: It has such rows.
+    """
+    check_rows_are_whole(state, branch_history(state, target), action=ROLL_BACK)
+
+
 def _check_not_on_target(
     state: TableState, live: LiveFiles, batch: CycleInput, known: StagedOnTarget
 ) -> None:
@@ -249,7 +260,7 @@ def _check_not_on_target(
             "staged rows whose columns are missing were brought to the target as they are",
             table=state.name,
             location=min(there),
-            action="roll the target back to before that, and run resolve",
+            action=ROLL_BACK,
         )
 
 

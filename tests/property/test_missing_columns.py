@@ -8,7 +8,6 @@ import tempfile
 import pyarrow as pa
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-
 from pyiceberg.types import LongType
 
 from maintenance.tasks.compact import compact
@@ -75,9 +74,7 @@ class Tables:
         keys = self.draw(st.lists(st.sampled_from(self.live), min_size=1, unique=True))
         names = self.draw(st.lists(st.sampled_from(self.columns), unique=True))
         rows = [{"id": key, **self.values(names)} for key in keys]
-        self.table.stage(
-            pa.Table.from_pylist(rows, self._schema("id", *names)), columns="partial"
-        )
+        self.table.stage(pa.Table.from_pylist(rows, self._schema("id", *names)), columns="partial")
         for row in rows:
             self.rows[row["id"]] |= row
 
@@ -160,7 +157,11 @@ class Tables:
 @settings(
     max_examples=40,
     deadline=None,
-    phases=[Phase.explicit, Phase.reuse, Phase.generate],  # a history says enough, shrinking is slow
+    phases=[
+        Phase.explicit,
+        Phase.reuse,
+        Phase.generate,
+    ],  # a history says enough, shrinking is slow
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 @given(data=st.data())
