@@ -88,6 +88,8 @@ def test_missing_columns_come_from_earlier_staged_rows_then_from_the_published_o
     assert [ids(table)[key] == before[key] for key in (1, 2, 3)] == [keeps] * 3
     regions = table.scan("region = 'us'").to_arrow()
     assert regions.column("id").to_pylist() == [1]
+    regions = table.scan("region = 'eu'").to_arrow()
+    assert sorted(regions.column("id").to_pylist()) == [0, 2, 3, 4, 5]
 
 
 def test_staging_shows_null_and_zero_and_other_readers_see_no_more_columns(plain):
