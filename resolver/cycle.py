@@ -50,6 +50,7 @@ from resolver.staging import (
 from resolver.staging_state import load_staging_state
 from resolver.target import LiveFiles, live_files
 from resolver.trim import hides_a_writer, trim_idle, trim_staging
+from resolver.unfilled_rows import put_aside
 from resolver.vector_writer import VectorWriter
 from tableformat.catalog.base import Identifier, TableState
 from tableformat.commit.engine import CommitResult
@@ -265,6 +266,7 @@ class Cycle:
                 target_files=match.live.find(touched),
                 target_dvs=match.live.dvs,
             )
+            put_aside(self._environment, match.state, match.work.batch, match.unfilled)
             rewritten = RewrittenBatch()
             if match.row_id is not None:
                 conversion, rewritten = self._rows.write(

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 
+import numpy as np
 from pyiceberg.table.snapshots import Snapshot
 
 from resolver.batch_row_ids import BatchRowIds, batch_row_ids
@@ -103,6 +104,7 @@ class Match:
         index: How the index got there.
         row_id: Shape `(staged rows,)`: their row ids, where they are written once more.
         fill: Where their missing columns come from; None: none is missing.
+        unfilled: Staged rows that no older row fills, which are not published.
     """
 
     state: TableState
@@ -113,6 +115,7 @@ class Match:
     index: str
     row_id: Int64s | None = None
     fill: Fill | None = None
+    unfilled: Int64s = field(default_factory=lambda: np.empty(0, dtype=np.int64))
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,9 +186,9 @@ class Matcher:
             if work.rewrites:
                 ids = self._row_ids(state, live, work, known, matches, kills)
             self._fold_position_deletes(state, live, live.position_deletes, resolution.dead)
-            fill = None
+            fill, unfilled = None, np.empty(0, dtype=np.int64)
             if ids is not None:
-                fill = plan_fill(
+                fill, unfilled = plan_fill(
                     self.environment,
                     state,
                     live=live,
@@ -206,6 +209,7 @@ class Matcher:
             index=how,
             row_id=None if ids is None else ids.row_id,
             fill=fill,
+            unfilled=unfilled,
         )
 
     def _row_ids(

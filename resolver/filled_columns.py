@@ -195,7 +195,7 @@ def plan_fill(
     ids: BatchRowIds,
     dead: DeadPositions,
     runner: Runner | None = None,
-) -> Fill | None:
+) -> tuple[Fill | None, Int64s]:
     """Where the missing columns of the live rows of a batch come from; None: none is missing.
 
     Args:
@@ -206,8 +206,12 @@ def plan_fill(
         known: Staged files that the target has, or had.
         numbered: The batch's keys.
         ids: The rows that the batch replaces.
-        dead: Rows that are not published.
+        dead: Rows that are not published; rows are added that no older one fills, where the table
+            wants them put aside.
         runner: Where files are read; None: in this process.
+
+    Returns:
+        That, and the rows to put aside, as ordinals in the batch.
 
     Raises:
         InvalidInputError: A row has no older one, and the table says that this is an error, or a
@@ -215,8 +219,9 @@ def plan_fill(
         UnsupportedError: Another tool has brought rows to the target whose columns are missing.
         CorruptDataError: A file is damaged.
     """
+    none = np.empty(0, dtype=np.int64)
     if not lacks_columns(batch):
-        return None
+        return None, none
     _check_not_on_target(state, live, batch, known)
     metadata, size = state.metadata, len(ids.replaced)
     partial, masks = _read_masks(environment, state, batch, runner)
@@ -232,13 +237,20 @@ def plan_fill(
     found = column_sources(partial + size, previous, lacks, len(ids.rows.key))
     lives = _live(batch, dead, partial)
     lost = {i: lacks[i] & lives & (each == NOWHERE) for i, each in found.items()}
-    _check_found(environment, state, batch, partial, lost)
+    aside = none
+    if on_missing_row(metadata.properties) == "dead-letter":
+        is_lost = np.logical_or.reduce([np.zeros(len(partial), np.bool_), *lost.values()])
+        aside, lives = partial[is_lost], lives & ~is_lost
+        for group in group_by_file(batch.rows.file[aside], batch.rows.position[aside]):
+            dead.add(batch.files[group.file].file.file_path, group.positions)
+    else:
+        _check_found(environment, state, batch, partial, lost)
     count = len(ids.rows.key)  # the source that stands for the default
     source = {
         i: np.where(lacks[i], np.where(each == NOWHERE, count, each), STAYS)[lives]
         for i, each in found.items()
     }
-    return _placed(metadata, live, batch, ids, partial[lives], source)
+    return _placed(metadata, live, batch, ids, partial[lives], source), aside
 
 
 def check_target_is_whole(state: TableState, target: str) -> None:
@@ -316,9 +328,8 @@ def _check_found(
             column=field.name,
             key={schema.find_column_name(i): values[0].as_py() for i, values in key},
             rows=int(rows.sum()),
-            action="stage the whole row"
-            if has_no_default and not fails
-            else f"stage the whole row, or set the table property {ON_MISSING_ROW} to null",
+            action=f"stage the whole row, or set the table property {ON_MISSING_ROW} to "
+            f"{'dead-letter' if has_no_default else 'null or dead-letter'}",
         )
 
 

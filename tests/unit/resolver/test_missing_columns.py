@@ -12,6 +12,7 @@ from pyiceberg.types import LongType
 from maintenance.tasks.compact import compact
 from maintenance.tasks.options import CompactOptions
 from resolver import resolve
+from tableformat import TableCatalog
 from tableformat.errors import CommitUnknownError, InvalidInputError, UnsupportedError
 from tests.support.memory_tables import memory_catalog
 
@@ -179,6 +180,25 @@ def test_delete_between_leaves_nothing_to_fill_from(plain):
     partial(plain, id=[1], name=["given"])
     resolve(plain)
     assert published(plain)[1] == (None, "given", None, 10)
+
+
+def test_row_without_an_older_one_goes_to_the_dead_letters_once(plain):
+    plain.set_properties({"icefold.on-missing-row": "dead-letter"})
+    partial(plain, id=[1, 8], n=[10, 80])
+    partial(plain, id=[8, 9], region=["us", "us"])
+
+    before = plain.refresh().state.head("main").snapshot_id
+    report = resolve(plain)
+    plain.refs.rollback(snapshot_id=before)
+    resolve(plain)
+    assert report.staged_rows == 4
+    found = published(plain)
+    assert found[1] == ("eu", "name 1", ["tag 1"], 10)
+    assert 8 not in found
+    assert 9 not in found
+    letters = TableCatalog(plain.environment).load_table("t.rows_dead_letter").scan().to_arrow()
+    values = sorted(json.loads(value)["id"] for value in letters.column("value").to_pylist())
+    assert values == [8, 9]
 
 
 def test_sequence_column_decides_which_row_is_the_older_one(plain):
