@@ -41,7 +41,7 @@ TARGETS = (
     *("flat.account", "flat.account_full", "flat.line", "db.toast", "db.torn"),
 )
 OPTIONS = {"torn": ["-o", "on-unavailable-value=keep"]}
-TEAR_ROWS, TEAR_UPDATES = 2000, 1000  # rows of `torn`; updated ones at a time
+TEAR_ROWS, TEAR_UPDATES = 300, 2000  # rows of `torn`; updated ones at a time
 INTERVAL_S, SAMPLE_S, PAUSE_MAX_S = 5.0, 5.0, 5.0
 WARM_S = 120.0  # a process still loads code and fills caches before
 GROWTH, SLACK_BYTES = 1.2, 64 << 20
@@ -189,7 +189,8 @@ class Run:
             pipeline.connect.start()
             self._work(workload)
             for _ in range(0, given.torn, TEAR_UPDATES):
-                workload.tear(TEAR_ROWS, TEAR_UPDATES)
+                workload.tear(TEAR_ROWS, min(given.torn, TEAR_UPDATES))
+                pipeline.await_arrival()
                 for service in self._services:
                     service.keep_up()
             for service in self._services:
