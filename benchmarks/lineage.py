@@ -4,10 +4,12 @@ Two equal tables, all of whose rows have stored row ids (a compaction has writte
 way to publish; local files, SQLite, one process. Sections:
 
 - `batches`: upserts of random existing keys, staged and resolved, in turn on both tables;
+- `fill`: whole rows and rows that leave out all columns but one, in turn on both tables;
 - `micro`: many small staged commits and one cycle; the files it leaves, and a scan of one column
   after it and after a compaction.
 
-    scripts/bench lineage [--rows N] [--batches N ...] [--repeat N] [--micro N] [--micro-rows N]
+    scripts/bench lineage [--rows N] [--batches N ...] [--repeat N] [--fill N ...] [--micro N]
+        [--micro-rows N]
 """
 
 from __future__ import annotations
@@ -39,6 +41,7 @@ def main() -> int:
     parser.add_argument("--rows", type=int, default=10_000_000)
     parser.add_argument("--batches", type=int, nargs="*", default=[100_000, 1_000_000])
     parser.add_argument("--repeat", type=int, default=5)
+    parser.add_argument("--fill", type=int, nargs="*", default=[10_000])
     parser.add_argument("--micro", type=int, default=200)
     parser.add_argument("--micro-rows", type=int, default=5_000)
     arguments = parser.parse_args()
@@ -49,6 +52,8 @@ def main() -> int:
         tables = {way: _table(folder / way, arguments.rows, way) for way in WAYS}
         for size in arguments.batches:
             bench_batches(console, tables, size, arguments.repeat)
+        for size in arguments.fill:
+            bench_fill(console, tables, size, arguments.repeat)
         if arguments.micro:
             bench_micro(console, tables, arguments)
     finally:
@@ -85,6 +90,31 @@ def bench_batches(console: Console, tables: dict[str, Icefold], size: int, repea
             f"{statistics.median(run['bytes'] for run in found) / 1e6:.1f}",
             ", ".join(f"{n} {m:.0f}" for n, m in medians.items()),
         )
+    console.print(f"{size:,} upserts on {tables['link'].rows:,} rows with stored row ids")
+    console.print(grid)
+
+
+def bench_fill(console: Console, tables: dict[str, Icefold], size: int, repeat: int) -> None:
+    """Upserts of whole rows and of one column, in turn; the first round is not counted."""
+    kinds: dict[str, list[str] | None] = {"whole": None, "id and a": ["id", "a"]}
+    grid = Grid("publish", "rows have", "cycle s", "x of whole", "ms per phase")
+    for way, each in tables.items():
+        runs: dict[str, list[dict[str, float]]] = {kind: [] for kind in kinds}
+        for seed in range(repeat + 1):
+            for kind in kinds if seed % 2 else list(kinds)[::-1]:
+                runs[kind].append(each.run(size, 5_000 + seed, kinds[kind]))
+        whole = statistics.median(run["resolve"] for run in runs["whole"][1:])
+        for kind, found in runs.items():
+            cycles = [run["resolve"] for run in found[1:]]
+            phases = [name for name in found[0] if name.startswith("phase ")]
+            medians = {n[6:]: statistics.median(run[n] for run in found[1:]) for n in phases}
+            grid.add_row(
+                way,
+                kind,
+                spread(cycles),
+                f"{statistics.median(cycles) / whole:.2f}",
+                ", ".join(f"{n} {m * 1e3:.0f}" for n, m in medians.items()),
+            )
     console.print(f"{size:,} upserts on {tables['link'].rows:,} rows with stored row ids")
     console.print(grid)
 

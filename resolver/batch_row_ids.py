@@ -34,12 +34,16 @@ class BatchRowIds:
 
     Attributes:
         row_id: Shape `(staged rows,)`; of no meaning for rows that the target has already.
+        rows: The rows of the target that have a key of the batch, then the staged rows.
+        replaced: Where those of the target are.
         killed: Shape `(staged rows,)`: rows that a staged snapshot deletes by their position in a
             file of a publish that the target has lost; the rows are staged ones again.
     """
 
     row_id: Int64s
     killed: Bools
+    rows: Lives
+    replaced: Matches
 
 
 def batch_row_ids(
@@ -52,6 +56,7 @@ def batch_row_ids(
     numbered: NumberedKeys,
     matches: Matches,
     kills: PositionKills,
+    keeps_ids: bool = True,
     runner: Runner | None = None,
 ) -> BatchRowIds:
     """The row ids of a batch.
@@ -66,6 +71,8 @@ def batch_row_ids(
         numbered: The batch's keys.
         matches: Rows of the target with a deleted key, without those of staged files.
         kills: What staged snapshots delete by position.
+        keeps_ids: A row keeps the id of the row that it replaces; else all have those that staging
+            shows.
         runner: Where files are read; None: in this process.
 
     Raises:
@@ -73,7 +80,7 @@ def batch_row_ids(
     """
     reader = ColumnReader(environment, state.metadata, (ROW_ID_FIELD_ID,), runner)
     staged = _staged_lives(environment, reader, live, batch, known, numbered)
-    replaced = _replaced_lives(
+    matches, replaced = _replaced_lives(
         environment, state, live, batch, known, numbered, matches, kills, staged
     )
     size = len(replaced.key)
@@ -81,13 +88,17 @@ def batch_row_ids(
         key=numbered.delete_number, order=batch.deletes.order, scope=batch.deletes.scope
     )
     rows = _together(replaced, staged)
-    ids = kept_row_ids(deletes, rows)[size:]
+
+    def row_ids() -> Int64s:
+        return (kept_row_ids(deletes, rows) if keeps_ids else rows.row_id)[size:]
+
+    ids = row_ids()
     killed_at = _killed_again(ids, staged, kills)
     killed: Bools = killed_at != NEVER
     if killed.any():
         rows.killed_at[size:] = np.minimum(rows.killed_at[size:], killed_at)
-        ids = kept_row_ids(deletes, rows)[size:]
-    return BatchRowIds(row_id=ids, killed=killed)
+        ids = row_ids()
+    return BatchRowIds(row_id=ids, killed=killed, rows=rows, replaced=matches)
 
 
 def _staged_lives(
@@ -171,7 +182,7 @@ def _replaced_lives(
     matches: Matches,
     kills: PositionKills,
     staged: Lives,
-) -> Lives:
+) -> tuple[Matches, Lives]:
     """Rows of the target whose key a staged row has, too."""
     matches = only(
         matches, np.isin(numbered.lookup_number[matches.key_ordinal], staged.key[staged.is_heir])
@@ -181,7 +192,7 @@ def _replaced_lives(
     order = np.full(len(matches), TARGET_ORDER, dtype=np.int64)
     if known.moved:
         order = _orders_by_id(row_id, staged)
-    return Lives(
+    return matches, Lives(
         key=numbered.lookup_number[matches.key_ordinal],
         order=order,
         scope=match_scopes(batch, matches),

@@ -35,6 +35,7 @@ from resolver.cycle_match import (
 )
 from resolver.cycle_options import CycleOptions, IndexKeeper, Phases
 from resolver.engine import Engine
+from resolver.filled_columns import check_target_is_whole, lacks_columns
 from resolver.immutable_check import is_enforced
 from resolver.merge_deletes import Conversion, convert
 from resolver.publish import publish, publish_summary
@@ -50,6 +51,7 @@ from resolver.staging import (
 from resolver.staging_state import load_staging_state
 from resolver.target import LiveFiles, live_files
 from resolver.trim import hides_a_writer, trim_idle, trim_staging
+from resolver.unfilled_rows import put_aside
 from resolver.vector_writer import VectorWriter
 from tableformat.catalog.base import Identifier, TableState
 from tableformat.commit.engine import CommitResult
@@ -121,7 +123,7 @@ class Cycle:
     def _run(self, state: TableState | None) -> ResolveReport:
         with self._phases.timed("plan"):
             state = state or self._environment.catalog.load_table(self._identifier)
-            rewrites = self._rewrites(state)
+            check_target_is_whole(state, self._options.target)
             live = live_files(self._environment, state.head(self._options.target))
             staged = self._plan(state, live)
         if staged is None:
@@ -129,7 +131,7 @@ class Cycle:
                 trimmed = self._trim_idle(state)
             return self._report_idle(state, trimmed=trimmed)
         with self._phases.timed("read"):
-            work = replace(self._read(state, live, staged), rewrites=rewrites)
+            work = self._rewritten(state, self._read(state, live, staged))
         published = self._publish_until_landed(state, live, work)
         with self._phases.timed("apply"):
             self._advance_index(published, work)
@@ -137,12 +139,17 @@ class Cycle:
             trimmed = self._trim(published.result, work)
         return self._report(work, published, trimmed=trimmed)
 
-    def _rewrites(self, state: TableState) -> bool:
-        """Whether staged rows are written once more; in place they are on the target already."""
-        if publishing(state.metadata.properties) == "link" or self._options.is_in_place:
-            return False
+    def _rewritten(self, state: TableState, work: Work) -> Work:
+        """The work, with the choice whether staged rows are written once more.
+
+        They are if the table says so, or if columns of them are missing; in place they are on the
+        target already.
+        """
+        keeps_ids = publishing(state.metadata.properties) == "rewrite"
+        if self._options.is_in_place or not (keeps_ids or lacks_columns(work.batch)):
+            return work
         check_rewritable(state.metadata)
-        return True
+        return replace(work, rewrites=True, keeps_ids=keeps_ids)
 
     def _plan(self, state: TableState, live: LiveFiles) -> list[StagedSnapshot] | None:
         """The staged snapshots to resolve; None when nothing waits. Empty in place."""
@@ -260,6 +267,7 @@ class Cycle:
                 target_files=match.live.find(touched),
                 target_dvs=match.live.dvs,
             )
+            put_aside(self._environment, match.state, match.work.batch, match.unfilled)
             rewritten = RewrittenBatch()
             if match.row_id is not None:
                 conversion, rewritten = self._rows.write(
@@ -268,6 +276,7 @@ class Cycle:
                     conversion,
                     match.row_id,
                     self._engine.runner,
+                    fill=match.fill,
                 )
             dv_files = self._vectors.write(match.state.metadata, conversion.vectors)
         with self._phases.timed("publish"):

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 
+import numpy as np
 from pyiceberg.table.snapshots import Snapshot
 
-from resolver.batch_row_ids import batch_row_ids
+from resolver.batch_row_ids import BatchRowIds, batch_row_ids
 from resolver.cycle_input import CycleInput, OrderedFile
 from resolver.cycle_options import CycleOptions, IndexKeeper, Phases
 from resolver.engine import Engine
+from resolver.filled_columns import Fill, plan_fill
 from resolver.immutable_check import check_immutable, check_nothing_is_deleted, is_enforced
 from resolver.index.base import Matches
 from resolver.index_keeper import snapshot_difference
@@ -63,6 +65,7 @@ class Work:
     numbered: NumberedKeys
     converted: tuple[ManifestEntry, ...]  # in place: the equality deletes that go
     rewrites: bool = False  # live staged rows are written once more
+    keeps_ids: bool = False  # with the ids of the rows that they replace
 
 
 def plan_waiting(state: TableState, options: CycleOptions) -> list[Snapshot] | None:
@@ -100,6 +103,8 @@ class Match:
         resolution: The dead rows.
         index: How the index got there.
         row_id: Shape `(staged rows,)`: their row ids, where they are written once more.
+        fill: Where their missing columns come from; None: none is missing.
+        unfilled: Staged rows that no older row fills, which are not published.
     """
 
     state: TableState
@@ -109,6 +114,8 @@ class Match:
     resolution: Resolution
     index: str
     row_id: Int64s | None = None
+    fill: Fill | None = None
+    unfilled: Int64s = field(default_factory=lambda: np.empty(0, dtype=np.int64))
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,10 +186,23 @@ class Matcher:
             check_nothing_is_deleted(
                 self.environment, state, live, batch, work.numbered, matches, resolution.dead
             )
-            row_id = None
+            ids = None
             if work.rewrites:
-                row_id = self._row_ids(state, live, work, known, matches, kills)
+                ids = self._row_ids(state, live, work, known, matches, kills)
             self._fold_position_deletes(state, live, live.position_deletes, resolution.dead)
+            fill, unfilled = None, np.empty(0, dtype=np.int64)
+            if ids is not None:
+                fill, unfilled = plan_fill(
+                    self.environment,
+                    state,
+                    live=live,
+                    batch=batch,
+                    known=known,
+                    numbered=work.numbered,
+                    ids=ids,
+                    dead=resolution.dead,
+                    runner=self.engine.runner,
+                )
         self.environment.runtime.fail_point("resolve.after_match")
         return Match(
             state=state,
@@ -191,7 +211,9 @@ class Matcher:
             known=known,
             resolution=resolution,
             index=how,
-            row_id=row_id,
+            row_id=None if ids is None else ids.row_id,
+            fill=fill,
+            unfilled=unfilled,
         )
 
     def _row_ids(
@@ -202,7 +224,7 @@ class Matcher:
         known: StagedOnTarget,
         matches: Matches,
         kills: PositionKills,
-    ) -> Int64s:
+    ) -> BatchRowIds:
         found = batch_row_ids(
             self.environment,
             state,
@@ -212,13 +234,14 @@ class Matcher:
             numbered=work.numbered,
             matches=matches,
             kills=kills,
+            keeps_ids=work.keeps_ids,
             runner=self.engine.runner,
         )
         rows = work.batch.rows
         for group in group_by_file(rows.file[found.killed], rows.position[found.killed]):
             kills.dead.add(work.batch.files[group.file].file.file_path, group.positions)
         kills.dead.drop(known.not_added)
-        return found.row_id
+        return found
 
     def brought(self, state: TableState, live: LiveFiles, later: Sequence[Snapshot]) -> int:
         """How many of some staged snapshots end with one that others have brought to the target."""

@@ -11,7 +11,6 @@ A job and its result cross process boundaries: the same function runs here and o
 from __future__ import annotations
 
 import os
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -23,6 +22,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
 
 from resolver.cycle_input import CycleInput
+from resolver.filled_columns import Fill, FilledColumns
 from resolver.index.base import Entries, IndexChanges, IndexedFile
 from resolver.match import Bools, Int64s
 from resolver.merge_deletes import Conversion
@@ -35,11 +35,13 @@ from tableformat.errors import TableError, UnsupportedError
 from tableformat.runtime import IdSource, SystemIds, TaskIds
 from tableformat.scan.key_fields import key_path
 from tableformat.scan.ordered_stream import stream_ordered
-from tableformat.spec.data_file import DataFile
+from tableformat.spec.data_file import DataFile, PartitionKey
+from tableformat.spec.missing_columns import has_missing_columns
 from tableformat.spec.types import ROW_ID_FIELD, arrow_schema
 from tableformat.store.base import ObjectStore
 from tableformat.write.one_partition import OnePartition
 from tableformat.write.ordering import Ordering, SortColumn, ordered, sort_order_columns
+from tableformat.write.partitioning import Partitioner
 
 READERS_MAX = 8
 PLACE = "_icefold_place"
@@ -61,6 +63,12 @@ class StagedRows:
     row_id: Int64s
     row: int
 
+    @property
+    def places(self) -> Int64s:
+        """Ordinals in the batch, ascending; shape `(rows,)`."""
+        count = len(self.row_id)
+        return self.row + (np.arange(count) if self.position is None else self.position)
+
     def is_same(self, other: StagedRows) -> bool:
         """Whether the same rows are written."""
         if self.file.file_path != other.file.file_path:
@@ -80,12 +88,23 @@ class RewriteJob:
         partition: Where they go.
         schema: Of the table.
         ordering: The order they are written in.
+        fill: Where their missing columns come from; None: none is missing.
     """
 
     rows: tuple[StagedRows, ...]
     partition: OnePartition
     schema: Schema
     ordering: Ordering
+    fill: Fill | None = None
+
+    def is_same(self, other: RewriteJob) -> bool:
+        """Whether the same rows are written."""
+        return (
+            len(self.rows) == len(other.rows)
+            and self.schema == other.schema
+            and (other.fill is None if self.fill is None else self.fill.is_same(other.fill))
+            and all(a.is_same(b) for a, b in zip(self.rows, other.rows, strict=True))
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +149,7 @@ def check_rewritable(metadata: TableMetadata) -> None:
         raise UnsupportedError(
             "cannot rewrite the rows of a table with a column of a reserved name",
             column=ROW_ID_FIELD.name,
-            action="rename it, or set icefold.publish to link",
+            action="rename it; or set icefold.publish to link, and stage whole rows only",
         )
 
 
@@ -152,6 +171,8 @@ class BatchWriter:
         conversion: Conversion,
         row_id: Int64s,
         runner: Runner,
+        *,
+        fill: Fill | None = None,
     ) -> tuple[Conversion, RewrittenBatch]:
         """Write what a conversion publishes.
 
@@ -161,6 +182,7 @@ class BatchWriter:
             conversion: The staged files to publish, and the vectors that delete rows of them.
             row_id: Shape `(staged rows,)`: the row ids.
             runner: Partitions are written side by side.
+            fill: Where missing columns come from.
 
         Returns:
             The conversion with the new files in place of the staged ones, and those.
@@ -171,11 +193,11 @@ class BatchWriter:
 
         Effects: data files. A crash leaves them unreferenced, for orphan removal.
         Memory: per partition that is written a few batches per reader, one bucket of the sort and
-        the rows that wait in a `FileSet`; and three numbers per row.
+        the rows that wait in a `FileSet`; the values that are filled in; and three numbers per row.
         """
         runtime = self.environment.runtime
         runtime.fail_point("resolve.before_rewrite")
-        jobs = tuple(_jobs(metadata, batch, conversion, row_id))
+        jobs = tuple(_jobs(self.environment.store, metadata, batch, conversion, row_id, fill))
         if not _are_same(jobs, self._jobs):
             self.delete_unused()
             write = partial(_write, store=self.environment.store)
@@ -203,12 +225,41 @@ class BatchWriter:
 
 
 def _jobs(
-    metadata: TableMetadata, batch: CycleInput, conversion: Conversion, row_id: Int64s
+    store: ObjectStore,
+    metadata: TableMetadata,
+    batch: CycleInput,
+    conversion: Conversion,
+    row_id: Int64s,
+    fill: Fill | None,
 ) -> Iterator[RewriteJob]:
     """One per partition, in the order of their first staged files."""
+    groups: dict[PartitionKey, tuple[DataFile, list[StagedRows]]] = {}
+    ordering = _ordering(metadata)
+
+    def job(file: DataFile, rows: Sequence[StagedRows]) -> RewriteJob:
+        places = [each.places for each in rows] if fill is not None else []
+        return RewriteJob(
+            rows=tuple(rows),
+            partition=OnePartition.of(metadata, file),
+            schema=metadata.schema(),
+            ordering=ordering,
+            fill=None if fill is None else fill.only(np.concatenate(places)),
+        )
+
+    for each in _staged_rows(batch, conversion, row_id):
+        parts = [(each.file, each)]
+        if fill is not None and has_missing_columns(each.file):
+            parts = _filed(store, job(each.file, [each]))
+        for file, rows in parts:
+            groups.setdefault(file.partition_key, (file, []))[1].append(rows)
+    for file, group in groups.values():
+        yield job(file, group)
+
+
+def _staged_rows(batch: CycleInput, conversion: Conversion, row_id: Int64s) -> Iterator[StagedRows]:
+    """The live rows of each file that is published."""
     dead = {each.data_file.file_path: each.positions for each in conversion.vectors}
     published = {file.file_path for file in conversion.published}
-    groups: dict[object, list[StagedRows]] = defaultdict(list)
     first = 0
     for each in batch.files:
         file, count = each.file, each.file.record_count
@@ -219,19 +270,29 @@ def _jobs(
                 alive[position_array(dead[file.file_path])] = False
                 position = np.flatnonzero(alive)
                 ids = ids[position]
-            rows = StagedRows(
+            yield StagedRows(
                 file=file.with_(first_row_id=None), position=position, row_id=ids, row=first
             )
-            groups[file.partition_key].append(rows)
         first += count
-    ordering = _ordering(metadata)
-    for group in groups.values():
-        yield RewriteJob(
-            rows=tuple(group),
-            partition=OnePartition.of(metadata, group[0].file),
-            schema=metadata.schema(),
-            ordering=ordering,
-        )
+
+
+def _filed(store: ObjectStore, job: RewriteJob) -> list[tuple[DataFile, StagedRows]]:
+    """The rows of one staged file, by the partitions that they are in once they are filled."""
+    [rows] = job.rows
+    schema, spec = job.schema, job.partition.spec
+    sources = (schema.find_column_name(each.source_id) for each in spec.fields)
+    names = list(dict.fromkeys(name.split(".")[0] for name in sources if name))
+    filled = set() if job.fill is None else job.fill.source.keys()
+    if not any(schema.find_field(name).field_id in filled for name in names):
+        return [(rows.file, rows)]
+    table = pa.Table.from_batches(_Source(store, job).read([*names, PLACE]))
+    found = []
+    for values, part in Partitioner(spec, schema).split(table):
+        places = part.column(PLACE).to_numpy()
+        kept = rows.row_id[np.searchsorted(rows.places, places)]
+        moved = replace(rows, position=places - rows.row, row_id=kept)
+        found.append((rows.file.with_(partition=values), moved))
+    return found
 
 
 def _ordering(metadata: TableMetadata) -> Ordering:
@@ -248,10 +309,7 @@ def _ordering(metadata: TableMetadata) -> Ordering:
 
 def _are_same(jobs: Sequence[RewriteJob], others: Sequence[RewriteJob]) -> bool:
     return len(jobs) == len(others) and all(
-        len(job.rows) == len(other.rows)
-        and job.schema == other.schema
-        and all(a.is_same(b) for a, b in zip(job.rows, other.rows, strict=True))
-        for job, other in zip(jobs, others, strict=True)
+        job.is_same(other) for job, other in zip(jobs, others, strict=True)
     )
 
 
@@ -285,6 +343,9 @@ class _Source:
         self._job = job
         self.stored = Schema(*job.schema.fields, ROW_ID_FIELD)
         self.arrow = arrow_schema(self.stored).append(pa.field(PLACE, pa.int64()))
+        self._filled: FilledColumns | None = None
+        if job.fill is not None:
+            self._filled = job.fill.read(store, job.schema, job.partition.properties)
 
     def read(self, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Some columns of all rows, file by file."""
@@ -312,13 +373,11 @@ class _Source:
     ) -> pa.RecordBatch:
         here = slice(done, done + batch.num_rows)
         ids = rows.row_id[here]
-        position = (
-            np.arange(here.start, here.stop) if rows.position is None else rows.position[here]
-        )
-        own = {
-            ROW_ID_FIELD.name: pa.array(ids, mask=ids == NO_ROW_ID),
-            PLACE: pa.array(rows.row + position),
-        }
-        columns = [own[name] if name in own else batch.column(name) for name in names]
+        place = rows.places[here]
+        columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+        if self._filled is not None:
+            self._filled.fill(columns, place)
+        columns[ROW_ID_FIELD.name] = pa.array(ids, mask=ids == NO_ROW_ID)
+        columns[PLACE] = pa.array(place)
         schema = pa.schema([self.arrow.field(name) for name in names])
-        return pa.RecordBatch.from_arrays(columns, schema=schema)
+        return pa.RecordBatch.from_arrays([columns[name] for name in names], schema=schema)

@@ -37,6 +37,10 @@ class KeyDeletes:
     order: Int64s
     scope: Int64s
 
+    def take(self, which: Bools) -> KeyDeletes:
+        """Some of them."""
+        return KeyDeletes(key=self.key[which], order=self.order[which], scope=self.scope[which])
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lives:
@@ -63,18 +67,32 @@ class Lives:
 
 def kept_row_ids(deletes: KeyDeletes, rows: Lives) -> Int64s:
     """The row id of each row, shape `(rows,)`: its own, or that of the row it goes back to."""
-    died = first_deletes(deletes, rows.key, rows.order, rows.scope)
-    for ordinals, orders in rows.spared:
-        counted = ~np.isin(deletes.order, orders)
-        others = KeyDeletes(
-            key=deletes.key[counted], order=deletes.order[counted], scope=deletes.scope[counted]
-        )
-        died[ordinals] = first_deletes(
-            others, rows.key[ordinals], rows.order[ordinals], rows.scope[ordinals]
-        )
-    root = _roots(_parents(rows, died))
+    root = roots(_parents(rows, first_deaths(deletes, rows)))
     found = rows.row_id[root]
     return np.where(found == NO_ROW_ID, rows.row_id, found)
+
+
+def first_deaths(
+    deletes: KeyDeletes, rows: Lives, by: tuple[Int64s, Int64s] | None = None
+) -> Int64s:
+    """The order of the first delete by key after each row that reaches it; `NEVER`.
+
+    Args:
+        deletes: The deletes, by arrival.
+        rows: The rows, by arrival.
+        by: Other orders of the deletes and of the rows to go by.
+    """
+    orders, order = by or (deletes.order, rows.order)
+    placed = KeyDeletes(key=deletes.key, order=orders, scope=deletes.scope)
+    died = first_deletes(placed, rows.key, order, rows.scope)
+    for ordinals, spared in rows.spared:
+        died[ordinals] = first_deletes(
+            placed.take(~np.isin(deletes.order, spared)),
+            rows.key[ordinals],
+            order[ordinals],
+            rows.scope[ordinals],
+        )
+    return died
 
 
 def first_deletes(deletes: KeyDeletes, key: Int64s, order: Int64s, scope: Int64s) -> Int64s:
@@ -134,7 +152,7 @@ def _last_of(group: Int64s, ordinals: Int64s, rows: Lives) -> tuple[Int64s, Int6
     return group[is_last], ordinals[is_last]
 
 
-def _roots(parent: Int64s) -> Int64s:
+def roots(parent: Int64s) -> Int64s:
     """Where the chain of each row begins: the way doubles with each step."""
     while True:
         further = parent[parent]

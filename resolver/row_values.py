@@ -25,7 +25,7 @@ from tableformat.environment import Environment
 from tableformat.errors import error_context
 from tableformat.scan.key_fields import key_path, key_schema
 from tableformat.spec.data_file import DataFile
-from tableformat.spec.names import ROW_ID_FIELD_ID
+from tableformat.spec.missing_columns import MISSING_FIELD
 from tableformat.spec.types import ROW_ID_FIELD, arrow_schema
 from tableformat.store.base import ObjectStore
 
@@ -61,7 +61,7 @@ class ColumnReader:
     Attributes:
         environment: Where the files are.
         metadata: Schemas and specs.
-        field_ids: The columns; `_row_id` by its reserved id.
+        field_ids: The columns; `_row_id` and the text of missing columns by their own ids.
         runner: Where files are read; None: in this process.
     """
 
@@ -73,8 +73,9 @@ class ColumnReader:
     @property
     def schema(self) -> Schema:
         """The columns, optional, nested ones inside their structs."""
-        stored = [ROW_ID_FIELD] if ROW_ID_FIELD_ID in self.field_ids else []
-        wanted = [each for each in self.field_ids if each != ROW_ID_FIELD_ID]
+        own = {each.field_id: each for each in (ROW_ID_FIELD, MISSING_FIELD)}
+        stored = [own[each] for each in self.field_ids if each in own]
+        wanted = [each for each in self.field_ids if each not in own]
         columns = key_schema([*self.metadata.schemas, self.metadata.schema()], wanted)
         return Schema(*columns.fields, *stored)
 

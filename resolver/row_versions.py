@@ -25,6 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.table.metadata import TableMetadata
 
+from resolver.column_sources import Versions
 from resolver.cycle_input import CycleInput
 from resolver.index.base import Matches
 from resolver.match import (
@@ -100,6 +101,39 @@ def guarded_dead_rows(
     return _judge(batch, numbered, matches, sequences, alive)
 
 
+def read_versions(
+    environment: Environment,
+    metadata: TableMetadata,
+    live: LiveFiles,
+    batch: CycleInput,
+    numbered: NumberedKeys,
+    matches: Matches,
+    *,
+    runner: Runner | None = None,
+) -> Versions | None:
+    """The versions of some rows of the target, then of the batch; see `guarded_dead_rows`."""
+    field_id = sequence_field_id(metadata)
+    if field_id is None:
+        return None
+    reader = ColumnReader(environment, metadata, (field_id,), runner)
+    sequences = _read_sequences(reader, live, batch, matches)
+    order, steps = _arrival(batch)
+    deletes, known = _delete_sequences(batch, numbered, sequences, order, steps)
+    on_target = sequences.matches * steps + TARGET_ORDER
+    return Versions(
+        rows=np.concatenate([on_target, sequences.rows * steps + order]),
+        deletes=deletes * steps + batch.deletes.order,
+        is_known=known,
+    )
+
+
+def _arrival(batch: CycleInput) -> tuple[Int64s, int]:
+    """The order of each staged row by arrival, and how many such orders there are."""
+    order = batch.file_order[batch.rows.file]
+    newest = max(int(order.max(initial=0)), int(batch.deletes.order.max(initial=0)))
+    return order, 1 + max(newest, TARGET_ORDER)
+
+
 def _read_sequences(
     reader: ColumnReader, live: LiveFiles, batch: CycleInput, matches: Matches
 ) -> _Sequences:
@@ -135,10 +169,7 @@ def _judge(
     sequences: _Sequences,
     alive: Bools,
 ) -> DeadRows:
-    row_order, row_scope = batch.file_order[batch.rows.file], batch.file_scope[batch.rows.file]
-    steps = 1 + max(
-        int(row_order.max(initial=0)), int(batch.deletes.order.max(initial=0)), TARGET_ORDER
-    )
+    (row_order, steps), row_scope = _arrival(batch), batch.file_scope[batch.rows.file]
     delete_sequence, known = _delete_sequences(batch, numbered, sequences, row_order, steps)
     by_sequence = _newest(batch, numbered, delete_sequence * steps + batch.deletes.order, known)
     by_arrival = _newest(batch, numbered, batch.deletes.order, ~known)

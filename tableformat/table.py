@@ -48,7 +48,7 @@ from tableformat.table_refs import TableRefs
 from tableformat.table_scan import Scan, new_scan
 from tableformat.write.data_files import write_data_files
 from tableformat.write.rows import arrow_rows, arrow_table
-from tableformat.write.stage import stage_rows
+from tableformat.write.stage import ColumnChoice, stage_rows
 
 if TYPE_CHECKING:  # Spark is an optional dependency
     from pyspark.sql import DataFrame, SparkSession
@@ -227,13 +227,16 @@ class Table:
         deletes: pa.Table | None = None,
         *,
         branch: str = STAGING_BRANCH,
+        columns: ColumnChoice = "whole",
     ) -> CommitResult:
         """Commit changed rows and deleted keys to a staging branch, for `resolver.resolve`.
 
         Args:
-            upserts: Whole rows; each replaces every older row of its key. One row per key.
+            upserts: Rows; each replaces every older row of its key. One row per key.
             deletes: Keys of rows to delete: the key columns by name; others are ignored.
             branch: The staging branch; created from `main` when it does not exist.
+            columns: `partial`: columns that `upserts` does not have keep the values of the row that
+                is replaced; `whole`: they get the write default or null.
 
         Raises:
             InvalidInputError: Unknown or missing columns, wrong types, a key twice in `upserts`,
@@ -245,6 +248,7 @@ class Table:
             upserts=None if upserts is None else arrow_table(upserts),
             deletes=None if deletes is None else arrow_table(deletes),
             branch=branch,
+            columns=columns,
         )
         self._move_on(result.state)
         return result

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -81,12 +82,19 @@ class Icefold:
             index_folder(self.table.environment, self.table.state, "main")
         )
 
-    def run(self, size: int, seed: int) -> dict[str, float]:
-        """Stage and resolve one batch: seconds, the resolver's requests, bytes of both."""
+    def run(self, size: int, seed: int, carried: Sequence[str] | None = None) -> dict[str, float]:
+        """Stage and resolve one batch: seconds, the resolver's requests, bytes of both.
+
+        `carried`: the only columns that the rows have, the others keep their values.
+        """
         counts = self.store.counts
         before = folder_bytes(self.warehouse / "bench")
         begin = time.perf_counter()
-        self.table.stage(upserts=batch_of(self.rows, size, seed))
+        rows = batch_of(self.rows, size, seed)
+        if carried is None:
+            self.table.stage(upserts=rows)
+        else:
+            self.table.stage(upserts=rows.select(list(carried)), columns="partial")
         staged = time.perf_counter()
         counts.clear()
         report = resolve(self.table)

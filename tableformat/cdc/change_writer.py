@@ -31,9 +31,11 @@ from tableformat.paths import data_file_locations, equality_delete_locations
 from tableformat.runtime import IdSource
 from tableformat.spec.constraints import sequence_field_id
 from tableformat.spec.data_file import DataFile
+from tableformat.spec.missing_columns import MISSING
 from tableformat.store.base import ObjectStore
 from tableformat.write.data_files import write_data_files
 from tableformat.write.equality_deletes import write_equality_deletes
+from tableformat.write.partial_rows import columns_to_carry, rows_that_lack, storable_rows
 from tableformat.write.partitioning import Partitioner
 
 
@@ -123,6 +125,11 @@ class ChangeWriter:
             return parsed
         self.choice.check_kinds(parsed.changes.column(KIND))
         parsed = self.policy.complete(parsed, events)
+        lacking = rows_that_lack(
+            parsed.changes, self.schema, columns_to_carry(self.metadata, self.delete_spec)
+        )
+        reasons = {int(parsed.rows[row]): _cannot_lack(name) for row, name in lacking.items()}
+        parsed = parsed.without(reasons, events)
         if parsed.source_ms is None:
             parsed.source_ms = latest_ms(events.optional(TIMESTAMP_MS))
         if parsed.bad.num_rows and self.dead_letter is None:
@@ -139,7 +146,13 @@ class ChangeWriter:
             key=self.key,
             order=order,
             assume_new_keys=self.assume_new_keys,
+            field_ids=self._field_ids,
+            keeps_deleted=self.policy.soft_delete is not None,
         )
+
+    @property
+    def _field_ids(self) -> dict[str, int]:
+        return {column.name: column.field_id for column in self.schema.fields}
 
     def shards(self, changes: pa.Table, count: int) -> npt.NDArray[np.int64]:
         """The task, 0 to `count` - 1, that writes each change; all changes of a key have one."""
@@ -182,7 +195,10 @@ class ChangeWriter:
             location_for=equality_delete_locations(self.metadata, ids),
             carried_ids=carried,
         )
-        data_files = self._data_files(self.policy.rows(reduced, columns), ids)
+        if MISSING in changes.column_names:
+            columns.append(MISSING)
+        rows = self.policy.rows(reduced, columns, self._field_ids)
+        data_files = self._data_files(storable_rows(rows, self.schema), ids)
         return WrittenFiles(
             tuple(data_files),
             tuple(delete_files),
@@ -227,6 +243,13 @@ def bad_record_error(bad: pa.Table) -> InvalidInputError:
         action="repair the source, or set on-bad-record=dead-letter",
         position=first["position"],
         bad_records=bad.num_rows,
+    )
+
+
+def _cannot_lack(column: str) -> str:
+    return (
+        f"the change leaves out column '{column}', which decides which row it replaces: it is of "
+        "the key, of the partition that deletes are written to, a sequence or an IMMUTABLE column"
     )
 
 

@@ -100,7 +100,9 @@ class DebeziumFormat:
             placeholder=Placeholder.of(values.unavailable_value),
             sequence=sequence,
             order=tuple(sequence.order),
-            change_schema=change_schema_of(schema, sequence.order),
+            change_schema=change_schema_of(
+                schema, sequence.order, may_lack=values.keeps_unavailable
+            ),
             evolution=values.evolution,
         )
 

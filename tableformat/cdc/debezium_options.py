@@ -54,8 +54,10 @@ class DebeziumOptions(JsonOptions):
         description="`unavailable.value.placeholder`, also with `hex:`: stands for a large value "
         "that did not change, in all its forms (text, base64, numbers of an array, ...)",
     )
-    on_unavailable_value: Literal["fail", "null"] = Field(
-        "fail", description="when `before` does not have the value either; fail: a bad record"
+    on_unavailable_value: Literal["fail", "keep", "null"] = Field(
+        "fail",
+        description="when `before` does not have the value either; fail: a bad record; keep: the "
+        "row keeps the value that it has, `resolve` fills it in; null: it is lost",
     )
     on_truncate: Literal["fail", "apply", "ignore"] = Field(
         "fail",
@@ -73,6 +75,11 @@ class DebeziumOptions(JsonOptions):
         "schema says, and without one only booleans; json: as values look (long, double, string, "
         "...)",
     )
+
+    @property
+    def keeps_unavailable(self) -> bool:
+        """Whether rows keep values that an event does not have."""
+        return self.on_unavailable_value == "keep"
 
     @property
     def defaults(self) -> EncodingDefaults:

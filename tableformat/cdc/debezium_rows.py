@@ -20,6 +20,7 @@ from tableformat.cdc.row_codec import RowCodec, struct_columns
 from tableformat.cdc.rowkind import TRUNCATE, RowKind
 from tableformat.cdc.sequence import SequenceFields, check_sequenced
 from tableformat.spec.arrow_arrays import constant_array
+from tableformat.spec.missing_columns import MISSING, mask_texts
 
 RowNumbers = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -146,9 +147,14 @@ class DebeziumRows:
         bad = self.collector.bad
         ops = self._column("__op" if "__op" in self.table.schema.names else "op")
         have_all = as_mask(pc.is_in(ops, INSERT_OPS))[mask] & self._inserts_are_whole[mask]
-        after = self._filled(after, before, have_all, rows)
+        inserts = as_mask(pc.is_in(ops, INSERT_OPS))[mask]
+        keeps = check_key & ~inserts if self.values.keeps_unavailable else None
+        after, kept = self._filled(after, before, have_all, rows, keeps)
         required = self.codec.required - self.absent.keys()
-        decoded = self.codec.decode(after, rows=rows, bad=bad, check_required=required)
+        decoded = self.codec.decode(after, rows=rows, bad=bad, check_required=required, lacks=kept)
+        if kept:
+            lacks = {self.codec.field_ids[name]: lost for name, lost in kept.items()}
+            decoded[MISSING] = mask_texts(lacks, len(rows))
         for name, column in self.absent.items():
             kind = column.field_type
             decoded[name] = constant_array(column.initial_default, kind, len(rows))
@@ -169,7 +175,8 @@ class DebeziumRows:
         before: Mapping[str, pa.Array],
         have_all: Mask,
         rows: RowNumbers,
-    ) -> dict[str, pa.Array]:
+        keeps: Mask | None = None,
+    ) -> tuple[dict[str, pa.Array], dict[str, Mask]]:
         return fill_placeholders(
             after,
             before,
@@ -178,6 +185,7 @@ class DebeziumRows:
             have_all=have_all,
             rows=rows,
             bad=self.collector.bad,
+            keeps=keeps,
         )
 
     @property
@@ -195,7 +203,7 @@ class DebeziumRows:
             return
         bad = self.collector.bad
         nowhere = {name: pa.nulls(len(rows), wire.type) for name, wire in columns.items()}
-        columns = self._filled(columns, nowhere, np.zeros(len(rows), np.bool_), rows)
+        columns, _ = self._filled(columns, nowhere, np.zeros(len(rows), np.bool_), rows)
         decoded = self.codec.decode(columns, rows=rows, bad=bad, check_required=())
         decoded = self.keys.coalesce(decoded, rows)
         _check_keys_present(decoded, self.codec.key, rows, bad)

@@ -18,6 +18,7 @@ Changes out (`ParsedEvents.changes`): the table's columns, then the order column
 | `_ordinal` | int64 | arrival order; ties the order columns |
 | `_kind` | int8 | `RowKind` |
 | `_file` | string | if the events have it; orders before `_ordinal` |
+| `_icefold_missing_columns` | string | of formats whose changes may leave columns out: which |
 
 Every event is a change (or two, when it changes the key), a bad record, or counted in `skipped`.
 """
@@ -37,6 +38,7 @@ from pyiceberg.schema import Schema
 
 from tableformat.cdc.schema_changes import SchemaChanges
 from tableformat.errors import InternalError, InvalidInputError, UnsupportedError, one_line
+from tableformat.spec.missing_columns import MISSING
 from tableformat.spec.types import arrow_schema
 
 VALUE = "value"
@@ -64,22 +66,30 @@ BAD_RECORD_SCHEMA = pa.schema(
 RowNumbers = npt.NDArray[np.int64]
 
 
-def change_schema(schema: Schema, order: Sequence[pa.Field]) -> pa.Schema:
+def change_schema(
+    schema: Schema, order: Sequence[pa.Field], *, may_lack: bool = False
+) -> pa.Schema:
     """The columns of change rows: everything nullable, since a delete may know its key only.
+
+    Args:
+        schema: The table's.
+        order: Columns that order the changes.
+        may_lack: Changes may leave columns out.
 
     Raises:
         UnsupportedError: A column of the table has a name that change rows use themselves.
     """
     table = arrow_schema(schema, with_field_ids=False)
     for name in table.names:
-        if name in OWN_NAMES or name.startswith(SEQUENCE_PREFIX):
+        if name in (*OWN_NAMES, MISSING) or name.startswith(SEQUENCE_PREFIX):
             raise UnsupportedError(
                 "change streams use this column name themselves",
                 action="rename the column",
                 column=name,
             )
     columns = [column.with_nullable(True).remove_metadata() for column in table]
-    return pa.schema([*columns, *order, ORDER_FIELD, KIND_FIELD])
+    lacks = [pa.field(MISSING, pa.string())] if may_lack else []
+    return pa.schema([*columns, *order, *lacks, ORDER_FIELD, KIND_FIELD])
 
 
 @dataclass(frozen=True, slots=True)

@@ -144,6 +144,11 @@ class FormatChoice:
         return getattr(self.values, "deletes", None) == WHOLE_ROW
 
     @property
+    def is_partial(self) -> bool:
+        """Whether changes set the columns that they have, and no others."""
+        return bool(getattr(self.values, "is_partial", False))
+
+    @property
     def evolution(self) -> SchemaEvolution:
         """What the sink may change about the table.
 

@@ -36,6 +36,7 @@ from tableformat.environment import Environment
 from tableformat.errors import InvalidInputError
 from tableformat.spec.names import MAIN_BRANCH, SOURCE_MS, STAGING_BRANCH
 from tableformat.spec.options import GivenOptions
+from tableformat.write.partial_rows import missing_columns_summary
 
 # Rows that one thread parses at once: enough for Arrow's per-call costs to vanish, small enough
 # for all threads to have work and for a failing block to be halved cheaply.
@@ -173,7 +174,7 @@ def commit_written(
         commit_dead_letters(environment, plan.dead_letter, files, batch)
     if not (written.data_files or written.delete_files or written.truncation):
         return None
-    summary = dict(summary or {})
+    summary = {**(summary or {}), **missing_columns_summary(written.data_files)}
     if written.source_ms is not None:
         summary[SOURCE_MS] = str(written.source_ms)
     environment.runtime.fail_point("ingest.before_commit")

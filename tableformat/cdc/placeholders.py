@@ -1,7 +1,7 @@
 """Debezium's placeholder for a large value that an update did not touch (PostgreSQL's TOAST).
 
 The database's log does not have the value, so the event cannot either. It is never stored as if it
-were data: it is taken from `before`, else the event is a bad record.
+were data: it is taken from `before`, else the event is a bad record, or the row keeps what it has.
 
 Every form is made from the bytes of `unavailable.value.placeholder`:
 
@@ -140,7 +140,8 @@ def fill_placeholders(
     have_all: Mask,
     rows: RowNumbers,
     bad: dict[int, str],
-) -> dict[str, pa.Array]:
+    keeps: Mask | None = None,
+) -> tuple[dict[str, pa.Array], dict[str, Mask]]:
     """Replace placeholders in wire columns.
 
     Args:
@@ -151,8 +152,13 @@ def fill_placeholders(
         have_all: Rows of events that have all values, so that the placeholder may be one.
         rows: The event of each row.
         bad: Receives events whose value is nowhere, or may be the placeholder itself.
+        keeps: Rows that replace another one and keep its value where theirs is nowhere.
+
+    Returns:
+        The columns, null where the value is nowhere; and by column, where rows keep one.
     """
-    filled = dict(after)
+    filled, kept = dict(after), {}
+    keeps = np.zeros(len(rows), np.bool_) if keeps is None else keeps
     for name, values in after.items():
         stands = placeholder.found(values)
         if stands is None or not pc.any(stands, min_count=0).as_py():
@@ -173,17 +179,19 @@ def fill_placeholders(
         lost = here & ~doubtful & ~usable.to_numpy(zero_copy_only=False)
         for place in np.flatnonzero(doubtful).tolist():
             bad.setdefault(int(rows[place]), _doubtful(name, placeholder))
+        if (lost & keeps).any():
+            kept[name] = lost & keeps
         if not keep_null:
-            for place in np.flatnonzero(lost).tolist():
+            for place in np.flatnonzero(lost & ~keeps).tolist():
                 bad.setdefault(int(rows[place]), _lost(name))
-    return filled
+    return filled, kept
 
 
 def _lost(column: str) -> str:
     return (
         f"column '{column}' is unavailable: it did not change, so the source did not send it; "
         "ALTER TABLE ... REPLICA IDENTITY FULL in PostgreSQL sends it from then on, or set "
-        "on-unavailable-value=null to lose it"
+        "on-unavailable-value=keep to keep the row's value (of updates that leave the key alone)"
     )
 
 

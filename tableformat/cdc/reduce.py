@@ -13,7 +13,7 @@ Changes up to the last truncate mean nothing any more: what they leave goes with
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 
 from tableformat.cdc.events import KIND, ORDINAL
 from tableformat.cdc.message_keys import storage
+from tableformat.cdc.missing_values import filled_last, lacks_values
 from tableformat.cdc.rowkind import TRUNCATE, RowKind, adding
 
 ROW = "_row"  # beside key columns that are called k0, k1, ...
@@ -59,6 +60,8 @@ def reduce_changes(
     key: Sequence[str],
     order: Sequence[str],
     assume_new_keys: bool = False,
+    field_ids: Mapping[str, int] | None = None,
+    keeps_deleted: bool = False,
 ) -> ReducedChanges:
     """Keep the last change of each key.
 
@@ -68,6 +71,8 @@ def reduce_changes(
         order: Columns that order changes before `_ordinal` does; a null is oldest.
         assume_new_keys: An insert says that its key was not in the table before: if it is the
             first change of its key here, nothing needs to be deleted.
+        field_ids: Of the table's columns by name, for changes that leave some out.
+        keeps_deleted: Deleted rows stay (soft deletes).
 
     Cost: one sort if there is an order, one hash aggregation; a few bytes per change besides.
     """
@@ -83,7 +88,18 @@ def reduce_changes(
         .group_by(names, use_threads=False)  # first and last are by order of appearance
         .aggregate([(ROW, "last"), (ROW, "first")])
     )
-    last = changes.take(groups.column(f"{ROW}_last").combine_chunks())
+    places = groups.column(f"{ROW}_last").combine_chunks()
+    if lacks_values(changes):
+        last = filled_last(
+            changes,
+            columns,
+            rows.to_numpy(),
+            places.to_numpy(),
+            field_ids=field_ids or {},
+            keeps_deleted=keeps_deleted,
+        )
+    else:
+        last = changes.take(places)
     upserts = adding(last.column(KIND).combine_chunks())
     deletes = np.ones(last.num_rows, np.bool_)
     if assume_new_keys:

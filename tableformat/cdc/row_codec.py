@@ -33,6 +33,7 @@ class RowCodec:
     """The decoders of a table's columns, in schema order, and what rows must have."""
 
     decoders: Mapping[str, ColumnDecoder]
+    field_ids: Mapping[str, int]
     key: tuple[str, ...]
     required: frozenset[str]
 
@@ -50,6 +51,7 @@ class RowCodec:
         }
         return cls(
             decoders=decoders,
+            field_ids={column.name: column.field_id for column in schema.fields},
             key=key_columns(schema),
             required=frozenset(column.name for column in schema.fields if column.required),
         )
@@ -84,6 +86,7 @@ class RowCodec:
         rows: RowNumbers,
         bad: dict[int, str],
         check_required: Collection[str],
+        lacks: Mapping[str, npt.NDArray[np.bool_]] | None = None,
     ) -> dict[str, pa.Array]:
         """Decode wire columns of the events `rows`; wrong values go to `bad`, by event.
 
@@ -95,6 +98,7 @@ class RowCodec:
             rows: The event each value belongs to.
             bad: Receives event number and reason; an event that is in it already keeps its reason.
             check_required: Columns in which a null is wrong.
+            lacks: Where it is not: rows that leave the column out.
         """
         decoded: dict[str, pa.Array] = {}
         for name, wire in columns.items():
@@ -102,7 +106,10 @@ class RowCodec:
             for place, reason in wrong.items():
                 bad.setdefault(int(rows[place]), reason)
             if name in check_required and decoded[name].null_count:
-                nulls = np.flatnonzero(pc.is_null(decoded[name]).to_numpy(zero_copy_only=False))
+                wrong_nulls = pc.is_null(decoded[name]).to_numpy(zero_copy_only=False)
+                if lacks and name in lacks:
+                    wrong_nulls = wrong_nulls & ~lacks[name]
+                nulls = np.flatnonzero(wrong_nulls)
                 what = "key column" if name in self.key else "required column"
                 for place in nulls.tolist():
                     bad.setdefault(int(rows[place]), f"{what} '{name}' has no value")

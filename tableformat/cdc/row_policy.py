@@ -25,6 +25,7 @@ from tableformat.cdc.events import KIND, SEQUENCE_PREFIX, EventBatch, ParsedEven
 from tableformat.cdc.format_options import KEY_ONLY_REASON, KeyedOptions
 from tableformat.cdc.formats import ChangeFormat, FormatChoice
 from tableformat.cdc.message_keys import storage
+from tableformat.cdc.missing_values import lacks_values, without_missing
 from tableformat.cdc.reduce import ReducedChanges, is_truncate
 from tableformat.cdc.row_codec import key_columns
 from tableformat.cdc.rowkind import adding
@@ -50,7 +51,7 @@ class PolicyOptions(Options):
     soft_delete: str | None = Field(
         None,
         description="boolean column of the table: deleted rows stay and have true there. With "
-        "deletes=row they keep their values",
+        "deletes=row or columns=partial they keep their values",
     )
     sort_by: Names = Field(
         (),
@@ -167,7 +168,9 @@ class RowPolicy:
         }
         return parsed.without(reasons, events)
 
-    def rows(self, reduced: ReducedChanges, columns: list[str]) -> pa.Table:
+    def rows(
+        self, reduced: ReducedChanges, columns: list[str], field_ids: Mapping[str, int]
+    ) -> pa.Table:
         """The rows to write: those that stay, with soft deletes also those that go."""
         if self.soft_delete is None:
             return self.sorted(reduced.rows(columns))
@@ -175,7 +178,10 @@ class RowPolicy:
         place = rows.schema.get_field_index(self.soft_delete)
         given = pc.fill_null(rows.column(place), False)
         marks = pc.or_(given, pa.chunked_array([pa.array(~reduced.upserts)]))
-        return self.sorted(rows.set_column(place, rows.schema.field(place), marks))
+        rows = rows.set_column(place, rows.schema.field(place), marks)
+        if lacks_values(rows):
+            rows = without_missing(rows, self.soft_delete, field_ids)
+        return self.sorted(rows)
 
     def sorted_keys(self, keys: pa.Table) -> pa.Table:
         """Keys to delete in the order of `sort_by`, as far as they have its columns."""
@@ -253,7 +259,7 @@ def _check_soft_delete(column: str, schema: Schema, choice: FormatChoice) -> Non
         for each in schema.fields
         if each.required and each.name not in keys and each.write_default is None
     ]
-    if needed and not choice.deletes_carry_rows:
+    if needed and not (choice.deletes_carry_rows or choice.is_partial):
         raise InvalidInputError(
             "a deleted row cannot stay: deletes hold the key only, and a column is required",
             column=needed[0],
@@ -264,7 +270,7 @@ def _check_soft_delete(column: str, schema: Schema, choice: FormatChoice) -> Non
 def _whole_columns(
     schema: Schema, choice: FormatChoice, without: set[str | None]
 ) -> Mapping[str, bool]:
-    if not choice.deletes_are_whole:
+    if choice.is_partial or not choice.deletes_are_whole:
         return {}
     others = {*key_columns(schema), *without}
     return {each.name: each.required for each in schema.fields if each.name not in others}

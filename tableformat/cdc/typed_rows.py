@@ -8,8 +8,9 @@ record.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Self
+from typing import Literal, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -41,11 +42,13 @@ from tableformat.cdc.schema_changes import (
 from tableformat.cdc.sequence import check_sequenced
 from tableformat.cdc.split_on_failure import read_in_halves
 from tableformat.errors import InvalidInputError
+from tableformat.spec.missing_columns import MISSING, mask_texts
 from tableformat.spec.options import Names
-from tableformat.spec.types import arrow_schema
+from tableformat.spec.types import arrow_schema, is_list, is_string
 from tableformat.write.rows import check_columns, conform_batch
 
 RowNumbers = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
 
 UPSERT_MODE = ALL_KINDS
 APPEND_MODE = INSERT_ONLY
@@ -64,6 +67,30 @@ class UpsertOptions(KeyedOptions):
     sequence: Names = Field(
         (), description="columns that order the changes of a row; default: arrival order"
     )
+    columns: Literal["whole", "partial"] = Field(
+        "whole",
+        description="what becomes of the table's columns that the rows do not have; whole: they "
+        "get the write default or null; partial: they keep their values, `resolve` fills them in",
+    )
+    left_out_column: str | None = Field(
+        None,
+        description="column (a list of strings) with the names of columns that a row leaves out: "
+        "they keep their values. For columns=partial",
+    )
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether rows may leave columns out.
+
+        Raises:
+            InvalidInputError: The options contradict each other.
+        """
+        partial = self.columns == "partial"
+        if self.left_out_column is not None and not partial:
+            raise InvalidInputError(
+                "left-out-column has no effect on whole rows", action="set columns=partial"
+            )
+        return partial
 
 
 class AppendOptions(FormatOptions):
@@ -84,6 +111,8 @@ class TypedRowsFormat:
     order: tuple[pa.Field, ...]
     change_schema: pa.Schema
     evolution: SchemaEvolution
+    is_partial: bool = False
+    left_out_column: str | None = None
 
     @classmethod
     def build_upsert(cls, schema: Schema, values: UpsertOptions) -> Self:
@@ -106,8 +135,10 @@ class TypedRowsFormat:
             default_kind=RowKind.UPDATE_AFTER,
             sequence=values.sequence,
             order=tuple(order),
-            change_schema=change_schema_of(schema, order),
+            change_schema=change_schema_of(schema, order, may_lack=values.is_partial),
             evolution=values.evolution,
+            is_partial=values.is_partial,
+            left_out_column=values.left_out_column,
         )
 
     @classmethod
@@ -142,7 +173,11 @@ class TypedRowsFormat:
             if not mask.any():
                 continue
             rows = np.flatnonzero(mask)
-            columns = self._columns(events.rows.filter(pa.array(mask)), needed, rows, collector.bad)
+            given = events.rows.filter(pa.array(mask))
+            lacks = left_out(given, self.schema, self.left_out_column) if self.is_partial else {}
+            columns = self._columns(given, needed, lacks, rows, collector.bad)
+            if self.is_partial:
+                columns[MISSING] = self._missing(given, columns, lacks, is_key_only=needed)
             sequence = {
                 f"{SEQUENCE_PREFIX}{number}": columns[name]
                 for number, name in enumerate(self.sequence)
@@ -154,7 +189,7 @@ class TypedRowsFormat:
     def _schema_changes(self, events: EventBatch) -> SchemaChanges:
         if self.evolution is SchemaEvolution.STRICT:
             return SchemaChanges()
-        own = {*OWN_COLUMNS, *([self.kind_column] if self.kind_column else [])}
+        own = OWN_COLUMNS | {c for c in (self.kind_column, self.left_out_column) if c}
         return arrow_columns(events.rows.schema, self.schema, self.evolution, without=own)
 
     def _kinds(self, events: EventBatch, bad: dict[int, str]) -> pa.Array:
@@ -170,28 +205,90 @@ class TypedRowsFormat:
         self,
         rows: pa.RecordBatch,
         needed: frozenset[str] | None,
+        lacks: Mapping[str, Mask],
         numbers: RowNumbers,
         bad: dict[int, str],
     ) -> dict[str, pa.Array]:
-        """The table's columns; only those `needed` (None: as the schema says) must have values."""
+        """The table's columns; only those `needed` (None: as the schema says) must have values.
+
+        `lacks`: where rows leave columns out, by column.
+        """
         known = {each.name for each in self.schema.fields}
-        dropped = OWN_COLUMNS | ({self.kind_column} - known)
+        dropped = OWN_COLUMNS | ({self.kind_column, self.left_out_column} - known)
         if self.evolution is not SchemaEvolution.STRICT:  # nothing is lost, and no type is known
             dropped |= {c.name for c in rows.schema if pa.types.is_null(c.type)} - known
         names = enumerate(rows.schema.names)  # by number: a name that is there twice is reported
         given = rows.select([number for number, name in names if name not in dropped])
         schema = self.schema
-        if needed is not None:
-            relaxed = [
-                field.model_copy(update={"required": field.name in needed})
-                for field in schema.fields
-            ]
-            schema = Schema(*relaxed, schema_id=schema.schema_id)
+        if needed is None:
+            needed = frozenset(field.name for field in schema.fields if field.required)
+        relaxed = [
+            field.model_copy(update={"required": field.name in needed - lacks.keys()})
+            for field in schema.fields
+        ]
+        schema = Schema(*relaxed, schema_id=schema.schema_id)
         check_columns(given.schema, schema)
         conformed, wrong = conform_rows(given, schema)
+        for name in needed & lacks.keys():
+            absent = conformed[name].is_null().to_numpy(zero_copy_only=False) & ~lacks[name]
+            for row in np.flatnonzero(absent).tolist():
+                wrong.setdefault(row, f"required column holds nulls; column={name}")
         for row, reason in wrong.items():
             bad.setdefault(int(numbers[row]), reason)
         return conformed
+
+    def _missing(
+        self,
+        given: pa.RecordBatch,
+        columns: Mapping[str, pa.Array],
+        lacks: Mapping[str, Mask],
+        *,
+        is_key_only: frozenset[str] | None,
+    ) -> pa.StringArray:
+        """Which columns rows leave out; a delete those in which it has no value."""
+        if is_key_only is not None:
+            lacks = {
+                name: columns[name].is_null().to_numpy(zero_copy_only=False)
+                for name in columns.keys() - is_key_only
+            }
+        ids = {field.name: field.field_id for field in self.schema.fields}
+        return mask_texts(
+            {ids[name]: mask for name, mask in lacks.items()},
+            len(given),
+            field_ids=list(ids.values()),
+            carries=np.ones(len(given), np.bool_),
+        )
+
+
+def left_out(rows: pa.RecordBatch, schema: Schema, left_out_column: str | None) -> dict[str, Mask]:
+    """Which rows leave columns out, by column: those that are not there, and those they name.
+
+    Raises:
+        InvalidInputError: The column with the names is missing, is no list of texts, or names an
+            unknown column.
+    """
+    names = [each.name for each in schema.fields]
+    given = set(rows.schema.names)
+    lacks = {name: np.ones(len(rows), np.bool_) for name in names if name not in given}
+    if left_out_column is None:
+        return lacks
+    named = rows.column(left_out_column) if left_out_column in given else pa.nulls(0)
+    if not (is_list(named.type) and is_string(named.type.value_type)):
+        raise InvalidInputError(
+            "left-out-column is not a column with lists of strings",
+            column=left_out_column,
+            columns=rows.schema.names,
+        )
+    parents = pc.list_parent_indices(named).to_numpy(zero_copy_only=False)
+    texts = pc.list_flatten(named).dictionary_encode()
+    codes = pc.fill_null(texts.indices, -1).to_numpy(zero_copy_only=False)
+    for code, name in enumerate(texts.dictionary.to_pylist()):
+        if name not in names:
+            raise InvalidInputError(
+                "a row leaves out an unknown column", column=name, columns=names
+            )
+        lacks.setdefault(name, np.zeros(len(rows), np.bool_))[parents[codes == code]] = True
+    return lacks
 
 
 def conform_rows(

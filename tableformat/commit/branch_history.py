@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -11,9 +11,9 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 
 from tableformat.catalog.base import TableState
 from tableformat.codec.avro.manifest_store import load_manifest, load_manifest_list
-from tableformat.errors import CommitConflictError
+from tableformat.errors import CommitConflictError, UnsupportedError
 from tableformat.spec.data_file import EntryStatus, FileContent, ManifestEntry
-from tableformat.spec.names import COMMITTED_TO
+from tableformat.spec.names import COMMITTED_TO, MISSING_COLUMNS
 from tableformat.store.base import ObjectStore
 
 
@@ -52,6 +52,22 @@ def walk_back(by_id: Mapping[int, Snapshot], head_id: int | None) -> Iterator[Sn
             return
         yield snapshot
         current = snapshot.parent_snapshot_id
+
+
+def check_rows_are_whole(state: TableState, snapshots: Iterable[Snapshot], *, action: str) -> None:
+    """Refuse snapshots that bring rows whose columns are missing (`spec.missing_columns`).
+
+    Raises:
+        UnsupportedError: Names the first; with `action`.
+    """
+    for snapshot in snapshots:
+        if MISSING_COLUMNS in summary_of(snapshot):
+            raise UnsupportedError(
+                "staged rows leave out columns, which only a publish fills",
+                table=state.name,
+                snapshot_id=snapshot.snapshot_id,
+                action=action,
+            )
 
 
 def ancestors(metadata: TableMetadata, head_id: int | None) -> Iterator[Snapshot]:

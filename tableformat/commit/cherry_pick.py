@@ -22,6 +22,7 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 from tableformat.catalog.base import Identifier, TableState
 from tableformat.commit.branch_history import (
     SnapshotChanges,
+    check_rows_are_whole,
     load_changes,
     operation_of,
     snapshots_by_id,
@@ -70,6 +71,7 @@ def cherry_pick(
         InvalidInputError: The parent of a snapshot that removes files or deletes rows has expired,
             so it cannot be validated.
         NotFoundError: No such snapshot.
+        UnsupportedError: Columns of its rows are missing.
     """
     state = environment.catalog.load_table(identifier)
     while True:
@@ -90,6 +92,7 @@ def _pick_onto(
     if picked is None:
         raise NotFoundError("no such snapshot", table=state.name, snapshot_id=snapshot_id)
     _check_not_picked(state, picked, branch)
+    check_rows_are_whole(state, [picked], action="run resolve")
     head = state.head(branch)
     if head is not None and picked.parent_snapshot_id == head.snapshot_id:
         moved = fast_forward(

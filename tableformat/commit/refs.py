@@ -7,11 +7,12 @@ Row Lineage). A lost swap is tried again only while the ref is still what the ca
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import takewhile
 
 from pyiceberg.table.refs import SnapshotRef, SnapshotRefType
 
 from tableformat.catalog.base import Identifier, TableState
-from tableformat.commit.branch_history import is_ancestor
+from tableformat.commit.branch_history import ancestors, check_rows_are_whole, is_ancestor
 from tableformat.commit.ref_change import RefChange
 from tableformat.commit.retention import Retention
 from tableformat.commit.swap import swap_until_settled
@@ -113,11 +114,16 @@ def fast_forward(
     Raises:
         CommitConflictError: The head is not the expected one, or not an ancestor of the target.
         NotFoundError: No such target.
+        UnsupportedError: `main` would get rows whose columns are missing.
     """
 
     def target(state: TableState) -> int:
         goal = _resolve(state, to)
         ref = _branch_or_none(state, branch)
+        if branch == MAIN_BRANCH:
+            path = ancestors(state.metadata, goal)
+            new = takewhile(lambda each: ref is None or each.snapshot_id != ref.snapshot_id, path)
+            check_rows_are_whole(state, new, action="run resolve")
         if ref is None:
             if expected_head is not None:
                 _check_head(branch, None, expected_head)
@@ -159,11 +165,16 @@ def replace_branch(
     Raises:
         CommitConflictError: The branch has moved.
         NotFoundError: No such target.
+        UnsupportedError: `main` would get rows whose columns are missing.
     """
 
     def target(state: TableState) -> int:
         goal = _resolve(state, to)
         ref = _branch_or_none(state, branch)
+        if branch == MAIN_BRANCH:
+            path = ancestors(state.metadata, goal)
+            new = takewhile(lambda each: ref is None or each.snapshot_id != ref.snapshot_id, path)
+            check_rows_are_whole(state, new, action="run resolve")
         _check_head(branch, None if ref is None else ref.snapshot_id, expected_head)
         return goal
 

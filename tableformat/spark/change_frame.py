@@ -24,6 +24,7 @@ from pyspark.sql import functions as sf
 from tableformat.cdc.change_writer import ChangeWriter, WrittenFiles
 from tableformat.cdc.events import EventBatch
 from tableformat.cdc.formats import ChangeFormat
+from tableformat.cdc.missing_values import lacks_values
 from tableformat.cdc.reduce import is_truncate
 from tableformat.cdc.schema_changes import SchemaChanges
 from tableformat.cdc.source_time import latest_of
@@ -191,7 +192,8 @@ def _ship(
         everywhere = encode_table(changes.filter(pa.array(truncates)))
         yield from (_blob(label, CHANGES, everywhere) for label in labels)
         changes = changes.filter(pa.array(~truncates))
-    if writer.delete_spec is not None and not writer.assume_new_keys:
+    is_cut = bool(truncates.any()) and lacks_values(changes)  # nothing is filled across a truncate
+    if writer.delete_spec is not None and not (writer.assume_new_keys or is_cut):
         # The last of the last is the last; only the first kind of a key would be lost.
         changes = writer.reduce(changes, change_format).last
     changes = changes.combine_chunks()

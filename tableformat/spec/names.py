@@ -16,6 +16,10 @@ DELETE_POS_FIELD_ID = 2147483545
 ROW_ID_FIELD_ID = 2147483540
 LAST_UPDATED_SEQUENCE_NUMBER_FIELD_ID = 2147483539
 USER_FIELD_ID_MAX = 2147483447
+# In staged data files: which columns of a row its event left out. No column of any schema: near the
+# end of the ids that tables give out, so that statistics of it are kept and readers look it up
+# nowhere.
+MISSING_COLUMNS_FIELD_ID = 2147483400
 
 # Snapshot summary keys. The comment above each is its line in the documentation's reference.
 
@@ -43,6 +47,8 @@ QUERY_ID = "icefold.query-id"
 BATCH_ID = "icefold.batch-id"
 # In a batch of a change stream: where it ends in the source, if the writer says so.
 SOURCE_OFFSETS = "icefold.source-offsets"
+# In staged commits: `true` says that rows of it lack columns, which the publish fills.
+MISSING_COLUMNS = "icefold.missing-columns"
 # Highest time, by the source's clock, of a change up to here; in milliseconds since 1970 UTC.
 SOURCE_MS = "icefold.source-ms"
 # + query id: the last batch of another query; of the 256 that wrote last.
@@ -66,6 +72,10 @@ DV_PLACEMENT_DEFAULT = "packed"
 # Default: link.
 PUBLISH = "icefold.publish"
 PUBLISH_DEFAULT = "link"
+# A staged row that lacks columns and replaces no row: `fail`, the cycle is refused; `null`, they
+# are null; `dead-letter`, the row is put aside. Default: fail.
+ON_MISSING_ROW = "icefold.on-missing-row"
+ON_MISSING_ROW_DEFAULT = "fail"
 # Whether UPDATE and MERGE refuse to give a key to a second row. Default: true.
 CHECK_PRIMARY_KEY = "icefold.sql.check-primary-key"
 # The columns of the IMMUTABLE constraint; set by `icefold table immutable`.
@@ -76,7 +86,8 @@ IMMUTABLE_FIELD_IDS = "icefold.constraint.immutable.field-ids"
 IMMUTABLE_NAME = "icefold.constraint.immutable.name"
 # Whether a cycle that would break the constraint is refused. Default: false.
 IMMUTABLE_ENFORCED = "icefold.constraint.immutable.enforced"
-# Whether an enforced IMMUTABLE constraint lets rows be deleted: `allowed` or `forbidden`. Default: allowed.
+# Whether an enforced IMMUTABLE constraint lets rows be deleted: `allowed`, `forbidden`. Default:
+# allowed.
 IMMUTABLE_DELETES = "icefold.constraint.immutable.deletes"
 # The column that orders versions of a row; set by `icefold table sequence`.
 SEQUENCE_COLUMN = "icefold.sequence.column"

@@ -6,10 +6,18 @@ from collections.abc import Mapping, Sequence
 from typing import Literal, cast, get_args
 
 from tableformat.errors import InvalidInputError
-from tableformat.spec.names import DV_PLACEMENT, DV_PLACEMENT_DEFAULT, PUBLISH, PUBLISH_DEFAULT
+from tableformat.spec.names import (
+    DV_PLACEMENT,
+    DV_PLACEMENT_DEFAULT,
+    ON_MISSING_ROW,
+    ON_MISSING_ROW_DEFAULT,
+    PUBLISH,
+    PUBLISH_DEFAULT,
+)
 
 Placement = Literal["packed", "per-file"]
 Publishing = Literal["link", "rewrite"]
+MissingRow = Literal["fail", "null", "dead-letter"]
 
 
 def property_int(
@@ -75,3 +83,9 @@ def publishing(properties: Mapping[str, str]) -> Publishing:
     """How staged rows get to the target: in the files they were staged in, or written once more."""
     text = properties.get(PUBLISH, PUBLISH_DEFAULT)
     return cast("Publishing", property_choice(text, PUBLISH, get_args(Publishing)))
+
+
+def on_missing_row(properties: Mapping[str, str]) -> MissingRow:
+    """What becomes of a staged row whose missing columns no older row has."""
+    text = properties.get(ON_MISSING_ROW, ON_MISSING_ROW_DEFAULT)
+    return cast("MissingRow", property_choice(text, ON_MISSING_ROW, get_args(MissingRow)))

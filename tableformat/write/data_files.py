@@ -11,6 +11,7 @@ from pyiceberg.schema import Schema
 
 from tableformat.codec.parquet.options import parquet_options
 from tableformat.spec.data_file import DataFile
+from tableformat.spec.missing_columns import MISSING_FIELD
 from tableformat.spec.types import LINEAGE_FIELDS, arrow_schema
 from tableformat.store.base import ObjectStore
 from tableformat.write.file_set import FileSet
@@ -37,7 +38,8 @@ def write_data_files(
         store: Where the files go.
         rows: Columns by name, in any order; missing optional ones get the write default or null.
             `_row_id` and `_last_updated_sequence_number` (int64) may come along: they are stored
-            under their reserved ids, for rows that keep their identity.
+            under their reserved ids, for rows that keep their identity. So may the text of
+            `spec.missing_columns`, for rows that are staged.
         schema: The table's schema.
         spec: The partition spec to write with.
         properties: Table properties (`write.*`).
@@ -81,7 +83,7 @@ def conform_rows(
     """Rows in the schema's form, and the schema they then have.
 
     Returns:
-        The schema with the row lineage fields that came along, None if there are no batches at
+        The schema with the fields of icefold's own that came along, None if there are no batches at
         all; and the conformed batches. A table is conformed completely before this returns.
     """
     if isinstance(rows, pa.Table):
@@ -142,7 +144,7 @@ def _conform_stream(batches: Iterable[pa.RecordBatch], schema: Schema) -> Iterat
 
 
 def _with_lineage(schema: Schema, given: pa.Schema) -> Schema:
-    present = [field for field in LINEAGE_FIELDS if field.name in given.names]
+    present = [each for each in (*LINEAGE_FIELDS, MISSING_FIELD) if each.name in given.names]
     known = set(schema.column_names)
     extra = [field for field in present if field.name not in known]
     return Schema(*schema.fields, *extra, schema_id=schema.schema_id) if extra else schema

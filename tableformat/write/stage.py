@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Literal, get_args
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,6 +22,14 @@ from tableformat.spec.names import MAIN_BRANCH, STAGING_BRANCH
 from tableformat.write.data_files import write_data_files
 from tableformat.write.delete_scope import check_delete_scope, delete_spec, key_decides_partition
 from tableformat.write.equality_deletes import write_equality_deletes
+from tableformat.write.partial_rows import (
+    columns_to_carry,
+    missing_columns_summary,
+    partial_rows,
+)
+
+ColumnChoice = Literal["whole", "partial"]
+PARTIAL: ColumnChoice = "partial"
 
 
 def stage_rows(
@@ -30,9 +39,10 @@ def stage_rows(
     upserts: pa.Table | None = None,
     deletes: pa.Table | None = None,
     branch: str = STAGING_BRANCH,
+    columns: ColumnChoice = "whole",
     summary: Mapping[str, str] | None = None,
 ) -> CommitResult:
-    """Commit whole rows that replace older rows of their keys, and keys whose rows go.
+    """Commit rows that replace older rows of their keys, and keys whose rows go.
 
     Every key given is deleted by an equality delete, which reaches strictly older commits only, so
     the rows of the same call stay (spec: Scan Planning).
@@ -40,14 +50,17 @@ def stage_rows(
     Args:
         environment: Catalog, store, clock.
         identifier: The table.
-        upserts: Whole rows, one per key.
+        upserts: Rows, one per key.
         deletes: The key columns; others are ignored. A key that is upserted too is upserted.
         branch: The staging branch.
+        columns: What becomes of columns that `upserts` does not have: `whole`, they get the write
+            default or null; `partial`, they keep the values of the row that is replaced.
         summary: Summary properties, e.g. the writer's own marker.
 
     Raises:
         InvalidInputError: No key, nothing to stage, a key twice in `upserts`, a wrong column, a row
-            without the table's sequence, or the published branch.
+            without the table's sequence, the published branch, or partial rows without a column
+            that they need (`partial_rows.columns_to_carry`).
         CommitConflictError: The table got a new partition spec meanwhile, and the deletes were
             written for one partition each; nothing landed.
         UnsupportedError: The table is not v3.
@@ -57,8 +70,12 @@ def stage_rows(
     """
     state = environment.catalog.load_table(identifier)
     check_stageable(state, branch)
+    check_choice(columns)
     _check_sequence(state, upserts)
     spec, state = delete_spec(environment, state)
+    if upserts is not None and columns == PARTIAL:
+        _check_carried(state, spec, upserts)
+        upserts = partial_rows(upserts, state.metadata.schema())
     data_files, delete_files = write_staged(
         environment, state, spec, upserts=upserts, deletes=deletes
     )
@@ -68,7 +85,7 @@ def stage_rows(
         branch=branch,
         added_data_files=tuple(data_files),
         added_delete_files=tuple(delete_files),
-        summary=dict(summary or {}),
+        summary={**(summary or {}), **missing_columns_summary(data_files)},
         carry_marker=False,  # staged snapshots never have one, whatever their branch is called
     )
     return commit(
@@ -160,6 +177,24 @@ def _check_sequence(state: TableState, upserts: pa.Table | None) -> None:
             table=state.name,
             column=name,
         )
+
+
+def check_choice(columns: str) -> None:
+    """Refuse another word than `whole` or `partial`, with `InvalidInputError`."""
+    if columns not in get_args(ColumnChoice):
+        raise InvalidInputError(
+            "columns are whole or partial", columns=repr(columns), action="choose one"
+        )
+
+
+def _check_carried(state: TableState, spec: PartitionSpec, upserts: pa.Table) -> None:
+    for name in columns_to_carry(state.metadata, spec):
+        if name not in upserts.column_names:
+            raise InvalidInputError(
+                "a partial row cannot leave out this column: it decides which row it replaces",
+                table=state.name,
+                column=name,
+            )
 
 
 def _keys(

@@ -67,6 +67,16 @@ class History:
         self.staged.append(result.snapshot.snapshot_id)
         self.states[self.staged[-1]] = Counter(self.model.values())
 
+    def stage_partial(self, versions):
+        """Rows without their region."""
+        name = SCHEMA.names[2]
+        given = {"id": list(versions), name: list(versions.values())}
+        result = self.table.stage(pa.table(given), columns="partial")
+        for key, version in versions.items():
+            self.model[key] = (*self.model[key][:2], version)
+        self.staged.append(result.snapshot.snapshot_id)
+        self.states[self.staged[-1]] = Counter(self.model.values())
+
     def check(self):
         table = open_table(self.warehouse, NAME)
         read = table.environment.store.get
@@ -115,6 +125,21 @@ def test_killed_resolve_that_writes_rows_anew_keeps_their_ids(history, point):
     assert {key: after[key] for key in (0, 1, 3, 4, 6, 7)} == {
         key: before[key] for key in (0, 1, 3, 4, 6, 7)
     }
+
+
+@pytest.mark.parametrize("mode", ["link", "rewrite"])
+@pytest.mark.parametrize(
+    "point", ["resolve.after_match", "resolve.after_rewrite", "catalog.after_swap"]
+)
+def test_killed_resolve_that_fills_columns_gives_the_same_table(history, point, mode):
+    history.table.set_properties({"icefold.publish": mode})
+    history.stage_partial({4: 7, 3: 8})
+    assert run_until_killed(run_resolve, history.warehouse, NAME, point=point) == KILLED
+    history.table.refresh()
+    history.stage([(4, "us", 3)])
+    history.stage_partial({4: 9, 3: 9})
+    run_resolve(open_table(history.warehouse, NAME))
+    history.check()
 
 
 def row_ids(table):

@@ -28,17 +28,20 @@ from tests.support.pipeline_tables import (
     ACCOUNT_FULL,
     LINE,
     TOAST,
+    TORN,
     differences,
     engine_rows,
     source_rows,
 )
 from tests.support.pipeline_workload import Workload
 
-TABLES = {table.name: table for table in (ACCOUNT, ACCOUNT_FULL, LINE, TOAST)}
+TABLES = {table.name: table for table in (ACCOUNT, ACCOUNT_FULL, LINE, TOAST, TORN)}
 TARGETS = (
     *("db.account", "db.account_full", "bare.account", "bare.account_full"),
-    *("flat.account", "flat.account_full", "flat.line", "db.toast"),
+    *("flat.account", "flat.account_full", "flat.line", "db.toast", "db.torn"),
 )
+OPTIONS = {"torn": ["-o", "on-unavailable-value=keep"]}
+TEAR_ROWS, TEAR_UPDATES = 300, 2000  # rows of `torn`; updated ones at a time
 INTERVAL_S, SAMPLE_S, PAUSE_MAX_S = 5.0, 5.0, 5.0
 WARM_S = 120.0  # a process still loads code and fills caches before
 GROWTH, SLACK_BYTES = 1.2, 64 << 20
@@ -133,6 +136,7 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--targets", default=",".join(TARGETS), help="shape.table,...")
+    parser.add_argument("--torn", type=int, default=0, help="updated rows of `torn` at the end")
     parser.add_argument("--pause-s", type=float, default=0.2, help="between two transactions")
     given = parser.parse_args()
     missing = missing_pipeline()
@@ -174,7 +178,8 @@ class Run:
         return [*self._ingests, self._maintain]
 
     def _words(self, shape: str, table: str) -> list[str]:
-        return self._pipeline.ingest_words(SHAPES[shape], TABLES[table])
+        options = OPTIONS.get(table, [])
+        return self._pipeline.ingest_words(SHAPES[shape], TABLES[table], *options)
 
     def run(self) -> int:
         pipeline, given = self._pipeline, self._given
@@ -183,6 +188,11 @@ class Run:
             workload.seed_rows(500)
             pipeline.connect.start()
             self._work(workload)
+            for _ in range(0, given.torn, TEAR_UPDATES):
+                workload.tear(TEAR_ROWS, min(given.torn, TEAR_UPDATES))
+                pipeline.await_arrival()
+                for service in self._services:
+                    service.keep_up()
             for service in self._services:
                 service.stop()
             self._revive()

@@ -49,9 +49,10 @@ TARGETS = (
     (DB, WIPED),
 )
 STOPPED = (BARE, WIPED)
-TORN_ROWS = UNTOLD_ROWS = 3
+UNTOLD_ROWS = 3
+TORN_ROWS, TORN_UPDATES = 40, 1000
 OPTIONS = {
-    ("db", "torn"): ["-o", "on-unavailable-value=null"],
+    ("db", "torn"): ["-o", "on-unavailable-value=keep"],
     ("db", "grown"): ["-o", "schema-evolution=full"],
     ("db", "untold"): ["-o", "unknown-columns=ignore"],
     ("db", "wiped"): ["-o", "on-truncate=apply"],
@@ -72,7 +73,6 @@ class Run:
                 table.name: source_rows(connection, table.name, columns_of(table))
                 for _, table in TARGETS
             }
-        rows["torn"] = _lost(rows["torn"], TORN_ROWS)
         rows["untold"] = _lost(rows["untold"], UNTOLD_ROWS)
         return rows
 
@@ -102,7 +102,7 @@ def run(pipeline: Pipeline) -> Run:
             "INSERT INTO grown SELECT i, 3000000000 + i FROM generate_series(21, 30) i"
         )
         connection.execute("UPDATE grown SET rank = 8 WHERE id % 3 = 0")
-        connection.execute(f"UPDATE torn SET n = -1 WHERE id <= {TORN_ROWS}")
+        workload.tear(TORN_ROWS, TORN_UPDATES)
         connection.execute(f"UPDATE untold SET n = -1 WHERE id <= {UNTOLD_ROWS}")
         connection.execute("TRUNCATE wiped")
         connection.execute("INSERT INTO wiped VALUES (3, 'again'), (99, 'new')")

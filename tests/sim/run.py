@@ -35,6 +35,7 @@ class Job:
     twice: bool
     meddlers: tuple[str, ...] | None = None
     rewrites: bool | None = None
+    leaves_out: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +79,7 @@ class Totals:
         chosen = "" if job.meddlers is None else f" --meddlers '{','.join(job.meddlers)}'"
         if job.rewrites is not None:
             chosen += f" --publish {'rewrite' if job.rewrites else 'link'}"
+        chosen += " --leaves-out" * job.leaves_out
         replay = f"--seed {result.seed} --steps {job.steps}{chosen} --trace"
         print(f"  replay: scripts/sim --seeds 1 {replay}")
         return True
@@ -122,6 +124,7 @@ def main(arguments: list[str] | None = None) -> int:
             (seed - options.seed) % DETERMINISM_EVERY == 0,
             None if options.meddlers is None else tuple(filter(None, options.meddlers.split(","))),
             None if options.publish is None else options.publish == "rewrite",
+            options.leaves_out,
         )
         for seed in range(options.seed, options.seed + options.seeds)
     ]
@@ -155,6 +158,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--jobs", type=int, default=1, help="processes (default 1)")
     parser.add_argument("--trace", action="store_true", help="print the events of failing seeds")
     parser.add_argument("--publish", choices=["link", "rewrite"], help="instead of what is drawn")
+    parser.add_argument("--leaves-out", action="store_true", help="writers leave columns out")
     parser.add_argument("--meddlers", help=f"instead of those drawn, of {', '.join(MEDDLERS)}")
     parser.add_argument("--keep-going", action="store_true", help="do not stop at a violation")
     return parser
@@ -227,6 +231,7 @@ def _run_alone(job: Job, run: Callable[[Job], Ran]) -> Ran:
 def _run(job: Job) -> Ran:
     cpu = time.process_time()
     given: dict[str, Any] = {"steps": job.steps, "meddlers": job.meddlers, "rewrites": job.rewrites}
+    given["leaves_out"] = job.leaves_out
     result = run_seed(job.seed, trace=job.trace, **given)
     differs = False
     if job.twice and result.violation is None:

@@ -15,6 +15,7 @@ from pyroaring import BitMap64
 import resolver.batch_row_ids
 import resolver.cycle
 import resolver.cycle_match
+import resolver.filled_columns
 import resolver.merge_deletes
 import resolver.moved_rows
 import resolver.row_identity
@@ -22,6 +23,7 @@ import tableformat.codec.parquet.projection
 import tableformat.commit.expiry_plan
 import tableformat.commit.snapshot_change
 import tableformat.commit.swap
+from resolver.filled_columns import FilledColumns
 from resolver.merge_deletes import Conversion
 from resolver.rewrite_batch import RewrittenBatch
 from resolver.scopes import Scopes
@@ -181,6 +183,22 @@ def forgotten_rewrites(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resolver.moved_rows, "rewritten_files", lambda *_, **__: {})
 
 
+def unfilled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Missing columns are published as they are staged."""
+    monkeypatch.setattr(FilledColumns, "fill", lambda *_: None)
+
+
+def filled_past_staged_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Missing columns come from the published row, whatever was staged before."""
+    real = resolver.filled_columns.previous_rows
+
+    def of_the_target(rows: Any, *given: Any) -> Any:
+        killed_at = np.where(rows.order > 0, -1, rows.killed_at)
+        return real(replace(rows, killed_at=killed_at), *given)
+
+    monkeypatch.setattr(resolver.filled_columns, "previous_rows", of_the_target)
+
+
 BUGS: list[tuple[Plant, Callable[[Profile], bool]]] = [
     (null_defaults, lambda p: p.changes_schema),
     (no_conflicts, lambda p: p.has_statements and p.keys == 3 and not p.has_sink),
@@ -248,4 +266,14 @@ def test_planted_bug_about_row_ids_is_found(
         run_seed(seed, steps=STEPS, meddlers=meddlers, rewrites=True)
         for seed in range(1, SEEDS + 1)
     )
+    assert any(run.violation is not None for run in runs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("plant", [unfilled, filled_past_staged_rows], ids=lambda p: p.__name__)
+def test_planted_bug_about_missing_columns_is_found(
+    plant: Plant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch)
+    runs = (run_seed(seed, steps=STEPS, leaves_out=True) for seed in range(1, SEEDS + 1))
     assert any(run.violation is not None for run in runs)

@@ -48,6 +48,15 @@ def test_seeds_hold_every_invariant(first):
     assert sum(result.publishes for result in results) > 6
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("rewrites", [False, True], ids=["link", "rewrite"])
+def test_seeds_in_which_writers_leave_columns_out_hold_every_invariant(rewrites):
+    seeds = range(1, SEEDS_OF_A_TEST + 1)
+    results = [run_seed(each, steps=STEPS, leaves_out=True, rewrites=rewrites) for each in seeds]
+    assert {result.seed: result.violation for result in results if result.violation} == {}
+    assert sum(result.publishes for result in results) > 6
+
+
 @pytest.mark.parametrize(("seed", "steps"), FAILED_ONCE)
 def test_seed_that_failed_once_holds_every_invariant(seed, steps):
     assert counted(seed, steps).violation is None

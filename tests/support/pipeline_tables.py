@@ -139,7 +139,7 @@ LINE = SourceTable(
 )
 # What an update of `n` leaves where it is. With the identity FULL the events have it all the same,
 # with the default one Debezium sends a placeholder in its place.
-LARGE = ("ints", "longs", "texts", "ids", "doc", "raw")
+LARGE = ("ints", "longs", "texts", "ids", "doc", "raw", "body")
 _TOAST = (
     SourceColumn("id", "int", pa.int32()),
     SourceColumn("n", "int", pa.int32()),
@@ -149,6 +149,7 @@ _TOAST = (
     SourceColumn("ids", "uuid[]", pa.list_(pa.string()), "ids::text[]"),
     SourceColumn("doc", "jsonb", pa.string(), "doc::text"),
     SourceColumn("raw", "bytea", pa.binary()),
+    SourceColumn("body", "text", pa.string()),
 )
 _EXTERNALS = [f"ALTER TABLE {{table}} ALTER {name} SET STORAGE EXTERNAL" for name in LARGE]
 TOAST = SourceTable("toast", _TOAST, ["id"], "FULL", _EXTERNALS)
@@ -240,7 +241,8 @@ SELECT ROW(i, v,
     (SELECT array_agg(md5(g || '-' || v)) FROM generate_series(1, 100) g),
     (SELECT array_agg(md5(g || '-' || v)::uuid) FROM generate_series(1, 200) g),
     (SELECT jsonb_object_agg(md5(g::text), v) FROM generate_series(1, 100) g),
-    (SELECT string_agg(decode(md5(g || '-' || v), 'hex'), '') FROM generate_series(1, 200) g)
+    (SELECT string_agg(decode(md5(g || '-' || v), 'hex'), '') FROM generate_series(1, 200) g),
+    (SELECT string_agg(md5(g || '-' || v), ' ') FROM generate_series(1, 100) g)
 )::toast $$
 """
 UNTOLD_ROW = """

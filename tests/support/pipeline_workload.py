@@ -12,6 +12,8 @@ from typing import Any
 
 import psycopg
 
+from tests.support.pipeline_tables import LARGE
+
 ACCOUNTS = ("account", "account_full")
 KEYS = 2_000
 ORDERS, LINES = 60, 8
@@ -147,14 +149,43 @@ class Workload:
                 )
 
     def change_toasted(self) -> None:
-        key = self._random.randint(1, 8)
-        match self._random.randrange(4):
+        key, table = self._random.randint(1, 8), self._random.choice(["toast", "torn"])
+        match self._random.randrange(6):
             case 0:
-                self._execute("DELETE FROM toast WHERE id = %s", key)
-                query = "INSERT INTO toast SELECT r.* FROM toast_row(%s, %s) r"
+                self._execute(f"DELETE FROM {table} WHERE id = %s", key)
+                query = f"INSERT INTO {table} SELECT r.* FROM toast_row(%s, %s) r"
                 self._execute(query, key, self._next() % 1000)
+            case 1:
+                self._update_large(table, key, key)
             case _:
-                self._execute("UPDATE toast SET n = n + 1 WHERE id = %s", key)
+                self._execute(f"UPDATE {table} SET n = n + 1 WHERE id = %s", key)
+
+    def tear(self, rows: int, updates: int) -> None:
+        """So many updated rows among the first of `torn`, nearly all of small columns only."""
+        self._execute(
+            "INSERT INTO torn SELECT r.* FROM generate_series(1, %s) i, "
+            "LATERAL toast_row(i, i) r WHERE i NOT IN (SELECT id FROM torn)",
+            rows,
+        )
+        done = 0
+        while done < updates:
+            first = self._random.randint(1, rows)
+            last = min(first + self._random.randint(0, 99), rows, first + updates - done - 1)
+            if self._random.random() < 0.1:
+                self._update_large("torn", first, last)
+            else:
+                self._execute("UPDATE torn SET n = n + 1 WHERE id BETWEEN %s AND %s", first, last)
+            done += last - first + 1
+
+    def _update_large(self, table: str, first: int, last: int) -> None:
+        name = self._random.choice(LARGE)
+        self._execute(
+            f"UPDATE {table} t SET {name} = (SELECT r.{name} FROM toast_row(t.id, %s) r) "
+            "WHERE id BETWEEN %s AND %s",
+            self._next() % 1000,
+            first,
+            last,
+        )
 
     def _insert_accounts(self, table: str, keys: range | list[int]) -> None:
         self._execute(

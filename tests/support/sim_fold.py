@@ -108,12 +108,13 @@ class _Fold:
     seen: set[str] = field(default_factory=set)
     # Of the snapshot that is applied: by key, the row it replaces; row ids that die by position.
     replaced: dict[Any, tuple[int, int]] = field(default_factory=dict)
+    before: dict[Any, Row] = field(default_factory=dict)  # the same rows by key
     killed: set[int] = field(default_factory=set)
 
     def apply(self, order: int, staged: Staged) -> None:
         known = self.base.ever | self.seen
         is_repeated = staged.is_again and any(file.path in known for file in staged.files)
-        self.replaced = {}
+        self.replaced, self.before = {}, {}
         self.killed = set()
         if staged.keys and not is_repeated:
             self._delete(order, staged)
@@ -125,8 +126,9 @@ class _Fold:
         for file in () if is_repeated else staged.files:
             if file.path not in self.base.ever and file.path not in self.seen:
                 self.seen.add(file.path)
-                for at, row in enumerate(self.files.rows_of(file.path, self.schema)):
+                for at, given in enumerate(self.files.rows_of(file.path, self.schema)):
                     if at not in file.dead:
+                        row = self._filled(file.path, at, given)
                         self.fresh[file.path, at] = (row, self._row_id(file, at, row))
                         self.came[file.path, at] = order
 
@@ -138,8 +140,19 @@ class _Fold:
             return stored
         return self.replaced.pop(row[0], (0, file.first_row_id + at))[1]
 
-    def _replace(self, key: Any, order: int, row_id: int) -> None:
-        self.replaced[key] = max(self.replaced.get(key, (-1, -1)), (order, row_id))
+    def _filled(self, path: str, at: int, row: Row) -> Row:
+        """A row with what it leaves out taken from the one that its own snapshot replaced."""
+        stored = self.files.file(path)
+        before = self.before.get(row[0], (None,) * len(row))
+        return tuple(
+            old if stored.lacks(at, field_id) else new
+            for field_id, old, new in zip(self.schema.fields, before, row, strict=True)
+        )
+
+    def _replace(self, row: Row, order: int, row_id: int) -> None:
+        known = self.replaced.get(row[0], (-1, -1))
+        if (order, row_id) >= known:
+            self.replaced[row[0]], self.before[row[0]] = (order, row_id), row
 
     def _delete(self, order: int, staged: Staged) -> None:
         """Keys die in what is older. Files that a staged snapshot names again are its own, too."""
@@ -157,13 +170,13 @@ class _Fold:
             if row[0] in staged.keys and orders.get(row_id, 0) < order and row_id not in spared
         ]
         for row_id in gone:
-            self._replace(self.rows.pop(row_id)[0][0], orders.get(row_id, 0), row_id)
+            self._replace(self.rows.pop(row_id)[0], orders.get(row_id, 0), row_id)
         dead = [
             p for p, (row, _) in self.fresh.items() if row[0] in staged.keys and p[0] not in own
         ]
         for place in dead:
             row, known = self.fresh.pop(place)
-            self._replace(row[0], self.came[place], -1 if known is None else known)
+            self._replace(row, self.came[place], -1 if known is None else known)
 
     def _same(self, row_ids: Iterable[int]) -> set[int]:
         """These and what a rewrite has made of them."""

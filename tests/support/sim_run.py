@@ -125,10 +125,12 @@ def run_seed(
     trace: bool = False,
     meddlers: tuple[str, ...] | None = None,
     rewrites: bool | None = None,
+    leaves_out: bool = False,
 ) -> SeedResult:
     """Run one seed: faults and assertions first, then a healed system that must drain.
 
-    `meddlers`, `rewrites`: these instead of those that the seed draws.
+    `meddlers`, `rewrites`: these instead of those that the seed draws. `leaves_out`: writers leave
+    columns out of rows; nobody else then brings staged rows to main, or changes the table.
     """
     profile = Profile.draw(random.Random(f"{seed}/profile"), steps)
     if rewrites is not None:
@@ -140,6 +142,10 @@ def run_seed(
         # a repeat of one looks like a new file (docs/resolving.md).
         kept = tuple(each for each in profile.meddlers if each != "retrier")
         profile = replace(profile, meddlers=kept)
+    if leaves_out:
+        profile = replace(
+            profile, leaves_out=True, meddlers=(), changes_schema=False, changes_spec=False
+        )
     world = World(seed, profile)
     world.trace = [] if trace else None
     simulation = _Simulation(world)
@@ -221,7 +227,10 @@ class _Simulation:
             schema,
             primary_key=["id"],
             partition_by=world.profile.partition_by,
-            properties={"icefold.publish": "rewrite" if world.profile.rewrites else "link"},
+            properties={
+                "icefold.publish": "rewrite" if world.profile.rewrites else "link",
+                "icefold.on-missing-row": "null",
+            },
         )
         self.oracle.start(created.metadata_location)
         self.pointers.on_swap = self.oracle.on_swap
@@ -385,11 +394,16 @@ class _Simulation:
                 continue
             keys = frozenset([row[0] for row in rows] + gone)
             key = schema.by_id[ID]
+            columns = "whole"
             if not rows:
                 typed = {key.name: key.kind}
+            elif self.world.profile.leaves_out and actor.rng.random() < 0.6:
+                columns, left = "partial", actor.rng.choice([REGION, AMOUNT])
+                typed = {n: k for n, k in typed.items() if n != schema.name(left)}
+                rows = tuple((row[0], row[1 if left == AMOUNT else 2]) for row in rows)
             with self.operation(actor, Operation(actor.name, "stage", rows, keys, typed)):
                 deletes = pa.table({key.name: pa.array(gone, ARROW[key.kind])}) if gone else None
-                table().stage(upserts=as_table(typed, rows), deletes=deletes)
+                table().stage(upserts=as_table(typed, rows), deletes=deletes, columns=columns)
 
     def ingest(self, actor: Actor) -> None:
         """Numbered batches, each given again until it is known to be there, also after a crash."""

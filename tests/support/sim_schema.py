@@ -163,6 +163,7 @@ class FileRows:
     columns: dict[int, list[Any]]
     row_ids: list[int | None]
     updates: list[int | None]
+    missing: list[str | None]  # what staged rows leave out
 
     @staticmethod
     def read(data: bytes) -> FileRows:
@@ -175,9 +176,18 @@ class FileRows:
             table.column(name).to_pylist()
             if name in table.column_names
             else [None] * table.num_rows
-            for name in ("_row_id", "_last_updated_sequence_number")
+            for name in ("_row_id", "_last_updated_sequence_number", "_icefold_missing_columns")
         ]
-        return FileRows(table.num_rows, columns, lineage[0], lineage[1])
+        return FileRows(table.num_rows, columns, *lineage)
+
+    def lacks(self, at: int, field_id: int) -> bool:
+        """Whether a staged row leaves a column out."""
+        text = self.missing[at]
+        if text is None:
+            return False
+        sign, ids = text[0], {int(number) for number in text[1:].split(",")}
+        assert sign in "+-", text
+        return (field_id in ids) == (sign == "-")
 
     def rows(self, schema: TableSchema) -> list[Row]:
         columns = [

@@ -78,6 +78,7 @@ class Profile:
     meddlers: tuple[str, ...]  # of `MEDDLERS`: who moves branches and rewrites files, too
     keeps_row_ids: bool  # the foreign compactor keeps them
     rewrites: bool  # publishes write staged rows once more
+    leaves_out: bool = False  # writers leave columns out of rows
 
     @property
     def expires(self) -> bool:
