@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 
 from pyiceberg.table.snapshots import Snapshot
 
-from resolver.cycle_figures import cycle_figures, freshness_ms
+from resolver.cycle_figures import cycle_figures, file_hashes, freshness_ms
 from resolver.cycle_input import OrderedFile, read_cycle_input, staged_files
 from resolver.cycle_match import (
     BroughtMeanwhileError,
@@ -43,6 +43,7 @@ from resolver.rewrite_batch import BatchWriter, RewrittenBatch, check_rewritable
 from resolver.staging import (
     StagedSnapshot,
     load_staged,
+    names_of,
     oldest_of,
     skipped_snapshots,
 )
@@ -298,6 +299,8 @@ class Cycle:
             phases_ms=self._phases.spent_ms,
             rewrites=work.rewrites,
         )
+        if work.rewrites and not self._options.from_staging_state:
+            figures |= file_hashes(names_of(work.batch.staged))
         return figures | publish_summary(work.covered)
 
     def _advance_index(self, published: _Published, work: Work) -> None:

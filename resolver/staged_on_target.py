@@ -24,7 +24,13 @@ from itertools import takewhile
 import numpy as np
 from pyiceberg.table.snapshots import Operation, Snapshot
 
-from resolver.cycle_figures import STAGED_COMMITS, is_publish
+from resolver.cycle_figures import (
+    STAGED_COMMITS,
+    file_hash,
+    hashes_of,
+    is_publish,
+    staged_commits,
+)
 from resolver.cycle_input import CycleInput
 from resolver.index.base import Matches
 from resolver.match import TARGET_ORDER, Bools, Int64s
@@ -33,7 +39,7 @@ from resolver.resolution import DeadRows, NumberedKeys
 from resolver.rewritten_rows import rewriting_publishes
 from resolver.row_identity import NO_ROW_ID
 from resolver.row_values import ColumnReader
-from resolver.staging import base_of, down_to_base, sequence_numbers_of
+from resolver.staging import base_of, down_to_base, names_of, sequence_numbers_of
 from resolver.target import LiveFiles
 from tableformat.catalog.base import TableState
 from tableformat.commit.branch_history import (
@@ -104,24 +110,32 @@ def _named_before(
 ) -> tuple[frozenset[str], frozenset[str]]:
     """Files that older staged snapshots name, as far as the log goes down to the target.
 
-    icefold's own commits name none again, so for a batch of them nothing is read.
+    icefold's own commits name none again, so for a batch of them nothing is read. Publishes that
+    wrote rows anew say by hashes what they covered: what these snapshots named is not read again.
 
     Returns:
-        All of them; and those that publishes covered by writing their rows anew, since the target
-        does not list these.
+        All of them, at least those that the batch names, too; and those that publishes covered by
+        writing their rows anew, since the target does not list these.
     """
     if all(committed_to(each.snapshot) == staging for each in batch.staged):
         return frozenset(), frozenset()
     oldest = batch.staged[0]
     since = min(sequence_numbers_of(oldest), default=0)
     below, _ = down_to_base(state, oldest.snapshot, staging=staging, target=target)
-    publishes = rewriting_publishes(state, staging=staging, target=target)
-    rewritten = {each.snapshot_id: each for _, covered in publishes for each in covered}
+    hashes = {file_hash(path): path for path in names_of(batch.staged)}
+    rewritten: dict[int, Snapshot] = {}
     names: set[str] = set()
-    written_anew: set[str] = set()
+    told: set[int] = set()
+    for publish, covered in rewriting_publishes(state, staging=staging, target=target):
+        rewritten |= {each.snapshot_id: each for each in covered}
+        known = hashes_of(publish)
+        if known is not None:
+            names |= {hashes[each] for each in hashes.keys() & known}
+            told |= {each.snapshot_id for each in covered[: staged_commits(publish)]}
+    written_anew = set(names)
     for snapshot in ({each.snapshot_id: each for each in below} | rewritten).values():
-        if (snapshot.sequence_number or 0) >= since:
-            continue  # of the batch, where that is read from the head's state
+        if snapshot.snapshot_id in told or (snapshot.sequence_number or 0) >= since:
+            continue  # or of the batch, where that is read from the head's state
         added = {e.data_file.file_path for e in load_changes(environment.store, snapshot).added}
         names |= added
         if snapshot.snapshot_id in rewritten:
