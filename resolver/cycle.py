@@ -38,7 +38,7 @@ from resolver.engine import Engine
 from resolver.merge_deletes import Conversion, convert
 from resolver.publish import publish, publish_summary
 from resolver.report import ResolveReport
-from resolver.resolution import index_changes, number_keys
+from resolver.resolution import index_changes
 from resolver.rewrite_batch import BatchWriter, RewrittenBatch, check_rewritable
 from resolver.staging import (
     StagedSnapshot,
@@ -222,7 +222,6 @@ class Cycle:
         return Work(
             covered=tuple({each.snapshot.snapshot_id: each.snapshot for each in staged}.values()),
             batch=batch,
-            numbered=number_keys(batch),
             converted=converted,
         )
 
@@ -311,13 +310,7 @@ class Cycle:
         runtime, match = self._environment.runtime, published.match
         paths = {file.file_path for file in published.conversion.published}
         paths |= match.live.find(work.batch.paths).keys()
-        changes = index_changes(
-            match.work.batch,
-            match.work.numbered,
-            match.resolution,
-            paths,
-            is_in_place=self._options.is_in_place,
-        )
+        changes = index_changes(match.work.batch, match.resolution, paths)
         changes = published.rewritten.add_to(changes, match.work.batch)
         snapshot = published.result.snapshot
         try:

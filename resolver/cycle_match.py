@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
+import numpy as np
 from pyiceberg.table.snapshots import Snapshot
 
+from resolver.batch_parts import BatchPart, batch_parts, part_count, whole
 from resolver.batch_row_ids import batch_row_ids
 from resolver.cycle_input import CycleInput, OrderedFile
 from resolver.cycle_options import CycleOptions, IndexKeeper, Phases
@@ -29,6 +31,7 @@ from resolver.resolution import (
     number_keys,
     resolve_batch,
 )
+from resolver.row_identity import NO_ROW_ID
 from resolver.row_versions import compares_versions, guarded_dead_rows
 from resolver.scan_join import add_joined_positions
 from resolver.staged_on_target import (
@@ -60,7 +63,6 @@ class Work:
 
     covered: tuple[Snapshot, ...]
     batch: CycleInput
-    numbered: NumberedKeys
     converted: tuple[ManifestEntry, ...]  # in place: the equality deletes that go
     rewrites: bool = False  # live staged rows are written once more
 
@@ -111,6 +113,15 @@ class Match:
     row_id: Int64s | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Matched:
+    """A part of the batch: its keys, what the target has of them, how the index got there."""
+
+    numbered: NumberedKeys
+    matches: Matches
+    index: str
+
+
 @dataclass(frozen=True, slots=True)
 class Matcher:
     """Finds the dead rows of one cycle.
@@ -134,24 +145,21 @@ class Matcher:
         """Dead rows, from the index at the head of `state`."""
         options, known = self.options, self._staged_on_target(state, live, work)
         batch = known.placed(work.batch)
-        if batch is not work.batch:
-            work = replace(work, batch=batch, numbered=number_keys(batch))
+        work = replace(work, batch=batch)
         self._check_none_came(state, live, work)
-        found, how = self._look_up(state, live, work.numbered.lookup)
-        matches = without_staged_rows(found, batch)
+        count = len(batch.rows.keys)
+        resolution = Resolution(dead=DeadPositions(), live_rows=np.ones(count, dtype=np.bool_))
+        row_id = np.full(count if work.rewrites else 0, NO_ROW_ID, dtype=np.int64)
+        parts = part_count(batch) if self._may_split(state, live, batch, known) else 1
+        for part in batch_parts(batch, parts):
+            matched = self._match_part(state, live, known, part, resolution)
+            how = matched.index
+            if parts > 1:
+                if work.rewrites:
+                    kills = PositionKills(DeadPositions())
+                    row_id[part.rows] = self._row_ids(state, live, known, part, matched, kills)
+                del part, matched  # before the next one is made
         with self.phases.timed("match"):
-            judged = judge_moved_rows(
-                self.environment,
-                state,
-                live=live,
-                batch=batch,
-                known=known,
-                target=options.target,
-                numbered=work.numbered,
-                matches=matches,
-                judged=self._judge(state, live, work, matches),
-            )
-            resolution = resolve_batch(batch, matches, judged)
             resolution.dead.drop(known.not_added)
             add_joined_positions(
                 self.environment,
@@ -175,9 +183,8 @@ class Matcher:
                 look_up=lambda keys: self._look_up(state, live, keys)[0],
                 kills=kills,
             )
-            row_id = None
-            if work.rewrites:
-                row_id = self._row_ids(state, live, work, known, matches, kills)
+            if work.rewrites and parts == 1:
+                row_id = self._row_ids(state, live, known, part, matched, kills)
             self._fold_position_deletes(state, live, live.position_deletes, resolution.dead)
         self.environment.runtime.fail_point("resolve.after_match")
         return Match(
@@ -187,32 +194,78 @@ class Matcher:
             known=known,
             resolution=resolution,
             index=how,
-            row_id=row_id,
+            row_id=row_id if work.rewrites else None,
         )
+
+    def _may_split(
+        self, state: TableState, live: LiveFiles, batch: CycleInput, known: StagedOnTarget
+    ) -> bool:
+        """Whether nothing but keys decides which rows die."""
+        return not (
+            compares_versions(state.metadata)
+            or batch.own_positions
+            or batch.target_positions
+            or any(each.again for each in batch.files)
+            or known.moved
+            or known.published
+            or known.repeated
+            or live.find(batch.paths)
+        )
+
+    def _match_part(
+        self,
+        state: TableState,
+        live: LiveFiles,
+        known: StagedOnTarget,
+        part: BatchPart,
+        resolution: Resolution,
+    ) -> _Matched:
+        """Add the dead rows of a part to `resolution`."""
+        batch, options = part.batch, self.options
+        with self.phases.timed("match"):
+            numbered = number_keys(batch)
+        found, how = self._look_up(state, live, numbered.lookup)
+        with self.phases.timed("match"):
+            matches = without_staged_rows(found, batch)
+            judged = judge_moved_rows(
+                self.environment,
+                state,
+                live=live,
+                batch=batch,
+                known=known,
+                target=options.target,
+                numbered=numbered,
+                matches=matches,
+                judged=self._judge(state, live, batch, numbered, matches),
+            )
+            dead = resolve_batch(batch, numbered, matches, judged, is_in_place=options.is_in_place)
+            resolution.add(dead, part.rows)
+        return _Matched(numbered=numbered, matches=matches, index=how)
 
     def _row_ids(
         self,
         state: TableState,
         live: LiveFiles,
-        work: Work,
         known: StagedOnTarget,
-        matches: Matches,
+        part: BatchPart,
+        matched: _Matched,
         kills: PositionKills,
     ) -> Int64s:
+        batch = part.batch
         found = batch_row_ids(
             self.environment,
             state,
             live=live,
-            batch=work.batch,
+            batch=batch,
             known=known,
-            numbered=work.numbered,
-            matches=matches,
+            numbered=matched.numbered,
+            matches=matched.matches,
             kills=kills,
             runner=self.engine.runner,
         )
-        rows = work.batch.rows
+        rows = batch.rows
         for group in group_by_file(rows.file[found.killed], rows.position[found.killed]):
-            kills.dead.add(work.batch.files[group.file].file.file_path, group.positions)
+            kills.dead.add(batch.files[group.file].file.file_path, group.positions)
         kills.dead.drop(known.not_added)
         return found.row_id
 
@@ -256,18 +309,30 @@ class Matcher:
             batch=work.batch,
         )
 
-    def _judge(self, state: TableState, live: LiveFiles, work: Work, matches: Matches) -> DeadRows:
+    def _judge(
+        self,
+        state: TableState,
+        live: LiveFiles,
+        batch: CycleInput,
+        numbered: NumberedKeys,
+        matches: Matches,
+    ) -> DeadRows:
         """Which rows die: by the table's sequence column if it has one, else by arrival."""
-        by_version = self._judge_versions(state, live, work, matches)
+        by_version = self._judge_versions(state, live, batch, numbered, matches)
         return by_version or judge_by_arrival(
-            work.batch, work.numbered, matches, order_of_path=self._order_of_path(live)
+            batch, numbered, matches, order_of_path=self._order_of_path(live)
         )
 
     def _judge_versions(
-        self, state: TableState, live: LiveFiles, work: Work, matches: Matches
+        self,
+        state: TableState,
+        live: LiveFiles,
+        batch: CycleInput,
+        numbered: NumberedKeys,
+        matches: Matches,
     ) -> DeadRows | None:
         """What the table declares about the versions of a row: check it, or decide by it."""
-        given = (live, work.batch, work.numbered, matches)
+        given = (live, batch, numbered, matches)
         runner = self.engine.runner
         check_immutable(self.environment, state, *given, runner=runner)
         if self.options.is_in_place:
@@ -340,7 +405,7 @@ class Matcher:
         add_joined_positions(
             self.environment,
             state.metadata,
-            (work.batch.deletes, *work.batch.other_deletes),
+            (whole(work.batch).batch.deletes, *work.batch.other_deletes),
             work.batch.scopes,
             self._ordered(lambda: came.added),
             match.resolution.dead,

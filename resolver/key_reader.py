@@ -20,6 +20,8 @@ from tableformat.spec.data_file import DataFile, canonical_partition
 from tableformat.store.base import ObjectStore
 from tableformat.write.partitioning import Partitioner, encode_values
 
+SMALL_FROM_ROWS = 1_000_000
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileKeys:
@@ -27,8 +29,8 @@ class FileKeys:
 
     Attributes:
         keys: n keys.
-        file: Shape `(n,)`, int64: ordinal of the file each key is from.
-        position: Shape `(n,)`, int64: its row in the file.
+        file: Shape `(n,)`: ordinal of the file each key is from.
+        position: Shape `(n,)`: its row in the file.
     """
 
     keys: EncodedKeys
@@ -120,14 +122,18 @@ class KeyReader:
 def file_keys(parts: Sequence[EncodedKeys]) -> FileKeys:
     """The keys of several files, each read on its own."""
     counts = [len(part) for part in parts]
+    small = small_integers(sum(counts))
+    ordinals = [np.arange(count, dtype=small) for count in counts]
     return FileKeys(
         keys=concat_keys(parts),
-        file=np.repeat(np.arange(len(parts), dtype=np.int64), counts),
-        position=_ordinals(counts),
+        file=np.repeat(np.arange(len(parts), dtype=small), counts),
+        position=np.concatenate([np.empty(0, dtype=small), *ordinals]),
     )
 
 
-def _ordinals(counts: Sequence[int]) -> Int64s:
-    if not counts:
-        return np.empty(0, dtype=np.int64)
-    return np.concatenate([np.arange(count, dtype=np.int64) for count in counts])
+def small_integers(rows: int) -> type[np.int64]:
+    """The integers that hold the orders, files and positions of a batch.
+
+    Four bytes where it is large, since all of it is in memory: its parts are made wide again.
+    """
+    return np.int64 if rows <= SMALL_FROM_ROWS or rows > np.iinfo(np.int32).max else np.int32  # type: ignore[return-value]

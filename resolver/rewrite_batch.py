@@ -16,16 +16,19 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 
 import numpy as np
 import pyarrow as pa
 from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
+from pyroaring import BitMap64
 
 from resolver.cycle_input import CycleInput
 from resolver.index.base import Entries, IndexChanges, IndexedFile
 from resolver.match import Bools, Int64s
 from resolver.merge_deletes import Conversion
+from resolver.resolution import chunks
 from resolver.row_identity import NO_ROW_ID
 from resolver.runner import LocalRunner, Runner
 from tableformat.codec.parquet.reader import read_data_file
@@ -42,6 +45,7 @@ from tableformat.write.one_partition import OnePartition
 from tableformat.write.ordering import Ordering, SortColumn, ordered, sort_order_columns
 
 READERS_MAX = 8
+SORT_BYTES = 64 << 20  # Arrow bytes of one bucket: beside the batch's keys
 PLACE = "_icefold_place"
 
 
@@ -51,24 +55,35 @@ class StagedRows:
 
     Attributes:
         file: The file; without `first_row_id`, ids are given here.
-        position: Shape `(rows,)`, ascending; None: all of the file's.
-        row_id: Shape `(rows,)`; `NO_ROW_ID`: it gets one with the commit.
+        dead: Positions of its other rows.
+        row_id: Shape `(rows of the file,)`; `NO_ROW_ID`: it gets one with the commit.
         row: Ordinal in the batch of the file's first row.
     """
 
     file: DataFile
-    position: Int64s | None
+    dead: BitMap64
     row_id: Int64s
     row: int
 
+    def __len__(self) -> int:
+        return len(self.row_id) - len(self.dead)
+
+    @property
+    def position(self) -> Int64s | None:
+        """Shape `(rows,)`, ascending; None: all of the file's."""
+        if not self.dead:
+            return None
+        alive: Bools = np.ones(len(self.row_id), dtype=np.bool_)
+        alive[position_array(self.dead)] = False
+        return np.flatnonzero(alive)
+
     def is_same(self, other: StagedRows) -> bool:
         """Whether the same rows are written."""
-        if self.file.file_path != other.file.file_path:
+        if self.file.file_path != other.file.file_path or self.dead != other.dead:
             return False
-        if (self.position is None) != (other.position is None):
-            return False
-        same = self.position is None or np.array_equal(self.position, other.position)  # type: ignore[arg-type]
-        return same and np.array_equal(self.row_id, other.row_id)
+        position = self.position
+        rows = slice(None) if position is None else position
+        return np.array_equal(self.row_id[rows], other.row_id[rows])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +109,8 @@ class RewrittenBatch:
 
     Attributes:
         files: The files; none: nothing of the batch lives, or nothing was rewritten.
-        row: Shape `(rows,)`: the batch's ordinal of each row, file by file in their order.
+        row: Shape `(rows,)`, integers: the batch's ordinal of each row, file by file in their
+            order.
     """
 
     files: tuple[DataFile, ...] = ()
@@ -104,20 +120,28 @@ class RewrittenBatch:
         """Changes of the index, with the rows where they are now."""
         if not self.files:
             return changes
-        counts = [file.record_count for file in self.files]
+        ends = np.cumsum([file.record_count for file in self.files])
         first = len(changes.added_files)
-        ends = np.cumsum(counts)
-        position = np.arange(len(self.row), dtype=np.int64) - np.repeat(ends - counts, counts)
-        put = Entries(
-            keys=batch.rows.keys.take(self.row),
-            file_id=np.repeat(np.arange(first, first + len(counts), dtype=np.int32), counts),
-            position=position,
-        )
+
+        def put() -> Iterator[Entries]:
+            for some in chunks(len(self.row)):
+                places = np.arange(some.start, some.stop)
+                file = np.searchsorted(ends, places, side="right")
+                yield Entries(
+                    keys=batch.rows.keys.take(self.row[some]),
+                    file_id=(first + file).astype(np.int32),
+                    position=places - np.r_[0, ends][file],
+                )
+
         added = (
             IndexedFile(file_path=f.file_path, spec_id=f.spec_id, partition=f.partition)
             for f in self.files
         )
-        return replace(changes, added_files=(*changes.added_files, *added), put=(*changes.put, put))
+        return replace(
+            changes,
+            added_files=(*changes.added_files, *added),
+            put=chain(changes.put, put()),
+        )
 
 
 def check_rewritable(metadata: TableMetadata) -> None:
@@ -213,14 +237,11 @@ def _jobs(
     for each in batch.files:
         file, count = each.file, each.file.record_count
         if file.file_path in published:
-            position, ids = None, row_id[first : first + count]
-            if file.file_path in dead:
-                alive: Bools = np.ones(count, dtype=np.bool_)
-                alive[position_array(dead[file.file_path])] = False
-                position = np.flatnonzero(alive)
-                ids = ids[position]
             rows = StagedRows(
-                file=file.with_(first_row_id=None), position=position, row_id=ids, row=first
+                file=file.with_(first_row_id=None),
+                dead=dead.get(file.file_path, BitMap64()),
+                row_id=row_id[first : first + count],
+                row=first,
             )
             groups[file.partition_key].append(rows)
         first += count
@@ -265,16 +286,17 @@ def _write(
     """
     job, ids = item
     source = _Source(store, job)
-    written: list[Int64s] = []
-    names, count = source.arrow.names, sum(len(each.row_id) for each in job.rows)
+    names, count = source.arrow.names, sum(len(each) for each in job.rows)
+    places = np.empty(count, dtype=source.arrow.field(PLACE).type.to_pandas_dtype())
 
     def rows() -> Iterator[pa.RecordBatch]:
-        for batch in ordered(job.ordering, source.read(names), source.read, rows=count):
-            written.append(batch.column(PLACE).to_numpy())
+        done, read = 0, source.read
+        for batch in ordered(job.ordering, read(names), read, rows=count, memory_bytes=SORT_BYTES):
+            places[done : done + batch.num_rows] = batch.column(PLACE).to_numpy()
+            done += batch.num_rows
             yield batch.select(names[:-1])
 
-    files = job.partition.write(store, ids or SystemIds(), source.stored, rows())
-    return files, np.concatenate([np.empty(0, dtype=np.int64), *written])
+    return job.partition.write(store, ids or SystemIds(), source.stored, rows()), places
 
 
 class _Source:
@@ -284,7 +306,9 @@ class _Source:
         self._store = store
         self._job = job
         self.stored = Schema(*job.schema.fields, ROW_ID_FIELD)
-        self.arrow = arrow_schema(self.stored).append(pa.field(PLACE, pa.int64()))
+        last = max((each.row + len(each.row_id) for each in job.rows), default=0)
+        place = pa.int32() if last <= np.iinfo(np.int32).max else pa.int64()
+        self.arrow = arrow_schema(self.stored).append(pa.field(PLACE, place))
 
     def read(self, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Some columns of all rows, file by file."""
@@ -295,29 +319,27 @@ class _Source:
 
     def _rows(self, rows: StagedRows, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
         wanted = Schema(*(each for each in self._job.schema.fields if each.name in names))
-        done = 0
+        done, position = 0, rows.position
+        ids = rows.row_id if position is None else rows.row_id[position]
+        places = rows.row + (np.arange(len(rows)) if position is None else position)
         for batch in read_data_file(
             self._store,
             rows.file,
             schema=wanted,
             spec=self._job.partition.spec,
             properties=self._job.partition.properties,
-            wanted=rows.position,
+            wanted=position,
         ):
-            yield self._with_ids(rows, batch, done, names)
+            here = slice(done, done + batch.num_rows)
             done += batch.num_rows
+            yield self._with_ids(batch, ids[here], places[here], names)
 
     def _with_ids(
-        self, rows: StagedRows, batch: pa.RecordBatch, done: int, names: Sequence[str]
+        self, batch: pa.RecordBatch, ids: Int64s, places: Int64s, names: Sequence[str]
     ) -> pa.RecordBatch:
-        here = slice(done, done + batch.num_rows)
-        ids = rows.row_id[here]
-        position = (
-            np.arange(here.start, here.stop) if rows.position is None else rows.position[here]
-        )
         own = {
             ROW_ID_FIELD.name: pa.array(ids, mask=ids == NO_ROW_ID),
-            PLACE: pa.array(rows.row + position),
+            PLACE: pa.array(places, type=self.arrow.field(PLACE).type),
         }
         columns = [own[name] if name in own else batch.column(name) for name in names]
         schema = pa.schema([self.arrow.field(name) for name in names])
