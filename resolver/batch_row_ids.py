@@ -149,7 +149,7 @@ def _told_ids(
     told = [there.get(f.file_path, f.with_(first_row_id=INHERITED)) for f in files]
     rows = np.cumsum([file.record_count for file in told])
     cuts = np.flatnonzero(np.diff(rows // READ_ROWS)) + 1
-    for group in np.split(np.arange(len(told)), cuts):
+    for group in np.split(np.arange(len(told)), cuts) if told else ():
         [column] = reader.flat(reader.read_files([told[ordinal] for ordinal in group]))
         ids: Int64s = column.fill_null(NO_ROW_ID).to_numpy()
         ends = np.cumsum([told[ordinal].record_count for ordinal in group])

@@ -257,11 +257,12 @@ def _read_deletes(
     parts = (runner or LocalRunner()).run(reader.read_filed, [each.file for each in files])
     found = file_keys([keys for keys, _ in parts])
     at_home = np.concatenate([np.empty(0, dtype=np.bool_), *(filed for _, filed in parts)])
-    small = small_integers(max(len(found.keys), *(each.order for each in files), 0))
-    order = np.array([each.order for each in files], dtype=small)
-    scope = np.array(
-        [scopes.of_delete(each.file, one_spec=each.one_spec) for each in files], dtype=small
-    )
+    rows = len(found.keys)
+    last = max((each.order for each in files), default=0)
+    order = np.array([each.order for each in files], dtype=small_integers(rows, last))
+    reach = [scopes.of_delete(each.file, one_spec=each.one_spec) for each in files]
+    small = small_integers(rows, len(scopes) + len(files))
+    scope = np.array(reach, dtype=small)
     own_scope = scope.copy()  # a key that is filed elsewhere reaches that partition only
     for at, each in enumerate(files):
         if not parts[at][1].all():

@@ -150,10 +150,11 @@ class Matcher:
         count = len(batch.rows.keys)
         resolution = Resolution(dead=DeadPositions(), live_rows=np.ones(count, dtype=np.bool_))
         row_id = np.full(count if work.rewrites else 0, NO_ROW_ID, dtype=np.int64)
+        how = ""
         parts = part_count(batch) if self._may_split(state, live, batch, known) else 1
         for part in batch_parts(batch, parts):
             matched = self._match_part(state, live, known, part, resolution)
-            how = matched.index
+            how = how or matched.index
             if parts > 1:
                 if work.rewrites:
                     kills = PositionKills(DeadPositions())

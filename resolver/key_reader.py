@@ -122,18 +122,23 @@ class KeyReader:
 def file_keys(parts: Sequence[EncodedKeys]) -> FileKeys:
     """The keys of several files, each read on its own."""
     counts = [len(part) for part in parts]
-    small = small_integers(sum(counts))
+    rows = sum(counts)
+    small = small_integers(rows, max(counts, default=0))
     ordinals = [np.arange(count, dtype=small) for count in counts]
     return FileKeys(
         keys=concat_keys(parts),
-        file=np.repeat(np.arange(len(parts), dtype=small), counts),
+        file=np.repeat(np.arange(len(parts), dtype=small_integers(rows, len(parts))), counts),
         position=np.concatenate([np.empty(0, dtype=small), *ordinals]),
     )
 
 
-def small_integers(rows: int) -> type[np.int64]:
-    """The integers that hold the orders, files and positions of a batch.
+def small_integers(rows: int, last: int) -> np.dtype[np.int64]:
+    """Integers up to `last`, -1 included, for so many rows.
 
-    Four bytes where it is large, since all of it is in memory: its parts are made wide again.
+    As few bytes as possible for many, since all of them are in memory: parts are made wide again.
     """
-    return np.int64 if rows <= SMALL_FROM_ROWS or rows > np.iinfo(np.int32).max else np.int32  # type: ignore[return-value]
+    return (
+        np.dtype(np.int64)
+        if rows <= SMALL_FROM_ROWS
+        else np.result_type(np.int16, np.min_scalar_type(-1 - last))
+    )

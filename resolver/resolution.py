@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -73,7 +73,7 @@ class Resolution:
     """
 
     dead: DeadPositions
-    removed_keys: tuple[EncodedKeys, ...] = ()
+    removed_keys: list[EncodedKeys] = field(default_factory=list)
     removed: tuple[Entries, ...] = ()
     live_rows: Bools
     outdated: int = 0
@@ -188,7 +188,7 @@ def resolve_batch(
     removed_keys, removed = _removed(batch, numbered, matches, dead_matches, is_in_place)
     return Resolution(
         dead=dead,
-        removed_keys=removed_keys,
+        removed_keys=[*removed_keys],
         removed=removed,
         live_rows=~dead_in_batch,
         outdated=judged.outdated,
@@ -226,6 +226,8 @@ def match_scopes(batch: CycleInput, matches: Matches) -> Int64s:
 def index_changes(batch: CycleInput, resolution: Resolution, published: set[str]) -> IndexChanges:
     """What the publish changes in the index: dead rows go, live staged rows come.
 
+    The resolution's `removed_keys` are gone once the changes are prepared.
+
     Args:
         batch: The cycle's input.
         resolution: Its dead rows.
@@ -245,7 +247,7 @@ def index_changes(batch: CycleInput, resolution: Resolution, published: set[str]
             )
             for i in added
         ),
-        removed_keys=resolution.removed_keys,
+        removed_keys=_let_go(resolution.removed_keys),
         removed=resolution.removed,
         put=(
             Entries(
@@ -256,6 +258,11 @@ def index_changes(batch: CycleInput, resolution: Resolution, published: set[str]
             for some in (rows[each] for each in chunks(len(rows)))
         ),
     )
+
+
+def _let_go(keys: list[EncodedKeys]) -> Iterator[EncodedKeys]:
+    while keys:
+        yield keys.pop()
 
 
 def chunks(count: int) -> Iterator[slice]:

@@ -45,7 +45,7 @@ from tableformat.write.one_partition import OnePartition
 from tableformat.write.ordering import Ordering, SortColumn, ordered, sort_order_columns
 
 READERS_MAX = 8
-SORT_BYTES = 64 << 20  # Arrow bytes of one bucket: beside the batch's keys
+SORT_BYTES = 32 << 20  # Arrow bytes of one bucket: beside the batch's keys
 PLACE = "_icefold_place"
 
 

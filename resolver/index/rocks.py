@@ -47,7 +47,7 @@ from resolver.index.entry import (
 from resolver.index.folder import FolderLock, Generation, disk_errors, sync_folder
 from resolver.index.header import ShardHeader
 from resolver.index.pending import PendingChange, roll_forward, settle, shard_sst
-from resolver.index.shard import write_sst
+from resolver.index.shard import SstChunk, write_sst
 from resolver.index.shards import Shards
 from resolver.keys import EncodedKeys
 from tableformat.errors import InvalidInputError, StoreUnavailableError
@@ -267,12 +267,13 @@ class RocksIndex:
         parts.fill(changes, file_ids)
 
         def write(shard: int) -> None:
-            change = parts.load(shard)
-            present_key, present = self._present_rows(shard, change, dropped_ids)
-            key, rows = new_rows(change, present_key, present)
             header = ShardHeader(self.generation.name, shard, self.shard_count, path.name)
-            pairs = sst_chunks(change.keys, key, rows)
-            write_sst(shard_sst(path, shard), pairs, header.to_json())
+            write_sst(shard_sst(path, shard), pairs_of(shard), header.to_json())
+
+        def pairs_of(shard: int) -> Iterator[SstChunk]:
+            for change in parts.load_pieces(shard):
+                present_key, present = self._present_rows(shard, change, dropped_ids)
+                yield from sst_chunks(change.keys, *new_rows(change, present_key, present))
 
         touched = parts.touched()
         self._shards.each(touched, write)

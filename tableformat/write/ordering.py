@@ -27,6 +27,7 @@ from pyiceberg.table.sorting import NullOrder, SortDirection
 from pyiceberg.transforms import IdentityTransform
 
 from tableformat.errors import UnsupportedError
+from tableformat.memory import release_unused
 from tableformat.write.order_bits import order_bits
 
 MEMORY_BYTES_MAX = 256 << 20
@@ -162,7 +163,9 @@ def _by_buckets(
                 with pa.memory_map(str(path)) as source:
                     table = pa.ipc.open_file(source).read_all()
                     yield from _sorted(table, ordering, ranks)
+                del table
                 path.unlink()
+                release_unused()
 
 
 def _sorted(table: pa.Table, ordering: Ordering, ranks: _Ranks | None) -> Iterator[pa.RecordBatch]:
