@@ -6,8 +6,8 @@ way to publish; local files, SQLite, one process. Sections:
 - `batches`: upserts of random existing keys, staged and resolved, in turn on both tables: seconds,
   and seconds of CPU of all threads, which a busy machine changes less;
 - `micro`: many small staged commits on freshly compacted tables, and one cycle; the files it
-  leaves, and a scan of one column before it, after it, after a compaction by the defaults, and after
-  one of everything;
+  leaves, and a scan of one column before it, after it, after a compaction by the defaults, and
+  after one of everything;
 - `memory`: the peak of a process of its own that resolves so many staged rows, a million a commit.
 
     scripts/bench lineage [--rows N] [--batches N ...] [--repeat N] [--micro N] [--micro-rows N]

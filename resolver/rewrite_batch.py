@@ -35,6 +35,7 @@ from tableformat.codec.parquet.reader import read_data_file
 from tableformat.codec.puffin.deletion_vector import position_array
 from tableformat.environment import Environment
 from tableformat.errors import TableError, UnsupportedError
+from tableformat.memory import release_unused
 from tableformat.runtime import IdSource, SystemIds, TaskIds
 from tableformat.scan.key_fields import key_path
 from tableformat.scan.ordered_stream import stream_ordered
@@ -211,6 +212,7 @@ class BatchWriter:
                 files=tuple(file for files, _ in parts for file in files),
                 row=np.concatenate([np.empty(0, dtype=np.int64), *(row for _, row in parts)]),
             )
+            release_unused()
         runtime.fail_point("resolve.after_rewrite")
         staged = {file.file_path for file in conversion.published}
         kept = (each for each in conversion.vectors if each.data_file.file_path not in staged)

@@ -105,6 +105,7 @@ class ChangeParts:
         ]
         starts = [[0, *each] for each in ends]
         for a, b, c, a_end, b_end, c_end in zip(*starts, *ends, strict=False):
+            release_unused()
             yield touched_keys(
                 cleared.slice(a, a_end),
                 removed.take(np.arange(b, b_end)),
