@@ -69,12 +69,14 @@ class StagedOnTarget:
         published: Paths of those, live or not, that a publish brought.
         repeated: Other files of staged snapshots that repeat published ones: delete files, and data
             files in which every row had died before the publish.
+        written_anew: Data files of those whose rows a publish has written into other files.
     """
 
     left: Mapping[str, DataFile]
     thinned: Mapping[str, DataFile]
     published: frozenset[str]
     repeated: frozenset[str]
+    written_anew: frozenset[str] = frozenset()
 
     @property
     def not_added(self) -> frozenset[str]:
@@ -97,9 +99,14 @@ class StagedOnTarget:
             else each
             for each in batch.files
         ]
+        elsewhere = [each for each in batch.own_positions if each.path in self.written_anew]
         return replace(
             batch,
             files=tuple(files),
+            own_positions=tuple(
+                each for each in batch.own_positions if each.path not in self.written_anew
+            ),
+            target_positions=(*batch.target_positions, *elsewhere),
             deletes=batch.deletes.without(self.repeated),
             other_deletes=tuple(each.without(self.repeated) for each in batch.other_deletes),
         )
@@ -270,13 +277,15 @@ def staged_on_target(
     named, written_anew = _named_before(environment, state, batch, staging, target)
     published |= brought | (staged_at.keys() & named)
     repeated = _repeated(batch, named, frozenset(published), brought)
-    _check_deletes_are_repeated(state, batch, written_anew - here.keys() - left.keys(), repeated)
+    written_anew -= here.keys() | left.keys()
+    _check_deletes_are_repeated(state, batch, written_anew, repeated)
     thinned = {path: here[path].data_file for path in here.keys() & live.dvs.keys()}
     return StagedOnTarget(
         left=left,
         thinned=thinned,
         published=frozenset(published),
         repeated=repeated - live.find(repeated).keys() - left.keys(),
+        written_anew=written_anew & repeated & staged_at.keys(),
     )
 
 

@@ -178,6 +178,23 @@ def test_repeated_file_with_other_deletes_is_refused_and_can_be_passed(tmp_path)
     assert set(staged.published()) == {(4, "eu", "d"), (5, "eu", "e"), (6, "eu", "after")}
 
 
+def test_staged_position_in_a_repeated_file_finds_the_row_where_a_publish_wrote_it(tmp_path):
+    staged = StagedTable(tmp_path)
+    staged.table.set_properties(REWRITE)
+    staged.table.append(staged.rows((4, "eu", "base"), (9, "eu", "base")))
+    before = ids(staged)
+    data = staged.data_files((4, "eu", "d"), (5, "eu", "e"), (6, "eu", "f"))
+    deletes = staged.equality_deletes(keys(4, 5, 6))
+    staged.commit(data=data, deletes=deletes)
+    resolve(staged.table)
+    assert ids(staged)[4] == ("d", before[4][1])
+    with another_tool(staged.environment):
+        staged.commit(data=data, deletes=deletes)
+    staged.stage_vector(data[0], 0, 1)
+    resolve(staged.table)
+    assert staged.published() == {(6, "eu", "f"): 1, (9, "eu", "base"): 1}
+
+
 def test_staged_position_finds_the_row_that_a_publish_wrote_anew(staged):
     before = ids(staged)
     upsert(staged, (1, "new"), (8, "other"))
