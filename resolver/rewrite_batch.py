@@ -47,6 +47,7 @@ from tableformat.write.ordering import Ordering, SortColumn, ordered, sort_order
 
 READERS_MAX = 8
 SORT_BYTES = 32 << 20  # Arrow bytes of one bucket: beside the batch's keys
+RELEASE_FROM_ROWS = 1_000_000
 PLACE = "_icefold_place"
 
 
@@ -212,7 +213,8 @@ class BatchWriter:
                 files=tuple(file for files, _ in parts for file in files),
                 row=np.concatenate([np.empty(0, dtype=np.int64), *(row for _, row in parts)]),
             )
-            release_unused()
+            if len(row_id) >= RELEASE_FROM_ROWS:
+                release_unused()
         runtime.fail_point("resolve.after_rewrite")
         staged = {file.file_path for file in conversion.published}
         kept = (each for each in conversion.vectors if each.data_file.file_path not in staged)
