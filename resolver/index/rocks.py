@@ -21,6 +21,7 @@ without a pending `APPLY` mean damage, and the index is rebuilt; it is never par
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -276,7 +277,9 @@ class RocksIndex:
                 yield from sst_chunks(change.keys, *new_rows(change, present_key, present))
 
         touched = parts.touched()
-        self._shards.each(touched, write)
+        at_a_time = os.cpu_count() or 1  # a shard's share of a large change is held while it is
+        for start in range(0, len(touched), at_a_time):
+            self._shards.each(touched[start : start + at_a_time], write)
         shutil.rmtree(scratch, ignore_errors=True)
         with disk_errors(path):
             sync_folder(path)
