@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -22,9 +22,11 @@ from tableformat.catalog.base import TableState
 from tableformat.codec.puffin.deletion_vector import position_array
 from tableformat.codec.puffin.dv_file import read_deletion_vectors
 from tableformat.environment import Environment
+from tableformat.spec.data_file import DataFile
 from tableformat.spec.names import ROW_ID_FIELD_ID
 
 NEVER_LIVED = -1
+READ_ROWS = 1 << 20  # of staged files at a time
 INHERITED = -(1 << 62)  # as a file's first row id: tells ids that it does not store
 
 
@@ -112,12 +114,14 @@ def _staged_lives(
     files = [each.file for each in batch.files]
     here = live.find_whole(batch.paths)
     there = {path: entry.data_file for path, entry in here.items()} | dict(known.left)
-    told = [there.get(f.file_path, f.with_(first_row_id=INHERITED)) for f in files]
-    [column] = reader.flat(reader.read_files(told))
-    row_id: Int64s = column.fill_null(NO_ROW_ID).to_numpy().copy()
     file, position = batch.rows.file, batch.rows.position
-    is_heir = row_id < NO_ROW_ID
-    row_id[is_heir] = NO_ROW_ID
+    row_id = np.full(len(file), NO_ROW_ID, dtype=np.int64)
+    is_heir = np.ones(len(file), dtype=np.bool_)
+    for ordinal, ids in _told_ids(reader, files, there):
+        rows = _rows_of(batch, ordinal)
+        told = ids[position[rows]]
+        is_heir[rows] = told < NO_ROW_ID
+        row_id[rows] = np.maximum(told, NO_ROW_ID)
     first = np.array([-1 if f.first_row_id is None else f.first_row_id for f in files], np.int64)
     own = is_heir & (first[file] >= 0)
     row_id[own] = first[file[own]] + position[own]
@@ -144,6 +148,25 @@ def _staged_lives(
             if each.again
         ),
     )
+
+
+def _told_ids(
+    reader: ColumnReader, files: Sequence[DataFile], there: Mapping[str, DataFile]
+) -> Iterator[tuple[int, Int64s]]:
+    """The row ids that staged files bring, or have on the target; by ordinal, for all their rows.
+
+    Below `NO_ROW_ID` where a file brings none. Files none of whose rows have any are left out.
+    """
+    told = [there.get(f.file_path, f.with_(first_row_id=INHERITED)) for f in files]
+    rows = np.cumsum([file.record_count for file in told])
+    cuts = np.flatnonzero(np.diff(rows // READ_ROWS)) + 1
+    for group in np.split(np.arange(len(told)), cuts) if told else ():
+        [column] = reader.flat(reader.read_files([told[ordinal] for ordinal in group]))
+        ids: Int64s = column.fill_null(NO_ROW_ID).to_numpy()
+        ends = np.cumsum([told[ordinal].record_count for ordinal in group])
+        for ordinal, of_file in zip(group.tolist(), np.split(ids, ends[:-1]), strict=True):
+            if (of_file >= NO_ROW_ID).any():
+                yield ordinal, of_file
 
 
 def _rows_of(batch: CycleInput, ordinal: int) -> slice:

@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 
 from pyiceberg.table.snapshots import Snapshot
 
-from resolver.cycle_figures import cycle_figures, freshness_ms
+from resolver.cycle_figures import cycle_figures, file_hashes, freshness_ms
 from resolver.cycle_input import OrderedFile, read_cycle_input, staged_files
 from resolver.cycle_match import (
     BroughtMeanwhileError,
@@ -36,15 +36,15 @@ from resolver.cycle_match import (
 from resolver.cycle_options import CycleOptions, IndexKeeper, Phases
 from resolver.engine import Engine
 from resolver.filled_columns import check_target_is_whole, lacks_columns
-from resolver.immutable_check import is_enforced
 from resolver.merge_deletes import Conversion, convert
 from resolver.publish import publish, publish_summary
 from resolver.report import ResolveReport
-from resolver.resolution import index_changes, number_keys
+from resolver.resolution import index_changes
 from resolver.rewrite_batch import BatchWriter, RewrittenBatch, check_rewritable
 from resolver.staging import (
     StagedSnapshot,
     load_staged,
+    names_of,
     oldest_of,
     skipped_snapshots,
 )
@@ -229,7 +229,6 @@ class Cycle:
         return Work(
             covered=tuple({each.snapshot.snapshot_id: each.snapshot for each in staged}.values()),
             batch=batch,
-            numbered=number_keys(batch, look_up_rows=is_enforced(state.metadata)),
             converted=converted,
         )
 
@@ -308,6 +307,8 @@ class Cycle:
             phases_ms=self._phases.spent_ms,
             rewrites=work.rewrites,
         )
+        if work.rewrites and not self._options.from_staging_state:
+            figures |= file_hashes(names_of(work.batch.staged))
         return figures | publish_summary(work.covered)
 
     def _advance_index(self, published: _Published, work: Work) -> None:
@@ -318,13 +319,7 @@ class Cycle:
         runtime, match = self._environment.runtime, published.match
         paths = {file.file_path for file in published.conversion.published}
         paths |= match.live.find(work.batch.paths).keys()
-        changes = index_changes(
-            match.work.batch,
-            match.work.numbered,
-            match.resolution,
-            paths,
-            is_in_place=self._options.is_in_place,
-        )
+        changes = index_changes(match.work.batch, match.resolution, paths)
         changes = published.rewritten.add_to(changes, match.work.batch)
         snapshot = published.result.snapshot
         try:

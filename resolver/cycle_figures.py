@@ -6,7 +6,10 @@ it. Phases that come after the commit are not in it. They are not repeated by la
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import base64
+import binascii
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from hashlib import blake2b
 
 from pyiceberg.table.snapshots import Snapshot
 
@@ -29,8 +32,13 @@ EQUALITY_DELETES = f"{PREFIX}equality-deletes"
 DELETED_ROWS = f"{PREFIX}deleted-rows"
 # `rewrite`: its data files are not the staged ones.
 PUBLISHED_BY = f"{PREFIX}publish"
+# Of a publish by `rewrite`: hashes of the staged files that it covered.
+FILE_HASHES = f"{PREFIX}file-hashes"
 # + phase: milliseconds, up to the commit.
 PHASE_MS = f"{PREFIX}ms."
+
+HASH_BYTES = 8
+HASHED_FILES_MAX = 2_000  # 21 kB of the summary
 
 
 def cycle_figures(
@@ -56,6 +64,39 @@ def cycle_figures(
         figures[OLDEST_SOURCE_MS] = str(min(_made_ms(snapshot) for snapshot in covered))
     figures |= {f"{PHASE_MS}{phase}": f"{spent:.0f}" for phase, spent in phases_ms.items()}
     return figures
+
+
+def file_hash(path: str) -> bytes:
+    """Eight bytes that stand for a file's location. On disk: never change."""
+    return blake2b(path.encode(), digest_size=HASH_BYTES).digest()
+
+
+def file_hashes(paths: Collection[str]) -> dict[str, str]:
+    """The summary property by which a publish is asked whether it covered a file.
+
+    None of many files: those are looked up in the log of the staging branch.
+    """
+    if len(paths) > HASHED_FILES_MAX:
+        return {}
+    hashes = b"".join(sorted(map(file_hash, paths)))
+    return {FILE_HASHES: base64.b64encode(hashes).decode()}
+
+
+def hashes_of(publish: Snapshot) -> frozenset[bytes] | None:
+    """The hashes of the staged files that a publish covered; None: it does not tell."""
+    text = summary_of(publish).get(FILE_HASHES)
+    try:
+        hashes = b"" if text is None else base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        return None
+    if text is None or len(hashes) % HASH_BYTES:
+        return None
+    return frozenset(hashes[at : at + HASH_BYTES] for at in range(0, len(hashes), HASH_BYTES))
+
+
+def staged_commits(publish: Snapshot) -> int:
+    """How many staged snapshots a publish covered."""
+    return parse_decimal(summary_of(publish).get(STAGED_COMMITS, "")) or 0
 
 
 def is_publish(snapshot: Snapshot | None) -> bool:

@@ -15,7 +15,7 @@ import numpy as np
 from pyiceberg.table.metadata import TableMetadata
 from pyroaring import BitMap64
 
-from resolver.key_reader import FileKeys, KeyReader, file_keys
+from resolver.key_reader import FileKeys, KeyReader, file_keys, small_integers
 from resolver.keys import EncodedKeys, KeySchema
 from resolver.match import Int64s
 from resolver.merge_deletes import DeadPositions
@@ -122,6 +122,30 @@ class CycleInput:
     own_positions: tuple[StagedPositions, ...]
     target_positions: tuple[StagedPositions, ...]
     equality_delete_files: int
+
+    def part(self, rows: Int64s | slice, deletes: Int64s | slice) -> CycleInput:
+        """Some of the rows and of the deletes on the key, by their ordinals; with wide integers."""
+
+        def wide(values: Int64s, which: Int64s | slice) -> Int64s:
+            return values[which].astype(np.int64, copy=False)
+
+        def keys(of: EncodedKeys, which: Int64s | slice) -> EncodedKeys:
+            return of if isinstance(which, slice) else of.take(which)
+
+        return replace(
+            self,
+            rows=FileKeys(
+                keys=keys(self.rows.keys, rows),
+                file=wide(self.rows.file, rows),
+                position=wide(self.rows.position, rows),
+            ),
+            deletes=replace(
+                self.deletes,
+                keys=keys(self.deletes.keys, deletes),
+                order=wide(self.deletes.order, deletes),
+                scope=wide(self.deletes.scope, deletes),
+            ),
+        )
 
     @property
     def paths(self) -> frozenset[str]:
@@ -233,10 +257,12 @@ def _read_deletes(
     parts = (runner or LocalRunner()).run(reader.read_filed, [each.file for each in files])
     found = file_keys([keys for keys, _ in parts])
     at_home = np.concatenate([np.empty(0, dtype=np.bool_), *(filed for _, filed in parts)])
-    order = np.array([each.order for each in files], dtype=np.int64)
-    scope = np.array(
-        [scopes.of_delete(each.file, one_spec=each.one_spec) for each in files], dtype=np.int64
-    )
+    rows = len(found.keys)
+    last = max((each.order for each in files), default=0)
+    order = np.array([each.order for each in files], dtype=small_integers(rows, last))
+    reach = [scopes.of_delete(each.file, one_spec=each.one_spec) for each in files]
+    small = small_integers(rows, len(scopes) + len(files))
+    scope = np.array(reach, dtype=small)
     own_scope = scope.copy()  # a key that is filed elsewhere reaches that partition only
     for at, each in enumerate(files):
         if not parts[at][1].all():

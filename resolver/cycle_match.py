@@ -10,11 +10,12 @@ from itertools import chain
 import numpy as np
 from pyiceberg.table.snapshots import Snapshot
 
+from resolver.batch_parts import BatchPart, batch_parts, part_count, whole
 from resolver.batch_row_ids import BatchRowIds, batch_row_ids
 from resolver.cycle_input import CycleInput, OrderedFile
 from resolver.cycle_options import CycleOptions, IndexKeeper, Phases
 from resolver.engine import Engine
-from resolver.filled_columns import Fill, plan_fill
+from resolver.filled_columns import Fill, lacks_columns, plan_fill
 from resolver.immutable_check import check_immutable, check_nothing_is_deleted, is_enforced
 from resolver.index.base import Matches
 from resolver.index_keeper import snapshot_difference
@@ -31,6 +32,7 @@ from resolver.resolution import (
     number_keys,
     resolve_batch,
 )
+from resolver.row_identity import NO_ROW_ID
 from resolver.row_versions import compares_versions, guarded_dead_rows
 from resolver.scan_join import add_joined_positions
 from resolver.staged_on_target import (
@@ -62,7 +64,6 @@ class Work:
 
     covered: tuple[Snapshot, ...]
     batch: CycleInput
-    numbered: NumberedKeys
     converted: tuple[ManifestEntry, ...]  # in place: the equality deletes that go
     rewrites: bool = False  # live staged rows are written once more
     keeps_ids: bool = False  # with the ids of the rows that they replace
@@ -118,6 +119,15 @@ class Match:
     unfilled: Int64s = field(default_factory=lambda: np.empty(0, dtype=np.int64))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Matched:
+    """A part of the batch: its keys, what the target has of them, how the index got there."""
+
+    numbered: NumberedKeys
+    matches: Matches
+    index: str
+
+
 @dataclass(frozen=True, slots=True)
 class Matcher:
     """Finds the dead rows of one cycle.
@@ -141,25 +151,26 @@ class Matcher:
         """Dead rows, from the index at the head of `state`."""
         options, known = self.options, self._staged_on_target(state, live, work)
         batch = known.placed(work.batch)
-        if batch is not work.batch:
-            numbered = number_keys(batch, look_up_rows=is_enforced(state.metadata))
-            work = replace(work, batch=batch, numbered=numbered)
+        work = replace(work, batch=batch)
         self._check_none_came(state, live, work)
-        found, how = self._look_up(state, live, work.numbered.lookup)
-        matches = without_staged_rows(found, batch)
+        count = len(batch.rows.keys)
+        resolution = Resolution(dead=DeadPositions(), live_rows=np.ones(count, dtype=np.bool_))
+        row_id = np.full(count if work.rewrites else 0, NO_ROW_ID, dtype=np.int64)
+        how = ""
+        parts = part_count(batch) if self._may_split(state, live, batch, known) else 1
+        undivided: tuple[BatchPart, _Matched] | None = None
+        for part in batch_parts(batch, parts):
+            matched = self._match_part(state, live, known, part, resolution)
+            how = how or matched.index
+            if parts == 1:
+                undivided = part, matched
+            elif work.rewrites:
+                kills = PositionKills(DeadPositions())
+                ids = self._row_ids(state, live, known, part, matched, kills, work.keeps_ids)
+                row_id[part.rows] = ids.row_id
+                del ids
+            del part, matched  # before the next one is made
         with self.phases.timed("match"):
-            judged = judge_moved_rows(
-                self.environment,
-                state,
-                live=live,
-                batch=batch,
-                known=known,
-                target=options.target,
-                numbered=work.numbered,
-                matches=matches,
-                judged=self._judge(state, live, work, matches),
-            )
-            resolution = resolve_batch(batch, matches, judged)
             resolution.dead.drop(known.not_added)
             add_joined_positions(
                 self.environment,
@@ -183,22 +194,30 @@ class Matcher:
                 look_up=lambda keys: self._look_up(state, live, keys)[0],
                 kills=kills,
             )
-            check_nothing_is_deleted(
-                self.environment, state, live, batch, work.numbered, matches, resolution.dead
-            )
-            ids = None
-            if work.rewrites:
-                ids = self._row_ids(state, live, work, known, matches, kills)
-            self._fold_position_deletes(state, live, live.position_deletes, resolution.dead)
             fill, unfilled = None, np.empty(0, dtype=np.int64)
-            if ids is not None:
+            if undivided is not None:
+                part, matched = undivided
+                check_nothing_is_deleted(
+                    self.environment,
+                    state,
+                    live,
+                    batch,
+                    matched.numbered,
+                    matched.matches,
+                    resolution.dead,
+                )
+                if work.rewrites:
+                    ids = self._row_ids(state, live, known, part, matched, kills, work.keeps_ids)
+                    row_id = ids.row_id
+            self._fold_position_deletes(state, live, live.position_deletes, resolution.dead)
+            if work.rewrites and lacks_columns(batch):  # which is never divided
                 fill, unfilled = plan_fill(
                     self.environment,
                     state,
                     live=live,
                     batch=batch,
                     known=known,
-                    numbered=work.numbered,
+                    numbered=matched.numbered,
                     ids=ids,
                     dead=resolution.dead,
                     runner=self.engine.runner,
@@ -211,35 +230,84 @@ class Matcher:
             known=known,
             resolution=resolution,
             index=how,
-            row_id=None if ids is None else ids.row_id,
+            row_id=row_id if work.rewrites else None,
             fill=fill,
             unfilled=unfilled,
         )
+
+    def _may_split(
+        self, state: TableState, live: LiveFiles, batch: CycleInput, known: StagedOnTarget
+    ) -> bool:
+        """Whether nothing but keys decides which rows die, and what they hold."""
+        return not (
+            compares_versions(state.metadata)
+            or is_enforced(state.metadata)
+            or lacks_columns(batch)
+            or batch.own_positions
+            or batch.target_positions
+            or any(each.again for each in batch.files)
+            or known.moved
+            or known.published
+            or known.repeated
+            or live.find(batch.paths)
+        )
+
+    def _match_part(
+        self,
+        state: TableState,
+        live: LiveFiles,
+        known: StagedOnTarget,
+        part: BatchPart,
+        resolution: Resolution,
+    ) -> _Matched:
+        """Add the dead rows of a part to `resolution`."""
+        batch, options = part.batch, self.options
+        with self.phases.timed("match"):
+            numbered = number_keys(batch, look_up_rows=is_enforced(state.metadata))
+        found, how = self._look_up(state, live, numbered.lookup)
+        with self.phases.timed("match"):
+            matches = without_staged_rows(found, batch)
+            judged = judge_moved_rows(
+                self.environment,
+                state,
+                live=live,
+                batch=batch,
+                known=known,
+                target=options.target,
+                numbered=numbered,
+                matches=matches,
+                judged=self._judge(state, live, batch, numbered, matches),
+            )
+            dead = resolve_batch(batch, numbered, matches, judged, is_in_place=options.is_in_place)
+            resolution.add(dead, part.rows)
+        return _Matched(numbered=numbered, matches=matches, index=how)
 
     def _row_ids(
         self,
         state: TableState,
         live: LiveFiles,
-        work: Work,
         known: StagedOnTarget,
-        matches: Matches,
+        part: BatchPart,
+        matched: _Matched,
         kills: PositionKills,
+        keeps_ids: bool,
     ) -> BatchRowIds:
+        batch = part.batch
         found = batch_row_ids(
             self.environment,
             state,
             live=live,
-            batch=work.batch,
+            batch=batch,
             known=known,
-            numbered=work.numbered,
-            matches=matches,
+            numbered=matched.numbered,
+            matches=matched.matches,
             kills=kills,
-            keeps_ids=work.keeps_ids,
+            keeps_ids=keeps_ids,
             runner=self.engine.runner,
         )
-        rows = work.batch.rows
+        rows = batch.rows
         for group in group_by_file(rows.file[found.killed], rows.position[found.killed]):
-            kills.dead.add(work.batch.files[group.file].file.file_path, group.positions)
+            kills.dead.add(batch.files[group.file].file.file_path, group.positions)
         kills.dead.drop(known.not_added)
         return found
 
@@ -283,18 +351,30 @@ class Matcher:
             batch=work.batch,
         )
 
-    def _judge(self, state: TableState, live: LiveFiles, work: Work, matches: Matches) -> DeadRows:
+    def _judge(
+        self,
+        state: TableState,
+        live: LiveFiles,
+        batch: CycleInput,
+        numbered: NumberedKeys,
+        matches: Matches,
+    ) -> DeadRows:
         """Which rows die: by the table's sequence column if it has one, else by arrival."""
-        by_version = self._judge_versions(state, live, work, matches)
+        by_version = self._judge_versions(state, live, batch, numbered, matches)
         return by_version or judge_by_arrival(
-            work.batch, work.numbered, matches, order_of_path=self._order_of_path(live)
+            batch, numbered, matches, order_of_path=self._order_of_path(live)
         )
 
     def _judge_versions(
-        self, state: TableState, live: LiveFiles, work: Work, matches: Matches
+        self,
+        state: TableState,
+        live: LiveFiles,
+        batch: CycleInput,
+        numbered: NumberedKeys,
+        matches: Matches,
     ) -> DeadRows | None:
         """What the table declares about the versions of a row: check it, or decide by it."""
-        given = (live, work.batch, work.numbered, matches)
+        given = (live, batch, numbered, matches)
         runner = self.engine.runner
         check_immutable(self.environment, state, *given, runner=runner)
         if self.options.is_in_place:
@@ -367,7 +447,7 @@ class Matcher:
         add_joined_positions(
             self.environment,
             state.metadata,
-            (work.batch.deletes, *work.batch.other_deletes),
+            (whole(work.batch).batch.deletes, *work.batch.other_deletes),
             work.batch.scopes,
             self._ordered(lambda: came.added),
             match.resolution.dead,

@@ -20,6 +20,8 @@ from tableformat.spec.data_file import DataFile, canonical_partition
 from tableformat.store.base import ObjectStore
 from tableformat.write.partitioning import Partitioner, encode_values
 
+SMALL_FROM_ROWS = 1_000_000
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileKeys:
@@ -27,8 +29,8 @@ class FileKeys:
 
     Attributes:
         keys: n keys.
-        file: Shape `(n,)`, int64: ordinal of the file each key is from.
-        position: Shape `(n,)`, int64: its row in the file.
+        file: Shape `(n,)`: ordinal of the file each key is from.
+        position: Shape `(n,)`: its row in the file.
     """
 
     keys: EncodedKeys
@@ -120,14 +122,23 @@ class KeyReader:
 def file_keys(parts: Sequence[EncodedKeys]) -> FileKeys:
     """The keys of several files, each read on its own."""
     counts = [len(part) for part in parts]
+    rows = sum(counts)
+    small = small_integers(rows, max(counts, default=0))
+    ordinals = [np.arange(count, dtype=small) for count in counts]
     return FileKeys(
         keys=concat_keys(parts),
-        file=np.repeat(np.arange(len(parts), dtype=np.int64), counts),
-        position=_ordinals(counts),
+        file=np.repeat(np.arange(len(parts), dtype=small_integers(rows, len(parts))), counts),
+        position=np.concatenate([np.empty(0, dtype=small), *ordinals]),
     )
 
 
-def _ordinals(counts: Sequence[int]) -> Int64s:
-    if not counts:
-        return np.empty(0, dtype=np.int64)
-    return np.concatenate([np.arange(count, dtype=np.int64) for count in counts])
+def small_integers(rows: int, last: int) -> np.dtype[np.int64]:
+    """Integers up to `last`, -1 included, for so many rows.
+
+    As few bytes as possible for many, since all of them are in memory: parts are made wide again.
+    """
+    return (
+        np.dtype(np.int64)
+        if rows <= SMALL_FROM_ROWS
+        else np.result_type(np.int16, np.min_scalar_type(-1 - last))
+    )

@@ -39,7 +39,12 @@ from resolver.index.base import Matches
 from resolver.keys import EncodedKeys, KeySchema, encode_batch, factorize
 from resolver.match import TARGET_ORDER, Bools, Int64s, group_by_file
 from resolver.merge_deletes import DeadPositions
-from resolver.rewritten_rows import RewrittenFile, ids_as_rewritten, rewritten_files
+from resolver.rewritten_rows import (
+    RewrittenFile,
+    first_named,
+    ids_as_rewritten,
+    rewritten_files,
+)
 from resolver.row_identity import NO_ROW_ID
 from resolver.row_values import ColumnReader, live_matches
 from resolver.staging import base_of, down_to_base
@@ -149,7 +154,7 @@ def add_target_positions(
     if not lost:
         return
     files, untold, rewritten = _files_of(
-        environment, state, lost, live, staging=staging, target=target
+        environment, state, lost, live, batch.paths, staging=staging, target=target
     )
     untold = {path: file for path, file in untold.items() if path not in moved}
     files |= dict(moved)
@@ -160,7 +165,9 @@ def add_target_positions(
     def rows_in(files: Mapping[str, DataFile]) -> _LostRows:
         there = [each for each in lost if each.path in files]
         free = [
-            NO_NEWER_ROWS if each.path in moved else free_by[each.staged.snapshot.snapshot_id]
+            NO_NEWER_ROWS
+            if each.path in moved or each.path in batch.paths
+            else free_by[each.staged.snapshot.snapshot_id]
             for each in there
         ]
         return _read_rows(environment, state, there, files, free)
@@ -363,6 +370,7 @@ def _files_of(
     state: TableState,
     lost: Sequence[StagedPositions],
     live: LiveFiles,
+    staged: Collection[str],
     *,
     staging: str,
     target: str,
@@ -384,6 +392,8 @@ def _files_of(
                 views[snapshot.snapshot_id] = live_files(environment, snapshot)
             found = views[snapshot.snapshot_id].data.get(each.path)
             known |= {} if found is None else {each.path: found}
+    again = {each.path for each in lost if each.path in staged and each.path in known}
+    known |= first_named(environment, state, again, staging=staging, target=target)
     by_id = snapshots_by_id(state.metadata)
 
     def branch_of(entry: ManifestEntry) -> str | None:

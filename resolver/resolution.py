@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -22,6 +22,8 @@ from resolver.match import (
 )
 from resolver.merge_deletes import DeadPositions
 from tableformat.codec.puffin.deletion_vector import position_array
+
+PUT_ROWS = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,23 +60,32 @@ class DeadRows:
     outdated: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Resolution:
     """Dead rows of the target and of the batch.
 
     Attributes:
         dead: Positions by data file.
-        matches: What the index knows of the delete keys.
-        dead_matches: Which of them die.
-        live_rows: Which staged rows live.
+        removed_keys: Keys all of whose rows on the target die.
+        removed: Other rows of the target that die, as the index knows them.
+        live_rows: Shape `(staged rows,)`: which of them live.
         outdated: Staged rows that die because the target has a later version of the row.
     """
 
     dead: DeadPositions
-    matches: Matches
-    dead_matches: Bools
+    removed_keys: list[EncodedKeys] = field(default_factory=list)
+    removed: tuple[Entries, ...] = ()
     live_rows: Bools
     outdated: int = 0
+
+    def add(self, part: Resolution, rows: Int64s | slice) -> None:
+        """Take in what was found of a part of the batch: of these rows."""
+        for path, positions in part.dead.by_path.items():
+            self.dead.add(path, positions)
+        self.removed_keys += part.removed_keys
+        self.removed += part.removed
+        self.live_rows[rows] = part.live_rows
+        self.outdated += part.outdated
 
 
 def number_keys(batch: CycleInput, *, look_up_rows: bool = False) -> NumberedKeys:
@@ -156,13 +167,23 @@ def _newest_without(
     )
 
 
-def resolve_batch(batch: CycleInput, matches: Matches, judged: DeadRows) -> Resolution:
+def resolve_batch(
+    batch: CycleInput,
+    numbered: NumberedKeys,
+    matches: Matches,
+    judged: DeadRows,
+    *,
+    is_in_place: bool = False,
+) -> Resolution:
     """The dead positions of rows of the target and of the batch.
 
     Args:
         batch: The cycle's input.
+        numbered: Its keys.
         matches: Rows of the target with a deleted key.
         judged: Which of them, and of the staged rows, die.
+        is_in_place: The deletes reach rows by sequence number: a row that came to the target after
+            the match may live under a key whose known rows all die.
     """
     dead = DeadPositions(dict(batch.positions.by_path))
     dead_matches, dead_in_batch = judged.matches, judged.staged
@@ -173,10 +194,11 @@ def resolve_batch(batch: CycleInput, matches: Matches, judged: DeadRows) -> Reso
     rows = batch.rows
     for group in group_by_file(rows.file[dead_in_batch], rows.position[dead_in_batch]):
         dead.add(batch.files[group.file].file.file_path, group.positions)
+    removed_keys, removed = _removed(batch, numbered, matches, dead_matches, is_in_place)
     return Resolution(
         dead=dead,
-        matches=matches,
-        dead_matches=dead_matches,
+        removed_keys=[*removed_keys],
+        removed=removed,
         live_rows=~dead_in_batch,
         outdated=judged.outdated,
     )
@@ -210,34 +232,21 @@ def match_scopes(batch: CycleInput, matches: Matches) -> Int64s:
     return scope[np.searchsorted(ids, matches.file_id)]
 
 
-def index_changes(
-    batch: CycleInput,
-    numbered: NumberedKeys,
-    resolution: Resolution,
-    published: set[str],
-    *,
-    is_in_place: bool = False,
-) -> IndexChanges:
+def index_changes(batch: CycleInput, resolution: Resolution, published: set[str]) -> IndexChanges:
     """What the publish changes in the index: dead rows go, live staged rows come.
+
+    The resolution's `removed_keys` are gone once the changes are prepared.
 
     Args:
         batch: The cycle's input.
-        numbered: Its keys.
         resolution: Its dead rows.
         published: Paths of the staged data files that are published.
-        is_in_place: The deletes reach rows by sequence number: a row that came to the target after
-            the match may live under a key whose known rows all die.
     """
     added = [i for i, each in enumerate(batch.files) if each.file.file_path in published]
     ordinal = np.full(len(batch.files), -1, dtype=np.int32)
     ordinal[added] = np.arange(len(added), dtype=np.int32)
     live = resolution.live_rows & (ordinal[batch.rows.file] >= 0) & ~dead_by_position(batch)
-    put = Entries(
-        keys=batch.rows.keys.take(live),
-        file_id=ordinal[batch.rows.file[live]],
-        position=batch.rows.position[live],
-    )
-    removed_keys, removed = _removed(batch, numbered, resolution, is_in_place=is_in_place)
+    rows = np.flatnonzero(live)
     return IndexChanges(
         added_files=tuple(
             IndexedFile(
@@ -247,16 +256,37 @@ def index_changes(
             )
             for i in added
         ),
-        removed_keys=removed_keys,
-        removed=removed,
-        put=(put,) if len(put) else (),
+        removed_keys=_let_go(resolution.removed_keys),
+        removed=resolution.removed,
+        put=(
+            Entries(
+                keys=batch.rows.keys.take(some),
+                file_id=ordinal[batch.rows.file[some]],
+                position=batch.rows.position[some].astype(np.int64, copy=False),
+            )
+            for some in (rows[each] for each in chunks(len(rows)))
+        ),
     )
 
 
+def _let_go(keys: list[EncodedKeys]) -> Iterator[EncodedKeys]:
+    while keys:
+        yield keys.pop()
+
+
+def chunks(count: int) -> Iterator[slice]:
+    """Some rows at a time: what is put into the index is not held twice."""
+    for start in range(0, count, PUT_ROWS):
+        yield slice(start, min(start + PUT_ROWS, count))
+
+
 def _removed(
-    batch: CycleInput, numbered: NumberedKeys, resolution: Resolution, *, is_in_place: bool
+    batch: CycleInput,
+    numbered: NumberedKeys,
+    matches: Matches,
+    gone: Bools,
+    is_in_place: bool,
 ) -> tuple[tuple[EncodedKeys, ...], tuple[Entries, ...]]:
-    matches, gone = resolution.matches, resolution.dead_matches
     if not gone.any():
         return (), ()
     reach_all = not is_in_place and bool((batch.deletes.scope == GLOBAL_SCOPE).all())

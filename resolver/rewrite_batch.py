@@ -15,23 +15,27 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 
 import numpy as np
 import pyarrow as pa
 from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
+from pyroaring import BitMap64
 
 from resolver.cycle_input import CycleInput
 from resolver.filled_columns import Fill, FilledColumns
 from resolver.index.base import Entries, IndexChanges, IndexedFile
 from resolver.match import Bools, Int64s
 from resolver.merge_deletes import Conversion
+from resolver.resolution import chunks
 from resolver.row_identity import NO_ROW_ID
 from resolver.runner import LocalRunner, Runner
 from tableformat.codec.parquet.reader import read_data_file
-from tableformat.codec.puffin.deletion_vector import position_array
+from tableformat.codec.puffin.deletion_vector import build_positions, position_array
 from tableformat.environment import Environment
 from tableformat.errors import TableError, UnsupportedError
+from tableformat.memory import release_unused
 from tableformat.runtime import IdSource, SystemIds, TaskIds
 from tableformat.scan.key_fields import key_path
 from tableformat.scan.ordered_stream import stream_ordered
@@ -44,6 +48,8 @@ from tableformat.write.ordering import Ordering, SortColumn, ordered, sort_order
 from tableformat.write.partitioning import Partitioner
 
 READERS_MAX = 8
+SORT_BYTES = 32 << 20  # Arrow bytes of one bucket: beside the batch's keys
+RELEASE_FROM_ROWS = 1_000_000
 PLACE = "_icefold_place"
 
 
@@ -53,30 +59,46 @@ class StagedRows:
 
     Attributes:
         file: The file; without `first_row_id`, ids are given here.
-        position: Shape `(rows,)`, ascending; None: all of the file's.
-        row_id: Shape `(rows,)`; `NO_ROW_ID`: it gets one with the commit.
+        dead: Positions of its other rows.
+        row_id: Shape `(rows of the file,)`; `NO_ROW_ID`: it gets one with the commit.
         row: Ordinal in the batch of the file's first row.
     """
 
     file: DataFile
-    position: Int64s | None
+    dead: BitMap64
     row_id: Int64s
     row: int
+
+    def __len__(self) -> int:
+        return len(self.row_id) - len(self.dead)
+
+    @property
+    def position(self) -> Int64s | None:
+        """Shape `(rows,)`, ascending; None: all of the file's."""
+        if not self.dead:
+            return None
+        alive: Bools = np.ones(len(self.row_id), dtype=np.bool_)
+        alive[position_array(self.dead)] = False
+        return np.flatnonzero(alive)
 
     @property
     def places(self) -> Int64s:
         """Ordinals in the batch, ascending; shape `(rows,)`."""
-        count = len(self.row_id)
-        return self.row + (np.arange(count) if self.position is None else self.position)
+        position = self.position
+        return self.row + (np.arange(len(self)) if position is None else position)
+
+    def only(self, places: Int64s) -> StagedRows:
+        """Some of the rows, given by their ordinals in the batch."""
+        others = BitMap64(range(len(self.row_id))) - build_positions(places - self.row)
+        return replace(self, dead=others)
 
     def is_same(self, other: StagedRows) -> bool:
         """Whether the same rows are written."""
-        if self.file.file_path != other.file.file_path:
+        if self.file.file_path != other.file.file_path or self.dead != other.dead:
             return False
-        if (self.position is None) != (other.position is None):
-            return False
-        same = self.position is None or np.array_equal(self.position, other.position)  # type: ignore[arg-type]
-        return same and np.array_equal(self.row_id, other.row_id)
+        position = self.position
+        rows = slice(None) if position is None else position
+        return np.array_equal(self.row_id[rows], other.row_id[rows])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +135,8 @@ class RewrittenBatch:
 
     Attributes:
         files: The files; none: nothing of the batch lives, or nothing was rewritten.
-        row: Shape `(rows,)`: the batch's ordinal of each row, file by file in their order.
+        row: Shape `(rows,)`, integers: the batch's ordinal of each row, file by file in their
+            order.
     """
 
     files: tuple[DataFile, ...] = ()
@@ -123,20 +146,28 @@ class RewrittenBatch:
         """Changes of the index, with the rows where they are now."""
         if not self.files:
             return changes
-        counts = [file.record_count for file in self.files]
+        ends = np.cumsum([file.record_count for file in self.files])
         first = len(changes.added_files)
-        ends = np.cumsum(counts)
-        position = np.arange(len(self.row), dtype=np.int64) - np.repeat(ends - counts, counts)
-        put = Entries(
-            keys=batch.rows.keys.take(self.row),
-            file_id=np.repeat(np.arange(first, first + len(counts), dtype=np.int32), counts),
-            position=position,
-        )
+
+        def put() -> Iterator[Entries]:
+            for some in chunks(len(self.row)):
+                places = np.arange(some.start, some.stop)
+                file = np.searchsorted(ends, places, side="right")
+                yield Entries(
+                    keys=batch.rows.keys.take(self.row[some]),
+                    file_id=(first + file).astype(np.int32),
+                    position=places - np.r_[0, ends][file],
+                )
+
         added = (
             IndexedFile(file_path=f.file_path, spec_id=f.spec_id, partition=f.partition)
             for f in self.files
         )
-        return replace(changes, added_files=(*changes.added_files, *added), put=(*changes.put, put))
+        return replace(
+            changes,
+            added_files=(*changes.added_files, *added),
+            put=chain(changes.put, put()),
+        )
 
 
 def check_rewritable(metadata: TableMetadata) -> None:
@@ -209,6 +240,8 @@ class BatchWriter:
                 files=tuple(file for files, _ in parts for file in files),
                 row=np.concatenate([np.empty(0, dtype=np.int64), *(row for _, row in parts)]),
             )
+            if len(row_id) >= RELEASE_FROM_ROWS:
+                release_unused()
         runtime.fail_point("resolve.after_rewrite")
         staged = {file.file_path for file in conversion.published}
         kept = (each for each in conversion.vectors if each.data_file.file_path not in staged)
@@ -264,14 +297,11 @@ def _staged_rows(batch: CycleInput, conversion: Conversion, row_id: Int64s) -> I
     for each in batch.files:
         file, count = each.file, each.file.record_count
         if file.file_path in published:
-            position, ids = None, row_id[first : first + count]
-            if file.file_path in dead:
-                alive: Bools = np.ones(count, dtype=np.bool_)
-                alive[position_array(dead[file.file_path])] = False
-                position = np.flatnonzero(alive)
-                ids = ids[position]
             yield StagedRows(
-                file=file.with_(first_row_id=None), position=position, row_id=ids, row=first
+                file=file.with_(first_row_id=None),
+                dead=dead.get(file.file_path, BitMap64()),
+                row_id=row_id[first : first + count],
+                row=first,
             )
         first += count
 
@@ -288,10 +318,8 @@ def _filed(store: ObjectStore, job: RewriteJob) -> list[tuple[DataFile, StagedRo
     table = pa.Table.from_batches(_Source(store, job).read([*names, PLACE]))
     found = []
     for values, part in Partitioner(spec, schema).split(table):
-        places = part.column(PLACE).to_numpy()
-        kept = rows.row_id[np.searchsorted(rows.places, places)]
-        moved = replace(rows, position=places - rows.row, row_id=kept)
-        found.append((rows.file.with_(partition=values), moved))
+        kept = rows.only(part.column(PLACE).to_numpy())
+        found.append((rows.file.with_(partition=values), kept))
     return found
 
 
@@ -323,16 +351,17 @@ def _write(
     """
     job, ids = item
     source = _Source(store, job)
-    written: list[Int64s] = []
-    names, count = source.arrow.names, sum(len(each.row_id) for each in job.rows)
+    names, count = source.arrow.names, sum(len(each) for each in job.rows)
+    places = np.empty(count, dtype=source.arrow.field(PLACE).type.to_pandas_dtype())
 
     def rows() -> Iterator[pa.RecordBatch]:
-        for batch in ordered(job.ordering, source.read(names), source.read, rows=count):
-            written.append(batch.column(PLACE).to_numpy())
+        done, read = 0, source.read
+        for batch in ordered(job.ordering, read(names), read, rows=count, memory_bytes=SORT_BYTES):
+            places[done : done + batch.num_rows] = batch.column(PLACE).to_numpy()
+            done += batch.num_rows
             yield batch.select(names[:-1])
 
-    files = job.partition.write(store, ids or SystemIds(), source.stored, rows())
-    return files, np.concatenate([np.empty(0, dtype=np.int64), *written])
+    return job.partition.write(store, ids or SystemIds(), source.stored, rows()), places
 
 
 class _Source:
@@ -342,7 +371,9 @@ class _Source:
         self._store = store
         self._job = job
         self.stored = Schema(*job.schema.fields, ROW_ID_FIELD)
-        self.arrow = arrow_schema(self.stored).append(pa.field(PLACE, pa.int64()))
+        last = max((each.row + len(each.row_id) for each in job.rows), default=0)
+        place = pa.int32() if last <= np.iinfo(np.int32).max else pa.int64()
+        self.arrow = arrow_schema(self.stored).append(pa.field(PLACE, place))
         self._filled: FilledColumns | None = None
         if job.fill is not None:
             self._filled = job.fill.read(store, job.schema, job.partition.properties)
@@ -356,28 +387,28 @@ class _Source:
 
     def _rows(self, rows: StagedRows, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
         wanted = Schema(*(each for each in self._job.schema.fields if each.name in names))
-        done = 0
+        done, position = 0, rows.position
+        ids = rows.row_id if position is None else rows.row_id[position]
+        places = rows.places
         for batch in read_data_file(
             self._store,
             rows.file,
             schema=wanted,
             spec=self._job.partition.spec,
             properties=self._job.partition.properties,
-            wanted=rows.position,
+            wanted=position,
         ):
-            yield self._with_ids(rows, batch, done, names)
+            here = slice(done, done + batch.num_rows)
             done += batch.num_rows
+            yield self._with_ids(batch, ids[here], places[here], names)
 
     def _with_ids(
-        self, rows: StagedRows, batch: pa.RecordBatch, done: int, names: Sequence[str]
+        self, batch: pa.RecordBatch, ids: Int64s, places: Int64s, names: Sequence[str]
     ) -> pa.RecordBatch:
-        here = slice(done, done + batch.num_rows)
-        ids = rows.row_id[here]
-        place = rows.places[here]
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))
         if self._filled is not None:
-            self._filled.fill(columns, place)
+            self._filled.fill(columns, places)
         columns[ROW_ID_FIELD.name] = pa.array(ids, mask=ids == NO_ROW_ID)
-        columns[PLACE] = pa.array(place)
+        columns[PLACE] = pa.array(places, type=self.arrow.field(PLACE).type)
         schema = pa.schema([self.arrow.field(name) for name in names])
         return pa.RecordBatch.from_arrays([columns[name] for name in names], schema=schema)

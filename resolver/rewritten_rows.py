@@ -9,7 +9,7 @@ own commit has killed all others.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -81,6 +81,25 @@ def rewritten_files(
         for path, entry in wanted.items():
             if entry.snapshot_id in ids:  # the oldest publish that covers it comes last
                 found[path] = RewrittenFile(entry=entry, publish=publish, covered=covered)
+    return found
+
+
+def first_named(
+    environment: Environment,
+    state: TableState,
+    paths: Collection[str],
+    *,
+    staging: str,
+    target: str,
+) -> dict[str, ManifestEntry]:
+    """Where data files that are staged again were staged first, if a publish wrote them anew."""
+    found: dict[str, ManifestEntry] = {}
+    publishes = rewriting_publishes(state, staging=staging, target=target) if paths else ()
+    for _, covered in publishes:
+        for snapshot in covered:
+            for entry in load_changes(environment.store, snapshot).added_data:
+                if entry.data_file.file_path in paths:
+                    found[entry.data_file.file_path] = entry
     return found
 
 

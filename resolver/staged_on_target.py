@@ -24,7 +24,13 @@ from itertools import takewhile
 import numpy as np
 from pyiceberg.table.snapshots import Operation, Snapshot
 
-from resolver.cycle_figures import STAGED_COMMITS, is_publish
+from resolver.cycle_figures import (
+    STAGED_COMMITS,
+    file_hash,
+    hashes_of,
+    is_publish,
+    staged_commits,
+)
 from resolver.cycle_input import CycleInput
 from resolver.index.base import Matches
 from resolver.match import TARGET_ORDER, Bools, Int64s
@@ -33,7 +39,7 @@ from resolver.resolution import DeadRows, NumberedKeys
 from resolver.rewritten_rows import rewriting_publishes
 from resolver.row_identity import NO_ROW_ID
 from resolver.row_values import ColumnReader
-from resolver.staging import base_of, down_to_base, sequence_numbers_of
+from resolver.staging import base_of, down_to_base, names_of, sequence_numbers_of
 from resolver.target import LiveFiles
 from tableformat.catalog.base import TableState
 from tableformat.commit.branch_history import (
@@ -63,12 +69,14 @@ class StagedOnTarget:
         published: Paths of those, live or not, that a publish brought.
         repeated: Other files of staged snapshots that repeat published ones: delete files, and data
             files in which every row had died before the publish.
+        written_anew: Data files of those whose rows a publish has written into other files.
     """
 
     left: Mapping[str, DataFile]
     thinned: Mapping[str, DataFile]
     published: frozenset[str]
     repeated: frozenset[str]
+    written_anew: frozenset[str] = frozenset()
 
     @property
     def not_added(self) -> frozenset[str]:
@@ -91,9 +99,14 @@ class StagedOnTarget:
             else each
             for each in batch.files
         ]
+        elsewhere = [each for each in batch.own_positions if each.path in self.written_anew]
         return replace(
             batch,
             files=tuple(files),
+            own_positions=tuple(
+                each for each in batch.own_positions if each.path not in self.written_anew
+            ),
+            target_positions=(*batch.target_positions, *elsewhere),
             deletes=batch.deletes.without(self.repeated),
             other_deletes=tuple(each.without(self.repeated) for each in batch.other_deletes),
         )
@@ -104,24 +117,32 @@ def _named_before(
 ) -> tuple[frozenset[str], frozenset[str]]:
     """Files that older staged snapshots name, as far as the log goes down to the target.
 
-    icefold's own commits name none again, so for a batch of them nothing is read.
+    icefold's own commits name none again, so for a batch of them nothing is read. Publishes that
+    wrote rows anew say by hashes what they covered: what these snapshots named is not read again.
 
     Returns:
-        All of them; and those that publishes covered by writing their rows anew, since the target
-        does not list these.
+        All of them, at least those that the batch names, too; and those that publishes covered by
+        writing their rows anew, since the target does not list these.
     """
     if all(committed_to(each.snapshot) == staging for each in batch.staged):
         return frozenset(), frozenset()
     oldest = batch.staged[0]
     since = min(sequence_numbers_of(oldest), default=0)
     below, _ = down_to_base(state, oldest.snapshot, staging=staging, target=target)
-    publishes = rewriting_publishes(state, staging=staging, target=target)
-    rewritten = {each.snapshot_id: each for _, covered in publishes for each in covered}
+    hashes = {file_hash(path): path for path in names_of(batch.staged)}
+    rewritten: dict[int, Snapshot] = {}
     names: set[str] = set()
-    written_anew: set[str] = set()
+    told: set[int] = set()
+    for publish, covered in rewriting_publishes(state, staging=staging, target=target):
+        rewritten |= {each.snapshot_id: each for each in covered}
+        known = hashes_of(publish)
+        if known is not None:
+            names |= {hashes[each] for each in hashes.keys() & known}
+            told |= {each.snapshot_id for each in covered[: staged_commits(publish)]}
+    written_anew = set(names)
     for snapshot in ({each.snapshot_id: each for each in below} | rewritten).values():
-        if (snapshot.sequence_number or 0) >= since:
-            continue  # of the batch, where that is read from the head's state
+        if snapshot.snapshot_id in told or (snapshot.sequence_number or 0) >= since:
+            continue  # or of the batch, where that is read from the head's state
         added = {e.data_file.file_path for e in load_changes(environment.store, snapshot).added}
         names |= added
         if snapshot.snapshot_id in rewritten:
@@ -256,13 +277,15 @@ def staged_on_target(
     named, written_anew = _named_before(environment, state, batch, staging, target)
     published |= brought | (staged_at.keys() & named)
     repeated = _repeated(batch, named, frozenset(published), brought)
-    _check_deletes_are_repeated(state, batch, written_anew - here.keys() - left.keys(), repeated)
+    written_anew -= here.keys() | left.keys()
+    _check_deletes_are_repeated(state, batch, written_anew, repeated)
     thinned = {path: here[path].data_file for path in here.keys() & live.dvs.keys()}
     return StagedOnTarget(
         left=left,
         thinned=thinned,
         published=frozenset(published),
         repeated=repeated - live.find(repeated).keys() - left.keys(),
+        written_anew=written_anew & repeated & staged_at.keys(),
     )
 
 

@@ -97,6 +97,16 @@ class StagedSnapshot:
         )
 
 
+def names_of(staged: Iterable[StagedSnapshot]) -> frozenset[str]:
+    """Paths of all files that staged snapshots add."""
+    return frozenset(
+        entry.data_file.file_path
+        for each in staged
+        for entries in (each.data_files, each.equality_deletes, each.position_deletes, each.dvs)
+        for entry in entries
+    )
+
+
 def sequence_numbers_of(staged: StagedSnapshot) -> set[int]:
     """Of its files: its own, also where it is read from the state of the staging head."""
     entries = (*staged.data_files, *staged.equality_deletes, *staged.position_deletes, *staged.dvs)

@@ -71,13 +71,13 @@ def bench_scale(console: Console, sizes: list[int], repeat: int) -> None:
         with tempfile.TemporaryDirectory(prefix="icefold-bench-") as temporary:
             warehouse = Path(temporary)
             create_table(warehouse, rows)
-            built = _in_child(warehouse)
+            built = in_child(warehouse)
             icefold = Icefold(warehouse, rows, create=False)
             runs = [icefold.run(SCALE_BATCH, seed) for seed in range(repeat + 1)][1:]
             cycle = statistics.median(run["resolve"] for run in runs)
             smallest = smallest or cycle
             icefold.table.stage(upserts=batch_of(rows, MEMORY_BATCH, seed=99))
-            large = _in_child(warehouse)
+            large = in_child(warehouse)
             assert large["deleted_rows"] == MEMORY_BATCH
         grid.add_row(
             f"{rows:,}",
@@ -93,7 +93,7 @@ def bench_scale(console: Console, sizes: list[int], repeat: int) -> None:
     console.print(grid)
 
 
-def _in_child(warehouse: Path) -> dict[str, Any]:
+def in_child(warehouse: Path) -> dict[str, Any]:
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.support.resolve_child", str(warehouse)],
         capture_output=True,

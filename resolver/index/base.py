@@ -128,7 +128,8 @@ class IndexChanges:
         dropped_files: Paths that left the table. Costs nothing per row: their entries are dead
             from then on. Unknown paths are ignored.
         added_files: Files that `put` refers to. A path that is known already keeps its id.
-        removed_keys: Keys whose rows all go. The cheapest way to remove: nothing is read.
+        removed_keys: Keys whose rows all go. The cheapest way to remove: nothing is read. Iterated
+            once, by `prepare`.
         removed: Single rows that go, by the ids of `Matches` or `file_ids`.
         put: Rows that come; `file_id` is the ordinal in `added_files`. Putting an entry that is
             there already changes nothing. Iterated once, by `prepare`, which spills to disk what
@@ -137,7 +138,7 @@ class IndexChanges:
 
     dropped_files: tuple[str, ...] = ()
     added_files: tuple[IndexedFile, ...] = ()
-    removed_keys: tuple[EncodedKeys, ...] = ()
+    removed_keys: Iterable[EncodedKeys] = ()
     removed: tuple[Entries, ...] = ()
     put: Iterable[Entries] = ()
 

@@ -18,8 +18,10 @@ from resolver.index.folder import disk_errors
 from resolver.index.spill import ShardSpill, read_spill
 from resolver.keys import EncodedKeys, concat_keys
 from tableformat.errors import StoreUnavailableError
+from tableformat.memory import release_unused
 
-HELD_ROWS_MAX = 4_000_000
+HELD_ROWS_MAX = 2_000_000
+PIECE_KEYS = 500_000
 
 Int64s = npt.NDArray[np.int64]
 
@@ -78,15 +80,49 @@ class ChangeParts:
         Raises:
             StoreUnavailableError: Scratch files are not what was written.
         """
-        put = list(self._put.get(shard, ()))
+        return touched_keys(*self._take(shard))
+
+    def load_pieces(self, shard: int) -> Iterator[TouchedKeys]:
+        """The same in ascending ranges of keys: what is sorted and numbered at a time is bounded.
+
+        Raises:
+            StoreUnavailableError: As for `load`.
+        """
+        cleared, removed, put = self._take(shard)
+        count = -(-(len(cleared) + len(removed) + len(put)) // PIECE_KEYS)
+        if count <= 1:
+            yield touched_keys(cleared, removed, put)
+            return
+        cleared = cleared.take(cleared.argsort())
+        removed = removed.take(removed.keys.argsort())
+        put = put.take(put.keys.argsort())
+        longest = max((cleared, removed.keys, put.keys), key=len)
+        cuts = [len(longest) * piece // count for piece in range(1, count)]
+        bounds = [longest.slice(cut, cut + 1).to_list()[0] for cut in cuts]
+        ends = [
+            [*(keys.first_at_or_after(bound) for bound in bounds), len(keys)]
+            for keys in (cleared, removed.keys, put.keys)
+        ]
+        starts = [[0, *each] for each in ends]
+        for a, b, c, a_end, b_end, c_end in zip(*starts, *ends, strict=False):
+            release_unused()
+            yield touched_keys(
+                cleared.slice(a, a_end),
+                removed.take(np.arange(b, b_end)),
+                put.take(np.arange(c, c_end)),
+            )
+
+    def _take(self, shard: int) -> tuple[EncodedKeys, KeyedRows, KeyedRows]:
+        """Cleared keys, removed rows and rows that come; they are held no longer."""
+        put = self._put.pop(shard, [])
         if shard in self._spills:
             spilled = list(read_spill(self._folder, shard))
             if sum(map(len, spilled)) != self._spills[shard].row_count:
                 raise StoreUnavailableError("scratch files have lost rows", index=self._folder)
             put += spilled
-        return touched_keys(
-            concat_keys(self._cleared.get(shard, ())),
-            concat_rows(self._removed.get(shard, ())),
+        return (
+            concat_keys(self._cleared.pop(shard, ())),
+            concat_rows(self._removed.pop(shard, ())),
             concat_rows(put),
         )
 
@@ -104,3 +140,4 @@ class ChangeParts:
                 self._spills[shard].append(part.keys, part.rows)
         self._put.clear()
         self._held_rows = 0
+        release_unused()

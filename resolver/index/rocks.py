@@ -21,6 +21,7 @@ without a pending `APPLY` mean damage, and the index is rebuilt; it is never par
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -47,7 +48,7 @@ from resolver.index.entry import (
 from resolver.index.folder import FolderLock, Generation, disk_errors, sync_folder
 from resolver.index.header import ShardHeader
 from resolver.index.pending import PendingChange, roll_forward, settle, shard_sst
-from resolver.index.shard import write_sst
+from resolver.index.shard import SstChunk, write_sst
 from resolver.index.shards import Shards
 from resolver.keys import EncodedKeys
 from tableformat.errors import InvalidInputError, StoreUnavailableError
@@ -267,15 +268,18 @@ class RocksIndex:
         parts.fill(changes, file_ids)
 
         def write(shard: int) -> None:
-            change = parts.load(shard)
-            present_key, present = self._present_rows(shard, change, dropped_ids)
-            key, rows = new_rows(change, present_key, present)
             header = ShardHeader(self.generation.name, shard, self.shard_count, path.name)
-            pairs = sst_chunks(change.keys, key, rows)
-            write_sst(shard_sst(path, shard), pairs, header.to_json())
+            write_sst(shard_sst(path, shard), pairs_of(shard), header.to_json())
+
+        def pairs_of(shard: int) -> Iterator[SstChunk]:
+            for change in parts.load_pieces(shard):
+                present_key, present = self._present_rows(shard, change, dropped_ids)
+                yield from sst_chunks(change.keys, *new_rows(change, present_key, present))
 
         touched = parts.touched()
-        self._shards.each(touched, write)
+        at_a_time = os.cpu_count() or 1  # a shard's share of a large change is held while it is
+        for start in range(0, len(touched), at_a_time):
+            self._shards.each(touched[start : start + at_a_time], write)
         shutil.rmtree(scratch, ignore_errors=True)
         with disk_errors(path):
             sync_folder(path)

@@ -182,14 +182,13 @@ class TaskReader:
         self, task: FileScanTask, mask: _Mask | None, wanted: NDArray[np.int64] | None
     ) -> Iterator[pa.RecordBatch]:
         file_projection = project_file(self._plan, self._projection, task.residual)
+        # Without any column a batch would not know how many rows it has.
+        keeps_positions = self._projection.needs_positions or not file_projection.read_schema.fields
         batches = self._source.read(
             task.entry,
             file_projection.read_schema,
             batch_rows=min(self._batch_rows, rows_of_batch(task.entry.data_file)),
-            # Without any column a batch would not know how many rows it has.
-            positions=mask is not None
-            or self._projection.needs_positions
-            or not file_projection.read_schema.fields,
+            positions=mask is not None or keeps_positions,
             row_group_filter=file_projection.row_group_filter,
             wanted=wanted,
         )
@@ -198,7 +197,7 @@ class TaskReader:
             if keeps_deleted:
                 live = _flagged(batch, mask)
             else:
-                live = batch if mask is None else mask.apply(batch)
+                live = batch if mask is None else mask.apply(batch, keeps_positions)
             if live.num_rows:
                 finished = file_projection.finish(live, task.entry, self._plan)
                 if finished.num_rows:
@@ -219,8 +218,10 @@ class _Mask:
     def __init__(self, deleted: Positions) -> None:
         self._deleted = position_array(deleted)
 
-    def apply(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def apply(self, batch: pa.RecordBatch, keeps_positions: bool) -> pa.RecordBatch:
         live = self.live(batch)
+        if not keeps_positions:  # a column less to copy
+            batch = batch.drop_columns([POSITIONS])
         return batch if live is None else batch.filter(pa.array(live))
 
     def live(self, batch: pa.RecordBatch) -> NDArray[np.bool_] | None:

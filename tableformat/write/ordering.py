@@ -27,9 +27,10 @@ from pyiceberg.table.sorting import NullOrder, SortDirection
 from pyiceberg.transforms import IdentityTransform
 
 from tableformat.errors import UnsupportedError
+from tableformat.memory import release_unused
 from tableformat.write.order_bits import order_bits
 
-MEMORY_BYTES_MAX = 256 << 20  # Arrow bytes of one bucket, and of what is sorted without buckets
+MEMORY_BYTES_MAX = 256 << 20
 BUCKETS_MAX = 256
 SAMPLE_ROWS_MAX = 1 << 16
 BATCH_ROWS = 1 << 16
@@ -98,6 +99,7 @@ def ordered(
     read_columns: ReadColumns,
     *,
     rows: int,
+    memory_bytes: int = MEMORY_BYTES_MAX,
 ) -> Iterator[pa.RecordBatch]:
     """The same rows in order.
 
@@ -106,6 +108,7 @@ def ordered(
         batches: All rows; read once.
         read_columns: Reads some columns of all rows again, for the sample.
         rows: At least as many as there are.
+        memory_bytes: Arrow bytes of one bucket, and of what is sorted without buckets.
 
     Effects: temporary files on local disk, about as large as the rows, removed at the end.
     """
@@ -114,7 +117,7 @@ def ordered(
     for batch in batches:
         held.append(batch)
         held_bytes += batch.nbytes
-        if held_bytes > MEMORY_BYTES_MAX:
+        if held_bytes > memory_bytes:
             break
     else:
         if held:
@@ -124,10 +127,15 @@ def ordered(
     held_rows = sum(batch.num_rows for batch in held)
     expected_bytes = held_bytes * rows // max(held_rows, 1)
     # Half full on average: a sample does not cut exactly.
-    buckets = min(2 * expected_bytes // MEMORY_BYTES_MAX + 1, BUCKETS_MAX)
+    buckets = min(2 * expected_bytes // memory_bytes + 1, BUCKETS_MAX)
     names = sorted({column.path[0] for column in ordering.columns})
     ranks = _Ranks.of(ordering, _sample(read_columns(names), rows))
-    yield from _by_buckets(ordering, chain(held, batches), ranks, buckets)
+    yield from _by_buckets(ordering, chain(_let_go(held), batches), ranks, buckets)
+
+
+def _let_go(held: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    while held:
+        yield held.pop(0)
 
 
 def _by_buckets(
@@ -155,7 +163,9 @@ def _by_buckets(
                 with pa.memory_map(str(path)) as source:
                     table = pa.ipc.open_file(source).read_all()
                     yield from _sorted(table, ordering, ranks)
+                del table
                 path.unlink()
+                release_unused()
 
 
 def _sorted(table: pa.Table, ordering: Ordering, ranks: _Ranks | None) -> Iterator[pa.RecordBatch]:

@@ -91,6 +91,48 @@ def test_files_that_trino_compacts_under_a_backlog(server, catalog) -> None:
     assert _both(server, table, name) == sorted(model.values())
 
 
+@pytest.mark.parametrize("partition_by", [[], ["bucket(2, id)"]])
+def test_row_ids_that_upserts_keep_as_trino_reads_them(server, catalog, partition_by) -> None:
+    """Through cycles that write staged rows once more, and an UPDATE of Trino's."""
+    name = f"shop.lineage{len(partition_by)}"
+    table = catalog.create_table(
+        name, rows_of().schema, primary_key=["id"], partition_by=partition_by
+    )
+    table.set_properties({"icefold.publish": "rewrite"})
+    table.append(rows_of(*BASE))
+
+    def lineage() -> dict[int, tuple[int, int]]:
+        found = server.query(
+            f'SELECT id, "$row_id", "$last_updated_sequence_number" FROM {CATALOG}.{name}'
+        )
+        ours = table.refresh().scan(columns=["id", "_row_id", "_last_updated_sequence_number"])
+        rows = [tuple(row.values()) for row in ours.to_arrow().to_pylist()]
+        assert sorted(found) == sorted(rows)
+        return {row[0]: row[1:] for row in found}
+
+    before = lineage()
+    for version in range(3):
+        table.stage(upserts=rows_of((1, "EU", f"u{version}"), (40 + version, "US", "new")))
+    table.stage(deletes=rows_of((2, None, None)))
+    table.stage(upserts=rows_of((2, "EU", "again")))
+    resolve(table)
+    after = lineage()
+    head = table.refresh().state.head("main")
+    assert {key for key, (_, number) in after.items() if number == head.sequence_number} == {
+        1, 2, 40, 41, 42
+    }  # fmt: skip
+    assert after[1][0] == before[1][0]
+    assert after[2][0] not in {row_id for row_id, _ in before.values()}
+
+    server.query(f"UPDATE {CATALOG}.{name} SET v = 'trino' WHERE id IN (1, 40)")
+    table.refresh()
+    table.stage(upserts=rows_of((1, "EU", "last"), (40, "EU", "last")))
+    resolve(table)
+    assert {key: row_id for key, (row_id, _) in lineage().items()} == {
+        key: row_id for key, (row_id, _) in after.items()
+    }
+
+
 def test_a_column_renamed_after_vectors(server, catalog) -> None:
     name = "shop.evolved"
     table = catalog.create_table(name, rows_of().schema, primary_key=["id"])

@@ -8,6 +8,7 @@ import pytest
 from maintenance import memory_release as memory
 from maintenance.run_history import Outcome, Run
 from maintenance.settings import TaskName
+from tableformat.memory import release_unused
 
 BLOCKS, BLOCK_BYTES = 100_000, 1_000
 
@@ -47,7 +48,7 @@ def test_freed_blocks_below_one_that_is_held_go_back_to_the_system():
     held = blocks[:: BLOCKS // 100]
     del blocks
     before = resident_bytes()
-    memory.release_unused()
+    release_unused()
     assert before - resident_bytes() > BLOCKS * BLOCK_BYTES / 2
     assert len(held) == 100
 

@@ -6,7 +6,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from maintenance.tasks.expire import expire
+from maintenance.tasks.options import ExpireOptions
 from resolver import resolve
+from tableformat.codec.avro.manifest_store import clear_manifest_cache
+from tableformat.commit.expiry_plan import ExpiryPolicy
 from tableformat.errors import InvalidInputError, UnsupportedError
 from tests.support.another_tool import another_tool
 from tests.support.staged_tables import StagedTable, keys
@@ -101,6 +105,58 @@ def test_commit_that_another_tool_repeats_takes_effect_once(tmp_path, limits):
     assert staged.published() == {(4, "eu", "d"): 1}
 
 
+def test_what_publishes_covered_is_not_read_again(tmp_path, monkeypatch):
+    """With commits of other tools, too: reads per cycle do not grow with the publishes."""
+    staged = StagedTable(tmp_path)
+    staged.table.set_properties(REWRITE)
+    store = staged.environment.store
+    read = []
+    for name in ("get", "open_input"):
+        real = getattr(store, name)
+        monkeypatch.setattr(
+            store,
+            name,
+            lambda location, *args, _real=real, **options: (
+                read.append(location),
+                _real(location, *args, **options),
+            )[1],
+        )
+
+    def older_read(key):
+        """Cycles of a process that has just started: which older staged snapshots it reads."""
+        older = [each.manifest_list for each in staged.table.refresh().state.metadata.snapshots]
+        with another_tool(staged.environment):
+            data = staged.data_files((key, "eu", "new"))
+            staged.commit(data=data, deletes=staged.equality_deletes(keys(key)))
+        clear_manifest_cache(store)
+        read.clear()
+        resolve(staged.table)
+        return len(set(read).intersection(older)), len(read)
+
+    counted = [older_read(key) for key in range(6)]
+    assert {older for older, _ in counted[1:]} == {1}, "more than the head of main"
+    assert counted[5][1] - counted[4][1] <= 2, "more than the manifest that a publish adds"
+    assert set(staged.published()) == {(key, "eu", "new") for key in range(6)}
+
+
+def test_repeated_commit_is_told_by_the_publish_once_its_snapshot_has_expired(tmp_path):
+    staged = StagedTable(tmp_path)
+    staged.table.set_properties(REWRITE)
+    data = staged.data_files((4, "eu", "d"))
+    deletes = staged.equality_deletes(keys(4))
+    first = staged.commit(data=data, deletes=deletes).snapshot.snapshot_id
+    resolve(staged.table)
+    upsert(staged, (4, "newer"))
+    resolve(staged.table)
+    with another_tool(staged.environment):
+        staged.commit(data=data, deletes=deletes)
+    policy = ExpiryPolicy(max_snapshot_age_ms=-1, min_snapshots_to_keep=10)
+    expire(staged.table, ExpireOptions(policy=policy))
+    assert first not in {s.snapshot_id for s in staged.table.refresh().state.metadata.snapshots}
+    resolve(staged.table)
+    assert staged.published() == {(4, "eu", "newer"): 1}
+
+
 def test_repeated_file_with_other_deletes_is_refused_and_can_be_passed(tmp_path):
     """The deletes would reach the rows where the publish wrote them, and the file is not added."""
     staged = StagedTable(tmp_path)
@@ -120,6 +176,23 @@ def test_repeated_file_with_other_deletes_is_refused_and_can_be_passed(tmp_path)
     upsert(staged, (6, "after"))
     resolve(staged.table, from_snapshot=again.snapshot_id, skip_unpublished=True)
     assert set(staged.published()) == {(4, "eu", "d"), (5, "eu", "e"), (6, "eu", "after")}
+
+
+def test_staged_position_in_a_repeated_file_finds_the_row_where_a_publish_wrote_it(tmp_path):
+    staged = StagedTable(tmp_path)
+    staged.table.set_properties(REWRITE)
+    staged.table.append(staged.rows((4, "eu", "base"), (9, "eu", "base")))
+    before = ids(staged)
+    data = staged.data_files((4, "eu", "d"), (5, "eu", "e"), (6, "eu", "f"))
+    deletes = staged.equality_deletes(keys(4, 5, 6))
+    staged.commit(data=data, deletes=deletes)
+    resolve(staged.table)
+    assert ids(staged)[4] == ("d", before[4][1])
+    with another_tool(staged.environment):
+        staged.commit(data=data, deletes=deletes)
+    staged.stage_vector(data[0], 0, 1)
+    resolve(staged.table)
+    assert staged.published() == {(6, "eu", "f"): 1, (9, "eu", "base"): 1}
 
 
 def test_staged_position_finds_the_row_that_a_publish_wrote_anew(staged):
