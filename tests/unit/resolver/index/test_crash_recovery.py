@@ -12,14 +12,14 @@ import pytest
 from resolver.index.base import IndexChanges, IndexDamagedError
 from resolver.index.open import open_index
 from resolver.index.reader import open_reader
-from resolver.index.rocks import RocksIndex
+from resolver.index.local import LocalIndex
 from tableformat.errors import InvalidInputError, StoreUnavailableError
 from tableformat.runtime import FailPoints, Runtime
 from tests.support.goals import goal
 from tests.support.index_builder import (
     BINDING,
     binding_at,
-    build_rocks,
+    build_local,
     content_of,
     entries_of,
     file_of,
@@ -74,18 +74,18 @@ def new_rows() -> IndexChanges:
 
 
 def build(folder: Path) -> None:
-    build_rocks(
+    build_local(
         folder, [source_of("a", KEYS[:30]), source_of("c", KEYS[25:])], shards=SHARDS
     ).close()
 
 
-def reopen(folder: Path, runtime: Runtime | None = None) -> RocksIndex:
+def reopen(folder: Path, runtime: Runtime | None = None) -> LocalIndex:
     opened = open_index(folder, BINDING, runtime=runtime or Runtime())
     assert opened.index is not None, opened
     return opened.index
 
 
-def check_state(index: RocksIndex, *, is_new: bool) -> None:
+def check_state(index: LocalIndex, *, is_new: bool) -> None:
     rows = rows_of(index, KEYS)
     if is_new:
         assert index.binding == binding_at(2)

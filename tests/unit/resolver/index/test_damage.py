@@ -21,7 +21,7 @@ import pytest
 from resolver.index.base import IndexChanges, IndexDamagedError
 from resolver.index.folder import FolderLock
 from resolver.index.open import Refusal, open_index
-from resolver.index.rocks import RocksIndex
+from resolver.index.local import LocalIndex
 from resolver.index.shard import Shard, open_cache, write_sst
 from tableformat.errors import StoreUnavailableError
 from tableformat.runtime import Runtime
@@ -29,7 +29,7 @@ from tests.support.goals import goal
 from tests.support.index_builder import (
     BINDING,
     binding_at,
-    build_rocks,
+    build_local,
     content_of,
     entries_of,
     file_of,
@@ -47,7 +47,7 @@ EXPECTED = [[("a", key)] if key < 500 else [("b", key - 500)] for key in KEYS]
 def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A closed index with two shards and two runs in each."""
     folder = tmp_path_factory.mktemp("pristine") / "index"
-    with build_rocks(folder, [source_of("a", KEYS[:500])], shards=2) as index:
+    with build_local(folder, [source_of("a", KEYS[:500])], shards=2) as index:
         rows = entries_of([(key, 0, key - 500) for key in KEYS[500:]])
         changes = IndexChanges(added_files=(file_of("b"),), put=(rows,))
         index.apply(index.prepare(changes), binding_at(2))
@@ -60,7 +60,7 @@ def folder(pristine: Path, tmp_path: Path) -> Path:
     return tmp_path / "index"
 
 
-def open_here(folder: Path) -> RocksIndex:
+def open_here(folder: Path) -> LocalIndex:
     opened = open_index(folder, BINDING, runtime=Runtime())
     assert opened.index is not None, opened
     return opened.index
@@ -186,7 +186,7 @@ def test_every_prefix_of_a_shard_manifest_is_refused_or_right(
 
 def test_shard_of_another_index_is_refused(pristine: Path, folder: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
-    build_rocks(other, [source_of("z", KEYS)], shards=2).close()
+    build_local(other, [source_of("z", KEYS)], shards=2).close()
     for name in ("shard-0000", "files"):
         copy = tmp_path / "copy"
         shutil.copytree(pristine, copy)
@@ -277,7 +277,7 @@ def test_rebuild_after_damage_gives_a_sound_index(folder: Path) -> None:
         path.write_bytes(path.read_bytes()[:-1])
     assert open_index(folder, BINDING, runtime=Runtime()).refusal == Refusal.DAMAGED
     sources = [source_of("a", KEYS[:500]), source_of("b", KEYS[500:])]
-    build_rocks(folder, sources, binding=binding_at(2)).close()
+    build_local(folder, sources, binding=binding_at(2)).close()
     assert check_right_or_refused(folder) == "right"
 
 
@@ -384,7 +384,7 @@ _FULL_DISK_BUILD = """
 index.close()
 sources = [t.source_of("c", list(range(30_000)))]
 try:
-    t.build_rocks(Path(sys.argv[1]), sources, shards=1, binding=t.binding_at(9))
+    t.build_local(Path(sys.argv[1]), sources, shards=1, binding=t.binding_at(9))
 except t.StoreUnavailableError as error:
     print("unavailable", error)
 """
@@ -396,7 +396,7 @@ def test_full_disk_stops_a_build_that_goes_on_later(folder: Path) -> None:
     output, _ = child.communicate(timeout=120)
     assert output.startswith("unavailable"), output
     sources = [source_of("c", list(range(30_000)))]
-    with build_rocks(folder, sources, shards=1, binding=binding_at(9)) as index:
+    with build_local(folder, sources, shards=1, binding=binding_at(9)) as index:
         assert rows_of(index, [0, 29_999]) == [[("c", 0)], [("c", 29_999)]]
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from resolver.index.base import IndexChanges
 from tests.support.index_builder import (
     binding_at,
-    build_rocks,
+    build_local,
     entries_of,
     file_of,
     keys_of,
@@ -16,7 +16,7 @@ from tests.support.index_builder import (
 
 def test_rows_of_dropped_files_are_dropped_from_values_that_are_written(tmp_path: Path) -> None:
     """Otherwise every compaction would make the values longer."""
-    with build_rocks(tmp_path, [source_of("f0", [1])]) as index:
+    with build_local(tmp_path, [source_of("f0", [1])]) as index:
         for number in range(1, 6):
             changes = IndexChanges(
                 dropped_files=(f"f{number - 1}",),
