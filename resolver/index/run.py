@@ -41,6 +41,7 @@ TOMBSTONE = np.uint64(0xFFFFFFFFFFFFFFFF)
 ROW_BYTES = 8
 BLOCK_BYTES = 1024
 BLOCK_ENTRIES_MAX = 128
+SECTION_ENTRIES = 1 << 19  # packing one takes four times its memory
 _WORD_BYTES = 8  # blocks have whole words: their entries are a multiple of eight
 _MAGIC = b"icefrun2"
 _TAIL = struct.Struct("<Q32s8s")
@@ -309,7 +310,15 @@ class RunWriter:
         if gone.any():  # apart: their rows take no space
             self._section(keys[gone], rows[gone])
             keys, rows = keys[~gone], rows[~gone]
-        self._section(keys, rows)
+        start = 0
+        while start < len(rows):
+            stop = min(start + SECTION_ENTRIES, len(rows))
+            if stop < len(rows):  # not within a key
+                stop = start + first_at_or_after(keys[start:], keys[stop].tobytes())
+                if stop == start:
+                    stop = first_at_or_after(keys, keys[start].tobytes() + b"\0")
+            self._section(keys[start:stop], rows[start:stop])
+            start = stop
 
     def __exit__(self, failed: object, *_: object) -> None:
         assert self._file is not None

@@ -12,8 +12,9 @@ from pathlib import Path
 from resolver.index.base import IndexBinding, IndexDamagedError
 from resolver.index.build_state import BuildState
 from resolver.index.dictionary import decode_file
-from resolver.index.entry import decode_values, file_id_of, position_of
+from resolver.index.entry import file_id_of, position_of
 from resolver.index.folder import current_generation
+from resolver.index.format_1 import decode_values
 from resolver.index.header import FilesHeader, ShardHeader
 from resolver.index.shard import Shard
 from resolver.index.shared_versions import IndexVersion
@@ -48,7 +49,9 @@ def _parse_header(data: bytes) -> None:
         files = FilesHeader.parse(header, Path("files"))
         _check_binding(files.binding)
         _check_kinds(files.next_file_id, int)
-        _check_kinds((files.generation, files.state, files.previous, *files.shards), str)
+        _check_kinds((files.generation, files.state), str)
+        for shard in files.runs or ():
+            _check_kinds(shard, str)
     else:
         shard = ShardHeader.parse(header, Path("shard-0000"))
         _check_kinds((shard.generation, shard.state), str)
@@ -83,16 +86,17 @@ def _parse_version(data: bytes) -> None:
     version = IndexVersion.decode(data, "memory://index/versions/7.json")
     _check_binding(version.binding)
     _check_kinds((version.number, version.next_file_id), int)
-    for shard in (version.dictionary, *version.shards):
+    names = []
+    for shard in (version.dictionary, *version.databases):
         _check_kinds((shard.state, shard.manifest_name), str)
-        names = [shard.manifest_name]
-        for file in shard.files:
-            _check_kinds((file.name, file.object_name, file.sha256), str)
-            _check_kinds(file.size_bytes, int)
-            names += [file.name, file.object_name]
-        if any("/" in name or name in ("", ".", "..") for name in names):
-            raise Accepted(f"a file outside its folder: {names}")
-    if IndexVersion.decode(version.encode(), "again") != version:
+        names.append(shard.manifest_name)
+    for file in version.files:
+        _check_kinds((file.name, file.object_name, file.sha256), str)
+        _check_kinds(file.size_bytes, int)
+        names += [file.name, file.object_name]
+    if any("/" in name or name in ("", ".", "..") for name in names):
+        raise Accepted(f"a file outside its folder: {names}")
+    if not version.databases and IndexVersion.decode(version.encode(), "again") != version:
         raise Accepted("written again it is another version")
 
 
@@ -111,7 +115,7 @@ def _parse_build(data: bytes) -> None:
     """PLAN, a line break, LOG."""
     folder = _folder()
     scratch = folder / "build"
-    (scratch / "index").mkdir(parents=True, exist_ok=True)
+    (scratch / "index" / "runs").mkdir(parents=True, exist_ok=True)
     plan, _, log = data.partition(b"\n")
     (scratch / "PLAN").write_bytes(plan)
     (scratch / "LOG").write_bytes(log)

@@ -12,7 +12,7 @@ import pytest
 from resolver.index import change
 from resolver.index.base import Entries, IndexChanges
 from resolver.index.build import SourceFile
-from resolver.index.shards import LOOKUP_CHUNK_KEYS
+from resolver.index.runs import LOOKUP_CHUNK_KEYS
 from resolver.keys import encode_keys
 from tableformat.errors import StoreUnavailableError
 from tests.support.index_builder import (
@@ -80,7 +80,7 @@ def test_spilled_change_equals_a_change_in_memory(
                 expected.setdefault(key, set()).add((path, row))
         assert content_of(index) == expected
         assert rows.iterated == 1
-        assert not index.generation.pending_path.exists()
+        assert all(path.suffix == ".run" for path in index.generation.runs_path.iterdir())
 
 
 def test_scratch_file_that_lost_rows_stops_the_change(
