@@ -4,7 +4,7 @@
 <folder>/LOCK                     flock while an index or a build is open; ends with the process
 <folder>/CURRENT                  JSON: format, generation, shard count; replaced atomically
 <folder>/<generation>/files/      RocksDB: file dictionary, and the header that binds everything
-<folder>/<generation>/runs/       runs of the key shards (see `run`)
+<folder>/<generation>/runs/       runs of the key shards (see `run_format`)
 <folder>/build/                   a build in progress; becomes a generation when it is complete
 ```
 """

@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from resolver.index.entry import KeyedRows, Rows, TouchedKeys, new_rows
-from resolver.index.run import TOMBSTONE, Bytes2d, Run, RunWriter, Section, comparable
+from resolver.index.run import Run, RunWriter
+from resolver.index.run_format import TOMBSTONE, Bytes2d, Section, comparable
 from resolver.keys import EncodedKeys
 
 # An older run that is at most so many times as large as all newer ones is merged with them: a

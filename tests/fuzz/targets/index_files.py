@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
 
+import numpy as np
+
 from resolver.index.base import IndexBinding, IndexDamagedError
 from resolver.index.build_state import BuildState
 from resolver.index.dictionary import decode_file
@@ -16,6 +18,7 @@ from resolver.index.entry import file_id_of, position_of
 from resolver.index.folder import current_generation
 from resolver.index.format_1 import decode_values
 from resolver.index.header import FilesHeader, ShardHeader
+from resolver.index.run_format import parse_footer
 from resolver.index.shard import Shard
 from resolver.index.shared_versions import IndexVersion
 from tableformat.runtime import Runtime
@@ -132,8 +135,20 @@ def _parse_file(data: bytes) -> None:
     hash(file.partition)
 
 
+def _parse_run(data: bytes) -> None:
+    for section in parse_footer(data, "a", 1 << 20, Path("a.run")):
+        blocks = len(section.checksums)
+        if len(section.order) != blocks or len(section.first_key(blocks - 1)) != section.width:
+            raise Accepted("a directory that does not fit")
+        entries = np.zeros((3, len(section.columns)), dtype=np.uint8)
+        if section.keys_of(entries).shape != (3, section.width):
+            raise Accepted("keys of another length")
+        if (file_id_of(section.rows_of(entries)) < 0).any():
+            raise Accepted("a negative file id")
+
+
 def _parse_entries(data: bytes) -> None:
-    """Values of a few keys: the first bytes say how long each is."""
+    """Values of a few keys, in format 1: the first bytes say how long each is."""
     lengths, rest = data[:4], data[4:]
     values, at = [], 0
     for length in lengths:
@@ -161,5 +176,6 @@ TARGETS = (
     _target("index_version", _parse_version, mutators=(*_TEXTS, *(_change_signed,) * 20)),
     _target("index_build", _parse_build, errors=(), inputs=1_000),
     _target("index_file", _parse_file, inputs=15_000),
+    _target("index_run", _parse_run, mutators=(*_TEXTS, *BYTE_MUTATORS)),
     _target("index_entries", _parse_entries, mutators=BYTE_MUTATORS, inputs=15_000),
 )

@@ -11,10 +11,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from resolver.index import run as run_module
+from resolver.index import run_format
 from resolver.index import runs as runs_module
 from resolver.index.base import IndexDamagedError
 from resolver.index.entry import KeyedRows, TouchedKeys, pack_rows, touched_keys
-from resolver.index.run import TOMBSTONE, Run, parse_footer
+from resolver.index.run import Run
+from resolver.index.run_format import TOMBSTONE, parse_footer
 from resolver.index.runs import merged_count, merged_entries, rows_of_keys, write_change, write_run
 from resolver.keys import EncodedKeys
 
@@ -72,7 +74,7 @@ def content_of(runs: list[Run]) -> Model:
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of eight entries, sections of a few blocks, ranges of a few sections."""
-    monkeypatch.setattr(run_module, "BLOCK_ENTRIES_MAX", 8)
+    monkeypatch.setattr(run_format, "BLOCK_ENTRIES_MAX", 8)
     monkeypatch.setattr(run_module, "SECTION_ENTRIES", 20)
     monkeypatch.setattr(runs_module, "MERGE_ENTRIES", 16)
     monkeypatch.setattr(runs_module, "LOOKUP_CHUNK_KEYS", 7)
