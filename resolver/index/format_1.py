@@ -42,8 +42,6 @@ def convert(generation: Generation, files: Shard) -> FilesHeader:
     if not isinstance(states, list) or len(states) != count:
         raise damaged("the index has another number of shards", files.path)
     runs: list[tuple[str, ...]] = []
-    with disk_errors(generation.runs_path):
-        generation.runs_path.mkdir(exist_ok=True)
     for number, state in enumerate(states):
         shard = Shard.open(generation.shard_path(number), open_cache(0))
         try:

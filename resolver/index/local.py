@@ -147,8 +147,11 @@ class LocalIndex:
             self._files = Shard.open(generation.files_path, open_cache(cache_bytes))
             try:
                 self._header = FilesHeader.parse(self._files.header(), self._files.path)
+                with disk_errors(generation.runs_path):
+                    generation.runs_path.mkdir(exist_ok=True)
                 if self._header.runs is None:
                     self._header = convert(generation, self._files)
+                remove_shards(generation)
                 self._runs = OpenRuns(generation, self._header)
                 self._remove_unnamed()
             except BaseException:
@@ -333,11 +336,11 @@ class LocalIndex:
 
     def _remove_unnamed(self) -> None:
         """Remove what the header does not name. Failing costs disk only."""
-        remove_shards(self.generation)
         named = {f"{run.name}.run" for runs in self._runs.shards for run in runs}
-        for path in self.generation.runs_path.iterdir():
-            if path.name not in named:
-                _remove(path)
+        with disk_errors(self.generation.runs_path):
+            for path in self.generation.runs_path.iterdir():
+                if path.name not in named:
+                    _remove(path)
 
     def _remove_runs_of(self, change: str) -> None:
         for path in self.generation.runs_path.glob(f"{change}*"):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 from bisect import bisect_left
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO, Self
@@ -35,7 +36,7 @@ from resolver.index.run_format import (
     parse_footer,
 )
 
-SECTION_ENTRIES = 1 << 19  # packing one takes four times its memory
+SECTION_ENTRIES = 1 << 20  # packing one takes four times its memory
 _FOOTER_BYTES_MAX = 1 << 34
 # Reading what lies between costs less than a call per block, up to this part of it.
 _SPAN_READ_MAX = 3
@@ -228,17 +229,19 @@ class RunWriter:
 
     def __exit__(self, failed: object, *_: object) -> None:
         assert self._file is not None
+        is_whole = False
         try:
             if failed is None:
                 with disk_errors(self._path):
                     self._finish(self._file)
-        except BaseException:
-            failed = True
-            raise
+                    self._file.close()
+                is_whole = True
         finally:
-            self._file.close()
-            if failed is not None:
-                self._path.unlink(missing_ok=True)
+            if not is_whole:
+                with suppress(OSError):  # on a full disk closing fails, too
+                    self._file.close()
+                with suppress(OSError):
+                    self._path.unlink()
 
     def _section(self, keys: Bytes2d, rows: Rows) -> None:
         if not len(rows):
