@@ -114,6 +114,30 @@ def test_runs_say_what_a_dict_says(
     assert len({path.stem for path in folder.iterdir()}) == len(list(folder.iterdir()))
 
 
+def test_newer_runs_hide_older_ones_before_and_after_some_are_merged(tmp_path: Path) -> None:
+    names = [bytes([number]) for number in range(100)]
+    write_run(tmp_path / "0.run", "0", iter([keyed([(name, 1) for name in names])]))
+    runs = [Run(tmp_path / "0.run", "0")]
+    changes = [
+        touched(names[:5], [(name, 2) for name in names[5:10]]),
+        touched([names[5], *names[90:95]], [(names[6], 3), *((name, 4) for name in names[:2])]),
+    ]
+    expected = [{1}] * 100
+    expected[:10] = [set()] * 5 + [{1, 2}] * 5
+    for number, change in enumerate(changes, start=1):
+        path = tmp_path / f"{number}.run"
+        merged, _ = write_change(path, str(number), runs, change, all_stay)
+        assert merged == number - 1, "all but the first"
+        runs = [Run(path, str(number)), *runs[merged:]]
+        if number == 2:
+            expected[:7] = [{4}, {4}, set(), set(), set(), set(), {1, 2, 3}]
+            expected[90:95] = [set()] * 5
+        assert found_in(runs, names) == expected
+        assert content_of(runs) == {
+            name: rows for name, rows in zip(names, expected, strict=True) if rows
+        }
+
+
 @pytest.mark.parametrize("width", [1, 3, 8, 9, 16])
 @pytest.mark.parametrize("seed", range(3))
 def test_many_random_keys_are_found_and_others_are_not(
