@@ -31,8 +31,8 @@ from pyiceberg.types import IcebergType, LongType, NestedField, StringType, UUID
 
 from resolver.index.base import Entries, IndexBinding, IndexChanges, IndexedFile
 from resolver.index.build import BuildOptions, SourceFile, build_index
+from resolver.index.local import LocalIndex
 from resolver.index.open import open_index
-from resolver.index.rocks import RocksIndex
 from resolver.keys import EncodedKeys, KeySchema, encode_keys
 from tableformat.codec.parquet.reader import read_data_file
 from tableformat.runtime import Runtime
@@ -138,7 +138,7 @@ def report(what: str, value: object, note: str = "") -> None:
     print(f"{what:34}{value!s:>32}  {note}", flush=True)
 
 
-def bench_build(folder: Path, table: Table, binding: IndexBinding, threads: int) -> RocksIndex:
+def bench_build(folder: Path, table: Table, binding: IndexBinding, threads: int) -> LocalIndex:
     started, cpu = time.perf_counter(), time.process_time()
     index = build_index(
         folder,
@@ -158,14 +158,14 @@ def bench_build(folder: Path, table: Table, binding: IndexBinding, threads: int)
     return index
 
 
-def bench_lookups(index: RocksIndex, table: Table, count: int, repeat: int, note: str) -> None:
+def bench_lookups(index: LocalIndex, table: Table, count: int, repeat: int, note: str) -> None:
     keys = [table.some_keys(count) for _ in range(repeat)]
     found = timed(lambda i: len(index.lookup(keys[i])), repeat)
     report(f"lookup {count:,} keys{note}", found)
 
 
 def bench_change(
-    index: RocksIndex, table: Table, binding: IndexBinding, count: int, repeat: int
+    index: LocalIndex, table: Table, binding: IndexBinding, count: int, repeat: int
 ) -> None:
     """An upsert cycle: the keys' rows go, one new row each comes."""
     keys = [table.some_keys(count) for _ in range(repeat)]
@@ -199,7 +199,7 @@ def _ignoring(run: Callable[[int], None], number: int, _: int) -> None:
     run(number)
 
 
-def bench_scan(index: RocksIndex) -> None:
+def bench_scan(index: LocalIndex) -> None:
     entries = 0
 
     def scan(_: int) -> None:
@@ -251,7 +251,7 @@ def main() -> None:
         report("peak memory", f"{peak_mib():,.0f} MiB")
 
 
-def _open(folder: Path, binding: IndexBinding) -> RocksIndex:
+def _open(folder: Path, binding: IndexBinding) -> LocalIndex:
     index = open_index(folder, binding, runtime=Runtime()).index
     assert index is not None
     return index

@@ -11,8 +11,8 @@ import numpy.typing as npt
 from pyiceberg.table.snapshots import Snapshot
 
 from resolver.index.base import IndexBinding
+from resolver.index.local import LocalIndex
 from resolver.index.open import open_index
-from resolver.index.rocks import RocksIndex
 from resolver.index.shared import SharedIndex
 from resolver.index.verify import FileRows, VerifyReport, verify_index
 from resolver.index_keeper import head_binding, index_folder
@@ -92,7 +92,7 @@ def verify(
 
 def _opened(
     table: Table, target: str, name: str | None, index_location: str | None, wanted: IndexBinding
-) -> tuple[RocksIndex | SharedIndex, str]:
+) -> tuple[LocalIndex | SharedIndex, str]:
     """The index and where it is: in shared storage if that is configured, else in a folder."""
     environment, state = table.environment, table.state
     root = (index_location or configured_root(environment)) if name is None else None

@@ -1,4 +1,4 @@
-"""Keeps a local RocksDB index of a target branch in step with its head.
+"""Keeps a local index of a target branch in step with its head.
 
 Bound to the head: used as it is. Bound to another snapshot that can still be read: it follows the
 difference of the two, whoever committed in between, also over a rollback. Missing, damaged, for
@@ -32,8 +32,8 @@ from resolver.index.follow import (
     changes_to_follow,
     table_difference,
 )
+from resolver.index.local import LocalIndex
 from resolver.index.open import open_index
-from resolver.index.rocks import RocksIndex
 from resolver.key_reader import KeyReader
 from resolver.target import LiveFiles, live_entries
 from tableformat.catalog.base import TableState
@@ -101,7 +101,7 @@ class LocalIndexKeeper:
     rebuild: bool = False
     progress: Progress | None = None
     field_ids: tuple[int, ...] | None = None
-    _index: RocksIndex | None = field(default=None, init=False)
+    _index: LocalIndex | None = field(default=None, init=False)
 
     def close(self) -> None:
         """Close the index and release the folder."""
@@ -117,7 +117,7 @@ class LocalIndexKeeper:
         head = TargetHead.of(self.environment, state, target, live, field_ids=self.field_ids)
         return bring_to_head(head, self._opened(head.wanted), self._build, name=str(self.folder))
 
-    def _opened(self, wanted: IndexBinding) -> RocksIndex | None:
+    def _opened(self, wanted: IndexBinding) -> LocalIndex | None:
         if self.rebuild:
             return None
         if self._index is None:
@@ -127,7 +127,7 @@ class LocalIndexKeeper:
             self._index = opened.index
         return self._index
 
-    def _build(self, head: TargetHead) -> RocksIndex:
+    def _build(self, head: TargetHead) -> LocalIndex:
         self.close()
         self._index = build_index(
             self.folder,

@@ -10,9 +10,9 @@ from resolver.index.base import (
     PrimaryKeyIndex,
 )
 from resolver.index.build import BuildOptions, BuildProgress, SourceFile, build_index
+from resolver.index.local import LocalIndex
 from resolver.index.memory_index import MemoryIndex
 from resolver.index.open import OpenedIndex, Refusal, open_index
-from resolver.index.rocks import RocksIndex
 
 __all__ = [
     "BuildOptions",
@@ -21,13 +21,13 @@ __all__ = [
     "IndexBinding",
     "IndexChanges",
     "IndexedFile",
+    "LocalIndex",
     "Matches",
     "MemoryIndex",
     "OpenedIndex",
     "Prepared",
     "PrimaryKeyIndex",
     "Refusal",
-    "RocksIndex",
     "SourceFile",
     "build_index",
     "open_index",

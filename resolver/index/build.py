@@ -2,7 +2,7 @@
 
 1. Every data file is read (key columns and `_pos`, deletes applied), its keys are encoded and
    spilled by shard; a finished file is logged.
-2. Shard by shard, the spill is sorted and written as one SST, which a new RocksDB takes over.
+2. Shard by shard, the spill is sorted and written as one run.
 3. The file dictionary is written with the binding, the folder becomes a generation, CURRENT is
    replaced.
 
@@ -30,7 +30,7 @@ from resolver.index.base import IndexBinding, IndexedFile
 from resolver.index.build_state import BuildState, SpilledFile
 from resolver.index.change import split_by_shard
 from resolver.index.dictionary import file_changes
-from resolver.index.entry import group_by_key, keyed_batches, sst_chunks
+from resolver.index.entry import keyed_batches
 from resolver.index.folder import (
     FolderLock,
     Generation,
@@ -39,10 +39,11 @@ from resolver.index.folder import (
     make_current,
     sync_folder,
 )
-from resolver.index.header import FilesHeader, ShardHeader
+from resolver.index.header import FilesHeader
 from resolver.index.key_ranges import key_ranges
-from resolver.index.rocks import DEFAULT_CACHE_BYTES, RocksIndex
-from resolver.index.shard import Shard, SstChunk, open_cache, write_sst
+from resolver.index.local import DEFAULT_CACHE_BYTES, LocalIndex
+from resolver.index.runs import write_run
+from resolver.index.shard import Shard, open_cache, write_sst
 from resolver.index.spill import ShardSpill
 from resolver.keys import KeySchema
 from tableformat.errors import CorruptDataError, InvalidInputError
@@ -122,7 +123,7 @@ def build_index(
     runtime: Runtime,
     options: BuildOptions | None = None,
     progress: Callable[[BuildProgress], None] | None = None,
-) -> RocksIndex:
+) -> LocalIndex:
     """Build the index of a snapshot in `folder`, and open it.
 
     Args:
@@ -139,7 +140,7 @@ def build_index(
         StoreUnavailableError: The folder is in use, full, read-only or forbidden.
         CorruptDataError: From `read`, or scratch files were damaged; run it again.
 
-    Effects: *1. scratch files; 2. one RocksDB per shard; 3. CURRENT; 4. removes the older index.*
+    Effects: *1. scratch files; 2. one run per shard; 3. CURRENT; 4. removes the older index.*
     A crash before 3 leaves the older index in place and the build to be resumed.
     """
     if binding.key_fingerprint != key.fingerprint:
@@ -163,7 +164,7 @@ def build_index(
         build.spill_files()
         build.write_shards()
         generation = build.finish()
-        return RocksIndex(generation, lock, runtime=runtime, cache_bytes=options.cache_bytes)
+        return LocalIndex(generation, lock, runtime=runtime, cache_bytes=options.cache_bytes)
     except BaseException:
         lock.release()
         raise
@@ -252,39 +253,23 @@ class _Build:
             )
 
     def _write_shard(self, shard: int, file_ids: npt.NDArray[np.int32]) -> int:
-        """Write one shard, if that is not done; returns its rows."""
-        target = self.state.unfinished.shard_path(shard)
-        counter = target.with_suffix(".rows")
+        """Write the run of one shard, if that is not done; returns its rows."""
+        generation = self.state.unfinished
+        name = self._run_name(shard)
+        target = generation.run_path(name)
+        counter = generation.path / f"shard-{shard:04d}.rows"
         with disk_errors(target):
-            rows = _counted(counter) if target.exists() else None
-            if rows is None:
-                rows = self._create_shard(shard, file_ids)
+            rows = _counted(counter)
+            if rows is None or target.exists() != bool(rows):
+                target.unlink(missing_ok=True)
+                sort_bytes = self._sort_bytes()
+                parts = key_ranges(self.state.spill_path, shard, file_ids, sort_bytes)
+                rows = write_run(target, name, parts)
                 counter.write_text(str(rows))
-                shutil.rmtree(target, ignore_errors=True)
-                target.with_suffix(".new").rename(target)
         self.runtime.fail_point("index.build.shard")
         with self.mutex:
             self.shards_done += 1
             self._report("write")
-        return rows
-
-    def _create_shard(self, shard: int, file_ids: npt.NDArray[np.int32]) -> int:
-        """Write one shard as `.new`; returns its rows."""
-        sst = self.state.spill_path / f"{shard}.sst"
-        sst.unlink(missing_ok=True)
-        rows = 0
-
-        def chunks() -> Iterator[SstChunk]:
-            nonlocal rows
-            for keyed in key_ranges(self.state.spill_path, shard, file_ids, self._sort_bytes()):
-                rows += len(keyed)
-                yield from sst_chunks(*group_by_key(keyed.keys, keyed.rows))
-
-        name, count = self.state.finished.name, self.state.shard_count
-        write_sst(sst, chunks(), ShardHeader(name, shard, count, BUILT).to_json(), base=True)
-        unfinished = self.state.unfinished.shard_path(shard).with_suffix(".new")
-        shutil.rmtree(unfinished, ignore_errors=True)
-        _create_database(unfinished, sst)
         return rows
 
     # -- step 3 ----------------------------------------------------------------------------------
@@ -299,8 +284,7 @@ class _Build:
         header = FilesHeader(
             generation=state.finished.name,
             state=BUILT,
-            previous="",
-            shards=(BUILT,) * state.shard_count,
+            runs=tuple(map(self._runs_of, range(state.shard_count))),
             next_file_id=state.next_file_id,
             binding=state.binding,
         )
@@ -310,6 +294,7 @@ class _Build:
             shutil.rmtree(state.unfinished.files_path, ignore_errors=True)
             write_sst(sst, [(changes.keys, changes.values)], header.to_json())
             _create_database(state.unfinished.files_path, sst)
+            sync_folder(state.unfinished.runs_path)
             sync_folder(state.unfinished.path)
             self.runtime.fail_point("index.build.before_current")
             state.unfinished.path.rename(state.finished.path)
@@ -319,6 +304,13 @@ class _Build:
         return state.finished
 
     # -- help ------------------------------------------------------------------------------------
+
+    def _run_name(self, shard: int) -> str:
+        return f"{self.state.generation_id}-{shard:04d}"
+
+    def _runs_of(self, shard: int) -> tuple[str, ...]:
+        name = self._run_name(shard)
+        return (name,) if self.state.unfinished.run_path(name).exists() else ()
 
     def _sort_bytes(self) -> int:
         """Spilled bytes that one thread may sort at a time."""

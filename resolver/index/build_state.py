@@ -4,7 +4,7 @@
 build/PLAN                 JSON: binding, generation name, shard count, next free file id
 build/LOG                  a JSON line [path, file id, rows] per file that is spilled completely
 build/spill/               keyed rows by shard (see `spill`)
-build/index/shard-0000/    a finished shard; `shard-0000.rows` is its number of rows
+build/index/runs/          a run per finished shard; `shard-0000.rows` is its number of rows
 ```
 """
 
@@ -66,7 +66,7 @@ class BuildState:
         if scratch.exists():
             shutil.rmtree(scratch)
         (scratch / "spill").mkdir(parents=True)
-        (scratch / "index").mkdir()
+        (scratch / "index" / "runs").mkdir(parents=True)
         state = BuildState(
             folder=folder,
             binding=binding,
@@ -134,7 +134,7 @@ def _load(folder: Path, binding: IndexBinding, paths: frozenset[str]) -> BuildSt
     scratch = build_path(folder)
     try:
         plan = json.loads((scratch / "PLAN").read_bytes())
-        if plan["binding"] != asdict(binding) or not (scratch / "index").is_dir():
+        if plan["binding"] != asdict(binding) or not (scratch / "index" / "runs").is_dir():
             return None  # another snapshot, or one that had become a generation already
         state = BuildState(
             folder=folder,

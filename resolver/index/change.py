@@ -21,7 +21,6 @@ from tableformat.errors import StoreUnavailableError
 from tableformat.memory import release_unused
 
 HELD_ROWS_MAX = 2_000_000
-PIECE_KEYS = 500_000
 
 Int64s = npt.NDArray[np.int64]
 
@@ -81,36 +80,6 @@ class ChangeParts:
             StoreUnavailableError: Scratch files are not what was written.
         """
         return touched_keys(*self._take(shard))
-
-    def load_pieces(self, shard: int) -> Iterator[TouchedKeys]:
-        """The same in ascending ranges of keys: what is sorted and numbered at a time is bounded.
-
-        Raises:
-            StoreUnavailableError: As for `load`.
-        """
-        cleared, removed, put = self._take(shard)
-        count = -(-(len(cleared) + len(removed) + len(put)) // PIECE_KEYS)
-        if count <= 1:
-            yield touched_keys(cleared, removed, put)
-            return
-        cleared = cleared.take(cleared.argsort())
-        removed = removed.take(removed.keys.argsort())
-        put = put.take(put.keys.argsort())
-        longest = max((cleared, removed.keys, put.keys), key=len)
-        cuts = [len(longest) * piece // count for piece in range(1, count)]
-        bounds = [longest.slice(cut, cut + 1).to_list()[0] for cut in cuts]
-        ends = [
-            [*(keys.first_at_or_after(bound) for bound in bounds), len(keys)]
-            for keys in (cleared, removed.keys, put.keys)
-        ]
-        starts = [[0, *each] for each in ends]
-        for a, b, c, a_end, b_end, c_end in zip(*starts, *ends, strict=False):
-            release_unused()
-            yield touched_keys(
-                cleared.slice(a, a_end),
-                removed.take(np.arange(b, b_end)),
-                put.take(np.arange(c, c_end)),
-            )
 
     def _take(self, shard: int) -> tuple[EncodedKeys, KeyedRows, KeyedRows]:
         """Cleared keys, removed rows and rows that come; they are held no longer."""

@@ -16,7 +16,6 @@ from resolver.index.damage import damaged
 from resolver.index.folder import disk_errors
 from resolver.index.shared_versions import IndexVersion, StoredFile
 from tableformat.errors import AlreadyExistsError, NotFoundError
-from tableformat.runtime import IdSource
 from tableformat.store.base import ObjectInfo, ObjectStore
 
 VERSIONS_KEPT = 2
@@ -74,15 +73,14 @@ class IndexDepot:
 
     # -- files -----------------------------------------------------------------------------------
 
-    def upload(self, path: Path, ids: IdSource) -> StoredFile:
-        """Copy a local SST file to a new object.
+    def upload(self, path: Path, name: str, object_name: str) -> StoredFile:
+        """Copy a local file to a new object; `name` is what it is called where it is used.
 
         Raises:
             StoreUnavailableError: The store or the disk failed.
 
         Effects: one object, which is garbage until a version names it.
         """
-        object_name = f"{ids.uuid().hex}.sst"
         digest = hashlib.sha256()
         size = 0
         location = self._file_location(object_name)
@@ -95,7 +93,7 @@ class IndexDepot:
                 digest.update(chunk)
                 size += len(chunk)
                 sink.write(chunk)
-        return StoredFile(path.name, object_name, size, digest.hexdigest())
+        return StoredFile(name, object_name, size, digest.hexdigest())
 
     def download(self, file: StoredFile, target: Path) -> None:
         """Copy an object to a local file that does not exist yet.

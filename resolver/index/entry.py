@@ -1,7 +1,6 @@
-"""How rows are stored under a key, and how a change of a key's rows is computed. Pure NumPy.
+"""Rows as words, with their keys, and how a change of a key's rows is computed. Pure NumPy.
 
-A row is one 64-bit word: `file_id << 36 | position`. A key's value is its rows, little-endian, in
-ascending order; no rows is no entry. On disk: never change.
+A row is one 64-bit word: `file_id << 36 | position`.
 """
 
 from __future__ import annotations
@@ -14,15 +13,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from resolver.index.base import Entries
-from resolver.index.damage import damaged
-from resolver.index.shard import SST_CHUNK_KEYS, SstChunk
 from resolver.keys import EncodedKeys, KeySchema, concat_keys, encode_batch, factorize
 from tableformat.errors import UnsupportedError
 
 POSITION_BITS = 36
 POSITION_LIMIT = 1 << POSITION_BITS  # rows per data file
 FILE_ID_LIMIT = 1 << (64 - POSITION_BITS - 1)  # files over the life of an index; int32 holds them
-ROW_BYTES = 8
 POSITION_COLUMN = "_pos"
 SPLIT_ROWS = 262_144  # rows that are split by shard at a time
 
@@ -57,76 +53,6 @@ def file_id_of(rows: Rows) -> Int32s:
 def position_of(rows: Rows) -> Int64s:
     """The position of each row."""
     return (rows & _POSITION_MASK).astype(np.int64)
-
-
-def decode_values(values: Sequence[bytes]) -> tuple[Int64s, Rows]:
-    """Unfold stored values.
-
-    Args:
-        values: One value per key; empty for an absent key.
-
-    Returns:
-        The ordinal of the key of each row, ascending, and the rows.
-
-    Raises:
-        IndexDamagedError: A value is not a whole number of rows.
-    """
-    lengths = np.fromiter(map(len, values), dtype=np.int64, count=len(values))
-    counts, rest = np.divmod(lengths, ROW_BYTES)
-    if rest.any():
-        raise damaged("an index entry is not a whole number of rows", "shard")
-    rows = np.frombuffer(b"".join(values), dtype="<u8").astype(np.uint64, copy=False)
-    return np.repeat(np.arange(len(values), dtype=np.int64), counts), rows
-
-
-def encode_values(key: Int64s, rows: Rows, key_count: int) -> list[bytes]:
-    """The inverse of `decode_values`.
-
-    Args:
-        key: Shape `(rows,)`: key ordinal of each row, ascending.
-        rows: Shape `(rows,)`, ascending within a key.
-        key_count: Values to return; keys without a row get an empty one.
-    """
-    words = np.ascontiguousarray(rows, dtype="<u8").view("V8").tolist()
-    counts = np.bincount(key, minlength=key_count)
-    if len(words) == key_count and (counts == 1).all():
-        return words  # type: ignore[no-any-return]
-    starts = np.zeros(key_count, dtype=np.int64)
-    np.cumsum(counts[:-1], out=starts[1:])
-    values = np.full(key_count, b"", dtype=object)
-    single = np.flatnonzero(counts == 1)
-    values[single] = np.array(words, dtype=object)[starts[single]] if words else b""
-    for ordinal in np.flatnonzero(counts > 1).tolist():  # duplicates of a key only
-        begin = int(starts[ordinal])
-        values[ordinal] = b"".join(words[begin : begin + int(counts[ordinal])])
-    return values.tolist()
-
-
-def sst_chunks(keys: EncodedKeys, key: Int64s, rows: Rows) -> Iterator[SstChunk]:
-    """Keys and values for `write_sst`, converted to Python objects a chunk at a time.
-
-    Args:
-        keys: Distinct, in bytewise order.
-        key: Shape `(rows,)`: key ordinal of each row, ascending.
-        rows: Shape `(rows,)`, ascending within a key. Keys without a row are deleted.
-    """
-    for start in range(0, len(keys), SST_CHUNK_KEYS):
-        stop = min(start + SST_CHUNK_KEYS, len(keys))
-        begin, end = np.searchsorted(key, [start, stop])
-        values = encode_values(key[begin:end] - start, rows[begin:end], stop - start)
-        yield keys.slice(start, stop).to_list(), values
-
-
-def group_by_key(keys: EncodedKeys, rows: Rows) -> tuple[EncodedKeys, Int64s, Rows]:
-    """Sort keyed rows for `sst_chunks`: distinct keys, key ordinals and rows."""
-    order = keys.argsort()
-    keys, rows = keys.take(order), rows[order]
-    starts = keys.differs_from_previous()
-    ordinal = np.cumsum(starts) - 1
-    if starts.all():
-        return keys, ordinal, rows
-    within = np.lexsort((rows, ordinal))
-    return keys.take(np.flatnonzero(starts)), ordinal, rows[within]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -4,8 +4,7 @@
 <folder>/LOCK                     flock while an index or a build is open; ends with the process
 <folder>/CURRENT                  JSON: format, generation, shard count; replaced atomically
 <folder>/<generation>/files/      RocksDB: file dictionary, and the header that binds everything
-<folder>/<generation>/shard-0000/ RocksDB: key -> rows
-<folder>/<generation>/pending/    prepared changes
+<folder>/<generation>/runs/       runs of the key shards (see `run_format`)
 <folder>/build/                   a build in progress; becomes a generation when it is complete
 ```
 """
@@ -51,13 +50,22 @@ class Generation:
         """RocksDB of the file dictionary."""
         return self.path / "files"
 
+    @property
+    def runs_path(self) -> Path:
+        """Runs of all key shards."""
+        return self.path / "runs"
+
+    def run_path(self, name: str) -> Path:
+        """The file of one run."""
+        return self.runs_path / f"{name}.run"
+
     def shard_path(self, shard: int) -> Path:
-        """RocksDB of one shard."""
+        """RocksDB of one key shard, of format 1."""
         return self.path / f"shard-{shard:04d}"
 
     @property
     def pending_path(self) -> Path:
-        """Where prepared changes wait."""
+        """Where prepared changes waited, of format 1."""
         return self.path / "pending"
 
 

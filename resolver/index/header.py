@@ -1,7 +1,8 @@
-"""What a shard says about itself: which index and which state it belongs to. JSON, on disk."""
+"""What the databases of an index say about themselves: whose they are, of when. JSON, on disk."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -10,13 +11,16 @@ from resolver.index.base import IndexBinding, IndexDamagedError
 from resolver.index.damage import damaged
 from resolver.index.stored_fields import check_fields
 
-# On disk: never change the value for the same meaning of headers, keys and values.
+# On disk: never change the values for the same meaning of headers and what they lead to.
 HEADER_FORMAT = 1
+FILES_FORMAT = 2  # 1: key shards are databases, see `format_1`
+
+RUN_NAME = re.compile(r"[A-Za-z0-9_-]+")  # becomes the name of a file
 
 
 @dataclass(frozen=True, slots=True)
 class ShardHeader:
-    """Header of a key shard: `state` is the last change that touched it."""
+    """Header of one database: `state` is the last change that touched it."""
 
     generation: str
     shard: int
@@ -34,7 +38,7 @@ class ShardHeader:
         Raises:
             IndexDamagedError: Another format, or not a header.
         """
-        fields = _fields(content, location)
+        fields = _fields(content, location, HEADER_FORMAT)
         try:
             header = ShardHeader(**fields)
             check_fields(header)
@@ -50,54 +54,58 @@ class FilesHeader:
     Attributes:
         generation: The index it belongs to.
         state: The last change.
-        previous: The change before; what `state` was computed on.
-        shards: The last change of each key shard.
+        runs: The runs of each key shard, the newest first; None: of format 1, not converted yet.
         next_file_id: The next free file id.
         binding: What the content is true for.
     """
 
     generation: str
     state: str
-    previous: str
-    shards: tuple[str, ...]
+    runs: tuple[tuple[str, ...], ...] | None
     next_file_id: int
     binding: IndexBinding
 
     def to_json(self) -> dict[str, Any]:
         """The stored form."""
-        return {"format": HEADER_FORMAT, **asdict(self)}
+        return {"format": FILES_FORMAT, **asdict(self)}
 
     @staticmethod
     def parse(content: dict[str, Any], location: Path) -> FilesHeader:
-        """The inverse of `to_json`.
+        """The inverse of `to_json`; also of format 1.
 
         Raises:
             IndexDamagedError: Another format, or not a header.
         """
-        fields = _fields(content, location)
+        fields = _fields(content, location, HEADER_FORMAT, FILES_FORMAT)
         try:
             fields["binding"] = IndexBinding(**fields["binding"])
-            fields["shards"] = tuple(fields["shards"])
+            if content["format"] == HEADER_FORMAT:
+                fields["runs"] = None
+                del fields["shards"], fields["previous"]
+            else:
+                fields["runs"] = tuple(map(tuple, fields["runs"]))
             header = FilesHeader(**fields)
             check_fields(header)
             check_fields(header.binding)
         except (TypeError, KeyError) as error:
             raise _unreadable(location) from error
+        if not all(RUN_NAME.fullmatch(name) for shard in header.runs or () for name in shard):
+            raise _unreadable(location)
         return header
 
 
-def _fields(content: Any, location: Path) -> dict[str, Any]:
+def _fields(content: Any, location: Path, *known: int) -> dict[str, Any]:
     if not isinstance(content, dict) or "format" not in content:
         raise _unreadable(location)
-    if content["format"] != HEADER_FORMAT:
+    if content["format"] not in known:
         raise damaged(
             "the index has another format",
             location,
             found=content["format"],
-            expected=HEADER_FORMAT,
+            expected=max(known),
         )
     return {name: value for name, value in content.items() if name != "format"}
 
 
 def _unreadable(location: Path) -> IndexDamagedError:
-    return damaged("the header of an index shard is unreadable", location)
+    return damaged("the header of an index is unreadable", location)

@@ -15,7 +15,7 @@ from resolver.index.folder import (
     disk_errors,
     remove_leftovers,
 )
-from resolver.index.rocks import DEFAULT_CACHE_BYTES, RocksIndex
+from resolver.index.local import DEFAULT_CACHE_BYTES, LocalIndex
 from tableformat.runtime import Runtime
 
 
@@ -39,7 +39,7 @@ class OpenedIndex:
         detail: One line for the report.
     """
 
-    index: RocksIndex | None
+    index: LocalIndex | None
     refusal: Refusal | None = None
     detail: str = ""
 
@@ -88,7 +88,7 @@ def _open_locked(
             return OpenedIndex(None, Refusal.MISSING, "the folder holds no complete index")
         with disk_errors(folder):
             remove_leftovers(folder, generation)
-        index = RocksIndex(generation, lock, runtime=runtime, cache_bytes=cache_bytes)
+        index = LocalIndex(generation, lock, runtime=runtime, cache_bytes=cache_bytes)
     except IndexDamagedError as error:
         return OpenedIndex(None, Refusal.DAMAGED, str(error))
     refused = compare_bindings(index.binding, expected)

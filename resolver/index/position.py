@@ -65,7 +65,7 @@ def read_shared_position(depot: IndexDepot) -> IndexPosition:
     except TableError as error:
         return IndexPosition(problem=str(error))
     return IndexPosition(
-        size_bytes=version.dictionary.size_bytes + sum(each.size_bytes for each in version.shards),
-        shard_count=len(version.shards),
+        size_bytes=sum(file.size_bytes for file in version.files),
+        shard_count=len(version.shards or version.databases),
         binding=version.binding,
     )

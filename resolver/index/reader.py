@@ -1,10 +1,8 @@
 """Reads an index beside the process that maintains it: no lock, nothing is written.
 
-RocksDB opens a database read-only as its manifest says at that moment, and keeps the files open:
-what the maintainer ingests, compacts or removes afterwards does not show. A shard may be opened in
-the middle of a change, so the states of all shards are held against the header of the dictionary,
-and the index is opened again when they do not fit. A maintainer that was killed in mid-change
-leaves them so until its next run; then there is no index to read.
+RocksDB opens the dictionary read-only as its manifest says at that moment, and its header names the
+runs; files that are open stay readable, whatever the maintainer merges and removes afterwards. What
+is removed while it is being opened makes it open once more.
 """
 
 from __future__ import annotations
@@ -12,49 +10,43 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Self
 
-import numpy as np
-
 from resolver.index.base import IndexBinding, IndexDamagedError, Matches
-from resolver.index.change import split_by_shard
-from resolver.index.damage import check_unmarked, damaged
+from resolver.index.damage import check_unmarked
 from resolver.index.dictionary import FileDictionary
-from resolver.index.entry import file_id_of, position_of
 from resolver.index.folder import Generation, current_generation
-from resolver.index.header import FilesHeader, ShardHeader
+from resolver.index.header import FilesHeader
+from resolver.index.local import OpenRuns
+from resolver.index.matching import look_up
+from resolver.index.runs import rows_of_keys
 from resolver.index.shard import Shard, open_cache
-from resolver.index.shards import rows_of_keys
 from resolver.keys import EncodedKeys
 from tableformat.errors import StoreUnavailableError
 from tableformat.runtime import Runtime
 
 CACHE_BYTES = 64 << 20
 ATTEMPTS_MAX = 5
-RETRY_MS = 20.0  # ingesting a cycle's files into all shards takes some milliseconds
+RETRY_MS = 20.0
 
 
 class IndexReader:
     """A point-in-time view of one index. Get one from `open_reader`."""
 
-    __slots__ = ("_dictionary", "_files", "_shards", "header")
+    __slots__ = ("_dictionary", "_files", "_runs", "header")
 
     def __init__(self, generation: Generation, cache_bytes: int = CACHE_BYTES) -> None:
-        """Open all shards read-only, or none.
+        """Open the dictionary read-only, and the runs that its header names, or nothing.
 
         Raises:
-            IndexDamagedError: A shard is damaged, or in the middle of a change.
+            IndexDamagedError: Something is missing or damaged, or the format is an older one.
             StoreUnavailableError: The disk cannot be read.
         """
         check_unmarked(generation.path)
-        cache = open_cache(cache_bytes)
-        self._shards: list[Shard] = []
-        self._files = Shard.open_read_only(generation.files_path, cache)
+        self._files = Shard.open_read_only(generation.files_path, open_cache(cache_bytes))
         try:
             self.header = FilesHeader.parse(self._files.header(), self._files.path)
-            for number in range(generation.shard_count):
-                self._shards.append(Shard.open_read_only(generation.shard_path(number), cache))
-            _check(self.header, generation, self._shards)
+            self._runs = OpenRuns(generation, self.header)
         except BaseException:
-            self.close()
+            self._files.close()
             raise
         self._dictionary = FileDictionary(self._files)
 
@@ -65,27 +57,17 @@ class IndexReader:
 
     def lookup(self, keys: EncodedKeys) -> Matches:
         """See `PrimaryKeyIndex.lookup`."""
-        ordinals, words = [np.empty(0, np.int64)], [np.empty(0, np.uint64)]
-        for shard, selected in split_by_shard(keys, len(self._shards)):
-            in_shard = keys.take(selected)
-            order = in_shard.argsort()
-            ordinal, rows = rows_of_keys(self._shards[shard], in_shard.take(order))
-            ordinals.append(selected[order[ordinal]])
-            words.append(rows)
-        key, rows = np.concatenate(ordinals), np.concatenate(words)
-        file_id = file_id_of(rows)
-        distinct = np.unique(file_id)
-        files = self._dictionary.by_ids(distinct.tolist())
-        if len(files) < len(distinct):  # entries of files that left the table
-            live = np.isin(file_id, np.fromiter(files, dtype=np.int32, count=len(files)))
-            key, rows, file_id = key[live], rows[live], file_id[live]
-        by_key = np.argsort(key, kind="stable")
-        return Matches(key[by_key], file_id[by_key], position_of(rows)[by_key], files)
+        shards = self._runs.shards
+        return look_up(
+            keys,
+            len(shards),
+            lambda parts: [rows_of_keys(shards[shard], part) for shard, part in parts],
+            self._dictionary.by_ids,
+        )
 
     def close(self) -> None:
         """Release the files."""
-        for shard in self._shards:
-            shard.close()
+        self._runs.close()
         self._files.close()
 
     def __enter__(self) -> Self:
@@ -99,7 +81,7 @@ def open_reader(folder: Path, runtime: Runtime) -> IndexReader | None:
     """Open the current index of a folder; None when there is none.
 
     Raises:
-        IndexDamagedError: It is damaged, or was left in the middle of a change.
+        IndexDamagedError: It is damaged, or has an older format.
         StoreUnavailableError: The disk cannot be read.
     """
     for attempt in range(1, ATTEMPTS_MAX + 1):
@@ -109,8 +91,7 @@ def open_reader(folder: Path, runtime: Runtime) -> IndexReader | None:
         try:
             return IndexReader(generation)
         except (IndexDamagedError, StoreUnavailableError):
-            # Also a shard whose files were compacted away, or a generation that was replaced,
-            # while it was being opened.
+            # Also a run that was merged, or a generation that was replaced, in between.
             if attempt == ATTEMPTS_MAX:
                 raise
             runtime.clock.sleep_ms(RETRY_MS)
@@ -134,12 +115,3 @@ def current_state(folder: Path) -> tuple[str, float] | None:
     except OSError:
         return (generation.name, -1.0)
     return (generation.name, newest)
-
-
-def _check(header: FilesHeader, generation: Generation, shards: list[Shard]) -> None:
-    if header.generation != generation.name or len(header.shards) != len(shards):
-        raise damaged("the file dictionary belongs to another index", generation.files_path)
-    for number, (shard, state) in enumerate(zip(shards, header.shards, strict=True)):
-        found = ShardHeader.parse(shard.header(), shard.path)
-        if found != ShardHeader(generation.name, number, len(shards), state):
-            raise damaged("the index is in the middle of a change", shard.path)

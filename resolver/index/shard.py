@@ -1,9 +1,8 @@
 """One RocksDB with raw byte keys, written by ingestion of sorted SST files only.
 
-Nothing ever goes through the memtable or the write-ahead log, so a shard is its set of immutable
-SST files and a manifest; each ingestion replaces keys and header in one atomic step. Universal
-compaction keeps the cost of many small ingestions low: a change of ten thousand keys must not
-rewrite a shard of millions.
+It holds the file dictionary; in format 1 each key shard was one, too. Nothing ever goes through the
+memtable or the write-ahead log, so it is its set of immutable SST files and a manifest; each
+ingestion replaces keys and header in one atomic step.
 
 Block checksums are verified on every read, file sizes and footers when the shard is opened, so
 damage is an error and never a missing row.
@@ -13,7 +12,6 @@ from __future__ import annotations
 
 import collections
 import json
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
@@ -45,16 +43,10 @@ from tableformat.runtime import Clock
 # On disk: never change. No data key is empty (resolver.keys.encode).
 HEADER_KEY = b""
 
-BLOCK_SIZE_BYTES = 4096  # a lookup of 10 k among 10 M keys reads one block per key
 BLOOM_BITS_PER_KEY = 10  # 1 % false positives
 RUNS_MAX = 6  # ingestions that may wait before runs of similar size are merged
-# Chunk of `write_sst`: the interpreter lock is held for one chunk, and a lease heartbeat must not
-# wait long.
-SST_CHUNK_KEYS = 32_768
-# One call into RocksDB; larger ones are a quarter slower.
-GET_CHUNK_KEYS = 2048
+GET_CHUNK_KEYS = 2048  # one call into RocksDB; larger ones are a quarter slower
 SCAN_BATCH_KEYS = 65_536
-READAHEAD_BYTES = 128 << 10  # Linux reads no more for one advice
 INFO_LOGS_KEPT = 2
 COMPACTION_POLL_MS = 2.0
 _RUNNING = ("rocksdb.num-running-compactions", "rocksdb.compaction-pending")
@@ -186,7 +178,6 @@ class Shard:
 
     def ingest(self, sst: Path) -> None:
         """Take over an SST file; atomic, and on disk when it returns. The file is moved away."""
-        _want_in_page_cache(sst)
         options = IngestExternalFileOptions()
         options.set_move_files(True)
         with rocksdb_errors(self.path):
@@ -241,9 +232,7 @@ class Shard:
             self._remove_links()
 
 
-def write_sst(
-    path: Path, pairs: Iterable[SstChunk], header: dict[str, Any], *, base: bool = False
-) -> None:
+def write_sst(path: Path, pairs: Iterable[SstChunk], header: dict[str, Any]) -> None:
     """Write one SST file with a header.
 
     Args:
@@ -251,36 +240,16 @@ def write_sst(
         pairs: Keys and values in chunks; over all chunks the keys are distinct, bytewise
             ascending and not empty; an empty value deletes the key.
         header: What `Shard.header` gives once the file is ingested.
-        base: The file is what a shard begins with: it gets no bloom filter (see `_options`).
 
     Effects: the file is complete and synced when this returns; a crash leaves a part of it.
     """
     with rocksdb_errors(path):
-        writer = SstFileWriter(_options(None, create=False, filters=not base))
+        writer = SstFileWriter(_options(None, create=False))
         writer.open(str(path))
         writer[HEADER_KEY] = json.dumps(header, sort_keys=True).encode()
         for keys, values in pairs:
             _put_chunk(writer, keys, values)
         writer.finish()
-
-
-def _want_in_page_cache(path: Path) -> None:
-    """Tell the system that a file will be read at random places soon.
-
-    RocksDB's writer of SST files drops every page it has written, so the first lookups in a fresh
-    index would be reads of single pages from the disk.
-    """
-    if not hasattr(os, "posix_fadvise"):
-        return
-    try:
-        descriptor = os.open(path, os.O_RDONLY)
-    except OSError:  # what is wrong with the file, RocksDB says
-        return
-    try:
-        for start in range(0, os.fstat(descriptor).st_size, READAHEAD_BYTES):
-            os.posix_fadvise(descriptor, start, READAHEAD_BYTES, os.POSIX_FADV_WILLNEED)
-    finally:
-        os.close(descriptor)
 
 
 def _put_chunk(writer: Any, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
@@ -297,17 +266,11 @@ def _put_chunk(writer: Any, keys: Sequence[bytes], values: Sequence[bytes]) -> N
             del writer[key]
 
 
-def _options(cache: Any, *, create: bool, filters: bool = True) -> Any:
+def _options(cache: Any, *, create: bool) -> Any:
     table = BlockBasedOptions()
-    table.set_block_size(BLOCK_SIZE_BYTES)
-    if filters:
-        table.set_bloom_filter(BLOOM_BITS_PER_KEY, False)
+    table.set_bloom_filter(BLOOM_BITS_PER_KEY, False)
     table.set_format_version(5)
-    # Filters are for runs above the last level, which most keys are not in. In it, a lookup would
-    # read a page of a filter that at 100 M keys does not fit into the cache, and then the block all
-    # the same; a key that is absent costs a block instead of a page.
-    # Index and filter are cut into pages of the block cache, so its size bounds all memory. Whole
-    # filters in the cache would cost 0.6 us per lookup, filters outside it 1.5 bytes per key.
+    # Index and filter are cut into pages of the block cache, so its size bounds all memory.
     table.set_index_type(BlockBasedIndexType.two_level_index_search())
     table.set_partition_filters(True)
     table.set_pin_top_level_index_and_filter(True)

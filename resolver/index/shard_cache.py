@@ -1,10 +1,12 @@
-"""Copies of shards on this machine: a shard of any version is opened by fetching what is missing.
+"""Copies of databases on this machine: any version is opened by fetching what is missing.
 
 ```
-<folder>/shard-0003/files/<object name>     SST files, whole, under their unique names
-<folder>/shard-0003/open-<gen>-<state>/     one version for RocksDB: links to the files, MANIFEST
-<folder>/shard-0003/work-<uuid>/            a change in progress
+<folder>/shard--001/files/<object name>     SST files, whole, under their unique names
+<folder>/shard--001/open-<gen>-<state>/     one version for RocksDB: links to the files, MANIFEST
+<folder>/shard--001/work-<uuid>/            a change in progress
 ```
+
+The file dictionary is one; the key shards of format 1 were.
 
 Several processes may share a folder: files and folders appear under their names complete, by
 renaming, and links keep what a process has open when another one removes the name. The folder may
@@ -144,7 +146,7 @@ def forget_open(folder: Path) -> None:
 @contextmanager
 def writable_copy(place: ShardPlace) -> Iterator[tuple[Shard, Path]]:
     """A copy of a shard to be changed, and an empty folder beside it. Both go with the block."""
-    with _work_folder(place) as work:
+    with work_folder(place.path) as work:
         copy = work / "shard"
         scratch = work / "scratch"
         with disk_errors(scratch):
@@ -160,7 +162,7 @@ def writable_copy(place: ShardPlace) -> Iterator[tuple[Shard, Path]]:
 @contextmanager
 def new_shard(place: ShardPlace) -> Iterator[tuple[Callable[[], Shard], Path]]:
     """A function that makes an empty shard, and an empty folder. Both go with the block."""
-    with _work_folder(place) as work:
+    with work_folder(place.path) as work:
         scratch = work / "scratch"
         with disk_errors(scratch):
             scratch.mkdir()
@@ -191,8 +193,9 @@ def publish_shard(place: ShardPlace, shard: Shard, scratch: Path, state: str) ->
         for path in sorted(checkpoint.glob("*.sst")):
             file = known.get(path.name)
             if file is None:
-                file = place.depot.upload(path, runtime.ids)
-                _keep(path, place.path / "files" / file.object_name)
+                object_name = f"{runtime.ids.uuid().hex}.sst"
+                file = place.depot.upload(path, path.name, object_name)
+                keep(path, place.path / "files" / object_name)
             files.append(file)
         manifest_name = (checkpoint / "CURRENT").read_text().strip()
         manifest = (checkpoint / manifest_name).read_bytes()
@@ -202,7 +205,7 @@ def publish_shard(place: ShardPlace, shard: Shard, scratch: Path, state: str) ->
 def _open(place: ShardPlace, block_cache: Any) -> Shard:
     opened = place.path / place.opened_name
     if not opened.is_dir():
-        with _work_folder(place) as work:
+        with work_folder(place.path) as work:
             _materialize(place, work / "shard")
             with suppress(OSError):  # another process was faster
                 (work / "shard").rename(opened)
@@ -233,21 +236,23 @@ def _link(place: ShardPlace, file: StoredFile, target: Path) -> None:
                 return
         except FileNotFoundError:
             pass  # never fetched, or removed by a process that works on another version
-        _fetch(place, file, cached)
+        fetch(place.depot, file, cached)
     raise damaged("a cached file of the index cannot be kept", cached)
 
 
-def _fetch(place: ShardPlace, file: StoredFile, cached: Path) -> None:
+def fetch(depot: IndexDepot, file: StoredFile, cached: Path) -> None:
+    """Copy an object to a file that appears whole, or not at all."""
     cached.parent.mkdir(parents=True, exist_ok=True)
     part = cached.with_name(f"{file.object_name}.{Runtime().ids.uuid().hex}.part")
     try:
-        place.depot.download(file, part)
+        depot.download(file, part)
         part.replace(cached)
     finally:
         part.unlink(missing_ok=True)
 
 
-def _keep(path: Path, cached: Path) -> None:
+def keep(path: Path, cached: Path) -> None:
+    """Keep a file that was uploaded as the copy of its object."""
     with suppress(OSError):  # a copy that is not kept is fetched when it is needed
         cached.parent.mkdir(parents=True, exist_ok=True)
         os.link(path, cached)
@@ -263,15 +268,21 @@ def _evict_others(place: ShardPlace, opened: str) -> None:
         for path in (place.path / "files").glob("*.sst"):
             if path.name not in wanted:
                 path.unlink(missing_ok=True)
-        horizon_ms = Runtime().clock.now_ms() - ABANDONED_AGE_MS
-        for path in place.path.glob("work-*"):  # of processes that were killed
-            if path.stat().st_mtime_ns // 1_000_000 < horizon_ms:
-                shutil.rmtree(path, ignore_errors=True)
+        remove_abandoned(place.path)
+
+
+def remove_abandoned(parent: Path) -> None:
+    """Remove the scratch folders of processes that were killed."""
+    horizon_ms = Runtime().clock.now_ms() - ABANDONED_AGE_MS
+    for path in parent.glob("work-*"):
+        if path.stat().st_mtime_ns // 1_000_000 < horizon_ms:
+            shutil.rmtree(path, ignore_errors=True)
 
 
 @contextmanager
-def _work_folder(place: ShardPlace) -> Iterator[Path]:
-    work = place.path / f"work-{Runtime().ids.uuid().hex}"
+def work_folder(parent: Path) -> Iterator[Path]:
+    """A scratch folder that goes with the block."""
+    work = parent / f"work-{Runtime().ids.uuid().hex}"
     with disk_errors(work):
         work.mkdir(parents=True)
     try:

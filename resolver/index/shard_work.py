@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -22,30 +21,33 @@ from resolver.index.entry import (
     TouchedKeys,
     concat_rows,
     file_id_of,
-    group_by_key,
     keyed_batches,
-    new_rows,
-    sst_chunks,
     touched_keys,
 )
+from resolver.index.format_1 import keyed_rows
 from resolver.index.key_ranges import key_ranges
-from resolver.index.shard import Shard, SstChunk, write_sst
+from resolver.index.run import Run
+from resolver.index.run_cache import RunsPlace, publish_run, with_runs
+from resolver.index.runs import rows_of_keys, write_change, write_run
+from resolver.index.shard import SstChunk, write_sst
 from resolver.index.shard_cache import (
     ShardPlace,
     healing,
     new_shard,
     publish_shard,
     with_shard,
+    work_folder,
     writable_copy,
 )
-from resolver.index.shards import rows_of_keys
-from resolver.index.shared_versions import ShardVersion
+from resolver.index.shared_versions import ShardVersion, StoredFile
 from resolver.index.spill import ShardSpill
 from resolver.keys import EncodedKeys, KeySchema
+from tableformat.runtime import Runtime
 
 SORT_BYTES = 64 << 20
 
 Int64s = npt.NDArray[np.int64]
+Runs = tuple[StoredFile, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +67,7 @@ class RowSource:
 class ShardChange:
     """A change of one shard; `load` gives it where it is applied."""
 
-    place: ShardPlace
+    place: RunsPlace
     load: Callable[[], TouchedKeys]
 
 
@@ -87,47 +89,65 @@ def without_gone(rows: Rows, gone: BitMap) -> npt.NDArray[np.bool_]:
     return ~np.isin(file_id, np.array(dead, dtype=np.int32))
 
 
-def look_up(gone: bytes, item: tuple[ShardPlace, EncodedKeys]) -> tuple[Int64s, Rows]:
+def look_up(gone: bytes, item: tuple[RunsPlace, EncodedKeys]) -> tuple[Int64s, Rows]:
     """Rows of keys of one shard: key ordinals, and rows in files of the table.
 
     Args:
         gone: `IndexVersion.gone_files`.
-        item: The shard, and distinct keys in any order.
+        item: The shard, and keys in any order.
     """
     place, keys = item
-    order = keys.argsort()
-    ordinal, rows = with_shard(place, lambda shard: rows_of_keys(shard, keys.take(order)))
+    ordinal, rows = with_runs(place, lambda runs: rows_of_keys(runs, keys))
     live = without_gone(rows, BitMap.deserialize(gone))
-    return order[ordinal[live]], rows[live]
+    return ordinal[live], rows[live]
 
 
-def change_shard(state: str, gone: bytes, change: ShardChange) -> ShardVersion:
-    """Make the next version of one shard.
+def change_shard(gone: bytes, change: ShardChange) -> Runs:
+    """Make the next runs of one shard.
 
     Args:
-        state: Its name.
         gone: `IndexVersion.gone_files` after the change.
         change: What changes.
 
-    Effects: objects, which are garbage until a version names them.
+    Effects: an object, which is garbage until a version names it.
     """
     touched, place = change.load(), change.place
-    wanted = np.flatnonzero(~touched.is_cleared)
+    gone_files = BitMap.deserialize(gone)
 
-    def present_rows(shard: Shard) -> tuple[Int64s, Rows]:
-        return rows_of_keys(shard, touched.keys.take(wanted))
+    def work(runs: list[Run]) -> Runs:
+        name = Runtime().ids.uuid().hex
+        with work_folder(place.path) as folder:
+            path = folder / "change.run"
+            merged, count = write_change(
+                path, name, runs, touched, lambda rows: without_gone(rows, gone_files)
+            )
+            new = (publish_run(place, path, name),) if count else ()
+            return new + place.runs[merged:]
 
-    ordinal, rows = with_shard(place, present_rows)
-    stays = without_gone(rows, BitMap.deserialize(gone))
-    key, rows = new_rows(touched, wanted[ordinal[stays]], rows[stays])
-    return ingest(place, state, partial(sst_chunks, touched.keys, key, rows))
+    return with_runs(place, work)
+
+
+def convert_shard(item: tuple[ShardPlace, RunsPlace]) -> Runs:
+    """Make the runs of a shard of format 1.
+
+    Effects: an object, which is garbage until a version names it.
+    """
+    old, new = item
+    return with_shard(old, lambda shard: _write_and_publish(new, keyed_rows(shard)))
+
+
+def _write_and_publish(place: RunsPlace, parts: Iterator[KeyedRows]) -> Runs:
+    name = Runtime().ids.uuid().hex
+    with work_folder(place.path) as folder:
+        path = folder / "first.run"
+        return (publish_run(place, path, name),) if write_run(path, name, parts) else ()
 
 
 def ingest(place: ShardPlace, state: str, pairs: Callable[[], Iterable[SstChunk]]) -> ShardVersion:
-    """The next version of one shard.
+    """The next version of the file dictionary.
 
     Args:
-        place: The shard.
+        place: The dictionary.
         state: The name of the version.
         pairs: Gives what changes: sorted, an empty value deletes. Called again if it must be.
     """
@@ -143,7 +163,7 @@ def ingest(place: ShardPlace, state: str, pairs: Callable[[], Iterable[SstChunk]
 
 
 def create(place: ShardPlace, state: str, pairs: Iterable[SstChunk]) -> ShardVersion:
-    """A shard's first version."""
+    """The dictionary's first version."""
     with new_shard(place) as (make, scratch):
         sst = scratch / "first.sst"
         write_sst(sst, pairs, place.header(state).to_json())
@@ -162,22 +182,20 @@ def split_rows(
 
 
 def put_rows(
-    places: Sequence[ShardPlace], state: str, gone: bytes, shard: int, parts: Iterator[KeyedRows]
-) -> ShardVersion | None:
-    """The next version of a shard after rows that came; None when none did."""
+    places: Sequence[RunsPlace], gone: bytes, shard: int, parts: Iterator[KeyedRows]
+) -> Runs:
+    """The next runs of a shard after rows that came."""
     put = list(parts)
     if not put:
-        return None
+        return places[shard].runs
     touched = touched_keys(EncodedKeys.empty(), concat_rows([]), concat_rows(put))
-    return change_shard(state, gone, ShardChange(places[shard], Loaded(touched)))
+    return change_shard(gone, ShardChange(places[shard], Loaded(touched)))
 
 
-def build_shard(
-    places: Sequence[ShardPlace], state: str, shard: int, parts: Iterator[KeyedRows]
-) -> ShardVersion:
-    """A shard of a new index, from all its rows: spilled to disk, sorted in bounded memory."""
+def build_shard(places: Sequence[RunsPlace], shard: int, parts: Iterator[KeyedRows]) -> Runs:
+    """The run of a shard of a new index: its rows are spilled, and sorted in bounded memory."""
     place = places[shard]
-    with new_shard(place) as (make, scratch):
+    with work_folder(place.path) as scratch:
         spill = ShardSpill(scratch, shard, "build")
         file_ids = BitMap()
         try:
@@ -187,13 +205,4 @@ def build_shard(
         finally:
             spill.close()
         ids = np.array(file_ids, dtype=np.int32)
-
-        def pairs() -> Iterator[SstChunk]:
-            for keyed in key_ranges(scratch, shard, ids, SORT_BYTES):
-                yield from sst_chunks(*group_by_key(keyed.keys, keyed.rows))
-
-        sst = scratch / "first.sst"
-        write_sst(sst, pairs(), place.header(state).to_json())
-        made = make()
-        made.ingest(sst)
-        return publish_shard(place, made, scratch, state)
+        return _write_and_publish(place, key_ranges(scratch, shard, ids, SORT_BYTES))

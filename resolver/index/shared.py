@@ -2,8 +2,8 @@
 
 Steps of a change, and what a crash after each leaves:
 
-1. `prepare` makes the next version of each touched shard, on the executors: objects with fresh
-   names. Left: garbage.
+1. `prepare` makes a run of each touched shard, on the executors: objects with fresh names. Left:
+   garbage.
 2. The caller publishes. Left: an index bound to the older snapshot; the next run follows.
 3. `apply` creates one small object, the version: it binds the new shards to the published snapshot.
    It exists whole or not at all, and its number can be taken once, so of two processes that moved
@@ -15,17 +15,15 @@ through it in the share of one cycle.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 from pyroaring import BitMap
 
 from resolver.index.base import (
@@ -36,26 +34,31 @@ from resolver.index.base import (
     Matches,
     Prepared,
 )
-from resolver.index.change import ChangeParts, split_by_shard
+from resolver.index.change import ChangeParts
 from resolver.index.damage import damaged
 from resolver.index.depot import IndexDepot
 from resolver.index.dictionary import FileDictionary, file_changes
-from resolver.index.entry import Rows, decode_values, file_id_of, position_of
-from resolver.index.folder import disk_errors
+from resolver.index.entry import Rows
 from resolver.index.follow import EntriesOfFiles
+from resolver.index.matching import ShardKeys, entries_of, look_up
+from resolver.index.run import Run
+from resolver.index.run_cache import RunsPlace, forget_open, with_runs
+from resolver.index.runs import merged_entries
 from resolver.index.shard import Shard
-from resolver.index.shard_cache import ShardPlace, forget_open, with_shard
+from resolver.index.shard_cache import ShardPlace, with_shard, work_folder
+from resolver.index.shard_cache import forget_open as forget_open_databases
 from resolver.index.shard_work import (
     Loaded,
     RowSource,
+    Runs,
     ShardChange,
     change_shard,
     ingest,
-    look_up,
     put_rows,
     split_rows,
     without_gone,
 )
+from resolver.index.shard_work import look_up as look_up_shard
 from resolver.index.shared_versions import IndexVersion, ShardVersion
 from resolver.keys import EncodedKeys
 from resolver.runner import Runner, ShufflingRunner
@@ -67,6 +70,7 @@ DICTIONARY_SHARD = -1
 GARBAGE_EVERY = 8
 
 Int32s = npt.NDArray[np.int32]
+Int64s = npt.NDArray[np.int64]
 Folder = Callable[[], Path]
 
 
@@ -123,24 +127,15 @@ class SharedIndex:
 
     def lookup(self, keys: EncodedKeys) -> Matches:
         """See `PrimaryKeyIndex`."""
-        parts = list(split_by_shard(keys, self.shard_count))
         places = self._places(self._workplace.cache)
-        answers = self._workplace.runner.run(
-            partial(look_up, self._version.gone_files),
-            [(places[shard], keys.take(ordinals)) for shard, ordinals in parts],
-        )
-        ordinal = np.concatenate(
-            [_NO_INT64, *(part[1][found[0]] for part, found in zip(parts, answers, strict=True))]
-        )
-        rows = np.concatenate([_NO_ROWS, *(found[1] for found in answers)])
-        order = np.argsort(ordinal, kind="stable")
-        ordinal, rows = ordinal[order], rows[order]
-        file_id = file_id_of(rows)
-        distinct = np.unique(file_id).tolist()
-        files = self._dictionary.by_ids(distinct)
-        if len(files) != len(distinct):
-            raise damaged("the index names a file that it does not know", self._depot.root)
-        return Matches(ordinal, file_id, position_of(rows), files)
+
+        def find(parts: Sequence[ShardKeys]) -> list[tuple[Int64s, Rows]]:
+            return self._workplace.runner.run(
+                partial(look_up_shard, self._version.gone_files),
+                [(places[shard], part) for shard, part in parts],
+            )
+
+        return look_up(keys, self.shard_count, find, self._files_of)
 
     def file_ids(self, paths: Iterable[str]) -> dict[str, int]:
         """See `PrimaryKeyIndex`."""
@@ -154,9 +149,9 @@ class SharedIndex:
         """See `PrimaryKeyIndex`. Fetches every shard to this machine."""
         gone = BitMap.deserialize(self._version.gone_files)
         for place in self._places(self._own_folder):
-            shard = with_shard(place, _itself)
-            for batch in shard.scan():
-                yield _entries_of(batch, gone)
+            runs = with_runs(place, _runs_themselves)
+            for keys, rows in merged_entries(runs, keep_gone=False):
+                yield entries_of(keys, rows, without_gone(rows, gone))
 
     def prepare(self, changes: IndexChanges) -> Prepared:
         """See `PrimaryKeyIndex`. Effects: objects, which are garbage until `apply`."""
@@ -168,7 +163,7 @@ class SharedIndex:
         state = self._runtime.ids.uuid().hex
         gone = BitMap.deserialize(version.gone_files) | BitMap(dropped.values())
         gone.run_optimize()
-        shards = self._change_shards(state, gone.serialize(), changes, file_ids)
+        shards = self._change_shards(gone.serialize(), changes, file_ids)
         self._prepared[state] = replace(
             version,
             number=version.number + 1,
@@ -222,6 +217,7 @@ class SharedIndex:
         """See `PrimaryKeyIndex`."""
         self._prepared.clear()
         forget_open(self._workplace.own_cache)
+        forget_open_databases(self._workplace.own_cache)
 
     def __enter__(self) -> Self:
         return self
@@ -231,9 +227,15 @@ class SharedIndex:
 
     # -- help ------------------------------------------------------------------------------------
 
+    def _files_of(self, ids: Sequence[int]) -> dict[int, IndexedFile]:
+        files = self._dictionary.by_ids(ids)
+        if len(files) != len(ids):
+            raise damaged("the index names a file that it does not know", self._depot.root)
+        return files
+
     def _change_shards(
-        self, state: str, gone: bytes, changes: IndexChanges, file_ids: Int32s
-    ) -> tuple[ShardVersion, ...]:
+        self, gone: bytes, changes: IndexChanges, file_ids: Int32s
+    ) -> tuple[Runs, ...]:
         places = self._places(self._workplace.cache)
         runner = self._workplace.runner
         if isinstance(changes.put, EntriesOfFiles) and isinstance(runner, ShufflingRunner):
@@ -243,20 +245,16 @@ class SharedIndex:
             found = runner.shuffle(
                 partial(split_rows, changes.put.key, self.shard_count),
                 [RowSource(int(i), each.read) for i, each in zip(file_ids, rows, strict=True)],
-                partial(put_rows, places, state, gone),
+                partial(put_rows, places, gone),
                 self.shard_count,
             )
-            return tuple(
-                old if new is None else new
-                for old, new in zip(self._version.shards, found, strict=True)
-            )
-        scratch = self._workplace.own_cache / f"change-{state}"
-        with _scratch_folder(scratch):
+            return tuple(found)
+        with work_folder(self._workplace.own_cache) as scratch:
             parts = ChangeParts(self.shard_count, scratch)
             parts.fill(changes, file_ids)
             touched = parts.touched()
             changed = runner.run(
-                partial(change_shard, state, gone),
+                partial(change_shard, gone),
                 [
                     ShardChange(
                         places[shard],
@@ -268,8 +266,8 @@ class SharedIndex:
                 ],
             )
         shards = list(self._version.shards)
-        for shard, version in zip(touched, changed, strict=True):
-            shards[shard] = version
+        for shard, runs in zip(touched, changed, strict=True):
+            shards[shard] = runs
         return tuple(shards)
 
     def _change_dictionary(
@@ -289,8 +287,8 @@ class SharedIndex:
         place = dictionary_place(self._depot, self._own_folder, self._version)
         return FileDictionary(with_shard(place, _itself))
 
-    def _places(self, folder: Folder) -> list[ShardPlace]:
-        return places_of(self._depot, folder, self._version.generation, self._version.shards)
+    def _places(self, folder: Folder) -> list[RunsPlace]:
+        return places_of(self._depot, folder, self._version.shards)
 
     def _own_folder(self) -> Path:
         return self._workplace.own_cache
@@ -300,20 +298,11 @@ class IndexMovedError(StoreUnavailableError):
     """Another process has taken the next version: load it, and go on from there."""
 
 
-def places_of(
-    depot: IndexDepot, folder: Folder, generation: str, shards: Sequence[ShardVersion]
-) -> list[ShardPlace]:
+def places_of(depot: IndexDepot, folder: Folder, shards: Sequence[Runs]) -> list[RunsPlace]:
     """The places of all key shards."""
     return [
-        ShardPlace(
-            depot=depot,
-            folder=folder,
-            generation=generation,
-            shard=shard,
-            shard_count=len(shards),
-            version=version,
-        )
-        for shard, version in enumerate(shards)
+        RunsPlace(depot=depot, folder=folder, shard=shard, runs=runs)
+        for shard, runs in enumerate(shards)
     ]
 
 
@@ -333,23 +322,5 @@ def _itself(shard: Shard) -> Shard:
     return shard
 
 
-def _entries_of(pairs: Sequence[tuple[bytes, bytes]], gone: BitMap) -> Entries:
-    keys: Any = pa.array([key for key, _ in pairs], type=pa.large_binary())
-    ordinal, rows = decode_values([value for _, value in pairs])
-    live = without_gone(rows, gone)
-    selected = EncodedKeys(binary=keys).take(ordinal[live])
-    return Entries(selected, file_id_of(rows[live]), position_of(rows[live]))
-
-
-@contextmanager
-def _scratch_folder(path: Path) -> Iterator[Path]:
-    with disk_errors(path):
-        path.mkdir(parents=True)
-    try:
-        yield path
-    finally:
-        shutil.rmtree(path, ignore_errors=True)
-
-
-_NO_INT64: npt.NDArray[np.int64] = np.empty(0, dtype=np.int64)
-_NO_ROWS: Rows = np.empty(0, dtype=np.uint64)
+def _runs_themselves(runs: list[Run]) -> list[Run]:
+    return runs

@@ -10,7 +10,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -29,9 +29,16 @@ from resolver.index.build import (
 from resolver.index.depot import IndexDepot
 from resolver.index.dictionary import file_changes
 from resolver.index.open import compare_bindings
-from resolver.index.shard import Shard, open_cache
-from resolver.index.shard_cache import ShardPlace, publish_shard
-from resolver.index.shard_work import RowSource, build_shard, create, split_rows
+from resolver.index.run_cache import RunsPlace, publish_run
+from resolver.index.shard_cache import ShardPlace
+from resolver.index.shard_work import (
+    RowSource,
+    Runs,
+    build_shard,
+    convert_shard,
+    create,
+    split_rows,
+)
 from resolver.index.shared import (
     DICTIONARY_SHARD,
     IndexMovedError,
@@ -70,6 +77,8 @@ def open_shared(
 
     Raises:
         StoreUnavailableError: The store or the disk failed; a rebuild would not help.
+
+    Effects: converts a version of format 1, as the next version.
     """
     number = depot.newest_number()
     if not number:
@@ -79,9 +88,38 @@ def open_shared(
         refused = compare_bindings(version.binding, expected)
         if refused is not None:
             return OpenedShared(None, refused.detail)
+        if version.databases:
+            version = _convert(depot, version, workplace)
         return OpenedShared(SharedIndex(depot, version, workplace, runtime))
     except IndexDamagedError as error:
         return OpenedShared(None, str(error))
+
+
+def _convert(depot: IndexDepot, version: IndexVersion, workplace: Workplace) -> IndexVersion:
+    """Make and take the version with runs that says what a version with databases says."""
+    count = len(version.databases)
+    places = places_of(depot, workplace.cache, [()] * count)
+    shards = workplace.runner.run(
+        convert_shard,
+        [
+            (
+                ShardPlace(
+                    depot=depot,
+                    folder=workplace.cache,
+                    generation=version.generation,
+                    shard=place.shard,
+                    shard_count=count,
+                    version=database,
+                ),
+                place,
+            )
+            for place, database in zip(places, version.databases, strict=True)
+        ],
+    )
+    converted = replace(version, number=version.number + 1, shards=tuple(shards), databases=())
+    if not depot.take(converted):
+        raise IndexMovedError("another process has converted the index", index=depot.root)
+    return converted
 
 
 def build_shared(
@@ -148,7 +186,7 @@ def build_shared(
 @dataclass(frozen=True, slots=True)
 class _Built:
     generation: str
-    shards: tuple[ShardVersion, ...]
+    shards: tuple[Runs, ...]
     files: dict[int, IndexedFile]
 
 
@@ -170,13 +208,13 @@ def _on_executors(
         default_shard_count(rows), min(runner.parallelism, SHARDS_MAX)
     )
     generation = f"gen-{runtime.ids.uuid().hex}"
-    places = places_of(depot, workplace.cache, generation, [_NOTHING] * count)
+    places = places_of(depot, workplace.cache, [()] * count)
     if progress is not None:
         progress(BuildProgress("on executors", 0, rows, 0, count))
     shards = runner.shuffle(
         partial(split_rows, key, count),
         [RowSource(file_id, source.read) for file_id, source in enumerate(sources)],
-        partial(build_shard, places, BUILT),
+        partial(build_shard, places),
         count,
     )
     if progress is not None:
@@ -198,21 +236,15 @@ def _in_process(
     local = build_index(
         folder, binding, key, sources, runtime=runtime, options=options, progress=progress
     )
-    generation, files = local.generation, local.files()
+    generation, files, names = local.generation, local.files(), local.run_names
     local.close()
-    places = places_of(depot, workplace.cache, generation.name, [_NOTHING] * generation.shard_count)
 
-    def upload(place: ShardPlace) -> ShardVersion:
-        path = generation.shard_path(place.shard)
-        shard = Shard.open(path, open_cache(0))
-        try:
-            checkpoint = path.with_suffix(".upload")
-            shutil.rmtree(checkpoint, ignore_errors=True)
-            checkpoint.mkdir()
-            return publish_shard(place, shard, checkpoint, BUILT)
-        finally:
-            shard.close()
+    def upload(place: RunsPlace) -> Runs:
+        return tuple(
+            publish_run(place, generation.run_path(name), name) for name in names[place.shard]
+        )
 
+    places = places_of(depot, workplace.cache, [()] * generation.shard_count)
     shards = workplace.runner.run(upload, places)
     shutil.rmtree(folder, ignore_errors=True)
     return _Built(generation.name, tuple(shards), files)

@@ -2,11 +2,12 @@
 
 ```
 <root>/versions/00000000000000000007.json   what the index is at version 7
-<root>/files/<uuid>.sst                     an immutable SST file of one shard
+<root>/files/<uuid>.run                     a run of one shard
+<root>/files/<uuid>.sst                     an SST file of the file dictionary
 ```
 
-A version names everything: the binding, the shards, and for each shard the RocksDB checkpoint that
-it is: its SST files under the names RocksDB gave them, and the bytes of its MANIFEST. Nothing is
+A version names everything: the binding, the runs of each shard, and the RocksDB checkpoint that the
+dictionary is: its SST files under the names RocksDB gave them, and its MANIFEST. Nothing is
 ever overwritten. The number of a version is taken by creating its object, which only one can do, so
 two processes that computed version 7 from version 6 cannot both have it.
 """
@@ -25,7 +26,8 @@ from resolver.index.damage import damaged
 from resolver.index.stored_fields import check_fields
 
 # On disk: never change the value for the same meaning of versions, keys and values.
-SHARED_FORMAT = 1
+SHARED_FORMAT = 2
+_DATABASES_FORMAT = 1  # key shards are checkpoints, too, see `format_1`
 
 # Names become paths: of local files, and of objects below the index's folder.
 _FILE_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*")
@@ -33,10 +35,10 @@ _FILE_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*")
 
 @dataclass(frozen=True, slots=True)
 class StoredFile:
-    """One SST file of a shard.
+    """One file in shared storage.
 
     Attributes:
-        name: What RocksDB calls it inside the shard.
+        name: The name of a run; or what RocksDB calls the file inside its database.
         object_name: Its unique name in the index's `files` folder.
         size_bytes: Its size.
         sha256: Digest of its content, hex.
@@ -50,10 +52,10 @@ class StoredFile:
 
 @dataclass(frozen=True, slots=True)
 class ShardVersion:
-    """One immutable state of one shard.
+    """One immutable state of one database.
 
     Attributes:
-        state: The change that made it; the shard's own header names it too.
+        state: The change that made it; the database's own header names it too.
         manifest_name: RocksDB's MANIFEST file.
         manifest: Its content.
         files: The SST files it refers to.
@@ -63,11 +65,6 @@ class ShardVersion:
     manifest_name: str
     manifest: bytes
     files: tuple[StoredFile, ...]
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of all its files."""
-        return sum(file.size_bytes for file in self.files)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +78,8 @@ class IndexVersion:
         next_file_id: The next free file id.
         gone_files: A serialized 32-bit roaring bitmap: ids of files that have left the table.
         dictionary: The file dictionary.
-        shards: The key shards.
+        shards: The runs of each key shard, the newest first.
+        databases: The key shards of a version of format 1; then `shards` is empty.
     """
 
     number: int
@@ -90,13 +88,18 @@ class IndexVersion:
     next_file_id: int
     gone_files: bytes
     dictionary: ShardVersion
-    shards: tuple[ShardVersion, ...]
+    shards: tuple[tuple[StoredFile, ...], ...]
+    databases: tuple[ShardVersion, ...] = ()
+
+    @property
+    def files(self) -> list[StoredFile]:
+        """The files that this version needs."""
+        databases = (self.dictionary, *self.databases)
+        return [file for each in (*self.shards, *(one.files for one in databases)) for file in each]
 
     def object_names(self) -> set[str]:
-        """The files that this version needs."""
-        return {
-            file.object_name for shard in (self.dictionary, *self.shards) for file in shard.files
-        }
+        """The names of the files that this version needs."""
+        return {file.object_name for file in self.files}
 
     def encode(self) -> bytes:
         """The stored form."""
@@ -108,7 +111,7 @@ class IndexVersion:
             "next_file_id": self.next_file_id,
             "gone_files": base64.b64encode(self.gone_files).decode(),
             "dictionary": _shard_json(self.dictionary),
-            "shards": [_shard_json(shard) for shard in self.shards],
+            "shards": [[asdict(run) for run in shard] for shard in self.shards],
         }
         text = json.dumps(body, sort_keys=True, separators=(",", ":")).encode()
         return hashlib.sha256(text).hexdigest().encode() + b"\n" + text
@@ -125,7 +128,8 @@ class IndexVersion:
             raise damaged("a version of the index does not match its checksum", location)
         try:
             body = json.loads(text)
-            if body["format"] != SHARED_FORMAT:
+            is_old = body["format"] == _DATABASES_FORMAT
+            if body["format"] != SHARED_FORMAT and not is_old:
                 raise damaged(
                     "the index has another format",
                     location,
@@ -139,7 +143,8 @@ class IndexVersion:
                 next_file_id=body["next_file_id"],
                 gone_files=base64.b64decode(body["gone_files"], validate=True),
                 dictionary=_shard_of(body["dictionary"]),
-                shards=tuple(_shard_of(shard) for shard in body["shards"]),
+                shards=() if is_old else tuple(map(_runs_of, body["shards"])),
+                databases=tuple(map(_shard_of, body["shards"])) if is_old else (),
             )
             check_fields(version)
             check_fields(version.binding)
@@ -165,10 +170,19 @@ def _shard_of(content: dict[str, Any]) -> ShardVersion:
         files=tuple(StoredFile(**file) for file in content["files"]),
     )
     check_fields(shard)
-    names = [shard.manifest_name]
-    for file in shard.files:
+    _check_files(shard.files, shard.manifest_name)
+    return shard
+
+
+def _runs_of(content: list[dict[str, Any]]) -> tuple[StoredFile, ...]:
+    runs = tuple(StoredFile(**file) for file in content)
+    _check_files(runs)
+    return runs
+
+
+def _check_files(files: tuple[StoredFile, ...], *names: str) -> None:
+    for file in files:
         check_fields(file)
-        names += [file.name, file.object_name]
+        names += (file.name, file.object_name)
     if not all(map(_FILE_NAME.fullmatch, names)):
         raise ValueError("a file name with other characters")
-    return shard

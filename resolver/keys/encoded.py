@@ -8,7 +8,7 @@ of both forms may be compared, concatenated and looked up together.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -139,17 +139,26 @@ class EncodedKeys:
         """Shape `(n,)`: a 64-bit hash of each key's bytes, the same for both forms. On disk."""
         if self.fixed is not None:
             return _hash_matrix(self.fixed)
-        if len(self) == 0:
-            return np.empty(0, dtype=np.uint64)
+        hashes = np.empty(len(self), dtype=np.uint64)
+        for rows, matrix in self.by_width():
+            hashes[rows] = _hash_matrix(matrix)
+        return hashes
+
+    def by_width(self) -> Iterator[tuple[Int64s, Bytes2d]]:
+        """The keys of each length: their rows, ascending, and their bytes, shape `(rows, length)`.
+
+        Keys in bytewise order stay in it within each length.
+        """
+        if self.fixed is not None:
+            if len(self):
+                yield np.arange(len(self), dtype=np.int64), self.fixed
+            return
         starts, ends, data = self._ragged()
         lengths = ends - starts
-        hashes = np.empty(len(self), dtype=np.uint64)
         by_length = np.argsort(lengths, kind="stable")
         distinct, first = np.unique(lengths[by_length], return_index=True)
-        for length, rows in zip(distinct, np.split(by_length, first[1:]), strict=True):
-            columns = np.arange(length, dtype=np.int64)
-            hashes[rows] = _hash_matrix(data[starts[rows][:, None] + columns])
-        return hashes
+        for length, rows in zip(distinct, np.split(by_length, first[1:]), strict=False):
+            yield rows, data[starts[rows][:, None] + np.arange(length, dtype=np.int64)]
 
     def shard_of(self, shard_count: int) -> npt.NDArray[np.int32]:
         """Shape `(n,)`: the shard of each key, `0 .. shard_count - 1`."""

@@ -1,4 +1,4 @@
-"""What every primary-key index does: in memory, in RocksDB, and in shared storage."""
+"""What every primary-key index does: in memory, in a folder, and in shared storage."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from pathlib import Path
-from unittest.mock import patch
 from uuid import UUID
 
 import numpy as np
@@ -14,7 +13,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import resolver.index.change as index_change
 from resolver.index.base import IndexChanges, IndexedFile, PrimaryKeyIndex
 from resolver.index.entry import POSITION_LIMIT
 from resolver.index.memory_index import MemoryIndex
@@ -26,7 +24,7 @@ from tests.support.index_builder import (
     BINDING,
     Row,
     binding_at,
-    build_rocks,
+    build_local,
     build_shared_in,
     content_of,
     entries_of,
@@ -36,7 +34,7 @@ from tests.support.index_builder import (
     rows_of,
 )
 
-IMPLEMENTATIONS = ["memory", "rocks-1", "rocks-3", "shared-1", "shared-3"]
+IMPLEMENTATIONS = ["memory", "local-1", "local-3", "shared-1", "shared-3"]
 Make = Callable[[Path], PrimaryKeyIndex]
 
 
@@ -45,7 +43,7 @@ def make_index(name: str, folder: Path) -> PrimaryKeyIndex:
         return MemoryIndex.create(BINDING, runtime=Runtime())
     if name.startswith("shared-"):
         return build_shared_in(folder, shards=int(name.removeprefix("shared-")))
-    return build_rocks(folder, shards=int(name.removeprefix("rocks-")))
+    return build_local(folder, shards=int(name.removeprefix("local-")))
 
 
 def reopen(name: str, folder: Path, machine: str) -> PrimaryKeyIndex:
@@ -310,7 +308,7 @@ step = st.fixed_dictionaries(
 )
 
 
-@pytest.mark.parametrize("name", ["memory", "rocks-1", "rocks-3", "shared-3"])
+@pytest.mark.parametrize("name", ["memory", "local-1", "local-3", "shared-3"])
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(steps=st.lists(step, max_size=6))
 def test_index_equals_model_after_any_changes(
@@ -319,11 +317,9 @@ def test_index_equals_model_after_any_changes(
     folder = tmp_path_factory.mktemp("index")
     index = make_index(name, folder)
     model = Model()
-    piece_keys = 2 if name == "rocks-3" else index_change.PIECE_KEYS
     try:
         for number, action in enumerate(steps, start=2):
-            with patch.object(index_change, "PIECE_KEYS", piece_keys):
-                prepared = index.prepare(_changes(index, action))
+            prepared = index.prepare(_changes(index, action))
             if action["discard"]:
                 index.discard(prepared)
             else:

@@ -27,8 +27,8 @@ POINTS = [
     "index.build.after_current", "resolve.after_match", "resolve.before_dv_write",
     "resolve.after_dv_write", "commit.before_swap", "catalog.before_metadata_put",
     "catalog.before_swap", "catalog.after_swap", "commit.after_swap", "resolve.after_publish",
-    "index.prepare.written", "resolve.after_prepare", "index.apply.before", "index.apply.decided",
-    "index.apply.shard", "index.apply.after", "resolve.after_apply", "resolve.before_trim",
+    "index.prepare.written", "resolve.after_prepare", "index.apply.before",
+    "index.apply.after", "resolve.after_apply", "resolve.before_trim",
     "resolve.after_trim", "lock.before_release",
 ]  # fmt: skip
 NAME = "t.rows"
@@ -110,7 +110,7 @@ def test_killed_resolve_run_again_gives_the_same_table(history, point):
     [
         "resolve.after_match", "resolve.before_rewrite", "resolve.after_rewrite",
         "resolve.after_dv_write", "catalog.before_swap", "catalog.after_swap",
-        "resolve.after_publish", "index.apply.decided", "resolve.before_trim",
+        "resolve.after_publish", "index.apply.after", "resolve.before_trim",
     ],
 )  # fmt: skip
 def test_killed_resolve_that_writes_rows_anew_keeps_their_ids(history, point):

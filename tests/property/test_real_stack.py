@@ -295,11 +295,11 @@ class Machine(RuleBasedStateMachine):
     @rule(damage=st.booleans())
     def lose_the_index(self, damage):
         folder = Path(index_folder(self.table.environment, self.table.state, "main"))
-        tables = sorted(folder.rglob("*.sst"))
-        if damage and tables:
-            data = bytearray(tables[0].read_bytes())
+        runs = sorted(folder.rglob("*.run"))
+        if damage and runs:
+            data = bytearray(runs[0].read_bytes())
             data[len(data) // 2] ^= 1
-            tables[0].write_bytes(data)
+            runs[0].write_bytes(data)
         else:
             shutil.rmtree(folder, ignore_errors=True)
 

@@ -300,14 +300,14 @@ def stale(folder, older):
 
 
 def corrupt(folder, _older):
-    for path in folder.rglob("*.sst"):
+    for path in [*folder.rglob("*.run"), *folder.rglob("*.sst")]:
         data = bytearray(path.read_bytes())
         data[len(data) // 3] ^= 0xFF
         path.write_bytes(data)
 
 
 def cut(folder, _older):
-    for path in folder.rglob("*.sst"):
+    for path in [*folder.rglob("*.run"), *folder.rglob("*.sst")]:
         path.write_bytes(path.read_bytes()[:-1])
 
 
@@ -345,7 +345,7 @@ def test_p9_index_whose_entries_are_damaged_is_built_afresh_within_the_cycle(sta
     table.stage(upserts=staged.rows((1, "eu", "one")))
     resolve(table)
     folder = index_folder(table.environment, table.state, "main")
-    entries = max(folder.rglob("shard-*/*.sst"), key=lambda path: path.stat().st_size)
+    entries = max(folder.rglob("*.run"), key=lambda path: path.stat().st_size)
     data = bytearray(entries.read_bytes())
     for at in range(len(data) // 3, 2 * len(data) // 3, 512):
         data[at] ^= 0xFF

@@ -125,7 +125,7 @@ def uploaders(twins: Twins) -> list[set[str]]:
         if verb == "write":
             made[location.rsplit("/", 1)[-1]] = Path(place).name
     version = twins.depot.load(twins.depot.newest_number())
-    return [{made[file.object_name] for file in shard.files} for shard in version.shards]
+    return [{made[run.object_name] for run in shard} for shard in version.shards]
 
 
 def executor_of(pid: int) -> int:

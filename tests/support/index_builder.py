@@ -14,7 +14,7 @@ from pyiceberg.types import LongType, NestedField
 from resolver.index.base import Entries, IndexBinding, IndexedFile, PrimaryKeyIndex
 from resolver.index.build import BuildOptions, SourceFile, build_index
 from resolver.index.depot import IndexDepot
-from resolver.index.rocks import RocksIndex
+from resolver.index.local import LocalIndex
 from resolver.index.shared import SharedIndex, Workplace
 from resolver.index.shared_build import build_shared, open_shared
 from resolver.keys import EncodedKeys, KeySchema, encode_keys
@@ -70,7 +70,7 @@ def source_of(path: str, keys: Sequence[int | None], *, first: int = 0) -> Sourc
     return SourceFile(file_of(path), len(keys), read)
 
 
-def build_rocks(
+def build_local(
     folder: Path,
     sources: Sequence[SourceFile] = (),
     *,
@@ -78,7 +78,7 @@ def build_rocks(
     binding: IndexBinding = BINDING,
     runtime: Runtime | None = None,
     **options: int,
-) -> RocksIndex:
+) -> LocalIndex:
     return build_index(
         folder,
         binding,

@@ -9,12 +9,16 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
 
+import numpy as np
+
 from resolver.index.base import IndexBinding, IndexDamagedError
 from resolver.index.build_state import BuildState
 from resolver.index.dictionary import decode_file
-from resolver.index.entry import decode_values, file_id_of, position_of
+from resolver.index.entry import file_id_of, position_of
 from resolver.index.folder import current_generation
+from resolver.index.format_1 import decode_values
 from resolver.index.header import FilesHeader, ShardHeader
+from resolver.index.run_format import parse_footer
 from resolver.index.shard import Shard
 from resolver.index.shared_versions import IndexVersion
 from tableformat.runtime import Runtime
@@ -48,7 +52,9 @@ def _parse_header(data: bytes) -> None:
         files = FilesHeader.parse(header, Path("files"))
         _check_binding(files.binding)
         _check_kinds(files.next_file_id, int)
-        _check_kinds((files.generation, files.state, files.previous, *files.shards), str)
+        _check_kinds((files.generation, files.state), str)
+        for shard in files.runs or ():
+            _check_kinds(shard, str)
     else:
         shard = ShardHeader.parse(header, Path("shard-0000"))
         _check_kinds((shard.generation, shard.state), str)
@@ -83,16 +89,17 @@ def _parse_version(data: bytes) -> None:
     version = IndexVersion.decode(data, "memory://index/versions/7.json")
     _check_binding(version.binding)
     _check_kinds((version.number, version.next_file_id), int)
-    for shard in (version.dictionary, *version.shards):
+    names = []
+    for shard in (version.dictionary, *version.databases):
         _check_kinds((shard.state, shard.manifest_name), str)
-        names = [shard.manifest_name]
-        for file in shard.files:
-            _check_kinds((file.name, file.object_name, file.sha256), str)
-            _check_kinds(file.size_bytes, int)
-            names += [file.name, file.object_name]
-        if any("/" in name or name in ("", ".", "..") for name in names):
-            raise Accepted(f"a file outside its folder: {names}")
-    if IndexVersion.decode(version.encode(), "again") != version:
+        names.append(shard.manifest_name)
+    for file in version.files:
+        _check_kinds((file.name, file.object_name, file.sha256), str)
+        _check_kinds(file.size_bytes, int)
+        names += [file.name, file.object_name]
+    if any("/" in name or name in ("", ".", "..") for name in names):
+        raise Accepted(f"a file outside its folder: {names}")
+    if not version.databases and IndexVersion.decode(version.encode(), "again") != version:
         raise Accepted("written again it is another version")
 
 
@@ -111,7 +118,7 @@ def _parse_build(data: bytes) -> None:
     """PLAN, a line break, LOG."""
     folder = _folder()
     scratch = folder / "build"
-    (scratch / "index").mkdir(parents=True, exist_ok=True)
+    (scratch / "index" / "runs").mkdir(parents=True, exist_ok=True)
     plan, _, log = data.partition(b"\n")
     (scratch / "PLAN").write_bytes(plan)
     (scratch / "LOG").write_bytes(log)
@@ -128,8 +135,20 @@ def _parse_file(data: bytes) -> None:
     hash(file.partition)
 
 
+def _parse_run(data: bytes) -> None:
+    for section in parse_footer(data, "a", 1 << 20, Path("a.run")):
+        blocks = len(section.checksums)
+        if len(section.order) != blocks or len(section.first_key(blocks - 1)) != section.width:
+            raise Accepted("a directory that does not fit")
+        entries = np.zeros((3, len(section.columns)), dtype=np.uint8)
+        if section.keys_of(entries).shape != (3, section.width):
+            raise Accepted("keys of another length")
+        if (file_id_of(section.rows_of(entries)) < 0).any():
+            raise Accepted("a negative file id")
+
+
 def _parse_entries(data: bytes) -> None:
-    """Values of a few keys: the first bytes say how long each is."""
+    """Values of a few keys, in format 1: the first bytes say how long each is."""
     lengths, rest = data[:4], data[4:]
     values, at = [], 0
     for length in lengths:
@@ -157,5 +176,6 @@ TARGETS = (
     _target("index_version", _parse_version, mutators=(*_TEXTS, *(_change_signed,) * 20)),
     _target("index_build", _parse_build, errors=(), inputs=1_000),
     _target("index_file", _parse_file, inputs=15_000),
+    _target("index_run", _parse_run, mutators=(*_TEXTS, *BYTE_MUTATORS)),
     _target("index_entries", _parse_entries, mutators=BYTE_MUTATORS, inputs=15_000),
 )

@@ -169,7 +169,7 @@ def test_damaged_index_is_built_afresh_within_the_cycle(staged, damage):
     """P9, R84: damage costs time, never rows."""
     resolve(staged.table)
     folder = index_folder(staged.environment, staged.table.state, "main")
-    for file in folder.rglob("*.sst"):
+    for file in [*folder.rglob("*.run"), *folder.rglob("*.sst")]:
         if damage is None:
             file.unlink()
         else:

@@ -156,7 +156,7 @@ def test_damaged_shared_index_is_built_again_within_the_cycle(tmp_path, monkeypa
     table.append(rows(*((i, "old") for i in range(100))))
     table.stage(upserts=rows((1, "new")))
     assert resolve(table, index_location=location).index == "built"
-    for path in Path(location).rglob("files/*.sst"):
+    for path in Path(location).rglob("files/*.run"):
         path.write_bytes(b"rot")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "b"))
     table.stage(upserts=rows((2, "newer")))

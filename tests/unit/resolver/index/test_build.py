@@ -28,7 +28,7 @@ from tests.support.index_builder import (
     BINDING,
     KEY,
     binding_at,
-    build_rocks,
+    build_local,
     content_of,
     file_of,
     keys_of,
@@ -57,7 +57,7 @@ def test_built_index_has_every_row_of_every_file(shards: int, tmp_path: Path) ->
         ("empty", []),
         ("c", [None, 7]),
     ]
-    with build_rocks(tmp_path, [source_of(*file) for file in files], shards=shards) as index:
+    with build_local(tmp_path, [source_of(*file) for file in files], shards=shards) as index:
         assert content_of(index) == expected_content(files)
         assert rows_of(index, [3]) == [[("a", 1), ("b", 0), ("b", 1), ("b", 2)]]
         assert index.binding == BINDING
@@ -65,7 +65,7 @@ def test_built_index_has_every_row_of_every_file(shards: int, tmp_path: Path) ->
 
 
 def test_positions_come_from_the_column_not_from_the_order(tmp_path: Path) -> None:
-    with build_rocks(tmp_path, [source_of("a", [1, 2], first=10)]) as index:
+    with build_local(tmp_path, [source_of("a", [1, 2], first=10)]) as index:
         assert rows_of(index, [1, 2]) == [[("a", 10)], [("a", 11)]]
 
 
@@ -75,7 +75,7 @@ def test_shard_larger_than_memory_is_built_in_key_ranges(tmp_path: Path) -> None
     keys[::50] = [None] * 60
     files = [(f"f{i}", keys[i::4]) for i in range(4)]
     sources = [source_of(*file) for file in files]
-    with build_rocks(tmp_path, sources, shards=2, memory_bytes=20_000, threads=1) as index:
+    with build_local(tmp_path, sources, shards=2, memory_bytes=20_000, threads=1) as index:
         assert content_of(index) == expected_content(files)
 
 
@@ -103,9 +103,9 @@ def test_text_keys_are_built_and_found(tmp_path: Path) -> None:
 
 
 def test_rebuild_replaces_the_older_generation(tmp_path: Path) -> None:
-    build_rocks(tmp_path, [source_of("a", [1, 2])]).close()
+    build_local(tmp_path, [source_of("a", [1, 2])]).close()
     before = sorted(path.name for path in tmp_path.iterdir())
-    with build_rocks(tmp_path, [source_of("b", [2])], binding=binding_at(5)) as index:
+    with build_local(tmp_path, [source_of("b", [2])], binding=binding_at(5)) as index:
         assert rows_of(index, [1, 2]) == [[], [("b", 0)]]
         assert index.binding == binding_at(5)
     after = sorted(path.name for path in tmp_path.iterdir())
@@ -114,14 +114,14 @@ def test_rebuild_replaces_the_older_generation(tmp_path: Path) -> None:
 
 
 def test_failing_rebuild_leaves_the_older_generation_usable(tmp_path: Path) -> None:
-    build_rocks(tmp_path, [source_of("a", [1])]).close()
+    build_local(tmp_path, [source_of("a", [1])]).close()
 
     def read() -> Iterator[pa.RecordBatch]:
         raise CorruptDataError("cut data file", location="b")
         yield
 
     with pytest.raises(CorruptDataError, match="cut data file"):
-        build_rocks(tmp_path, [SourceFile(file_of("b"), 1, read)], binding=binding_at(5))
+        build_local(tmp_path, [SourceFile(file_of("b"), 1, read)], binding=binding_at(5))
     opened = open_index(tmp_path, BINDING, runtime=Runtime())
     assert opened.index is not None
     assert rows_of(opened.index, [1]) == [[("a", 0)]]
@@ -162,13 +162,13 @@ def test_interrupted_build_goes_on_where_it_stopped(
 
     sources = [tracked(*file) for file in files]
     with pytest.raises(Killed):
-        build_rocks(
+        build_local(
             tmp_path, sources, shards=3, threads=1,
             runtime=Runtime(fail_points=FailPoints(armed={point: count})),
         )  # fmt: skip
     assert open_index(tmp_path, BINDING, runtime=Runtime()).refusal == Refusal.MISSING
     read.clear()
-    with build_rocks(tmp_path, sources, shards=5, threads=1) as index:
+    with build_local(tmp_path, sources, shards=5, threads=1) as index:
         assert index.shard_count == 3, "the plan of the first attempt holds"
         assert content_of(index) == expected_content(files)
         assert len(index.files()) == 4
@@ -183,12 +183,12 @@ def test_build_killed_after_current_was_replaced_is_complete(tmp_path: Path) -> 
 
     runtime = Runtime(fail_points=FailPoints(armed={"index.build.after_current": stop}))
     with pytest.raises(Killed):
-        build_rocks(tmp_path, [source_of("a", [1])], runtime=runtime)
+        build_local(tmp_path, [source_of("a", [1])], runtime=runtime)
     opened = open_index(tmp_path, BINDING, runtime=Runtime())
     assert opened.index is not None
     assert rows_of(opened.index, [1]) == [[("a", 0)]]
     opened.index.close()
-    with build_rocks(tmp_path, [source_of("a", [1])]) as index:
+    with build_local(tmp_path, [source_of("a", [1])]) as index:
         assert rows_of(index, [1]) == [[("a", 0)]]
 
 
@@ -198,8 +198,8 @@ def test_build_for_another_snapshot_does_not_resume(tmp_path: Path) -> None:
 
     runtime = Runtime(fail_points=FailPoints(armed={"index.build.before_current": stop}))
     with pytest.raises(Killed):
-        build_rocks(tmp_path, [source_of("a", [1])], runtime=runtime)
-    with build_rocks(tmp_path, [source_of("a", [2])], binding=binding_at(9)) as index:
+        build_local(tmp_path, [source_of("a", [1])], runtime=runtime)
+    with build_local(tmp_path, [source_of("a", [2])], binding=binding_at(9)) as index:
         assert rows_of(index, [1, 2]) == [[], [("a", 0)]]
 
 
@@ -210,12 +210,12 @@ def test_scratch_files_that_lost_rows_are_found(tmp_path: Path) -> None:
     runtime = Runtime(fail_points=FailPoints(armed={"index.build.shard": stop}))
     sources = [source_of(f"f{i}", list(range(i, i + 50))) for i in range(3)]
     with pytest.raises(Killed):
-        build_rocks(tmp_path, sources, shards=2, threads=1, runtime=runtime)
+        build_local(tmp_path, sources, shards=2, threads=1, runtime=runtime)
     for path in (tmp_path / "build" / "spill").glob("shard-0001*"):
         path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     with pytest.raises(CorruptDataError, match="lost rows"):
-        build_rocks(tmp_path, sources, shards=2)
-    with build_rocks(tmp_path, sources, shards=2) as index:
+        build_local(tmp_path, sources, shards=2)
+    with build_local(tmp_path, sources, shards=2) as index:
         assert sum(map(len, content_of(index).values())) == 150
 
 
@@ -229,10 +229,10 @@ def test_shard_whose_counter_was_lost_is_written_again(tmp_path: Path, left: str
     runtime = Runtime(fail_points=FailPoints(armed={"index.build.shard": stop}))
     files: list[tuple[str, list[int | None]]] = [(f"f{i}", [i, i + 50, 9]) for i in range(3)]
     with pytest.raises(Killed):
-        build_rocks(tmp_path, [source_of(*f) for f in files], shards=2, threads=1, runtime=runtime)
+        build_local(tmp_path, [source_of(*f) for f in files], shards=2, threads=1, runtime=runtime)
     (counter,) = (tmp_path / "build" / "index").glob("shard-*.rows")
     counter.unlink() if left is None else counter.write_text(left)
-    with build_rocks(tmp_path, [source_of(*file) for file in files], shards=2) as index:
+    with build_local(tmp_path, [source_of(*file) for file in files], shards=2) as index:
         assert content_of(index) == expected_content(files)
 
 
@@ -243,12 +243,12 @@ def test_log_line_cut_by_a_crash_is_read_again(tmp_path: Path) -> None:
     runtime = Runtime(fail_points=FailPoints(armed={"index.build.before_current": stop}))
     files = [(f"f{i}", [i, 9]) for i in range(3)]
     with pytest.raises(Killed):
-        build_rocks(tmp_path, [source_of(*file) for file in files], runtime=runtime)
+        build_local(tmp_path, [source_of(*file) for file in files], runtime=runtime)
     log = tmp_path / "build" / "LOG"
     log.write_text(log.read_text()[:-4])
     for shard in (tmp_path / "build" / "index").glob("shard-*"):
         shard.rename(tmp_path / "build" / "gone") if shard.is_dir() else shard.unlink()
-    with build_rocks(tmp_path, [source_of(*file) for file in files]) as index:
+    with build_local(tmp_path, [source_of(*file) for file in files]) as index:
         assert content_of(index) == expected_content(files)
 
 
@@ -267,15 +267,15 @@ def test_progress_reaches_its_totals(tmp_path: Path) -> None:
 def test_folder_with_foreign_content_is_not_touched(tmp_path: Path) -> None:
     (tmp_path / "holiday.jpg").write_bytes(b"precious")
     with pytest.raises(InvalidInputError, match=r"holiday\.jpg"):
-        build_rocks(tmp_path, [source_of("a", [1])])
+        build_local(tmp_path, [source_of("a", [1])])
     assert (tmp_path / "holiday.jpg").read_bytes() == b"precious"
     assert not (tmp_path / "build").exists()
 
 
 def test_build_while_the_index_is_open_is_refused(tmp_path: Path) -> None:
-    with build_rocks(tmp_path, [source_of("a", [1])]) as index:
+    with build_local(tmp_path, [source_of("a", [1])]) as index:
         with pytest.raises(StoreUnavailableError, match="in use"):
-            build_rocks(tmp_path, [source_of("a", [1])])
+            build_local(tmp_path, [source_of("a", [1])])
         assert rows_of(index, [1]) == [[("a", 0)]]
 
 
@@ -288,12 +288,12 @@ def test_binding_of_another_key_is_refused(tmp_path: Path) -> None:
 def test_file_in_the_way_is_a_clear_error(tmp_path: Path) -> None:
     (tmp_path / "index").write_text("a file")
     with pytest.raises(StoreUnavailableError):
-        build_rocks(tmp_path / "index", [])
+        build_local(tmp_path / "index", [])
 
 
 def test_one_key_larger_than_memory_is_one_range(tmp_path: Path) -> None:
     sources = [source_of("a", [7] * 900), source_of("b", [6, 8])]
-    with build_rocks(tmp_path, sources, memory_bytes=1000) as index:
+    with build_local(tmp_path, sources, memory_bytes=1000) as index:
         rows = rows_of(index, [6, 7, 8])
         assert rows == [[("b", 0)], [("a", i) for i in range(900)], [("b", 1)]]
 
@@ -308,5 +308,5 @@ def test_default_shard_count_follows_the_rows(millions: int, shards: int) -> Non
 
 def test_no_thread_is_left_behind(tmp_path: Path) -> None:
     before = threading.active_count()
-    build_rocks(tmp_path, [source_of("a", [1])], shards=3).close()
+    build_local(tmp_path, [source_of("a", [1])], shards=3).close()
     assert threading.active_count() == before

@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from resolver.index.base import IndexChanges, IndexDamagedError
+from resolver.index.base import IndexChanges
+from resolver.index.local import LocalIndex
 from resolver.index.open import open_index
 from resolver.index.reader import open_reader
-from resolver.index.rocks import RocksIndex
 from tableformat.errors import InvalidInputError, StoreUnavailableError
 from tableformat.runtime import FailPoints, Runtime
 from tests.support.goals import goal
 from tests.support.index_builder import (
     BINDING,
     binding_at,
-    build_rocks,
+    build_local,
     content_of,
     entries_of,
     file_of,
@@ -34,10 +34,6 @@ KEYS = list(range(40))
 POINTS = [
     ("index.prepare.written", 1, False),
     ("index.apply.before", 1, False),
-    ("index.apply.decided", 1, True),
-    ("index.apply.shard", 1, True),
-    ("index.apply.shard", 2, True),
-    ("index.apply.shard", 3, True),
     ("index.apply.after", 1, True),
 ]
 
@@ -74,18 +70,18 @@ def new_rows() -> IndexChanges:
 
 
 def build(folder: Path) -> None:
-    build_rocks(
+    build_local(
         folder, [source_of("a", KEYS[:30]), source_of("c", KEYS[25:])], shards=SHARDS
     ).close()
 
 
-def reopen(folder: Path, runtime: Runtime | None = None) -> RocksIndex:
+def reopen(folder: Path, runtime: Runtime | None = None) -> LocalIndex:
     opened = open_index(folder, BINDING, runtime=runtime or Runtime())
     assert opened.index is not None, opened
     return opened.index
 
 
-def check_state(index: RocksIndex, *, is_new: bool) -> None:
+def check_state(index: LocalIndex, *, is_new: bool) -> None:
     rows = rows_of(index, KEYS)
     if is_new:
         assert index.binding == binding_at(2)
@@ -95,7 +91,8 @@ def check_state(index: RocksIndex, *, is_new: bool) -> None:
         assert index.binding == BINDING
         assert rows[:25] == [[("a", key)] for key in range(25)]
     assert rows[30:] == [[("c", key - 25)] for key in range(30, 40)]
-    assert not list(index.generation.pending_path.glob("*"))
+    named = {f"{name}.run" for shard in index.run_names for name in shard}
+    assert {path.name for path in index.generation.runs_path.iterdir()} == named
 
 
 @pytest.mark.parametrize(("point", "hit", "is_new"), POINTS)
@@ -111,26 +108,6 @@ def test_change_cut_anywhere_is_whole_or_absent_after_opening(
         check_state(index, is_new=is_new)
         index.apply(index.prepare(IndexChanges(removed_keys=(keys_of([0]),))), binding_at(3))
         assert rows_of(index, [0]) == [[]]
-
-
-@pytest.mark.parametrize(("point", "hit", "is_new"), POINTS)
-def test_recovery_cut_anywhere_is_recovered(
-    point: str, hit: int, is_new: bool, tmp_path: Path
-) -> None:
-    build(tmp_path)
-    index = reopen(tmp_path, stop_at(point, hit, kill))
-    with pytest.raises(Killed):
-        index.apply(index.prepare(new_rows()), binding_at(2))
-    index.close()
-    for again in ("index.apply.shard", "index.apply.after"):
-        for hit_again in (1, 2, 3):
-            runtime = stop_at(again, hit_again, kill)
-            try:
-                open_index(tmp_path, BINDING, runtime=runtime).index.close()  # type: ignore[union-attr]
-            except Killed:
-                continue
-    with reopen(tmp_path) as index:
-        check_state(index, is_new=is_new)
 
 
 _VICTIM = """
@@ -182,30 +159,29 @@ def test_interrupted_apply_is_finished_by_calling_it_again(tmp_path: Path) -> No
         index.close()
 
 
-@pytest.mark.parametrize("hit", [1, 2, 3])
-def test_reader_beside_a_change_in_its_middle_has_no_index_to_read(
-    tmp_path: Path, hit: int
+@pytest.mark.parametrize(("point", "snapshot_id"), [("before", 1), ("after", 2)])
+def test_reader_beside_a_change_in_its_middle_sees_all_of_it_or_nothing(
+    tmp_path: Path, point: str, snapshot_id: int
 ) -> None:
-    """Its shards are of different states: an answer would be true for neither."""
     build(tmp_path)
-    with open_reader(tmp_path, Runtime()) as before:
-        assert before.binding == binding_at(1)
-    index = reopen(tmp_path, stop_at("index.apply.shard", hit, kill))
+    index = reopen(tmp_path, stop_at(f"index.apply.{point}", 1, kill))
+    early = open_reader(tmp_path, Runtime())
     with pytest.raises(Killed):
         index.apply(index.prepare(new_rows()), binding_at(2))
-    with pytest.raises(IndexDamagedError, match="in the middle of a change"):
-        open_reader(tmp_path, Runtime())
+    with open_reader(tmp_path, Runtime()) as reader:
+        assert reader.binding == binding_at(snapshot_id)
     index.close()
-    reopen(tmp_path).close()  # which completes it
-    with open_reader(tmp_path, Runtime()) as after:
-        assert after.binding == binding_at(2)
+    reopen(tmp_path).close()  # which removes what nothing names
+    with early:
+        assert early.binding == binding_at(1)
+        assert early.lookup(keys_of([3, 21])).position.tolist() == [3, 21]
 
 
-def test_undecided_change_can_be_discarded_after_a_failure_and_a_decided_one_cannot(
+def test_change_can_be_discarded_after_a_failure_unless_it_landed(
     tmp_path: Path,
 ) -> None:
-    for number, (point, is_decided) in enumerate(
-        [("index.apply.before", False), ("index.apply.decided", True)]
+    for number, (point, has_landed) in enumerate(
+        [("index.apply.before", False), ("index.apply.after", True)]
     ):
         folder = tmp_path / str(number)
         build(folder)
@@ -213,7 +189,7 @@ def test_undecided_change_can_be_discarded_after_a_failure_and_a_decided_one_can
         prepared = index.prepare(new_rows())
         with pytest.raises(Killed):
             index.apply(prepared, binding_at(2))
-        if is_decided:
+        if has_landed:
             with pytest.raises(InvalidInputError, match="discarded"):
                 index.discard(prepared)
         else:
@@ -221,25 +197,22 @@ def test_undecided_change_can_be_discarded_after_a_failure_and_a_decided_one_can
             check_state(index, is_new=False)
         index.close()
         with reopen(folder) as index:
-            check_state(index, is_new=is_decided)
+            check_state(index, is_new=has_landed)
 
 
-def test_decided_change_that_is_older_than_the_index_is_ignored(tmp_path: Path) -> None:
+def test_runs_that_nothing_names_are_removed_and_never_read(tmp_path: Path) -> None:
     build(tmp_path)
-    index = reopen(tmp_path, stop_at("index.apply.decided", 1, kill))
-    with pytest.raises(Killed):
-        index.apply(index.prepare(new_rows()), binding_at(2))
-    index.close()
-    pending = index.generation.pending_path
-    kept = {path: path.read_bytes() for path in pending.rglob("*") if path.is_file()}
     with reopen(tmp_path) as index:
+        runs = index.generation.runs_path
+        kept = {path: path.read_bytes() for path in runs.iterdir()}
         index.apply(index.prepare(IndexChanges(removed_keys=(keys_of(KEYS),))), binding_at(3))
-    for path, data in kept.items():  # as if removing it had failed
-        path.parent.mkdir(parents=True, exist_ok=True)
+    for path, data in kept.items():  # as if removing them had failed
         path.write_bytes(data)
+    (runs / "x.scratch").mkdir()
     with reopen(tmp_path) as index:
         assert index.binding == binding_at(3)
         assert content_of(index) == {}
+        assert not list(runs.iterdir())
 
 
 def test_failed_prepare_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -248,5 +221,4 @@ def test_failed_prepare_leaves_nothing_behind(tmp_path: Path) -> None:
         bad = entries_of([(1, 0, -1)])
         with pytest.raises(Exception, match="position"):
             index.prepare(IndexChanges(added_files=(file_of("z"),), put=(bad,)))
-        assert not list(index.generation.pending_path.glob("*"))
         check_state(index, is_new=False)

@@ -20,8 +20,8 @@ import pytest
 
 from resolver.index.base import IndexChanges, IndexDamagedError
 from resolver.index.folder import FolderLock
+from resolver.index.local import LocalIndex
 from resolver.index.open import Refusal, open_index
-from resolver.index.rocks import RocksIndex
 from resolver.index.shard import Shard, open_cache, write_sst
 from tableformat.errors import StoreUnavailableError
 from tableformat.runtime import Runtime
@@ -29,7 +29,7 @@ from tests.support.goals import goal
 from tests.support.index_builder import (
     BINDING,
     binding_at,
-    build_rocks,
+    build_local,
     content_of,
     entries_of,
     file_of,
@@ -39,15 +39,17 @@ from tests.support.index_builder import (
 )
 
 NOBODY = 65534
+KEPT = (".run", ".sst")
 KEYS = list(range(600))
-EXPECTED = [[("a", key)] if key < 500 else [("b", key - 500)] for key in KEYS]
+BEHIND = [[("a", key)] if key < 500 else [] for key in KEYS]
+EXPECTED = [BEHIND[key] or [("b", key - 500)] for key in KEYS]
 
 
 @pytest.fixture(scope="module")
 def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A closed index with two shards and two runs in each."""
+    """A closed index with two shards and two runs in each; the dictionary has two, too."""
     folder = tmp_path_factory.mktemp("pristine") / "index"
-    with build_rocks(folder, [source_of("a", KEYS[:500])], shards=2) as index:
+    with build_local(folder, [source_of("a", KEYS[:500])], shards=2) as index:
         rows = entries_of([(key, 0, key - 500) for key in KEYS[500:]])
         changes = IndexChanges(added_files=(file_of("b"),), put=(rows,))
         index.apply(index.prepare(changes), binding_at(2))
@@ -60,14 +62,17 @@ def folder(pristine: Path, tmp_path: Path) -> Path:
     return tmp_path / "index"
 
 
-def open_here(folder: Path) -> RocksIndex:
+def open_here(folder: Path) -> LocalIndex:
     opened = open_index(folder, BINDING, runtime=Runtime())
     assert opened.index is not None, opened
     return opened.index
 
 
 def check_right_or_refused(folder: Path) -> str:
-    """Open and read everything: right answers, or damage reported, and then remembered."""
+    """Open and read everything: right answers, or damage reported, and then remembered.
+
+    A dictionary that lost its last change is behind: right for the snapshot that it names.
+    """
     opened = open_index(folder, BINDING, runtime=Runtime())
     if opened.index is None:
         assert opened.refusal in (Refusal.DAMAGED, Refusal.MISSING)
@@ -75,10 +80,11 @@ def check_right_or_refused(folder: Path) -> str:
         return "refused"
     try:
         with opened.index as index:
-            assert index.binding == binding_at(2)
-            assert rows_of(index, KEYS) == EXPECTED
-            assert len(content_of(index)) == len(KEYS)
-            return "right"
+            is_behind = index.binding == binding_at(1)
+            assert is_behind or index.binding == binding_at(2)
+            assert rows_of(index, KEYS) == (BEHIND if is_behind else EXPECTED)
+            assert len(content_of(index)) == (500 if is_behind else 600)
+            return "behind" if is_behind else "right"
     except IndexDamagedError:
         pass  # and it is remembered:
     again = open_index(folder, BINDING, runtime=Runtime())
@@ -109,9 +115,9 @@ def test_missing_file_never_gives_a_wrong_answer(pristine: Path, tmp_path: Path)
         outcomes[path.name] = check_damaged(copy)
         shutil.rmtree(copy)
     assert {name for name, outcome in outcomes.items() if outcome == "right"} <= {
-        name for name in outcomes if not name.endswith((".sst", "CURRENT"))
+        name for name in outcomes if not name.endswith((*KEPT, "CURRENT"))
     }
-    assert all(outcome != "right" for name, outcome in outcomes.items() if name.endswith(".sst"))
+    assert all(outcome != "right" for name, outcome in outcomes.items() if name.endswith(KEPT))
 
 
 def test_truncated_file_never_gives_a_wrong_answer(pristine: Path, tmp_path: Path) -> None:
@@ -122,7 +128,7 @@ def test_truncated_file_never_gives_a_wrong_answer(pristine: Path, tmp_path: Pat
             shutil.copytree(pristine, copy)
             os.truncate(copy / path.relative_to(pristine), length)
             outcome = check_damaged(copy)
-            assert outcome != "right" or not path.name.endswith(".sst"), (path.name, length)
+            assert outcome != "right" or not path.name.endswith(KEPT), (path.name, length)
             shutil.rmtree(copy)
 
 
@@ -131,7 +137,7 @@ def test_flipped_bit_never_gives_a_wrong_answer(pristine: Path, tmp_path: Path) 
     found = 0
     for path in data_files(pristine):
         size = path.stat().st_size
-        for _ in range(6 if path.suffix == ".sst" else 2):
+        for _ in range(12 if path.suffix == ".run" else 6 if path.suffix == ".sst" else 2):
             if size == 0:
                 continue
             copy = tmp_path / "copy"
@@ -170,12 +176,10 @@ def test_damaged_block_is_found_by_every_way_of_reading(read: str, tmp_path: Pat
     shard.close()
 
 
-def test_every_prefix_of_a_shard_manifest_is_refused_or_right(
-    pristine: Path, tmp_path: Path
-) -> None:
-    """A manifest cut between records is valid for RocksDB: an older state of the shard."""
+def test_every_prefix_of_a_manifest_is_refused_or_right(pristine: Path, tmp_path: Path) -> None:
+    """A manifest cut between records is valid for RocksDB: an older state of the dictionary."""
     generation = next(pristine.glob("gen-*"))
-    manifest = next((generation / "shard-0001").glob("MANIFEST-*"))
+    manifest = next((generation / "files").glob("MANIFEST-*"))
     for length in range(0, manifest.stat().st_size, 7):
         copy = tmp_path / "copy"
         shutil.copytree(pristine, copy)
@@ -186,8 +190,8 @@ def test_every_prefix_of_a_shard_manifest_is_refused_or_right(
 
 def test_shard_of_another_index_is_refused(pristine: Path, folder: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
-    build_rocks(other, [source_of("z", KEYS)], shards=2).close()
-    for name in ("shard-0000", "files"):
+    build_local(other, [source_of("z", KEYS)], shards=2).close()
+    for name in ("runs", "files"):
         copy = tmp_path / "copy"
         shutil.copytree(pristine, copy)
         mine = next(copy.glob("gen-*")) / name
@@ -195,10 +199,10 @@ def test_shard_of_another_index_is_refused(pristine: Path, folder: Path, tmp_pat
         shutil.copytree(next(other.glob("gen-*")) / name, mine)
         assert open_index(copy, BINDING, runtime=Runtime()).refusal == Refusal.DAMAGED
         shutil.rmtree(copy)
-    generation = next(folder.glob("gen-*"))
-    (generation / "shard-0000").rename(generation / "x")
-    (generation / "shard-0001").rename(generation / "shard-0000")
-    (generation / "x").rename(generation / "shard-0001")
+    one, other_run, *_ = sorted((next(folder.glob("gen-*")) / "runs").iterdir())
+    one.rename(folder / "x")
+    other_run.rename(one)
+    (folder / "x").rename(other_run)
     assert open_index(folder, BINDING, runtime=Runtime()).refusal == Refusal.DAMAGED
 
 
@@ -209,8 +213,8 @@ def test_shard_left_behind_is_refused(pristine: Path, tmp_path: Path) -> None:
     newer = tmp_path / "newer"
     shutil.copytree(pristine, newer)
     with open_here(newer) as index:
-        index.apply(index.prepare(IndexChanges(removed_keys=(keys_of(KEYS),))), binding_at(3))
-    for name in ("shard-0001", "files"):
+        index.apply(index.prepare(IndexChanges(removed_keys=(keys_of(KEYS[:300]),))), binding_at(3))
+    for name in ("runs", "files"):
         copy = tmp_path / "copy"
         shutil.copytree(newer, copy)
         mine = next(copy.glob("gen-*")) / name
@@ -255,15 +259,15 @@ def test_other_formats_are_refused(folder: Path) -> None:
     assert open_index(folder, BINDING, runtime=Runtime()).refusal == Refusal.MISSING
 
 
-@pytest.mark.parametrize("header", [{}, {"format": 99}, {"format": 1}, {"format": 1, "x": 1}])
+@pytest.mark.parametrize(
+    "header", [{}, {"format": 99}, {"format": 1}, {"format": 2}, {"format": 2, "x": 1}]
+)
 def test_header_of_another_format_is_refused(header: dict[str, int], folder: Path) -> None:
-    for name in ("shard-0000", "files"):
-        path = next(folder.glob("gen-*")) / name
-        shard = Shard.open(path, open_cache(0))
-        write_sst(folder / "x.sst", [], header)
-        shard.ingest(folder / "x.sst")
-        shard.close()
-        assert open_index(folder, BINDING, runtime=Runtime()).refusal == Refusal.DAMAGED
+    shard = Shard.open(next(folder.glob("gen-*")) / "files", open_cache(0))
+    write_sst(folder / "x.sst", [], header)
+    shard.ingest(folder / "x.sst")
+    shard.close()
+    assert open_index(folder, BINDING, runtime=Runtime()).refusal == Refusal.DAMAGED
 
 
 def test_no_folder_and_empty_folder_are_missing(tmp_path: Path) -> None:
@@ -277,7 +281,7 @@ def test_rebuild_after_damage_gives_a_sound_index(folder: Path) -> None:
         path.write_bytes(path.read_bytes()[:-1])
     assert open_index(folder, BINDING, runtime=Runtime()).refusal == Refusal.DAMAGED
     sources = [source_of("a", KEYS[:500]), source_of("b", KEYS[500:])]
-    build_rocks(folder, sources, binding=binding_at(2)).close()
+    build_local(folder, sources, binding=binding_at(2)).close()
     assert check_right_or_refused(folder) == "right"
 
 
@@ -384,7 +388,7 @@ _FULL_DISK_BUILD = """
 index.close()
 sources = [t.source_of("c", list(range(30_000)))]
 try:
-    t.build_rocks(Path(sys.argv[1]), sources, shards=1, binding=t.binding_at(9))
+    t.build_local(Path(sys.argv[1]), sources, shards=1, binding=t.binding_at(9))
 except t.StoreUnavailableError as error:
     print("unavailable", error)
 """
@@ -396,7 +400,7 @@ def test_full_disk_stops_a_build_that_goes_on_later(folder: Path) -> None:
     output, _ = child.communicate(timeout=120)
     assert output.startswith("unavailable"), output
     sources = [source_of("c", list(range(30_000)))]
-    with build_rocks(folder, sources, shards=1, binding=binding_at(9)) as index:
+    with build_local(folder, sources, shards=1, binding=binding_at(9)) as index:
         assert rows_of(index, [0, 29_999]) == [[("c", 0)], [("c", 29_999)]]
 
 

@@ -19,7 +19,7 @@ from tableformat.spec.manifest_file import ManifestContent, ManifestFile
 from tests.support.index_builder import (
     KEY,
     binding_at,
-    build_rocks,
+    build_local,
     file_of,
     keys_of,
     rows_of,
@@ -149,7 +149,7 @@ def test_lost_delete_file_needs_a_rebuild_unless_going_forward(content: FileCont
 
 def test_followed_index_has_the_rows_of_the_newer_snapshot(tmp_path: Path) -> None:
     old = [source_of("a", [1, 2, 3]), source_of("b", [4, 5])]
-    with build_rocks(tmp_path, old, shards=2) as index:
+    with build_local(tmp_path, old, shards=2) as index:
         # b was compacted into c with a new row; row 1 of a, which an index change had removed,
         # is alive again.
 
@@ -172,7 +172,7 @@ def test_damaged_data_file_stops_following_and_changes_nothing(tmp_path: Path) -
         yield from source_of("c", [1, 9]).read()
         raise CorruptDataError("cut", location="c")
 
-    with build_rocks(tmp_path, [source_of("a", [1])]) as index:
+    with build_local(tmp_path, [source_of("a", [1])]) as index:
         changes = changes_to_follow(["a"], [RowsToPut(file_of("c"), read)], KEY)
         with pytest.raises(CorruptDataError, match="cut"):
             index.prepare(changes)

@@ -12,13 +12,13 @@ import pytest
 from resolver.index import change
 from resolver.index.base import Entries, IndexChanges
 from resolver.index.build import SourceFile
-from resolver.index.shards import LOOKUP_CHUNK_KEYS
+from resolver.index.runs import LOOKUP_CHUNK_KEYS
 from resolver.keys import encode_keys
 from tableformat.errors import StoreUnavailableError
 from tests.support.index_builder import (
     KEY,
     binding_at,
-    build_rocks,
+    build_local,
     content_of,
     entries_of,
     file_of,
@@ -35,7 +35,7 @@ def test_lookup_of_more_keys_than_one_chunk_keeps_their_order(tmp_path: Path) ->
     def read() -> Iterator[pa.RecordBatch]:
         yield pa.record_batch({"id": values, "_pos": np.arange(count)})
 
-    with build_rocks(tmp_path, [SourceFile(file_of("a"), count, read)], shards=2) as index:
+    with build_local(tmp_path, [SourceFile(file_of("a"), count, read)], shards=2) as index:
         asked = generator.permutation(count + 100)
         matches = index.lookup(encode_keys([pa.array(asked)], KEY))
         assert (matches.key_ordinal == np.flatnonzero(asked < count)).all()
@@ -65,7 +65,7 @@ def test_spilled_change_equals_a_change_in_memory(
     monkeypatch.setattr(change, "HELD_ROWS_MAX", held)
     paths = [f"f{i}" for i in range(12)]
     rows = Lazy(len(paths), 10)
-    with build_rocks(tmp_path, [source_of("a", list(range(15)))], shards=shards) as index:
+    with build_local(tmp_path, [source_of("a", list(range(15)))], shards=shards) as index:
         changes = IndexChanges(
             dropped_files=("a",),
             added_files=tuple(map(file_of, paths)),
@@ -80,7 +80,7 @@ def test_spilled_change_equals_a_change_in_memory(
                 expected.setdefault(key, set()).add((path, row))
         assert content_of(index) == expected
         assert rows.iterated == 1
-        assert not index.generation.pending_path.exists()
+        assert all(path.suffix == ".run" for path in index.generation.runs_path.iterdir())
 
 
 def test_scratch_file_that_lost_rows_stops_the_change(
@@ -94,7 +94,7 @@ def test_scratch_file_that_lost_rows_stops_the_change(
             for stream in tmp_path.rglob("*.arrows"):
                 stream.write_bytes(stream.read_bytes()[:400])
 
-    with build_rocks(tmp_path) as index:
+    with build_local(tmp_path) as index:
         files = tuple(file_of(f"f{i}") for i in range(12))
         with pytest.raises(StoreUnavailableError, match="lost rows"):
             index.prepare(IndexChanges(added_files=files, put=Cutting(12, 10)))

@@ -67,6 +67,10 @@ def versions_in(folder: Path) -> list[Path]:
     return sorted((folder / "shared" / "versions").iterdir())
 
 
+def copies_in(machine: Path) -> list[Path]:
+    return [path for path in machine.rglob("*") if path.suffix in (".run", ".sst")]
+
+
 def refusal(folder: Path) -> str:
     opened = open_shared(depot_in(folder), BINDING, workplace_in(folder, "b"), Runtime())
     assert opened.index is None
@@ -91,9 +95,7 @@ def test_a_machine_fetches_only_what_it_misses(folder):
         assert rows_of(index, KEYS) == EXPECTED
     with reopen_shared(folder, "b") as index:
         put(index, 3, "c", [7000, 7001, 7002, 7003])
-        new = index.version.object_names() - {
-            path.name for path in (folder / "machine-a").rglob("files/*.sst")
-        }
+        new = index.version.object_names() - {path.name for path in copies_in(folder / "machine-a")}
     fetched: list[str] = []
 
     class Counting(IndexDepot):
@@ -114,8 +116,8 @@ def test_damaged_copies_are_fetched_again(folder, harm):
     with reopen_shared(folder, "a") as index:
         assert rows_of(index, KEYS) == EXPECTED
     machine = folder / "machine-a"
-    for path in machine.rglob("*.sst"):
-        if harm == "remove" and path.parent.name == "files":
+    for path in copies_in(machine):
+        if harm == "remove" and not path.parent.name.startswith("open-"):
             path.unlink()
         elif harm in ("truncate", "flip"):
             data = bytearray(path.read_bytes())
@@ -136,11 +138,15 @@ def test_a_foreign_shard_in_the_cache_is_not_believed(folder, tmp_path):
         rows_of(index, KEYS)
     with reopen_shared(folder, "a") as index:
         rows_of(index, KEYS)
-    for shard in ("shard-0000", "shard-0001"):
-        (mine,) = (folder / "machine-a" / shard).glob("open-*")
-        (theirs,) = (other / "machine-a" / shard).glob("open-*")
-        shutil.rmtree(mine)
-        shutil.copytree(theirs, mine)
+    (mine,) = (folder / "machine-a" / "shard--001").glob("open-*")
+    (theirs,) = (other / "machine-a" / "shard--001").glob("open-*")
+    shutil.rmtree(mine)
+    shutil.copytree(theirs, mine)
+    for shard in ("runs-0000", "runs-0001"):
+        (run,) = (other / "machine-a" / shard).glob("*.run")
+        for path in (folder / "machine-a" / shard).glob("*.run"):
+            path.unlink()
+            path.write_bytes(run.read_bytes())
     with reopen_shared(folder, "a") as index:
         assert rows_of(index, KEYS) == EXPECTED
 
@@ -216,7 +222,7 @@ def test_other_format_is_refused(folder):
     body = json.loads(newest.read_bytes().partition(b"\n")[2])
     encoded = IndexVersion.decode(newest.read_bytes(), "x").encode()
     assert encoded == newest.read_bytes()
-    text = json.dumps(body | {"format": 2}).encode()
+    text = json.dumps(body | {"format": 3}).encode()
     newest.write_bytes(hashlib.sha256(text).hexdigest().encode() + b"\n" + text)
     assert "another format" in refusal(folder)
 

@@ -27,13 +27,14 @@ PATH = Path("index")
 
 def files_header(**changes: Any) -> dict[str, Any]:
     header = FilesHeader(
-        generation="g", state="b", previous="a", shards=("b",), next_file_id=1, binding=BINDING
+        generation="g", state="b", runs=(("a", "b"), ()), next_file_id=1, binding=BINDING
     )
     return {**json.loads(json.dumps(header.to_json())), **changes}
 
 
 def version(**changes: Any) -> bytes:
     file = StoredFile("000004.sst", "0a.sst", 10, "ff")
+    run = StoredFile("0b", "0b.run", 10, "ff")
     shard = ShardVersion("b", "MANIFEST-1", b"m", (file,))
     whole = IndexVersion(
         number=1,
@@ -42,16 +43,16 @@ def version(**changes: Any) -> bytes:
         next_file_id=1,
         gone_files=b"",
         dictionary=shard,
-        shards=(shard,),
+        shards=((run,), ()),
     )
     body = json.loads(whole.encode().partition(b"\n")[2])
     text = json.dumps({**body, **changes}).encode()
     return hashlib.sha256(text).hexdigest().encode() + b"\n" + text
 
 
-def shard_with(**changes: Any) -> dict[str, Any]:
-    file = {"name": "4.sst", "object_name": "0a.sst", "size_bytes": 1, "sha256": "ff"}
-    return {"state": "b", "manifest_name": "M", "manifest": "", "files": [file | changes]}
+def shard_with(**changes: Any) -> list[dict[str, Any]]:
+    file = {"name": "0b", "object_name": "0b.run", "size_bytes": 1, "sha256": "ff"}
+    return [file | changes]
 
 
 def test_header_that_was_written_is_read() -> None:
@@ -66,7 +67,9 @@ def test_header_that_was_written_is_read() -> None:
         {"next_file_id": True},
         {"next_file_id": 1.0},
         {"state": None},
-        {"shards": [1]},
+        {"runs": [[1]]},
+        {"runs": 7},
+        {"runs": [["../x"]]},
         {"binding": {**asdict(BINDING), "branch": 5}},
         {"binding": {**asdict(BINDING), "snapshot_id": "5"}},
     ],
@@ -142,7 +145,7 @@ def test_plan_of_a_build_with_a_wrong_value_begins_a_new_build(
     tmp_path: Path, changes: dict[str, Any]
 ) -> None:
     scratch = tmp_path / "build"
-    (scratch / "index").mkdir(parents=True)
+    (scratch / "index" / "runs").mkdir(parents=True)
     plan = {"binding": asdict(BINDING), "generation": "old", "shards": 3, "next_file_id": 1}
     (scratch / "PLAN").write_text(json.dumps({**plan, **changes}))
     state = BuildState.load_or_start(tmp_path, BINDING, ["a"], shard_count=2, runtime=Runtime())
@@ -151,7 +154,7 @@ def test_plan_of_a_build_with_a_wrong_value_begins_a_new_build(
 
 def test_log_of_a_build_ends_where_it_is_wrong(tmp_path: Path) -> None:
     scratch = tmp_path / "build"
-    (scratch / "index").mkdir(parents=True)
+    (scratch / "index" / "runs").mkdir(parents=True)
     plan = {"binding": asdict(BINDING), "generation": "old", "shards": 3, "next_file_id": 1}
     (scratch / "PLAN").write_text(json.dumps(plan))
     (scratch / "LOG").write_text('["a", 0, 5]\n["b", "1", 5]\n["c", 2, 5]\n')

@@ -11,7 +11,7 @@ from resolver.index.base import IndexChanges, PrimaryKeyIndex
 from resolver.index.verify import Fault, FileRows, VerifyReport, verify_index
 from tests.support.index_builder import (
     binding_at,
-    build_rocks,
+    build_local,
     entries_of,
     file_of,
     keys_of,
@@ -47,7 +47,7 @@ def check(index: PrimaryKeyIndex, table: Table, deleted: dict[str, list[int]]) -
 @pytest.fixture
 def index(tmp_path: Path) -> Iterator[PrimaryKeyIndex]:
     sources = [source_of("a", [1, 2, None, 4, 1]), source_of("b", [10, 11, 12])]
-    with build_rocks(tmp_path, sources, shards=2) as made:
+    with build_local(tmp_path, sources, shards=2) as made:
         yield made
 
 

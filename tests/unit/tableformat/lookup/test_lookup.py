@@ -308,11 +308,11 @@ def test_lookups_run_beside_an_index_that_is_open_for_writing(table):
         opened.close()
 
 
-@pytest.mark.parametrize("what", ["shard", "files", "CURRENT", "all"])
+@pytest.mark.parametrize("what", ["runs", "files", "CURRENT", "all"])
 def test_a_damaged_index_costs_time_and_no_rows(table, what):
     folder = index_folder(table.environment, table.state, "main")
     for path in sorted(folder.rglob("*")):
-        is_content = path.is_file() and path.suffix in (".sst", "") and path.name != "LOCK"
+        is_content = path.is_file() and path.suffix in (".run", ".sst", "") and path.name != "LOCK"
         if is_content and (what == "all" or what in str(path.relative_to(folder))):
             path.write_bytes(bytes(b ^ 0x55 for b in path.read_bytes()))
     found = table.lookup([3, 12, 21])

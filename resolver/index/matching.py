@@ -1,0 +1,65 @@
+"""From keys to `Matches`, whatever holds the shards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from resolver.index.base import Entries, IndexedFile, Matches
+from resolver.index.change import split_by_shard
+from resolver.index.entry import Rows, file_id_of, position_of
+from resolver.keys import EncodedKeys
+
+Int64s = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+ShardKeys = tuple[int, EncodedKeys]
+FilesOf = Callable[[Sequence[int]], dict[int, IndexedFile]]
+
+
+def look_up(
+    keys: EncodedKeys,
+    shard_count: int,
+    find: Callable[[Sequence[ShardKeys]], list[tuple[Int64s, Rows]]],
+    files_of: FilesOf,
+) -> Matches:
+    """All rows of keys in files of the table.
+
+    Args:
+        keys: In any order.
+        shard_count: Number of key shards.
+        find: Rows of each shard's share of the keys, with the ordinals in that share.
+        files_of: Files that the table has, by id.
+    """
+    parts = list(split_by_shard(keys, shard_count))
+    answers = find([(shard, keys.take(ordinals)) for shard, ordinals in parts])
+    ordinal = np.concatenate(
+        [
+            np.empty(0, dtype=np.int64),
+            *(part[1][found[0]] for part, found in zip(parts, answers, strict=True)),
+        ]
+    )
+    rows = np.concatenate([np.empty(0, dtype=np.uint64), *(found[1] for found in answers)])
+    alive, files = live_rows(rows, files_of)
+    if not alive.all():
+        ordinal, rows = ordinal[alive], rows[alive]
+    order = np.argsort(ordinal, kind="stable")
+    rows = rows[order]
+    return Matches(ordinal[order], file_id_of(rows), position_of(rows), files)
+
+
+def live_rows(rows: Rows, files_of: FilesOf) -> tuple[Bools, dict[int, IndexedFile]]:
+    """Which rows are in files of the table, and those files."""
+    file_id = file_id_of(rows)
+    distinct = np.unique(file_id)
+    files = files_of(distinct.tolist())
+    if len(files) == len(distinct):
+        return np.ones(len(rows), dtype=np.bool_), files
+    return np.isin(file_id, np.fromiter(files, dtype=np.int32, count=len(files))), files
+
+
+def entries_of(keys: npt.NDArray[np.uint8], rows: Rows, alive: Bools) -> Entries:
+    """Those entries of a shard that are alive."""
+    rows = rows[alive]
+    return Entries(EncodedKeys(fixed=keys[alive]), file_id_of(rows), position_of(rows))

@@ -1,0 +1,260 @@
+"""A run: a file of sorted (key, row) pairs, written once and never changed; see `run_format`.
+
+A block is read with one `pread` and held against its checksum before it is believed, the footer
+when the run is opened; a changed byte of either is an error and never a wrong row.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from bisect import bisect_left
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import BinaryIO, Self
+from weakref import finalize
+
+import numpy as np
+import numpy.typing as npt
+
+from resolver.index.damage import damaged
+from resolver.index.entry import Rows
+from resolver.index.folder import disk_errors
+from resolver.index.run_format import (
+    MAGIC,
+    TAIL,
+    TOMBSTONE,
+    Bytes2d,
+    PackedSection,
+    Section,
+    checksums,
+    comparable,
+    first_at_or_after,
+    footer_and_tail,
+    pack_section,
+    parse_footer,
+)
+
+SECTION_ENTRIES = 1 << 20  # packing one takes four times its memory
+_FOOTER_BYTES_MAX = 1 << 34
+# Reading what lies between costs less than a call per block, up to this part of it.
+_SPAN_READ_MAX = 3
+
+Int64s = npt.NDArray[np.int64]
+
+
+class Run:
+    """An open run. Reads may come from several threads; it closes with its last user."""
+
+    __slots__ = ("__weakref__", "_close", "_descriptor", "count", "name", "path", "sections")
+
+    def __init__(self, path: Path, name: str) -> None:
+        """Open the run called `name`.
+
+        Raises:
+            IndexDamagedError: It is missing, cut, changed or another run.
+            StoreUnavailableError: The disk cannot be read.
+        """
+        self.path = path
+        self.name = name
+        with disk_errors(path):
+            try:
+                self._descriptor = os.open(path, os.O_RDONLY)
+            except FileNotFoundError as error:
+                raise damaged("a run of the index is missing", path) from error
+            self._close = finalize(self, os.close, self._descriptor)
+            footer_at, footer = self._footer()
+        self.sections = parse_footer(footer, name, footer_at, path)
+        self.count = sum(section.count for section in self.sections)
+
+    def close(self) -> None:
+        """Release the file; twice is no error."""
+        self._close()
+
+    def find(self, keys: Bytes2d) -> tuple[Int64s, Rows]:
+        """Rows of keys.
+
+        Args:
+            keys: Shape `(n, width)`, in bytewise order.
+
+        Returns:
+            The ordinals of the keys that the run knows, in no given order, and their rows, several
+            of one key ascending; or `TOMBSTONE`.
+        """
+        ordinals, rows = [np.empty(0, np.int64)], [np.empty(0, np.uint64)]
+        for section in self.sections:
+            if section.width == keys.shape[1]:
+                begin = first_at_or_after(keys, section.first_key(0))
+                end = first_at_or_after(keys, section.last + b"\0")
+                if begin < end:
+                    ordinal, found = self._find_in(section, keys[begin:end])
+                    ordinals.append(ordinal + begin)
+                    rows.append(found)
+        return np.concatenate(ordinals), np.concatenate(rows)
+
+    def between(self, section: Section, low: bytes, high: bytes | None) -> tuple[Bytes2d, Rows]:
+        """Keys and rows from `low` to before `high`; None: to the end."""
+        blocks = range(len(section.checksums))
+        begin = max(bisect_left(blocks, low, key=section.first_key) - 1, 0)
+        end = len(blocks)
+        if high is not None:
+            end = bisect_left(blocks, high, key=section.first_key)
+        entries = self._entries(section, np.arange(begin, end))
+        keys = section.keys_of(entries)
+        first = first_at_or_after(keys, low)
+        stop = len(keys) if high is None else first_at_or_after(keys, high)
+        return keys[first:stop], section.rows_of(entries[first:stop])
+
+    # -- help ------------------------------------------------------------------------------------
+
+    def _find_in(self, section: Section, keys: Bytes2d) -> tuple[Int64s, Rows]:
+        """Rows of keys between the first and the last key of a section."""
+        columns = section.key_columns
+        ordinals = np.arange(len(keys), dtype=np.int64)
+        # Left of the first byte that differs, everything between first and last is the same.
+        same = [each for each in range(section.width) if columns and columns[0] < each]
+        same = [each for each in same if each not in columns]
+        if same:
+            base = np.frombuffer(section.base, dtype=np.uint8)
+            ordinals = np.flatnonzero((keys[:, same] == base[same]).all(axis=1))
+        wanted = comparable(keys[ordinals][:, columns] if same else keys[:, columns])
+        if not len(wanted):
+            return ordinals, np.empty(0, dtype=np.uint64)
+        first = np.maximum(np.searchsorted(section.order, wanted, "left") - 1, 0)
+        last = np.searchsorted(section.order, wanted, "right") - 1
+        touched = np.zeros(len(section.order), dtype=np.bool_)
+        touched[first] = touched[last] = True
+        for each in np.flatnonzero(last - first > 1).tolist():  # a key of several blocks
+            touched[first[each] : last[each]] = True
+        entries = self._entries(section, np.flatnonzero(touched))
+        found = comparable(entries[:, : len(columns)])
+        begin = np.searchsorted(found, wanted, "left")
+        counts = np.searchsorted(found, wanted, "right") - begin
+        ordinal = np.repeat(np.arange(len(wanted)), counts)
+        within = np.arange(len(ordinal)) - np.repeat(np.cumsum(counts) - counts, counts)
+        return ordinals[ordinal], section.rows_of(entries[begin[ordinal] + within])
+
+    def _entries(self, section: Section, blocks: Int64s) -> Bytes2d:
+        """Entries of ascending blocks, shape `(entries, columns)`, after their checksums."""
+        size, columns = section.block_bytes, len(section.columns)
+        whole = len(section.checksums)
+        if not len(blocks) or not size:
+            count = min(section.count, len(blocks) * section.block_entries)
+            return np.empty((count, columns), dtype=np.uint8)
+        end = section.offset + section.count * columns
+        first, span = int(blocks[0]), int(blocks[-1] - blocks[0]) + 1
+        with disk_errors(self.path):
+            if span <= _SPAN_READ_MAX * len(blocks):
+                data = self._read(section.offset + first * size, span * size, end)
+            else:
+                starts = (section.offset + blocks * size).tolist()
+                data = b"".join([self._read(start, size, end) for start in starts])
+                first, span = 0, len(blocks)
+        missing = span * size - len(data)
+        matrix = np.frombuffer(data + bytes(missing) if missing else data, dtype=np.uint8)
+        matrix = matrix.reshape(span, size)
+        if span > len(blocks):
+            matrix = matrix[blocks - first]
+        expected = section.checksums
+        if len(blocks) < whole:
+            expected = expected[blocks]
+        if (checksums(matrix) != expected).any():
+            raise damaged("a block of the index does not match its checksum", self.path)
+        unused = whole * section.block_entries - section.count if blocks[-1] == whole - 1 else 0
+        entries = matrix.reshape(-1, columns)
+        return entries[: len(entries) - unused]
+
+    def _read(self, start: int, size: int, end: int) -> bytes:
+        size = min(size, end - start)
+        data = os.pread(self._descriptor, size, start)
+        while len(data) < size:  # one call reads 2 GiB at most
+            more = os.pread(self._descriptor, size - len(data), start + len(data))
+            if not more:
+                raise damaged("a run of the index ended early", self.path)
+            data += more
+        return data
+
+    def _footer(self) -> tuple[int, bytes]:
+        size = os.fstat(self._descriptor).st_size
+        if size < TAIL.size:
+            raise damaged("a run of the index is cut", self.path)
+        tail_at = size - TAIL.size
+        length, digest, magic = TAIL.unpack(self._read(tail_at, TAIL.size, size))
+        if magic != MAGIC or length > min(tail_at, _FOOTER_BYTES_MAX):
+            raise damaged("a run of the index is cut or changed", self.path)
+        footer = self._read(tail_at - length, length, size)
+        if hashlib.sha256(footer).digest() != digest:
+            raise damaged("the footer of a run does not match its checksum", self.path)
+        return tail_at - length, footer
+
+
+class RunWriter:
+    """Writes a run. Use as a context: what fails leaves no file."""
+
+    def __init__(self, path: Path, name: str) -> None:
+        """`path` must not exist; `name` is what the run is opened by."""
+        self.count = 0
+        self._path = path
+        self._name = name
+        self._file: BinaryIO | None = None
+        self._offset = 0
+        self._sections: list[PackedSection] = []
+
+    def __enter__(self) -> Self:
+        with disk_errors(self._path):
+            self._file = self._path.open("xb")
+        return self
+
+    def add(self, keys: Bytes2d, rows: Rows) -> None:
+        """Add entries, all with other keys than those before, of one length.
+
+        Args:
+            keys: Shape `(n, width)`, in bytewise order.
+            rows: Shape `(n,)`, ascending within a key.
+        """
+        gone = rows == TOMBSTONE
+        if gone.any():  # apart: their rows take no space
+            self._section(keys[gone], rows[gone])
+            keys, rows = keys[~gone], rows[~gone]
+        start = 0
+        while start < len(rows):
+            stop = min(start + SECTION_ENTRIES, len(rows))
+            if stop < len(rows):  # not within a key
+                stop = start + first_at_or_after(keys[start:], keys[stop].tobytes())
+                if stop == start:
+                    stop = first_at_or_after(keys, keys[start].tobytes() + b"\0")
+            self._section(keys[start:stop], rows[start:stop])
+            start = stop
+
+    def __exit__(self, failed: object, *_: object) -> None:
+        assert self._file is not None
+        is_whole = False
+        try:
+            if failed is None:
+                with disk_errors(self._path):
+                    self._finish(self._file)
+                    self._file.close()
+                is_whole = True
+        finally:
+            if not is_whole:
+                with suppress(OSError):  # on a full disk closing fails, too
+                    self._file.close()
+                with suppress(OSError):
+                    self._path.unlink()
+
+    def _section(self, keys: Bytes2d, rows: Rows) -> None:
+        if not len(rows):
+            return
+        assert self._file is not None
+        section = pack_section(keys, rows, self._offset)
+        with disk_errors(self._path):
+            self._file.write(section.entries.data)
+        self._offset += section.entries.size
+        self.count += len(rows)
+        self._sections.append(replace(section, entries=np.empty((0, 0), dtype=np.uint8)))
+
+    def _finish(self, file: BinaryIO) -> None:
+        file.write(footer_and_tail(self._name, self._sections))
+        file.flush()
+        os.fsync(file.fileno())

@@ -1,0 +1,290 @@
+"""How a run lies in its file: sections, their packing, the footer. On disk.
+
+```
+sections   entries of a fixed width each, in blocks of up to 128
+footer     JSON: name, format, sections; a line break; per section the keys that blocks begin
+           with, and a checksum per block
+tail       footer length (uint64, little-endian), SHA-256 of the footer, magic
+```
+
+A section holds keys of one length in bytewise order, and the rows of a key in ascending order. An
+entry is the key and the row, big-endian, without the bytes that are the same in the whole section:
+a row is `file id << position_bits | position`, so it takes as few bytes as the section needs. All
+of a key's rows are in one section. A key that is gone has the one row `TOMBSTONE`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from resolver.index.damage import damaged
+from resolver.index.entry import POSITION_BITS, Rows
+
+# On disk: never change the value for the same meaning of sections and footer.
+RUN_FORMAT = 2
+TOMBSTONE = np.uint64(0xFFFFFFFFFFFFFFFF)
+ROW_BYTES = 8
+BLOCK_BYTES = 1024
+BLOCK_ENTRIES_MAX = 128
+TAIL = struct.Struct("<Q32s8s")
+MAGIC = b"icefrun2"
+_WORD_BYTES = 8  # blocks have whole words: their entries are a multiple of eight
+_POSITION_MASK = np.uint64((1 << POSITION_BITS) - 1)
+
+Bytes2d = npt.NDArray[np.uint8]
+Uint64s = npt.NDArray[np.uint64]
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Section:
+    """Where entries of one key length are, and how they are packed.
+
+    Attributes:
+        width: Bytes of a key.
+        count: Entries.
+        block_entries: Entries of a block; the last one may have fewer.
+        position_bits: Low bits of a packed row that are the position.
+        base: Key and packed row of the first entry.
+        columns: Bytes of key and packed row that an entry has; all others are those of `base`.
+        offset: Where the first block begins.
+        last: The greatest key.
+        directory: Shape `(blocks, key columns)`: the key that each block begins with.
+        checksums: Shape `(blocks,)`.
+        order: `directory`, to be searched in.
+    """
+
+    width: int
+    count: int
+    block_entries: int
+    position_bits: int
+    base: bytes
+    columns: tuple[int, ...]
+    offset: int
+    last: bytes
+    directory: Bytes2d
+    checksums: Uint64s
+    order: npt.NDArray[Any] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "order", comparable(self.directory))
+
+    @property
+    def key_columns(self) -> list[int]:
+        """Bytes of the key that differ between entries."""
+        return [column for column in self.columns if column < self.width]
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of a whole block."""
+        return self.block_entries * len(self.columns)
+
+    def first_key(self, block: int) -> bytes:
+        """The whole key that a block begins with."""
+        key = bytearray(self.base[: self.width])
+        for column, byte in zip(self.key_columns, self.directory[block].tolist(), strict=True):
+            key[column] = byte
+        return bytes(key)
+
+    def keys_of(self, entries: Bytes2d) -> Bytes2d:
+        """Whole keys of entries, shape `(entries, width)`."""
+        keys = np.empty((len(entries), self.width), dtype=np.uint8)
+        keys[:] = np.frombuffer(self.base[: self.width], dtype=np.uint8)
+        for place, column in enumerate(self.key_columns):
+            keys[:, column] = entries[:, place]
+        return keys
+
+    def rows_of(self, entries: Bytes2d) -> Rows:
+        """Rows of entries."""
+        base = bytearray(self.base[self.width :])
+        columns = [column - self.width for column in self.columns if column >= self.width]
+        for column in columns:
+            base[column] = 0
+        packed = np.full(len(entries), int.from_bytes(base), dtype=np.uint64)
+        for place, column in enumerate(columns, start=len(self.key_columns)):
+            shift = np.uint64(8 * (ROW_BYTES - 1 - column))
+            packed |= entries[:, place].astype(np.uint64) << shift
+        bits = np.uint64(self.position_bits)
+        position = packed & np.uint64((1 << self.position_bits) - 1)
+        return ((packed >> bits) << np.uint64(POSITION_BITS)) | position
+
+
+@dataclass(frozen=True, slots=True)
+class PackedSection:
+    """A section on its way to a file: what the footer says of it, and its bytes."""
+
+    meta: dict[str, Any]
+    arrays: bytes
+    entries: Bytes2d
+
+
+def pack_section(keys: Bytes2d, rows: Rows, offset: int) -> PackedSection:
+    """Pack entries, at least one; see `RunWriter.add` for their order.
+
+    Args:
+        keys: Shape `(n, width)`.
+        rows: Shape `(n,)`.
+        offset: Where the entries will begin.
+    """
+    count, width = keys.shape
+    bits = int((rows & _POSITION_MASK).max()).bit_length()
+    matrix = np.concatenate([keys, _packed_rows(rows, bits)], axis=1)
+    columns = np.flatnonzero((matrix != matrix[0]).any(axis=0))
+    entries = np.ascontiguousarray(matrix[:, columns])
+    block_entries = block_entries_of(len(columns))
+    blocks = -(-count // block_entries)
+    size = block_entries * len(columns)
+    padded = np.zeros(blocks * size, dtype=np.uint8)
+    padded[: entries.size] = entries.ravel()
+    starts = keys[::block_entries][:, columns[columns < width]]
+    sums = checksums(padded.reshape(blocks, size)).astype("<u8")
+    meta = {
+        "width": width,
+        "count": count,
+        "block_entries": block_entries,
+        "position_bits": bits,
+        "base": matrix[0].tobytes().hex(),
+        "columns": columns.tolist(),
+        "offset": offset,
+        "last": keys[-1].tobytes().hex(),
+    }
+    return PackedSection(meta, np.ascontiguousarray(starts).tobytes() + sums.tobytes(), entries)
+
+
+def footer_and_tail(name: str, sections: Sequence[PackedSection]) -> bytes:
+    """What stands behind the entries of a run."""
+    meta = {"format": RUN_FORMAT, "name": name, "sections": [each.meta for each in sections]}
+    text = json.dumps(meta, sort_keys=True).encode()
+    footer = text + b"\n" + b"".join(each.arrays for each in sections)
+    return footer + TAIL.pack(len(footer), hashlib.sha256(footer).digest(), MAGIC)
+
+
+def parse_footer(footer: bytes, name: str, footer_at: int, location: Path) -> tuple[Section, ...]:
+    """The sections of a run.
+
+    Args:
+        footer: As it stands in the file.
+        name: The run's name.
+        footer_at: Where the footer begins, and entries end.
+        location: The file, for errors.
+
+    Raises:
+        IndexDamagedError: Another run, another format, or nothing that a writer wrote.
+    """
+    text, _, arrays = footer.partition(b"\n")
+    try:
+        meta = json.loads(text)
+        if meta["format"] != RUN_FORMAT:
+            raise damaged("a run of the index has another format", location, found=meta["format"])
+        if meta["name"] != name:
+            raise damaged("a run of the index has another name", location)
+        sections, at = [], 0
+        for each in meta["sections"]:
+            section, at = _section_of(each, arrays, at)
+            _check_section(section, footer_at)
+            sections.append(section)
+        if at != len(arrays):
+            raise damaged("the footer of a run goes on behind its sections", location)
+    except (KeyError, TypeError, ValueError, ArithmeticError, RecursionError) as error:
+        raise damaged("the footer of a run is unreadable", location) from error
+    return tuple(sections)
+
+
+def _section_of(meta: dict[str, Any], arrays: bytes, at: int) -> tuple[Section, int]:
+    integers = [meta[name] for name in ("width", "count", "block_entries", "position_bits")]
+    columns = tuple(meta["columns"])
+    if any(type(each) is not int for each in (*integers, *columns, meta["offset"])):
+        raise TypeError("a number is no integer")
+    width, count, block_entries, position_bits = integers
+    if width < 0 or count < 1 or block_entries < 1 or not 0 <= position_bits <= POSITION_BITS:
+        raise ValueError("a number outside its range")
+    blocks = -(-count // block_entries)
+    key_columns = sum(column < width for column in columns)
+    middle = at + blocks * key_columns
+    end = middle + blocks * _WORD_BYTES
+    if end > len(arrays):
+        raise ValueError("the directory is cut")
+    directory = np.frombuffer(arrays[at:middle], dtype=np.uint8).reshape(blocks, key_columns)
+    section = Section(
+        width=width,
+        count=count,
+        block_entries=block_entries,
+        position_bits=position_bits,
+        base=bytes.fromhex(meta["base"]),
+        columns=columns,
+        offset=meta["offset"],
+        last=bytes.fromhex(meta["last"]),
+        directory=directory,
+        checksums=np.frombuffer(arrays[middle:end], dtype="<u8").astype(np.uint64, copy=False),
+    )
+    return section, end
+
+
+def _check_section(section: Section, footer_at: int) -> None:
+    size = section.width + ROW_BYTES
+    columns = section.columns
+    if (
+        len(section.base) != size
+        or len(section.last) != section.width
+        or list(columns) != sorted(set(columns))
+        or any(not 0 <= column < size for column in columns)
+        or section.block_entries != block_entries_of(len(columns))
+        or section.offset < 0
+        or section.offset + section.count * len(columns) > footer_at
+    ):
+        raise ValueError("a section that cannot be")
+
+
+def comparable(columns: Bytes2d) -> npt.NDArray[Any]:
+    """Bytes as values whose order is the bytewise order: integers up to eight bytes."""
+    count, width = columns.shape
+    if width > _WORD_BYTES:  # 'S' ignores trailing NULs, which do not matter at one length
+        return np.ascontiguousarray(columns).view(f"S{width}").ravel()
+    if width == _WORD_BYTES:
+        return np.ascontiguousarray(columns).view(">u8").ravel().astype(np.uint64)
+    words = np.zeros(count, dtype=np.uint64)
+    for column in range(width):
+        words <<= np.uint64(8)
+        words |= columns[:, column]
+    return words
+
+
+def first_at_or_after(keys: Bytes2d, key: bytes) -> int:
+    """Of keys in bytewise order: the first row whose key is `key` or greater."""
+    return bisect_left(range(len(keys)), key, key=lambda row: keys[row].tobytes())
+
+
+def _packed_rows(rows: Rows, position_bits: int) -> Bytes2d:
+    position = rows & _POSITION_MASK
+    packed = ((rows >> np.uint64(POSITION_BITS)) << np.uint64(position_bits)) | position
+    return packed.astype(">u8").view(np.uint8).reshape(-1, ROW_BYTES)
+
+
+def block_entries_of(columns: int) -> int:
+    """Entries of a block, each of so many bytes."""
+    fitting = BLOCK_BYTES // max(columns, 1) // _WORD_BYTES * _WORD_BYTES
+    return max(min(fitting, BLOCK_ENTRIES_MAX), _WORD_BYTES)
+
+
+def checksums(blocks: Bytes2d) -> Uint64s:
+    """Shape `(blocks,)`. Every changed byte changes it; other damage does but for 2**-64."""
+    words = np.ascontiguousarray(blocks).view("<u8").astype(np.uint64, copy=False)
+    count = words.shape[1]
+    return words @ _odd_words(count) + np.uint64(count)
+
+
+def _odd_words(count: int) -> Uint64s:
+    """Fixed odd numbers (splitmix64): a changed byte times one of them is never 0 modulo 2**64."""
+    state = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return (state ^ (state >> np.uint64(31))) | np.uint64(1)

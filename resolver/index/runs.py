@@ -1,0 +1,248 @@
+"""The runs of one shard, the newest first: what they say together, and how they are kept few.
+
+A run that knows a key says all that is true of it; older runs are not asked. So a change writes
+one run with all rows of each key that it touches. Older runs that are not much larger than what
+came since are merged into it, so a shard has few runs and a row is written anew only now and then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from resolver.index.entry import KeyedRows, Rows, TouchedKeys, new_rows
+from resolver.index.run import Run, RunWriter
+from resolver.index.run_format import TOMBSTONE, Bytes2d, Section, comparable
+from resolver.keys import EncodedKeys
+
+# An older run that is at most so many times as large as all newer ones is merged with them: a
+# third of the runs of halves for a half more writing.
+MERGED_SIZE_RATIO = 2
+# Bounds the memory of a lookup, per thread: each key may be in another block.
+LOOKUP_CHUNK_KEYS = 32_768
+# Entries of a merge in memory at a time.
+MERGE_ENTRIES = 1 << 19
+
+Int64s = npt.NDArray[np.int64]
+Stays = Callable[[Rows], npt.NDArray[np.bool_]]
+
+
+def rows_of_keys(runs: Sequence[Run], keys: EncodedKeys) -> tuple[Int64s, Rows]:
+    """Rows of keys in one shard.
+
+    Args:
+        runs: The newest first.
+        keys: In any order.
+
+    Returns:
+        Ordinals of keys, ascending, and rows, ascending within a key.
+    """
+    ordinals, rows = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.uint64)]
+    for places, matrix in keys.by_width():
+        order = EncodedKeys(fixed=matrix).argsort()
+        for start in range(0, len(order), LOOKUP_CHUNK_KEYS):
+            chunk = order[start : start + LOOKUP_CHUNK_KEYS]
+            ordinal, found = _rows_of_sorted(runs, matrix[chunk])
+            ordinals.append(places[chunk[ordinal]])
+            rows.append(found)
+    ordinal, row = np.concatenate(ordinals), np.concatenate(rows)
+    in_order = np.argsort(ordinal, kind="stable")
+    return ordinal[in_order], row[in_order]
+
+
+def _rows_of_sorted(runs: Sequence[Run], keys: Bytes2d) -> tuple[Int64s, Rows]:
+    ordinals, rows = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.uint64)]
+    waiting = np.arange(len(keys), dtype=np.int64)
+    for run in runs:
+        if not len(waiting):
+            break
+        ordinal, found = run.find(keys if len(waiting) == len(keys) else keys[waiting])
+        alive = found != TOMBSTONE
+        ordinals.append(waiting[ordinal[alive]])
+        rows.append(found[alive])
+        known = np.zeros(len(waiting), dtype=np.bool_)
+        known[ordinal] = True
+        waiting = waiting[~known]
+    return np.concatenate(ordinals), np.concatenate(rows)
+
+
+def write_change(
+    path: Path, name: str, runs: Sequence[Run], change: TouchedKeys, stays: Stays
+) -> tuple[int, int]:
+    """Write the run of a change, merged with the newest of the older ones.
+
+    Args:
+        path: Where; must not exist, nor must `path` with the suffix `.fresh`.
+        name: The run's name.
+        runs: The shard's runs, the newest first.
+        change: What changes.
+        stays: Which of some rows are in files that the table has after the change.
+
+    Returns:
+        How many of `runs` the new one stands for, and its entries: none, no file.
+
+    Effects: one file, complete and synced.
+    """
+    wanted = np.flatnonzero(~change.is_cleared)
+    ordinal, present = rows_of_keys(runs, change.keys.take(wanted))
+    kept = stays(present)
+    key, rows = new_rows(change, wanted[ordinal[kept]], present[kept])
+    merged = merged_count(len(change.keys), [run.count for run in runs])
+    is_last = merged == len(runs)
+    if not merged:
+        return 0, _write(path, name, fresh_entries(change.keys, key, rows, keep_gone=not is_last))
+    fresh_path = path.with_suffix(".fresh")
+    try:
+        _write(fresh_path, name, fresh_entries(change.keys, key, rows, keep_gone=True))
+        fresh = Run(fresh_path, name)
+        try:
+            entries = merged_entries([fresh, *runs[:merged]], keep_gone=not is_last)
+            return merged, _write(path, name, entries)
+        finally:
+            fresh.close()
+    finally:
+        fresh_path.unlink(missing_ok=True)
+
+
+def merged_count(fresh: int, sizes: Sequence[int]) -> int:
+    """How many of the older runs, whose sizes are given, a new run of `fresh` entries takes in."""
+    merged = 0
+    while merged < len(sizes) and sizes[merged] <= fresh * MERGED_SIZE_RATIO:
+        fresh += sizes[merged]
+        merged += 1
+    return merged
+
+
+def fresh_entries(
+    keys: EncodedKeys, key: Int64s, rows: Rows, *, keep_gone: bool
+) -> Iterator[tuple[Bytes2d, Rows]]:
+    """What a run says of keys.
+
+    Args:
+        keys: Distinct, in bytewise order.
+        key: Shape `(rows,)`: ordinals of keys, ascending.
+        rows: Shape `(rows,)`, ascending within a key.
+        keep_gone: Whether keys without a row get a `TOMBSTONE`.
+    """
+    if keep_gone:
+        has_rows = np.zeros(len(keys), dtype=np.bool_)
+        has_rows[key] = True
+        gone = np.flatnonzero(~has_rows)
+        key = np.concatenate([key, gone])
+        rows = np.concatenate([rows, np.full(len(gone), TOMBSTONE)])
+        order = np.argsort(key, kind="stable")
+        key, rows = key[order], rows[order]
+    for places, matrix in keys.by_width():
+        if len(places) == len(keys):
+            yield matrix[key], rows
+            return
+        row_of = np.full(len(keys), -1, dtype=np.int64)
+        row_of[places] = np.arange(len(places))
+        here = row_of[key] >= 0
+        yield matrix[row_of[key[here]]], rows[here]
+
+
+def sorted_entries(keyed: KeyedRows) -> Iterator[tuple[Bytes2d, Rows]]:
+    """Entries of a run, from keyed rows in any order; none occurs twice."""
+    for places, matrix in keyed.keys.by_width():
+        rows = keyed.rows[places]
+        order = EncodedKeys(fixed=matrix).argsort()
+        matrix, rows = matrix[order], rows[order]
+        starts = EncodedKeys(fixed=matrix).differs_from_previous()
+        if not starts.all():
+            within = np.lexsort((rows, np.cumsum(starts)))
+            matrix, rows = matrix[within], rows[within]
+        yield matrix, rows
+
+
+def write_run(path: Path, name: str, parts: Iterator[KeyedRows]) -> int:
+    """Write a run of keyed rows; returns their number: none, no file.
+
+    Args:
+        path: Must not exist.
+        name: The run's name.
+        parts: In any order within a part; every key in one part only, parts in key order.
+    """
+    return _write(path, name, (each for part in parts for each in sorted_entries(part)))
+
+
+def _write(path: Path, name: str, entries: Iterator[tuple[Bytes2d, Rows]]) -> int:
+    with RunWriter(path, name) as writer:
+        for keys, rows in entries:
+            writer.add(keys, rows)
+    if not writer.count:
+        path.unlink()
+    return writer.count
+
+
+def merged_entries(runs: Sequence[Run], *, keep_gone: bool) -> Iterator[tuple[Bytes2d, Rows]]:
+    """What runs say together, in batches: keys of one length in bytewise order, and rows.
+
+    Args:
+        runs: The newest first.
+        keep_gone: Keep tombstones, for older runs that are not merged.
+    """
+    widths = sorted({section.width for run in runs for section in run.sections})
+    for width in widths:
+        sections = [
+            (age, run, section)
+            for age, run in enumerate(runs)
+            for section in run.sections
+            if section.width == width
+        ]
+        cuts = _cuts([section for _, _, section in sections])
+        for low, high in zip([b"", *cuts], [*cuts, None], strict=True):
+            keys, rows = _merged_range(sections, width, low, high)
+            if not keep_gone:
+                alive = rows != TOMBSTONE
+                keys, rows = keys[alive], rows[alive]
+            if len(rows):
+                yield keys, rows
+
+
+def _cuts(sections: Sequence[Section]) -> list[bytes]:
+    """Keys that cut what sections hold into ranges of about `MERGE_ENTRIES`."""
+    samples = []
+    for section in sections:
+        step = max(MERGE_ENTRIES // 16 // section.block_entries, 1)
+        blocks = range(0, len(section.checksums), step)
+        samples += [(section.first_key(block), step * section.block_entries) for block in blocks]
+    samples.sort()
+    cuts: list[bytes] = []
+    waiting = 0
+    for key, entries in samples:
+        if waiting >= MERGE_ENTRIES and (not cuts or key > cuts[-1]):
+            cuts.append(key)
+            waiting = 0
+        waiting += entries
+    return cuts
+
+
+def _merged_range(
+    sections: Sequence[tuple[int, Run, Section]], width: int, low: bytes, high: bytes | None
+) -> tuple[Bytes2d, Rows]:
+    parts = [np.empty((0, width), dtype=np.uint8)]
+    rows, ages = [np.empty(0, dtype=np.uint64)], [np.empty(0, dtype=np.int32)]
+    for run_age, run, section in sections:
+        if section.last >= low and (high is None or section.first_key(0) < high):
+            part, part_rows = run.between(section, low, high)
+            parts.append(part)
+            rows.append(part_rows)
+            ages.append(np.full(len(part), run_age, dtype=np.int32))
+    keys, row, age = np.concatenate(parts), np.concatenate(rows), np.concatenate(ages)
+    if len(sections) == 1:
+        return keys, row
+    order = _stable_order(keys)
+    keys, row, age = keys[order], row[order], age[order]
+    starts = EncodedKeys(fixed=keys).differs_from_previous()
+    newest = age[starts][np.cumsum(starts) - 1]  # sections come newest first
+    kept = age == newest
+    return keys[kept], row[kept]
+
+
+def _stable_order(keys: Bytes2d) -> Int64s:
+    varying = (keys != keys[:1]).any(axis=0)
+    return np.argsort(comparable(keys[:, varying]), kind="stable")
