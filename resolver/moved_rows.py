@@ -8,6 +8,7 @@ a row by an UPDATE. Such a delete is never dropped:
 |---|---|
 | live, the row alive | the row |
 | live, the row dead there; or the file is gone | what the target has of the row, see below |
+| the same, and the row was dead in the staging view | nothing, see `staged_view` |
 | gone, and it cannot be read any more | nothing: the cycle is refused |
 | gone in a history that has expired | the cycle is refused if the row may still live |
 
@@ -47,6 +48,7 @@ from resolver.rewritten_rows import (
 )
 from resolver.row_identity import NO_ROW_ID
 from resolver.row_values import ColumnReader, live_matches
+from resolver.staged_view import without_dead_by_key
 from resolver.staging import base_of, down_to_base
 from resolver.target import LiveFiles, live_files
 from tableformat.catalog.base import TableState
@@ -150,7 +152,9 @@ def add_target_positions(
         NotFoundError: An old file is gone, so its rows cannot be found again.
         UnsupportedError: What row ids a file had on the target is no longer known.
     """
-    lost = list(_split(environment, batch, live, moved, kills))
+    lost = list(
+        without_dead_by_key(environment, state, _split(environment, batch, live, moved, kills))
+    )
     if not lost:
         return
     files, untold, rewritten = _files_of(

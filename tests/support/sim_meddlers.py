@@ -439,9 +439,18 @@ class Meddlers:
             if actor.rng.random() < 0.6:
                 at = schema.fields.index(AMOUNT)
                 rows = ((*row[:at], self.simulation.serial.next(), *row[at + 1 :]),)
+            repeats_dead = actor.rng.random() < 0.3
             operation = Operation(actor.name, "stage", bound=(schema, rows), is_foreign=True)
             with self.simulation.operation(actor, operation):
-                self.land(actor, self.row_delta(actor, table, head, place, row_id, rows))
+                dead = self.dead_rows(table, head, view, place[0]) if repeats_dead else set()
+                self.land(actor, self.row_delta(actor, table, head, place, dead, row_id, rows))
+
+    def dead_rows(
+        self, table: ForeignTable, head: dict[str, Any], view: View, path: str
+    ) -> set[int]:
+        """Positions of rows of a file that staging does not show, whatever deleted them."""
+        [count] = [e.file["record_count"] for e in table.entries(head) if e.path == path]
+        return set(range(count)) - {at for file, at in view.places if file == path}
 
     def row_delta(
         self,
@@ -449,16 +458,18 @@ class Meddlers:
         table: ForeignTable,
         head: dict[str, Any],
         place: tuple[str, int],
+        dead: set[int],
         row_id: int,
         rows: Sequence[Row],
     ) -> ForeignCommit:
         """One vector per file: with the positions of the one before it, and of position deletes,
-        which readers leave out beside a vector.
+        which readers leave out beside a vector; and with those of dead rows, as of a tool that
+        turns equality deletes into vectors.
         """
         commit, (path, position) = self.commit(actor, table, "staging", "overwrite"), place
         entries = table.entries(head)
         file = next(e for e in entries if e.path == path)
-        positions = {position}
+        positions = {position} | dead
         for entry in entries:
             if entry.is_vector and entry.file["referenced_data_file"] == path:
                 start, size = entry.file["content_offset"], entry.file["content_size_in_bytes"]

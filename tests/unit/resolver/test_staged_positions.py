@@ -53,6 +53,35 @@ def test_other_row_of_the_same_key_outlives_a_staged_vector(staged):
     assert staged.published() == Counter(rows)
 
 
+@pytest.mark.parametrize("publish", ["link", "rewrite"])
+@pytest.mark.parametrize("replaced_on_main", [False, True])
+def test_vector_on_a_row_that_was_dead_in_the_staging_view_takes_no_other_row(
+    staged, publish, replaced_on_main
+):
+    """As a tool writes it that turns equality deletes into vectors."""
+    staged.table.set_properties({"icefold.publish": publish})
+    base = staged.only_file()
+    staged.table.stage(staged.rows((1, "eu", "first"), (8, "eu", "other")))
+    [first] = [
+        task.entry.data_file
+        for task in staged.tasks("staging")
+        if task.entry.data_file.file_path != base.file_path
+    ]
+    staged.table.stage(staged.rows((1, "eu", "second")))
+    staged.table.stage(staged.rows((3, "eu", "later")))
+    resolve(staged.table, limit=2)
+    newest = (1, "eu", "second")
+    if replaced_on_main:
+        newest = (1, "eu", "of another")
+        staged.table.delete("id = 1")
+        staged.table.append(staged.rows(newest))
+    staged.stage_vector(first, 0)
+    staged.stage_vector(base, 0)
+    resolve(staged.table)
+    rows = [newest, (2, "eu", "b"), (3, "eu", "later"), (8, "eu", "other")]
+    assert staged.published() == Counter(rows)
+
+
 def test_row_that_an_update_moved_is_found(staged):
     staged.stage_vector(staged.only_file(), 1, data=staged.data_files((2, "eu", "staged")))
     staged.table.update({"note": "'on main'"}, "id = 2")

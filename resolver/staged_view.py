@@ -1,0 +1,70 @@
+"""What a writer of a staging branch saw: rows that earlier staged commits had deleted by key.
+
+A vector that names such a row says nothing. Tools that turn equality deletes into vectors write
+these, and a truncate names all rows of a file. Whatever has the row's key by now, on the staging
+branch or on the target, is another row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from pyiceberg.expressions import AlwaysTrue
+from pyiceberg.table.snapshots import Snapshot
+
+from resolver.cycle_input import StagedPositions
+from resolver.target import live_files
+from tableformat.catalog.base import TableState
+from tableformat.codec.puffin.deletion_vector import Positions
+from tableformat.environment import Environment
+from tableformat.scan.delete_index import DeleteIndex
+from tableformat.scan.equality_deletes import EqualityDeletes
+from tableformat.scan.file_source import FileSource
+from tableformat.scan.key_fields import key_fields
+from tableformat.scan.plan import plan_task, plan_without_files
+from tableformat.spec.constraints import sequence_field_id
+
+
+def without_dead_by_key(
+    environment: Environment, state: TableState, staged: Iterable[StagedPositions]
+) -> Iterator[StagedPositions]:
+    """Staged positions without those of rows that were deleted by key before; none is empty.
+
+    All of them on a table with a sequence column: there a key may name a row's older version.
+
+    Raises:
+        CorruptDataError: A file is damaged.
+        NotFoundError: A data file is gone.
+    """
+    if sequence_field_id(state.metadata) is not None:
+        yield from staged
+        return
+    by_snapshot: dict[int, list[StagedPositions]] = {}
+    for each in staged:
+        by_snapshot.setdefault(each.staged.snapshot.snapshot_id, []).append(each)
+    for group in by_snapshot.values():
+        paths = {each.path for each in group}
+        dead = _dead_by_key(environment, state, group[0].staged.snapshot, paths)
+        for each in group:
+            rest = each.positions - dead.get(each.path, Positions())
+            if rest:
+                yield StagedPositions(path=each.path, positions=rest, staged=each.staged)
+
+
+def _dead_by_key(
+    environment: Environment, state: TableState, snapshot: Snapshot, paths: set[str]
+) -> dict[str, Positions]:
+    """Rows of some data files that equality deletes of the commits before a snapshot reach."""
+    view, metadata = live_files(environment, snapshot), state.metadata
+    own = snapshot.sequence_number or 0
+    deletes = [each for each in view.equality_deletes if (each.sequence_number or 0) < own]
+    if not deletes:
+        return {}
+    fields = key_fields(metadata)
+    index = DeleteIndex(deletes, specs=metadata.specs(), key_fields=fields)
+    found = view.find_whole(paths)
+    tasks = {path: plan_task(entry, AlwaysTrue(), index) for path, entry in found.items()}
+    source = FileSource(environment.store, metadata.specs(), metadata.properties)
+    plan = plan_without_files(state, metadata.schema())
+    keys = EqualityDeletes(source, plan, tasks.values())
+    return {path: keys.load(task) or Positions() for path, task in tasks.items()}
