@@ -152,6 +152,15 @@ def test_round_reads_a_row_once_and_not_what_its_changes_have(catalog, monkeypat
     assert sorted(asked, key=str) == [("by_order", 3), ("by_order", 4), ("by_order", 5), (None, 5)]
 
 
+def test_more_rows_than_are_remembered_are_all_in_the_answer(catalog, monkeypatch):
+    monkeypatch.setattr(side, "KNOWN_ROWS_MAX", 1)
+    given = definition("full")
+    after(catalog, given)
+    put(catalog, "orders", {"id": 1, "status": "paid"})  # known from the changes
+    put(catalog, "lines", {"order_id": 2, "line": 1, "price": 7.0})  # order 2 is looked up
+    assert after(catalog, given) == [(1, "paid", 1, 5.0), (2, "new", 1, 7.0)]
+
+
 @pytest.mark.parametrize("known_rows_max", [0, 1, 1000])
 def test_slices_that_share_an_index_value_have_their_own_rows(catalog, monkeypatch, known_rows_max):
     monkeypatch.setattr(evaluate, "SLICE_ROWS", 1)

@@ -214,7 +214,7 @@ def test_text_is_codes_where_a_row_group_has_a_dictionary_of_it() -> None:
             "list": [[text, text] for text in texts],
         }
     )
-    limits = {"row-group-limit": "500", "dict-size-bytes": "2000"}
+    limits = {"row-group-limit": "500", "page-row-limit": "50", "dict-size-bytes": "2000"}
     files = DataFiles(
         iceberg_schema(rows.schema),
         properties={f"write.parquet.{name}": value for name, value in limits.items()},
