@@ -130,7 +130,7 @@ def _roots_above(tree: Tree, edge: Edge, sides: Sides) -> pa.Table:
         *(columns_of(rows, edge.child_columns, names) for rows in (child.before, child.after))
     )
     while True:
-        parents = sides[edge.parent].look_up(edge.parent_columns, values).new.rows
+        parents = sides[edge.parent].look_up_new(edge.parent_columns, values).rows
         if edge.parent == tree.root:
             return columns_of(parents, sides[tree.root].plan.key)
         edge = next(each for each in tree.edges if each.child == edge.parent)

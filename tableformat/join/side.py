@@ -3,6 +3,10 @@
 Rows are looked up in the new version only, where the index is. The old version differs from it by
 the changes of the round, which the changelog gives with their before-images: so the old rows are
 the new ones, less those that came, and those that left.
+
+Reading random rows of a large table costs as much as reading their columns, and the joins of a
+round lead to the same rows again and again. So no row is looked up twice in a round, and none that
+the changelog has brought.
 """
 
 from __future__ import annotations
@@ -35,6 +39,24 @@ from tableformat.scan.row_filter import arrow_filter, bind_filter, filter_field_
 from tableformat.scan.snapshot_selection import select_snapshot
 
 BEFORE, AFTER = ("-D", "-U"), ("+I", "+U")
+# Bounds what a round remembers of a table; beyond, all is forgotten but what changed.
+KNOWN_ROWS_MAX = 500_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """Distinct values of some columns, and all rows of the new version that have one of them."""
+
+    values: pa.Table
+    rows: pa.Table
+
+    def lacks(self, values: pa.Table) -> pa.BooleanArray:
+        """Which of some values are not known."""
+        return pa.array(place_in(self.values, values) == NOWHERE)
+
+    def with_(self, values: pa.Table, rows: pa.Table) -> _Known:
+        """With more values, none of them known so far, and their rows."""
+        return _Known(pa.concat_tables([self.values, values]), pa.concat_tables([self.rows, rows]))
 
 
 @dataclass(frozen=True)
@@ -54,6 +76,7 @@ class Side:
     new: Snapshot | None
     is_first: bool
     scans: list[str] = field(default_factory=list)
+    _known: dict[Columns, _Known] = field(default_factory=dict)
 
     @cached_property
     def changes(self) -> pa.Table:
@@ -116,23 +139,55 @@ class Side:
             columns: Where: the key's, or those of a join.
             values: As many columns, of their types; distinct, without nulls.
         """
-        new = self._look_up(columns, values)
+        new = self.look_up_new(columns, values)
         if self.is_first:
             return Versions(Found(new.rows.slice(0, 0), new.place[:0]), new)
         return Versions(self._undone(columns, values, new), new)
 
-    def _look_up(self, columns: Columns, values: pa.Table) -> Found:
-        rows = self._none
-        if self.new is not None and values.num_rows:
-            index, indexed = self.plan.indexes[columns]
-            named = values.rename_columns(list(columns))
-            keys = distinct(columns_of(named, indexed))
-            names, only = self._filtered
-            found = self.lookup.find(keys, names, index=index, snapshot_id=self.new.snapshot_id)
-            if found.source == LookupSource.SCAN:
-                self.scans.append(str(found.reason))
-            rows = columns_of(found.rows.filter(only), self.plan.columns)
-        return _placed(rows, columns, values)
+    def look_up_new(self, columns: Columns, values: pa.Table) -> Found:
+        """The rows of the new version that have some values; see `look_up`."""
+        values = values.rename_columns(list(columns))
+        if self.is_first:  # comes upon a value once, and reads the whole table
+            return _placed(self._read(columns, values), columns, values)
+        known = self._known_by(columns)
+        missing = values.filter(known.lacks(values))
+        if missing.num_rows:
+            rows = _placed(self._read(columns, missing), columns, missing).rows
+            known = known.with_(missing, rows)
+            self._remember(columns, known)
+            if columns != self.plan.key:
+                by_key = self._known_by(self.plan.key)
+                keys = columns_of(rows, self.plan.key)
+                are_new = by_key.lacks(keys)
+                by_key = by_key.with_(keys.filter(are_new), rows.filter(are_new))
+                self._remember(self.plan.key, by_key)
+        return _placed(known.rows, columns, values)
+
+    def _known_by(self, columns: Columns) -> _Known:
+        if columns in self._known:
+            return self._known[columns]
+        if columns != self.plan.key:
+            return _Known(columns_of(self._none, columns), self._none)
+        keys = distinct(*(columns_of(rows, columns) for rows in (self.before, self.after)))
+        return _Known(keys, self.after)  # rows of keys that changed are in the changes
+
+    def _remember(self, columns: Columns, known: _Known) -> None:
+        is_small = known.values.num_rows + known.rows.num_rows <= KNOWN_ROWS_MAX
+        if is_small:
+            self._known[columns] = known
+        else:
+            self._known.pop(columns, None)
+
+    def _read(self, columns: Columns, values: pa.Table) -> pa.Table:
+        if self.new is None or not values.num_rows:
+            return self._none
+        index, indexed = self.plan.indexes[columns]
+        keys = distinct(columns_of(values, indexed))
+        names, only = self._filtered
+        found = self.lookup.find(keys, names, index=index, snapshot_id=self.new.snapshot_id)
+        if found.source == LookupSource.SCAN:
+            self.scans.append(str(found.reason))
+        return columns_of(found.rows.filter(only), self.plan.columns)
 
     def _undone(self, columns: Columns, values: pa.Table, new: Found) -> Found:
         came = columns_of(self.after, self.plan.key)

@@ -17,6 +17,7 @@ import pytest
 from maintenance import compact
 from resolver import resolve
 from tableformat import Table, TableCatalog
+from tableformat.join import evaluate, side
 from tableformat.join.delta_join import DeltaJoin
 from tests.support.memory_tables import memory_catalog
 
@@ -221,7 +222,7 @@ def run_round(world: World, join: Callable[[], DeltaJoin]) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", JOINS)
 @pytest.mark.parametrize("seed", SEEDS)
-def test_result_equals_the_full_join_after_every_round(tmp_path, name, seed) -> None:
+def test_result_equals_the_full_join_after_every_round(tmp_path, monkeypatch, name, seed) -> None:
     given, query = JOINS[name]
     world = World(str(tmp_path), seed)
     definition = {"into": "t.result", **given}
@@ -235,6 +236,8 @@ def test_result_equals_the_full_join_after_every_round(tmp_path, name, seed) -> 
     for number in range(12):
         for _ in range(world.random.randrange(1, 4)):
             world.change()
+        monkeypatch.setattr(evaluate, "SLICE_ROWS", world.random.choice([1, 3, 1000]))
+        monkeypatch.setattr(side, "KNOWN_ROWS_MAX", world.random.choice([0, 5, 1000]))
         run_round(world, join)
         result = world.catalog.load_table("t.result")
         if world.random.random() < 0.7 or number == 11:

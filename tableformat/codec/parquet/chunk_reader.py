@@ -11,6 +11,8 @@ import pyarrow.parquet as pq
 from tableformat.codec.parquet.chunk_checksums import ChunkChecksums, has_chunk_checksums
 from tableformat.codec.tapped_source import TappedSource
 
+_LENGTH_BYTES = 4
+
 
 class ChunkReader:
     """Reads some columns of some row groups; for one thread.
@@ -20,6 +22,8 @@ class ChunkReader:
         footer: Its footer.
         leaves: Which columns, by their place in the file.
         row_groups: Which row groups, ascending.
+        keep_codes: Let text come as Arrow dictionaries where the file has it so, for who wants few
+            of the rows: making strings of codes costs several times as much as reading them.
 
     Raises:
         CorruptDataError: What the footer has for checksums does not fit the file. A chunk that is
@@ -32,6 +36,8 @@ class ChunkReader:
         footer: pq.FileMetaData,
         leaves: Sequence[int],
         row_groups: Sequence[int],
+        *,
+        keep_codes: bool = False,
     ) -> None:
         self._leaves = list(leaves)
         self._row_groups = list(row_groups)
@@ -40,7 +46,8 @@ class ChunkReader:
             checks = ChunkChecksums(source, footer, leaves, row_groups)
             tapped = TappedSource(source, checks)
             self._errors = tapped.errors
-            file = parquet_file(tapped, footer, check_pages=False)
+            coded = _coded_columns(footer, leaves, row_groups) if keep_codes else ()
+            file = parquet_file(tapped, footer, check_pages=False, coded=coded)
         else:
             file = parquet_file(source, footer)
         self._reader = file.reader
@@ -68,16 +75,41 @@ class ChunkReader:
             )
 
 
+def _coded_columns(
+    footer: pq.FileMetaData, leaves: Sequence[int], row_groups: Sequence[int]
+) -> list[str]:
+    """Top-level columns of text that have a dictionary, by what their chunks say.
+
+    Only for files with checksums: Arrow aborts when it is asked for chunk metadata that is wrong.
+    A file may end a dictionary that has grown too large and go on with plain values, each behind a
+    length of four bytes; Arrow would look all of them up to make codes.
+    """
+    found = []
+    for leaf in leaves:
+        chunks = [footer.row_group(group).column(leaf) for group in row_groups]
+        path = footer.schema.column(leaf).path
+        if "." not in path and all(
+            each.physical_type == "BYTE_ARRAY"
+            and each.has_dictionary_page
+            and each.total_uncompressed_size < _LENGTH_BYTES * each.num_values
+            for each in chunks
+        ):
+            found.append(path)
+    return found
+
+
 def parquet_file(
     source: pa.NativeFile | TappedSource,
     footer: pq.FileMetaData | None = None,
     *,
     check_pages: bool = True,
+    coded: Sequence[str] = (),
 ) -> pq.ParquetFile:
     """A reader, for one thread at a time; with a footer that is known, nothing is read here."""
     return pq.ParquetFile(
         source,
         metadata=footer,
+        read_dictionary=list(coded),
         page_checksum_verification=check_pages,
         coerce_int96_timestamp_unit="us",
     )

@@ -118,12 +118,9 @@ def read_data_file(
                 groups = matching_row_groups(
                     footer, data_file, columns, schema.fields, row_group_filter
                 )
-        if wanted is None:
-            for _, batch in _batches(source, footer, plan, batch_rows, groups):
-                yield batch
-            return
-        groups = _groups_with(footer, groups, wanted)
-        yield from _only(_batches(source, footer, plan, batch_rows, groups), wanted)
+        if wanted is not None:
+            groups = _groups_with(footer, groups, wanted)
+        yield from _batches(source, footer, plan, batch_rows, groups, wanted)
 
 
 class RowProjector:
@@ -155,6 +152,29 @@ class RowProjector:
     def project(self, stored: Sequence[pa.Array], start: int, count: int) -> pa.RecordBatch:
         """Rows `[start, start + count)` of the file in the wanted form."""
         return self._batch(stored, lambda: np.arange(start, start + count, dtype=np.int64), count)
+
+    def project_wanted(
+        self,
+        stored: Sequence[pa.Array],
+        start: int,
+        count: int,
+        wanted: NDArray[np.int64] | None,
+    ) -> pa.RecordBatch | None:
+        """As `project`, but only the rows that are wanted; None when none is.
+
+        Args:
+            stored: Stored values of the rows `[start, start + count)`.
+            start: The first row's ordinal in the file.
+            count: How many rows these are.
+            wanted: Ascending, distinct ordinals in the file; None: every row is.
+        """
+        if wanted is None:
+            return self.project(stored, start, count)
+        first, last = np.searchsorted(wanted, [start, start + count])
+        if first == last:
+            return None
+        rows = pa.array(wanted[first:last] - start)
+        return self.project_rows([each.take(rows) for each in stored], wanted[first:last])
 
     def project_rows(
         self, stored: Sequence[pa.Array], positions: NDArray[np.int64]
@@ -198,18 +218,6 @@ class RowProjector:
         return missing_column(field, count, field.name)
 
 
-def _only(
-    batches: Iterator[tuple[int, pa.RecordBatch]], wanted: NDArray[np.int64]
-) -> Iterator[pa.RecordBatch]:
-    """The rows with the wanted ordinals; no empty batches."""
-    for start, batch in batches:
-        first, last = np.searchsorted(wanted, [start, start + batch.num_rows])
-        if last - first == batch.num_rows:
-            yield batch
-        elif first < last:
-            yield batch.take(pa.array(wanted[first:last] - start))
-
-
 def _groups_with(
     footer: pq.FileMetaData, row_groups: Sequence[int], wanted: NDArray[np.int64]
 ) -> list[int]:
@@ -231,21 +239,26 @@ def _batches(
     plan: RowProjector,
     batch_rows: int,
     row_groups: Sequence[int],
-) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Batches, each with the ordinal of its first row in the file."""
+    wanted: NDArray[np.int64] | None,
+) -> Iterator[pa.RecordBatch]:
     starts = _group_starts(footer)
     for first, last in _runs(row_groups):
         position, end = starts[first], starts[last + 1]
         if not plan.leaves:
             for start in range(position, end, batch_rows):
-                yield start, plan.project([], start, min(batch_rows, end - start))
+                rows = plan.project_wanted([], start, min(batch_rows, end - start), wanted)
+                if rows is not None:
+                    yield rows
             continue
         groups = list(range(first, last + 1))
         counts = ReadCounts(footer, plan.columns)
-        stream = ChunkReader(source, footer, plan.leaves, groups).batches(batch_rows)
+        reader = ChunkReader(source, footer, plan.leaves, groups, keep_codes=wanted is not None)
+        stream = reader.batches(batch_rows)
         while (batch := _next(stream, plan.location)) is not None:
             counts.add(batch.columns)
-            yield position, plan.project(batch.columns, position, batch.num_rows)
+            rows = plan.project_wanted(batch.columns, position, batch.num_rows, wanted)
+            if rows is not None:
+                yield rows
             position += batch.num_rows
         if position != end:
             raise CorruptDataError(

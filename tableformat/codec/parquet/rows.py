@@ -219,14 +219,14 @@ class _OpenFile:
         whole = self._values.get((*self._key, group, leaves))
         if whole is not None:
             self._statistics.hits += 1
-            return whole.take(pa.array(rows))
+            return _values_at(whole, rows)
         pages = self._page_index.column(group, leaves[0]) if len(leaves) == 1 else None
         if pages is not None:
             of_row = pages.pages_of(rows)
             wanted = np.unique(of_row)
             if len(wanted) <= max(1, WHOLE_CHUNK_SHARE * len(pages.offset)):
                 return self._from_pages(pages, group, leaves[0], rows, of_row, wanted)
-        return self._whole_chunk(column, group, leaves).take(pa.array(rows))
+        return _values_at(self._whole_chunk(column, group, leaves), rows)
 
     def _from_pages(
         self,
@@ -272,7 +272,8 @@ class _OpenFile:
         footer = self.reader.metadata
         counts = ReadCounts(footer, [column])
         # A reader of its own: Arrow's crash when two threads read with one.
-        chunked = ChunkReader(self._source, footer, leaves, [group]).table().column(0)
+        reader = ChunkReader(self._source, footer, leaves, [group], keep_codes=True)
+        chunked = reader.table().column(0)
         values = chunked.chunk(0) if chunked.num_chunks == 1 else chunked.combine_chunks()
         check_chunks(footer, leaves, [group])
         counts.add([values])
@@ -283,6 +284,12 @@ class _OpenFile:
     @property
     def _key(self) -> tuple[str, int]:
         return (self.data_file.file_path, self.data_file.file_size_in_bytes)
+
+
+def _values_at(values: pa.Array, rows: Int64s) -> pa.Array:
+    """Some values; those of another row group may not be codes."""
+    found = values.take(pa.array(rows))
+    return found.dictionary_decode() if pa.types.is_dictionary(found.type) else found
 
 
 def _size_bytes(values: pa.Array) -> int:

@@ -17,8 +17,10 @@ from maintenance.tasks.options import ExpireOptions
 from resolver import resolve
 from tableformat import InvalidInputError, NotFoundError, Table, TableCatalog
 from tableformat.commit.expiry_plan import ExpiryPolicy
+from tableformat.join import evaluate, side
 from tableformat.join.definition import load_definition
 from tableformat.join.evaluate import key_text
+from tableformat.lookup.session import Lookup
 from tests.support.memory_tables import memory_catalog
 
 ORDERS = pa.schema([("id", pa.int64()), ("status", pa.string()), ("at", pa.timestamp("us"))])
@@ -127,6 +129,58 @@ def test_lookups_use_the_indexes_of_both_sides(catalog):
         join.run()
         put(catalog, "lines", {"order_id": 2, "line": 1, "price": 7.0})
         assert join.run().scanned == {}
+
+
+def test_round_reads_a_row_once_and_not_what_its_changes_have(catalog, monkeypatch):
+    put(catalog, "orders", *({"id": i, "status": "new"} for i in range(3, 9)))
+    put(catalog, "lines", *({"order_id": i, "line": 1, "price": 1.0} for i in range(3, 9)))
+    given, asked = definition("full"), []
+    find = Lookup.find
+
+    def watched(self: Lookup, keys: pa.Table, *args: Any, **options: Any) -> Any:
+        asked.extend((options["index"], *row.values()) for row in keys.to_pylist())
+        return find(self, keys, *args, **options)
+
+    monkeypatch.setattr(Lookup, "find", watched)
+    with catalog.delta_join(given) as join:
+        join.run()
+        put(catalog, "orders", {"id": 3, "status": "paid"}, id=4)
+        put(catalog, "lines", {"order_id": 5, "line": 1, "price": 2.0})
+        asked.clear()
+        assert join.run().upserts == 3
+    # Order 3 and line 5 are in the changes; the lines of all three orders, and order 5, are not.
+    assert sorted(asked, key=str) == [("by_order", 3), ("by_order", 4), ("by_order", 5), (None, 5)]
+
+
+def test_more_rows_than_are_remembered_are_all_in_the_answer(catalog, monkeypatch):
+    monkeypatch.setattr(side, "KNOWN_ROWS_MAX", 1)
+    given = definition("full")
+    after(catalog, given)
+    put(catalog, "orders", {"id": 1, "status": "paid"})  # known from the changes
+    put(catalog, "lines", {"order_id": 2, "line": 1, "price": 7.0})  # order 2 is looked up
+    assert after(catalog, given) == [(1, "paid", 1, 5.0), (2, "new", 1, 7.0)]
+
+
+@pytest.mark.parametrize("known_rows_max", [0, 1, 1000])
+def test_slices_that_share_an_index_value_have_their_own_rows(catalog, monkeypatch, known_rows_max):
+    monkeypatch.setattr(evaluate, "SLICE_ROWS", 1)
+    monkeypatch.setattr(side, "KNOWN_ROWS_MAX", known_rows_max)
+    catalog.load_table("t.orders").add_index("by_status", ["status"])
+    given = {
+        "into": "t.result",
+        "from": {"table": "t.orders", "as": "o"},
+        "join": [{"table": "t.orders", "as": "x", "on": {"o.status": "x.status", "o.at": "x.at"}}],
+        "select": {"id": "o.id", "other": "x.id"},
+    }
+    with catalog.delta_join(given) as join:
+        join.run()
+        rows = [{"id": i, "status": "new", "at": i // 2} for i in range(6)]
+        put(catalog, "orders", *rows)
+        join.run()
+    result = catalog.load_table("t.result")
+    resolve(result)
+    found = [tuple(row.values()) for row in result.scan().to_arrow().to_pylist()]
+    assert sorted(found) == [(i, j) for i in range(6) for j in range(6) if i // 2 == j // 2]
 
 
 def test_join_of_a_join_is_a_chain(catalog):

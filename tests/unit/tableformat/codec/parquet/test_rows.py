@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
 
+from tableformat.codec.parquet.chunk_reader import ChunkReader
 from tableformat.codec.parquet.rows import ParquetRows
 from tableformat.codec.parquet.thrift_compact import decode_struct, encode_struct
 from tableformat.errors import CorruptDataError
@@ -18,6 +19,7 @@ from tableformat.spec.data_file import DataFile, EntryStatus, FileContent, Manif
 from tableformat.spec.types import arrow_schema, iceberg_schema
 from tableformat.store.arrow_store import ArrowObjectStore
 from tableformat.store.locations import AllowedLocations
+from tests.support.data_files import DataFiles
 from tests.support.memory_store import MemoryObjectStore
 
 ROWS = 5000
@@ -199,3 +201,50 @@ def test_column_chunks_are_read_by_several_threads(tmp_path) -> None:
         rows = ParquetRows(store, cache_bytes=0)
         assert read(rows, file, np.arange(ROWS))["id"].to_pylist() == list(range(ROWS))
         rows.close()
+
+
+def test_text_is_codes_where_a_row_group_has_a_dictionary_of_it() -> None:
+    """Few texts in the first row group, every one another in the second, none in the third."""
+    number = np.arange(1500)
+    texts = [f"{i % 9} or" if i < 500 else f"{i:0>40}" if i < 1000 else None for i in number]
+    rows = pa.table(
+        {
+            "text": texts,
+            "bytes": pa.array(texts).cast(pa.binary()),
+            "a.b": texts,
+            "struct": [{"a": text} for text in texts],
+            "list": [[text, text] for text in texts],
+        }
+    )
+    limits = {"row-group-limit": "500", "page-row-limit": "50", "dict-size-bytes": "2000"}
+    files = DataFiles(
+        iceberg_schema(rows.schema),
+        properties={f"write.parquet.{name}": value for name, value in limits.items()},
+    )
+    written = files.write_one(rows)
+    with files.store.open_input(written.file_path) as source:
+        footer = pq.read_metadata(source)
+        for leaf in (0, 1):
+            kinds = [
+                pa.types.is_dictionary(
+                    ChunkReader(source, footer, [leaf], [group], keep_codes=True)
+                    .table()
+                    .column(0)
+                    .type
+                )
+                for group in range(3)
+            ]
+            assert kinds[:2] == [True, False]
+    file = replace(entry(0), data_file=written)
+    spec = UNPARTITIONED_PARTITION_SPEC
+    for positions in (number[::2], number[:500:3], number[400:600], number[[0, 700, 1400]]):
+        expected = rows.take(pa.array(positions)).to_pylist()
+        for cache_bytes in (0, 1 << 26):
+            reader = ParquetRows(files.store, cache_bytes=cache_bytes)
+            for _ in range(2):
+                found = reader.read(file, positions, schema=files.schema, spec=spec)
+                assert found.schema.equals(arrow_schema(files.schema))
+                assert found.to_pylist() == expected
+            reader.close()
+        assert files.read(written, wanted=positions).to_pylist() == expected
+        assert files.read(written, wanted=positions, batch_rows=64).to_pylist() == expected
