@@ -15,6 +15,7 @@ from tests.unit.docs.test_readme import run_snippet
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "change-streams.md").read_text()
 
 
+@pytest.mark.slow
 def test_snippet_runs_as_it_stands(tmp_path):
     (snippet,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     result = run_snippet(snippet, tmp_path, path="/nowhere")

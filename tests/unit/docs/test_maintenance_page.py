@@ -5,12 +5,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from maintenance.cli.main import cli
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = (ROOT / "docs" / "maintenance.md").read_text()
 
 
+@pytest.mark.slow
 def test_snippet_runs_as_it_stands(tmp_path):
     code = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)[0]
     result = subprocess.run(

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
 from click.testing import CliRunner
 
 import tableformat as tf
@@ -24,6 +25,7 @@ def test_settings_are_listed_as_they_are():
     assert settings_table() in TEXT
 
 
+@pytest.mark.slow
 def test_python_example_runs_as_it_stands(tmp_path):
     catalog = tf.open_catalog("local", warehouse=str(tmp_path / "warehouse"))
     schema = pa.schema([("id", pa.int64())])

@@ -34,6 +34,7 @@ def run_snippet(code, folder, path=os.environ["PATH"]):
     )
 
 
+@pytest.mark.slow
 def test_python_example_runs_as_it_stands(tmp_path):
     result = run_snippet(SNIPPETS[0], tmp_path, path="/nowhere")  # so there is no Java either
     assert result.returncode == 0, result.stderr

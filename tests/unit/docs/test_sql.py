@@ -7,11 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = (ROOT / "docs" / "sql.md").read_text()
 [SNIPPET] = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 
+@pytest.mark.slow
 def test_sql_example_runs_as_it_stands(tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", SNIPPET],

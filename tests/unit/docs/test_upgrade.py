@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
 from pyiceberg.catalog.sql import SqlCatalog as StockCatalog
 from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField, StringType
@@ -16,6 +17,7 @@ from tests.unit.docs.test_readme import run_snippet
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "upgrade.md").read_text()
 
 
+@pytest.mark.slow
 def test_snippet_runs_on_a_table_of_another_writer(tmp_path):
     warehouse = tmp_path / "warehouse"
     warehouse.mkdir()

@@ -221,6 +221,7 @@ def test_help_lists_every_option_of_every_format(shell):
         assert text in listed
 
 
+@pytest.mark.slow
 def test_console_script_runs_in_a_process_of_its_own(tmp_path):
     code = "from maintenance.cli.main import main; main()"
     result = subprocess.run(

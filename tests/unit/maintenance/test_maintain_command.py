@@ -153,6 +153,7 @@ def test_failing_table_makes_exit_code_1_and_the_others_are_done(tmp_path, catal
     assert orders.scan().to_arrow().num_rows == 101
 
 
+@pytest.mark.slow
 def test_sigterm_ends_the_process_cleanly_and_metrics_tell_what_it_did(tmp_path, orders):
     port = free_port()
     process = start(tmp_path, "maintain", "shop.*", "--metrics-port", str(port))

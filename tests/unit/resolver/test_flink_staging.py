@@ -105,6 +105,7 @@ class FlinkWriter:
         return [file.with_(content=FileContent.POSITION_DELETES) for file in files]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("vectors", [True, False], ids=["vectors", "position files"])
 def test_random_checkpoints_of_flink_equal_the_fold(

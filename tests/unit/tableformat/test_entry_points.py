@@ -197,6 +197,7 @@ MAXWELL = [
 ]
 
 
+@pytest.mark.slow
 def test_example_is_used_from_the_command_line(installed_example, orders, tmp_path):
     file = tmp_path / "events.jsonl"
     file.write_text("".join(json.dumps(event) + "\n" for event in MAXWELL))

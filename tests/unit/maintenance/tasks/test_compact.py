@@ -449,6 +449,7 @@ def test_rows_that_come_back_by_a_rollback_are_not_lost(catalog):
     assert len(list(table.environment.store.list_prefix(table.state.metadata.location))) > 0
 
 
+@pytest.mark.slow
 def test_new_files_of_a_failed_group_are_deleted(catalog):
     table = new_table(catalog)
     fill(table)

@@ -120,6 +120,7 @@ def test_missing_file_never_gives_a_wrong_answer(pristine: Path, tmp_path: Path)
     assert all(outcome != "right" for name, outcome in outcomes.items() if name.endswith(KEPT))
 
 
+@pytest.mark.slow
 def test_truncated_file_never_gives_a_wrong_answer(pristine: Path, tmp_path: Path) -> None:
     for path in data_files(pristine):
         size = path.stat().st_size
@@ -132,6 +133,7 @@ def test_truncated_file_never_gives_a_wrong_answer(pristine: Path, tmp_path: Pat
             shutil.rmtree(copy)
 
 
+@pytest.mark.slow
 def test_flipped_bit_never_gives_a_wrong_answer(pristine: Path, tmp_path: Path) -> None:
     generator = np.random.default_rng(11)
     found = 0
@@ -342,6 +344,7 @@ def run_child(folder: Path, body: str, **options: object) -> subprocess.Popen[st
     )
 
 
+@pytest.mark.slow
 def test_r84_lock_of_a_killed_process_is_free_at_once(folder: Path) -> None:
     child = run_child(folder, "print('open', flush=True); time.sleep(60)")
     assert child.stdout is not None
@@ -372,6 +375,7 @@ def limit_file_size() -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
 
 
+@pytest.mark.slow
 def test_full_disk_is_reported_and_the_index_stays_usable(folder: Path) -> None:
     child = run_child(folder, _FULL_DISK, preexec_fn=limit_file_size)
     output, _ = child.communicate(timeout=120)

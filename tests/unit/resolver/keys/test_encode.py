@@ -145,6 +145,7 @@ def test_bytes_are_equal_iff_values_are(
     assert all(key for key in keys), "the empty key is the index header's"
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_composite_bytes_are_equal_iff_tuples_are(data: Any) -> None:

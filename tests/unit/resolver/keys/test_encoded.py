@@ -84,6 +84,7 @@ def test_take_slice_and_range_pick_the_same_rows_as_a_list(
     assert ordered.first_at_or_after(bound) == sum(key < bound for key in keys)
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(st.lists(batches(), min_size=1, max_size=3))
 def test_factorize_numbers_equal_keys_equally_over_batches(

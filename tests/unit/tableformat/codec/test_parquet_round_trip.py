@@ -6,6 +6,7 @@ from itertools import count
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyiceberg.schema import Schema
@@ -93,6 +94,7 @@ def _same(left: Any, right: Any) -> bool:
     return bool(left == right) and type(left) is type(right)
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_rows_of_any_schema_survive(data: st.DataObject) -> None:

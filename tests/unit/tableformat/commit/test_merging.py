@@ -95,6 +95,7 @@ def test_delete_manifests_are_full_near_the_square_root_of_the_live_deletes():
         assert sorted(merged)[1] > full // 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("content", list(ManifestContent))
 def test_manifest_count_and_rewriting_stay_bounded_over_many_commits(content):
     policy = MergePolicy(min_count_to_merge=20, target_size_bytes=1 << 40)

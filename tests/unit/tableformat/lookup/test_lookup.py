@@ -443,6 +443,7 @@ def test_folders_of_dropped_indexes_are_removed(table):
     assert index_folder(table.environment, table.state, "main").is_dir()
 
 
+@pytest.mark.slow
 def test_a_user_of_tableformat_alone_gets_the_index(table, tmp_path):
     """The provider is found through its entry point, not because a test imported it."""
     import subprocess

@@ -36,6 +36,7 @@ def in_namespace(sql: str):
     return parse_statement(sql)
 
 
+@pytest.mark.slow
 def test_duckdb_as_engine_leaves_what_duckdb_leaves(tmp_path):
     catalog = build_catalog(tmp_path)
     oracle = build_oracle(catalog)

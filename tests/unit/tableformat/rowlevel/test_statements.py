@@ -297,6 +297,7 @@ def test_table_moves_on_with_its_statements(orders) -> None:
     assert orders.state.head("main").snapshot_id == result.snapshot.snapshot_id
 
 
+@pytest.mark.slow
 def test_parser_is_loaded_when_it_is_needed() -> None:
     code = "import sys, tableformat; sys.exit('sqlglot' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

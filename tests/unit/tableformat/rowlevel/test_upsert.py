@@ -58,6 +58,7 @@ def test_rows_of_known_keys_are_replaced_and_new_ones_added(tmp_path, indexed, m
     assert {key: after[key][2] for key in before} == {key: before[key][2] for key in before}
 
 
+@pytest.mark.slow
 def test_a_history_of_upserts_keeps_each_row_and_its_id(tmp_path) -> None:
     """Beside staged changes, compaction and an index that is behind."""
     draw = random.Random(7)
@@ -178,6 +179,7 @@ def test_enforced_immutable_columns_are_not_replaced(tmp_path) -> None:
         table.upsert(rows((1, "us", 2)))
 
 
+@pytest.mark.slow
 def test_it_needs_no_spark(tmp_path) -> None:
     text = f"""
 import sys

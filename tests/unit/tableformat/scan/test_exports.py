@@ -195,6 +195,7 @@ def test_reading_a_table_larger_than_the_bound_holds_little_of_it(warehouse, how
     assert grown_mib < 200
 
 
+@pytest.mark.slow
 def test_damage_found_while_streaming_is_an_error_in_the_library(warehouse):
     pytest.importorskip("duckdb")
     table = tf.open_catalog("local", warehouse=warehouse).load_table("t.big")

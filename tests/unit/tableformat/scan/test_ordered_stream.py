@@ -74,6 +74,7 @@ def test_leaving_early_ends_the_threads() -> None:
     assert not _alive(workers)
 
 
+@pytest.mark.slow
 def test_stream_that_is_left_open_does_not_keep_the_process() -> None:
     """A worker that waits for the consumer is joined at exit, for ever."""
     script = (

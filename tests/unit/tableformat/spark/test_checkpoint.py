@@ -102,6 +102,7 @@ with claim_checkpoint(Path(sys.argv[1]), stream):
 """
 
 
+@pytest.mark.slow
 def test_two_processes_on_one_checkpoint_are_refused_until_the_first_is_gone(tmp_path) -> None:
     words = [sys.executable, "-c", HOLDER, str(tmp_path)]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:

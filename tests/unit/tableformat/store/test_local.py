@@ -67,6 +67,7 @@ def test_content_is_durable_before_the_name(
     assert steps == ["fsync", "link", "fsync"]
 
 
+@pytest.mark.slow
 def test_kill_while_writing_leaves_no_half_file(tmp_path: Path) -> None:
     script = f"""
 import os, signal

@@ -157,6 +157,7 @@ def test_zero_signs_and_nans_make_exactly_three_partitions() -> None:
     assert repr([part for part, _ in split]) == "[(0.0,), (-0.0,), (nan,)]"
 
 
+@pytest.mark.slow
 def test_more_partitions_than_sixteen_bits_hold() -> None:
     schema, _ = _table(LongType(), [])
     values = np.arange(70_000) * 3 % 70_000

@@ -139,6 +139,7 @@ def test_a_position_behind_the_end_is_an_error_of_the_file() -> None:
         read(ParquetRows(store), file, np.array([ROWS]))
 
 
+@pytest.mark.slow
 def test_flipped_bytes_are_an_error_or_change_nothing() -> None:
     """Page checksums cover pages; index, headers and footer must be checked by what they say."""
     store, file = stored(LAYOUTS["pages"])
@@ -186,6 +187,7 @@ def test_thrift_structs_survive_a_round_trip() -> None:
     assert file.data_file.file_size_in_bytes == len(data)
 
 
+@pytest.mark.slow
 def test_column_chunks_are_read_by_several_threads(tmp_path) -> None:
     data = stored(LAYOUTS["row groups"])[0].get(LOCATION)
     location = (tmp_path / "rows.parquet").as_uri()
