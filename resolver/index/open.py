@@ -25,7 +25,7 @@ class Refusal(StrEnum):
     MISSING = "missing"
     FOREIGN = "foreign"  # another table or branch
     KEY_CHANGED = "key-changed"  # other key columns, types or key-byte version
-    DAMAGED = "damaged"  # also: an older format
+    DAMAGED = "damaged"  # also: a format that is not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ def open_index(
         folder: The index folder; need not exist.
         expected: Table, branch and key that it must be for; the snapshot is not compared.
         runtime: Ids and fail points.
-        cache_bytes: Bound of the block cache of all shards together.
+        cache_bytes: Bound of the block cache of the file dictionary.
 
     Raises:
         StoreUnavailableError: Another process has it open, or the disk is full, read-only or

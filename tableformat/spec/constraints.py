@@ -37,6 +37,7 @@ IMMUTABLE_PROPERTIES = (
 )
 SEQUENCE_PROPERTIES = (SEQUENCE_COLUMN, SEQUENCE_FIELD_ID)
 FORBIDDEN = "forbidden"
+EXCEPT_DELETE = "except-delete"
 Enforcement = bool | Literal["except-delete"]
 NO_KEY = "IMMUTABLE constraints must be defined on tables with a primary key."
 # Values without an order that all engines share, or with none at all.
@@ -131,8 +132,8 @@ def define_immutable(
         enforced: Refuse changes that break it, deletes of rows among them unless `except-delete`.
 
     Raises:
-        InvalidInputError: The table has no primary key, no column is given, or one cannot be
-            declared.
+        InvalidInputError: The table has no primary key, no column is given, one cannot be declared,
+            or `enforced` is something else.
     """
     if not schema.identifier_field_ids:
         raise InvalidInputError(NO_KEY)
@@ -141,6 +142,12 @@ def define_immutable(
     if len(set(columns)) != len(columns):
         repeated = next(c for c in columns if list(columns).count(c) > 1)
         raise InvalidInputError("an IMMUTABLE column is named twice", column=repeated)
+    if not isinstance(enforced, bool) and enforced != EXCEPT_DELETE:
+        raise InvalidInputError(
+            "an IMMUTABLE constraint is enforced, not, or except for deletes",
+            enforced=repr(enforced),
+            known=f"True, False, {EXCEPT_DELETE!r}",
+        )
     ids = [_column_id(schema, column, "the IMMUTABLE constraint") for column in columns]
     return {
         IMMUTABLE_NAME: name or default_name(columns),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
@@ -16,11 +17,16 @@ PAGE = (Path(__file__).resolve().parents[3] / "docs" / "change-streams.md").read
 
 
 @pytest.mark.slow
-def test_snippet_runs_as_it_stands(tmp_path):
-    (snippet,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-    result = run_snippet(snippet, tmp_path, path="/nowhere")
+def test_snippets_run_as_they_stand(tmp_path):
+    snippets = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    result = run_snippet("".join(snippets), tmp_path, path="/nowhere")
     assert result.returncode == 0, result.stderr
-    assert result.stdout == "[{'id': 1, 'version': 7}, {'id': 2, 'version': 3}]\n"
+    whole, filled = result.stdout.splitlines()
+    assert whole == "[{'id': 1, 'version': 7}, {'id': 2, 'version': 3}]"
+    assert sorted(ast.literal_eval(filled), key=lambda row: row["id"]) == [
+        {"id": 1, "amount": 3.0, "gone": None},
+        {"id": 2, "amount": 2.0, "gone": None},
+    ]
 
 
 @pytest.mark.parametrize("name", ["sink", *BUILT_IN])

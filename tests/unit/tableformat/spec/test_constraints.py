@@ -68,6 +68,13 @@ def test_constraint_that_cannot_be_right_is_refused(columns: list[str], message:
         create(immutable_columns=columns)
 
 
+def test_enforcement_that_is_not_known_is_refused() -> None:
+    orders = create(immutable_columns=["region"])
+    for wrong in ("except_delete", 1):  # either would allow deletes
+        with pytest.raises(InvalidInputError, match="enforced, not, or except for deletes"):
+            orders.set_immutable_columns(["region"], enforced=wrong)  # type: ignore[arg-type]
+
+
 def test_enforcement_without_a_constraint_is_refused() -> None:
     with pytest.raises(InvalidInputError, match="no IMMUTABLE constraint to enforce"):
         create(enforce_immutable=True)
