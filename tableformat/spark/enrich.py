@@ -134,7 +134,7 @@ def enrich(
         raise InvalidInputError("enrich joins left or inner", how=repr(how))
     if concurrency < 1 or retries < 0 or head_age_max_ms < 0:
         raise InvalidInputError(
-            "enrich needs a concurrency of at least 1, and retries and an age that are not negative",
+            "enrich needs a concurrency of at least 1, and retries and age of at least 0",
             concurrency=concurrency,
             retries=retries,
             head_age_max_ms=head_age_max_ms,
