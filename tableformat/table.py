@@ -34,6 +34,7 @@ from tableformat.lookup.result import LookupResult
 from tableformat.lookup.session import Lookup
 from tableformat.paths import data_file_locations
 from tableformat.scan.row_filter import parse_filter
+from tableformat.spec.computed_columns import ComputedColumn, computed_columns
 from tableformat.spec.constraints import (
     Enforcement,
     ImmutableColumns,
@@ -436,6 +437,37 @@ class Table:
         return self._lookup.find(
             keys, columns, index=index, branch=branch, tag=tag, snapshot_id=snapshot_id
         )
+
+    @property
+    def computed_columns(self) -> dict[str, ComputedColumn]:
+        """The declared virtual columns by name."""
+        return computed_columns(self.state.metadata)
+
+    def add_computed_column(self, name: str, expression: str, type: str) -> Table:
+        """Declare a virtual column: nothing is stored, scans compute it.
+
+        Args:
+            name: Of no other column.
+            expression: Spark SQL over columns of the table: literals, columns, `+`, `-` and `*`.
+            type: `int`, `long` or `double`. What does not fit fails the read.
+
+        Raises:
+            AlreadyExistsError: There is a column of that name.
+            InvalidInputError: An unknown column, or nothing that every reader computes alike.
+        """
+        from tableformat.rowlevel.computed_columns import add_computed_column
+
+        self._move_on(
+            add_computed_column(self.environment, self.identifier, name, expression, type)
+        )
+        return self
+
+    def drop_computed_column(self, name: str) -> Table:
+        """Drop a virtual column; `NotFoundError` if there is none of that name."""
+        from tableformat.rowlevel.computed_columns import drop_computed_column
+
+        self._move_on(drop_computed_column(self.environment, self.identifier, name))
+        return self
 
     @property
     def indexes(self) -> dict[str, tuple[str, ...]]:

@@ -28,6 +28,7 @@ from tableformat.scan.exports import (
 from tableformat.scan.plan import ScanPlan, plan_scan
 from tableformat.scan.reader import read_scan, scan_schema
 from tableformat.scan.snapshot_selection import SelectedSnapshot, select_version
+from tableformat.spec.computed_columns import computed_columns
 from tableformat.spec.types import POS_FIELD
 
 if TYPE_CHECKING:  # optional dependencies
@@ -35,6 +36,8 @@ if TYPE_CHECKING:  # optional dependencies
     import pandas as pd
     import polars as pl
     from pyspark.sql import DataFrame, SparkSession
+
+    from tableformat.rowlevel.computed_columns import ResultColumns  # loads sqlglot
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,8 +82,19 @@ class Scan:
             schema=self.schema,
         )
 
+    @cached_property
+    def _result(self) -> ResultColumns | None:
+        """What is computed of the rows; None: nothing."""
+        if not computed_columns(self.state.metadata):
+            return None
+        from tableformat.rowlevel.computed_columns import result_columns
+
+        return result_columns(self.state.metadata, self.schema, self.columns)
+
     def arrow_schema(self) -> pa.Schema:
         """The Arrow schema of the rows."""
+        if self._result is not None:
+            return self._result.arrow_schema(scan_schema(self.plan, columns=self._result.read))
         return scan_schema(self.plan, columns=self.columns)
 
     def count(self) -> int:
@@ -100,7 +114,12 @@ class Scan:
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
         """The rows in batches, with bounded memory; deletes are applied."""
-        return read_scan(self.environment, self.plan, columns=self.columns, limit=self.limit)
+        if self._result is None:
+            return read_scan(self.environment, self.plan, columns=self.columns, limit=self.limit)
+        columns = self._result.read
+        return self._result.finished(
+            read_scan(self.environment, self.plan, columns=columns, limit=self.limit)
+        )
 
     def to_arrow(self) -> pa.Table:
         """The rows as one Arrow table."""
@@ -184,9 +203,11 @@ class Scan:
             self.selected,
             spark,
             row_filter=self.row_filter,
-            columns=self.columns,
+            columns=self.columns if self._result is None else self._result.read,
             runtime=runtime,
         )
+        if self._result is not None:
+            frame = self._result.on_spark(frame)
         return frame if self.limit is None else frame.limit(self.limit)
 
 

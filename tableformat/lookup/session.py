@@ -79,6 +79,8 @@ class Lookup:
         self._identifier = identifier
         self._caches = RowCaches(environment, cache_bytes)
         self._lock = threading.Lock()
+        self._head_lock = threading.Lock()
+        self._head: tuple[float, TableState] | None = None
         self._locator: RowLocator | None = None
         self._is_open = False
         self._snapshot: tuple[tuple[int, int], SnapshotRows] | None = None
@@ -92,11 +94,16 @@ class Lookup:
         branch: str | None = None,
         tag: str | None = None,
         snapshot_id: int | None = None,
+        head_age_max_ms: float = 0,
     ) -> LookupResult:
-        """The rows of keys; see `Table.lookup`."""
+        """The rows of keys; see `Table.lookup`.
+
+        `head_age_max_ms` lets it read the version that the catalog named at most so long ago; 0
+        asks the catalog. What has expired since may be gone: stay below the age of expiry.
+        """
         if branch is not None and tag is not None:
             raise InvalidInputError("name a branch or a tag, not both", branch=branch, tag=tag)
-        state = self._environment.catalog.load_table(self._identifier)
+        state = self._state(head_age_max_ms)
         selected = select_snapshot(state, snapshot_id=snapshot_id, ref=branch or tag)
         key = self._key_columns(state, selected, index)
         wanted = _Wanted(
@@ -128,6 +135,7 @@ class Lookup:
             if self._locator is not None:
                 self._locator.close()
             self._locator, self._is_open, self._snapshot = None, False, None
+            self._head = None
         self._caches.close()
 
     def __enter__(self) -> Self:
@@ -135,6 +143,17 @@ class Lookup:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _state(self, age_max_ms: float) -> TableState:
+        """The table as the catalog named it at most so long ago; one thread asks for all."""
+        if not age_max_ms:
+            return self._environment.catalog.load_table(self._identifier)
+        clock = self._environment.runtime.clock
+        with self._head_lock:
+            asked_ms = clock.monotonic_ms()  # before the answer, so that the age is never more
+            if self._head is None or asked_ms - self._head[0] > age_max_ms:
+                self._head = (asked_ms, self._environment.catalog.load_table(self._identifier))
+            return self._head[1]
 
     def _key_columns(
         self, state: TableState, selected: SelectedSnapshot, index: str | None

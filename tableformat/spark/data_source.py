@@ -54,7 +54,7 @@ class IcefoldSource(DataSource):
         if is_changes(options):
             return changes_schema(plan_changes(options, from_option=False).columns)
         self._pinned = PinnedScan.of(options)
-        return spark_schema(self._pinned.projection().schema)
+        return spark_schema(self._pinned.result_schema())
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """A reader of rows, or of changes."""
@@ -62,7 +62,7 @@ class IcefoldSource(DataSource):
         if is_changes(options):
             return ChangesReader(options)
         pinned = self._pinned or PinnedScan.of(options)
-        _check_schema(schema, spark_schema(pinned.projection().schema))
+        _check_schema(schema, spark_schema(pinned.result_schema()))
         return RowsReader(pinned)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802

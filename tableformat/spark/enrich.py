@@ -6,7 +6,9 @@ rows ──> tasks: key columns ─> Lookup (index on this machine, else a prune
 
 No state is kept for the join and nothing is shuffled: each task asks for the keys of its rows.
 Tasks of one Python worker share open files and caches. A batch frame is joined with the snapshot
-that the table had when `enrich` was called; a stream with the head at the moment of each task.
+that the table had when `enrich` was called; a stream with the head at the moment of each lookup, or
+one that was the head not longer ago than allowed. Lookups of several batches of rows are under way
+at the same time; rows keep their order.
 
 On several machines the index must be where the tasks run: without one, tasks scan the files that
 may hold their keys, which is right and slower.
@@ -14,8 +16,9 @@ may hold their keys, which is right and slower.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal, cast
@@ -25,12 +28,14 @@ import pyarrow as pa
 from pyiceberg.schema import Schema
 from pyspark.sql import DataFrame
 from pyspark.sql import types as spark
+from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from tableformat.backend import open_backend
 from tableformat.catalog.base import Catalog, Identifier
 from tableformat.catalog.pinned import PinnedCatalog
 from tableformat.environment import Environment
-from tableformat.errors import InvalidInputError
+from tableformat.errors import InvalidInputError, StoreUnavailableError, error_context
+from tableformat.lookup.result import LookupResult
 from tableformat.lookup.session import Lookup
 from tableformat.spark.arrow_scan import check_reachable
 from tableformat.spark.types import spark_schema, to_spark_batch
@@ -40,6 +45,7 @@ from tableformat.table import Table
 
 How = Literal["left", "inner"]
 LOOKUPS_MAX = 4  # kept per worker, with their caches
+_WAIT_S = (0.1, 5.0)  # first and longest pause between tries
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +62,9 @@ class _Join:
         schema: The table's columns wanted, all optional.
         names: Their names in the result.
         how: `left` keeps rows without a match.
+        concurrency: Lookups of a task that are under way at the same time.
+        retries: How often a lookup is tried again while a store does not answer.
+        head_age_max_ms: How long ago the version that is read may have been the head.
     """
 
     identifier: Identifier
@@ -67,6 +76,9 @@ class _Join:
     schema: Schema
     names: tuple[str, ...]
     how: How
+    concurrency: int
+    retries: int
+    head_age_max_ms: int
 
     def environment(self) -> Environment:
         """Where a task looks up."""
@@ -90,6 +102,9 @@ def enrich(
     columns: Sequence[str] | None = None,
     how: How = "left",
     prefix: str = "",
+    concurrency: int = 4,
+    retries: int = 3,
+    head_age_max_ms: int = 0,
 ) -> DataFrame:
     """Add columns of a table to the rows of a stream or frame, found by key.
 
@@ -102,14 +117,33 @@ def enrich(
         how: `left` keeps rows without a match, with NULL; `inner` drops them. A key with several
             rows gives a row for each. NULL matches nothing, as in SQL.
         prefix: Put before the names of the columns that are added.
+        concurrency: Lookups of one task that are under way at the same time, one for each batch of
+            rows that Spark hands over (`spark.sql.execution.arrow.maxRecordsPerBatch`); as many
+            batches are in memory. Rows keep their order.
+        retries: How often a lookup is tried again while the catalog or the store does not answer;
+            every other error fails the task at once.
+        head_age_max_ms: For streams: rows come from a version that was the head not longer ago than
+            this; 0: each lookup asks the catalog for the head.
 
     Raises:
-        InvalidInputError: The columns are no key or index of the table, a column is unknown, or
-            two columns of the result would have the same name.
+        InvalidInputError: The columns are no key or index of the table, a column is unknown, two
+            columns of the result would have the same name, or a number is out of range.
         UnsupportedError: Tasks cannot reach the store, because it lives in this process.
     """
     if how not in ("left", "inner"):
         raise InvalidInputError("enrich joins left or inner", how=repr(how))
+    if concurrency < 1 or retries < 0 or head_age_max_ms < 0:
+        raise InvalidInputError(
+            "enrich needs a concurrency of at least 1, and retries and age of at least 0",
+            concurrency=concurrency,
+            retries=retries,
+            head_age_max_ms=head_age_max_ms,
+        )
+    if head_age_max_ms and not frame.isStreaming:
+        raise InvalidInputError(
+            "head_age_max_ms has no effect on a batch: it is joined with the snapshot at the call",
+            action="leave it out",
+        )
     state = table.refresh().state
     by_frame = _key_columns(frame, on)
     index = _index_on(table, list(by_frame.values()))
@@ -134,6 +168,9 @@ def enrich(
         schema=schema,
         names=names,
         how=how,
+        concurrency=concurrency,
+        retries=retries,
+        head_age_max_ms=head_age_max_ms,
     )
     added = spark_schema(schema)
     fields = [
@@ -147,10 +184,30 @@ def enrich(
 
 def _run(batches: Iterable[pa.RecordBatch], *, join: _Join) -> Iterator[pa.RecordBatch]:
     """Runs on a worker: each batch with the columns of its keys' rows."""
-    lookup = _lookup_of(join)
-    for batch in batches:
-        if batch.num_rows:
-            yield join_batch(batch, lookup, join)
+    return join_batches(batches, _lookup_of(join), join)
+
+
+def join_batches(
+    batches: Iterable[pa.RecordBatch], lookup: Lookup, join: _Join
+) -> Iterator[pa.RecordBatch]:
+    """Each batch with the table's columns, in order; `join.concurrency` of them are in memory.
+
+    Raises:
+        TableError: The first lookup, in the order of the batches, that failed for good. Those
+            behind it end in the background, or never begin.
+    """
+    pool = ThreadPoolExecutor(join.concurrency, thread_name_prefix="icefold-enrich")
+    running: deque[Future[pa.RecordBatch]] = deque()
+    try:
+        for batch in batches:
+            if batch.num_rows:
+                running.append(pool.submit(join_batch, batch, lookup, join))
+            if len(running) == join.concurrency:
+                yield running.popleft().result()
+        while running:
+            yield running.popleft().result()
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
 def join_batch(batch: pa.RecordBatch, lookup: Lookup, join: _Join) -> pa.RecordBatch:
@@ -161,11 +218,7 @@ def join_batch(batch: pa.RecordBatch, lookup: Lookup, join: _Join) -> pa.RecordB
         complete &= column.is_valid().to_numpy(zero_copy_only=False)
     asked = np.flatnonzero(complete)
     taken = pa.array(asked)
-    found = lookup.find(
-        {name: column.take(taken) for name, column in keys.items()},
-        [field.name for field in join.schema.fields],
-        index=join.index,
-    )
+    found = _find(lookup, {name: column.take(taken) for name, column in keys.items()}, join)
     left, right = asked[found.key], np.arange(len(found), dtype=np.int64)
     if join.how == "left":
         alone = np.setdiff1d(np.arange(batch.num_rows), left)
@@ -181,6 +234,27 @@ def join_batch(batch: pa.RecordBatch, lookup: Lookup, join: _Join) -> pa.RecordB
     return pa.RecordBatch.from_arrays(
         [*kept.columns, *added.columns], names=[*batch.schema.names, *join.names]
     )
+
+
+def _find(lookup: Lookup, keys: Mapping[str, pa.Array], join: _Join) -> LookupResult:
+    attempts_max = 1 + join.retries
+    retrying = Retrying(
+        stop=stop_after_attempt(attempts_max),
+        wait=wait_random_exponential(multiplier=_WAIT_S[0], max=_WAIT_S[1]),
+        retry=retry_if_exception_type(StoreUnavailableError),
+        reraise=True,
+    )
+    with error_context(table=".".join(join.identifier)):
+        try:
+            return retrying(
+                lookup.find,
+                keys,
+                [field.name for field in join.schema.fields],
+                index=join.index,
+                head_age_max_ms=join.head_age_max_ms,
+            )
+        except StoreUnavailableError as error:
+            raise error.with_context(lookups_tried=attempts_max) from error.__cause__
 
 
 def _one_batch(table: pa.Table) -> pa.RecordBatch:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyiceberg.expressions import And, BooleanExpression
@@ -30,7 +31,11 @@ from tableformat.spark.arrow_scan import ScanPart, scan_parts
 from tableformat.spark.source_filters import scan_filter
 from tableformat.spark.source_options import AnySource, ReadOptions, SourceOptions
 from tableformat.spark.types import to_spark_batch, to_spark_schema
+from tableformat.spec.computed_columns import computed_columns
 from tableformat.spec.decimal_text import parse_decimal
+
+if TYPE_CHECKING:
+    from tableformat.rowlevel.computed_columns import ResultColumns
 
 _NOT_FOR_ROWS = ("from", "to", "net", "max-snapshots-per-batch")
 _NOT_FOR_CHANGES = ("tag", "snapshot-id", "as-of-ms", "max-snapshots-per-batch")
@@ -44,6 +49,7 @@ class PinnedScan:
         snapshot_id: None: the table was empty.
         schema: What rows are read with.
         pushed: What Spark's planner added to the filter of the options.
+        result: What is computed of the `columns` that are read; None: nothing.
     """
 
     options: SourceOptions[ReadOptions]
@@ -52,6 +58,7 @@ class PinnedScan:
     row_filter: BooleanExpression
     columns: tuple[str, ...] | None
     pushed: tuple[BooleanExpression, ...] = ()
+    result: ResultColumns | None = None
 
     @classmethod
     def of(cls, options: SourceOptions[ReadOptions]) -> PinnedScan:
@@ -71,12 +78,14 @@ class PinnedScan:
             snapshot_id=values.snapshot_id,
             as_of_ms=values.as_of_ms,
         )
+        result = _computed(state, selected.schema, values.columns or None)
         return cls(
             options=options,
             snapshot_id=None if selected.snapshot is None else selected.snapshot.snapshot_id,
             schema=selected.schema,
             row_filter=parse_filter(values.filter),
-            columns=values.columns or None,
+            columns=(values.columns or None) if result is None else result.read,
+            result=result,
         )
 
     def plan(self) -> ScanPlan:
@@ -92,9 +101,14 @@ class PinnedScan:
         return plan if self.snapshot_id is not None else replace(plan, tasks=())
 
     def projection(self) -> Projection:
-        """Result columns. Opens the catalog: `_partition` depends on the table's specs."""
+        """Columns to read. Opens the catalog: `_partition` depends on the table's specs."""
         _, state = load(self.options)
         return project(plan_without_files(state, self.schema), self.columns)
+
+    def result_schema(self) -> Schema:
+        """Result columns. Opens the catalog."""
+        read = self.projection().schema
+        return read if self.result is None else self.result.schema(read)
 
 
 class RowsReader(DataSourceReader):
@@ -123,7 +137,9 @@ class RowsReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Runs on a worker."""
         # Spark has a stand-in when there are no partitions.
-        return partition.rows() if isinstance(partition, ScanPart) else iter(())
+        rows = partition.rows() if isinstance(partition, ScanPart) else iter(())
+        result = self._pinned.result
+        return rows if result is None else result.finished(rows)
 
 
 @dataclass
@@ -205,6 +221,16 @@ def read_changes(partition: InputPartition) -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_arrays(
             [*rows.columns, *batch.columns[len(columns.rows) :]], schema=schema
         )
+
+
+def _computed(
+    state: TableState, schema: Schema, columns: Sequence[str] | None
+) -> ResultColumns | None:
+    if not computed_columns(state.metadata):
+        return None
+    from tableformat.rowlevel.computed_columns import result_columns  # loads sqlglot
+
+    return result_columns(state.metadata, schema, columns)
 
 
 def load(options: AnySource) -> tuple[Environment, TableState]:

@@ -16,6 +16,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
 
 from tableformat.errors import InvalidInputError
+from tableformat.spec.computed_columns import computed_columns
 from tableformat.spec.field_paths import field_path
 from tableformat.spec.names import (
     IMMUTABLE_COLUMNS,
@@ -204,8 +205,19 @@ def properties_after(metadata: TableMetadata, schema: Schema) -> dict[str, str]:
 
     Raises:
         InvalidInputError: The new schema drops a declared column, or the key that the IMMUTABLE
-            constraint is about.
+            constraint is about, or has a column with the name of a computed one.
     """
+    for each in computed_columns(metadata).values():
+        if not each.is_in(metadata.schema()):
+            continue  # another tool's change; reads do without the column
+        ids = list(each.inputs.values())
+        _surviving(metadata.schema(), schema, ids, f"computed column {each.name}")
+        if not each.is_in(schema):
+            raise InvalidInputError(
+                "the table has a computed column of this name",
+                column=each.name,
+                action="drop the declaration first",
+            )
     changed: dict[str, str] = {}
     constraint = immutable_columns(metadata)
     if constraint is not None:

@@ -54,7 +54,7 @@ def test_readers_page(folder) -> None:
 
 @pytest.mark.slow
 def test_lookup_page(folder) -> None:
-    first, own, secondary, _ = snippets(LOOKUP)
+    first, own, secondary, *_ = snippets(LOOKUP)
     printed = run(first + own + secondary + "\nprint(found.source, len(found))", folder)
     assert printed.splitlines()[0].endswith("[2]")
     assert printed.splitlines()[-2:] == ["index None", "index 1"]
@@ -62,11 +62,16 @@ def test_lookup_page(folder) -> None:
 
 @pytest.mark.spark
 def test_lookup_page_on_spark(folder) -> None:
-    first, *_, join = snippets(LOOKUP)
+    first, *_, join, stream = snippets(LOOKUP)
     spark = "from tableformat.spark.session import local_session\nspark = local_session('docs')\n"
     shown = "\nprint(sorted(tuple(row) for row in joined.collect()))"
-    printed = run(first + spark + join + shown, folder)
-    assert printed.splitlines()[-1] == "[(1, 2, 'paid', 20.0), (2, 99, None, None)]"
+    # Spark's processes were started elsewhere: relative folders are not theirs.
+    stream = re.sub(r'"(arrivals|enriched|checkpoints/)', rf'"{folder}/\1', stream)
+    (folder / "arrivals").mkdir()
+    (folder / "arrivals" / "1.json").write_text('{"event": 3, "order_id": 2}\n')
+    stream += f"\nprint([tuple(row) for row in spark.read.parquet('{folder}/enriched').collect()])"
+    printed = run(first + spark + join + shown + "\n" + stream, folder).splitlines()
+    assert printed[-2:] == ["[(1, 2, 'paid', 20.0), (2, 99, None, None)]", "[(3, 2, 'paid')]"]
 
 
 @pytest.mark.parametrize("text", [READERS, LOOKUP])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import shutil
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from pathlib import Path
 
@@ -17,7 +18,10 @@ from resolver import build_index, resolve
 from resolver.index_keeper import index_folder
 from tableformat import LookupSource
 from tableformat.errors import AlreadyExistsError, InvalidInputError, NotFoundError
+from tableformat.runtime import Runtime
 from tableformat.scan.reader import read_scan
+from tests.support.commit_tables import ManualClock
+from tests.support.memory_tables import memory_catalog
 
 SCHEMA = pa.schema(
     [
@@ -460,3 +464,41 @@ def test_a_user_of_tableformat_alone_gets_the_index(table, tmp_path):
         [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path
     )
     assert done.stdout.strip() == "index", done.stderr
+
+
+def test_an_allowed_age_of_the_head_saves_asking_and_is_never_exceeded(tmp_path):
+    clock = ManualClock()
+    catalog = memory_catalog(str(tmp_path / "index"), Runtime(clock=clock))
+    table = catalog.create_table("t.rows", SCHEMA, primary_key=["id"])
+    table.append(rows([1], "first"))
+    with tf.Lookup(table.environment, table.identifier) as lookup:
+
+        def note(age_ms):
+            return notes(lookup.find([1], head_age_max_ms=age_ms))
+
+        assert note(1000) == ["first 1"]
+        table.stage(upserts=rows([1], "second"))
+        resolve(table)
+        clock.advance(1000)
+        assert note(1000) == ["first 1"], "as old as allowed"
+        assert note(999) == ["second 1"]
+        table.stage(upserts=rows([1], "third"))
+        resolve(table)
+        assert note(0) == ["third 1"], "0 always asks"
+        clock.advance(1001)
+        assert note(1000) == ["third 1"]
+
+
+def test_lookups_of_one_age_ask_the_catalog_once(table, monkeypatch):
+    asked = []
+    load = type(table.environment.catalog).load_table
+
+    def counted(self, identifier):
+        asked.append(identifier)
+        return load(self, identifier)
+
+    monkeypatch.setattr(type(table.environment.catalog), "load_table", counted)
+    with tf.Lookup(table.environment, table.identifier) as lookup, ThreadPoolExecutor(4) as pool:
+        for found in pool.map(lambda i: lookup.find([i], head_age_max_ms=60_000), range(40)):
+            assert found.key_count == 1
+    assert len(asked) == 1

@@ -5,12 +5,13 @@ from decimal import Decimal
 
 import pyarrow as pa
 import pytest
+from pyiceberg.types import DoubleType, IntegerType
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as sf
 from pyspark.sql.types import LongType, StructField, StructType
 
 from resolver import resolve
-from tableformat import InvalidInputError, open_catalog
+from tableformat import InvalidInputError, UnsupportedError, open_catalog
 from tableformat.spark import register
 from tableformat.spark.source_writer import stream_writer
 
@@ -126,6 +127,46 @@ def test_metadata_columns_come_by_name(icefold, filled):
     frame = reader(icefold, filled, columns="id,_pos,_row_id,_partition").load()
     found = {each.id: each for each in frame.collect()}
     assert (found[5]._pos, found[5]._row_id, found[5]._partition.region) == (5, 5, "eu")
+
+
+def test_computed_columns_are_the_same_for_every_reader(icefold, table):
+    table.append(arrow([row(key) for key in range(10)]))
+    table.update_schema(lambda update: update.add_column("n", IntegerType()))
+    table.update_schema(lambda update: update.add_column("x", DoubleType()))
+    table.append(
+        arrow([row(key) for key in range(20, 25)])
+        .append_column("n", pa.array([1, None, -3, 4, 2**30 - 1], pa.int32()))
+        .append_column("x", pa.array([0.1, None, float("inf"), -0.0, 1e300]))
+    )
+    table.add_computed_column("twice", "n * 2", "int")
+    table.add_computed_column("wide", "id * 1000 - N", "long")
+    table.add_computed_column("scaled", "(x + 0.5) * 1.1", "double")
+    wanted = {each["id"]: each for each in table.scan().to_arrow().to_pylist()}
+    assert wanted[22]["wide"] == 22_003
+    names = ["id", "twice", "wide", "scaled"]
+    for frame in (
+        reader(icefold, table).load(),
+        reader(icefold, table, columns="scaled,id,wide,twice").load(),
+        table.scan().to_spark(icefold),
+        table.scan(columns=["twice", "scaled", "wide", "id"]).to_spark(icefold, runtime=False),
+    ):
+        types = {field.name: field.dataType.simpleString() for field in frame.schema}
+        assert [types[name] for name in names] == ["bigint", "int", "bigint", "double"]
+        found = {each.id: [each[name] for name in names] for each in frame.collect()}
+        assert found == {key: [each[name] for name in names] for key, each in wanted.items()}
+        assert ids(frame.where("wide > 22000 and scaled > 0").select("id")) == [22, 23]
+    table.append(arrow([row(30)]).append_column("n", pa.array([2**30], pa.int32())))
+    assert reader(icefold, table, columns="id,wide").load().count() == 16
+    assert len(ids(table.scan().to_spark(icefold).select("id"))) == 16
+    for frame in (reader(icefold, table).load(), table.scan().to_spark(icefold)):
+        with pytest.raises(PySparkException, match="overflow"):
+            frame.where("twice > 0").collect()
+    icefold.conf.set("spark.sql.ansi.enabled", "false")
+    try:
+        with pytest.raises(UnsupportedError, match="need Spark's ANSI mode"):
+            table.scan().to_spark(icefold)
+    finally:
+        icefold.conf.unset("spark.sql.ansi.enabled")
 
 
 def test_reads_changes(icefold, filled):

@@ -80,7 +80,7 @@ def test_a_stream_sees_what_is_published_between_its_batches(spark, table, tmp_p
     stream = spark.readStream.schema("id long").json(str(source))
     (source / "1.json").write_text('{"id": 200}\n{"id": 1}\n')
     query = (
-        enrich(stream, table, on="id", columns=["customer"])
+        enrich(stream, table, on="id", columns=["customer"], concurrency=2, head_age_max_ms=1)
         .writeStream.format("memory")
         .queryName("enriched")
         .option("checkpointLocation", str(tmp_path / "checkpoint"))
@@ -106,6 +106,8 @@ def test_wrong_joins_are_refused_before_anything_runs(spark, table):
         ({"on": "id"}, "would be called 'price'"),
         ({"on": "id", "columns": ["nope"]}, "no column 'nope'"),
         ({"on": "id", "columns": ["customer"], "how": "outer"}, "left or inner"),
+        ({"on": "id", "columns": ["customer"], "concurrency": 0}, "concurrency of at least 1"),
+        ({"on": "id", "columns": ["customer"], "head_age_max_ms": 1}, "no effect on a batch"),
     ):
         with pytest.raises(InvalidInputError, match=text):
             enrich(frame, table, **options)
