@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-import pyarrow as pa
 from pyiceberg.table.metadata import TableMetadata
 
 from resolver.cycle_input import CycleInput
@@ -30,10 +29,9 @@ from tableformat.catalog.base import TableState
 from tableformat.codec.puffin.deletion_vector import build_positions, position_array
 from tableformat.codec.puffin.dv_file import read_deletion_vectors
 from tableformat.environment import Environment
-from tableformat.errors import InvalidInputError
-from tableformat.spec.constraints import ImmutableColumns, immutable_columns
+from tableformat.lookup.immutable_rows import check_versions, deleted_row_error
+from tableformat.spec.constraints import immutable_columns
 from tableformat.spec.data_file import DataFile
-from tableformat.write.partitioning import encode_values
 
 
 def check_immutable(
@@ -91,8 +89,16 @@ def check_immutable(
         np.concatenate([slot, len(files) + batch.rows.file[staged]]),
         np.concatenate([matches.position[known], batch.rows.position[staged]]),
     )
-    columns = reader.flat(rows)
-    _compare(state, constraint, number, columns[: len(key_ids)], columns[len(key_ids) :])
+    schema = metadata.schema()
+    names = [str(schema.find_column_name(i)) for i in (*key_ids, *compared)]
+    check_versions(
+        state,
+        constraint,
+        number,
+        dict(zip(names, reader.flat(rows), strict=True)),
+        problem="a staged change breaks the IMMUTABLE constraint; nothing was published",
+        repair="repair the source and stage again",
+    )
 
 
 def is_enforced(metadata: TableMetadata) -> bool:
@@ -147,14 +153,13 @@ def check_nothing_is_deleted(
         place = other
     else:
         return
-    raise InvalidInputError(
-        "a staged change deletes a row, and the IMMUTABLE constraint is enforced; nothing was "
-        "published",
-        action="repair the source and stage again, or enforce it except for deletes: icefold table "
-        f"immutable {state.name} --columns {','.join(constraint.columns)} --enforced-except-delete",
-        table=state.name,
-        constraint=constraint.name,
-        key=_key_at(environment, state.metadata, *place),
+    raise deleted_row_error(
+        state,
+        constraint,
+        _key_at(environment, state.metadata, *place),
+        problem="a staged change deletes a row, and the IMMUTABLE constraint is enforced; nothing "
+        "was published",
+        repair="repair the source and stage again",
     )
 
 
@@ -197,50 +202,6 @@ def _key_at(
     row = reader.flat(reader.read_rows([file], np.zeros(1, np.int64), np.array([position])))
     names = [metadata.schema().find_column_name(i) or str(i) for i in ids]
     return {name: column[0].as_py() for name, column in zip(names, row, strict=True)}
-
-
-def _compare(
-    state: TableState,
-    constraint: ImmutableColumns,
-    number: Int64s,
-    key: list[pa.Array],
-    values: list[pa.Array],
-) -> None:
-    order = np.argsort(number, kind="stable")
-    is_first = np.r_[True, number[order][1:] != number[order][:-1]]
-    first = order[is_first][np.cumsum(is_first) - 1]  # the oldest known row of each row's key
-    differs = np.zeros(len(number), dtype=np.bool_)
-    broken: list[tuple[int, Bools]] = []
-    for place, column in enumerate(values):
-        codes, _ = encode_values(column)
-        wrong = codes[order] != codes[first]
-        broken.append((place, wrong))
-        differs |= wrong
-    if not differs.any():
-        return
-    schema = state.metadata.schema()
-    at = int(np.flatnonzero(differs)[0])
-    old, new = int(first[at]), int(order[at])
-    key_ids = sorted(schema.identifier_field_ids)
-    compared = [i for i in constraint.field_ids if i not in key_ids]
-    names = {
-        place: schema.find_column_name(compared[place]) for place, wrong in broken if wrong[at]
-    }
-    raise InvalidInputError(
-        "a staged change breaks the IMMUTABLE constraint; nothing was published",
-        action="repair the source and stage again, or stop enforcing: icefold table immutable "
-        f"{state.name} --columns {','.join(constraint.columns)} --not-enforced",
-        table=state.name,
-        constraint=constraint.name,
-        key={
-            schema.find_column_name(i): column[new].as_py()
-            for i, column in zip(key_ids, key, strict=True)
-        },
-        column=",".join(str(name) for name in names.values()),
-        old=[values[place][old].as_py() for place in names],
-        new=[values[place][new].as_py() for place in names],
-        keys_broken=len(np.unique(number[order][differs])),
-    )
 
 
 def _several(number: Int64s) -> Bools:

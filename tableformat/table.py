@@ -19,7 +19,7 @@ from tableformat.cdc.batch_commit import BatchId
 from tableformat.changelog.changes import Changes, new_changes
 from tableformat.commit import declarations, evolution
 from tableformat.commit.changeset import Changeset, CommitKind
-from tableformat.commit.engine import CommitResult, commit
+from tableformat.commit.engine import CommitResult
 from tableformat.commit.index_declarations import add_index, drop_index
 from tableformat.commit.operations import (
     overwrite_changeset,
@@ -30,6 +30,7 @@ from tableformat.environment import Environment
 from tableformat.errors import InvalidInputError
 from tableformat.html_text import rows_html
 from tableformat.inspect.snapshot_list import SnapshotList, snapshot_text
+from tableformat.lookup.immutable_rows import commit_rows
 from tableformat.lookup.result import LookupResult
 from tableformat.lookup.session import Lookup
 from tableformat.paths import data_file_locations
@@ -147,14 +148,16 @@ class Table:
             branch: Where to.
 
         Raises:
-            InvalidInputError: Unknown or missing columns, wrong types, nulls where none may be.
+            InvalidInputError: Unknown or missing columns, wrong types, nulls where none may be, or
+                other values of enforced IMMUTABLE columns than a row of the key has.
 
         Effects: data files are written first, then one commit makes them visible. A crash before
             the commit leaves unreferenced files for orphan removal.
         """
-        files = self._write(self.refresh().state, rows)
+        state = self.refresh().state
+        files = self._write(state, rows)
         changeset = Changeset(kind=CommitKind.APPEND, branch=branch, added_data_files=tuple(files))
-        return self._commit(changeset)
+        return self._commit(state, changeset)
 
     def upsert(
         self,
@@ -220,7 +223,7 @@ class Table:
             changeset = overwrite_changeset(
                 selection, files, row_filter, state.metadata, branch=branch
             )
-        return self._commit(changeset)
+        return self._commit(state, changeset)
 
     def stage(
         self,
@@ -684,8 +687,8 @@ class Table:
             location_for=data_file_locations(metadata, self.environment.runtime.ids),
         )
 
-    def _commit(self, changeset: Changeset) -> CommitResult:
-        result = commit(self.environment, self.identifier, changeset)
+    def _commit(self, state: TableState, changeset: Changeset) -> CommitResult:
+        result = commit_rows(self.environment, state, changeset)
         self._move_on(result.state)
         return result
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from tableformat.catalog.base import Identifier, TableState
 from tableformat.commit import cherry_pick, refs
 from tableformat.environment import Environment
+from tableformat.lookup.immutable_rows import check_picked
 from tableformat.spec.names import MAIN_BRANCH
 
 
@@ -62,7 +64,11 @@ class TableRefs:
     def cherry_pick(self, *, snapshot_id: int, branch: str = MAIN_BRANCH) -> int:
         """Apply the change of one snapshot to a branch; returns the new snapshot's id."""
         result = cherry_pick.cherry_pick(
-            self.environment, self.identifier, snapshot_id=snapshot_id, branch=branch
+            self.environment,
+            self.identifier,
+            snapshot_id=snapshot_id,
+            branch=branch,
+            check=partial(check_picked, self.environment, branch),
         )
         self.move_on(result.state)
         return result.snapshot.snapshot_id

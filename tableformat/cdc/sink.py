@@ -24,7 +24,7 @@ from tableformat.commit.changeset import CommitKind
 from tableformat.commit.declarations import declare_sequence_column
 from tableformat.environment import Environment
 from tableformat.errors import InvalidInputError, UnsupportedError
-from tableformat.spec.constraints import define_sequence
+from tableformat.spec.constraints import define_sequence, immutable_columns
 from tableformat.spec.names import MAIN_BRANCH
 from tableformat.spec.options import GivenOptions
 from tableformat.spec.unpartitioned import is_unpartitioned
@@ -218,6 +218,15 @@ def _check_table(state: TableState, choice: FormatChoice, branch: str) -> None:
             "cannot stage on the published branch: its readers never see equality deletes",
             table=state.name,
             branch=branch,
+            action="write to 'staging' and run resolve",
+        )
+    constraint = immutable_columns(state.metadata)
+    if branch == MAIN_BRANCH and constraint is not None and constraint.enforced:
+        raise InvalidInputError(
+            "changes on the published branch are not compared with older rows of their keys, and "
+            "the IMMUTABLE constraint is enforced",
+            table=state.name,
+            constraint=constraint.name,
             action="write to 'staging' and run resolve",
         )
 

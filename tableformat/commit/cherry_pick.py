@@ -14,7 +14,7 @@ as `published-wap-id`, and the same id is published once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Snapshot
@@ -43,6 +43,7 @@ from tableformat.spec.data_file import ManifestEntry
 from tableformat.spec.decimal_text import parse_decimal
 from tableformat.spec.names import MAIN_BRANCH, SOURCE_SNAPSHOT_ID, STAGING_MARKER
 
+PickCheck = Callable[[TableState, SnapshotChanges], None]
 WAP_ID = "wap.id"
 PUBLISHED_WAP_ID = "published-wap-id"
 
@@ -60,8 +61,16 @@ def cherry_pick(
     *,
     snapshot_id: int,
     branch: str = MAIN_BRANCH,
+    check: PickCheck | None = None,
 ) -> CommitResult:
     """Apply the change of `snapshot_id` to the head of `branch`.
+
+    Args:
+        environment: Catalog and store.
+        identifier: The table.
+        snapshot_id: What to apply.
+        branch: Where to.
+        check: Called with each head that it is tried on, and the change; may refuse by raising.
 
     Raises:
         AlreadyExistsError: The branch has the snapshot, or one picked from it, or its `wap.id`, or
@@ -77,7 +86,7 @@ def cherry_pick(
     while True:
         head = _head_id(state, branch)
         try:
-            return _pick_onto(environment, state, snapshot_id, branch)
+            return _pick_onto(environment, state, snapshot_id, branch, check)
         except CommitConflictError:
             # The engine tries lost swaps again, but "not picked yet" is checked here, per head.
             state = environment.catalog.load_table(identifier)
@@ -86,20 +95,26 @@ def cherry_pick(
 
 
 def _pick_onto(
-    environment: Environment, state: TableState, snapshot_id: int, branch: str
+    environment: Environment,
+    state: TableState,
+    snapshot_id: int,
+    branch: str,
+    check: PickCheck | None,
 ) -> CommitResult:
     picked = state.metadata.snapshot_by_id(snapshot_id)
     if picked is None:
         raise NotFoundError("no such snapshot", table=state.name, snapshot_id=snapshot_id)
     _check_not_picked(state, picked, branch)
     check_rows_are_whole(state, [picked], action="run resolve")
+    changes = load_changes(environment.store, picked)
+    if check is not None:
+        check(state, changes)
     head = state.head(branch)
     if head is not None and picked.parent_snapshot_id == head.snapshot_id:
         moved = fast_forward(
             environment, state.identifier, branch, to=snapshot_id, expected_head=head.snapshot_id
         )
         return CommitResult(state=moved, snapshot=picked, attempts=1)
-    changes = load_changes(environment.store, picked)
     if state.ref(branch) is None:
         head = state.head(MAIN_BRANCH)  # which it is forked from
     changeset = _changeset(state.metadata, changes, head, branch)

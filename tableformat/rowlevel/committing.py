@@ -1,6 +1,7 @@
 """From row changes to one commit, validated from the snapshots in the scan context.
 
-1. Primary keys that are written are held against the snapshot read (`key_check`).
+1. Primary keys that are written are held against the snapshot read (`key_check`), and so are
+   IMMUTABLE columns that are enforced (`lookup.immutable_rows`).
 2. Positions are merged with the deletes that are there: one vector per data file (I6).
 3. A file without any row left goes as a whole. The others get a vector (merge-on-read), or are
    written again without the rows (copy-on-write).
@@ -13,17 +14,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from tableformat.catalog.base import TableState
 from tableformat.codec.puffin.deletion_vector import Positions
 from tableformat.codec.puffin.dv_file import DeletionVector, write_deletion_vectors
 from tableformat.commit.changeset import Changeset, CommitKind
 from tableformat.commit.engine import CommitResult, commit
 from tableformat.environment import Environment
 from tableformat.errors import CommitConflictError, TableError
+from tableformat.lookup.immutable_rows import ImmutableCheck
 from tableformat.paths import puffin_locations
 from tableformat.rowlevel.changes import RowChanges, check_known
 from tableformat.rowlevel.context import WriteMode
-from tableformat.rowlevel.key_check import KeyCheck, key_check
-from tableformat.rowlevel.planning import OperationPlan
+from tableformat.rowlevel.key_check import key_check
+from tableformat.rowlevel.planning import OperationPlan, may_change_immutable
 from tableformat.rowlevel.rewrite import FileRewrite
 from tableformat.rowlevel.statement import RowLevelOperation
 from tableformat.scan.delete_index import referenced_path
@@ -59,7 +62,8 @@ def commit_changes(
     Raises:
         CommitConflictError: Something landed since planning that excludes it; nothing landed.
         CommitUnknownError: It may have landed; nothing was deleted.
-        InvalidInputError: A primary key would be given to a second row (`rowlevel.key_check`).
+        InvalidInputError: A primary key would be given to a second row (`rowlevel.key_check`), or
+            an enforced IMMUTABLE constraint would be broken.
         TableError: Raised before the swap; nothing landed.
 
     Effects: 1. Puffin files or rewritten data files; 2. the commit. A crash before it leaves
@@ -70,7 +74,7 @@ def commit_changes(
     written = list(changes.files)
     try:
         check_known(changes.positions, (t.entry.data_file.file_path for t in plan.scan.tasks))
-        keys = _checked_keys(environment, plan, changes)
+        check = _checked_rows(environment, plan, changes)
         files = _file_changes(environment, plan, changes)
         rewritten = rewrite(files.rewrites) if files.rewrites else []
         written += rewritten
@@ -90,7 +94,6 @@ def commit_changes(
                 "the table was dropped and created again since the statement was planned",
                 table=state.name,
             )
-        check = None if keys is None else keys.check_head
         return commit(environment, plan.state.identifier, changeset, state=state, check=check)
     except TableError as error:
         if error.files_safe_to_delete:
@@ -98,18 +101,35 @@ def commit_changes(
         raise
 
 
-def _checked_keys(
+def _checked_rows(
     environment: Environment, plan: OperationPlan, changes: RowChanges
-) -> KeyCheck | None:
-    """The keys that come, held against the snapshot that was read."""
+) -> Callable[[TableState], None]:
+    """Rows that come and go, held against the snapshot that was read; what each attempt repeats."""
+    immutable = ImmutableCheck(
+        environment=environment,
+        state=plan.state,
+        branch=plan.context.branch,
+        files=changes.files,
+        gone=changes.positions,
+    )
+    may_change = may_change_immutable(plan)
     try:
         keys = key_check(environment, plan, changes.files, changes.positions)
         if keys is not None:
             keys.check()
+        if may_change:
+            immutable.check()
     except TableError as error:
         error.files_safe_to_delete = True  # no commit was begun
         raise
-    return keys
+
+    def check(state: TableState) -> None:
+        if keys is not None:
+            keys.check_head(state)
+        if may_change:
+            immutable.check_head(state)
+
+    return check
 
 
 def delete_written(environment: Environment, files: Sequence[DataFile]) -> None:

@@ -24,17 +24,15 @@ import pyarrow as pa
 from pyiceberg.table.snapshots import Snapshot
 
 from tableformat.catalog.base import TableState
-from tableformat.codec.parquet.reader import read_data_file
 from tableformat.codec.puffin.deletion_vector import Positions, build_positions, position_array
 from tableformat.environment import Environment
 from tableformat.errors import CommitConflictError, InvalidInputError
 from tableformat.lookup.keys import KeyColumns, parse_keys
 from tableformat.lookup.live_rows import LiveRows, live_rows_of_keys
 from tableformat.lookup.result import Int64s
+from tableformat.lookup.written_rows import number_keys, read_written
 from tableformat.rowlevel.planning import OperationPlan
 from tableformat.rowlevel.statement import RowLevelOperation
-from tableformat.scan.key_fields import key_schema
-from tableformat.scan.key_set import build_key_set
 from tableformat.spec.data_file import DataFile
 from tableformat.spec.names import CHECK_PRIMARY_KEY
 from tableformat.spec.properties import property_bool
@@ -158,11 +156,8 @@ def key_check(
     key = KeyColumns.of(metadata.schema(), ids, what="the primary key")
     if not _writes_key(plan, key):
         return None
-    keys = _read_keys(environment, plan, key, written)
-    arrays = [column.combine_chunks() for column in keys.columns]
-    ordinals = np.arange(keys.num_rows, dtype=np.int64)
-    last = build_key_set(arrays, ordinals).newest_delete(arrays)  # of equal keys the last one
-    distinct, counts = np.unique(last, return_counts=True)
+    keys = read_written(environment, metadata, key, written)
+    distinct, counts = np.unique(number_keys(keys), return_counts=True)
     return KeyCheck(
         environment=environment,
         plan=plan,
@@ -177,27 +172,3 @@ def _writes_key(plan: OperationPlan, key: KeyColumns) -> bool:
     if plan.context.operation == RowLevelOperation.DELETE:
         return False
     return plan.context.inserts_rows or not set(key.roots).isdisjoint(plan.context.updated_columns)
-
-
-def _read_keys(
-    environment: Environment, plan: OperationPlan, key: KeyColumns, written: Sequence[DataFile]
-) -> pa.Table:
-    """The key columns of written rows."""
-    metadata = plan.state.metadata
-    schema = key_schema([metadata.schema()], key.field_ids)
-    read = KeyColumns.of(schema, key.field_ids, what="the primary key")
-    specs = metadata.specs()
-    batches = [
-        batch
-        for file in written
-        for batch in read_data_file(
-            environment.store,
-            file,
-            schema=schema,
-            spec=specs[file.spec_id],
-            properties=metadata.properties,
-        )
-    ]
-    rows = pa.Table.from_batches(batches)
-    leaves = [read.leaf(rows, ordinal) for ordinal in range(len(key.names))]
-    return pa.table(leaves, names=list(key.names))

@@ -281,7 +281,7 @@ def _updated_columns(
 ) -> tuple[str, ...]:
     """Assigned top-level columns in table order, after checking them."""
     updated: set[str] = set()
-    for assignments, is_update in _assignment_lists(statement, columns.schema):
+    for assignments, is_update, is_star in _assignment_lists(statement, columns.schema):
         seen: set[tuple[str, ...]] = set()
         for assignment in assignments:
             fields = columns.assigned(assignment.path)
@@ -289,12 +289,31 @@ def _updated_columns(
             if any(path[: len(other)] == other or other[: len(path)] == path for other in seen):
                 raise InvalidInputError("a column is assigned twice", column=".".join(path))
             seen.add(path)
-            if is_update:
+            if is_update and not is_star:
                 check_mutable(state.metadata, fields[-1], ".".join(path))
             updated.add(fields[0].name)
     if statement.operation == RowLevelOperation.UPDATE and not updated:
         raise InvalidInputError("UPDATE assigns nothing")
     return tuple(field.name for field in columns.schema.fields if field.name in updated)
+
+
+def may_change_immutable(plan: OperationPlan) -> bool:
+    """Whether rows that come have to be compared with those of their keys, and those that go.
+
+    A statement of ours leaves columns alone that it does not assign; another engine is not trusted.
+    """
+    constraint = immutable_columns(plan.state.metadata)
+    if constraint is None or not isinstance(plan, StatementPlan):
+        return True
+    schema = plan.schema
+    ids = {*schema.identifier_field_ids, *constraint.field_ids}
+    assigned = {each for name in plan.context.updated_columns for each in _ids_of(schema, name)}
+    return plan.context.inserts_rows or bool(ids & assigned)
+
+
+def _ids_of(schema: Schema, name: str) -> set[int]:
+    """A top-level column and the fields in it."""
+    return set(Schema(schema.find_field(name)).field_ids)
 
 
 def check_mutable(metadata: TableMetadata, field: NestedField, name: str) -> None:
@@ -314,16 +333,19 @@ def check_mutable(metadata: TableMetadata, field: NestedField, name: str) -> Non
 
 def _assignment_lists(
     statement: Statement, schema: Schema
-) -> Iterator[tuple[Iterable[Assignment], bool]]:
-    """Assignments that belong together, and whether they change existing rows."""
-    yield statement.assignments, True
+) -> Iterator[tuple[Iterable[Assignment], bool, bool]]:
+    """Assignments that belong together, whether they change existing rows, whether all columns.
+
+    Whole rows may bring the values that IMMUTABLE columns have; `may_change_immutable`.
+    """
+    yield statement.assignments, True, False
     for clause in statement.clauses:
         is_update = clause.action == MergeAction.UPDATE
         if clause.star:
             everything = [Assignment((field.name,), exp.null()) for field in schema.fields]
-            yield everything, is_update
+            yield everything, is_update, True
         else:
-            yield clause.assignments, is_update
+            yield clause.assignments, is_update, False
 
 
 def _pushed(statement: Statement, columns: TargetColumns) -> PushedFilter:

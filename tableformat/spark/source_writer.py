@@ -35,7 +35,6 @@ from tableformat.cdc.sharding import key_hashes
 from tableformat.cdc.sink import SinkOptions, SinkPlan, plan_sink, without_history
 from tableformat.cdc.source_time import latest_of
 from tableformat.commit.changeset import Changeset, CommitKind
-from tableformat.commit.engine import commit
 from tableformat.commit.operations import (
     overwrite_changeset,
     replace_partitions_changeset,
@@ -43,6 +42,7 @@ from tableformat.commit.operations import (
 )
 from tableformat.environment import Environment
 from tableformat.errors import FencedError, InvalidInputError
+from tableformat.lookup.immutable_rows import commit_rows
 from tableformat.paths import data_file_locations
 from tableformat.runtime import SystemIds
 from tableformat.scan.row_filter import parse_filter
@@ -57,6 +57,7 @@ from tableformat.spark.source_options import (
 )
 from tableformat.spark.source_reader import load
 from tableformat.spark.types import from_spark_batch, travelling_type
+from tableformat.spec.constraints import check_deletes_allowed
 from tableformat.spec.data_file import DataFile
 from tableformat.spec.names import MAIN_BRANCH, STAGING_BRANCH
 from tableformat.spec.options import GivenOptions
@@ -103,7 +104,7 @@ class RowsWriter(DataSourceArrowWriter):
         branch = self._options.values.branch or MAIN_BRANCH
         changeset = self._changeset(environment, state, files, branch)
         if changeset is not None:
-            commit(environment, self._options.identifier, changeset)
+            commit_rows(environment, state, changeset)
 
     def _changeset(
         self, environment: Environment, state: TableState, files: Sequence[DataFile], branch: str
@@ -112,6 +113,7 @@ class RowsWriter(DataSourceArrowWriter):
             added = tuple(files)
             changes = Changeset(kind=CommitKind.APPEND, branch=branch, added_data_files=added)
             return changes if files else None
+        check_deletes_allowed(state.metadata)
         if self._options.values.overwrite_mode == "dynamic":
             if not files:
                 return None

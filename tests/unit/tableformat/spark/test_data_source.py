@@ -240,6 +240,17 @@ def test_appends_and_overwrites(icefold, table):
     assert published(table, branch="side") == [row(9), row(10)]
 
 
+def test_writes_keep_enforced_immutable_columns(icefold, table):
+    table.append(arrow([row(1)]))
+    table.set_immutable_columns(["region"], enforced=True)
+    other = spark_rows(icefold, [row(1, "us")])
+    with pytest.raises(PySparkException, match="breaks the IMMUTABLE constraint"):
+        writer(other, table).mode("append").save()
+    with pytest.raises(PySparkException, match="rows cannot be deleted"):
+        writer(other, table).mode("overwrite").save()
+    assert published(table) == [row(1)]
+
+
 def test_writes_changes_to_staging(icefold, table):
     table.append(arrow([row(1), row(2)]))
     events = spark_rows(icefold, [row(1, "us"), row(2), row(5)]).withColumn(
