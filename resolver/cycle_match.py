@@ -50,7 +50,7 @@ from resolver.staging import (
 )
 from resolver.target import LiveFiles, live_files
 from tableformat.catalog.base import Identifier, TableState
-from tableformat.commit.branch_history import branch_ids, is_ancestor
+from tableformat.commit.branch_history import branch_history, branch_ids
 from tableformat.environment import Environment
 from tableformat.errors import CommitConflictError, CorruptDataError
 from tableformat.spec.data_file import ManifestEntry
@@ -427,10 +427,7 @@ class Matcher:
         planned = match.state.head(target)
         head = state.head(target)
         live = live_files(self.environment, head)
-        is_continued = planned is None or (
-            head is not None
-            and is_ancestor(state.metadata, planned.snapshot_id, of=head.snapshot_id)
-        )
+        is_continued = _is_continued(state, planned, target)
         if not is_continued:
             self._check_still_waits(state, work)
         compares_rows = work.rewrites or compares_versions(state.metadata)
@@ -511,6 +508,14 @@ class Matcher:
                 yield OrderedFile(
                     entry.data_file, sequence_number_of(entry) if in_place else TARGET_ORDER
                 )
+
+
+def _is_continued(state: TableState, planned: Snapshot | None, target: str) -> bool:
+    """Whether the target's head is seen to descend from what it was: from nothing, too."""
+    history = list(branch_history(state, target))
+    if planned is None:
+        return not history or history[-1].parent_snapshot_id is None
+    return any(each.snapshot_id == planned.snapshot_id for each in history)
 
 
 def sequence_number_of(entry: ManifestEntry) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
+from pyiceberg.table.update import RemoveSnapshotsUpdate
 
 from maintenance.tasks.expire import expire
 from resolver import resolve
@@ -154,6 +155,25 @@ def test_publish_planned_before_the_target_was_forwarded_gives_way(staged):
     resolve(staged.table)
     rows = [(1, "eu", "a"), (2, "eu", "b"), (3, "eu", "c"), (4, "eu", "d"), (5, "eu", "e")]
     assert staged.published() == Counter(rows)
+
+
+def test_publish_planned_on_an_empty_target_gives_way_to_a_history_that_has_expired(tmp_path):
+    staged = StagedTable(tmp_path)
+    staged.table.stage(upserts=staged.rows((4, "eu", "old")))
+    staged.table.stage(upserts=staged.rows((4, "eu", "new")))
+
+    def others():
+        fast_forward(staged.environment, staged.table.identifier, "main", to="staging")
+        state = staged.table.refresh().state
+        [first] = [each for each in state.metadata.snapshots if each.parent_snapshot_id is None]
+        gone = RemoveSnapshotsUpdate(snapshot_ids=[first.snapshot_id])
+        staged.environment.catalog.commit(state, [gone])
+
+    interrupt(staged.table, "resolve.after_match", others)
+    with pytest.raises(CommitConflictError, match="run resolve again"):
+        resolve(staged.table, limit=1)
+    resolve(staged.table)
+    assert staged.published() == Counter([(4, "eu", "new")])
 
 
 def test_picked_rows_that_the_target_deleted_stay_deleted(staged):
