@@ -167,7 +167,8 @@ def _create(
 def _complete_s3(at: ParsedLocation, properties: Mapping[str, str], given: dict[str, Any]) -> None:
     endpoint = _address("s3.endpoint", given.get("endpoint"))
     if endpoint:
-        given.setdefault("region", "us-east-1")
+        regions = (os.environ.get(name) for name in ("AWS_REGION", "AWS_DEFAULT_REGION"))
+        given.setdefault("region", next(filter(None, regions), "us-east-1"))
         if given.get("virtual_hosted_style_request", "").lower() == "true":
             endpoint = endpoint.replace("://", f"://{at.authority}.", 1)
         given["endpoint"] = endpoint

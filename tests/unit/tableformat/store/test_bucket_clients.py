@@ -208,3 +208,11 @@ assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
         capture_output=True, text=True, timeout=60, env=environment, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
+
+
+def test_region_of_the_environment_counts_at_an_endpoint_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("AWS_REGION", "eu-west-1")
+    made = client("s3://b/x", s3__endpoint="http://h:9")
+    assert made.config["region"] == "eu-west-1"  # type: ignore[attr-defined]
