@@ -248,7 +248,7 @@ def read_staged(
     Args:
         files: Reads them.
         checked: The snapshot.
-        before: The deletion vectors of its parent by data file: positions in them died earlier.
+        before: Positions by data file that were dead in its parent already.
         keys: Keys that its equality deletes delete.
         schema: Its schema.
         next_row_id, is_again: See `Staged`.

@@ -460,7 +460,7 @@ class Oracle:
     def _vectors_before(
         self, metadata: dict[str, Any], checked: CheckedSnapshot
     ) -> Mapping[str, Any]:
-        """The vectors that those of a snapshot have replaced."""
+        """Positions that had been dead when a snapshot with vectors on older files was made."""
         snapshot_id = checked.snapshot["snapshot-id"]
         own = {f.path for f in checked.live if f.snapshot_id == snapshot_id and f.content == 0}
         if all(f.referenced is None or f.referenced in own or f.snapshot_id != snapshot_id
@@ -468,9 +468,15 @@ class Oracle:
             return {}
         parent_id = checked.snapshot["parent-snapshot-id"]
         parent = next(s for s in metadata["snapshots"] if s["snapshot-id"] == parent_id)
-        return self.files.vectors(
-            check_snapshot(self.read, metadata, parent, repeated=self.repeated)
+        view = self.files.view(
+            check_snapshot(self.read, metadata, parent, repeated=self.repeated),
+            metadata,
+            self.schemas.by_schema_id[parent["schema-id"]],
         )
+        before: dict[str, set[int]] = {}
+        for path, position in view.dead:
+            before.setdefault(path, set()).add(position)
+        return before
 
     def _see_main(
         self, metadata: dict[str, Any], snapshot: dict[str, Any], operation: Operation
