@@ -30,6 +30,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Never
 
 import numpy as np
 from pyiceberg.table.snapshots import Snapshot
@@ -152,9 +153,8 @@ def add_target_positions(
         NotFoundError: An old file is gone, so its rows cannot be found again.
         UnsupportedError: What row ids a file had on the target is no longer known.
     """
-    lost = list(
-        without_dead_by_key(environment, state, _split(environment, batch, live, moved, kills))
-    )
+    named = _split(environment, state, batch, live, moved, kills)
+    lost = list(without_dead_by_key(environment, state, named))
     if not lost:
         return
     files, untold, rewritten = _files_of(
@@ -312,6 +312,7 @@ def row_ids_of(
 
 def _split(
     environment: Environment,
+    state: TableState,
     batch: CycleInput,
     live: LiveFiles,
     moved: Mapping[str, DataFile],
@@ -321,8 +322,10 @@ def _split(
     for each in batch.target_positions:
         before = _deleted_before(environment, each)
         if before is None:
-            _check_is_live(each, live)
-            kills.add(each.path, each.positions, each.staged.order)
+            if each.path in live.data:
+                kills.add(each.path, each.positions, each.staged.order)
+            elif list(without_dead_by_key(environment, state, [each])):
+                _refuse(each)
             continue
         lost = each.positions - before
         if each.path in live.data:
@@ -351,15 +354,13 @@ def _deleted_before(environment: Environment, each: StagedPositions) -> BitMap64
         return None
 
 
-def _check_is_live(each: StagedPositions, live: LiveFiles) -> None:
-    if each.path not in live.data:
-        raise UnsupportedError(
-            "a vector on the staging branch names rows of a data file that has left the target, "
-            "and what it deletes anew is not known without the vector that it replaced",
-            location=each.path,
-            action="roll the target back to before that file was rewritten, resolve, and rewrite "
-            "again",
-        )
+def _refuse(each: StagedPositions) -> Never:
+    raise UnsupportedError(
+        "a vector on the staging branch names rows of a data file that has left the target, "
+        "and what it deletes anew is not known without the vector that it replaced",
+        location=each.path,
+        action="roll the target back to before that file was rewritten, resolve, and rewrite again",
+    )
 
 
 def _read_vector(environment: Environment, entry: ManifestEntry | None) -> BitMap64:
