@@ -54,7 +54,10 @@ def without_dead_by_key(
 def _dead_by_key(
     environment: Environment, state: TableState, staged: StagedSnapshot, paths: set[str]
 ) -> dict[str, Positions]:
-    """Rows of some data files that equality deletes of the commits before a staged one reach."""
+    """Rows of some data files that equality deletes of the commits before a staged one reach.
+
+    A file that is named again shows those that live in one of its copies.
+    """
     view, metadata = live_files(environment, staged.snapshot), state.metadata
     own = max(sequence_numbers_of(staged))  # its snapshot may be the staging head
     deletes = [each for each in view.equality_deletes if (each.sequence_number or 0) < own]
@@ -62,9 +65,11 @@ def _dead_by_key(
         return {}
     fields = key_fields(metadata)
     index = DeleteIndex(deletes, specs=metadata.specs(), key_fields=fields)
-    found = view.find_whole(paths)
-    tasks = {path: plan_task(entry, AlwaysTrue(), index) for path, entry in found.items()}
+    tasks = [plan_task(entry, AlwaysTrue(), index) for entry in view.copies(paths)]
     source = FileSource(environment.store, metadata.specs(), metadata.properties)
-    plan = plan_without_files(state, metadata.schema())
-    keys = EqualityDeletes(source, plan, tasks.values())
-    return {path: keys.load(task) or Positions() for path, task in tasks.items()}
+    keys = EqualityDeletes(source, plan_without_files(state, metadata.schema()), tasks)
+    dead: dict[str, Positions] = {}
+    for task in tasks:
+        path, of_copy = task.entry.data_file.file_path, keys.load(task) or Positions()
+        dead[path] = dead[path] & of_copy if path in dead else of_copy
+    return dead
