@@ -53,7 +53,7 @@ class Shell:
         return self.finish(self.start(*words))
 
     def finish(self, process, lines=""):
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate(timeout=300)
         assert process.returncode == 0, err
         assert lines in err if lines else err == ""
         return json.loads(out)
@@ -132,7 +132,7 @@ def test_bad_message_is_one_line_with_its_position(shell):
     topic = shell.broker.create_topic("bad")
     shell.broker.send(topic, [upsert(1, "good"), (None, "{no json")])
     process = shell.start(topic)
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=300)
     assert (process.returncode, out) == (1, "")
     assert len(err.splitlines()) == 1, err
     assert err.startswith("icefold: invalid-input: bad record: not a JSON object")
@@ -189,7 +189,7 @@ def test_truncate_is_applied_where_the_topic_has_one_partition(shell):
     wide = shell.broker.create_topic("wide", partitions=2)
     shell.broker.send(wide, events)
     refused = shell.start(wide, "-o", "on-truncate=apply")
-    _, err = refused.communicate(timeout=120)
+    _, err = refused.communicate(timeout=300)
     assert (refused.returncode, err.count("\n")) == (1, 1)
     assert "on-truncate=apply needs a topic of one partition" in err
     shell.checkpoint = shell.folder / "one"
@@ -208,7 +208,7 @@ def test_flattened_tombstones_and_everything_that_is_refused(shell):
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=400,
     )
     assert done.returncode == 0, done.stderr
     answers = json.loads(done.stdout)
@@ -226,7 +226,7 @@ def scrape(port):
         return answer.read().decode()
 
 
-def wait_for(condition, process, seconds=90):
+def wait_for(condition, process, seconds=240):
     deadline = time.monotonic() + seconds
     while not condition():
         assert process.poll() is None, process.communicate()[1]

@@ -172,7 +172,7 @@ def test_sigterm_ends_the_process_cleanly_and_metrics_tell_what_it_did(tmp_path,
         assert 'icefold_table_data_files{table="shop.orders"} 2.0' in metrics()
         assert "icefold_publish_freshness_seconds_count 1.0" in metrics()
         process.send_signal(signal.SIGTERM)
-        _, errors = process.communicate(timeout=30)
+        _, errors = process.communicate(timeout=120)
     finally:
         process.kill()
     assert process.returncode == 0, errors

@@ -69,7 +69,7 @@ def running(scheduler):
     return stop
 
 
-def wait_for(condition, seconds=20):
+def wait_for(condition, seconds=60):
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it never happened"
