@@ -263,7 +263,7 @@ class Run:
 
     def _work(self, workload: Workload) -> None:
         start, length = time.monotonic(), self._given.minutes * 60
-        kills = self._planned_kills(length)
+        kills = planned_kills(self._random, self._given.kills, length)
         sampled_s = 0.0
         while (now := time.monotonic() - start) < length:
             for service in self._services:
@@ -277,13 +277,6 @@ class Run:
                     service.sample()
             workload.transaction()
             time.sleep(self._given.pause_s)
-
-    def _planned_kills(self, length_s: float) -> list[tuple[float, str]]:
-        """When which actor is killed: each as often as the others, in its part of the run."""
-        actors = list(KILLED_IN)
-        self._random.shuffle(actors)
-        named = [actors[index % len(actors)] for index in range(self._given.kills)]
-        return sorted((self._random.uniform(*KILLED_IN[each]) * length_s, each) for each in named)
 
     def _kill(self, actor: str) -> None:
         self._kills[actor] += 1
@@ -364,6 +357,14 @@ class Run:
                 if log.exists():
                     print(f"--- {log.name}\n{log.read_text(errors='replace')[-1500:]}")
         return int(bool(problems) or grown)
+
+
+def planned_kills(draw: random.Random, count: int, length_s: float) -> list[tuple[float, str]]:
+    """When which actor is killed: each as often as the others, in its part of the run."""
+    actors = list(KILLED_IN)
+    draw.shuffle(actors)
+    named = [actors[index % len(actors)] for index in range(count)]
+    return sorted((draw.uniform(*KILLED_IN[each]) * length_s, each) for each in named)
 
 
 if __name__ == "__main__":
