@@ -10,6 +10,7 @@ only, the first target's ingest never, and memory is a line through the samples 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import random
 import signal
@@ -200,6 +201,7 @@ def main() -> int:
     parser.add_argument("--targets", default=",".join(TARGETS), help="shape.table,...")
     parser.add_argument("--torn", type=int, default=0, help="updated rows of `torn` at the end")
     parser.add_argument("--pause-s", type=float, default=0.2, help="between two transactions")
+    parser.add_argument("--samples", type=Path, help="a file for the memory samples (JSON lines)")
     given = parser.parse_args()
     missing = missing_pipeline()
     if missing is not None:
@@ -259,6 +261,8 @@ class Run:
                 service.stop()
             self._revive()
             pipeline.await_arrival()
+        if given.samples is not None:
+            self._write_samples(given.samples)
         return self._report(workload, self._compare())
 
     def _work(self, workload: Workload) -> None:
@@ -332,6 +336,15 @@ class Run:
                         problems[f"{shape}.{name} in {reader}"] = differing
                 print(f"{shape}.{name}: {len(expected):,} rows compared", flush=True)
         return problems
+
+    def _write_samples(self, to: Path) -> None:
+        """A line for each sample: service, which life, its age, bytes by program."""
+        with to.open("w", encoding="utf-8") as file:
+            for service in self._services:
+                for number, life in enumerate(service.lives):
+                    for age_s, sizes in life.samples:
+                        line = [service.name, number, round(age_s, 1), sizes]
+                        file.write(json.dumps(line) + "\n")
 
     def _report(self, workload: Workload, problems: dict[str, dict[str, list[str]]]) -> int:
         grown = False
