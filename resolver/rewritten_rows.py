@@ -4,7 +4,8 @@ Their staged files are not on the target, so nothing there names them. The publi
 leads to the staged snapshots that it covers. A row that was new has the row id there that staging
 shows. One that took another row's id is the only row of its key and partition, among those that the
 publish wrote, whose id is not that of a row staged by the same commit or later: the delete of its
-own commit has killed all others.
+own commit has killed all others. A row that left columns out may be filed in any partition: they
+are filled before it is. Deletes of such a commit reach the key's rows in all of them.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from tableformat.commit.branch_history import (
 from tableformat.environment import Environment
 from tableformat.scan.key_fields import key_schema
 from tableformat.spec.data_file import ManifestEntry
+from tableformat.spec.missing_columns import has_missing_columns
 from tableformat.spec.names import ROW_ID_FIELD_ID
 
 
@@ -142,9 +144,10 @@ def _ids_of_one(
 ) -> Int64s:
     key_ids = tuple(sorted(state.metadata.schema().identifier_field_ids))
     key = KeySchema.of(key_schema(state.metadata.schemas, key_ids), key_ids)
-    home = file.entry.data_file.partition_key
-    added = load_changes(environment.store, file.publish).added_data
-    wrote = [e.data_file for e in added if e.data_file.partition_key == home]
+    staged = file.entry.data_file
+    added = (e.data_file for e in load_changes(environment.store, file.publish).added_data)
+    is_anywhere = has_missing_columns(staged)
+    wrote = [f for f in added if is_anywhere or f.partition_key == staged.partition_key]
     reader = ColumnReader(environment, state.metadata, (*key_ids, ROW_ID_FIELD_ID))
     found = reader.read_files(wrote)
     theirs: Int64s = reader.flat(found)[-1].fill_null(NO_ROW_ID).to_numpy()

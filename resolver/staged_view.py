@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from pyiceberg.expressions import AlwaysTrue
-from pyiceberg.table.snapshots import Snapshot
 
 from resolver.cycle_input import StagedPositions
+from resolver.staging import StagedSnapshot, sequence_numbers_of
 from resolver.target import live_files
 from tableformat.catalog.base import TableState
 from tableformat.codec.puffin.deletion_vector import Positions
@@ -39,12 +39,12 @@ def without_dead_by_key(
     if sequence_field_id(state.metadata) is not None:
         yield from staged
         return
-    by_snapshot: dict[int, list[StagedPositions]] = {}
+    by_commit: dict[int, list[StagedPositions]] = {}
     for each in staged:
-        by_snapshot.setdefault(each.staged.snapshot.snapshot_id, []).append(each)
-    for group in by_snapshot.values():
+        by_commit.setdefault(each.staged.order, []).append(each)
+    for group in by_commit.values():
         paths = {each.path for each in group}
-        dead = _dead_by_key(environment, state, group[0].staged.snapshot, paths)
+        dead = _dead_by_key(environment, state, group[0].staged, paths)
         for each in group:
             rest = each.positions - dead.get(each.path, Positions())
             if rest:
@@ -52,19 +52,24 @@ def without_dead_by_key(
 
 
 def _dead_by_key(
-    environment: Environment, state: TableState, snapshot: Snapshot, paths: set[str]
+    environment: Environment, state: TableState, staged: StagedSnapshot, paths: set[str]
 ) -> dict[str, Positions]:
-    """Rows of some data files that equality deletes of the commits before a snapshot reach."""
-    view, metadata = live_files(environment, snapshot), state.metadata
-    own = snapshot.sequence_number or 0
+    """Rows of some data files that equality deletes of the commits before a staged one reach.
+
+    A file that is named again shows those that live in one of its copies.
+    """
+    view, metadata = live_files(environment, staged.snapshot), state.metadata
+    own = max(sequence_numbers_of(staged))  # its snapshot may be the staging head
     deletes = [each for each in view.equality_deletes if (each.sequence_number or 0) < own]
     if not deletes:
         return {}
     fields = key_fields(metadata)
     index = DeleteIndex(deletes, specs=metadata.specs(), key_fields=fields)
-    found = view.find_whole(paths)
-    tasks = {path: plan_task(entry, AlwaysTrue(), index) for path, entry in found.items()}
+    tasks = [plan_task(entry, AlwaysTrue(), index) for entry in view.copies(paths)]
     source = FileSource(environment.store, metadata.specs(), metadata.properties)
-    plan = plan_without_files(state, metadata.schema())
-    keys = EqualityDeletes(source, plan, tasks.values())
-    return {path: keys.load(task) or Positions() for path, task in tasks.items()}
+    keys = EqualityDeletes(source, plan_without_files(state, metadata.schema()), tasks)
+    dead: dict[str, Positions] = {}
+    for task in tasks:
+        path, of_copy = task.entry.data_file.file_path, keys.load(task) or Positions()
+        dead[path] = dead[path] & of_copy if path in dead else of_copy
+    return dead

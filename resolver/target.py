@@ -70,6 +70,19 @@ class LiveFiles:
                 }
         return found
 
+    def copies(self, paths: Collection[str]) -> list[ManifestEntry]:
+        """The live entries of some data files: several of one that somebody has named again.
+
+        Cost: as `find_whole`, but all data manifests are looked at.
+        """
+        return [
+            entry
+            for manifest in self._of(ManifestContent.DATA)
+            if open_manifest(self._store, manifest).live_files(paths)
+            for entry in live_entries(self._store, [manifest])
+            if entry.data_file.file_path in paths
+        ]
+
     @property
     def dvs(self) -> Mapping[str, ManifestEntry]:
         """Deletion vectors by referenced data file.

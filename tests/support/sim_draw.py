@@ -101,7 +101,10 @@ class Statement:
 
 
 def draw_statement(rng: random.Random, keys: int, schema: TableSchema) -> Statement:
-    """Every assignment changes every row that matches, so that row lineage has one right answer."""
+    """Every assignment changes every row that matches, so that row lineage has one right answer.
+
+    Where writers leave columns out an amount may be NULL: who adds to it leaves these rows alone.
+    """
     if schema.extras and rng.random() < 0.5:
         return _on_extra(rng, schema, rng.choice(schema.extras))
     key = rng.randrange(keys)
@@ -121,7 +124,12 @@ def draw_statement(rng: random.Random, keys: int, schema: TableSchema) -> Statem
             )
         case 2:
             used = [ID, AMOUNT]
-            drawn = (f"{ident} >= {key}", rich, lambda row: row[ident] >= key, _richer(amount))
+            drawn = (
+                f"{ident} >= {key} AND {amount} IS NOT NULL",
+                rich,
+                lambda row: row[ident] >= key and row[amount] is not None,
+                _richer(amount),
+            )
         case 3:
             used = [ID, REGION]
             drawn = (
@@ -135,7 +143,7 @@ def draw_statement(rng: random.Random, keys: int, schema: TableSchema) -> Statem
             drawn = (
                 f"{region} = 'us' AND {amount} > {key}",
                 {region: "NULL", **rich},
-                lambda row: row[region] == "us" and row[amount] > key,
+                lambda row: row[region] == "us" and row[amount] is not None and row[amount] > key,
                 lambda row: _richer(amount)(row) | {region: None},
             )
     return _statement([schema.by_id[each] for each in used], *drawn)
@@ -151,13 +159,18 @@ def _on_extra(rng: random.Random, schema: TableSchema, column: Column) -> Statem
             drawn = (f"{name} = {value!r}", {}, lambda row: row[name] == value, None)
         case 1:
             used = [replace(column, kind="any"), schema.by_id[AMOUNT]]
-            drawn = (f"{name} IS NULL", rich, lambda row: row[name] is None, _richer(amount))
+            drawn = (
+                f"{name} IS NULL AND {amount} IS NOT NULL",
+                rich,
+                lambda row: row[name] is None and row[amount] is not None,
+                _richer(amount),
+            )
         case _:
             used = [column, schema.by_id[AMOUNT]]
             drawn = (
-                f"NOT ({name} = {value!r})",
+                f"NOT ({name} = {value!r}) AND {amount} IS NOT NULL",
                 {name: repr(value), **rich},
-                lambda row: row[name] not in {value, None},
+                lambda row: row[name] not in {value, None} and row[amount] is not None,
                 lambda row: _richer(amount)(row) | {name: value},
             )
     return _statement(used, *drawn)

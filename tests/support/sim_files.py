@@ -29,7 +29,8 @@ class View:
         found: The live rows with their counts.
         identities: The live rows by row id.
         places: Row ids of the live rows, by where they are.
-        dead: Where rows are that a delete of the snapshot deletes.
+        dead: Where rows are that a delete of the snapshot deletes, in every copy of a file that is
+            named twice.
         has_deletes: Whether equality deletes or position delete files are live.
     """
 
@@ -145,6 +146,7 @@ class Files:
                 view.identities[row_id] = (
                     row, file.sequence_number if updated is None else updated
                 )  # fmt: skip
+        view.dead -= view.places.keys()
         return view
 
     def _gone_by_files(self, file: LiveFile, deletes: list[LiveFile]) -> set[int]:

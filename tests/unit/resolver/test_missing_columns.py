@@ -14,6 +14,7 @@ from maintenance.tasks.options import CompactOptions
 from resolver import resolve
 from tableformat import TableCatalog
 from tableformat.errors import CommitUnknownError, InvalidInputError, UnsupportedError
+from tests.support.change_events import envelope, events_table
 from tests.support.memory_tables import memory_catalog
 
 SCHEMA = pa.schema(
@@ -91,6 +92,20 @@ def test_missing_columns_come_from_earlier_staged_rows_then_from_the_published_o
     assert regions.column("id").to_pylist() == [1]
     regions = table.scan("region = 'eu'").to_arrow()
     assert sorted(regions.column("id").to_pylist()) == [0, 2, 3, 4, 5]
+
+
+def test_staged_position_finds_the_filled_row_whatever_partition_it_is_in(table):
+    """The partition's column was left out, so the row is staged in another one."""
+    partial(table, id=[1, 2], n=[10, 20])
+    table.write_changes(
+        events_table([envelope("t")]),
+        format_name="debezium-json",
+        options={"on-truncate": "apply"},
+    )
+    resolve(table, limit=1)
+    assert published(table)[1] == ("eu", "name 1", ["tag 1"], 10)
+    assert resolve(table).staged_snapshots == 1
+    assert published(table) == {}
 
 
 def test_staging_shows_null_and_zero_and_other_readers_see_no_more_columns(plain):

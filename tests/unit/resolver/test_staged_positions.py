@@ -82,6 +82,23 @@ def test_vector_on_a_row_that_was_dead_in_the_staging_view_takes_no_other_row(
     assert staged.published() == Counter(rows)
 
 
+@pytest.mark.parametrize("merges", ["true", "false"])
+def test_vector_on_a_row_that_a_repeated_commit_shows_again_takes_it(staged, merges):
+    """The delete that is named again kills the file's first copy in the view, not the second."""
+    staged.table.set_properties(
+        {"commit.manifest.min-count-to-merge": "2", "commit.manifest-merge.enabled": merges}
+    )
+    [new] = staged.data_files((8, "eu", "n"))
+    change = {"data": [new], "deletes": staged.equality_deletes(keys(8))}
+    staged.commit(**change)
+    staged.commit(**change)
+    staged.stage_vector(new, 0)
+    resolve(staged.table, limit=1)
+    staged.rewrite()
+    resolve(staged.table)
+    assert staged.published() == Counter([(1, "eu", "a"), (2, "eu", "b"), (3, "eu", "c")])
+
+
 def test_row_that_an_update_moved_is_found(staged):
     staged.stage_vector(staged.only_file(), 1, data=staged.data_files((2, "eu", "staged")))
     staged.table.update({"note": "'on main'"}, "id = 2")
