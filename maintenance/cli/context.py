@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import csv
 import json
 import os
@@ -98,7 +99,21 @@ def print_json(value: object) -> None:
     if click.get_current_context().meta.get(_CSV):
         _print_csv(value)
         return
-    click.echo(json.dumps(value, default=str, indent=2))
+    click.echo(json.dumps(value, default=json_value, indent=2))
+
+
+def json_value(value: object) -> str:
+    """What JSON has no form for: bytes as base64, everything else as its text."""
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    return str(value)
+
+
+def csv_cell(value: object) -> object:
+    """Lists and objects as JSON, bytes as base64, everything else as its text."""
+    if isinstance(value, list | tuple | Mapping):
+        return json.dumps(value, default=json_value)
+    return json_value(value) if isinstance(value, bytes) else value
 
 
 def _print_csv(value: object) -> None:
@@ -109,12 +124,7 @@ def _print_csv(value: object) -> None:
     writer = csv.writer(sys.stdout, lineterminator="\n")
     if names:
         writer.writerow(names)
-    writer.writerows([[_cell(row.get(name)) for name in names] for row in rows])
-
-
-def _cell(value: object) -> object:
-    is_plain = value is None or isinstance(value, str | int | float)
-    return value if is_plain else json.dumps(value, default=str)
+    writer.writerows([[csv_cell(row.get(name)) for name in names] for row in rows])
 
 
 class TableName(click.ParamType[str]):

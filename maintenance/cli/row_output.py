@@ -16,7 +16,7 @@ from rich.table import Column
 from rich.table import Table as Grid
 from rich.text import Text
 
-from maintenance.cli.context import CliContext
+from maintenance.cli.context import CliContext, csv_cell, json_value
 
 PREVIEW_ROWS = 20
 GRID_WIDTH_MAX = 1000
@@ -60,7 +60,7 @@ def print_rows(
         _print_csv(names, rows)
     elif output == "json":
         for row in rows:
-            click.echo(json.dumps(row, default=str))
+            click.echo(json.dumps(row, default=json_value))
     elif first is not None:
         _print_preview(context, names, rows, preview_rows)
 
@@ -98,9 +98,9 @@ def _rows(batches: Iterator[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
 
 
 def _print_csv(names: list[str], rows: Iterator[dict[str, Any]]) -> None:
-    writer = csv.DictWriter(sys.stdout, names, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(names)
+    writer.writerows([csv_cell(row[name]) for name in names] for row in rows)
 
 
 def printable(value: Any) -> Text:

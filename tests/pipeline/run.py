@@ -2,11 +2,15 @@
 
 Each `icefold ingest --follow` and the `icefold maintain` that publishes are processes of their own,
 killed with `kill -9` like Connect and the broker, and started again as a service manager does.
+
+What starts anew shows no leak. So icefold's own processes are killed in the first part of the run
+only, the first target's ingest never, and memory is a line through the samples of one process.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import random
 import signal
@@ -17,7 +21,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median
+from statistics import linear_regression, median
 
 from tests.support.debezium import states
 from tests.support.guard import stop_with_this_process
@@ -43,8 +47,18 @@ TARGETS = (
 OPTIONS = {"torn": ["-o", "on-unavailable-value=keep"]}
 TEAR_ROWS, TEAR_UPDATES = 300, 2000  # rows of `torn`; updated ones at a time
 INTERVAL_S, SAMPLE_S, PAUSE_MAX_S = 5.0, 5.0, 5.0
-WARM_S = 120.0  # a process still loads code and fills caches before
-GROWTH, SLACK_BYTES = 1.2, 64 << 20
+# Parts of the run in which each actor may be killed.
+KILLED_IN = {
+    "writer": (0.05, 0.5),
+    "resolver": (0.05, 0.5),
+    "connect": (0.05, 0.95),
+    "broker": (0.05, 0.95),
+}
+WARM_S = 300.0  # a process still loads code, fills caches and compiles before
+LONG_S = 900.0  # a life from which a line means something
+MINUTE_S, MIB = 60.0, 1 << 20
+# An hour at this slope is a fifth of what an ingest takes: under it is what the heap's size does.
+GROWTH_MIB_PER_MINUTE = 2.0
 PROGRAM = "from maintenance.cli.main import main; main()"
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
@@ -57,10 +71,9 @@ class Service:
     words: Sequence[str]
     folder: Path
     process: subprocess.Popen[bytes] | None = None
-    started_s: float = 0.0
     due_s: float = 0.0
     ends: int = 0
-    samples: list[tuple[float, int]] = field(default_factory=list)  # age of the process, bytes
+    lives: list[Life] = field(default_factory=list)
 
     def keep_up(self) -> None:
         """Start it if it is not running and its pause is over."""
@@ -79,7 +92,7 @@ class Service:
                     env=os.environ | {"PYTHONPATH": str(ROOT)},
                     start_new_session=True,
                 )
-            self.started_s = time.monotonic()
+            self.lives.append(Life(time.monotonic()))
             group = f"-{self.process.pid}"
             stop_with_this_process(["kill", "-9", "--", group], self.folder / "none")
 
@@ -102,31 +115,81 @@ class Service:
             self.process = None
 
     def sample(self) -> None:
-        """Note its memory: resident bytes of its process group."""
+        """Note the memory of the process that runs."""
         if self.process is not None:
-            age_s = time.monotonic() - self.started_s
-            self.samples.append((age_s, group_bytes(self.process.pid)))
-
-    def memory(self) -> tuple[int, int] | None:
-        """Middle memory of the younger and of the older samples of warm processes."""
-        warm = sorted(each for each in self.samples if each[0] >= WARM_S)
-        if len(warm) < 20:
-            return None
-        half = len(warm) // 2
-        sizes = [size for _, size in warm]
-        return int(median(sizes[:half])), int(median(sizes[half:]))
+            self.lives[-1].sample(self.process.pid)
 
 
-def group_bytes(group: int) -> int:
-    """Resident memory of a process group."""
-    total = 0
+@dataclass
+class Life:
+    """One process and what it has started, from its start to its end."""
+
+    start_s: float
+    samples: list[tuple[float, Counter[str]]] = field(default_factory=list)
+
+    def sample(self, group: int) -> None:
+        """Note resident bytes of its process group, by program."""
+        self.samples.append((time.monotonic() - self.start_s, group_bytes(group)))
+
+    @property
+    def length_s(self) -> float:
+        return self.samples[-1][0] if self.samples else 0.0
+
+    def lines(self) -> dict[str, Line]:
+        """A line through the warm samples of each program, and of their sum."""
+        warm = [(age_s, sizes) for age_s, sizes in self.samples if age_s >= WARM_S]
+        ages = [age_s / MINUTE_S for age_s, _ in warm]
+        series = {
+            name: [sizes[name] / MIB for _, sizes in warm]
+            for name in sorted({name for _, sizes in warm for name in sizes})
+        }
+        series["all"] = [sizes.total() / MIB for _, sizes in warm]
+        return {name: Line.through(ages, sizes) for name, sizes in series.items()}
+
+
+@dataclass(frozen=True)
+class Line:
+    """How memory went: least squares, and the middle of the first and of the last quarter."""
+
+    slope_mib_per_minute: float
+    first_mib: float
+    last_mib: float
+    max_mib: float
+
+    @classmethod
+    def through(cls, minutes: Sequence[float], sizes_mib: Sequence[float]) -> Line:
+        """Needs two samples at least."""
+        quarter = max(1, len(sizes_mib) // 4)
+        return cls(
+            linear_regression(minutes, sizes_mib).slope,
+            median(sizes_mib[:quarter]),
+            median(sizes_mib[-quarter:]),
+            max(sizes_mib),
+        )
+
+    @property
+    def grows(self) -> bool:
+        """The line rises, and so do the quarters: one late peak is no growth."""
+        is_steep = self.slope_mib_per_minute > GROWTH_MIB_PER_MINUTE
+        return is_steep and self.last_mib > self.first_mib * 1.05
+
+    def __str__(self) -> str:
+        return (
+            f"{self.slope_mib_per_minute:+.2f} MiB/min (first quarter {self.first_mib:.0f} MiB, "
+            f"last {self.last_mib:.0f}, most {self.max_mib:.0f}){' GROWS' if self.grows else ''}"
+        )
+
+
+def group_bytes(group: int) -> Counter[str]:
+    """Resident memory of a process group, by program: python, java."""
+    total: Counter[str] = Counter()
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
-            fields = stat.read_text().rsplit(")", 1)[1].split()
+            name, fields = stat.read_text().split("(", 1)[1].rsplit(")", 1)
         except OSError:
             continue
-        if int(fields[2]) == group:
-            total += int(fields[21]) * PAGE_BYTES
+        if int(fields.split()[2]) == group:
+            total[name] += int(fields.split()[21]) * PAGE_BYTES
     return total
 
 
@@ -138,6 +201,7 @@ def main() -> int:
     parser.add_argument("--targets", default=",".join(TARGETS), help="shape.table,...")
     parser.add_argument("--torn", type=int, default=0, help="updated rows of `torn` at the end")
     parser.add_argument("--pause-s", type=float, default=0.2, help="between two transactions")
+    parser.add_argument("--samples", type=Path, help="a file for the memory samples (JSON lines)")
     given = parser.parse_args()
     missing = missing_pipeline()
     if missing is not None:
@@ -197,19 +261,20 @@ class Run:
                 service.stop()
             self._revive()
             pipeline.await_arrival()
+        if given.samples is not None:
+            self._write_samples(given.samples)
         return self._report(workload, self._compare())
 
     def _work(self, workload: Workload) -> None:
         start, length = time.monotonic(), self._given.minutes * 60
-        kills = sorted(self._random.uniform(0.1, 0.95) * length for _ in range(self._given.kills))
+        kills = planned_kills(self._random, self._given.kills, length)
         sampled_s = 0.0
         while (now := time.monotonic() - start) < length:
             for service in self._services:
                 service.keep_up()
             self._revive()
-            if kills and now >= kills[0]:
-                kills.pop(0)
-                self._kill()
+            if kills and now >= kills[0][0]:
+                self._kill(kills.pop(0)[1])
             if now - sampled_s >= SAMPLE_S:
                 sampled_s = now
                 for service in self._services:
@@ -217,15 +282,11 @@ class Run:
             workload.transaction()
             time.sleep(self._given.pause_s)
 
-    def _kill(self) -> None:
-        """The one that was killed least."""
-        actors = ["writer", "resolver", "connect", "broker"]
-        self._random.shuffle(actors)
-        actor = min(actors, key=lambda each: self._kills[each])
+    def _kill(self, actor: str) -> None:
         self._kills[actor] += 1
         pause_s = self._random.uniform(0, PAUSE_MAX_S)
         if actor == "writer":
-            self._random.choice(self._ingests).kill(pause_s)
+            self._random.choice(self._ingests[1:] or self._ingests).kill(pause_s)
         elif actor == "resolver":
             self._maintain.kill(pause_s)
         else:
@@ -276,20 +337,26 @@ class Run:
                 print(f"{shape}.{name}: {len(expected):,} rows compared", flush=True)
         return problems
 
+    def _write_samples(self, to: Path) -> None:
+        """A line for each sample: service, which life, its age, bytes by program."""
+        with to.open("w", encoding="utf-8") as file:
+            for service in self._services:
+                for number, life in enumerate(service.lives):
+                    for age_s, sizes in life.samples:
+                        line = [service.name, number, round(age_s, 1), sizes]
+                        file.write(json.dumps(line) + "\n")
+
     def _report(self, workload: Workload, problems: dict[str, dict[str, list[str]]]) -> int:
         grown = False
         for service in self._services:
-            memory = service.memory()
-            if memory is None:
-                print(f"{service.name}: too short for memory, ended {service.ends} times by itself")
-                continue
-            young, old = memory
-            grows = old > young * GROWTH + SLACK_BYTES
-            grown |= grows
-            print(
-                f"{service.name}: memory {young >> 20} MiB, later {old >> 20} MiB"
-                f"{', GROWS' if grows else ''}; ended {service.ends} times by itself"
-            )
+            print(f"{service.name}: {len(service.lives)} lives, {service.ends} ended by themselves")
+            for life in service.lives:
+                if life.length_s < LONG_S:
+                    continue
+                lines = life.lines()
+                grown |= lines["all"].grows
+                for program, line in lines.items():
+                    print(f"  {life.length_s / MINUTE_S:.0f} minutes, {program}: {line}")
         kills = ", ".join(f"{count} {actor}" for actor, count in sorted(self._kills.items()))
         print(f"{workload.transactions:,} transactions, {workload.changes:,} statements")
         print(f"kills: {kills or 'none'}")
@@ -303,6 +370,14 @@ class Run:
                 if log.exists():
                     print(f"--- {log.name}\n{log.read_text(errors='replace')[-1500:]}")
         return int(bool(problems) or grown)
+
+
+def planned_kills(draw: random.Random, count: int, length_s: float) -> list[tuple[float, str]]:
+    """When which actor is killed: each as often as the others, in its part of the run."""
+    actors = list(KILLED_IN)
+    draw.shuffle(actors)
+    named = [actors[index % len(actors)] for index in range(count)]
+    return sorted((draw.uniform(*KILLED_IN[each]) * length_s, each) for each in named)
 
 
 if __name__ == "__main__":

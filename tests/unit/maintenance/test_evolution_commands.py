@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import datetime as dt
 import io
 import json
 
@@ -67,6 +68,29 @@ def test_nested_columns_can_be_declared_and_written(ok, warehouse) -> None:
     row = {"id": 1, "tags": ["x", None], "at": {"x": None, "y": 1.0}, "c": [("k", 1)]}
     table.append(pa.Table.from_pylist([row], schema=table.scan().arrow_schema()))
     assert table.scan().to_arrow().to_pylist() == [row]
+
+
+def test_nested_and_binary_values_are_json_and_base64_in_every_output(ok, warehouse) -> None:
+    ok("table", "create", "a.b", "--column", "id:long!", "--column", "tags:array<binary>",
+       "--column", "at:struct<x: double, day: date>", "--column", "raw:binary",
+       "--primary-key", "id")  # fmt: skip
+    table = tf.open_catalog("local", warehouse=str(warehouse)).load_table("a.b")
+    at = {"x": None, "day": dt.date(2024, 2, 29)}
+    row = {"id": 1, "tags": [b"\0\xff", None], "at": at, "raw": b"\xff"}
+    table.append(pa.Table.from_pylist([row], schema=table.scan().arrow_schema()))
+    expected = {
+        "id": 1, "tags": ["AP8=", None], "at": {"x": None, "day": "2024-02-29"}, "raw": "/w==",
+    }  # fmt: skip
+    for words in (["scan", "a.b"], ["lookup", "a.b", "id=1"]):
+        [found] = csv.DictReader(io.StringIO(ok(*words, "--format", "csv")))
+        assert found.pop("id") == "1"
+        assert found.pop("raw") == "/w=="
+        assert {name: json.loads(cell) for name, cell in found.items()} == {
+            "tags": expected["tags"], "at": expected["at"],
+        }  # fmt: skip
+    assert json.loads(ok("scan", "a.b", "--format", "json")) == expected
+    [looked_up] = json.loads(ok("lookup", "a.b", "id=1", "--format", "json"))["rows"]
+    assert looked_up == expected
 
 
 def test_schema_evolves_and_rows_stay(ok, table) -> None:
