@@ -16,6 +16,7 @@ from maintenance.cli.context import (
     pass_context,
     print_json,
 )
+from maintenance.cli.own_properties import check_own_properties
 from tableformat import Table
 
 
@@ -60,6 +61,7 @@ def create(
 ) -> None:
     """Create the Iceberg v3 table NAME (namespace.table)."""
     schema = parse_columns_ddl(columns)
+    check_own_properties(table_property)
     created = context.new_catalog.create_table(
         name,
         schema,

@@ -173,7 +173,8 @@ def _data(chart: TimeChart) -> str:
                           for line in chart.lines)]
         for n, at in enumerate(chart.times_ms)
     )  # fmt: skip
-    table = html_table(["time", *(line.name for line in chart.lines)], rows, numbers_from=1)
+    heads = ["time", *(line.name for line in chart.lines)]
+    table = html_table(heads, rows, numbers_from=1, stacks=False)
     return f"<details><summary>Numbers</summary>{table}</details>"
 
 

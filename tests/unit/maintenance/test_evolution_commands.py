@@ -205,6 +205,31 @@ def test_table_of_pyiceberg_is_upgraded_and_takes_changes(ok, run, warehouse, ve
     assert ok("scan", "shop.orders", "--format", "csv").count("\n") == len(found) + 1
 
 
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ("icefold.publsh=rewrite", "did you mean icefold.publish?"),
+        ("icefold.publish=rewrte", "use link or rewrite"),
+        ("icefold.sql.check-primary-key=maybe", "neither true nor false"),
+        ("icefold.maintain.resolve.age=1000", "did you mean icefold.maintain.resolve.age-ms?"),
+        ("icefold.maintain.resolve.age-ms=1s", "the default is 1000"),
+        ("icefold.resolve.spark-rows-min=many", "not an integer"),
+    ],
+)
+@pytest.mark.parametrize("command", ["create", "set-properties"])
+def test_own_properties_that_nothing_reads_are_refused(run, table, given, says, command) -> None:
+    words = {
+        "create": ("create", "shop.new", "--column", "id:long", "--primary-key", "id", "--table-property"),
+        "set-properties": ("set-properties", "shop.orders"),
+    }[command]
+    done = run("table", *words, given)
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert says in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert table.refresh().properties == {}
+    assert "shop.new" not in run("table", "list").stdout
+
+
 def test_properties_are_set_shown_and_removed(ok, run, table) -> None:
     assert "has no properties" in run("table", "set-properties", "shop.orders").stderr
     assert ok("table", "set-properties", "shop.orders", "a=1", "b=2") == "a=1\nb=2\n"
@@ -315,7 +340,7 @@ def test_completion_without_a_catalog_is_silent_and_makes_nothing(tmp_path) -> N
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("width", ["30", "48", "200"])
+@pytest.mark.parametrize("width", ["30", "48", "60", "72", "200"])
 def test_no_figure_is_cut_in_a_narrow_terminal(ok, table, warehouse, width, monkeypatch) -> None:
     monkeypatch.setenv("COLUMNS", width)
     tf.open_catalog("local", warehouse=str(warehouse)).create_table(
