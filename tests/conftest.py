@@ -18,8 +18,8 @@ PROPERTY = "goals"
 FOLDER = Path(__file__).parent
 QUICK = "quick"
 QUICK_FOLDERS = frozenset({"unit", "property"})
-# What makes long programs fast costs short ones seconds each: every JVM that Spark starts for a test
-# is told so, also those of commands that a test runs.
+# What makes long programs fast costs short ones seconds: 16 s of CPU for a session and one query,
+# 10 s with these. Commands that a test runs inherit them.
 SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 os.environ.update(SPARK_SUBMIT_OPTS=SHORT_LIVED, SPARK_LAUNCHER_OPTS=SHORT_LIVED)
 NOT_QUICK = ("spark", "interop", "services", "slow", "long")

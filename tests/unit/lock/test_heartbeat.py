@@ -221,6 +221,7 @@ def test_interrupted_release_is_tried_once_more(monkeypatch: pytest.MonkeyPatch)
     assert not held.manager.inspect("n").is_held
 
 
+@pytest.mark.slow
 def test_lease_that_nobody_closes_runs_out() -> None:
     """An interrupt may come where no `finally` is yet."""
     manager = _real_manager(FaultyRecordStore(MemoryRecordStore()))

@@ -75,6 +75,7 @@ def interpreted(spark):
             spark.conf.set(key, value)
 
 
+@pytest.mark.timeout(1800)  # hundreds of statements on Spark, on a machine that may be busy
 def test_statements_leave_what_duckdb_leaves(interpreted, tmp_path) -> None:
     catalog = build_catalog(tmp_path)
     oracle = build_oracle(catalog)
