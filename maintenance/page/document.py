@@ -63,7 +63,9 @@ def html_table(
         return ' class="w"' if number < len(heads) - 1 else ""  # the last column takes the rest
 
     def titled(number: int) -> str:
-        return f' data-head="{escape(heads[number])}"' if stacks and number and heads[number] else ""
+        return (
+            f' data-head="{escape(heads[number])}"' if stacks and number and heads[number] else ""
+        )
 
     head = "".join(
         f'<th scope="col"{classed(number)}>{escape(text)}</th>' for number, text in enumerate(heads)

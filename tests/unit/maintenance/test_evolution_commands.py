@@ -198,7 +198,15 @@ def test_table_of_pyiceberg_is_upgraded_and_takes_changes(ok, run, warehouse, ve
 @pytest.mark.parametrize("command", ["create", "set-properties"])
 def test_own_properties_that_nothing_reads_are_refused(run, table, given, says, command) -> None:
     words = {
-        "create": ("create", "shop.new", "--column", "id:long", "--primary-key", "id", "--table-property"),
+        "create": (
+            "create",
+            "shop.new",
+            "--column",
+            "id:long",
+            "--primary-key",
+            "id",
+            "--table-property",
+        ),
         "set-properties": ("set-properties", "shop.orders"),
     }[command]
     done = run("table", *words, given)
