@@ -197,18 +197,8 @@ def test_table_of_pyiceberg_is_upgraded_and_takes_changes(ok, run, warehouse, ve
 )
 @pytest.mark.parametrize("command", ["create", "set-properties"])
 def test_own_properties_that_nothing_reads_are_refused(run, table, given, says, command) -> None:
-    words = {
-        "create": (
-            "create",
-            "shop.new",
-            "--column",
-            "id:long",
-            "--primary-key",
-            "id",
-            "--table-property",
-        ),
-        "set-properties": ("set-properties", "shop.orders"),
-    }[command]
+    made = ("create", "shop.new", "--column", "id:long", "--primary-key", "id", "--table-property")
+    words = {"create": made, "set-properties": ("set-properties", "shop.orders")}[command]
     done = run("table", *words, given)
     assert (done.exit_code, done.stdout) == (1, "")
     assert says in done.stderr
