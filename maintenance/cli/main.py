@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from maintenance.cli.changes import changes
+from maintenance.cli.computed import computed
 from maintenance.cli.constraint import immutable
 from maintenance.cli.context import CliContext, GuardedGroup, parse_properties
 from maintenance.cli.index import index
@@ -87,7 +88,7 @@ for command in (
     *TASK_COMMANDS,
 ):  # fmt: skip
     cli.add_command(command)
-for table_command in (immutable, sequence, *EVOLUTION_COMMANDS):
+for table_command in (computed, immutable, sequence, *EVOLUTION_COMMANDS):
     table.add_command(table_command)
 
 

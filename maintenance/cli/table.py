@@ -118,6 +118,10 @@ def _facts(loaded: Table) -> dict[str, object]:
             f"{field.name} {field.field_type}{' required' if field.required else ''}"
             for field in loaded.schema().fields
         ],
+        "computed": [
+            f"{each.name} {each.type} = {each.expression}"
+            for each in loaded.computed_columns.values()
+        ],
         "primary-key": list(loaded.primary_key),
         "partition-by": [
             f"{field.transform}({loaded.schema().find_column_name(field.source_id)})"

@@ -63,7 +63,8 @@ def html_table(
         return ' class="w"' if number < len(heads) - 1 else ""  # the last column takes the rest
 
     def titled(number: int) -> str:
-        return f' data-head="{escape(heads[number])}"' if stacks and number and heads[number] else ""
+        says = stacks and number and heads[number]
+        return f' data-head="{escape(heads[number])}"' if says else ""
 
     head = "".join(
         f'<th scope="col"{classed(number)}>{escape(text)}</th>' for number, text in enumerate(heads)
@@ -76,8 +77,8 @@ def html_table(
     )
     kind = ' class="stack"' if stacks else ""
     return (
-        f'<div class="scroll" tabindex="0" role="region" aria-label="Table"><table{kind}><thead><tr>'
-        f"{head}</tr></thead><tbody>{body}</tbody></table></div>"
+        f'<div class="scroll" tabindex="0" role="region" aria-label="Table"><table{kind}>'
+        f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
     )
 
 
