@@ -458,7 +458,7 @@ class Table:
             AlreadyExistsError: There is a column of that name.
             InvalidInputError: An unknown column, or nothing that every reader computes alike.
         """
-        from tableformat.rowlevel.computed_columns import add_computed_column
+        from tableformat.sql.computed_columns import add_computed_column
 
         self._move_on(
             add_computed_column(self.environment, self.identifier, name, expression, type)
@@ -467,7 +467,7 @@ class Table:
 
     def drop_computed_column(self, name: str) -> Table:
         """Drop a virtual column; `NotFoundError` if there is none of that name."""
-        from tableformat.rowlevel.computed_columns import drop_computed_column
+        from tableformat.sql.computed_columns import drop_computed_column
 
         self._move_on(drop_computed_column(self.environment, self.identifier, name))
         return self

@@ -14,9 +14,9 @@ from sqlglot import exp
 from tableformat.environment import Environment
 from tableformat.errors import UnsupportedError
 from tableformat.rowlevel.planning import StatementPlan
-from tableformat.rowlevel.statement import table_parts, to_sql
 from tableformat.rowlevel.tables import PinnedTable, table_text
 from tableformat.spark.reader import snapshot_to_spark
+from tableformat.sql.statement import table_parts, to_sql
 
 
 class Views:
