@@ -159,8 +159,8 @@ class ParquetRows:
             pool, self._pool = self._pool, None
         if pool is not None:
             pool.shutdown()
-        self._values.clear()
-        self._files.clear()
+        self._values.forget()
+        self._files.forget()
 
     def _open(self, file: DataFile) -> _OpenFile:
         found = self._files.get(file.file_path)
