@@ -113,8 +113,7 @@ class ParquetFileWriter:
         """
         writer = self._open_writer
         writer.add_key_value_metadata(
-            self._counts.metadata()
-            | {FILE_NAME_KEY: file_name(self.location).decode()}
+            {FILE_NAME_KEY: file_name(self.location).decode()}
             | self._output.begin_footer(self._counts.chunk_count)
         )
         self._guard(writer.close)
