@@ -25,6 +25,37 @@ class ObjectInfo:
     modified_ms: int
 
 
+class RangeInput(io.RawIOBase):
+    """A file of a known size that goes where it is told; subclasses read there.
+
+    Args:
+        size_bytes: Its size.
+    """
+
+    def __init__(self, size_bytes: int) -> None:
+        super().__init__()
+        self._size_bytes = size_bytes
+        self._position = 0
+
+    def readable(self) -> bool:
+        """Always."""
+        return True
+
+    def seekable(self) -> bool:
+        """Always."""
+        return True
+
+    def tell(self) -> int:
+        """Where the next read begins."""
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        """Go to an offset from the beginning, the position or the end; nothing is read."""
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size_bytes}[whence]
+        self._position = base + offset
+        return self._position
+
+
 class WholeOutput(io.RawIOBase):
     """A sink whose object appears whole with `close`, or never.
 
