@@ -112,26 +112,27 @@ class Figures:
 
 def figures_of(state: TableState, ledger: Ledger, *, staging: str, target: str) -> Figures:
     """Count. Cost: follows the number of snapshots in the metadata."""
-    head, head_id = state.head(target), state.head_id(target)
+    head, staged = state.head(target), state.head(staging)
     oldest = [snapshot.timestamp_ms for snapshot in state.metadata.snapshots]
     return Figures(
         table=state.name,
         table_uuid=str(state.metadata.table_uuid),
         metadata_location=state.metadata_location,
-        target_snapshot_id=head_id,
+        target_snapshot_id=None if head is None else head.snapshot_id,
         target_ms=None if head is None else head.timestamp_ms,
-        staging_snapshot_id=state.head_id(staging),
+        staging_snapshot_id=None if staged is None else staged.snapshot_id,
         born_ms=min(oldest, default=state.metadata.last_updated_ms),
         backlog=backlog_of(state, staging=staging, target=target),
         totals={name: counter(head, key) for name, key in TOTALS.items()},
         snapshots=len(state.metadata.snapshots),
-        source_ms=_source_ms(state, head_id),
-        since=_since(state, head_id, ledger),
-        published_ms=_published_ms(state, head_id),
+        source_ms=_source_ms(state, head),
+        since=_since(state, head, ledger),
+        published_ms=_published_ms(state, head),
     )
 
 
-def _source_ms(state: TableState, head_id: int | None) -> int | None:
+def _source_ms(state: TableState, head: Snapshot | None) -> int | None:
+    head_id = None if head is None else head.snapshot_id
     carried = load_carried(snapshots_by_id(state.metadata), head_id)
     return parse_decimal(carried.writers.get(SOURCE_MS, ""))
 
@@ -168,17 +169,17 @@ def is_compaction(snapshot: Snapshot) -> bool:
     return is_rewrite(snapshot) and counter(snapshot, "deleted-data-files") > 0
 
 
-def _published_ms(state: TableState, head_id: int | None) -> int | None:
-    history = ancestors(state.metadata, head_id)
+def _published_ms(state: TableState, head: Snapshot | None) -> int | None:
+    history = ancestors(state.metadata, None if head is None else head.snapshot_id)
     return next((each.timestamp_ms for each in history if is_publish(each)), None)
 
 
-def _since(state: TableState, head_id: int | None, ledger: Ledger) -> dict[TaskName, Since]:
+def _since(state: TableState, head: Snapshot | None, ledger: Ledger) -> dict[TaskName, Since]:
     """One walk back; each task's count ends at the head of its last run."""
     ends = {task: ledger.record(task).snapshot_id for task in TaskName}
     found: dict[TaskName, Since] = {}
     commits = files = size_bytes = dvs = 0
-    for snapshot in ancestors(state.metadata, head_id):
+    for snapshot in ancestors(state.metadata, None if head is None else head.snapshot_id):
         so_far = Since(commits=commits, files=files, size_bytes=size_bytes, dvs=dvs)
         for task, end in ends.items():
             if snapshot.snapshot_id == end:
