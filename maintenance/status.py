@@ -16,10 +16,10 @@ from pyiceberg.table.metadata import TableMetadata
 
 from lock import LockError
 from maintenance.cycle_history import Cycle, read_cycles
-from maintenance.figures import Figures, figures_of
 from maintenance.pause import announced_ms
 from maintenance.run_history import Ledger, ledger_path, load_ledger
 from maintenance.settings import MaintainConfig, TaskName, parse_config
+from maintenance.table_figures import Figures, figures_of
 from maintenance.triggers import plan_table
 from resolver.index.position import read_position, read_shared_position
 from resolver.index_keeper import index_folder

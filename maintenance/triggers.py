@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from maintenance.figures import Figures, Since
 from maintenance.run_history import Ledger, TaskRecord
 from maintenance.settings import SETTINGS, Kind, MaintainConfig, Setting, TaskName
+from maintenance.table_figures import Figures, Since
 from resolver.number_text import bytes_text, count_text, span_text
 
 PRIORITIES: Mapping[TaskName, int] = {

@@ -28,7 +28,6 @@ from resolver.shared_keeper import (
     default_root,
     index_depot,
 )
-from resolver.staging import head_id
 from resolver.staging_state import published_sequence_number
 from resolver.target import live_files
 from tableformat import InvalidInputError, NotFoundError, Table, UnsupportedError
@@ -110,7 +109,7 @@ def resolve(
     if _was_never_staged(state, staging, target):
         return ResolveReport(
             table=state.name,
-            target_snapshot_id=head_id(state, target),
+            target_snapshot_id=state.head_id(target),
             staging_snapshot_id=None,
         )
     options = CycleOptions(

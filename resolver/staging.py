@@ -190,7 +190,7 @@ def staged_above(
     """The staged snapshots after one of them, oldest first; none if staging was replaced. Pure."""
     history = _TargetHistory.of(state, target, staging)
     above: list[Snapshot] = []
-    for snapshot, is_staged in _walk_staging(state.metadata, head_id(state, staging), history):
+    for snapshot, is_staged in _walk_staging(state.metadata, state.head_id(staging), history):
         if snapshot.snapshot_id == snapshot_id:
             return above[::-1]
         if is_staged:
@@ -447,12 +447,6 @@ def oldest_of(backlog: Sequence[Snapshot], limit: int | None) -> Sequence[Snapsh
     if limit < 1:
         raise InvalidInputError("the limit of staged snapshots must be positive", limit=limit)
     return backlog[:limit]
-
-
-def head_id(state: TableState, branch: str) -> int | None:
-    """The snapshot that a branch points at; None: there is none."""
-    head = state.head(branch)
-    return None if head is None else head.snapshot_id
 
 
 def _lost_cursor(

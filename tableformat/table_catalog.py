@@ -138,7 +138,7 @@ class TableCatalog:
             See `rowlevel.execute.run_statement`.
         """
         from tableformat.rowlevel.execute import run_statement  # sqlglot takes time to load
-        from tableformat.rowlevel.statement import parse_statement
+        from tableformat.sql.statement import parse_statement
 
         return run_statement(
             self.environment,

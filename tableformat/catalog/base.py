@@ -40,6 +40,11 @@ class TableState:
         """The branch or tag `name`."""
         return self.metadata.refs.get(name)
 
+    def head_id(self, branch: str) -> int | None:
+        """The id of `head`."""
+        ref = self.metadata.refs.get(branch)
+        return None if ref is None else ref.snapshot_id
+
     def head(self, branch: str) -> Snapshot | None:
         """The snapshot `branch` points at; None if the branch does not exist or is empty."""
         ref = self.metadata.refs.get(branch)

@@ -29,11 +29,11 @@ from pyiceberg.table.sorting import SortOrder
 from pyiceberg.table.update import AddSnapshotUpdate, TableUpdate
 
 from tableformat.catalog.base import Identifier, Locations, TableState
-from tableformat.catalog.metadata_cache import MetadataCache
 from tableformat.catalog.new_table import new_metadata
 from tableformat.catalog.pointers import MetadataPointers, table_exists
 from tableformat.catalog.table_locations import TablePlaces
 from tableformat.catalog.table_names import check_new_names, check_table_name, namespace_not_empty
+from tableformat.codec.sized_cache import SizedCache
 from tableformat.errors import (
     CommitConflictError,
     CommitUnknownError,
@@ -52,6 +52,7 @@ from tableformat.store.locations import AllowedLocations
 DELETE_AFTER_COMMIT = "write.metadata.delete-after-commit.enabled"
 _VERSION = re.compile(r"^v?(\d+)[-.]")
 _LOAD_ATTEMPTS_MAX = 3
+_CACHED_METADATA_MAX = 8
 _SINGLE_READS_MAX = 8  # one read of a pointer costs about as much as one of a hundred
 
 
@@ -86,7 +87,8 @@ class PointerCatalog:
         self._runtime = runtime
         self._warehouse = warehouse.rstrip("/")
         self._places = TablePlaces(allowed)
-        self._cache = MetadataCache()
+        # Metadata files are immutable: what was decoded stays right.
+        self._cache: SizedCache[TableMetadata] = SizedCache(_CACHED_METADATA_MAX, lambda _: 1)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._name!r})"

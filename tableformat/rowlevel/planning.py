@@ -34,10 +34,14 @@ from tableformat.errors import (
     refusing_deep_nesting,
 )
 from tableformat.rowlevel.changes import ROW_COLUMNS
-from tableformat.rowlevel.columns import TargetColumns
 from tableformat.rowlevel.context import ScanContext, TableVersion, isolation_of, mode_of
-from tableformat.rowlevel.predicates import PushedFilter, push_down
-from tableformat.rowlevel.statement import (
+from tableformat.rowlevel.tables import PinnedTable, find_target, pin_tables
+from tableformat.scan.plan import FileScanTask, ScanPlan, plan_scan
+from tableformat.spec.constraints import check_deletes_allowed, immutable_columns
+from tableformat.spec.names import STAGING_BRANCH
+from tableformat.sql.columns import TargetColumns
+from tableformat.sql.predicates import PushedFilter, push_down
+from tableformat.sql.statement import (
     Assignment,
     MatchKind,
     MergeAction,
@@ -45,10 +49,6 @@ from tableformat.rowlevel.statement import (
     Statement,
     has_subquery,
 )
-from tableformat.rowlevel.tables import PinnedTable, find_target, pin_tables
-from tableformat.scan.plan import FileScanTask, ScanPlan, plan_scan
-from tableformat.spec.constraints import check_deletes_allowed, immutable_columns
-from tableformat.spec.names import STAGING_BRANCH
 
 _NOT_DETERMINISTIC = frozenset(
     [

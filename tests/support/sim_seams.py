@@ -11,7 +11,6 @@ from typing import Any
 from lock import HeldLease, Lease, LeaseUnavailableError
 from resolver.index.base import IndexBinding
 from resolver.index.follow import RowsToPut, changes_to_follow
-from resolver.index.memory_index import MemoryIndex
 from resolver.index_keeper import LocalIndexKeeper, TargetHead, _live_rows, indexed_file
 from tableformat.catalog.base import Identifier
 from tableformat.environment import Environment
@@ -19,6 +18,7 @@ from tableformat.errors import AlreadyExistsError, StoreUnavailableError
 from tableformat.store.base import ObjectInfo
 from tests.support.lying_lock import GrantAllLock, GrantedLease
 from tests.support.memory_catalog import MemoryPointers
+from tests.support.memory_index import MemoryIndex
 from tests.support.memory_store import MemoryObjectStore, _MemoryOutput
 from tests.support.sim_world import Actor, Crash, Halt, Profile, World
 

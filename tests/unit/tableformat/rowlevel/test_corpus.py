@@ -20,7 +20,7 @@ from tableformat.rowlevel.context import WriteMode
 from tableformat.rowlevel.engine import InProcessEngine
 from tableformat.rowlevel.planning import StatementPlan, plan_statement
 from tableformat.rowlevel.spark_engine import SparkEngine
-from tableformat.rowlevel.statement import Statement, parse_statement
+from tableformat.sql.statement import Statement, parse_statement
 from tests.support.rowlevel_corpus import Case, cases
 from tests.support.rowlevel_tables import (
     NAMESPACE,
