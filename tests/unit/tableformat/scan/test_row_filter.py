@@ -191,7 +191,7 @@ def test_unknown_column_is_named_beside_those_there_are(text: str) -> None:
         NestedField(1, "p", DecimalType(9, 2), required=False),
         NestedField(2, "s", StringType(), required=False),
     )
-    with pytest.raises(InvalidInputError, match="^there is no column 'foo'; columns=p, s$"):
+    with pytest.raises(InvalidInputError, match=r"^there is no column 'foo'; columns=p, s$"):
         bind_filter(parse_filter(text), schema)
 
 
