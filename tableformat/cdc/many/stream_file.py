@@ -1,9 +1,9 @@
-"""The file of a stream into many tables: routes, and options of its tables.
+r"""The file of a stream into many tables: routes, and options of its tables.
 
 ```yaml
 exclude: ["pg.public.tmp_*"]
 routes:
-  - {topics: '^pg\\.public\\.orders_\\d+$', table: orders}
+  - {topics: '^pg\.public\.orders_\d+$', table: orders}
 defaults: {schema-evolution: add-columns}
 tables:
   orders:

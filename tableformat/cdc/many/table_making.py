@@ -174,7 +174,7 @@ def plan_table(name: str, events: pa.Table, options: TableOptions) -> NewTable:
 
 
 def make_table(environment: Environment, table: NewTable) -> TableState:
-    """Create a table, and its namespace; one of that name that is there by now is taken as it is."""
+    """Create a table and its namespace; one that is there by now is taken as it is."""
     catalog = TableCatalog(environment)
     try:
         made = catalog.create_table(
@@ -282,5 +282,3 @@ def _name(text: str) -> str:
 def _quoted(text: str) -> str:
     escaped = text.replace("\\", "\\\\").replace("'", "\\'")
     return f"'{escaped}'"
-
-

@@ -30,7 +30,7 @@ def _transforms(text: str) -> tuple[str, ...]:
 def _mapping(text: str) -> dict[str, str]:
     value = json.loads(text)
     if not isinstance(value, dict):
-        raise ValueError("not a mapping")
+        raise ValueError("not a mapping")  # noqa: TRY004 - what pydantic takes for a wrong value
     return {str(name): str(each) for name, each in value.items()}
 
 
@@ -43,9 +43,7 @@ class MakingOptions(Options):
     """Of the table that a topic makes."""
 
     owner = "a table that is made"
-    key: Names = Field(
-        (), description="key columns. Default: those of the message key's schema"
-    )
+    key: Names = Field((), description="key columns. Default: those of the message key's schema")
     partition_by: Transforms = Field(
         (), description="columns and transforms: region, month(at), bucket(16, id)"
     )
@@ -128,5 +126,3 @@ class StreamOptions:
             InvalidInputError: Defaults and table together cannot be right.
         """
         return TableOptions.of(self.given_for(table))
-
-
