@@ -69,7 +69,7 @@ class Pace:
 
 @dataclass(slots=True, kw_only=True)
 class LocalEngine:
-    """One run of a stream. Made, then `run` once.
+    """One run of a stream. Made, then `run` once; `open` before it, to look first.
 
     Args:
         environment: Catalog, store, clock.
@@ -88,7 +88,7 @@ class LocalEngine:
     pace: Pace = field(default_factory=Pace)
     listener: StreamListener = field(default_factory=StreamListener)
     resume_tables: Collection[str] = ()
-    _tables: StreamTables = field(init=False)
+    _opened: StreamTables | None = None
     _topics: Mapping[str, int] = field(default_factory=dict)
     _buffers: MessageBuffers = field(default_factory=MessageBuffers)
     _read: dict[Place, int] = field(default_factory=dict)
@@ -99,6 +99,11 @@ class LocalEngine:
     _refreshed_ms: float = 0.0
     _told_ms: float = 0.0
     _moved_ms: float = 0.0
+
+    @property
+    def _tables(self) -> StreamTables:
+        assert self._opened is not None, "the stream is not open"
+        return self._opened
 
     @property
     def aside(self) -> Mapping[str, str]:
@@ -120,7 +125,8 @@ class LocalEngine:
 
         Effects: see the module's text.
         """
-        self.open()
+        if self._opened is None:
+            self.open()
         self._finish()
         self._begin(list(self._tables.tables.values()))
         now_ms = self._now_ms()
@@ -139,7 +145,7 @@ class LocalEngine:
     def open(self) -> StreamTables:
         """The tables of the stream, without reading a message."""
         self._topics = dict(self.source.topics())
-        self._tables = open_tables(
+        self._opened = open_tables(
             self.environment,
             self.settings,
             self._topics,

@@ -151,7 +151,7 @@ class Routing:
             meet = [topic for topic, is_routed in members if not is_routed]
             if len(members) > 1 and meet:
                 others = ", ".join(topic for topic, _ in members)
-                reason = f"several topics would go to table {name} ({others}); give them routes"
+                reason = f"several topics would go to one table ({others}); give them routes"
                 refused |= dict.fromkeys(meet, reason)
                 members = [each for each in members if each[1]]
             if members:

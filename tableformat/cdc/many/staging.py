@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
@@ -58,6 +58,8 @@ In = TypeVar("In")
 Out = TypeVar("Out")
 Decode = Callable[[pa.Table], pa.Table]
 """From messages (`events.EventBatch`: `value`, `key`) to events that the table's format reads."""
+Prepare = Callable[["StreamTable", Any], tuple["StreamTable", PreparedBatch]]
+"""Writes the files of one table's events, which are the engine's: Arrow or a Spark frame."""
 
 
 def as_they_are(messages: pa.Table) -> pa.Table:
@@ -102,14 +104,15 @@ class StreamBatch:
 
     Attributes:
         batch: Its query and number.
-        events: Messages of each table, in the order of their offsets within a partition.
+        events: Of each table, in the order of their offsets within a partition; messages in Arrow,
+            or what `prepare` takes.
         ends: Where the batch ends in every partition that it moves.
         transaction: The last source transaction in it, if it ends with one.
         tables: All tables of the batch, where it is done again for some of them; None: of `events`.
     """
 
     batch: BatchId
-    events: Mapping[str, pa.Table]
+    events: Mapping[str, Any]
     ends: Offsets
     transaction: str | None = None
     tables: tuple[str, ...] | None = None
@@ -137,7 +140,7 @@ def stage_batch(
     *,
     branch: str,
     threads: int = THREADS_MAX,
-    decode: Decode = as_they_are,
+    prepare: Prepare | None = None,
 ) -> StagedBatch:
     """Stage one batch on all its tables; see the module's text.
 
@@ -147,7 +150,7 @@ def stage_batch(
         batch: The events.
         branch: The staging branch.
         threads: Tables at work at once, at most.
-        decode: Makes events of messages.
+        prepare: Writes the files of one table's events; None: `prepare_messages`.
 
     Raises:
         FencedError: Another process of the same query has got ahead.
@@ -157,10 +160,14 @@ def stage_batch(
     Effects: makes tables that do not exist, changes columns as `schema-evolution` says, then one
     commit per table.
     """
-    prepare = partial(_prepare, environment, branch=branch, batch=batch, decode=decode)
+    write = prepare or partial(prepare_messages, environment, branch=branch)
+
+    def prepared(table: StreamTable) -> _Prepared:
+        return _Prepared(*write(table, batch.events[table.name]))
+
     with ThreadPoolExecutor(max_workers=max(min(threads, len(batch.events)), 1)) as pool:
         wanted = {name: tables[name] for name in sorted(batch.events)}
-        ready, failed = _each(pool, prepare, wanted)
+        ready, failed = _each(pool, prepared, wanted)
         environment.runtime.fail_point("ingest.many.prepared")
         names = tuple(ready) if batch.tables is None else batch.tables
         commit = partial(_commit, environment, batch=batch, names=names)
@@ -202,28 +209,32 @@ def _each(
     return done, failed
 
 
-def _prepare(
+def prepare_messages(
     environment: Environment,
     table: StreamTable,
+    messages: pa.Table,
     *,
     branch: str,
-    batch: StreamBatch,
-    decode: Decode,
-) -> _Prepared:
-    messages = batch.events[table.name]
-    table = planned(environment, table, messages, branch=branch)
+    decode: Decode = as_they_are,
+) -> tuple[StreamTable, PreparedBatch]:
+    """Write the files of one table's messages in this process; see `prepare_batch`.
+
+    Effects: makes the table if it does not exist.
+    """
+    events = decode(messages)
+    table = planned(environment, table, lambda: events, branch=branch)
     assert table.plan is not None
-    return _Prepared(table, prepare_batch(table.plan.refreshed(), decode(messages)))
+    return table, prepare_batch(table.plan.refreshed(), events)
 
 
 def planned(
-    environment: Environment, table: StreamTable, messages: pa.Table, *, branch: str
+    environment: Environment, table: StreamTable, first: Callable[[], pa.Table], *, branch: str
 ) -> StreamTable:
     """The table with its sink; made from its first events if it does not exist."""
     if table.plan is not None:
         return table
     if not table.exists:
-        make_table(environment, plan_table(table.name, messages, table.options))
+        make_table(environment, plan_table(table.name, first(), table.options))
         environment.runtime.fail_point("ingest.many.made")
     plan = plan_sink(
         environment,

@@ -11,9 +11,11 @@ from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
+import pyarrow as pa
+
 from tableformat.catalog.base import Identifier, TableState
 from tableformat.cdc.batch_commit import BatchId
-from tableformat.cdc.ingest import IngestResult
+from tableformat.cdc.ingest import IngestResult, PreparedBatch
 from tableformat.cdc.many.positions import (
     TablePosition,
     UnfinishedBatch,
@@ -26,9 +28,11 @@ from tableformat.cdc.many.set_aside import SetAside, read_set_aside, resume, set
 from tableformat.cdc.many.staging import (
     THREADS_MAX,
     Decode,
+    Prepare,
     StreamBatch,
     StreamTable,
     as_they_are,
+    prepare_messages,
     stage_batch,
 )
 from tableformat.cdc.many.table_options import StreamOptions
@@ -141,8 +145,12 @@ class StreamTables:
             )  # fmt: skip
         return replace(found, lacking=lacking) if lacking else None
 
-    def stage(self, batch: StreamBatch) -> list[StreamTable]:
+    def stage(self, batch: StreamBatch, prepare: Prepare | None = None) -> list[StreamTable]:
         """Stage a batch.
+
+        Args:
+            batch: Its events.
+            prepare: See `stage_batch`.
 
         Returns:
             The tables that were set aside by it.
@@ -156,7 +164,7 @@ class StreamTables:
             batch,
             branch=self.settings.branch,
             threads=self.settings.threads,
-            decode=self.settings.decode,
+            prepare=prepare or self._prepare_messages,
         )
         self.tables |= staged.tables
         self.recorded |= {name: table.position for name, table in staged.tables.items()}
@@ -167,6 +175,14 @@ class StreamTables:
             self.set_aside(name, str(error), batch.batch.number)
             for name, error in staged.failed.items()
         ]
+
+    def _prepare_messages(
+        self, table: StreamTable, messages: pa.Table
+    ) -> tuple[StreamTable, PreparedBatch]:
+        settings = self.settings
+        return prepare_messages(
+            self.environment, table, messages, branch=settings.branch, decode=settings.decode
+        )
 
     def batch_id(self) -> BatchId:
         """Of the next batch."""

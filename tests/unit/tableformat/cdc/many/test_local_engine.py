@@ -228,7 +228,7 @@ def test_other_query_on_the_table_hides_no_offset(catalog, cluster):
 def test_topics_that_meet_in_one_table_need_a_route(catalog, cluster):
     put(cluster, "orders", row(1))
     cluster.send("pg.public.old.orders", message("c", row(2)))
-    with pytest.raises(InvalidInputError, match="several topics would go to table shop.orders"):
+    with pytest.raises(InvalidInputError, match="several topics would go to one table"):
         engine_of(catalog, cluster).run(follow=False)
     engine_of(catalog, cluster, routes=[("pg.public.*orders", "orders")]).run(follow=False)
     assert notes(catalog, "shop.orders").keys() == {1, 2}
@@ -238,7 +238,7 @@ def test_pattern_without_a_topic_and_unknown_table_to_resume_are_refused(catalog
     put(cluster, "orders", row(1))
     with pytest.raises(NotFoundError, match="no topic fits"):
         engine_of(catalog, cluster, include=["pg.other.*"]).run(follow=False)
-    with pytest.raises(NotFoundError, match="no topic goes to table 'shop.line'"):
+    with pytest.raises(NotFoundError, match="no topic goes to table"):
         engine_of(catalog, cluster, resume=["shop.line"]).run(follow=False)
 
 
