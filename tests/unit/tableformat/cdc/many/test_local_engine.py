@@ -211,6 +211,33 @@ def test_two_processes_of_one_stream_do_not_mix_their_batches(catalog, cluster):
     assert notes(catalog, "shop.orders").keys() == {1, 2, 3}
 
 
+def test_process_that_is_behind_in_its_numbers_is_noticed_by_the_offsets(catalog, cluster):
+    put(cluster, "a", row(1))
+    put(cluster, "b", row(1))
+    engine_of(catalog, cluster).run(follow=False)
+    other = engine_of(catalog, cluster, exclude=["pg.public.b"])
+    other.open()  # its next batch is 1
+    turns = iter(range(100))
+
+    def stop():
+        turn = next(turns)
+        if turn in (2, 4):
+            put(cluster, "b", row(turn))
+        if turn == 6:
+            put(cluster, "a", row(2))
+            other.run(follow=False)
+        return turn == 20
+
+    slow = engine_of(catalog, cluster, interval_ms=0)
+    with pytest.raises(FencedError, match="another process of this stream"):
+        slow.run(follow=True, stop=stop)
+    numbers = [
+        int(s.summary.additional_properties[BATCH_ID])
+        for s in catalog.load_table("shop.a").state.metadata.snapshots
+    ]
+    assert numbers == [0, 1]
+
+
 def test_other_query_on_the_table_hides_no_offset(catalog, cluster):
     put(cluster, "orders", row(1))
     engine_of(catalog, cluster).run(follow=False)
