@@ -13,9 +13,9 @@ from typing import Any
 import click
 
 from maintenance.cli.context import CliContext, print_json
-from maintenance.cli.ingest_stream import interrupt_event
+from maintenance.cli.ingest_stream import KAFKA_BATCH_EVENTS, interrupt_event
 from maintenance.cli.ingest_totals import IngestTotals
-from maintenance.ingest_watch import Backlog, IngestWatch
+from maintenance.ingest_watch import Backlog, IngestWatch, kafka_backlog
 from maintenance.logs import LogFormat, logging_to_stderr
 from maintenance.metrics import serving_metrics
 from resolver.number_text import plural
@@ -28,7 +28,8 @@ from tableformat.cdc.many.stream_file import StreamFile, read_stream_file
 from tableformat.cdc.many.stream_tables import StreamListener, StreamSettings
 from tableformat.cdc.many.table_making import NewTable
 from tableformat.cdc.many.table_options import FORMAT, StreamOptions, TableOptions
-from tableformat.errors import TableError
+from tableformat.environment import Environment
+from tableformat.errors import TableError, UnsupportedError
 
 QUERY_PREFIX = "kafka:"
 logger = logging.getLogger("icefold.ingest")
@@ -263,34 +264,99 @@ def run_many(
             stack.callback(watch.line)
         if metrics_port is not None:
             stack.enter_context(serving_metrics(watch.registry, metrics_port, host=metrics_host))
-        source = KafkaConsumer(request.servers, request.kafka_settings)
-        stack.callback(source.close)
-        engine = LocalEngine(
-            environment=environment,
-            source=source,
-            settings=request.settings,
-            cut=request.cut,
-            pace=request.pace,
-            listener=listener,
-            resume_tables=request.resume_tables,
-        )
-        engine.open()
-        if request.dry_run:
-            _tell_plans(engine.plan_tables(), as_json=as_json)
+        run = _runner(stack, request, environment, listener)
+        if isinstance(run, dict):
+            _tell_plans(run, as_json=as_json)
             return listener
-        if request.engine is Engine.AUTO:
-            chosen, why = choose_engine(
-                lag=engine.lag(),
-                has_session=_has_session(),
-                ends_with_transactions=request.cut is Cut.TRANSACTION,
-                no_spark=_no_spark(request),
-            )
-            logger.info("%s: engine %s: %s", request.settings.routing.namespace, chosen.value, why)
         with interrupt_event() as interrupted:
-            engine.run(follow=request.follow, stop=interrupted.is_set)
+            run(interrupted.is_set)
             listener.tell(request, as_json=as_json)
             interrupted.check()
     return listener
+
+
+Run = Callable[[Callable[[], bool]], None]
+"""Runs a stream until what it is given says stop."""
+
+
+def _runner(
+    stack: ExitStack, request: ManyRequest, environment: Environment, listener: Heard
+) -> Run | dict[str, NewTable | str]:
+    """What runs the stream; with `--dry-run` the tables that it would make."""
+    if request.engine is Engine.SPARK and not request.dry_run:
+        return _spark_run(request, environment, listener)
+    source = KafkaConsumer(request.servers, request.kafka_settings)
+    stack.callback(source.close)
+    engine = LocalEngine(
+        environment=environment,
+        source=source,
+        settings=request.settings,
+        cut=request.cut,
+        pace=request.pace,
+        listener=listener,
+        resume_tables=request.resume_tables,
+    )
+    engine.open()
+    if request.dry_run:
+        return engine.plan_tables()
+    if request.engine is Engine.AUTO:
+        chosen, why = choose_engine(
+            lag=engine.lag(),
+            has_session=_has_session(),
+            ends_with_transactions=request.cut is Cut.TRANSACTION,
+            no_spark=_no_spark(request),
+        )
+        name = request.settings.routing.namespace
+        logger.info("%s: engine %s: %s", name, chosen.value, why)
+        if chosen is Engine.SPARK:
+            return _spark_run(request, environment, listener)
+    return lambda stop: engine.run(follow=request.follow, stop=stop)
+
+
+def _spark_run(request: ManyRequest, environment: Environment, listener: Heard) -> Run:
+    """Starts Spark."""
+    try:
+        from tableformat.spark.kafka_source import KafkaSource, connector_class_path
+        from tableformat.spark.many_tables import SparkEngine
+        from tableformat.spark.session import local_session
+    except ImportError as error:
+        raise UnsupportedError(
+            "--engine spark needs Spark", action="pip install 'icefold[spark]'"
+        ) from error
+    path = connector_class_path(request.connector_jars)
+    # A batch is a fixed plan: nothing to adapt.
+    conf = {"spark.sql.adaptive.enabled": "false"}
+    session = local_session(
+        f"icefold ingest {request.settings.query_id}",
+        conf=conf | ({"spark.driver.extraClassPath": path} if path else {}),
+    )
+    session.sparkContext.setLogLevel("FATAL")  # what goes wrong is told once, by the engine
+    routing = request.settings.routing
+
+    def on_progress(progress: Mapping[str, Any] | None) -> None:
+        backlog = kafka_backlog(progress)
+        table_of = routing.route({topic for topic, _ in backlog}).table_of
+        waiting: dict[str, dict[tuple[str, int], int]] = {}
+        for place, count in backlog.items():
+            waiting.setdefault(table_of.get(place[0], place[0]), {})[place] = count
+        listener.backlog(waiting)
+
+    engine = SparkEngine(
+        environment=environment,
+        spark=session,
+        source=KafkaSource(
+            servers=request.servers,
+            topic="",
+            batch_events=request.batch_events or KAFKA_BATCH_EVENTS,
+            settings=request.kafka_settings,
+        ),
+        settings=request.settings,
+        interval_ms=request.pace.interval_ms,
+        listener=listener,
+        resume_tables=request.resume_tables,
+        on_progress=on_progress,
+    )
+    return lambda stop: engine.run(follow=request.follow, stop=stop)
 
 
 def _tell_plans(plans: Mapping[str, NewTable | str], *, as_json: bool) -> None:

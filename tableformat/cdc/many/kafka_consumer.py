@@ -34,7 +34,7 @@ else:
 PREFIX = "kafka."
 ANSWER_S = 15.0  # how long a question waits for a broker; a healthy one answers in milliseconds
 # What waits in librdkafka for Python to take it; the rest of a backlog stays with the broker.
-QUEUED_KB = 16 * 1024
+QUEUED_KB = 8 * 1024
 DEFAULTS: Mapping[str, str | int | bool] = {
     "group.id": "icefold",  # wanted by the client, never joined
     "enable.auto.commit": False,

@@ -40,8 +40,8 @@ from tableformat.errors import InvalidInputError, StoreUnavailableError, TableEr
 
 # Bounds of a batch: about a second of work of one core, and of memory a small multiple.
 BATCH_EVENTS = 50_000
-BATCH_BYTES = 32 << 20
-POLL_MESSAGES = 10_000
+BATCH_BYTES = 16 << 20
+POLL_MESSAGES = 5_000
 POLL_S = 0.05  # what a change waits for at most before it is looked at
 REFRESH_MS = 5_000  # how soon a new topic joins
 TELL_MS = 1_000

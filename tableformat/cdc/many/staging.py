@@ -44,7 +44,8 @@ from tableformat.errors import (
     UnsupportedError,
 )
 
-THREADS_MAX = 4  # tables at work at once: their files and parsed events are in memory
+THREADS_MAX = 2  # tables whose events are parsed at once: those are in memory, 25 MB each
+COMMITS_PER_THREAD = 4  # commits wait more than they work, and hold names of files only
 # What is wrong with one table or its events; all else (store, catalog, lost races) is not its own.
 OF_ONE_TABLE = (
     InvalidInputError,
@@ -149,7 +150,7 @@ def stage_batch(
         tables: Every table that the batch has events for, by name.
         batch: The events.
         branch: The staging branch.
-        threads: Tables at work at once, at most.
+        threads: Tables whose events are parsed at once, at most.
         prepare: Writes the files of one table's events; None: `prepare_messages`.
 
     Raises:
@@ -165,13 +166,13 @@ def stage_batch(
     def prepared(table: StreamTable) -> _Prepared:
         return _Prepared(*write(table, batch.events[table.name]))
 
-    with ThreadPoolExecutor(max_workers=max(min(threads, len(batch.events)), 1)) as pool:
-        wanted = {name: tables[name] for name in sorted(batch.events)}
-        ready, failed = _each(pool, prepared, wanted)
-        environment.runtime.fail_point("ingest.many.prepared")
-        names = tuple(ready) if batch.tables is None else batch.tables
-        commit = partial(_commit, environment, batch=batch, names=names)
-        results, too_late = _each(pool, commit, ready)
+    wanted = {name: tables[name] for name in sorted(batch.events)}
+    ready, failed = _each(threads, prepared, wanted)
+    environment.runtime.fail_point("ingest.many.prepared")
+    names = tuple(ready) if batch.tables is None else batch.tables
+    commit = partial(_commit, environment, batch=batch, names=names)
+    at_once = 1 if threads == 1 else threads * COMMITS_PER_THREAD
+    results, too_late = _each(at_once, commit, ready)
     done = {
         name: replace(
             ready[name].table,
@@ -190,7 +191,7 @@ class _Prepared:
 
 
 def _each(
-    pool: ThreadPoolExecutor, step: Callable[[In], Out], given: Mapping[str, In]
+    threads: int, step: Callable[[In], Out], given: Mapping[str, In]
 ) -> tuple[dict[str, Out], dict[str, TableError]]:
     """What a step gave for each table, and what is wrong with one table alone.
 
@@ -203,7 +204,8 @@ def _each(
         except OF_ONE_TABLE as error:
             return error.with_context(table=name)
 
-    answers = dict(zip(given, pool.map(attempt, given), strict=True))
+    with ThreadPoolExecutor(max_workers=max(min(threads, len(given)), 1)) as pool:
+        answers = dict(zip(given, pool.map(attempt, given), strict=True))
     failed = {name: each for name, each in answers.items() if isinstance(each, TableError)}
     done = {name: each for name, each in answers.items() if not isinstance(each, TableError)}
     return done, failed

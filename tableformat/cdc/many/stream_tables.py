@@ -108,8 +108,12 @@ class StreamTables:
         """The table of each topic that is read."""
         return {topic: name for name, table in self.tables.items() for topic in table.topics}
 
-    def join(self, topics: Iterable[str]) -> list[str]:
+    def join(self, topics: Iterable[str], *, with_resumed: bool = True) -> list[str]:
         """Take up topics that have come since, and tables that need no longer stand aside.
+
+        Args:
+            topics: All topics.
+            with_resumed: Whether tables may come back that stood aside.
 
         Returns:
             The tables that are new, or have new topics.
@@ -117,7 +121,7 @@ class StreamTables:
         routed = self.settings.routing.route(topics)
         for topic, reason in routed.refused.items():
             self._note(topic, reason)
-        changed = self._resumed()
+        changed = self._resumed() if with_resumed else []
         for name, members in routed.tables.items():
             known = self.standing.get(name) or self.tables.get(name)
             if known is not None and set(known.topics) >= set(members):

@@ -276,5 +276,5 @@ def test_new_table_of_a_transaction_joins_before_it_is_cut(world):
 def test_source_that_does_not_tell_its_transactions_is_refused(world):
     catalog, cluster = world
     del cluster.logs["pg.transaction", 0]
-    with pytest.raises(InvalidInputError, match="provide.transaction.metadata"):
+    with pytest.raises(InvalidInputError, match="set provide"):
         engine_of(catalog, cluster, cut=Cut.TRANSACTION).run(follow=False)
