@@ -110,9 +110,11 @@ def _produce(
 def _messages(names: Sequence[str], events: int, *, schemas: bool) -> Iterator[tuple[str, str]]:
     row = {"type": "struct", "fields": FIELDS, "optional": True}
     envelope = {"type": "struct", "fields": [{**row, "field": "before"}, {**row, "field": "after"}]}
-    source = {"version": "3.3.1", "connector": "postgresql", "name": "run",
-              "ts_ms": 1_700_000_000_000, "snapshot": "false", "db": "shop", "sequence": '["1","2"]', "schema": "public",
-              "table": "t", "txId": 1234, "lsn": 123456789, "xmin": None}  # fmt: skip
+    source = {
+        "version": "3.3.1", "connector": "postgresql", "name": "run", "ts_ms": 1_700_000_000_000,
+        "snapshot": "false", "db": "shop", "sequence": '["1","2"]', "schema": "public",
+        "table": "t", "txId": 1234, "lsn": 123456789, "xmin": None,
+    }  # fmt: skip
     keys = max(events // KEYS_SHARE // max(len(names), 1), 1)
     for number in range(events):
         key = number // len(names) % keys

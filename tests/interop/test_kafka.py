@@ -251,9 +251,11 @@ class ManyShell:
 
     def state(self, name):
         catalog = tf.open_catalog("local", warehouse=self.warehouse)
-        if not catalog.table_exists(f"shop.{name}"):
-            return {}
-        rows = catalog.load_table(f"shop.{name}").scan(branch="staging").to_arrow().to_pylist()
+        try:
+            scan = catalog.load_table(f"shop.{name}").scan(branch="staging")
+        except tf.NotFoundError:
+            return {}  # not made, or not staged on
+        rows = scan.to_arrow().to_pylist()
         assert len({row["id"] for row in rows}) == len(rows), "a row was staged twice"
         return {row["id"]: row["note"] for row in rows}
 
