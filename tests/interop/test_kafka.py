@@ -245,7 +245,7 @@ class ManyShell:
         )
 
     def finish(self, process, code=0):
-        out, err = process.communicate(timeout=180)
+        out, err = process.communicate(timeout=400)
         assert process.returncode == code, err
         return json.loads(out)
 
