@@ -23,10 +23,10 @@ from tableformat.cdc.events import KEY, VALUE
 from tableformat.cdc.formats import FormatChoice
 from tableformat.cdc.many.table_options import MakingOptions, TableOptions
 from tableformat.cdc.schema_changes import connect_type
+from tableformat.commit.creation import create_table
 from tableformat.environment import Environment
 from tableformat.errors import AlreadyExistsError, InvalidInputError
-from tableformat.table_catalog import TableCatalog
-from tableformat.table_definition import define_partition_spec, define_schema
+from tableformat.table_definition import define_partition_spec, define_schema, parse_table_name
 
 COMMENT = "comment"  # the table property that engines show
 EVENTS_LOOKED_AT_MAX = 1_000  # heartbeats and tombstones declare nothing
@@ -175,9 +175,9 @@ def plan_table(name: str, events: pa.Table, options: TableOptions) -> NewTable:
 
 def make_table(environment: Environment, table: NewTable) -> TableState:
     """Create a table and its namespace; one that is there by now is taken as it is."""
-    catalog = TableCatalog(environment)
     try:
-        made = catalog.create_table(
+        return create_table(
+            environment,
             table.name,
             table.schema,
             primary_key=table.key,
@@ -185,8 +185,7 @@ def make_table(environment: Environment, table: NewTable) -> TableState:
             properties=table.properties,
         )
     except AlreadyExistsError:
-        made = catalog.load_table(table.name)
-    return made.state
+        return environment.catalog.load_table(parse_table_name(table.name))
 
 
 def _check_columns(name: str, declared: DeclaredRow, options: MakingOptions) -> None:
