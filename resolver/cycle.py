@@ -50,6 +50,7 @@ from resolver.staging import (
 )
 from resolver.staging_state import load_staging_state
 from resolver.target import LiveFiles, live_files
+from resolver.target_deletes import folded_deletes, known_deletes
 from resolver.trim import hides_a_writer, trim_idle, trim_staging
 from resolver.unfilled_rows import put_aside
 from resolver.vector_writer import VectorWriter
@@ -64,6 +65,7 @@ from tableformat.errors import (
     TableError,
 )
 from tableformat.spec.properties import publishing
+from tableformat.write.row_deletes import is_cumulative
 
 logger = logging.getLogger("icefold.resolver")
 
@@ -148,7 +150,7 @@ class Cycle:
         keeps_ids = publishing(state.metadata.properties) == "rewrite"
         if self._options.is_in_place or not (keeps_ids or lacks_columns(work.batch)):
             return work
-        check_rewritable(state.metadata)
+        check_rewritable(state.metadata, table=state.name)
         return replace(work, rewrites=True, keeps_ids=keeps_ids)
 
     def _plan(self, state: TableState, live: LiveFiles) -> list[StagedSnapshot] | None:
@@ -256,7 +258,6 @@ class Cycle:
         with self._phases.timed("write"):
             touched = {*match.resolution.dead.paths(), *work.batch.paths}
             conversion = convert(
-                self._environment.store,
                 dead=match.resolution.dead,
                 staged_files=[
                     each.file
@@ -264,7 +265,13 @@ class Cycle:
                     if each.file.file_path not in match.known.not_added
                 ],
                 target_files=match.live.find(touched),
-                target_dvs=match.live.dvs,
+                known=known_deletes(
+                    self._environment.store,
+                    match.state.metadata,
+                    match.live,
+                    match.resolution.dead.paths(),
+                ),
+                is_cumulative=is_cumulative(match.state.metadata),
             )
             put_aside(self._environment, match.state, match.work.batch, match.unfilled)
             rewritten = RewrittenBatch()
@@ -285,7 +292,7 @@ class Cycle:
                 target=self._options.target,
                 conversion=conversion,
                 dv_files=dv_files,
-                removed=(*work.converted, *match.live.position_deletes),
+                removed=(*work.converted, *folded_deletes(match.state.metadata, match.live)),
                 summary=self._summary(work, conversion),
                 fence=None if self._options.fence is None else self._options.fence(),
             )

@@ -34,6 +34,7 @@ from resolver.target import live_files
 from tableformat import InvalidInputError, NotFoundError, Table, UnsupportedError
 from tableformat.catalog.base import TableState
 from tableformat.commit.branch_history import branch_ids, committed_to
+from tableformat.commit.request import check_writable
 from tableformat.spec.names import MAIN_BRANCH, STAGING_BRANCH
 
 if TYPE_CHECKING:
@@ -64,12 +65,14 @@ def resolve(
 ) -> ResolveReport:
     """Turn staged equality deletes into deletion vectors and publish them on `target`.
 
+    On a v2 table they become position delete files (`write.delete.granularity`).
+
     With `staging == target` the equality deletes that are live on the branch itself are converted
     and removed: the one-time clean-up of a table that a streaming writer filled. Equality deletes
     that foreign writers left on `target` are converted that way before a normal cycle, too.
 
     Args:
-        table: A v3 table with a primary key. Refreshed.
+        table: A v2 or v3 table with a primary key. Refreshed.
         staging: Branch with staged changes.
         target: Branch readers read.
         limit: At most so many staged snapshots, the oldest.
@@ -98,7 +101,7 @@ def resolve(
         NotFoundError: There is no such branch; the default one need not exist before the first
             change is staged.
         InvalidInputError: No primary key, or a cursor that cannot be reached.
-        UnsupportedError: A v1 or v2 table, staged changes that were rewritten, or no Spark.
+        UnsupportedError: A v1 table, staged changes that were rewritten, or no Spark.
         CommitConflictError, CommitUnknownError, FencedError: See `cycle.Cycle.run`.
         lock.LeaseUnavailableError, lock.LeaseLostError: The lock is someone else's.
 
@@ -271,13 +274,7 @@ def _was_never_staged(state: TableState, staging: str, target: str) -> bool:
 
 
 def _check(state: TableState, staging: str, target: str) -> None:
-    version = state.metadata.format_version
-    if version < 3:
-        raise UnsupportedError(
-            f"cannot resolve a v{version} table: deletion vectors need v3",
-            table=state.name,
-            action="upgrade the table to format version 3",
-        )
+    check_writable(state.metadata, table=state.name)
     if not state.metadata.schema().identifier_field_ids:
         raise InvalidInputError("cannot resolve a table without a primary key", table=state.name)
     for branch in (staging, target):
