@@ -64,6 +64,7 @@ from tableformat.errors import (
     StoreUnavailableError,
     TableError,
 )
+from tableformat.spec.data_file import DataFile
 from tableformat.spec.properties import publishing
 from tableformat.write.row_deletes import is_cumulative
 
@@ -75,6 +76,7 @@ class _Published:
     result: CommitResult
     match: Match
     conversion: Conversion
+    dv_files: list[DataFile]
     rewritten: RewrittenBatch
     attempts: int
 
@@ -302,6 +304,7 @@ class Cycle:
             result=result,
             match=match,
             conversion=conversion,
+            dv_files=dv_files,
             rewritten=rewritten,
             attempts=attempts,
         )
@@ -398,7 +401,8 @@ class Cycle:
             outdated_rows=published.match.resolution.outdated,
             data_files=len(conversion.published),
             dropped_data_files=len(conversion.dropped),
-            dvs=len(conversion.vectors),
+            dvs=sum(file.is_dv for file in published.dv_files),
+            position_delete_files=sum(not file.is_dv for file in published.dv_files),
             attempts=published.attempts,
             index=published.match.index,
             engine=self._engine.runner.name,
