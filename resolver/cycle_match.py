@@ -452,7 +452,8 @@ class Matcher:
             match.resolution.dead,
             self.engine.runner,
         )
-        folded = {entry.data_file.identity for entry in match.live.position_deletes}
+        before = folded_deletes(match.state.metadata, match.live)
+        folded = {entry.data_file.identity for entry in before}
         self._fold_position_deletes(
             state,
             live,

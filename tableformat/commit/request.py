@@ -10,7 +10,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation
 
 from tableformat.commit.changeset import Changeset, CommitKind
-from tableformat.errors import InvalidInputError, UnsupportedError
+from tableformat.errors import CommitConflictError, InvalidInputError, UnsupportedError
 from tableformat.spec.data_file import DataFile, DeleteFileKey, FileContent
 
 WRITABLE_FROM = 2  # v1 has neither sequence numbers nor deletes
@@ -75,10 +75,11 @@ def check_files(changeset: Changeset, metadata: TableMetadata) -> None:
 
     Raises:
         InvalidInputError: They do not.
+        CommitConflictError: They did when they were planned, on a table that was v2 then.
     """
     specs: Mapping[int, PartitionSpec] = metadata.specs()
     for file in changeset.added_delete_files:
-        _check_form(file, metadata.format_version)
+        _check_form(file, metadata.format_version, is_planned=changeset.strict_head)
     for file in (*changeset.added_data_files, *changeset.added_delete_files):
         spec = specs.get(file.spec_id)
         if spec is None:
@@ -142,9 +143,16 @@ def _check_contents(changeset: Changeset) -> None:
             _check_vector(file)
 
 
-def _check_form(file: DataFile, format_version: int) -> None:
+def _check_form(file: DataFile, format_version: int, *, is_planned: bool) -> None:
     if file.content != FileContent.POSITION_DELETES:
         return
+    if is_planned and (format_version >= 3) != file.is_dv:
+        raise CommitConflictError(
+            "the table was upgraded since the change was planned: its deletes have another form",
+            action="plan again on the current head",
+            location=file.file_path,
+            format_version=format_version,
+        )
     if format_version >= 3 and not file.is_dv:
         raise InvalidInputError(
             "a v3 table takes deletion vectors, not new position delete files (spec: Deletion "
