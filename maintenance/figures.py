@@ -150,8 +150,10 @@ def _source_ms(state: TableState, head: Snapshot | None) -> int | None:
 
 
 def backlog_of(state: TableState, *, staging: str, target: str) -> Backlog:
-    """What waits on staging."""
-    if state.head(staging) is None or staging == target:
+    """What waits on staging; in place (`staging` is `target`) the equality deletes there."""
+    if staging == target:
+        return _in_place(state, target)
+    if state.head(staging) is None:
         return Backlog()
     try:
         waiting = plan_backlog(state, staging=staging, target=target)
@@ -163,6 +165,25 @@ def backlog_of(state: TableState, *, staging: str, target: str) -> Backlog:
         deletes=sum(counter(each, "added-equality-deletes") for each in waiting),
         size_bytes=sum(counter(each, "added-files-size") for each in waiting),
         oldest_ms=min((each.timestamp_ms for each in waiting), default=None),
+    )
+
+
+def _in_place(state: TableState, target: str) -> Backlog:
+    """Equality deletes that are live on a branch, and the newest commits that brought so many."""
+    head = state.head(target)
+    deletes = left = counter(head, "total-equality-deletes")
+    brought: list[Snapshot] = []
+    for snapshot in ancestors(state.metadata, None if head is None else head.snapshot_id):
+        if left <= 0:
+            break
+        count = counter(snapshot, "added-equality-deletes")
+        left -= count
+        brought += [snapshot] if count else []
+    return Backlog(
+        commits=len(brought) or int(deletes > 0),
+        deletes=deletes,
+        size_bytes=sum(counter(each, "added-files-size") for each in brought),
+        oldest_ms=min((each.timestamp_ms for each in brought), default=None),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,6 +16,7 @@ from resolver.cycle import Cycle
 from resolver.cycle_options import CycleOptions
 from resolver.engine import Engine, EngineName, check_engine
 from resolver.index_keeper import LocalIndexKeeper, Progress, index_folder
+from resolver.key_choice import keyed
 from resolver.maintenance_lock import fence_of, hold_maintenance, maintenance_lock
 from resolver.number_text import plural
 from resolver.report import ResolveReport
@@ -57,6 +58,7 @@ def resolve(
     rebuild_index: bool = False,
     index_directory: str | os.PathLike[str] | None = None,
     index_location: str | None = None,
+    key: Sequence[str] | None = None,
     engine: EngineName = "auto",
     spark: SparkSession | None = None,
     lock: LockManager | None = None,
@@ -87,6 +89,7 @@ def resolve(
         index_directory: Folder of a local index; None: see `index_keeper.index_folder`.
         index_location: Folder of shared indexes, reached by all executors; None: the catalog
             property `index-location`, and on a cluster without it a folder in the warehouse.
+        key: The columns that name a row; None: those that are declared (`key_choice`).
         engine: `local`: this process. `spark`: a Spark session, started if there is none. `auto`:
             an active session for a large backlog, else this process; see `engine`.
         spark: The session to use; None: the active one.
@@ -108,7 +111,8 @@ def resolve(
     Effects: see the steps in `cycle`; killed at any of them and run again, the result is the same.
     """
     engine = check_engine(engine)
-    state = table.refresh().state
+    given, table = table, keyed(table.refresh(), key)
+    state = table.state
     _check(state, staging, target)
     if _was_never_staged(state, staging, target):
         return ResolveReport(
@@ -147,6 +151,8 @@ def resolve(
             rebuild=rebuild_index,
             progress=progress,
         )
+    if given is not table:
+        given.refresh()
     return report
 
 
@@ -276,7 +282,11 @@ def _was_never_staged(state: TableState, staging: str, target: str) -> bool:
 def _check(state: TableState, staging: str, target: str) -> None:
     check_writable(state.metadata, table=state.name)
     if not state.metadata.schema().identifier_field_ids:
-        raise InvalidInputError("cannot resolve a table without a primary key", table=state.name)
+        raise InvalidInputError(
+            "cannot resolve a table without a primary key",
+            table=state.name,
+            action="name it with --key; icefold adopt shows what its writers delete by",
+        )
     for branch in (staging, target):
         ref = state.ref(branch)
         if not branch or (ref is not None and ref.snapshot_ref_type.value != "branch"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from maintenance.cli.adopt import adopt
 from maintenance.cli.changes import changes
 from maintenance.cli.constraint import immutable
 from maintenance.cli.context import CliContext, GuardedGroup, parse_properties
@@ -82,7 +83,7 @@ def cli(
 
 
 for command in (
-    table, ingest, resolve_command, maintain, join, scan, lookup,
+    table, adopt, ingest, resolve_command, maintain, join, scan, lookup,
     inspect, sql, changes, status, report, ref, index, lock,
     *TASK_COMMANDS,
 ):  # fmt: skip
