@@ -23,8 +23,8 @@ from tableformat.spec.names import MAIN_BRANCH, STAGING_BRANCH
 
 # What tools leave in the summaries of their commits. The first that fits names the writer.
 _WRITERS = (
+    ("icefold.", "icefold"),  # whose publishes repeat what the writers said of themselves
     ("flink.", "Flink"),
-    ("icefold.", "icefold"),
     ("kafka.connect.", "Kafka Connect"),
     ("trino_query_id", "Trino"),
     ("spark.app.id", "Spark"),

@@ -35,17 +35,16 @@ def adopt(
     """Report what TABLE, made by other tools, holds and what it would take to resolve it."""
     table = context.table(table_name)
     columns = parse_columns(key)
-    report = look_at(table, columns)
     if applied == "key":
         if not columns:
             raise InvalidInputError("there is no key to set", action="name its columns with --key")
         keyed(table, columns)  # refuses what cannot be a key
         table.set_properties({PRIMARY_KEY: ",".join(columns)})
+        columns = None  # the table says it now
+    report = look_at(table, columns)
     if as_json:
         print_json(report.to_dict())
         return
     click.echo(report.table)
     for name, text in report.lines():
         click.echo(f"  {name}: {text}")
-    if applied is not None:
-        click.echo(f"  set: {PRIMARY_KEY}={','.join(columns or ())}")
