@@ -115,6 +115,14 @@ def test_position_deletes_older_than_their_data_file_say_nothing(staged):
     assert (30, "eu", "came") not in staged.published()
 
 
+def test_change_that_was_picked_is_resolved_on_main(staged):
+    staged.table.stage(staged.rows((3, "eu", "new")), deletes=keys(12))
+    staged.pick()
+    resolve(staged.table)
+    expected = base_without(3, 12) + Counter([(3, "eu", "new"), (7, "eu", "main")])
+    assert_holds(staged.table, expected)
+
+
 @pytest.mark.parametrize("point", ["resolve.after_match", "resolve.after_dv_write"])
 def test_race_that_is_lost_is_matched_again(staged, point):
     armed = staged.environment.runtime.fail_points.armed
