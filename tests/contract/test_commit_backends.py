@@ -78,14 +78,14 @@ def test_row_delta_on_a_missing_branch_of_an_empty_table(table: BackendTable) ->
 
 def test_v2_table_is_committed_to_by_its_own_rules_and_upgraded(table: BackendTable) -> None:
     """What Java's own server checks, too: no row ids, and no deletion vectors."""
-    environment = table.environment
+    environment, location = table.environment, table.state.metadata.location
     environment.catalog.drop_table(IDENTIFIER)
     state = environment.catalog.create_table(
         IDENTIFIER,
         schema=SCHEMA,
         partition_spec=UNPARTITIONED_PARTITION_SPEC,
         sort_order=UNSORTED_SORT_ORDER,
-        location=f"{table.state.metadata.location}-v2",
+        location=f"{location}-v2",
         properties={"format-version": "2"},
     )
     assert state.metadata.format_version == 2
