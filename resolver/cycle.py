@@ -50,6 +50,7 @@ from resolver.staging import (
 )
 from resolver.staging_state import load_staging_state
 from resolver.target import LiveFiles, live_files
+from resolver.target_deletes import folded_deletes, known_deletes
 from resolver.trim import hides_a_writer, trim_idle, trim_staging
 from resolver.unfilled_rows import put_aside
 from resolver.vector_writer import VectorWriter
@@ -63,7 +64,9 @@ from tableformat.errors import (
     StoreUnavailableError,
     TableError,
 )
+from tableformat.spec.data_file import DataFile
 from tableformat.spec.properties import publishing
+from tableformat.write.row_deletes import is_cumulative
 
 logger = logging.getLogger("icefold.resolver")
 
@@ -73,6 +76,7 @@ class _Published:
     result: CommitResult
     match: Match
     conversion: Conversion
+    dv_files: list[DataFile]
     rewritten: RewrittenBatch
     attempts: int
 
@@ -148,7 +152,7 @@ class Cycle:
         keeps_ids = publishing(state.metadata.properties) == "rewrite"
         if self._options.is_in_place or not (keeps_ids or lacks_columns(work.batch)):
             return work
-        check_rewritable(state.metadata)
+        check_rewritable(state.metadata, table=state.name)
         return replace(work, rewrites=True, keeps_ids=keeps_ids)
 
     def _plan(self, state: TableState, live: LiveFiles) -> list[StagedSnapshot] | None:
@@ -256,7 +260,6 @@ class Cycle:
         with self._phases.timed("write"):
             touched = {*match.resolution.dead.paths(), *work.batch.paths}
             conversion = convert(
-                self._environment.store,
                 dead=match.resolution.dead,
                 staged_files=[
                     each.file
@@ -264,7 +267,13 @@ class Cycle:
                     if each.file.file_path not in match.known.not_added
                 ],
                 target_files=match.live.find(touched),
-                target_dvs=match.live.dvs,
+                known=known_deletes(
+                    self._environment.store,
+                    match.state.metadata,
+                    match.live,
+                    match.resolution.dead.paths(),
+                ),
+                is_cumulative=is_cumulative(match.state.metadata),
             )
             put_aside(self._environment, match.state, match.work.batch, match.unfilled)
             rewritten = RewrittenBatch()
@@ -285,7 +294,7 @@ class Cycle:
                 target=self._options.target,
                 conversion=conversion,
                 dv_files=dv_files,
-                removed=(*work.converted, *match.live.position_deletes),
+                removed=(*work.converted, *folded_deletes(match.state.metadata, match.live)),
                 summary=self._summary(work, conversion),
                 fence=None if self._options.fence is None else self._options.fence(),
             )
@@ -295,6 +304,7 @@ class Cycle:
             result=result,
             match=match,
             conversion=conversion,
+            dv_files=dv_files,
             rewritten=rewritten,
             attempts=attempts,
         )
@@ -391,7 +401,8 @@ class Cycle:
             outdated_rows=published.match.resolution.outdated,
             data_files=len(conversion.published),
             dropped_data_files=len(conversion.dropped),
-            dvs=len(conversion.vectors),
+            dvs=sum(file.is_dv for file in published.dv_files),
+            position_delete_files=sum(not file.is_dv for file in published.dv_files),
             attempts=published.attempts,
             index=published.match.index,
             engine=self._engine.runner.name,

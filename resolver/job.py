@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,6 +16,7 @@ from resolver.cycle import Cycle
 from resolver.cycle_options import CycleOptions
 from resolver.engine import Engine, EngineName, check_engine
 from resolver.index_keeper import LocalIndexKeeper, Progress, index_folder
+from resolver.key_choice import keyed
 from resolver.maintenance_lock import fence_of, hold_maintenance, maintenance_lock
 from resolver.number_text import plural
 from resolver.report import ResolveReport
@@ -33,6 +34,7 @@ from resolver.target import live_files
 from tableformat import InvalidInputError, NotFoundError, Table, UnsupportedError
 from tableformat.catalog.base import TableState
 from tableformat.commit.branch_history import branch_ids, committed_to
+from tableformat.commit.request import check_writable
 from tableformat.spec.names import MAIN_BRANCH, STAGING_BRANCH
 
 if TYPE_CHECKING:
@@ -55,6 +57,7 @@ def resolve(
     rebuild_index: bool = False,
     index_directory: str | os.PathLike[str] | None = None,
     index_location: str | None = None,
+    key: Sequence[str] | None = None,
     engine: EngineName = "auto",
     spark: SparkSession | None = None,
     lock: LockManager | None = None,
@@ -63,12 +66,14 @@ def resolve(
 ) -> ResolveReport:
     """Turn staged equality deletes into deletion vectors and publish them on `target`.
 
+    On a v2 table they become position delete files (`write.delete.granularity`).
+
     With `staging == target` the equality deletes that are live on the branch itself are converted
     and removed: the one-time clean-up of a table that a streaming writer filled. Equality deletes
     that foreign writers left on `target` are converted that way before a normal cycle, too.
 
     Args:
-        table: A v3 table with a primary key. Refreshed.
+        table: A v2 or v3 table with a primary key. Refreshed.
         staging: Branch with staged changes.
         target: Branch readers read.
         limit: At most so many staged snapshots, the oldest.
@@ -83,6 +88,7 @@ def resolve(
         index_directory: Folder of a local index; None: see `index_keeper.index_folder`.
         index_location: Folder of shared indexes, reached by all executors; None: the catalog
             property `index-location`, and on a cluster without it a folder in the warehouse.
+        key: The columns that name a row; None: those that are declared (`key_choice`).
         engine: `local`: this process. `spark`: a Spark session, started if there is none. `auto`:
             an active session for a large backlog, else this process; see `engine`.
         spark: The session to use; None: the active one.
@@ -97,14 +103,15 @@ def resolve(
         NotFoundError: There is no such branch; the default one need not exist before the first
             change is staged.
         InvalidInputError: No primary key, or a cursor that cannot be reached.
-        UnsupportedError: A v1 or v2 table, staged changes that were rewritten, or no Spark.
+        UnsupportedError: A v1 table, staged changes that were rewritten, or no Spark.
         CommitConflictError, CommitUnknownError, FencedError: See `cycle.Cycle.run`.
         lock.LeaseUnavailableError, lock.LeaseLostError: The lock is someone else's.
 
     Effects: see the steps in `cycle`; killed at any of them and run again, the result is the same.
     """
     engine = check_engine(engine)
-    state = table.refresh().state
+    given, table = table, keyed(table.refresh(), key)
+    state = table.state
     _check(state, staging, target)
     if _was_never_staged(state, staging, target):
         return ResolveReport(
@@ -143,6 +150,8 @@ def resolve(
             rebuild=rebuild_index,
             progress=progress,
         )
+    if given is not table:
+        given.refresh()
     return report
 
 
@@ -270,15 +279,13 @@ def _was_never_staged(state: TableState, staging: str, target: str) -> bool:
 
 
 def _check(state: TableState, staging: str, target: str) -> None:
-    version = state.metadata.format_version
-    if version < 3:
-        raise UnsupportedError(
-            f"cannot resolve a v{version} table: deletion vectors need v3",
-            table=state.name,
-            action="upgrade the table to format version 3",
-        )
+    check_writable(state.metadata, table=state.name)
     if not state.metadata.schema().identifier_field_ids:
-        raise InvalidInputError("cannot resolve a table without a primary key", table=state.name)
+        raise InvalidInputError(
+            "cannot resolve a table without a primary key",
+            table=state.name,
+            action="name it with --key; icefold adopt shows what its writers delete by",
+        )
     for branch in (staging, target):
         ref = state.ref(branch)
         if not branch or (ref is not None and ref.snapshot_ref_type.value != "branch"):

@@ -49,7 +49,7 @@ class TableCatalog:
         properties: Mapping[str, str] | None = None,
         location: str | None = None,
     ) -> Table:
-        """Create an empty Iceberg v3 table.
+        """Create an empty Iceberg table, of v3 unless `format-version` is 2.
 
         Args:
             name: `namespace.table`; the namespace is created if it does not exist.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from maintenance.cli.adopt import adopt
 from maintenance.cli.changes import changes
 from maintenance.cli.computed import computed
 from maintenance.cli.constraint import immutable
@@ -83,7 +84,7 @@ def cli(
 
 
 for command in (
-    table, ingest, resolve_command, maintain, join, scan, lookup,
+    table, adopt, ingest, resolve_command, maintain, join, scan, lookup,
     inspect, sql, changes, status, report, ref, index, lock,
     *TASK_COMMANDS,
 ):  # fmt: skip

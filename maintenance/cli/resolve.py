@@ -10,6 +10,7 @@ import click
 from maintenance.cli.context import (
     CliContext,
     json_option,
+    parse_columns,
     pass_context,
     print_json,
     progress_bar,
@@ -46,6 +47,11 @@ from tableformat.spec.names import MAIN_BRANCH, STAGING_BRANCH
     help="For --from-staging-state: the highest sequence number that is not staged.",
 )
 @click.option("--yes", is_flag=True, help="Do not ask before staged snapshots are skipped.")
+@click.option(
+    "--key",
+    metavar="A,B",
+    help="The columns that name a row, where the table does not declare them.",
+)
 @click.option("--rebuild-index", is_flag=True, help="Build the index afresh from the target.")
 @click.option(
     "--engine",
@@ -64,6 +70,7 @@ def resolve_command(
     target: str,
     from_snapshot: int | None,
     yes: bool,
+    key: str | None,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -88,6 +95,7 @@ def resolve_command(
             target=target,
             from_snapshot=from_snapshot,
             skip_unpublished=yes,
+            key=parse_columns(key),
             progress=show,
             **options,
         )

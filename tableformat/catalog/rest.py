@@ -177,7 +177,7 @@ class RestCatalog:
             table_schema=planned.schema(),
             partition_spec=planned.spec(),
             write_order=planned.sort_order(),
-            properties={**planned.properties, FORMAT_VERSION: "3"},
+            properties={**planned.properties, FORMAT_VERSION: str(planned.format_version)},
         )
         client = self._client()
         path = client.namespace_path(identifier[:-1])

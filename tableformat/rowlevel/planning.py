@@ -25,7 +25,7 @@ from sqlglot import exp
 
 from tableformat.catalog.base import TableState
 from tableformat.commit.matching import FileMatcher
-from tableformat.commit.request import check_writable
+from tableformat.commit.request import check_v3
 from tableformat.environment import Environment
 from tableformat.errors import (
     InvalidInputError,
@@ -251,7 +251,9 @@ def check_target(state: TableState, branch: str) -> None:
         raise NotFoundError(
             f"there is no branch {branch!r}", table=state.name, refs=sorted(state.metadata.refs)
         )
-    check_writable(state.metadata, table=state.name)
+    check_v3(
+        state.metadata, table=state.name, what="change rows of", why="deletion vectors and row ids"
+    )
     for field in state.metadata.schema().fields:
         if field.name.casefold() in ROW_COLUMNS:
             raise UnsupportedError(

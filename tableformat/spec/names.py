@@ -88,6 +88,8 @@ PUBLISH_DEFAULT = "link"
 # are null; `dead-letter`, the row is put aside. Default: fail.
 ON_MISSING_ROW = "icefold.on-missing-row"
 ON_MISSING_ROW_DEFAULT = "fail"
+# The columns that name a row, where no identifier fields do; set by `icefold adopt --apply key`.
+PRIMARY_KEY = "icefold.primary-key"
 # Whether UPDATE and MERGE refuse to give a key to a second row. Default: true.
 CHECK_PRIMARY_KEY = "icefold.sql.check-primary-key"
 # The columns of the IMMUTABLE constraint; set by `icefold table immutable`.
