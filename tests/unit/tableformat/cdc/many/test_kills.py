@@ -79,6 +79,7 @@ class World:
         assert {number: sorted(tables) for number, tables in held.items()} == named
 
 
+@pytest.mark.slow
 def test_killed_at_any_step_every_event_is_staged_once_and_every_batch_is_whole():
     world = World()
     for name in TABLES:
@@ -101,7 +102,8 @@ def test_killed_at_any_step_every_event_is_staged_once_and_every_batch_is_whole(
         world.check()
 
 
-@settings(max_examples=25, deadline=None)
+@pytest.mark.slow
+@settings(max_examples=15, deadline=None)
 @given(st.integers(0, 2**32))
 def test_killed_again_and_again_while_topics_come_and_grow(seed):
     drawn = random.Random(seed)

@@ -141,7 +141,8 @@ def test_part_that_was_read_before_is_not_waited_for():
     assert cut.take()[0] == {(A, 0): 1}
 
 
-@settings(max_examples=60, deadline=None)
+@pytest.mark.slow
+@settings(max_examples=40, deadline=None)
 @given(st.integers(0, 2**32))
 def test_every_cut_holds_whole_transactions_whatever_comes_when(seed):
     """Partitions and boundaries are read at random speeds; a dict of transactions is the oracle."""
