@@ -47,14 +47,6 @@ QUERY_ID = "icefold.query-id"
 BATCH_ID = "icefold.batch-id"
 # In a batch of a change stream: where it ends in the source, if the writer says so.
 SOURCE_OFFSETS = "icefold.source-offsets"
-# In a batch that touches several tables: their dotted names, sorted, as a JSON array.
-BATCH_TABLES = "icefold.batch-tables"
-# In a batch that ends with a transaction of the source: the id of the last one in it.
-SOURCE_TRANSACTION = "icefold.source-transaction"
-# On the target: the last cut that it was published with, QUERY/BATCH.
-CUT = "icefold.cut"
-# Beside it: the tables that were published with that cut, as a JSON array.
-CUT_TABLES = "icefold.cut-tables"
 # In staged commits: `true` says that rows of it lack columns, which the publish fills.
 MISSING_COLUMNS = "icefold.missing-columns"
 # Highest time, by the source's clock, of a change up to here; in milliseconds since 1970 UTC.
@@ -67,9 +59,6 @@ WRITER_PREFIXES = (
     "icefold.batch-id",
     "icefold.source-offsets",
     "icefold.source-ms",
-    "icefold.batch-tables",
-    "icefold.source-transaction",
-    "icefold.cut",
 )
 
 # Table properties of our own. The comment above each is its line in the reference, too.
