@@ -151,9 +151,7 @@ class DeltaJoin:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _last(
-        self, state: TableState, done: CommittedBatch | None
-    ) -> dict[str, int | None] | None:
+    def _last(self, state: TableState, done: CommittedBatch | None) -> dict[str, int | None] | None:
         """The snapshots of the last round; None before the first."""
         if done is None:
             if state.head(MAIN_BRANCH) is not None or state.head(self._branch) is not None:
