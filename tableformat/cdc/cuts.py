@@ -141,6 +141,16 @@ def published_cuts(states: Iterable[TableState], target: str = MAIN_BRANCH) -> d
     return newest
 
 
+def load_cuts(catalog: Catalog, identifiers: Sequence[Identifier]) -> list[Cut]:
+    """The cuts of some tables on main, newest first: see `read_cuts`.
+
+    Raises:
+        NotFoundError: There is no such table.
+    """
+    first = load_all(catalog, identifiers)
+    return read_cuts(load_all(catalog, identifiers, first), seen=published_cuts(first))
+
+
 def cut_of(history: Iterable[Snapshot]) -> CutName | None:
     """The cut that the newest snapshot belongs to. Other tools' commits repeat nothing."""
     texts = (summary_of(each).get(CUT) for each in history)
