@@ -6,6 +6,7 @@ snapshot of each table that had something to publish; the others are at n as the
 at n is, for each table, its newest snapshot whose batch is not after n (`Cut.snapshots`).
 
 Commits of anything else between two cuts (compaction, a statement) belong to the cut below them.
+A table that was set aside is in no cut whose batches it lacks.
 
 Tables are loaded one after the other, while others publish. Whoever has seen a cut anywhere sees it
 on all its tables in what is loaded from then on, and all cuts before it. So tables are loaded
@@ -26,7 +27,15 @@ from tableformat.cdc.batch_commit import CommittedBatch, batch_in
 from tableformat.commit.branch_history import branch_history, summary_of
 from tableformat.errors import CorruptDataError
 from tableformat.spec.decimal_text import parse_decimal
-from tableformat.spec.names import CUT, CUT_TABLES, MAIN_BRANCH, SOURCE_OFFSETS, SOURCE_TRANSACTION
+from tableformat.spec.names import (
+    CUT,
+    CUT_TABLES,
+    MAIN_BRANCH,
+    SET_ASIDE,
+    SOURCE_OFFSETS,
+    SOURCE_TRANSACTION,
+    STAGING_BRANCH,
+)
 
 Offsets = Mapping[str, Mapping[str, int]]
 """The next offset to read, by topic and partition."""
@@ -94,15 +103,28 @@ class _Version:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _History:
-    """The target of a table, newest first. `is_whole`: nothing of it has expired."""
+    """The target of a table, newest first.
+
+    `staged`: the batches of each query that staging's history names. `is_whole`: nothing of the
+    target has expired. `aside`: from which batch of which query on the stream has left it out.
+    """
 
     table: str
     versions: tuple[_Version, ...]
+    staged: Mapping[str, frozenset[int]]
     is_whole: bool
+    aside: CutName | None = None
 
     def at(self, cut: CutName) -> _Version | None:
         """The table as the cut has it."""
         return next((v for v in self.versions if v.shows(cut.query) <= cut.batch), None)
+
+    def is_at(self, cut: CutName, version: _Version) -> bool:
+        """Whether a version of the table has all batches up to the cut."""
+        if self.aside is not None and self.aside.query in (cut.query, ""):
+            return cut.batch < self.aside.batch
+        shown = version.shows(cut.query)
+        return not any(shown < each <= cut.batch for each in self.staged.get(cut.query, ()))
 
     def shown(self, cut: CutName) -> _Version | None:
         """The publish with the cut, or what repeats it."""
@@ -162,6 +184,7 @@ def read_cuts(
     *,
     seen: Mapping[str, int] | None = None,
     target: str = MAIN_BRANCH,
+    staging: str = STAGING_BRANCH,
 ) -> list[Cut]:
     """The cuts that all their tables show and still hold, newest first. Pure.
 
@@ -171,18 +194,19 @@ def read_cuts(
         states: The tables; a table of a cut that is not among them is not looked at.
         seen: The newest cut of each query that may be named; None: any.
         target: The published branch.
+        staging: The branch that the stream is staged on.
 
     Raises:
         CorruptDataError: A summary cannot be read.
     """
-    histories = [_history(state, target) for state in states]
+    histories = [_history(state, target, staging) for state in states]
     names = {v.cut for each in histories for v in each.versions if v.cut is not None}
     allowed = [n for n in names if seen is None or n.batch <= seen.get(n.query, -1)]
     found = [cut for name in allowed if (cut := _cut(name, histories)) is not None]
     return sorted(found, key=lambda cut: (cut.published_ms, cut.name), reverse=True)
 
 
-def _history(state: TableState, target: str) -> _History:
+def _history(state: TableState, target: str, staging: str) -> _History:
     chain = list(branch_history(state, target))
     versions: list[_Version] = []
     cut: CutName | None = None
@@ -200,8 +224,28 @@ def _history(state: TableState, target: str) -> _History:
     return _History(
         table=state.name,
         versions=tuple(reversed(versions)),
+        staged={query: _staged(state, staging, query) for query in queries},
         is_whole=not chain or chain[-1].parent_snapshot_id is None,
+        aside=_aside(state.metadata.properties),
     )
+
+
+def _staged(state: TableState, staging: str, query: str) -> frozenset[int]:
+    history = branch_history(state, staging)
+    found = (batch_in(summary_of(each), query, each.snapshot_id) for each in history)
+    return frozenset(each.number for each in found if each is not None)
+
+
+def _aside(properties: Mapping[str, str]) -> CutName | None:
+    """What the stream says of a table that it has set aside; if it cannot be read: of all cuts."""
+    text = properties.get(SET_ASIDE)
+    if text is None:
+        return None
+    try:
+        said = json.loads(text)
+        return CutName(str(said["query"]), int(said["batch"]))
+    except (ValueError, TypeError, KeyError):
+        return CutName("", 0)
 
 
 def _tables(text: str | None, own: str) -> tuple[str, ...]:
@@ -225,9 +269,9 @@ def _cut(name: CutName, histories: Sequence[_History]) -> Cut | None:
         if all(name.query not in v.batches for v in each.versions):
             continue  # not fed by the query
         at = each.at(name)
-        if at is not None:
+        if at is not None and each.is_at(name, at):
             pins[each.table] = at
-        elif not each.is_whole:
+        if at is None and not each.is_whole:
             return None
     return Cut(
         name=name,

@@ -82,13 +82,15 @@ class Bank:
             table.append(rows_of(self.states[0][name]))
         return tables
 
-    def transfer(self, rng: random.Random, tables: int = 2) -> int:
-        """A batch of transfers between some tables; its number."""
+    def transfer(
+        self, rng: random.Random, names: Sequence[str] | None = None, tables: int = 2
+    ) -> int:
+        """A batch of transfers between some tables, of all or of `names`; its number."""
         state = {name: dict(balances) for name, balances in self.states[-1].items()}
-        touched = rng.sample(list(self.names), tables)
+        touched = rng.sample(list(names or self.names), tables)
         batch: dict[str, Balances] = {name: {} for name in touched}
         for giver, taker in zip(touched, [*touched[1:], touched[0]], strict=True):
-            amount, at, to = rng.randint(1, 50), rng.randrange(4), rng.randrange(4)
+            amount, at, to = rng.randint(1, 50), *rng.sample(range(self.accounts), 2)
             for name, account, change in ((giver, at, -amount), (taker, to, amount)):
                 state[name][account] += change
                 batch[name][account] = state[name][account]
