@@ -13,7 +13,7 @@ from tableformat.commit.changeset import Changeset, CommitKind
 from tableformat.commit.engine import TableChangeset, commit, commit_group
 from tableformat.environment import Environment
 from tableformat.errors import CommitConflictError, CommitUnknownError, StoreUnavailableError
-from tests.contract.test_catalog import Backend, backend  # noqa: F401 - the fixture
+from tests.support.catalog_backends import Backend
 from tests.support.table_metadata import append_updates, create
 
 NAMES = [("shop", "orders"), ("shop", "items"), ("bank", "accounts")]

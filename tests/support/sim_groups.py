@@ -17,6 +17,7 @@ Accounts from 1000 on are nobody's: rows that others bring, with balance 0.
 
 from __future__ import annotations
 
+import json
 import random
 from collections import Counter
 from collections.abc import Iterator
@@ -34,6 +35,7 @@ from resolver.group import Group, GroupOptions
 from resolver.index.memory_index import MemoryIndex
 from resolver.maintenance_lock import fence_of, hold_maintenance
 from tableformat import Table, TableCatalog
+from tableformat.catalog.base import TableState
 from tableformat.cdc.cuts import Cut, load_cuts
 from tableformat.commit.expire import apply_expiry
 from tableformat.commit.expiry_plan import ExpiryPolicy
@@ -81,6 +83,8 @@ class GroupProfile:
     sets_aside: int | None  # the batch from which on the last table is set aside
     has_soloist: bool  # publishes single tables
     has_expirer: bool
+    is_busy: bool  # a batch follows the other at once
+    is_slow: bool  # a group's looks at its tables take seconds
 
     @staticmethod
     def draw(rng: random.Random) -> GroupProfile:
@@ -89,17 +93,24 @@ class GroupProfile:
             sets_aside=rng.choice([None, None, None, 1, 3]),
             has_soloist=rng.random() < 0.25,
             has_expirer=rng.random() < 0.3,
+            is_busy=rng.random() < 0.4,
+            is_slow=rng.random() < 0.3,
         )
 
 
-def run_group_seed(seed: int, *, steps: int = 1_500, trace: bool = False) -> SeedResult:
-    """Run one seed: faults and assertions first, then a healed system that must publish all."""
+def run_group_seed(
+    seed: int, *, steps: int = 1_500, trace: bool = False, **fixed: Any
+) -> SeedResult:
+    """Run one seed: faults and assertions first, then a healed system that must publish all.
+
+    `fixed`: fields of `GroupProfile`, instead of what the seed draws.
+    """
     rng = random.Random(f"{seed}/group")
     drawn = Profile.draw(random.Random(f"{seed}/profile"), steps)
     profile = replace(drawn, damage=0.0, partition_by=(), meddlers=())
     world = World(seed, profile)
     world.trace = [] if trace else None
-    simulation = _Groups(world, GroupProfile.draw(rng))
+    simulation = _Groups(world, replace(GroupProfile.draw(rng), **fixed))
     world.run()
     if world.violation is None:
         try:
@@ -132,6 +143,25 @@ class GroupCatalog(MemoryCatalog):
     @property
     def commits_groups(self) -> bool:
         return self.is_atomic
+
+
+class SlowCatalog:
+    """A catalog behind which time passes between two loads."""
+
+    def __init__(self, actor: Actor, inner: MemoryCatalog) -> None:
+        self._actor = actor
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def load_table(self, identifier: tuple[str, ...]) -> TableState:
+        state = self._inner.load_table(identifier)
+        self._actor.sleep(self._actor.rng.random() * 1_500)
+        return state
+
+    def metadata_locations(self, _: object) -> None:
+        return None
 
 
 class SimLocks:
@@ -168,6 +198,8 @@ class GroupOracle:
     is_aside: bool = False  # the last table is, from here on
     files: Files = field(init=False)
     seen: dict[int, Balances] = field(default_factory=dict)  # by snapshot id; what is checked
+    named: dict[int, set[str]] = field(default_factory=dict)  # tables of each cut, as it says
+    published: dict[int, set[str]] = field(default_factory=dict)  # those that were
     _metadata: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -231,6 +263,8 @@ class GroupOracle:
         if parent is not None and _cut_of(snapshot) != _cut_of(parent):
             self.publishes += 1
             cut = _cut_of(snapshot)
+            self.published.setdefault(cut, set()).add(name)
+            self.named.setdefault(cut, set()).update(json.loads(summary["icefold.cut-tables"]))
             assert number <= cut, f"{name}: cut {cut} shows batch {number}"
             wanted = self.bank.states[cut + 1][name]
             assert found == wanted, f"{name} at cut {cut}: {found}, not {wanted}"
@@ -250,6 +284,13 @@ class GroupOracle:
             newest = max(_cut_of(self._head(self.metadata(name))) for name in self.bank.names)
             said = cuts[0].name.batch if cuts else -1
             assert said == newest, f"the newest cut is {newest}, not {said}"
+
+    def check_finished(self) -> None:
+        """Every cut that was begun has been published on all its tables, under its name."""
+        if self.profile.has_soloist or self.is_aside:
+            return
+        for cut, tables in self.named.items():
+            assert self.published[cut] == tables, f"cut {cut} was left unfinished"
 
 
 def _by_id(metadata: dict[str, Any], snapshot_id: int | None) -> dict[str, Any] | None:
@@ -300,11 +341,14 @@ class _Groups:
         catalog.is_atomic = self.profile.is_atomic
         return Environment(catalog, store, runtime)
 
-    def tables(self, actor: Actor) -> dict[str, Table]:
+    def tables(self, actor: Actor, *, is_slow: bool = False) -> dict[str, Table]:
         """What a new life of an actor sees."""
         runtime = actor.new_runtime()
         store = SimStore(actor, self.store)
-        return self._tables(self._environment(store, SimPointers(actor, self.pointers), runtime))
+        environment = self._environment(store, SimPointers(actor, self.pointers), runtime)
+        if is_slow:
+            environment = replace(environment, catalog=SlowCatalog(actor, environment.catalog))
+        return self._tables(environment)
 
     def _tables(self, environment: Environment) -> dict[str, Table]:
         while True:
@@ -329,8 +373,9 @@ class _Groups:
     def stage(self, actor: Actor) -> None:
         """A stream: a batch is given to its tables until all of them have it, then the next."""
         tables = self.tables(actor)
+        pause_ms = 100 if self.profile.is_busy else 2_000
         while True:
-            actor.sleep(actor.rng.random() * 2_000)
+            actor.sleep(actor.rng.random() * pause_ms)
             with self._settled(actor, "batch"):
                 if not self._is_whole(tables):
                     self._stage(actor, tables)
@@ -376,7 +421,7 @@ class _Groups:
             actor.sleep(actor.rng.random() * 6_000)
             with self._settled(actor, "compact"):
                 table = tables[actor.rng.choice(self.bank.names)]
-                compact(table, options, lock=self.locks, lock_timeout_ms=0)  # type: ignore[arg-type]
+                compact(table, options, lock=self.locks, lock_timeout_ms=0)
 
     def expire(self, actor: Actor) -> None:
         tables = self.tables(actor)
@@ -389,7 +434,7 @@ class _Groups:
 
     def read(self, actor: Actor) -> None:
         """Names cuts from tables that are loaded while others publish."""
-        tables = self.tables(actor)
+        tables = self.tables(actor, is_slow=True)
         identifiers = [each.identifier for each in tables.values()]
         catalog = tables[self.bank.names[0]].environment.catalog
         while True:
@@ -400,7 +445,7 @@ class _Groups:
                 self.world.outcomes["cuts read"] += len(cuts)
 
     def resolve(self, actor: Actor) -> None:
-        tables = self.tables(actor)
+        tables = self.tables(actor, is_slow=self.profile.is_slow)
         while True:
             actor.sleep(actor.rng.random() * 3_000)
             with self._settled(actor, "group"), self._keepers(actor) as open_member:
@@ -413,7 +458,7 @@ class _Groups:
         members = [table for name, table in sorted(tables.items()) if name not in aside]
         options = GroupOptions(set_aside=frozenset(aside), limit=limit)
         environment = members[0].environment
-        return Group(environment, members, options, open_member, self.locks, 0)  # type: ignore[arg-type]
+        return Group(environment, members, options, open_member, self.locks, 0)
 
     @contextmanager
     def _keepers(self, actor: Actor) -> Iterator[Any]:
@@ -447,7 +492,7 @@ class _Groups:
                     self.locks,
                     task="resolve",
                     branch="main",
-                    timeout_ms=0,  # type: ignore[arg-type]
+                    timeout_ms=0,
                 ) as lease:
                     options = CycleOptions(
                         staging="staging",
@@ -478,13 +523,14 @@ class _Groups:
             assert found == wanted, f"{name} ends with {found}, not {wanted}"
         identifiers = [each.identifier for each in tables.values()]
         self.oracle.check_cuts(load_cuts(self.clean.catalog, identifiers), names_newest=True)
+        self.oracle.check_finished()
 
 
 def _has(table: Table, number: int) -> bool:
     """Whether a table has a batch, staged or published, by its summaries."""
     table.refresh()
     numbers = Counter(
-        int((each.summary or {}).additional_properties.get("icefold.batch-id", -1))  # type: ignore[union-attr]
+        int((each.summary or {}).additional_properties.get("icefold.batch-id", -1))
         for each in table.state.metadata.snapshots
     )
     return max(numbers, default=-1) >= number
