@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LOCK_TIMEOUT_MS = 60_000
+Keeper = LocalIndexKeeper | SharedIndexKeeper
 SUBMITTED = "PYSPARK_GATEWAY_PORT"  # spark-submit has started a JVM for this process
 
 
@@ -112,8 +113,8 @@ def resolve(
     engine = check_engine(engine)
     given, table = table, keyed(table.refresh(), key)
     state = table.state
-    _check(state, staging, target)
-    if _was_never_staged(state, staging, target):
+    check_resolvable(state, staging, target)
+    if was_never_staged(state, staging, target):
         return ResolveReport(
             table=state.name,
             target_snapshot_id=state.head_id(target),
@@ -128,8 +129,8 @@ def resolve(
         from_staging_state=from_staging_state,
         staged_after=staged_after,
     )
-    workers = _Workers.of(table, engine, spark)
-    keeper = _keeper(
+    workers = Workers.of(table, engine, spark)
+    keeper = open_keeper(
         table, state, target, workers, index_directory, index_location, rebuild_index, progress
     )
     task = f"resolve {state.name}"
@@ -156,7 +157,7 @@ def resolve(
 
 
 @dataclass(frozen=True, slots=True)
-class _Workers:
+class Workers:
     """The engine, and what it means for the place of the index."""
 
     engine: Engine
@@ -164,15 +165,16 @@ class _Workers:
     executor_cache: Callable[[str], Path] | None = None
 
     @staticmethod
-    def of(table: Table, name: EngineName, spark: SparkSession | None) -> _Workers:
+    def of(table: Table, name: EngineName, spark: SparkSession | None) -> Workers:
+        """For an engine's name: see `resolve`."""
         is_loaded = spark is not None or "pyspark" in sys.modules or SUBMITTED in os.environ
         if name == "local" or (name == "auto" and not is_loaded):
-            return _Workers(Engine(name=name))
+            return Workers(Engine(name=name))
         try:
             from resolver import spark_runner
         except ImportError as error:
             if name == "auto":
-                return _Workers(Engine(name=name))
+                return Workers(Engine(name=name))
             raise UnsupportedError(
                 "the engine spark needs PySpark", action="pip install 'icefold[spark]'"
             ) from error
@@ -180,32 +182,33 @@ class _Workers:
             spark, is_submitted=SUBMITTED in os.environ, start=name == "spark"
         )
         if session is None:
-            return _Workers(Engine(name=name))
+            return Workers(Engine(name=name))
         environment = table.environment
         try:
             runner = spark_runner.SparkRunner(session, environment.store)
         except UnsupportedError:
             if name == "spark":
                 raise
-            return _Workers(Engine(name=name))  # a store in this process: nothing to choose
+            return Workers(Engine(name=name))  # a store in this process: nothing to choose
         configured = environment.catalog.properties.get(INDEX_CACHE)
-        return _Workers(
+        return Workers(
             Engine(name=name, spark=runner),
             spark_runner.is_cluster(session),
             partial(spark_runner.executor_cache, configured),
         )
 
 
-def _keeper(
+def open_keeper(
     table: Table,
     state: TableState,
     target: str,
-    workers: _Workers,
-    directory: str | os.PathLike[str] | None,
-    location: str | None,
-    rebuild: bool,
-    progress: Progress | None,
-) -> LocalIndexKeeper | SharedIndexKeeper:
+    workers: Workers,
+    directory: str | os.PathLike[str] | None = None,
+    location: str | None = None,
+    rebuild: bool = False,
+    progress: Progress | None = None,
+) -> Keeper:
+    """What brings the index of `target` along, in a local folder or in shared storage; close it."""
     environment = table.environment
     if directory is not None and location is not None:
         raise InvalidInputError(
@@ -232,25 +235,30 @@ def _run(
     table: Table,
     options: CycleOptions,
     lease: HeldLease,
-    keeper: LocalIndexKeeper | SharedIndexKeeper,
+    keeper: Keeper,
     engine: Engine,
 ) -> ResolveReport:
     options = replace(options, fence=lambda: fence_of(lease))
-
-    def cycle(given: CycleOptions) -> ResolveReport:
-        return Cycle(table.environment, table.identifier, given, keeper, engine).run(table.state)
-
-    head = table.refresh().state.head(options.target)
-    if not options.is_in_place and live_files(table.environment, head).equality_deletes:
-        cycle(CycleOptions(staging=options.target, target=options.target, fence=options.fence))
-        table.refresh()
-    report = cycle(options)
+    convert_left_deletes(table, options, keeper, engine)
+    report = Cycle(table.environment, table.identifier, options, keeper, engine).run(table.state)
     if report.staged_snapshots or report.trimmed:
         table.refresh()
     return report
 
 
-def _was_never_staged(state: TableState, staging: str, target: str) -> bool:
+def convert_left_deletes(
+    table: Table, options: CycleOptions, keeper: Keeper, engine: Engine
+) -> None:
+    """Convert equality deletes that somebody left on the target, before a cycle. Refreshes."""
+    head = table.refresh().state.head(options.target)
+    if options.is_in_place or not live_files(table.environment, head).equality_deletes:
+        return
+    own = CycleOptions(staging=options.target, target=options.target, fence=options.fence)
+    Cycle(table.environment, table.identifier, own, keeper, engine).run(table.state)
+    table.refresh()
+
+
+def was_never_staged(state: TableState, staging: str, target: str) -> bool:
     """Whether the default staging branch does not exist yet: a scheduled job may come too early.
 
     Raises:
@@ -278,7 +286,8 @@ def _was_never_staged(state: TableState, staging: str, target: str) -> bool:
     return True
 
 
-def _check(state: TableState, staging: str, target: str) -> None:
+def check_resolvable(state: TableState, staging: str, target: str) -> None:
+    """Refuse a table that cannot be resolved, and branches that are none; see `resolve`."""
     check_writable(state.metadata, table=state.name)
     if not state.metadata.schema().identifier_field_ids:
         raise InvalidInputError(

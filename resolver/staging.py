@@ -449,6 +449,12 @@ def oldest_of(backlog: Sequence[Snapshot], limit: int | None) -> Sequence[Snapsh
     return backlog[:limit]
 
 
+def up_to(backlog: Sequence[Snapshot], snapshot_id: int) -> Sequence[Snapshot]:
+    """The backlog with its end at a snapshot; none of it if that one does not wait."""
+    ids = [each.snapshot_id for each in backlog]
+    return backlog[: ids.index(snapshot_id) + 1] if snapshot_id in ids else []
+
+
 def _lost_cursor(
     state: TableState, staging: str, target: str, cursor: int | None, stop: Snapshot | None
 ) -> LostCursorError:

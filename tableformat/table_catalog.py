@@ -11,11 +11,13 @@ from pyiceberg.schema import Schema
 
 from tableformat.backend import open_backend
 from tableformat.catalog.base import Identifier
+from tableformat.cdc.cuts import Cut, load_cuts
 from tableformat.commit.creation import create_table
 from tableformat.environment import Environment
 from tableformat.errors import NotFoundError
 from tableformat.spec.constraints import Enforcement
 from tableformat.table import Table
+from tableformat.table_cuts import PinnedTables
 from tableformat.table_definition import parse_table_name
 
 if TYPE_CHECKING:  # Spark is an optional dependency
@@ -149,6 +151,32 @@ class TableCatalog:
             result = self.create_table(definition.into, plan.schema, primary_key=plan.key)
         check_result(plan, result.state)
         return DeltaJoin(self.environment, plan)
+
+    def cuts(self, namespace: str) -> list[Cut]:
+        """The states of a stream that all its tables in a namespace show and hold, newest first."""
+        return load_cuts(
+            self.environment.catalog, self.environment.catalog.list_tables(_namespace(namespace))
+        )
+
+    def cut(self, namespace: str, name: str | None = None) -> PinnedTables:
+        """The tables of a namespace, pinned to one state of the stream that feeds them.
+
+        Args:
+            namespace: The namespace.
+            name: Of the cut, QUERY/BATCH; None: the newest.
+
+        Raises:
+            NotFoundError: There is no such cut, or it is not whole or has expired on some table.
+        """
+        for each in self.cuts(namespace):
+            if name in (None, str(each.name)):
+                return PinnedTables(self.environment, namespace, each)
+        raise NotFoundError(
+            "there is no cut" if name is None else "there is no such cut",
+            namespace=namespace,
+            cut=name,
+            action="publish the tables together (icefold resolve --cut); icefold cuts lists them",
+        )
 
     def list_tables(self, namespace: str | None = None) -> list[str]:
         """Names of all tables, or of one namespace's, sorted."""

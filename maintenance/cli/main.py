@@ -9,6 +9,7 @@ from maintenance.cli.changes import changes
 from maintenance.cli.computed import computed
 from maintenance.cli.constraint import immutable
 from maintenance.cli.context import CliContext, GuardedGroup, parse_properties
+from maintenance.cli.cuts import cuts
 from maintenance.cli.index import index
 from maintenance.cli.ingest import ingest
 from maintenance.cli.inspect import inspect
@@ -85,7 +86,7 @@ def cli(
 
 for command in (
     table, adopt, ingest, resolve_command, maintain, join, scan, lookup,
-    inspect, sql, changes, status, report, ref, index, lock,
+    inspect, sql, changes, cuts, status, report, ref, index, lock,
     *TASK_COMMANDS,
 ):  # fmt: skip
     cli.add_command(command)

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from pyiceberg.table.update import AddSchemaUpdate, TableUpdate
 
-from tableformat.catalog.base import Catalog, Identifier, TableState
+from tableformat.catalog.base import Catalog, Identifier, TableCommit, TableState
 from tableformat.errors import InvalidInputError
 
 _KeyIds = tuple[int, ...]
@@ -50,20 +50,32 @@ class KeyedCatalog:
         return self.with_key(state) if identifier == self._identifier else state
 
     def commit(self, base: TableState, updates: Sequence[TableUpdate]) -> TableState:
-        """See `Catalog.commit`.
+        """See `Catalog.commit`: a group of one."""
+        [state] = self.commit_group([TableCommit(base, updates)])
+        return state
+
+    def commit_group(self, commits: Sequence[TableCommit]) -> list[TableState]:
+        """See `Catalog.commit_group`.
 
         Raises:
-            InvalidInputError: The schema would be changed, and the key with it.
+            InvalidInputError: The table's schema would be changed, and the key with it.
         """
-        if base.identifier != self._identifier:
-            return self._catalog.commit(base, updates)
-        if any(isinstance(update, AddSchemaUpdate) for update in updates):
+        states = self._catalog.commit_group([self._as_declared(each) for each in commits])
+        return [
+            self.with_key(state) if state.identifier == self._identifier else state
+            for state in states
+        ]
+
+    def _as_declared(self, commit: TableCommit) -> TableCommit:
+        if commit.base.identifier != self._identifier:
+            return commit
+        if any(isinstance(update, AddSchemaUpdate) for update in commit.updates):
             raise InvalidInputError(
                 "cannot change the schema of a table that was opened with a key of its own",
-                table=base.name,
+                table=commit.base.name,
                 action="open it without",
             )
-        return self.with_key(self._catalog.commit(self._without(base), updates))
+        return replace(commit, base=self._without(commit.base))
 
     def with_key(self, state: TableState) -> TableState:
         """The table as it is seen."""

@@ -26,6 +26,7 @@ from urllib.parse import urlsplit
 
 import requests
 from pydantic import ValidationError as PydanticError
+from pyiceberg.catalog.rest import API_PREFIX, Endpoint, HttpMethod
 from pyiceberg.catalog.rest import RestCatalog as PyIcebergRestCatalog
 from pyiceberg.exceptions import (
     AuthorizationExpiredError,
@@ -58,6 +59,8 @@ _TEXT_MAX = 300
 _FROM_SERVER = ("prefix", "namespace-separator", "rest-page-size")
 _SECRET_KEYS = re.compile(r"token|secret|credential|password|access-key|authorization", re.I)
 _EXPIRED = (401, 419)
+TRANSACTIONS = "transactions/commit"
+_COMMIT_TRANSACTION = Endpoint(http_method=HttpMethod.POST, path=f"{API_PREFIX}/{TRANSACTIONS}")
 
 
 class RefusedError(Exception):
@@ -93,6 +96,11 @@ class RestClient(PyIcebergRestCatalog):
     def namespace_path(self, namespace: Identifier) -> dict[str, str]:
         """URL parts of a namespace."""
         return {"namespace": self._encode_namespace_path(namespace)}
+
+    @property
+    def has_transactions(self) -> bool:
+        """Whether the server's configuration lists the commit of several tables."""
+        return _COMMIT_TRANSACTION in self._supported_endpoints
 
     def send(
         self, method: str, endpoint: str, path: Mapping[str, str], body: object = None

@@ -195,6 +195,17 @@ def commit_batch(
         runtime.clock.sleep_ms(HEAD_LOSSES.wait_ms(attempt, runtime))
 
 
+def batch_in(
+    properties: Mapping[str, str], query_id: str, snapshot_id: int
+) -> CommittedBatch | None:
+    """The batch of a query that a snapshot's summary says; None: it says none.
+
+    Raises:
+        CorruptDataError: The batch id is no number.
+    """
+    return _batch_in(properties, query_id, snapshot_id)
+
+
 def head_of(state: TableState, branch: str) -> Snapshot | None:
     """What a commit on the branch would be based on: its head, or `main`'s while it is missing."""
     return state.head(branch if state.ref(branch) is not None else MAIN_BRANCH)

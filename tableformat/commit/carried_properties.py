@@ -32,6 +32,7 @@ from tableformat.spec.names import (
     BATCH_TABLES,
     CARRIED,
     COMMITTED_TO,
+    CUT,
     FENCE_NAME,
     FENCE_TOKEN,
     MARKER_SEQUENCE_NUMBER,
@@ -54,6 +55,7 @@ _OF_WRITERS = (*WRITER_PREFIXES, OTHER_QUERY_BATCH, OTHER_QUERY_SOURCE)
 OF_SOURCE = (SOURCE_OFFSETS, BATCH_TABLES, SOURCE_TRANSACTION)
 # Every snapshot repeats them, so jobs that take a new query id for each run must not add up.
 OTHER_QUERIES_MAX = 256
+_REPEATED = (*_OF_WRITERS, CUT)  # and the tables of the cut, whose key begins the same
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +154,7 @@ def writer_properties(summaries: Iterable[Mapping[str, str]]) -> dict[str, str]:
     for summary in summaries:
         _give_place(kept, summary.get(QUERY_ID))
         latest = _latest(kept.get(SOURCE_MS), summary.get(SOURCE_MS))
-        kept.update({key: text for key, text in summary.items() if key.startswith(_OF_WRITERS)})
+        kept.update({key: text for key, text in summary.items() if key.startswith(_REPEATED)})
         kept.update(latest)
     others = [key for key in kept if key.startswith(OTHER_QUERY_BATCH)]  # in order of displacement
     for key in others[:-OTHER_QUERIES_MAX]:
