@@ -129,7 +129,7 @@ class _GroupSwap:
             self.attempts += 1
             with _nothing_landed():
                 self._prepare()
-                if not any(self.updates):
+                if not any(self.updates.values()):
                     return self._outcomes()
                 runtime.fail_point("commit.before_swap")
             try:
