@@ -35,6 +35,7 @@ PREFIX = "kafka."
 ANSWER_S = 15.0  # how long a question waits for a broker; a healthy one answers in milliseconds
 # What waits in librdkafka for Python to take it; the rest of a backlog stays with the broker.
 QUEUED_KB = 8 * 1024
+FETCH_BYTES = 8 << 20  # an answer of a broker; by default 50 MiB
 DEFAULTS: Mapping[str, str | int | bool] = {
     "group.id": "icefold",  # wanted by the client, never joined
     "enable.auto.commit": False,
@@ -43,6 +44,7 @@ DEFAULTS: Mapping[str, str | int | bool] = {
     "enable.partition.eof": True,
     "isolation.level": "read_committed",
     "queued.max.messages.kbytes": QUEUED_KB,
+    "fetch.max.bytes": FETCH_BYTES,
     "fetch.wait.max.ms": 200,
     "topic.metadata.refresh.interval.ms": -1,  # the engine asks
     "log_level": 2,
