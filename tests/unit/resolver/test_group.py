@@ -11,7 +11,8 @@ from maintenance.tasks.compact import compact
 from maintenance.tasks.expire import expire
 from maintenance.tasks.options import CompactOptions, ExpireOptions
 from resolver import resolve, resolve_group
-from tableformat.cdc.cuts import load_cuts
+from resolver.cut_plan import plan_cut, staged_batches
+from tableformat.cdc.cuts import CutName, load_all, load_cuts
 from tableformat.commit.expiry_plan import ExpiryPolicy
 from tableformat.errors import (
     CommitConflictError,
@@ -324,31 +325,80 @@ def test_expiry_and_compaction_keep_the_newest_cut(world):
     assert world.catalog.cut("bank").snapshot_id("a") == world.head(A)
 
 
-def test_cuts_are_one_state_also_where_two_are_published_between_the_loads(world):
-    """Seen late: the second cut on tables that the first has nothing to do with."""
-    world.batch(A, B, C)
-    world.resolve()
-    second, third = world.batch(A), world.batch(C)
-    catalog = world.catalog.environment.catalog
-    real = catalog.load_table
-    loads: list[tuple[str, ...]] = []
+class Meanwhile:
+    """Makes something happen after the first load of a table."""
 
-    def load(identifier):
-        state = real(identifier)
-        loads.append(identifier)
-        if loads == [tuple(A.split("."))]:
-            world.resolve(limit=1)
-            world.resolve(limit=1)
+    def __init__(self, world, identifier, act):
+        self.catalog = world.catalog.environment.catalog
+        self.real, self.identifier, self.act = self.catalog.load_table, identifier, act
+        self.looks = 0
+
+    def __enter__(self):
+        self.catalog.load_table = self.load
+        self.catalog.metadata_locations = lambda _: None
+        return self.catalog
+
+    def __exit__(self, *_):
+        del self.catalog.load_table, self.catalog.metadata_locations
+
+    def load(self, identifier):
+        state = self.real(identifier)
+        if identifier == self.identifier and self.act is not None:
+            self.looks += 1
+            act, self.act = self.act, None  # what it loads itself is no look
+            if not act(self.looks):
+                self.act = act
         return state
 
-    catalog.load_table = load
-    found = load_cuts(catalog, [tuple(name.split(".")) for name in NAMES])
-    catalog.load_table = real
+
+def test_cuts_are_one_state_also_where_two_are_published_between_the_loads(world):
+    """Seen late: the second cut, on a table that the first has nothing to do with."""
+    world.batch(A, B, C)
+    world.resolve()
+    identifiers = [tuple(name.split(".")) for name in NAMES]
+
+    def publish_two(look):
+        if look < 2:
+            return False
+        for name in (A, C):
+            world.batch(name)
+            world.resolve()
+        return True
+
+    meanwhile = Meanwhile(world, identifiers[0], publish_two)
+    with meanwhile as catalog:
+        found = load_cuts(catalog, identifiers)
+    assert len(world.bank.batches) == 3
+    assert found
     for cut in found:
         for name, snapshot_id in cut.snapshots.items():
             held = balances_of(world.tables[name].refresh(), snapshot_id)
             assert held == world.bank.states[cut.name.batch + 1][name]
-    assert (second, third) == (1, 2)
+
+
+def test_batches_that_came_while_tables_were_loaded_wait_for_the_next_cut(world):
+    """Of the second look, A is loaded before batch 1 and C after batch 2."""
+    first = world.batch(A, B, C)
+
+    def stage_two(look):
+        if look < 2:
+            return False
+        world.batch(A, B)
+        world.batch(C)
+        return True
+
+    with Meanwhile(world, tuple(A.split(".")), stage_two):
+        states = [world.catalog.environment.catalog.load_table(tuple(A.split(".")))]
+        seen = staged_batches(states)
+        states = load_all(
+            world.catalog.environment.catalog, [tuple(name.split(".")) for name in NAMES]
+        )
+    assert [state.head("staging").summary["icefold.batch-id"] for state in states] == [
+        "0",
+        "1",
+        "2",
+    ]
+    assert plan_cut(states, seen=seen).cut == CutName(QUERY, first)
 
 
 def test_cut_that_is_not_there_is_not_found(world):
