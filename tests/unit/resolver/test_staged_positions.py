@@ -131,12 +131,15 @@ def test_vector_that_repeats_a_position_delete_file_takes_no_other_row(
     monkeypatch.setattr(request, "_check_vector", lambda _: None)
     staged.table.set_properties({"icefold.publish": publish})
     [new] = staged.data_files((8, "eu", "early"), (8, "eu", "late"), (9, "eu", "m"))
-    own = staged.position_deletes({new.file_path: [0]}, [new])
-    staged.commit(data=[new], deletes=[*staged.equality_deletes(keys(8, 9)), own])
-    staged.stage_vector(new, 0, 2, removed=position_files(staged) if replaces else ())
+    [other] = staged.data_files((7, "eu", "early"), (7, "eu", "late"))
+    own = staged.position_deletes({new.file_path: [0], other.file_path: [0]}, [new, other])
+    deletes = [*staged.equality_deletes(keys(7, 8, 9)), own]
+    staged.commit(data=[new, other], deletes=deletes)
+    vectors = staged.vectors({new.file_path: [0, 2], other.file_path: [0]}, [new, other])
+    staged.commit(deletes=vectors, removed=position_files(staged) if replaces else ())
     resolve(staged.table, limit=1)
     resolve(staged.table)
-    rows = [(1, "eu", "a"), (2, "eu", "b"), (3, "eu", "c"), (8, "eu", "late")]
+    rows = [(1, "eu", "a"), (2, "eu", "b"), (3, "eu", "c"), (7, "eu", "late"), (8, "eu", "late")]
     assert staged.published() == Counter(rows)
 
 
@@ -262,7 +265,8 @@ def staged_files(staged):
 
 
 def position_files(staged, branch="staging"):
-    return [delete for task in staged.tasks(branch) for delete in task.position_deletes]
+    found = [delete for task in staged.tasks(branch) for delete in task.position_deletes]
+    return list({each.data_file.file_path: each for each in found}.values())
 
 
 def remove_main_below(staged, kept):
