@@ -22,7 +22,8 @@ since staged changes come after what is on the target. Otherwise the row is gone
 A row of a data file that is staged in the same batch, and that others brought to the target, is
 found there by its row id or has gone; no other row dies for it.
 
-A vector repeats what the one that it replaced deletes; only what it adds is looked for.
+A vector repeats what the one that it replaced deletes, and position delete files of its data file;
+only what it adds is looked for. So with a position delete file that replaces others.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from dataclasses import dataclass, field, replace
 from typing import Never
 
 import numpy as np
+from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 from pyroaring import BitMap64
 
@@ -41,6 +43,7 @@ from resolver.index.base import Matches
 from resolver.keys import EncodedKeys, KeySchema, encode_batch, factorize
 from resolver.match import TARGET_ORDER, Bools, Int64s, group_by_file
 from resolver.merge_deletes import DeadPositions
+from resolver.position_files import read_position_file
 from resolver.rewritten_rows import (
     RewrittenFile,
     first_named,
@@ -49,7 +52,7 @@ from resolver.rewritten_rows import (
 )
 from resolver.row_identity import NO_ROW_ID
 from resolver.row_values import ColumnReader, live_matches
-from resolver.staged_view import without_dead_by_key
+from resolver.staged_view import without_dead_before
 from resolver.staging import base_of, down_to_base
 from resolver.target import LiveFiles, live_files
 from resolver.target_deletes import deleted_positions
@@ -155,7 +158,7 @@ def add_target_positions(
         UnsupportedError: What row ids a file had on the target is no longer known.
     """
     named = _split(environment, state, batch, live, moved, kills)
-    lost = list(without_dead_by_key(environment, state, named))
+    lost = list(without_dead_before(environment, state, named))
     if not lost:
         return
     files, untold, rewritten = _files_of(
@@ -320,12 +323,13 @@ def _split(
     kills: PositionKills,
 ) -> Iterator[StagedPositions]:
     """Add what dies where it is; give what has to be looked for."""
+    position_files = _PositionFiles(environment, state.metadata)
     for each in batch.target_positions:
-        before = _deleted_before(environment, each)
+        before = _deleted_before(position_files, each)
         if before is None:
             if each.path in live.data:
                 kills.add(each.path, each.positions, each.staged.order)
-            elif list(without_dead_by_key(environment, state, [each])):
+            elif list(without_dead_before(environment, state, [each])):
                 _refuse(each)
             continue
         lost = each.positions - before
@@ -345,12 +349,31 @@ def _split(
                 yield StagedPositions(path=each.path, positions=lost, staged=each.staged)
 
 
-def _deleted_before(environment: Environment, each: StagedPositions) -> BitMap64 | None:
-    """What the vector that it replaced deletes; None: not known any more."""
-    if each.staged.replaced_dvs is None:
+class _PositionFiles:
+    """Positions by data file of deletes that staged commits removed, each file read once."""
+
+    def __init__(self, environment: Environment, metadata: TableMetadata) -> None:
+        self.environment, self._metadata = environment, metadata
+        self._read: dict[str, dict[str, BitMap64]] = {}
+
+    def of(self, entry: ManifestEntry, path: str) -> BitMap64:
+        """What a vector or a position delete file deletes in one data file."""
+        file = entry.data_file
+        if file.is_dv:
+            return _read_vector(self.environment, entry)
+        if file.file_path not in self._read:
+            store = self.environment.store
+            self._read[file.file_path] = read_position_file(store, self._metadata, file)
+        return self._read[file.file_path].get(path, BitMap64())
+
+
+def _deleted_before(files: _PositionFiles, each: StagedPositions) -> BitMap64 | None:
+    """What the deletes that its commit removed delete in its file; None: not known any more."""
+    if (replaced := each.staged.replaced) is None:
         return None
+    entries = (*replaced.get(each.path, ()), *replaced.get(None, ()))
     try:
-        return _read_vector(environment, each.staged.replaced_dvs.get(each.path))
+        return BitMap64().union(*(files.of(entry, each.path) for entry in entries))
     except NotFoundError:
         return None
 
@@ -358,7 +381,7 @@ def _deleted_before(environment: Environment, each: StagedPositions) -> BitMap64
 def _refuse(each: StagedPositions) -> Never:
     raise UnsupportedError(
         "a vector on the staging branch names rows of a data file that has left the target, "
-        "and what it deletes anew is not known without the vector that it replaced",
+        "and what it deletes anew is not known without the deletes that it replaced",
         location=each.path,
         action="roll the target back to before that file was rewritten, resolve, and rewrite again",
     )

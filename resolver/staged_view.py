@@ -1,8 +1,9 @@
-"""What a writer of a staging branch saw: rows that earlier staged commits had deleted by key.
+"""What a writer of a staging branch saw: rows that were deleted before, by key or by position.
 
 A vector that names such a row says nothing. Tools that turn equality deletes into vectors write
-these, and a truncate names all rows of a file. Whatever has the row's key by now, on the staging
-branch or on the target, is another row.
+these, a truncate names all rows of a file, and a vector repeats what position delete files say of
+its file: it is read instead of them (spec: Deletion Vectors). Whatever has the row's key by now, on
+the staging branch or on the target, is another row.
 """
 
 from __future__ import annotations
@@ -22,45 +23,46 @@ from tableformat.scan.equality_deletes import EqualityDeletes
 from tableformat.scan.file_source import FileSource
 from tableformat.scan.key_fields import key_fields
 from tableformat.scan.plan import plan_task, plan_without_files
+from tableformat.scan.position_deletes import PositionDeletes
 from tableformat.spec.constraints import sequence_field_id
 
 
-def without_dead_by_key(
+def without_dead_before(
     environment: Environment, state: TableState, staged: Iterable[StagedPositions]
 ) -> Iterator[StagedPositions]:
-    """Staged positions without those of rows that were deleted by key before; none is empty.
+    """Staged positions without those of rows that were deleted before; none is empty.
 
-    All of them on a table with a sequence column: there a key may name a row's older version.
+    Deletes by key do not count on a table with a sequence column: a key may name a row's older
+    version there. What vectors had deleted is not looked at.
 
     Raises:
         CorruptDataError: A file is damaged.
         NotFoundError: A data file is gone.
     """
-    if sequence_field_id(state.metadata) is not None:
-        yield from staged
-        return
     by_commit: dict[int, list[StagedPositions]] = {}
     for each in staged:
         by_commit.setdefault(each.staged.order, []).append(each)
     for group in by_commit.values():
         paths = {each.path for each in group}
-        dead = _dead_by_key(environment, state, group[0].staged, paths)
+        dead = _dead_before(environment, state, group[0].staged, paths)
         for each in group:
             rest = each.positions - dead.get(each.path, Positions())
             if rest:
                 yield StagedPositions(path=each.path, positions=rest, staged=each.staged)
 
 
-def _dead_by_key(
+def _dead_before(
     environment: Environment, state: TableState, staged: StagedSnapshot, paths: set[str]
 ) -> dict[str, Positions]:
-    """Rows of some data files that equality deletes of the commits before a staged one reach.
+    """Rows of some data files that delete files of the commits before a staged one reach.
 
     A file that is named again shows those that live in one of its copies.
     """
     view, metadata = live_files(environment, staged.snapshot), state.metadata
     own = max(sequence_numbers_of(staged))  # its snapshot may be the staging head
-    deletes = [each for each in view.equality_deletes if (each.sequence_number or 0) < own]
+    by_key = () if sequence_field_id(metadata) is not None else view.equality_deletes
+    found = (*by_key, *view.position_deletes)
+    deletes = [each for each in found if (each.sequence_number or 0) < own]
     if not deletes:
         return {}
     fields = key_fields(metadata)
@@ -68,8 +70,10 @@ def _dead_by_key(
     tasks = [plan_task(entry, AlwaysTrue(), index) for entry in view.copies(paths)]
     source = FileSource(environment.store, metadata.specs(), metadata.properties)
     keys = EqualityDeletes(source, plan_without_files(state, metadata.schema()), tasks)
+    positions = PositionDeletes(source, tasks)
     dead: dict[str, Positions] = {}
     for task in tasks:
-        path, of_copy = task.entry.data_file.file_path, keys.load(task) or Positions()
+        path = task.entry.data_file.file_path
+        of_copy = (keys.load(task) or Positions()) | (positions.load(task) or Positions())
         dead[path] = dead[path] & of_copy if path in dead else of_copy
     return dead

@@ -21,6 +21,7 @@ again once the target is rolled back behind them.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -42,6 +43,7 @@ from tableformat.commit.branch_history import (
 )
 from tableformat.environment import Environment
 from tableformat.errors import CorruptDataError, InvalidInputError, NotFoundError, UnsupportedError
+from tableformat.scan.delete_index import referenced_path
 from tableformat.spec.data_file import FileContent, ManifestEntry
 from tableformat.spec.decimal_text import parse_decimal
 from tableformat.spec.names import CARRIED, MAIN_BRANCH, STAGING_MARKER
@@ -58,8 +60,9 @@ class StagedSnapshot:
     Attributes:
         order: Rises from the oldest to the newest of a cycle, from 1 on.
         spec_ids: Partition specs of all files that were live in it.
-        replaced_dvs: Deletion vectors that it removed, by referenced data file: what they delete
-            was deleted before. None: not known.
+        replaced: Deletion vectors and position delete files that it removed, by the data file that
+            each is about, under None where there may be several: what they delete was deleted
+            before. None: not known.
     """
 
     order: int
@@ -69,7 +72,7 @@ class StagedSnapshot:
     equality_deletes: tuple[ManifestEntry, ...]
     position_deletes: tuple[ManifestEntry, ...]
     dvs: tuple[ManifestEntry, ...]
-    replaced_dvs: Mapping[str, ManifestEntry] | None = field(default_factory=dict)
+    replaced: Mapping[str | None, Sequence[ManifestEntry]] | None = field(default_factory=dict)
 
     @staticmethod
     def of(
@@ -77,7 +80,7 @@ class StagedSnapshot:
         snapshot: Snapshot,
         entries: Sequence[ManifestEntry],
         spec_ids: frozenset[int],
-        replaced_dvs: Mapping[str, ManifestEntry] | None,
+        replaced: Mapping[str | None, Sequence[ManifestEntry]] | None,
     ) -> StagedSnapshot:
         """The entries by what they are."""
 
@@ -93,7 +96,7 @@ class StagedSnapshot:
             equality_deletes=pick(FileContent.EQUALITY_DELETES),
             position_deletes=pick(FileContent.POSITION_DELETES),
             dvs=pick(FileContent.POSITION_DELETES, dv=True),
-            replaced_dvs=replaced_dvs,
+            replaced=replaced,
         )
 
 
@@ -504,13 +507,15 @@ def _load_one(
     manifests = load_manifest_list(environment.store, snapshot)
     changes = load_changes(environment.store, snapshot)
     _check_nothing_was_rewritten(state, snapshot, changes.removed)
-    replaced = (entry for entry in changes.removed if entry.data_file.is_dv)
+    replaced: defaultdict[str | None, list[ManifestEntry]] = defaultdict(list)
+    for entry in changes.removed:
+        replaced[referenced_path(entry.data_file)].append(entry)
     return StagedSnapshot.of(
         order,
         snapshot,
         changes.added,
         frozenset(each.partition_spec_id for each in manifests if each.has_live_files),
-        {str(entry.data_file.referenced_data_file): entry for entry in replaced},
+        replaced,
     )
 
 

@@ -74,7 +74,7 @@ def load_staging_state(
         if _number(entry) > staged_after:
             by_number[_number(entry)].append(entry)
     return [
-        StagedSnapshot.of(number, head, entries, _spec_ids(listed, number), replaced_dvs=None)
+        StagedSnapshot.of(number, head, entries, _spec_ids(listed, number), replaced=None)
         for number, entries in sorted(by_number.items())
     ]
 

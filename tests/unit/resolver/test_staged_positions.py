@@ -124,6 +124,65 @@ def test_position_delete_file_reaches_its_row_in_the_rewritten_file(staged, monk
     assert staged.published() == Counter([(2, "eu", "b"), (3, "eu", "c")])
 
 
+@pytest.mark.parametrize("publish", ["link", "rewrite"])
+@pytest.mark.parametrize("replaces", [False, True])
+def test_vector_that_repeats_a_position_delete_file_takes_no_other_row(
+    staged, monkeypatch, publish, replaces
+):
+    """Flink deletes what a checkpoint inserted before; the vector is read instead of that file."""
+    monkeypatch.setattr(request, "_check_vector", lambda _: None)
+    staged.table.set_properties({"icefold.publish": publish})
+    [new] = staged.data_files((8, "eu", "early"), (8, "eu", "late"), (9, "eu", "m"))
+    [other] = staged.data_files((7, "eu", "early"), (7, "eu", "late"))
+    own = staged.position_deletes({new.file_path: [0], other.file_path: [0]}, [new, other])
+    deletes = [*staged.equality_deletes(keys(7, 8, 9)), own]
+    staged.commit(data=[new, other], deletes=deletes)
+    vectors = staged.vectors({new.file_path: [0, 2], other.file_path: [0]}, [new, other])
+    staged.commit(deletes=vectors, removed=position_files(staged) if replaces else ())
+    resolve(staged.table, limit=1)
+    resolve(staged.table)
+    rows = [(1, "eu", "a"), (2, "eu", "b"), (3, "eu", "c"), (7, "eu", "late"), (8, "eu", "late")]
+    assert staged.published() == Counter(rows)
+
+
+@pytest.mark.parametrize("replaces", [False, True])
+@pytest.mark.parametrize("by_vector", [False, True])
+@pytest.mark.parametrize("of_target", [False, True])
+def test_deletes_that_repeat_a_position_delete_file_kill_only_what_they_add(
+    staged, monkeypatch, of_target, by_vector, replaces
+):
+    """From before an upgrade to v3, on the target or staged. Key 1 has come back since."""
+    monkeypatch.setattr(request, "_check_vector", lambda _: None)
+    file = staged.only_file()
+    old = staged.position_deletes({file.file_path: [0]}, [file])
+    staged.commit(branch="main" if of_target else "staging", deletes=[old])
+    removed = position_files(staged, "main" if of_target else "staging") if replaces else ()
+    if by_vector:
+        staged.stage_vector(file, 0, 1, removed=removed)
+    else:
+        again = staged.position_deletes({file.file_path: [0, 1]}, [file])
+        staged.commit(deletes=[again], removed=removed)
+    if not of_target:
+        resolve(staged.table, limit=1)
+    staged.table.append(staged.rows((1, "eu", "new")))
+    staged.rewrite()
+    resolve(staged.table)
+    assert staged.published() == Counter([(1, "eu", "new"), (3, "eu", "c")])
+
+
+def test_replaced_position_delete_file_that_is_gone_stops_the_cycle(staged, monkeypatch):
+    monkeypatch.setattr(request, "_check_vector", lambda _: None)
+    file = staged.only_file()
+    old = staged.position_deletes({file.file_path: [0]}, [file])
+    staged.commit(deletes=[old])
+    staged.stage_vector(file, 0, 1, removed=position_files(staged))
+    resolve(staged.table, limit=1)
+    staged.rewrite()
+    staged.environment.store.delete([old.file_path])
+    with pytest.raises(UnsupportedError, match="what it deletes anew is not known"):
+        resolve(staged.table)
+
+
 def test_file_that_cannot_be_read_any_more_stops_the_cycle(staged):
     file = staged.only_file()
     staged.stage_vector(file, 1)
@@ -205,6 +264,11 @@ def staged_files(staged):
     here = {task.entry.data_file.file_path for task in staged.tasks()}
     files = [task.entry.data_file for task in staged.tasks("staging")]
     return [file for file in files if file.file_path not in here]
+
+
+def position_files(staged, branch="staging"):
+    found = [delete for task in staged.tasks(branch) for delete in task.position_deletes]
+    return list({each.data_file.file_path: each for each in found}.values())
 
 
 def remove_main_below(staged, kept):
