@@ -31,8 +31,8 @@ _CHECKS: Mapping[str, Callable[[Mapping[str, str]], object]] = {
     SPARK_ROWS_MIN: lambda given: property_int(given, SPARK_ROWS_MIN, 0),
     SPARK_BYTES_MIN: lambda given: property_int(given, SPARK_BYTES_MIN, 0),
 }
-# What commands of their own declare; a table's own commits check it.
-_DECLARED = (*IMMUTABLE_PROPERTIES, *SEQUENCE_PROPERTIES)
+# What commands of their own declare; a table's own commits, or its next opening, check it.
+_DECLARED = (*IMMUTABLE_PROPERTIES, *SEQUENCE_PROPERTIES, names.PRIMARY_KEY, names.SET_ASIDE)
 _DECLARED_PREFIXES = ("icefold.index.", "icefold.computed.")
 
 
