@@ -371,7 +371,9 @@ class Run:
             for service in self._services:
                 log = self._folder / f"{service.name}.log"
                 if log.exists():
-                    print(f"--- {log.name}\n{log.read_text(errors='replace')[-1500:]}")
+                    text = log.read_text(errors="replace")
+                    errors = [each[:300] for each in text.splitlines() if "Error" in each]
+                    print("\n".join([f"--- {log.name}", *errors[:3], "...", text[-1500:]]))
         return int(bool(problems) or grown)
 
 
