@@ -7,40 +7,9 @@ give one token to two holders; `prepare` races against the store to find out (`l
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from lock.probe import check_conditional_writes
-from lock.register import Stored, SwapOutcome
+from lock.register import ConditionalStore, Stored, SwapOutcome
 from lock.seams import IdSource
-
-
-class ConditionalStore(Protocol):
-    """What is needed of an object store. Trouble is `LockUnavailableError`, as for `RecordStore`.
-
-    A write that is refused because its condition is false (412) is `SwapOutcome.LOST`; one that
-    lost against a write under way and decided nothing (409) is `SwapOutcome.BUSY`.
-    """
-
-    poll_min_ms: float
-    poll_max_ms: float
-
-    def get(self, key: str) -> tuple[bytes, str] | None:
-        """The whole object and its version tag; None if there is none. Strongly consistent."""
-
-    def put_if_absent(self, key: str, data: bytes) -> SwapOutcome:
-        """Create the object."""
-
-    def put_if_match(self, key: str, data: bytes, etag: str) -> SwapOutcome:
-        """Replace exactly that version; `LOST` also if there is no object."""
-
-    def delete(self, key: str) -> None:
-        """Remove an object (the probe's); nothing if there is none."""
-
-    def describe(self, key: str | None = None) -> str:
-        """Where it lives, without credentials."""
-
-    def close(self) -> None:
-        """Give up connections."""
 
 
 class ObjectRecordStore:

@@ -21,8 +21,8 @@ from lock.errors import InvalidLockError
 from lock.lease import DEFAULT_LEASE_MS
 from lock.manager import LeaseManager
 from lock.memory_store import MemoryRecordStore
-from lock.object_store import ConditionalStore, ObjectRecordStore
-from lock.register import RecordStore
+from lock.object_store import ObjectRecordStore
+from lock.register import ConditionalStore, RecordStore
 from lock.seams import Clock, FailPoint, IdSource, no_fail_point
 from lock.sql import SqlRecordStore
 

@@ -18,36 +18,16 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from threading import Barrier
-from typing import Protocol
 
 from lock.errors import LockUnavailableError, UnsafeStoreError
-from lock.register import SwapOutcome
+from lock.register import ConditionalStore, SwapOutcome
 from lock.seams import IdSource
 
 _BUSY_ATTEMPTS_MAX = 5
 
 
-class ProbedStore(Protocol):
-    """The part of `ConditionalStore` that is probed."""
-
-    def get(self, key: str) -> tuple[bytes, str] | None:
-        """See `ConditionalStore`."""
-
-    def put_if_absent(self, key: str, data: bytes) -> SwapOutcome:
-        """See `ConditionalStore`."""
-
-    def put_if_match(self, key: str, data: bytes, etag: str) -> SwapOutcome:
-        """See `ConditionalStore`."""
-
-    def delete(self, key: str) -> None:
-        """See `ConditionalStore`."""
-
-    def describe(self, key: str | None = None) -> str:
-        """See `ConditionalStore`."""
-
-
 def check_conditional_writes(
-    store: ProbedStore, *, ids: IdSource, rounds: int = 3, racers: int = 4
+    store: ConditionalStore, *, ids: IdSource, rounds: int = 3, racers: int = 4
 ) -> None:
     """Try to catch the store granting a write whose condition is false.
 
@@ -75,7 +55,7 @@ def check_conditional_writes(
                 _remove(store, key)
 
 
-def _check_in_turn(store: ProbedStore, key: str) -> None:
+def _check_in_turn(store: ConditionalStore, key: str) -> None:
     _expect(store, lambda: store.put_if_absent(key, b"1"), SwapOutcome.DONE, "create an object")
     _expect(
         store, lambda: store.put_if_absent(key, b"2"), SwapOutcome.LOST, "create an existing object"
@@ -103,7 +83,7 @@ def _check_in_turn(store: ProbedStore, key: str) -> None:
 
 
 def _expect(
-    store: ProbedStore, write: Callable[[], SwapOutcome], expected: SwapOutcome, what: str
+    store: ConditionalStore, write: Callable[[], SwapOutcome], expected: SwapOutcome, what: str
 ) -> None:
     for _ in range(_BUSY_ATTEMPTS_MAX):
         outcome = write()
@@ -117,7 +97,7 @@ def _expect(
 
 
 def _race(
-    store: ProbedStore,
+    store: ConditionalStore,
     key: str,
     pool: ThreadPoolExecutor,
     racers: int,
@@ -156,19 +136,19 @@ def _another(tag: str) -> str:
     return re.sub(r"\d(?=\D*$)", lambda digit: str((int(digit[0]) + 1) % 10), tag)
 
 
-def _read(store: ProbedStore, key: str) -> tuple[bytes, str]:
+def _read(store: ConditionalStore, key: str) -> tuple[bytes, str]:
     found = store.get(key)
     if found is None:
         raise _unsafe(store, "an object that was just written cannot be read")
     return found
 
 
-def _remove(store: ProbedStore, key: str) -> None:
+def _remove(store: ConditionalStore, key: str) -> None:
     with suppress(LockUnavailableError):  # must not hide the verdict; one small object stays
         store.delete(key)
 
 
-def _unsafe(store: ProbedStore, why: str) -> UnsafeStoreError:
+def _unsafe(store: ConditionalStore, why: str) -> UnsafeStoreError:
     return UnsafeStoreError(
         f"store refused for locks: {why}",
         store=store.describe(),
@@ -176,7 +156,7 @@ def _unsafe(store: ProbedStore, why: str) -> UnsafeStoreError:
     )
 
 
-def _undecided(store: ProbedStore, why: str) -> LockUnavailableError:
+def _undecided(store: ConditionalStore, why: str) -> LockUnavailableError:
     return LockUnavailableError(
         f"store not checked: {why}", store=store.describe(), action="try again"
     )

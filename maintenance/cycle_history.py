@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 
-from maintenance.figures import TOTALS, counter, is_compaction, is_rewrite
+from maintenance.table_figures import TOTALS, counter, is_compaction, is_rewrite
 from resolver.cycle_figures import (
     DELETED_ROWS,
     EQUALITY_DELETES,

@@ -19,27 +19,31 @@ from tableformat.cdc.ingest import IngestResult
 from tableformat.runtime import Clock
 
 LINE_EVERY_MS = 10_000
+PLACES_SHOWN_MAX = 5
 logger = logging.getLogger("icefold.ingest")
 Backlog = Mapping[tuple[str, int], int]  # topic and partition: messages that are not staged
 
 
 class IngestWatch:
-    """Counts the batches of one table. Threads may share it: batches come in one of Spark's own.
+    """Counts the batches of a stream. Threads may share it: batches come in one of Spark's own.
 
     Args:
-        table: Its name, a label of every metric.
+        name: The stream's, for people: its table, or the namespace of its tables.
         clock: For ages, and to space the lines.
+        is_many: The stream has many tables, which are told with what happens to them; else `name`
+            is a label of every metric, there before anything happens.
     """
 
-    def __init__(self, table: str, clock: Clock) -> None:
+    def __init__(self, name: str, clock: Clock, *, is_many: bool = False) -> None:
         self.registry = CollectorRegistry()
         self._clock = clock
-        self._table = table
+        self._name = name
+        self._tables = () if is_many else (name,)
         self._lock = threading.RLock()
         self._sums: dict[str, int] = {}
         self._since_ms = clock.now_ms() - LINE_EVERY_MS  # the first batch is worth a line at once
         self._source_ms: int | None = None
-        self._backlog: Backlog = {}
+        self._backlog: dict[str, Backlog] = {}
         self._batches = self._counter("batches", "Batches staged.")
         self._events = self._counter("events", "Events read.")
         self._changes = self._counter("changes", "Changes staged.")
@@ -59,43 +63,59 @@ class IngestWatch:
         self._waiting = self._gauge(
             "backlog_events", "Kafka messages that are not staged.", "topic", "partition"
         )
+        self._aside = self._gauge(
+            "set_aside", "1: the table's events cannot be taken, and it stands aside."
+        )
 
     def batch(self, result: IngestResult) -> None:
-        """A batch is done."""
-        with self._lock:
-            self._count(result)
+        """A batch of the one table is done."""
+        self.staged({self._name: result})
 
-    def _count(self, result: IngestResult) -> None:
-        now_ms = self._clock.now_ms()
-        self._batches.labels(self._table).inc()
-        self._events.labels(self._table).inc(result.events)
-        self._changes.labels(self._table).inc(result.changes)
-        self._dead_letters.labels(self._table).inc(result.bad_records)
-        self._last.labels(self._table).set(now_ms / 1e3)
+    def staged(self, results: Mapping[str, IngestResult]) -> None:
+        """A batch is done on all its tables."""
+        with self._lock:
+            self._add("batches", 1)
+            for table, result in results.items():
+                self._count(table, result)
+            bad = any(result.bad_records for result in results.values())
+            if bad or self._clock.now_ms() - self._since_ms >= LINE_EVERY_MS:
+                self.line()
+
+    def _count(self, table: str, result: IngestResult) -> None:
+        self._batches.labels(table).inc()
+        self._events.labels(table).inc(result.events)
+        self._changes.labels(table).inc(result.changes)
+        self._dead_letters.labels(table).inc(result.bad_records)
+        self._last.labels(table).set(self._clock.now_ms() / 1e3)
         for what, count in result.skipped.items():
-            self._skipped.labels(self._table, what).inc(count)
+            self._skipped.labels(table, what).inc(count)
         if result.source_ms is not None:
-            self._source_ms = result.source_ms
-            self._source.labels(self._table).set(result.source_ms / 1e3)
-        counts = {
-            "batches": 1,
-            "events": result.events,
-            "changes": result.changes,
-            "dead letters": result.bad_records,
-        }
-        for name, count in counts.items():
-            self._sums[name] = self._sums.get(name, 0) + count
-        if result.bad_records or now_ms - self._since_ms >= LINE_EVERY_MS:
-            self.line()
+            self._source_ms = max(self._source_ms or 0, result.source_ms)
+            self._source.labels(table).set(result.source_ms / 1e3)
+        self._add("events", result.events)
+        self._add("changes", result.changes)
+        self._add("dead letters", result.bad_records)
+
+    def _add(self, name: str, count: int) -> None:
+        self._sums[name] = self._sums.get(name, 0) + count
 
     def progress(self, backlog: Backlog) -> None:
-        """What waits in Kafka, as the stream has last seen it."""
+        """What waits in Kafka for the one table, as the stream has last seen it."""
+        self.waiting({self._name: backlog})
+
+    def waiting(self, backlogs: Mapping[str, Backlog]) -> None:
+        """The same for every table."""
         with self._lock:
-            self._backlog = backlog
-            for (topic, partition), count in backlog.items():
-                self._waiting.labels(self._table, topic, str(partition)).set(count)
+            self._backlog = dict(backlogs)
+            for table, backlog in backlogs.items():
+                for (topic, partition), count in backlog.items():
+                    self._waiting.labels(table, topic, str(partition)).set(count)
             if self._clock.now_ms() - self._since_ms >= LINE_EVERY_MS:
                 self.line()
+
+    def set_aside(self, table: str, *, stands: bool) -> None:
+        """A table, or a topic that makes none, stands aside, or does no longer."""
+        self._aside.labels(table).set(int(stands))
 
     def line(self) -> None:
         """Say what has been done since the last line, if anything."""
@@ -111,18 +131,23 @@ class IngestWatch:
         text = ", ".join(parts)
         if self._source_ms is not None:
             text += f"; newest change {span_text(max(now_ms - self._source_ms, 0))} old"
-        if self._backlog:
-            each = ", ".join(
-                f"{topic}-{partition}: {count:,}"
-                for (topic, partition), count in sorted(self._backlog.items())
-            )
-            text += f"; Kafka backlog {sum(self._backlog.values()):,} ({each})"
+        backlog = {place: n for each in self._backlog.values() for place, n in each.items()}
+        if backlog:
+            text += f"; Kafka backlog {sum(backlog.values()):,} ({self._places(backlog)})"
         level = logging.WARNING if sums["dead letters"] else logging.INFO
-        logger.log(level, "%s: %s", self._table, text)
+        logger.log(level, "%s: %s", self._name, text)
+
+    def _places(self, backlog: Backlog) -> str:
+        """Every partition of one table; of many the fullest."""
+        shown = sorted(backlog.items())
+        if not self._tables:
+            shown = sorted(shown, key=lambda each: -each[1])[:PLACES_SHOWN_MAX]
+        return ", ".join(f"{topic}-{partition}: {n:,}" for (topic, partition), n in shown)
 
     def _counter(self, name: str, text: str) -> Counter:
         counter = Counter(f"icefold_ingest_{name}", text, ("table",), registry=self.registry)
-        counter.labels(self._table)  # it is there, at 0, before anything has happened
+        for table in self._tables:
+            counter.labels(table)  # it is there, at 0, before anything has happened
         return counter
 
     def _gauge(self, name: str, text: str, *labels: str) -> Gauge:

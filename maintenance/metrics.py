@@ -17,10 +17,10 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from maintenance.figures import Figures
 from maintenance.run_history import Ledger, Outcome, Run
 from maintenance.scheduler import Scheduler
 from maintenance.settings import TaskName
+from maintenance.table_figures import Figures
 from maintenance.triggers import next_publish_ms
 from maintenance.watched import WatchedTable
 from tableformat.errors import InvalidInputError

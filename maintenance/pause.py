@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from maintenance.figures import Figures
 from maintenance.run_history import Ledger, Outcome, Run
 from maintenance.settings import MaintainConfig, TaskName
+from maintenance.table_figures import Figures
 from maintenance.triggers import next_publish_ms
 
 NEXT_PUBLISH = "next_publish_ms"  # a fact of runs

@@ -90,7 +90,8 @@ def _compact_options(call: TaskCall) -> CompactOptions:
 
 def _expire_options(call: TaskCall) -> ExpireOptions:
     """By the table's `history.expire.*`."""
-    policy = ExpiryPolicy(staging={call.staging: call.target})
+    in_place = call.staging == call.target
+    policy = ExpiryPolicy(staging={} if in_place else {call.staging: call.target})
     return ExpireOptions(policy=policy, branch=call.target)
 
 

@@ -382,8 +382,7 @@ class Scheduler:
                 config=each.look.config,
             )
             result = self._runners[due.task](call)
-            head = table.refresh().state.head(self._options.target)
-            snapshot_id = None if head is None else head.snapshot_id
+            snapshot_id = table.refresh().state.head_id(self._options.target)
             outcome = Outcome.DONE if result.changed else Outcome.NOTHING
             outcome = Outcome.FAILED if result.failed else outcome
             text, facts = result.text, result.facts

@@ -145,6 +145,7 @@ _TABLE = (
     _count("compact.max-commits", 10, "How many parts at most; at least 1."),
     _flag("rewrite-vectors.enabled", "Whether deletion vectors are packed into fewer files."),
     _count("rewrite-vectors.dvs", 500, "Deletion vectors written since the last run."),
+    _count("rewrite-vectors.position-delete-files", 50, "The same on v2: files of them."),
     _ms("rewrite-vectors.interval-ms", 6 * HOUR_MS, "Time after which any new one starts a run."),
     _ms("rewrite-vectors.min-interval-ms", 10 * MINUTE_MS, "Pause between two runs."),
     _flag("expire.enabled", "Whether old snapshots are expired (history.expire.* say which)."),

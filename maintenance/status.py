@@ -16,10 +16,10 @@ from pyiceberg.table.metadata import TableMetadata
 
 from lock import LockError
 from maintenance.cycle_history import Cycle, read_cycles
-from maintenance.figures import Figures, figures_of
 from maintenance.pause import announced_ms
 from maintenance.run_history import Ledger, ledger_path, load_ledger
 from maintenance.settings import MaintainConfig, TaskName, parse_config
+from maintenance.table_figures import Figures, figures_of
 from maintenance.triggers import plan_table
 from resolver.index.position import read_position, read_shared_position
 from resolver.index_keeper import index_folder
@@ -28,6 +28,7 @@ from resolver.shared_keeper import configured_root, index_depot
 from resolver.target import live_files
 from tableformat import InvalidInputError, Table
 from tableformat.cdc.dead_letter import count_dead_letters
+from tableformat.cdc.many.set_aside import read_set_aside
 from tableformat.codec.avro.manifest_store import load_manifest_list
 from tableformat.commit.branch_history import ancestors
 from tableformat.errors import TableError
@@ -110,6 +111,7 @@ class TableStatus:
         source_ms: When the source made the newest published change; None: no writer tells it.
         dead_letters: Bad records that wait in the dead-letter table; None: cannot be told.
         next_publish_ms: Wall-clock time before which `maintain` does not publish; None: it may now.
+        set_aside: Why `icefold ingest` has set the table aside, if it has.
         problem: Why the next resolve would stop, if it would.
         totals: Of the target head, by the summary's counters.
         dv_share: Share of the rows in data files that deletion vectors hide.
@@ -129,6 +131,7 @@ class TableStatus:
     staging_lag_ms: int
     source_ms: int | None
     dead_letters: int | None
+    set_aside: str | None
     problem: str | None
     totals: Mapping[str, int]
     dv_share: float
@@ -181,6 +184,7 @@ def read_status(
         staging_lag_ms=backlog.lag_ms(now_ms),
         source_ms=figures.source_ms,
         dead_letters=_dead_letters(table),
+        set_aside=_set_aside(state.metadata.properties),
         problem=backlog.problem,
         totals=figures.totals,
         dv_share=figures.dv_share,
@@ -206,6 +210,11 @@ def _dead_letters(table: Table) -> int | None:
         return count_dead_letters(table.environment, table.state)
     except TableError:
         return None
+
+
+def _set_aside(properties: Mapping[str, str]) -> str | None:
+    record = read_set_aside(properties)
+    return None if record is None else record.reason
 
 
 def _config(properties: Mapping[str, str]) -> tuple[MaintainConfig | None, str | None]:

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from maintenance.figures import Figures, Since
 from maintenance.run_history import Ledger, TaskRecord
 from maintenance.settings import SETTINGS, Kind, MaintainConfig, Setting, TaskName
+from maintenance.table_figures import Figures, Since
 from resolver.number_text import bytes_text, count_text, span_text
 
 PRIORITIES: Mapping[TaskName, int] = {
@@ -114,7 +114,8 @@ def _backlog_age(view: _View) -> float | None:
 
 
 def _if_new_vectors(view: _View) -> float | None:
-    return view.elapsed_ms() if view.since.dvs else None
+    since = view.since
+    return view.elapsed_ms() if since.dvs or since.position_delete_files else None
 
 
 def _dv_share(view: _View) -> float | None:
@@ -134,6 +135,7 @@ _FIGURES: Mapping[str, Figure] = {
     "compact.dv-share": _dv_share,
     "compact.interval-ms": _if_changed,
     "rewrite-vectors.dvs": lambda view: view.since.dvs,
+    "rewrite-vectors.position-delete-files": lambda view: view.since.position_delete_files,
     "rewrite-vectors.interval-ms": _if_new_vectors,
     "expire.snapshots": lambda view: view.since.commits,
     "expire.interval-ms": _if_any_to_forget,

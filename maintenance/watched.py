@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from maintenance.figures import Figures, figures_of
 from maintenance.run_history import Ledger, ledger_path, load_ledger
 from maintenance.settings import MaintainConfig, TaskName, parse_config
+from maintenance.table_figures import Figures, figures_of
 from maintenance.triggers import TablePlan
 from tableformat import Environment
 from tableformat.catalog.base import Identifier

@@ -37,7 +37,7 @@ from resolver.cycle_options import CycleOptions, IndexKeeper, Phases
 from resolver.engine import Engine
 from resolver.filled_columns import check_target_is_whole, lacks_columns
 from resolver.merge_deletes import Conversion, convert
-from resolver.publish import publish, publish_summary
+from resolver.publish import publish_changeset, publish_summary
 from resolver.report import ResolveReport
 from resolver.resolution import index_changes
 from resolver.rewrite_batch import BatchWriter, RewrittenBatch, check_rewritable
@@ -47,14 +47,16 @@ from resolver.staging import (
     names_of,
     oldest_of,
     skipped_snapshots,
+    up_to,
 )
 from resolver.staging_state import load_staging_state
 from resolver.target import LiveFiles, live_files
+from resolver.target_deletes import folded_deletes, known_deletes
 from resolver.trim import hides_a_writer, trim_idle, trim_staging
 from resolver.unfilled_rows import put_aside
 from resolver.vector_writer import VectorWriter
 from tableformat.catalog.base import Identifier, TableState
-from tableformat.commit.engine import CommitResult
+from tableformat.commit.engine import CommitResult, TableChangeset, commit
 from tableformat.environment import Environment
 from tableformat.errors import (
     CommitConflictError,
@@ -63,22 +65,37 @@ from tableformat.errors import (
     StoreUnavailableError,
     TableError,
 )
+from tableformat.spec.data_file import DataFile
 from tableformat.spec.properties import publishing
+from tableformat.write.row_deletes import is_cumulative
 
 logger = logging.getLogger("icefold.resolver")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Published:
-    result: CommitResult
+class Computed:
+    """What a cycle resolves (`work`), and the dead rows of it on one version of the table."""
+
+    work: Work
     match: Match
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """What is ready to be published, its files written."""
+
+    computed: Computed
     conversion: Conversion
+    dv_files: list[DataFile]
     rewritten: RewrittenBatch
-    attempts: int
 
 
 class Cycle:
-    """One cycle. `run` it once."""
+    """One cycle. `run` it once; or take its steps, so that several are published together.
+
+    Steps: `compute`, then `write`, commit the `changeset`, and `finish`. After a lost race `rebase`
+    and `write` again. Where nothing is published in the end, `discard`.
+    """
 
     def __init__(
         self,
@@ -121,23 +138,35 @@ class Cycle:
         return self._run(state)
 
     def _run(self, state: TableState | None) -> ResolveReport:
+        state = state or self._load()
+        computed = self.compute(state)
+        if computed is None:
+            with self._phases.timed("trim"):
+                trimmed = self._trim_idle(state)
+            return self._report_idle(state, trimmed=trimmed)
+        return self.publish(computed)
+
+    def _load(self) -> TableState:
         with self._phases.timed("plan"):
-            state = state or self._environment.catalog.load_table(self._identifier)
+            return self._environment.catalog.load_table(self._identifier)
+
+    def compute(self, state: TableState) -> Computed | None:
+        """Steps 1 to 4 on `state`; None when nothing waits. Nothing is written but the index."""
+        with self._phases.timed("plan"):
             check_target_is_whole(state, self._options.target)
             live = live_files(self._environment, state.head(self._options.target))
             staged = self._plan(state, live)
         if staged is None:
-            with self._phases.timed("trim"):
-                trimmed = self._trim_idle(state)
-            return self._report_idle(state, trimmed=trimmed)
+            return None
         with self._phases.timed("read"):
             work = self._rewritten(state, self._read(state, live, staged))
-        published = self._publish_until_landed(state, live, work)
-        with self._phases.timed("apply"):
-            self._advance_index(published, work)
-        with self._phases.timed("trim"):
-            trimmed = self._trim(published.result, work)
-        return self._report(work, published, trimmed=trimmed)
+        return Computed(work=work, match=self._matcher.match(state, live, work))
+
+    def rebase(self, computed: Computed) -> Computed:
+        """The same on the head that got there first."""
+        with self._phases.timed("rebase"):
+            match = self._matcher.rebase(computed.match, computed.work)
+        return replace(computed, match=match)
 
     def _rewritten(self, state: TableState, work: Work) -> Work:
         """The work, with the choice whether staged rows are written once more.
@@ -148,7 +177,7 @@ class Cycle:
         keeps_ids = publishing(state.metadata.properties) == "rewrite"
         if self._options.is_in_place or not (keeps_ids or lacks_columns(work.batch)):
             return work
-        check_rewritable(state.metadata)
+        check_rewritable(state.metadata, table=state.name)
         return replace(work, rewrites=True, keeps_ids=keeps_ids)
 
     def _plan(self, state: TableState, live: LiveFiles) -> list[StagedSnapshot] | None:
@@ -167,9 +196,24 @@ class Cycle:
     def _covered(
         self, state: TableState, live: LiveFiles, waiting: Sequence[Snapshot]
     ) -> Sequence[Snapshot]:
-        """The snapshots to publish: as many as the limit says, and those that others brought."""
+        """The snapshots to publish: as many as the limit says, and those that others brought.
+
+        Raises:
+            InvalidInputError: Others have brought what comes after `until`.
+        """
+        until = self._options.until
         covered = oldest_of(waiting, self._options.limit)
+        if until is not None:
+            covered = up_to(waiting, until)
         more = self._matcher.brought(state, live, waiting[len(covered) :])
+        if more and until is not None:
+            raise InvalidInputError(
+                "others have brought staged changes to the target that come after the cut",
+                table=state.name,
+                branch=self._options.target,
+                snapshot_id=waiting[len(covered) + more - 1].snapshot_id,
+                action="resolve this table by itself; the next cut has them",
+            )
         return waiting[: len(covered) + more]
 
     def _check_skipped(self, state: TableState) -> None:
@@ -232,31 +276,39 @@ class Cycle:
             converted=converted,
         )
 
-    def _publish_until_landed(self, state: TableState, live: LiveFiles, work: Work) -> _Published:
-        match = self._matcher.match(state, live, work)
+    def publish(self, computed: Computed) -> ResolveReport:
+        """Steps 5 to 8, for a table that is published by itself."""
         attempts = 1
         try:
             while True:
+                written = self.write(computed)
                 try:
-                    return self._publish(match, work, attempts)
+                    with self._phases.timed("publish"):
+                        change = self.changeset(written)
+                        result = commit(
+                            self._environment,
+                            change.identifier,
+                            change.changeset,
+                            state=change.state,
+                        )
+                    break
                 except CommitConflictError:
                     if attempts >= self._options.attempts_max:
                         raise
                 attempts += 1
-                with self._phases.timed("rebase"):
-                    match = self._matcher.rebase(match, work)
+                computed = self.rebase(computed)
         except TableError as error:
             if error.files_safe_to_delete:
-                self._vectors.delete_unused()
-                self._rows.delete_unused()
+                self.discard()
             raise
+        return self.finish(written, result, attempts)
 
-    def _publish(self, match: Match, work: Work, attempts: int) -> _Published:
-        runtime = self._environment.runtime
+    def write(self, computed: Computed) -> Written:
+        """Step 5. What an earlier call has written and is the same is not written again."""
+        match, work = computed.match, computed.work
         with self._phases.timed("write"):
             touched = {*match.resolution.dead.paths(), *work.batch.paths}
             conversion = convert(
-                self._environment.store,
                 dead=match.resolution.dead,
                 staged_files=[
                     each.file
@@ -264,7 +316,13 @@ class Cycle:
                     if each.file.file_path not in match.known.not_added
                 ],
                 target_files=match.live.find(touched),
-                target_dvs=match.live.dvs,
+                known=known_deletes(
+                    self._environment.store,
+                    match.state.metadata,
+                    match.live,
+                    match.resolution.dead.paths(),
+                ),
+                is_cumulative=is_cumulative(match.state.metadata),
             )
             put_aside(self._environment, match.state, match.work.batch, match.unfilled)
             rewritten = RewrittenBatch()
@@ -278,26 +336,48 @@ class Cycle:
                     fill=match.fill,
                 )
             dv_files = self._vectors.write(match.state.metadata, conversion.vectors)
-        with self._phases.timed("publish"):
-            result = publish(
-                self._environment,
-                match.state,
-                target=self._options.target,
-                conversion=conversion,
-                dv_files=dv_files,
-                removed=(*work.converted, *match.live.position_deletes),
-                summary=self._summary(work, conversion),
-                fence=None if self._options.fence is None else self._options.fence(),
-            )
-            runtime.fail_point("resolve.after_publish")
-            self._vectors.delete_unused(dv_files)
-        return _Published(
-            result=result,
-            match=match,
-            conversion=conversion,
-            rewritten=rewritten,
-            attempts=attempts,
+        return Written(
+            computed=computed, conversion=conversion, rewritten=rewritten, dv_files=dv_files
         )
+
+    def changeset(self, written: Written) -> TableChangeset:
+        """The commit of step 6, for the version of the table that was matched.
+
+        Raises:
+            lock.LeaseLostError: The lease is someone else's.
+        """
+        match, work = written.computed.match, written.computed.work
+        changeset = publish_changeset(
+            match.state,
+            target=self._options.target,
+            conversion=written.conversion,
+            dv_files=written.dv_files,
+            removed=(*work.converted, *folded_deletes(match.state.metadata, match.live)),
+            summary=self._summary(work, written.conversion),
+            fence=None if self._options.fence is None else self._options.fence(),
+        )
+        return TableChangeset(identifier=self._identifier, changeset=changeset, state=match.state)
+
+    def finish(self, written: Written, result: CommitResult, attempts: int) -> ResolveReport:
+        """Steps 7 and 8, after `result`; what a crash before their end leaves, the next cycle does.
+
+        Args:
+            written: What was published.
+            result: Its commit.
+            attempts: How often it was tried.
+        """
+        self._environment.runtime.fail_point("resolve.after_publish")
+        self._vectors.delete_unused(written.dv_files)
+        with self._phases.timed("apply"):
+            self._advance_index(written, result)
+        with self._phases.timed("trim"):
+            trimmed = self._trim(result, written.computed.work)
+        return self._report(written, result, attempts=attempts, trimmed=trimmed)
+
+    def discard(self) -> None:
+        """Delete what was written. Only where it is known that nothing of it was published."""
+        self._vectors.delete_unused()
+        self._rows.delete_unused()
 
     def _summary(self, work: Work, conversion: Conversion) -> dict[str, str]:
         figures = cycle_figures(
@@ -309,19 +389,19 @@ class Cycle:
         )
         if work.rewrites and not self._options.from_staging_state:
             figures |= file_hashes(names_of(work.batch.staged))
-        return figures | publish_summary(work.covered)
+        return figures | publish_summary(work.covered) | dict(self._options.summary)
 
-    def _advance_index(self, published: _Published, work: Work) -> None:
+    def _advance_index(self, written: Written, result: CommitResult) -> None:
         """Bring the index to the published snapshot.
 
         The publish has landed, so trouble here costs the next cycle time and nothing else.
         """
-        runtime, match = self._environment.runtime, published.match
-        paths = {file.file_path for file in published.conversion.published}
-        paths |= match.live.find(work.batch.paths).keys()
+        runtime, match = self._environment.runtime, written.computed.match
+        paths = {file.file_path for file in written.conversion.published}
+        paths |= match.live.find(written.computed.work.batch.paths).keys()
         changes = index_changes(match.work.batch, match.resolution, paths)
-        changes = published.rewritten.add_to(changes, match.work.batch)
-        snapshot = published.result.snapshot
+        changes = written.rewritten.add_to(changes, match.work.batch)
+        snapshot = result.snapshot
         try:
             index, _ = self._keeper.at_head(match.state, self._options.target, match.live)
             prepared = index.prepare(changes)
@@ -376,27 +456,30 @@ class Cycle:
             phases_ms=self._phases.spent_ms,
         )
 
-    def _report(self, work: Work, published: _Published, *, trimmed: bool) -> ResolveReport:
-        conversion = published.conversion
+    def _report(
+        self, written: Written, result: CommitResult, *, attempts: int, trimmed: bool
+    ) -> ResolveReport:
+        conversion, work, match = written.conversion, written.computed.work, written.computed.match
         batch = work.batch
         return ResolveReport(
-            table=published.result.state.name,
-            target_snapshot_id=published.result.snapshot.snapshot_id,
+            table=result.state.name,
+            target_snapshot_id=result.snapshot.snapshot_id,
             staging_snapshot_id=work.covered[-1].snapshot_id if work.covered else None,
             staged_snapshots=len(work.covered) or 1,
             equality_delete_files=batch.equality_delete_files,
             equality_deletes=_delete_count(work),
             staged_rows=len(batch.rows.keys),
             deleted_rows=conversion.new_positions,
-            outdated_rows=published.match.resolution.outdated,
+            outdated_rows=match.resolution.outdated,
             data_files=len(conversion.published),
             dropped_data_files=len(conversion.dropped),
-            dvs=len(conversion.vectors),
-            attempts=published.attempts,
-            index=published.match.index,
+            dvs=sum(file.is_dv for file in written.dv_files),
+            position_delete_files=sum(not file.is_dv for file in written.dv_files),
+            attempts=attempts,
+            index=match.index,
             engine=self._engine.runner.name,
             trimmed=trimmed,
-            freshness_ms=freshness_ms(published.result.snapshot, work.covered),
+            freshness_ms=freshness_ms(result.snapshot, work.covered),
             phases_ms=self._phases.spent_ms,
         )
 

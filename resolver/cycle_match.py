@@ -49,6 +49,7 @@ from resolver.staging import (
     staged_above,
 )
 from resolver.target import LiveFiles, live_files
+from resolver.target_deletes import folded_deletes
 from tableformat.catalog.base import Identifier, TableState
 from tableformat.commit.branch_history import branch_history, branch_ids
 from tableformat.environment import Environment
@@ -209,7 +210,8 @@ class Matcher:
                 if work.rewrites:
                     ids = self._row_ids(state, live, known, part, matched, kills, work.keeps_ids)
                     row_id = ids.row_id
-            self._fold_position_deletes(state, live, live.position_deletes, resolution.dead)
+            folded = folded_deletes(state.metadata, live)
+            self._fold_position_deletes(state, live, folded, resolution.dead)
             if work.rewrites and lacks_columns(batch):  # which is never divided
                 fill, unfilled = plan_fill(
                     self.environment,
@@ -450,11 +452,16 @@ class Matcher:
             match.resolution.dead,
             self.engine.runner,
         )
-        folded = {entry.data_file.identity for entry in match.live.position_deletes}
+        before = folded_deletes(match.state.metadata, match.live)
+        folded = {entry.data_file.identity for entry in before}
         self._fold_position_deletes(
             state,
             live,
-            [e for e in live.position_deletes if e.data_file.identity not in folded],
+            [
+                entry
+                for entry in folded_deletes(state.metadata, live)
+                if entry.data_file.identity not in folded
+            ],
             match.resolution.dead,
         )
         return replace(match, state=state, live=live)

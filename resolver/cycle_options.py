@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -37,6 +37,8 @@ class CycleOptions:
     Attributes:
         staging, target: The branches; equal for an in-place conversion.
         limit: Staged snapshots at most.
+        until: The last staged snapshot to publish; nothing is, if it does not wait.
+        summary: More properties of the publish.
         from_snapshot: Operator's override of the cursor; what it leaves out must be nothing, or
             `skip_unpublished`.
         skip_unpublished: The operator knows that `from_snapshot` leaves out staged snapshots.
@@ -50,6 +52,8 @@ class CycleOptions:
     staging: str
     target: str
     limit: int | None = None
+    until: int | None = None
+    summary: Mapping[str, str] = field(default_factory=dict)
     from_snapshot: int | None = None
     skip_unpublished: bool = False
     from_staging_state: bool = False

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 
 import numpy as np
 from pyiceberg.table.metadata import TableMetadata
+from pyroaring import BitMap64
 
 from resolver.cycle_input import CycleInput
 from resolver.index.base import Matches
@@ -25,9 +26,9 @@ from resolver.resolution import NumberedKeys, dead_by_position
 from resolver.row_values import ColumnReader, live_matches
 from resolver.runner import Runner
 from resolver.target import LiveFiles
+from resolver.target_deletes import deleted_positions
 from tableformat.catalog.base import TableState
 from tableformat.codec.puffin.deletion_vector import build_positions, position_array
-from tableformat.codec.puffin.dv_file import read_deletion_vectors
 from tableformat.environment import Environment
 from tableformat.lookup.immutable_rows import check_versions, deleted_row_error
 from tableformat.spec.constraints import immutable_columns
@@ -149,7 +150,9 @@ def check_nothing_is_deleted(
         place = (live.find([path])[path].data_file, position)
     elif len(unborn):
         place = (batch.files[batch.rows.file[unborn[0]]].file, batch.rows.position[unborn[0]])
-    elif (other := _dead_of_other_keys(environment, live, batch, matches, dead)) is not None:
+    elif (
+        other := _dead_of_other_keys(environment, state.metadata, live, batch, matches, dead)
+    ) is not None:
         place = other
     else:
         return
@@ -175,6 +178,7 @@ def _are_dead(dead: DeadPositions, paths: Mapping[int, str], file: Int64s, at: I
 
 def _dead_of_other_keys(
     environment: Environment,
+    metadata: TableMetadata,
     live: LiveFiles,
     batch: CycleInput,
     matches: Matches,
@@ -186,9 +190,9 @@ def _dead_of_other_keys(
         rest = dead.by_path[path]
         if path in known:
             rest = rest - build_positions(matches.position[matches.file_id == known[path]])
-        if rest and path in live.dvs:
-            pair = (live.dvs[path].data_file, entry.data_file.record_count)
-            rest = rest - read_deletion_vectors(environment.store, [pair])[0]
+        if rest:
+            gone = deleted_positions(environment.store, metadata, live, [path])
+            rest = rest - gone.get(path, BitMap64())
         if rest:
             return entry.data_file, rest[0]
     return None

@@ -36,6 +36,7 @@ from resolver.index.local import LocalIndex
 from resolver.index.open import open_index
 from resolver.key_reader import KeyReader
 from resolver.target import LiveFiles, live_entries
+from resolver.target_deletes import deleted_positions
 from tableformat.catalog.base import TableState
 from tableformat.codec.avro.manifest_store import load_manifest_list
 from tableformat.codec.puffin.deletion_vector import position_array
@@ -46,6 +47,7 @@ from tableformat.errors import CorruptDataError, NotFoundError
 from tableformat.spec.data_file import DataFile, ManifestEntry
 from tableformat.store.base import ObjectStore
 from tableformat.store.locations import local_path
+from tableformat.write.row_deletes import has_vectors
 
 logger = logging.getLogger("icefold.resolver")
 
@@ -186,16 +188,25 @@ class TargetHead:
 
     def sources(self) -> list[SourceFile]:
         """Every live data file, to build an index from."""
-        store = self.environment.store
+        store, live = self.environment.store, self.live
+        metadata = self.state.metadata
+        by_files = (  # v2's delete files: each may name many data files
+            {} if has_vectors(metadata) else deleted_positions(store, metadata, live, live.data)
+        )
         return [
             SourceFile(
                 file=indexed_file(entry.data_file),
                 record_count=entry.data_file.record_count,
                 read=partial(
-                    _live_rows, store, self.reader, entry.data_file, self.live.dvs.get(path)
+                    _live_rows,
+                    store,
+                    self.reader,
+                    entry.data_file,
+                    live.dvs.get(path),
+                    by_files.get(path),
                 ),
             )
-            for path, entry in self.live.data.items()
+            for path, entry in live.data.items()
         ]
 
 
@@ -310,9 +321,13 @@ def rows_to_put(
 
 
 def _live_rows(
-    store: ObjectStore, reader: KeyReader, file: DataFile, dv: ManifestEntry | None
+    store: ObjectStore,
+    reader: KeyReader,
+    file: DataFile,
+    dv: ManifestEntry | None,
+    known: BitMap64 | None,
 ) -> Iterator[pa.RecordBatch]:
-    deleted = _positions(store, None if dv is None else dv.data_file, file)
+    deleted = known or _positions(store, None if dv is None else dv.data_file, file)
     for batch in reader.read_rows(file):
         yield batch.filter(pa.array(~_is_in(batch, deleted))) if deleted else batch
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,6 +16,7 @@ from resolver.cycle import Cycle
 from resolver.cycle_options import CycleOptions
 from resolver.engine import Engine, EngineName, check_engine
 from resolver.index_keeper import LocalIndexKeeper, Progress, index_folder
+from resolver.key_choice import keyed
 from resolver.maintenance_lock import fence_of, hold_maintenance, maintenance_lock
 from resolver.number_text import plural
 from resolver.report import ResolveReport
@@ -28,18 +29,19 @@ from resolver.shared_keeper import (
     default_root,
     index_depot,
 )
-from resolver.staging import head_id
 from resolver.staging_state import published_sequence_number
 from resolver.target import live_files
 from tableformat import InvalidInputError, NotFoundError, Table, UnsupportedError
 from tableformat.catalog.base import TableState
 from tableformat.commit.branch_history import branch_ids, committed_to
+from tableformat.commit.request import check_writable
 from tableformat.spec.names import MAIN_BRANCH, STAGING_BRANCH
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LOCK_TIMEOUT_MS = 60_000
+Keeper = LocalIndexKeeper | SharedIndexKeeper
 SUBMITTED = "PYSPARK_GATEWAY_PORT"  # spark-submit has started a JVM for this process
 
 
@@ -56,6 +58,7 @@ def resolve(
     rebuild_index: bool = False,
     index_directory: str | os.PathLike[str] | None = None,
     index_location: str | None = None,
+    key: Sequence[str] | None = None,
     engine: EngineName = "auto",
     spark: SparkSession | None = None,
     lock: LockManager | None = None,
@@ -64,12 +67,14 @@ def resolve(
 ) -> ResolveReport:
     """Turn staged equality deletes into deletion vectors and publish them on `target`.
 
+    On a v2 table they become position delete files (`write.delete.granularity`).
+
     With `staging == target` the equality deletes that are live on the branch itself are converted
     and removed: the one-time clean-up of a table that a streaming writer filled. Equality deletes
     that foreign writers left on `target` are converted that way before a normal cycle, too.
 
     Args:
-        table: A v3 table with a primary key. Refreshed.
+        table: A v2 or v3 table with a primary key. Refreshed.
         staging: Branch with staged changes.
         target: Branch readers read.
         limit: At most so many staged snapshots, the oldest.
@@ -84,6 +89,7 @@ def resolve(
         index_directory: Folder of a local index; None: see `index_keeper.index_folder`.
         index_location: Folder of shared indexes, reached by all executors; None: the catalog
             property `index-location`, and on a cluster without it a folder in the warehouse.
+        key: The columns that name a row; None: those that are declared (`key_choice`).
         engine: `local`: this process. `spark`: a Spark session, started if there is none. `auto`:
             an active session for a large backlog, else this process; see `engine`.
         spark: The session to use; None: the active one.
@@ -98,19 +104,20 @@ def resolve(
         NotFoundError: There is no such branch; the default one need not exist before the first
             change is staged.
         InvalidInputError: No primary key, or a cursor that cannot be reached.
-        UnsupportedError: A v1 or v2 table, staged changes that were rewritten, or no Spark.
+        UnsupportedError: A v1 table, staged changes that were rewritten, or no Spark.
         CommitConflictError, CommitUnknownError, FencedError: See `cycle.Cycle.run`.
         lock.LeaseUnavailableError, lock.LeaseLostError: The lock is someone else's.
 
     Effects: see the steps in `cycle`; killed at any of them and run again, the result is the same.
     """
     engine = check_engine(engine)
-    state = table.refresh().state
-    _check(state, staging, target)
-    if _was_never_staged(state, staging, target):
+    given, table = table, keyed(table.refresh(), key)
+    state = table.state
+    check_resolvable(state, staging, target)
+    if was_never_staged(state, staging, target):
         return ResolveReport(
             table=state.name,
-            target_snapshot_id=head_id(state, target),
+            target_snapshot_id=state.head_id(target),
             staging_snapshot_id=None,
         )
     options = CycleOptions(
@@ -122,8 +129,8 @@ def resolve(
         from_staging_state=from_staging_state,
         staged_after=staged_after,
     )
-    workers = _Workers.of(table, engine, spark)
-    keeper = _keeper(
+    workers = Workers.of(table, engine, spark)
+    keeper = open_keeper(
         table, state, target, workers, index_directory, index_location, rebuild_index, progress
     )
     task = f"resolve {state.name}"
@@ -144,11 +151,13 @@ def resolve(
             rebuild=rebuild_index,
             progress=progress,
         )
+    if given is not table:
+        given.refresh()
     return report
 
 
 @dataclass(frozen=True, slots=True)
-class _Workers:
+class Workers:
     """The engine, and what it means for the place of the index."""
 
     engine: Engine
@@ -156,15 +165,16 @@ class _Workers:
     executor_cache: Callable[[str], Path] | None = None
 
     @staticmethod
-    def of(table: Table, name: EngineName, spark: SparkSession | None) -> _Workers:
+    def of(table: Table, name: EngineName, spark: SparkSession | None) -> Workers:
+        """For an engine's name: see `resolve`."""
         is_loaded = spark is not None or "pyspark" in sys.modules or SUBMITTED in os.environ
         if name == "local" or (name == "auto" and not is_loaded):
-            return _Workers(Engine(name=name))
+            return Workers(Engine(name=name))
         try:
             from resolver import spark_runner
         except ImportError as error:
             if name == "auto":
-                return _Workers(Engine(name=name))
+                return Workers(Engine(name=name))
             raise UnsupportedError(
                 "the engine spark needs PySpark", action="pip install 'icefold[spark]'"
             ) from error
@@ -172,32 +182,33 @@ class _Workers:
             spark, is_submitted=SUBMITTED in os.environ, start=name == "spark"
         )
         if session is None:
-            return _Workers(Engine(name=name))
+            return Workers(Engine(name=name))
         environment = table.environment
         try:
             runner = spark_runner.SparkRunner(session, environment.store)
         except UnsupportedError:
             if name == "spark":
                 raise
-            return _Workers(Engine(name=name))  # a store in this process: nothing to choose
+            return Workers(Engine(name=name))  # a store in this process: nothing to choose
         configured = environment.catalog.properties.get(INDEX_CACHE)
-        return _Workers(
+        return Workers(
             Engine(name=name, spark=runner),
             spark_runner.is_cluster(session),
             partial(spark_runner.executor_cache, configured),
         )
 
 
-def _keeper(
+def open_keeper(
     table: Table,
     state: TableState,
     target: str,
-    workers: _Workers,
-    directory: str | os.PathLike[str] | None,
-    location: str | None,
-    rebuild: bool,
-    progress: Progress | None,
-) -> LocalIndexKeeper | SharedIndexKeeper:
+    workers: Workers,
+    directory: str | os.PathLike[str] | None = None,
+    location: str | None = None,
+    rebuild: bool = False,
+    progress: Progress | None = None,
+) -> Keeper:
+    """What brings the index of `target` along, in a local folder or in shared storage; close it."""
     environment = table.environment
     if directory is not None and location is not None:
         raise InvalidInputError(
@@ -224,25 +235,30 @@ def _run(
     table: Table,
     options: CycleOptions,
     lease: HeldLease,
-    keeper: LocalIndexKeeper | SharedIndexKeeper,
+    keeper: Keeper,
     engine: Engine,
 ) -> ResolveReport:
     options = replace(options, fence=lambda: fence_of(lease))
-
-    def cycle(given: CycleOptions) -> ResolveReport:
-        return Cycle(table.environment, table.identifier, given, keeper, engine).run(table.state)
-
-    head = table.refresh().state.head(options.target)
-    if not options.is_in_place and live_files(table.environment, head).equality_deletes:
-        cycle(CycleOptions(staging=options.target, target=options.target, fence=options.fence))
-        table.refresh()
-    report = cycle(options)
+    convert_left_deletes(table, options, keeper, engine)
+    report = Cycle(table.environment, table.identifier, options, keeper, engine).run(table.state)
     if report.staged_snapshots or report.trimmed:
         table.refresh()
     return report
 
 
-def _was_never_staged(state: TableState, staging: str, target: str) -> bool:
+def convert_left_deletes(
+    table: Table, options: CycleOptions, keeper: Keeper, engine: Engine
+) -> None:
+    """Convert equality deletes that somebody left on the target, before a cycle. Refreshes."""
+    head = table.refresh().state.head(options.target)
+    if options.is_in_place or not live_files(table.environment, head).equality_deletes:
+        return
+    own = CycleOptions(staging=options.target, target=options.target, fence=options.fence)
+    Cycle(table.environment, table.identifier, own, keeper, engine).run(table.state)
+    table.refresh()
+
+
+def was_never_staged(state: TableState, staging: str, target: str) -> bool:
     """Whether the default staging branch does not exist yet: a scheduled job may come too early.
 
     Raises:
@@ -270,16 +286,15 @@ def _was_never_staged(state: TableState, staging: str, target: str) -> bool:
     return True
 
 
-def _check(state: TableState, staging: str, target: str) -> None:
-    version = state.metadata.format_version
-    if version < 3:
-        raise UnsupportedError(
-            f"cannot resolve a v{version} table: deletion vectors need v3",
-            table=state.name,
-            action="upgrade the table to format version 3",
-        )
+def check_resolvable(state: TableState, staging: str, target: str) -> None:
+    """Refuse a table that cannot be resolved, and branches that are none; see `resolve`."""
+    check_writable(state.metadata, table=state.name)
     if not state.metadata.schema().identifier_field_ids:
-        raise InvalidInputError("cannot resolve a table without a primary key", table=state.name)
+        raise InvalidInputError(
+            "cannot resolve a table without a primary key",
+            table=state.name,
+            action="name it with --key; icefold adopt shows what its writers delete by",
+        )
     for branch in (staging, target):
         ref = state.ref(branch)
         if not branch or (ref is not None and ref.snapshot_ref_type.value != "branch"):

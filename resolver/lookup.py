@@ -9,19 +9,28 @@ found by a scan.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 from pyiceberg.table.snapshots import Snapshot
 
-from resolver.index.base import IndexBinding, Matches
-from resolver.index.follow import changes_to_follow
-from resolver.index.memory_index import MemoryIndex
+from resolver.index.base import IndexBinding, IndexedFile, Matches
+from resolver.index.entry import (
+    KeyedRows,
+    Rows,
+    concat_rows,
+    file_id_of,
+    keyed_batches,
+    position_of,
+)
+from resolver.index.follow import RowsToPut
 from resolver.index.reader import IndexReader, current_state, open_reader
 from resolver.index_keeper import head_binding, index_folder, rows_to_put, snapshot_difference
 from resolver.key_reader import KeyReader
-from resolver.keys import EncodedKeys, encode_keys
+from resolver.keys import EncodedKeys, KeySchema, concat_keys, encode_keys
 from resolver.number_text import plural
 from resolver.shared_keeper import configured_root
 from resolver.target import live_files
@@ -31,10 +40,58 @@ from tableformat.lookup.locator import KeyQuery, Located, NotLocated
 from tableformat.lookup.result import LookupSource
 from tableformat.spec.names import MAIN_BRANCH
 
-# Rows that are followed in memory, some hundred bytes each. Above, a scan of what the statistics
+# Rows that are followed in memory. Above, a scan of what the statistics
 # cannot rule out is cheaper, until the next `resolve` brings the index on.
 FOLLOWED_ROWS_MAX = 200_000
 OPEN_INDEXES_MAX = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _AddedRows:
+    """Rows by the hashes of their keys.
+
+    Attributes:
+        hashes: Shape `(rows,)`, ascending.
+        keys: The keys, in the same order.
+        rows: The rows; their file ids are the keys of `files`.
+        files: The files.
+    """
+
+    hashes: npt.NDArray[np.uint64]
+    keys: EncodedKeys
+    rows: Rows
+    files: dict[int, IndexedFile]
+
+    @staticmethod
+    def read(sources: Sequence[RowsToPut], key: KeySchema) -> _AddedRows:
+        """Read the rows of some files."""
+        parts: list[KeyedRows] = []
+        for number, source in enumerate(sources):
+            parts += keyed_batches(source.read(), key, number)
+        found = concat_rows(parts)
+        hashes = found.keys.hash64()
+        order = np.argsort(hashes)
+        return _AddedRows(
+            hashes=hashes[order],
+            keys=found.keys.take(order),
+            rows=found.rows[order],
+            files={number: source.file for number, source in enumerate(sources)},
+        )
+
+    def lookup(self, keys: EncodedKeys) -> Matches:
+        """All rows of each key."""
+        hashes = keys.hash64()
+        begin = np.searchsorted(self.hashes, hashes, "left")
+        counts = np.searchsorted(self.hashes, hashes, "right") - begin
+        ordinal = np.repeat(np.arange(len(keys)), counts)
+        at = np.arange(len(ordinal)) + np.repeat(begin - (np.cumsum(counts) - counts), counts)
+        pairs = concat_keys([keys.take(ordinal), self.keys.take(at)])
+        side_by_side = np.arange(len(pairs)).reshape(2, -1).T.ravel()
+        same = ~pairs.take(side_by_side).differs_from_previous()[1::2]
+        rows = self.rows[at[same]]
+        file_id = file_id_of(rows)
+        files = {number: self.files[number] for number in np.unique(file_id).tolist()}
+        return Matches(ordinal[same], file_id, position_of(rows), files)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +107,7 @@ class _Overlay:
 
     snapshot_id: int
     dropped: frozenset[str]
-    added: MemoryIndex
+    added: _AddedRows
     reason: str
 
 
@@ -169,17 +226,11 @@ class IndexLocator:
                 f"the index is {plural(rows, 'row')} behind, more than are followed in memory; "
                 "run resolve"
             )
-        changes = changes_to_follow(
-            difference.dropped,
-            rows_to_put(self.environment.store, reader, difference, live),
-            reader.key,
-        )
-        added = MemoryIndex.create(bound, runtime=self.environment.runtime)
-        added.apply(added.prepare(changes), bound)
+        sources = rows_to_put(self.environment.store, reader, difference, live)
         return _Overlay(
             snapshot_id=query.snapshot.snapshot_id,
             dropped=frozenset(difference.dropped),
-            added=added,
+            added=_AddedRows.read(sources, reader.key),
             reason=f"the index is at snapshot {bound.snapshot_id}; {plural(rows, 'row')} followed",
         )
 

@@ -94,7 +94,5 @@ def fence_of(lease: HeldLease) -> Fence:
 
 
 def _highest_token(state: TableState, branch: str) -> int:
-    head = state.head(branch)
-    by_id = snapshots_by_id(state.metadata)
-    carried = load_carried(by_id, None if head is None else head.snapshot_id)
+    carried = load_carried(snapshots_by_id(state.metadata), state.head_id(branch))
     return carried.tokens.get(MAINTENANCE, 0)

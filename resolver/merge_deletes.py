@@ -14,11 +14,11 @@ import numpy as np
 import numpy.typing as npt
 from pyroaring import BitMap64
 
+from resolver.target_deletes import KnownDeletes
 from tableformat.codec.puffin.deletion_vector import build_positions
-from tableformat.codec.puffin.dv_file import DeletionVector, read_deletion_vectors
+from tableformat.codec.puffin.dv_file import DeletionVector
 from tableformat.errors import CorruptDataError, InternalError
 from tableformat.spec.data_file import DataFile, ManifestEntry
-from tableformat.store.base import ObjectStore
 
 
 @dataclass(slots=True)
@@ -65,22 +65,22 @@ class Conversion:
 
 
 def convert(
-    store: ObjectStore,
     *,
     dead: DeadPositions,
     staged_files: Iterable[DataFile],
     target_files: Mapping[str, ManifestEntry],
-    target_dvs: Mapping[str, ManifestEntry],
+    known: Mapping[str, KnownDeletes],
+    is_cumulative: bool = True,
 ) -> Conversion:
     """Merge dead positions with the deletes that are already there.
 
     Args:
-        store: Old DVs of touched files are read from it; nothing is written.
         dead: Dead positions by path, of staged data files and of files that live on the target.
         staged_files: Data files of the backlog. One that lives on the target already (picked, or
             added by another tool) is not published again, and keeps the deletes it has there.
         target_files: Live data files of the planned target head, by path.
-        target_dvs: Live DVs of the planned target head, by referenced data file.
+        known: What deletes rows of touched target files already, by path.
+        is_cumulative: Whether a new delete takes that over; else it adds to it (v2, by partition).
 
     Raises:
         CorruptDataError: A dead position lies outside its file, or an old DV is damaged.
@@ -106,22 +106,18 @@ def convert(
         published.append(file)
         vectors.append(DeletionVector(file, positions))
     touched = [path for path in sorted(dead.by_path) if path in target_files]
-    known_positions = _read_known(store, touched, target_files, target_dvs)
     for path in touched:
         entry, positions = target_files[path], dead.by_path[path]
         _check_range(entry.data_file, positions)
-        old = target_dvs.get(path)
-        merged = positions
-        before = 0
-        if old is not None:
-            known = known_positions[path]
-            before = len(known)
-            merged = positions | known
-            if len(merged) == before:
-                continue
-            replaced.append(old)
-        new_positions += len(merged) - before
-        vectors.append(DeletionVector(entry.data_file, merged))
+        old = known.get(path)
+        new = positions if old is None else positions - old.positions
+        if not new:
+            continue
+        new_positions += len(new)
+        if old is not None and is_cumulative:
+            new = new | old.positions
+            replaced += old.replaceable
+        vectors.append(DeletionVector(entry.data_file, new))
     return Conversion(
         vectors=tuple(vectors),
         published=tuple(published),
@@ -129,20 +125,6 @@ def convert(
         replaced=tuple(replaced),
         new_positions=new_positions,
     )
-
-
-def _read_known(
-    store: ObjectStore,
-    touched: Iterable[str],
-    target_files: Mapping[str, ManifestEntry],
-    target_dvs: Mapping[str, ManifestEntry],
-) -> dict[str, BitMap64]:
-    """Positions that the DVs of touched files delete already; each Puffin file is opened once."""
-    paths = [path for path in touched if path in target_dvs]
-    pairs = [
-        (target_dvs[path].data_file, target_files[path].data_file.record_count) for path in paths
-    ]
-    return dict(zip(paths, read_deletion_vectors(store, pairs), strict=True))
 
 
 def _check_all_are_there(

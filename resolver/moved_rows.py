@@ -52,6 +52,7 @@ from resolver.row_values import ColumnReader, live_matches
 from resolver.staged_view import without_dead_by_key
 from resolver.staging import base_of, down_to_base
 from resolver.target import LiveFiles, live_files
+from resolver.target_deletes import deleted_positions
 from tableformat.catalog.base import TableState
 from tableformat.codec.puffin.deletion_vector import build_positions, position_array
 from tableformat.codec.puffin.dv_file import read_deletion_vectors
@@ -330,7 +331,7 @@ def _split(
         lost = each.positions - before
         if each.path in live.data:
             kills.add(each.path, lost, each.staged.order)
-            lost = lost & _read_vector(environment, live.dvs.get(each.path))
+            lost = lost & _deleted(environment, state, live, each.path)
         if lost:
             yield StagedPositions(path=each.path, positions=lost, staged=each.staged)
     seen: dict[str, BitMap64] = defaultdict(BitMap64)
@@ -339,7 +340,7 @@ def _split(
             lost = each.positions - seen[each.path]  # a vector repeats what older ones delete
             seen[each.path] |= each.positions
             if each.path in live.data:
-                lost = lost & _read_vector(environment, live.dvs.get(each.path))
+                lost = lost & _deleted(environment, state, live, each.path)
             if lost:
                 yield StagedPositions(path=each.path, positions=lost, staged=each.staged)
 
@@ -361,6 +362,12 @@ def _refuse(each: StagedPositions) -> Never:
         location=each.path,
         action="roll the target back to before that file was rewritten, resolve, and rewrite again",
     )
+
+
+def _deleted(environment: Environment, state: TableState, live: LiveFiles, path: str) -> BitMap64:
+    """What of a live file is deleted by position on the target."""
+    found = deleted_positions(environment.store, state.metadata, live, [path])
+    return found.get(path, BitMap64())
 
 
 def _read_vector(environment: Environment, entry: ManifestEntry | None) -> BitMap64:

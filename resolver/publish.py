@@ -1,4 +1,4 @@
-"""One commit on the target: data files, deletion vectors, and the cursor of what they cover."""
+"""A publish: data files, deletion vectors, and the cursor of what they cover, in one commit."""
 
 from __future__ import annotations
 
@@ -10,14 +10,11 @@ from resolver.merge_deletes import Conversion
 from tableformat.catalog.base import TableState
 from tableformat.commit.carried_properties import writer_properties
 from tableformat.commit.changeset import Changeset, CommitKind, Fence, Validation
-from tableformat.commit.engine import CommitResult, commit
-from tableformat.environment import Environment
 from tableformat.spec.data_file import DataFile, ManifestEntry
 from tableformat.spec.names import MARKER_SEQUENCE_NUMBER, STAGING_MARKER
 
 
-def publish(
-    environment: Environment,
+def publish_changeset(
     state: TableState,
     *,
     target: str,
@@ -26,11 +23,10 @@ def publish(
     removed: Iterable[ManifestEntry] = (),
     summary: Mapping[str, str],
     fence: Fence | None,
-) -> CommitResult:
-    """Commit a cycle on `target`, only if its head is still the one in `state`.
+) -> Changeset:
+    """What a cycle commits on `target`, only if its head is still the one in `state`. Pure.
 
     Args:
-        environment: Store, catalog, clock.
         state: The table version the cycle was computed on.
         target: The branch.
         conversion: Files to add and deletes to replace.
@@ -38,20 +34,12 @@ def publish(
         removed: Further live entries to remove (converted equality deletes, in-place mode).
         summary: The cursor and the writers' own properties.
         fence: The lock's token.
-
-    Raises:
-        CommitConflictError: The head moved; match again what the others touched.
-        CommitUnknownError: The answer was lost and could not be settled. Nothing was deleted.
-        FencedError: A newer holder has published.
-
-    Effects: manifests, a manifest list and a metadata file, then the swap. A crash before the swap
-    leaves unreferenced files; after it the cycle is published and only the index is behind.
     """
     head = state.head(target)
     added = tuple(file.with_(first_row_id=None) for file in conversion.published)
     published = {file.file_path for file in added}
     touched = {vector.data_file.file_path for vector in conversion.vectors}
-    changeset = Changeset(
+    return Changeset(
         kind=CommitKind.ROW_DELTA,
         branch=target,
         added_data_files=added,
@@ -66,7 +54,6 @@ def publish(
         summary=summary,
         fence=fence,
     )
-    return commit(environment, state.identifier, changeset, state=state)
 
 
 def publish_summary(covered: Sequence[Snapshot]) -> dict[str, str]:

@@ -25,6 +25,7 @@ class ResolveReport:
             with a sequence column); they are among `deleted_rows`.
         data_files, dropped_data_files: Staged files published; not published as all rows died.
         dvs: Deletion vectors written.
+        position_delete_files: On a v2 table the files written instead.
         attempts: Publish attempts; more than 1 means that others committed meanwhile.
         index: How the index got to the planned head: `current`, `followed` or `built`.
         freshness_ms: Age of the oldest staged snapshot when it was published: of its newest change
@@ -46,6 +47,7 @@ class ResolveReport:
     data_files: int = 0
     dropped_data_files: int = 0
     dvs: int = 0
+    position_delete_files: int = 0
     attempts: int = 0
     index: str = "unused"
     engine: str = "local"
@@ -76,5 +78,10 @@ class ResolveReport:
             f"{plural(self.data_files, 'file')}, "
             f"{plural(self.equality_deletes, 'equality delete')} -> "
             f"{plural(self.deleted_rows, 'row')} deleted by "
-            f"{plural(self.dvs, 'deletion vector')}, in {self.seconds:.2f} s{late}"
+            f"{self._deletes()}, in {self.seconds:.2f} s{late}"
         )
+
+    def _deletes(self) -> str:
+        if self.position_delete_files:
+            return plural(self.position_delete_files, "position delete file")
+        return plural(self.dvs, "deletion vector")

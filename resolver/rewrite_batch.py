@@ -33,6 +33,7 @@ from resolver.row_identity import NO_ROW_ID
 from resolver.runner import LocalRunner, Runner
 from tableformat.codec.parquet.reader import read_data_file
 from tableformat.codec.puffin.deletion_vector import build_positions, position_array
+from tableformat.commit.request import check_v3
 from tableformat.environment import Environment
 from tableformat.errors import TableError, UnsupportedError
 from tableformat.memory import release_unused
@@ -170,12 +171,14 @@ class RewrittenBatch:
         )
 
 
-def check_rewritable(metadata: TableMetadata) -> None:
+def check_rewritable(metadata: TableMetadata, *, table: str) -> None:
     """Refuse a table whose batches cannot be written with row ids.
 
     Raises:
-        UnsupportedError: A column has the name that row ids are stored under.
+        UnsupportedError: A v2 table, or a column has the name that row ids are stored under.
     """
+    what = "write staged rows once more (icefold.publish=rewrite, or columns are missing) on"
+    check_v3(metadata, table=table, what=what, why="row ids")
     if any(each.name == ROW_ID_FIELD.name for each in metadata.schema().fields):
         raise UnsupportedError(
             "cannot rewrite the rows of a table with a column of a reserved name",

@@ -18,9 +18,9 @@ from resolver.match import Bools, Int64s, group_by_file
 from resolver.position_files import read_position_file
 from resolver.runner import LocalRunner, Runner
 from resolver.target import LiveFiles
+from resolver.target_deletes import deleted_positions, folded_deletes
 from tableformat.codec.parquet.reader import read_data_file
 from tableformat.codec.puffin.deletion_vector import build_positions, position_array
-from tableformat.codec.puffin.dv_file import read_deletion_vectors
 from tableformat.environment import Environment
 from tableformat.errors import error_context
 from tableformat.scan.key_fields import key_path, key_schema
@@ -139,16 +139,9 @@ def live_matches(
     """
     alive = np.ones(len(matches), dtype=np.bool_)
     paths = {file_id: file.file_path for file_id, file in matches.files.items()}
-    files = live.find([path for path in paths.values() if path in live.dvs])
-    pairs = [
-        (live.dvs[path].data_file, entry.data_file.record_count) for path, entry in files.items()
-    ]
-    vectors = read_deletion_vectors(environment.store, pairs)
-    dead = {
-        str(dv.referenced_data_file): [positions]
-        for (dv, _), positions in zip(pairs, vectors, strict=True)
-    }
-    for entry in live.position_deletes:
+    known = deleted_positions(environment.store, metadata, live, paths.values())
+    dead = {path: [positions] for path, positions in known.items()}
+    for entry in folded_deletes(metadata, live):
         found = read_position_file(environment.store, metadata, entry.data_file)
         for path, positions in found.items():
             dead.setdefault(path, []).append(positions)

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from resolver.index.folder import FolderLock
 from resolver.index_keeper import LocalIndexKeeper, Progress, index_folder
+from resolver.key_choice import keyed
 from resolver.target import LiveFiles, live_files
 from tableformat import InvalidInputError, Table
 from tableformat.catalog.base import TableState
@@ -72,7 +73,8 @@ def build_index(
         InvalidInputError: The table has no primary key, or a column of the index was dropped.
         StoreUnavailableError: Another process is using the index.
     """
-    state = table.refresh().state
+    table = keyed(table.refresh())
+    state = table.state
     field_ids = key_columns(state, name)
     live = live_files(table.environment, state.head(target))
     return _bring_to_head(

@@ -41,6 +41,7 @@ from resolver.row_identity import NO_ROW_ID
 from resolver.row_values import ColumnReader
 from resolver.staging import base_of, down_to_base, names_of, sequence_numbers_of
 from resolver.target import LiveFiles
+from resolver.target_deletes import files_with_deletes
 from tableformat.catalog.base import TableState
 from tableformat.commit.branch_history import (
     branch_history,
@@ -65,7 +66,7 @@ class StagedOnTarget:
     Attributes:
         left: Those that are not live there any more, by path, as they were there: with the row ids
             that they had.
-        thinned: Those that are live with a deletion vector: an UPDATE may have moved rows.
+        thinned: Those that are live with deletes by position: an UPDATE may have moved rows.
         published: Paths of those, live or not, that a publish brought.
         repeated: Other files of staged snapshots that repeat published ones: delete files, and data
             files in which every row had died before the publish.
@@ -279,7 +280,8 @@ def staged_on_target(
     repeated = _repeated(batch, named, frozenset(published), brought)
     written_anew -= here.keys() | left.keys()
     _check_deletes_are_repeated(state, batch, written_anew, repeated)
-    thinned = {path: here[path].data_file for path in here.keys() & live.dvs.keys()}
+    with_deletes = files_with_deletes(state.metadata, live, here.values())
+    thinned = {path: here[path].data_file for path in with_deletes}
     return StagedOnTarget(
         left=left,
         thinned=thinned,

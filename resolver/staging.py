@@ -190,7 +190,7 @@ def staged_above(
     """The staged snapshots after one of them, oldest first; none if staging was replaced. Pure."""
     history = _TargetHistory.of(state, target, staging)
     above: list[Snapshot] = []
-    for snapshot, is_staged in _walk_staging(state.metadata, head_id(state, staging), history):
+    for snapshot, is_staged in _walk_staging(state.metadata, state.head_id(staging), history):
         if snapshot.snapshot_id == snapshot_id:
             return above[::-1]
         if is_staged:
@@ -449,10 +449,10 @@ def oldest_of(backlog: Sequence[Snapshot], limit: int | None) -> Sequence[Snapsh
     return backlog[:limit]
 
 
-def head_id(state: TableState, branch: str) -> int | None:
-    """The snapshot that a branch points at; None: there is none."""
-    head = state.head(branch)
-    return None if head is None else head.snapshot_id
+def up_to(backlog: Sequence[Snapshot], snapshot_id: int) -> Sequence[Snapshot]:
+    """The backlog with its end at a snapshot; none of it if that one does not wait."""
+    ids = [each.snapshot_id for each in backlog]
+    return backlog[: ids.index(snapshot_id) + 1] if snapshot_id in ids else []
 
 
 def _lost_cursor(

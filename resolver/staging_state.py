@@ -19,7 +19,6 @@ from pyiceberg.table.snapshots import Snapshot
 
 from resolver.staging import (
     StagedSnapshot,
-    head_id,
 )
 from resolver.target import live_entries
 from tableformat.catalog.base import TableState
@@ -107,7 +106,7 @@ def _staged_after(
 
 def published_sequence_number(state: TableState, target: str) -> int | None:
     """The sequence number of the last published staged snapshot; 0: none was; None: not known."""
-    return published_number(snapshots_by_id(state.metadata), head_id(state, target))
+    return published_number(snapshots_by_id(state.metadata), state.head_id(target))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -101,7 +101,8 @@ def _command(command: click.Command, name: str) -> Iterator[str]:
     yield f"```text\n{command.get_usage(context).removeprefix('Usage: ')}\n```\n"
     for paragraph in inspect.cleandoc(command.help or "").split("\n\n"):
         yield paragraph + "\n"
-    records = [each.get_help_record(context) for each in command.get_params(context)]
+    options = (each for each in command.get_params(context) if isinstance(each, click.Option))
+    records = [each.get_help_record(context) for each in options]
     yield _table(
         ("option", "meaning"),
         ((_code(record[0]), _cell(record[1])) for record in records if record),

@@ -3,6 +3,7 @@
 ```
 <location>/data/[<partition path>/]<uuid>.parquet            data files
 <location>/data/[<partition path>/]<uuid>-eq-deletes.parquet  equality delete files
+<location>/data/[<partition path>/]<uuid>-deletes.parquet     position delete files (v2)
 <location>/data/<uuid>-dvs.puffin                                   deletion vectors
 <location>/metadata/<uuid>-m<n>.avro, snap-<id>-<attempt>-<uuid>.avro, <V>-<uuid>.metadata.json
 ```
@@ -44,6 +45,11 @@ def data_file_location(directory: str, partition_path: str, ids: IdSource) -> st
 def equality_delete_locations(metadata: TableMetadata, ids: IdSource) -> Callable[[str], str]:
     """A function from partition path ("" for none) to a fresh equality delete file location."""
     return _parquet_locations(metadata, ids, "-eq-deletes")
+
+
+def position_delete_location(directory: str, partition_path: str, ids: IdSource) -> str:
+    """A fresh position delete file location below a data directory."""
+    return _parquet_location(directory, partition_path, ids, "-deletes")
 
 
 def puffin_locations(metadata: TableMetadata, ids: IdSource) -> Callable[[], str]:

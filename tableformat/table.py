@@ -16,7 +16,7 @@ from pyiceberg.table.update.spec import UpdateSpec
 from tableformat import table_key
 from tableformat.catalog.base import Identifier, TableState
 from tableformat.cdc.batch_commit import BatchId
-from tableformat.changelog.changes import Changes, new_changes
+from tableformat.changelog.changes import new_changes
 from tableformat.commit import declarations, evolution
 from tableformat.commit.changeset import Changeset, CommitKind
 from tableformat.commit.engine import CommitResult
@@ -45,6 +45,7 @@ from tableformat.spec.constraints import (
 from tableformat.spec.data_file import DataFile
 from tableformat.spec.names import MAIN_BRANCH, STAGING_BRANCH
 from tableformat.spec.secondary_indexes import secondary_indexes
+from tableformat.table_changes import TableChanges
 from tableformat.table_inspect import TableInspect
 from tableformat.table_refs import TableRefs
 from tableformat.table_scan import Scan, new_scan
@@ -376,7 +377,7 @@ class Table:
         net: bool = False,
         columns: Sequence[str] | None = None,
         filter: str | BooleanExpression | None = None,
-    ) -> Changes:
+    ) -> TableChanges:
         """Plan a read of what changed between two versions: rows with `_change_type`.
 
         Args:
@@ -392,7 +393,7 @@ class Table:
             NotFoundError: There is no such snapshot, branch or tag; it may have expired.
         """
         self.refresh()
-        return new_changes(
+        changes = new_changes(
             self.environment,
             self.state,
             from_snapshot=from_snapshot,
@@ -402,6 +403,7 @@ class Table:
             columns=columns,
             row_filter=filter,
         )
+        return TableChanges.of(changes)
 
     def lookup(
         self,
@@ -458,7 +460,7 @@ class Table:
             AlreadyExistsError: There is a column of that name.
             InvalidInputError: An unknown column, or nothing that every reader computes alike.
         """
-        from tableformat.rowlevel.computed_columns import add_computed_column
+        from tableformat.sql.computed_columns import add_computed_column
 
         self._move_on(
             add_computed_column(self.environment, self.identifier, name, expression, type)
@@ -467,7 +469,7 @@ class Table:
 
     def drop_computed_column(self, name: str) -> Table:
         """Drop a virtual column; `NotFoundError` if there is none of that name."""
-        from tableformat.rowlevel.computed_columns import drop_computed_column
+        from tableformat.sql.computed_columns import drop_computed_column
 
         self._move_on(drop_computed_column(self.environment, self.identifier, name))
         return self

@@ -8,21 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyiceberg.schema import Schema
-from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 
 from tableformat.backend import open_backend
 from tableformat.catalog.base import Identifier
+from tableformat.cdc.cuts import Cut, load_cuts
+from tableformat.commit.creation import create_table
 from tableformat.environment import Environment
-from tableformat.errors import InvalidInputError, NotFoundError
-from tableformat.spec.constraints import FORBIDDEN, NO_KEY, Enforcement, define_immutable
-from tableformat.spec.names import (
-    IMMUTABLE_COLUMNS,
-    IMMUTABLE_DELETES,
-    IMMUTABLE_ENFORCED,
-    IMMUTABLE_NAME,
-)
+from tableformat.errors import NotFoundError
+from tableformat.spec.constraints import Enforcement
 from tableformat.table import Table
-from tableformat.table_definition import define_partition_spec, define_schema, parse_table_name
+from tableformat.table_cuts import PinnedTables
+from tableformat.table_definition import parse_table_name
 
 if TYPE_CHECKING:  # Spark is an optional dependency
     from pyspark.sql import SparkSession
@@ -55,7 +51,7 @@ class TableCatalog:
         properties: Mapping[str, str] | None = None,
         location: str | None = None,
     ) -> Table:
-        """Create an empty Iceberg v3 table.
+        """Create an empty Iceberg table, of v3 unless `format-version` is 2.
 
         Args:
             name: `namespace.table`; the namespace is created if it does not exist.
@@ -73,41 +69,16 @@ class TableCatalog:
             InvalidInputError: The definition cannot be right (see `table_definition`).
             AlreadyExistsError: There is a table of that name.
         """
-        identifier = parse_table_name(name)
-        if not primary_key and immutable_columns:
-            raise InvalidInputError(NO_KEY)
-        if not primary_key:
-            raise InvalidInputError(
-                "a table needs a primary key",
-                table=name,
-                action="name the columns that tell rows apart with primary_key=[...]",
-            )
-        if enforce_immutable and not immutable_columns:
-            raise InvalidInputError(
-                "there is no IMMUTABLE constraint to enforce",
-                table=name,
-                action="name its columns with immutable_columns=[...]",
-            )
-        definition = define_schema(schema, primary_key)
-        spec = define_partition_spec(definition, partition_by)
-        all_properties = dict(properties or {})
-        by_hand = all_properties.get(IMMUTABLE_COLUMNS, "").split(",")
-        immutable = [name.strip() for name in by_hand if name.strip()]
-        if immutable_columns is not None or immutable:
-            all_properties |= define_immutable(
-                definition,
-                immutable if immutable_columns is None else list(immutable_columns),
-                name=all_properties.get(IMMUTABLE_NAME),
-                enforced=enforce_immutable or _enforced_by_hand(all_properties),
-            )
-        self.environment.catalog.create_namespace(identifier[:-1])
-        state = self.environment.catalog.create_table(
-            identifier,
-            schema=definition,
-            partition_spec=spec,
-            sort_order=UNSORTED_SORT_ORDER,
+        state = create_table(
+            self.environment,
+            name,
+            schema,
+            primary_key=primary_key,
+            partition_by=partition_by,
+            immutable_columns=immutable_columns,
+            enforce_immutable=enforce_immutable,
+            properties=properties,
             location=location,
-            properties=all_properties,
         )
         return Table(self.environment, state)
 
@@ -138,7 +109,7 @@ class TableCatalog:
             See `rowlevel.execute.run_statement`.
         """
         from tableformat.rowlevel.execute import run_statement  # sqlglot takes time to load
-        from tableformat.rowlevel.statement import parse_statement
+        from tableformat.sql.statement import parse_statement
 
         return run_statement(
             self.environment,
@@ -180,6 +151,32 @@ class TableCatalog:
             result = self.create_table(definition.into, plan.schema, primary_key=plan.key)
         check_result(plan, result.state)
         return DeltaJoin(self.environment, plan)
+
+    def cuts(self, namespace: str) -> list[Cut]:
+        """The states of a stream that all its tables in a namespace show and hold, newest first."""
+        return load_cuts(
+            self.environment.catalog, self.environment.catalog.list_tables(_namespace(namespace))
+        )
+
+    def cut(self, namespace: str, name: str | None = None) -> PinnedTables:
+        """The tables of a namespace, pinned to one state of the stream that feeds them.
+
+        Args:
+            namespace: The namespace.
+            name: Of the cut, QUERY/BATCH; None: the newest.
+
+        Raises:
+            NotFoundError: There is no such cut, or it is not whole or has expired on some table.
+        """
+        for each in self.cuts(namespace):
+            if name in (None, str(each.name)):
+                return PinnedTables(self.environment, namespace, each)
+        raise NotFoundError(
+            "there is no cut" if name is None else "there is no such cut",
+            namespace=namespace,
+            cut=name,
+            action="publish the tables together (icefold resolve --cut); icefold cuts lists them",
+        )
 
     def list_tables(self, namespace: str | None = None) -> list[str]:
         """Names of all tables, or of one namespace's, sorted."""
@@ -228,12 +225,6 @@ class TableCatalog:
     def drop_table(self, name: str) -> None:
         """Remove the table from the catalog; its files stay."""
         self.environment.catalog.drop_table(parse_table_name(name))
-
-
-def _enforced_by_hand(properties: Mapping[str, str]) -> Enforcement:
-    if properties.get(IMMUTABLE_ENFORCED) != "true":
-        return False
-    return properties.get(IMMUTABLE_DELETES) == FORBIDDEN or "except-delete"
 
 
 def _namespace(text: str) -> Identifier:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:  # optional dependencies
     import polars as pl
     from pyspark.sql import DataFrame, SparkSession
 
-    from tableformat.rowlevel.computed_columns import ResultColumns  # loads sqlglot
+    from tableformat.sql.computed_columns import ResultColumns  # loads sqlglot
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +87,7 @@ class Scan:
         """What is computed of the rows; None: nothing."""
         if not computed_columns(self.state.metadata):
             return None
-        from tableformat.rowlevel.computed_columns import result_columns
+        from tableformat.sql.computed_columns import result_columns
 
         return result_columns(self.state.metadata, self.schema, self.columns)
 

@@ -6,6 +6,7 @@ One JVM serves one xdist worker, the other worker goes on meanwhile. `-m quick` 
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,10 @@ PROPERTY = "goals"
 FOLDER = Path(__file__).parent
 QUICK = "quick"
 QUICK_FOLDERS = frozenset({"unit", "property"})
+# What makes long programs fast costs short ones seconds: 16 s of CPU for a session and one query,
+# 10 s with these. Commands that a test runs inherit them.
+SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+os.environ.update(SPARK_SUBMIT_OPTS=SHORT_LIVED, SPARK_LAUNCHER_OPTS=SHORT_LIVED)
 NOT_QUICK = ("spark", "interop", "services", "slow", "long")
 
 
@@ -70,3 +75,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             if item.get_closest_marker(marker) is not None:
                 item.add_marker(pytest.mark.xdist_group(marker))
                 break
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Fails where xdist ignores groups: each worker would start every JVM and server, too."""
+    if item.config.getoption("loadgroup", default=False) and "@" not in item.nodeid:
+        assert item.get_closest_marker("xdist_group") is None, "pytest-xdist ignores groups"

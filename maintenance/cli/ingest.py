@@ -5,22 +5,31 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from maintenance.cli.context import (
     CliContext,
+    TableName,
     json_flag,
     parse_properties,
     pass_context,
     print_json,
     progress_bar,
-    table_argument,
+)
+from maintenance.cli.ingest_many import (
+    NAMES,
+    Heard,
+    many_options,
+    many_request,
+    run_many,
 )
 from maintenance.cli.ingest_stream import KAFKA_BATCH_EVENTS, StreamRequest, ingest_stream
+from maintenance.cli.ingest_totals import IngestTotals
 from maintenance.ingest_watch import IngestWatch
 from maintenance.logs import LogFormat, logging_to_stderr
 from maintenance.metrics import serving_metrics
@@ -64,7 +73,7 @@ def _known_format(_ctx: click.Context, _param: click.Parameter, value: str) -> s
 
 
 @click.command("ingest")
-@table_argument
+@click.argument("table_name", metavar="[TABLE]", required=False, type=TableName())
 @click.argument("files", nargs=-1, type=click.Path(path_type=Path))
 @click.option(
     "--format",
@@ -86,9 +95,11 @@ def _known_format(_ctx: click.Context, _param: click.Parameter, value: str) -> s
     help="An option of the format or the sink; may be repeated. See --list-options.",
 )
 @click.option("--branch", default=STAGING_BRANCH, show_default=True, help="Where changes go.")
+@many_options
 @click.option(
     "--query-id",
-    help="A name for this ingestion: running it again over the same files, unchanged and with the "
+    help="A name for this ingestion: with --topics the stream's, by default kafka:NAMESPACE. Of "
+    "files: running it again over the same files, unchanged and with the "
     "same --batch-events, goes on where it stopped, and nothing is written twice. Batches are told "
     "apart by their numbers alone: other or longer files need another name.",
 )
@@ -172,10 +183,12 @@ def _known_format(_ctx: click.Context, _param: click.Parameter, value: str) -> s
 )
 @json_flag
 @pass_context
+@click.pass_context
 def ingest(
+    click_context: click.Context,
     context: CliContext,
     /,
-    table_name: str,
+    table_name: str | None,
     files: tuple[Path, ...],
     format_name: str,
     options: dict[str, str],
@@ -193,10 +206,42 @@ def ingest(
 ) -> None:
     """Stage change events for TABLE from FILES (JSON lines or Parquet), or from Kafka.
 
+    With --topics and --into, many topics of Kafka go into many tables, which make themselves.
+
     JSON lines may be compressed by gzip; '-' reads them from standard input.
     With --checkpoint the events are streamed through Spark, from --kafka or from a folder. The exit
     code is 3 if bad records were put into the dead-letter table.
     """
+    many = many_request(
+        many={name: streaming.pop(name) for name in NAMES},
+        table_name=table_name,
+        streaming=streaming,
+        given_format=format_name if _is_given(click_context, "format_name") else None,
+        options=options,
+        branch=branch,
+        query_id=query_id,
+        batch_events=batch_events,
+    )
+    if many is not None:
+        if replay_dead_letters or in_any_order:
+            raise click.UsageError("--replay-dead-letters and --topics exclude each other")
+        if metrics_port is not None and not many.follow:
+            raise click.UsageError("--metrics-port needs --follow")
+        with progress_bar(context) as bar:
+            task = bar.add_task("staging events", total=None)
+            heard = run_many(
+                context,
+                many,
+                as_json=as_json,
+                metrics_port=metrics_port,
+                metrics_host=metrics_host,
+                log_format=log_format,
+                advance=lambda count: bar.advance(task, count),
+            )
+        _end_of_many(heard, allow_dead_letters=allow_dead_letters)
+        return
+    if table_name is None:
+        raise click.UsageError("name TABLE and FILES, or --kafka with --topics and --into")
     request = None
     if replay_dead_letters:
         _check_replay(files, query_id, batch_events, streaming)
@@ -207,7 +252,7 @@ def ingest(
     if metrics_port is not None and not (request and request.follow):
         raise click.UsageError("--metrics-port needs --follow")
     table = context.table(table_name)
-    totals = _Totals()
+    totals = IngestTotals()
     watch = IngestWatch(table.name, table.environment.runtime.clock)
 
     def tell() -> None:
@@ -268,6 +313,26 @@ def ingest(
         sys.exit(EXIT_DEAD_LETTERS)
 
 
+def _is_given(context: click.Context, name: str) -> bool:
+    return context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+
+
+def _end_of_many(heard: Heard, *, allow_dead_letters: bool) -> None:
+    """Say on standard error what is left to do, and end with its code."""
+    if heard.aside:
+        names = ", ".join(sorted(heard.aside))
+        click.echo(
+            f"icefold: {plural(len(heard.aside), 'table')} set aside: {names}; when the cause is "
+            "mended, --resume TABLE takes it up where it stood",
+            err=True,
+        )
+    bad = heard.totals.bad_records
+    if bad and not allow_dead_letters:
+        click.echo(f"icefold: {plural(bad, 'bad record')} put into dead-letter tables", err=True)
+    if heard.aside or (bad and not allow_dead_letters):
+        sys.exit(EXIT_DEAD_LETTERS)
+
+
 def _check_replay(
     files: tuple[Path, ...],
     query_id: str | None,
@@ -291,43 +356,6 @@ def _telling_when_interrupted(tell: Callable[[], None]) -> Iterator[None]:
     except KeyboardInterrupt:
         tell()
         raise
-
-
-@dataclass(slots=True)
-class _Totals:
-    """Sums over batches. The results are not kept: a stream that is followed has no end."""
-
-    events: int = 0
-    changes: int = 0
-    commits: int = 0
-    bad_records: int = 0
-    skipped: dict[str, int] = field(default_factory=dict)
-    repeated: int = 0
-    truncated: int = 0
-
-    def add(self, result: IngestResult) -> None:
-        self.events += result.events
-        self.changes += result.changes
-        self.commits += result.commit is not None
-        self.bad_records += result.bad_records
-        for what, count in result.skipped.items():
-            self.skipped[what] = self.skipped.get(what, 0) + count
-        self.repeated += result.repeated
-        self.truncated += result.truncated
-
-    def text(self, branch: str) -> str:
-        """One line for people."""
-        others = [plural(self.bad_records, "bad record")]
-        others += [f"{count:,} skipped ({what})" for what, count in sorted(self.skipped.items())]
-        if self.truncated:
-            others.append(f"{plural(self.truncated, 'batch', 'batches')} emptied the table first")
-        if self.repeated:
-            known = plural(self.repeated, "batch", "batches")
-            others.append(f"{known} {'was' if self.repeated == 1 else 'were'} there already")
-        return (
-            f"{plural(self.events, 'event')}, {plural(self.changes, 'change')} in "
-            f"{plural(self.commits, 'commit')} on {branch}; {', '.join(others)}"
-        )
 
 
 def _stream_request(

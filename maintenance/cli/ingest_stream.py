@@ -163,7 +163,7 @@ def _wait(query: StreamingQuery, on_backlog: Callable[[Backlog], None]) -> None:
     from tableformat.spark.stream_errors import stream_error
 
     try:
-        with _interrupt_event() as interrupted:
+        with interrupt_event() as interrupted:
             polls = 0
             while query.isActive and not interrupted.wait(POLL_S):
                 polls += 1
@@ -171,24 +171,28 @@ def _wait(query: StreamingQuery, on_backlog: Callable[[Backlog], None]) -> None:
                     on_backlog(kafka_backlog(query.lastProgress))
         if interrupted.is_set():
             query.stop()
-            if interrupted.number == signal.SIGINT:
-                raise KeyboardInterrupt
+            interrupted.check()
         else:
             query.awaitTermination()
     except StreamingQueryException as error:
         raise stream_error(error) from error
 
 
-class _Interrupt(threading.Event):
+class Interrupt(threading.Event):
     """Set by a signal, whose number it keeps."""
 
     number: int | None = None
 
+    def check(self) -> None:
+        """End as Ctrl-C does, if it was that."""
+        if self.number == signal.SIGINT:
+            raise KeyboardInterrupt
+
 
 @contextmanager
-def _interrupt_event() -> Iterator[_Interrupt]:
+def interrupt_event() -> Iterator[Interrupt]:
     """Is set by Ctrl-C and SIGTERM; an exception instead would break a call to Java."""
-    interrupted = _Interrupt()
+    interrupted = Interrupt()
 
     def interrupt(number: int, _frame: FrameType | None) -> None:
         interrupted.number = number

@@ -43,11 +43,13 @@ def join(
     The first round creates and fills the result's table; each later one stages what the changes of
     the joined tables change in it, exactly once. A round that is interrupted is repeated.
     """
+    waits = publishes  # also what a process staged that died before it published
     with context.catalog.delta_join(definition) as kept:
         while True:
             done = kept.run()
-            if publishes and done.snapshot_id is not None:
+            if waits or (publishes and done.snapshot_id is not None):
                 resolve(context.table(kept.plan.definition.into))
+                waits = False
             if not follow or done.snapshot_id is not None:
                 print_json(asdict(done)) if as_json else click.echo(_text(done))
             if not follow:

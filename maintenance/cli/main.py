@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import click
 
+from maintenance.cli.adopt import adopt
 from maintenance.cli.changes import changes
+from maintenance.cli.computed import computed
 from maintenance.cli.constraint import immutable
 from maintenance.cli.context import CliContext, GuardedGroup, parse_properties
+from maintenance.cli.cuts import cuts
 from maintenance.cli.index import index
 from maintenance.cli.ingest import ingest
 from maintenance.cli.inspect import inspect
@@ -82,12 +85,12 @@ def cli(
 
 
 for command in (
-    table, ingest, resolve_command, maintain, join, scan, lookup,
-    inspect, sql, changes, status, report, ref, index, lock,
+    table, adopt, ingest, resolve_command, maintain, join, scan, lookup,
+    inspect, sql, changes, cuts, status, report, ref, index, lock,
     *TASK_COMMANDS,
 ):  # fmt: skip
     cli.add_command(command)
-for table_command in (immutable, sequence, *EVOLUTION_COMMANDS):
+for table_command in (computed, immutable, sequence, *EVOLUTION_COMMANDS):
     table.add_command(table_command)
 
 

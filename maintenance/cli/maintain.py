@@ -31,10 +31,12 @@ from maintenance.settings import (
     parse_overrides,
     settings_table,
 )
+from resolver.number_text import plural
 from tableformat.errors import NotFoundError
 from tableformat.spec.names import MAIN_BRANCH, STAGING_BRANCH
 
 EXIT_FAILED, EXIT_UNFINISHED = 1, 3
+logger = logging.getLogger("icefold.maintain")
 
 
 def _show_settings(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
@@ -148,19 +150,25 @@ def _maintain(
         context.catalog, names, options, observers=(log_run, watcher, release_after)
     )
     watcher.watch(scheduler)
-    if not scheduler.tables():
-        _no_tables(names, once=once)
+    if once and not scheduler.tables():
+        raise NotFoundError("no table has such a name", pattern=" ".join(names))
     host, port = metrics
     with _signals(scheduler), nullcontext() if port is None else watcher.serving(port, host=host):
-        return scheduler.run_once() if once else scheduler.run()
+        if once:
+            return scheduler.run_once()
+        _log_start(names, len(scheduler.tables()), None if port is None else f"{host}:{port}")
+        end = scheduler.run()
+        logger.info("stopped")
+        return end
 
 
-def _no_tables(names: tuple[str, ...], *, once: bool) -> None:
-    if once:
-        raise NotFoundError("no table has such a name", pattern=" ".join(names))
-    logging.getLogger("icefold.maintain").warning(
-        "no table has such a name yet: %s", " ".join(names)
-    )
+def _log_start(names: tuple[str, ...], count: int, metrics: str | None) -> None:
+    """A log that is empty could be that of a process that hangs."""
+    if not count:
+        logger.warning("no table has such a name yet: %s", " ".join(names))
+        return
+    where = "" if metrics is None else f"; metrics on {metrics}"
+    logger.info("watching %s of %s%s", plural(count, "table"), " ".join(names), where)
 
 
 @contextmanager

@@ -77,6 +77,10 @@ def print_records(
 
 def print_grid(context: CliContext, grid: Grid) -> None:
     """A grid whose cells must not be cut: where it does not fit, one field below the other."""
+    for column in grid.columns:
+        if column.no_wrap:  # or a cell of two words is taken to be as wide as one of them
+            texts = (Text.from_markup(str(cell)) for cell in (column.header, *column.cells))
+            column.min_width = max(text.cell_len for text in texts)
     # Asked without the terminal's width, or the answer never exceeds it.
     wide = context.out.options.update(max_width=GRID_WIDTH_MAX)
     if Measurement.get(context.out, wide, grid).minimum <= context.out.width:

@@ -67,7 +67,7 @@ def _overview(found: list[TableStatus]) -> Grid:
             count_text(one.totals["data_files"]),
             bytes_text(one.totals["size_bytes"]),
             f"{one.dv_share:.1%}",
-            "[red]problem" if one.problem or one.settings_problem else due,
+            "[red]problem" if one.problem or one.settings_problem or one.set_aside else due,
         )
     return grid
 
@@ -111,7 +111,11 @@ def _lines(one: TableStatus) -> list[tuple[str, str]]:
     ]
     if one.dead_letters != 0:
         lines.append(("dead letters", _dead_letters(one.dead_letters)))
-    problems = [("problem", one.problem), ("settings", one.settings_problem)]
+    problems = [
+        ("set aside", one.set_aside),
+        ("problem", one.problem),
+        ("settings", one.settings_problem),
+    ]
     return lines + [(label, text) for label, text in problems if text]
 
 

@@ -16,6 +16,7 @@ from maintenance.cli.context import (
     pass_context,
     print_json,
 )
+from maintenance.cli.own_properties import check_own_properties
 from tableformat import Table
 
 
@@ -60,6 +61,7 @@ def create(
 ) -> None:
     """Create the Iceberg v3 table NAME (namespace.table)."""
     schema = parse_columns_ddl(columns)
+    check_own_properties(table_property)
     created = context.new_catalog.create_table(
         name,
         schema,
@@ -115,6 +117,10 @@ def _facts(loaded: Table) -> dict[str, object]:
         "columns": [
             f"{field.name} {field.field_type}{' required' if field.required else ''}"
             for field in loaded.schema().fields
+        ],
+        "computed": [
+            f"{each.name} {each.type} = {each.expression}"
+            for each in loaded.computed_columns.values()
         ],
         "primary-key": list(loaded.primary_key),
         "partition-by": [

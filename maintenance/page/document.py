@@ -42,7 +42,11 @@ def html_problem(title: str, text: str) -> str:
 
 
 def html_table(
-    heads: Sequence[str], rows: Iterable[Sequence[str]], *, numbers_from: int | None = None
+    heads: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    numbers_from: int | None = None,
+    stacks: bool = True,
 ) -> str:
     """A table that scrolls by itself.
 
@@ -50,6 +54,7 @@ def html_table(
         heads: Titles of the columns.
         rows: Cells are text, or `Html` as it is.
         numbers_from: The first column of numbers; None: there are none.
+        stacks: On a phone each row is a block of lines that begin with their column's title.
     """
 
     def classed(number: int) -> str:
@@ -57,18 +62,23 @@ def html_table(
             return ' class="n"'
         return ' class="w"' if number < len(heads) - 1 else ""  # the last column takes the rest
 
+    def titled(number: int) -> str:
+        says = stacks and number and heads[number]
+        return f' data-head="{escape(heads[number])}"' if says else ""
+
     head = "".join(
         f'<th scope="col"{classed(number)}>{escape(text)}</th>' for number, text in enumerate(heads)
     )
     body = "".join(
         "<tr>"
-        + "".join(f"<td{classed(n)}>{_cell(text)}</td>" for n, text in enumerate(row))
+        + "".join(f"<td{classed(n)}{titled(n)}>{_cell(text)}</td>" for n, text in enumerate(row))
         + "</tr>"
         for row in rows
     )
+    kind = ' class="stack"' if stacks else ""
     return (
-        f'<div class="scroll" tabindex="0" role="region" aria-label="Table"><table><thead><tr>'
-        f"{head}</tr></thead><tbody>{body}</tbody></table></div>"
+        f'<div class="scroll" tabindex="0" role="region" aria-label="Table"><table{kind}>'
+        f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
     )
 
 

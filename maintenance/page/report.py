@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from maintenance.cycle_history import Cycle, Point
 from maintenance.page.charts import TimeChart, draw_bars, draw_time_chart
-from maintenance.page.document import html_chip, html_page, html_problem, html_table
-from maintenance.page.figures import (
+from maintenance.page.cycle_charts import (
     backlog_chart,
     files_chart,
     freshness_chart,
@@ -15,6 +14,7 @@ from maintenance.page.figures import (
     rows_chart,
     share_chart,
 )
+from maintenance.page.document import html_chip, html_page, html_problem, html_table
 from maintenance.page.scales import time_text
 from maintenance.page.series import percentile
 from maintenance.status import SizeBin, TableStatus
@@ -173,7 +173,8 @@ def _data(chart: TimeChart) -> str:
                           for line in chart.lines)]
         for n, at in enumerate(chart.times_ms)
     )  # fmt: skip
-    table = html_table(["time", *(line.name for line in chart.lines)], rows, numbers_from=1)
+    heads = ["time", *(line.name for line in chart.lines)]
+    table = html_table(heads, rows, numbers_from=1, stacks=False)
     return f"<details><summary>Numbers</summary>{table}</details>"
 
 

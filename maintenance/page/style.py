@@ -77,6 +77,11 @@ details .scroll{max-height:260px;overflow:auto;margin-top:6px}
 a{color:var(--c1)}
 @media (max-width:560px),print{.tick,.value{font-size:19px}.odd{display:none}
 .at{transform:translateY(7px)}.days{transform:translateY(15px)}svg{margin-bottom:10px}}
+@media screen and (max-width:560px){.stack thead{display:none}.stack tr{display:block;padding:7px 0;
+border-bottom:1px solid var(--line)}.stack tr:last-child{border-bottom:0}
+.stack td{display:block;padding:0;border:0;text-align:left;white-space:normal}
+.stack td:first-child{font-weight:600}
+.stack td[data-head]::before{content:attr(data-head) " ";color:var(--soft)}}
 @media print{@page{margin:14mm}:root{color-scheme:light;--page:#fff}
 *{print-color-adjust:exact;-webkit-print-color-adjust:exact}
 body{font-size:10pt}main{max-width:none;padding:0}

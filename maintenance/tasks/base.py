@@ -20,7 +20,8 @@ from resolver.maintenance_lock import fence_of, hold_maintenance, maintenance_lo
 from tableformat import Environment, Table
 from tableformat.catalog.base import Identifier, TableState
 from tableformat.commit.changeset import Fence
-from tableformat.errors import InvalidInputError, NotFoundError, UnsupportedError
+from tableformat.commit.request import check_writable
+from tableformat.errors import InvalidInputError, NotFoundError
 from tableformat.html_text import fields_html
 from tableformat.spec.names import MAIN_BRANCH, STAGING_BRANCH
 
@@ -224,17 +225,11 @@ def check_branch(state: TableState, branch: str, *, task: str) -> None:
     """Whether a task may commit to a branch.
 
     Raises:
-        UnsupportedError: The table is not v3.
+        UnsupportedError: The table is v1.
         InvalidInputError: It is a tag, or the staging branch: what is staged is the resolver's.
         NotFoundError: There is no such branch. `main` may be empty.
     """
-    version = state.metadata.format_version
-    if version < 3:
-        raise UnsupportedError(
-            f"cannot {task} a v{version} table",
-            table=state.name,
-            action="upgrade the table to format version 3",
-        )
+    check_writable(state.metadata, table=state.name)
     if branch == STAGING_BRANCH:
         raise InvalidInputError(
             f"cannot {task} the staging branch: staged changes are resolved as they are",

@@ -96,10 +96,8 @@ class _Removal:
         for start in range(0, len(orphans), DELETE_BATCH_SIZE):
             fence = run.fence()
             state = run.refresh()
-            head = state.head(self.options.branch)
-            carried = load_carried(
-                snapshots_by_id(state.metadata), None if head is None else head.snapshot_id
-            )
+            by_id = snapshots_by_id(state.metadata)
+            carried = load_carried(by_id, state.head_id(self.options.branch))
             check_fence(fence, carried, branch=self.options.branch)
             self.needed.add(state)
             batch = [

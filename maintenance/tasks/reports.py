@@ -62,18 +62,26 @@ class CompactReport(TaskReport):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewriteVectorsReport(TaskReport):
-    """One rewrite of deletion vectors; `folded_files` are position delete files turned into DVs."""
+    """One rewrite of deletion vectors; `folded_files` are position delete files turned into DVs.
+
+    On a v2 table there are position delete files only: those removed, and those added for them.
+    """
 
     removed_puffin_files: int = 0
     added_puffin_files: int = 0
     vectors: int = 0
     folded_files: int = 0
+    removed_position_delete_files: int = 0
+    added_position_delete_files: int = 0
     removed_bytes: int = 0
     added_bytes: int = 0
     commits: tuple[int, ...] = ()
 
     def outcome(self) -> str:
         """See `TaskReport`."""
+        if self.removed_position_delete_files:
+            removed = plural(self.removed_position_delete_files, "position delete file")
+            return f"{removed} -> {self.added_position_delete_files:,}"
         vectors = plural(self.vectors, "vector")
         folded = f", {plural(self.folded_files, 'position delete file')}"
         return (

@@ -4,6 +4,9 @@ A cycle writes one Puffin file, and each of its vectors is replaced when its dat
 row. What is left is files of which few bytes are live; readers open each, and expiry cannot drop
 one while a vector in it is needed. The vectors are written again as they are, and position delete
 files (left from format version 2) become vectors on the way.
+
+On a v2 table position delete files stay such, and each cycle adds one per partition or replaces
+those of the data files that it touches. Here they become fewer: see `position_files`.
 """
 
 from __future__ import annotations
@@ -16,7 +19,9 @@ from pyiceberg.table.snapshots import Snapshot
 from maintenance.tasks.base import TaskRun, check_branch, maintenance_task
 from maintenance.tasks.commits import commit_until_landed, same_rows
 from maintenance.tasks.options import RewriteVectorsOptions
+from maintenance.tasks.position_files import plan_merge
 from maintenance.tasks.reports import RewriteVectorsReport
+from resolver.target import live_files
 from resolver.vector_writer import VectorWriter
 from tableformat.catalog.base import TableState
 from tableformat.codec.puffin.deletion_vector import Positions
@@ -28,6 +33,7 @@ from tableformat.scan.plan import FileScanTask, ScanPlan, plan_scan
 from tableformat.scan.position_deletes import PositionDeletes
 from tableformat.spec.data_file import DataFile, ManifestEntry
 from tableformat.spec.properties import dv_placement
+from tableformat.write.row_deletes import has_vectors
 
 
 @maintenance_task("rewrite-vectors", RewriteVectorsOptions())
@@ -89,6 +95,12 @@ class _Rewrite:
     def _select(self, state: TableState, head: Snapshot) -> ScanPlan:
         """Data files whose vectors are written again, and the delete files that go for it."""
         plan = plan_scan(self.task.environment, state, snapshot_id=head.snapshot_id)
+        if not has_vectors(state.metadata):
+            live = live_files(self.task.environment, head).position_deletes
+            merge = plan_merge(state.metadata, plan.tasks, live, self.options)
+            self.tasks, removed = list(merge.tasks), merge.removed
+            self.removed = {entry.data_file.identity: entry for entry in removed}
+            return plan
         chosen = _puffins_to_rewrite(plan, self.options, state)
         self.tasks = [
             task
@@ -103,7 +115,7 @@ class _Rewrite:
 
     def _plan(self, state: TableState, head: Snapshot) -> Changeset | None:
         plan = self._select(state, head)
-        if not self.tasks:
+        if not self.removed:
             self.added = []
             return None
         positions = _load(self.task, plan, self.tasks)
@@ -125,10 +137,20 @@ class _Rewrite:
         run = self.task
         files = [entry.data_file for entry in self.removed.values()]
         puffins = {file.file_path: file.file_size_in_bytes for file in files if file.is_dv}
+        if not has_vectors(run.table.state.metadata):
+            return run.report(
+                RewriteVectorsReport,
+                changed=bool(self.removed),
+                removed_position_delete_files=len(files),
+                added_position_delete_files=len(self.added),
+                removed_bytes=sum(file.file_size_in_bytes for file in files),
+                added_bytes=sum(file.file_size_in_bytes for file in self.added),
+                commits=commits,
+            )
         new = {file.file_path: file.file_size_in_bytes for file in self.added}
         return run.report(
             RewriteVectorsReport,
-            changed=bool(self.tasks),
+            changed=bool(self.removed),
             removed_puffin_files=len(puffins),
             added_puffin_files=len(new),
             vectors=len(self.added) if run.lease is not None else len(self.tasks),

@@ -11,7 +11,6 @@ from resolver.index.base import (
 )
 from resolver.index.build import BuildOptions, BuildProgress, SourceFile, build_index
 from resolver.index.local import LocalIndex
-from resolver.index.memory_index import MemoryIndex
 from resolver.index.open import OpenedIndex, Refusal, open_index
 
 __all__ = [
@@ -23,7 +22,6 @@ __all__ = [
     "IndexedFile",
     "LocalIndex",
     "Matches",
-    "MemoryIndex",
     "OpenedIndex",
     "Prepared",
     "PrimaryKeyIndex",

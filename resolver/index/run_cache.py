@@ -13,8 +13,6 @@ costs the next download.
 from __future__ import annotations
 
 import os
-import threading
-from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -27,6 +25,7 @@ from resolver.index.folder import disk_errors
 from resolver.index.run import Run
 from resolver.index.shard_cache import fetch, keep, remove_abandoned
 from resolver.index.shared_versions import StoredFile
+from tableformat.codec.sized_cache import SizedCache
 
 OPEN_RUNS_MAX = 400  # in one process; each holds an open file
 
@@ -55,33 +54,8 @@ class RunsPlace:
         return self.folder() / f"runs-{self.shard:04d}"
 
 
-class _OpenRuns:
-    """The runs that this process has open, the least recently used ones given up."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._runs: OrderedDict[Path, Run] = OrderedDict()
-
-    def get(self, path: Path) -> Run | None:
-        with self._lock:
-            run = self._runs.get(path)
-            if run is not None:
-                self._runs.move_to_end(path)
-            return run
-
-    def put(self, path: Path, run: Run) -> None:
-        with self._lock:
-            self._runs[path] = run
-            while len(self._runs) > OPEN_RUNS_MAX:
-                self._runs.popitem(last=False)  # one that is in use closes with its last user
-
-    def forget(self, folder: Path) -> None:
-        with self._lock:
-            for path in [path for path in self._runs if folder in path.parents]:
-                del self._runs[path]
-
-
-_open_runs = _OpenRuns()
+# By path. One that is given up while it is in use closes with its last user.
+_open_runs: SizedCache[Run] = SizedCache(OPEN_RUNS_MAX, lambda _: 1)
 
 
 def with_runs(place: RunsPlace, work: Callable[[list[Run]], T]) -> T:
@@ -98,7 +72,7 @@ def with_runs(place: RunsPlace, work: Callable[[list[Run]], T]) -> T:
     try:
         return work(_opened(place))
     except IndexDamagedError:
-        _open_runs.forget(place.path)
+        forget_open(place.path)
         for path in place.path.glob("*.run"):
             path.unlink(missing_ok=True)
         return work(_opened(place))
@@ -116,7 +90,7 @@ def publish_run(place: RunsPlace, path: Path, name: str) -> StoredFile:
 
 def forget_open(folder: Path) -> None:
     """Close what this process has open below a cache folder."""
-    _open_runs.forget(folder)
+    _open_runs.forget(lambda path: isinstance(path, Path) and folder in path.parents)
 
 
 def _opened(place: RunsPlace) -> list[Run]:

@@ -17,11 +17,10 @@ from __future__ import annotations
 
 import os
 import shutil
-import threading
-from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -32,6 +31,7 @@ from resolver.index.folder import disk_errors
 from resolver.index.header import ShardHeader
 from resolver.index.shard import Shard, open_cache
 from resolver.index.shared_versions import ShardVersion, StoredFile
+from tableformat.codec.sized_cache import SizedCache
 from tableformat.runtime import Runtime
 
 BLOCK_CACHE_BYTES = 64 << 20  # of all shards that a process has open
@@ -77,44 +77,27 @@ class ShardPlace:
         return ShardHeader(self.generation, self.shard, self.shard_count, state)
 
 
-class _OpenShards:
-    """The read-only shards that this process has open, the least recently used ones closed."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._shards: OrderedDict[Path, tuple[str, Shard]] = OrderedDict()
-        self._block_cache: Any = None
-
-    def get(self, place: ShardPlace) -> Shard:
-        path, name = place.path, place.opened_name
-        with self._lock:
-            known = self._shards.get(path)
-            if known is not None and known[0] == name:
-                self._shards.move_to_end(path)
-                return known[1]
-            if self._block_cache is None:
-                self._block_cache = open_cache(BLOCK_CACHE_BYTES)
-            block_cache = self._block_cache
-        shard = _open(place, block_cache)
-        with self._lock:
-            # One that is replaced may be in use by another thread: it closes with its last user.
-            self._shards[path] = (name, shard)
-            self._shards.move_to_end(path)
-            while len(self._shards) > OPEN_SHARDS_MAX:
-                self._shards.popitem(last=False)
-        return shard
-
-    def forget(self, path: Path) -> None:
-        with self._lock:
-            self._shards.pop(path, None)
+# By path, with the name of the version. One that is given up closes with its last user.
+_open_shards: SizedCache[tuple[str, Shard]] = SizedCache(OPEN_SHARDS_MAX, lambda _: 1)
 
 
-_open_shards = _OpenShards()
+@cache
+def _block_cache() -> Any:
+    return open_cache(BLOCK_CACHE_BYTES)
 
 
 def with_shard(place: ShardPlace, work: Callable[[Shard], T]) -> T:
     """Do something with a shard, opened for reading; see `healing`."""
-    return healing(place, lambda: work(_open_shards.get(place)))
+    return healing(place, lambda: work(_opened(place)))
+
+
+def _opened(place: ShardPlace) -> Shard:
+    path, name = place.path, place.opened_name
+    known = _open_shards.get(path)
+    if known is None or known[0] != name:
+        known = (name, _open(place, _block_cache()))
+        _open_shards.put(path, known)
+    return known[1]
 
 
 def healing(place: ShardPlace, work: Callable[[], T]) -> T:
@@ -131,7 +114,7 @@ def healing(place: ShardPlace, work: Callable[[], T]) -> T:
     try:
         return work()
     except IndexDamagedError:
-        _open_shards.forget(place.path)
+        _open_shards.forget(lambda path: path == place.path)
         for path in (*place.path.glob("open-*"), place.path / "files"):
             shutil.rmtree(path, ignore_errors=True)
         return work()
@@ -139,8 +122,7 @@ def healing(place: ShardPlace, work: Callable[[], T]) -> T:
 
 def forget_open(folder: Path) -> None:
     """Close what this process has open below a cache folder."""
-    for path in folder.glob("shard-*"):
-        _open_shards.forget(path)
+    _open_shards.forget(lambda path: isinstance(path, Path) and path.parent == folder)
 
 
 @contextmanager

@@ -2,7 +2,8 @@
 
 `commit` is the only way anything becomes visible. Its outcomes are three: it returns (committed),
 raises `CommitConflictError` (not landed, and never will), or raises `CommitUnknownError` (a
-response was lost; the caller looks for its own snapshot id).
+response was lost; the caller looks for its own snapshot id). `commit_group` is the same for several
+tables in one step, where the backend has one (`commits_groups`).
 """
 
 from __future__ import annotations
@@ -40,10 +41,23 @@ class TableState:
         """The branch or tag `name`."""
         return self.metadata.refs.get(name)
 
+    def head_id(self, branch: str) -> int | None:
+        """The id of `head`."""
+        ref = self.metadata.refs.get(branch)
+        return None if ref is None else ref.snapshot_id
+
     def head(self, branch: str) -> Snapshot | None:
         """The snapshot `branch` points at; None if the branch does not exist or is empty."""
         ref = self.metadata.refs.get(branch)
         return None if ref is None else self.metadata.snapshot_by_id(ref.snapshot_id)
+
+
+@dataclass(frozen=True, slots=True)
+class TableCommit:
+    """What a commit does to one table: `updates`, only if `base` is still its current version."""
+
+    base: TableState
+    updates: Sequence[TableUpdate]
 
 
 class Catalog(Protocol):
@@ -116,4 +130,26 @@ class Catalog(Protocol):
         Raises:
             CommitConflictError: Another commit landed first; refresh and try again.
             CommitUnknownError: The answer was lost.
+        """
+
+    @property
+    def commits_groups(self) -> bool:
+        """Whether `commit_group` can change several tables in one atomic step."""
+
+    def commit_group(self, commits: Sequence[TableCommit]) -> list[TableState]:
+        """As `commit`, for several tables: all of them are changed, or none is.
+
+        One outcome for the whole group. A table whose base is no longer current is a conflict of
+        the group; which one it was, a look at the tables tells. Locks are taken in the order of the
+        identifiers, so groups cannot wait for each other in a circle.
+
+        Args:
+            commits: Each table once.
+
+        Returns:
+            The new versions, in the order of `commits`.
+
+        Raises:
+            CommitConflictError, CommitUnknownError: As `commit`.
+            UnsupportedError: More than one table, and the backend has no such step.
         """

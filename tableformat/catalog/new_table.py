@@ -1,4 +1,4 @@
-"""Metadata of a table that does not exist yet (format version 3)."""
+"""Metadata of a table that does not exist yet (format version 3, or 2 where that is asked for)."""
 
 from __future__ import annotations
 
@@ -11,10 +11,22 @@ from pyiceberg.schema import Schema, assign_fresh_schema_ids
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.sorting import SortOrder, assign_fresh_sort_order_ids
 
-from tableformat.errors import InvalidInputError
-from tableformat.spec.metadata_models import IndexedMetadataV3
+from tableformat.errors import InvalidInputError, UnsupportedError
+from tableformat.spec.metadata_models import IndexedMetadataV2, IndexedMetadataV3
 
 FORMAT_VERSION = "format-version"
+
+
+def wanted_version(properties: Mapping[str, str]) -> int:
+    """The `format-version` of a table to create; 3 unless 2 is asked for.
+
+    Raises:
+        InvalidInputError: Another one is.
+    """
+    text = str(properties.get(FORMAT_VERSION, "3"))
+    if text not in ("2", "3"):
+        raise InvalidInputError("only v2 and v3 tables are created", key=FORMAT_VERSION, value=text)
+    return int(text)
 
 
 def new_metadata(
@@ -27,17 +39,17 @@ def new_metadata(
     table_uuid: UUID,
     now_ms: int,
 ) -> TableMetadata:
-    """First metadata of a v3 table; field ids are assigned anew, from 1, as in every catalog.
+    """First metadata of a table; field ids are assigned anew, from 1, as in every catalog.
 
     Raises:
         InvalidInputError: Spec or sort order do not fit the schema, or another format version is
             asked for.
     """
     kept = {key: str(value) for key, value in properties.items() if key != FORMAT_VERSION}
-    if str(properties.get(FORMAT_VERSION, "3")) != "3":
-        raise InvalidInputError("only v3 tables are created", key=FORMAT_VERSION)
+    version = wanted_version(properties)
+    _check_defaults(schema, version)
     try:
-        schema.check_format_version_compatibility(3)
+        schema.check_format_version_compatibility(version)
         fresh_schema = assign_fresh_schema_ids(schema)
         spec = assign_fresh_partition_spec_ids(partition_spec, schema, fresh_schema)
         order = assign_fresh_sort_order_ids(sort_order, schema, fresh_schema)
@@ -45,7 +57,8 @@ def new_metadata(
         order.check_compatible(fresh_schema)
     except (ValidationError, ValueError) as error:
         raise InvalidInputError(f"table cannot be created: {error}") from error
-    return IndexedMetadataV3(
+    model = IndexedMetadataV2 if version == 2 else IndexedMetadataV3
+    return model(
         location=location,
         table_uuid=table_uuid,
         last_updated_ms=now_ms,
@@ -59,3 +72,9 @@ def new_metadata(
         default_sort_order_id=order.order_id,
         properties=kept,
     )
+
+
+def _check_defaults(schema: Schema, version: int) -> None:
+    for each in schema.fields if version < 3 else ():
+        if each.initial_default is not None or each.write_default is not None:
+            raise UnsupportedError("column defaults need v3", column=each.name)

@@ -8,19 +8,23 @@ SQL databases and the simulator's memory are such catalogs; they differ in the p
 3. swap the pointer, if it still names the base: the commit point;
 4. where asked for, delete the metadata files that fell out of the log.
 
-A crash before 3 leaves one unreferenced metadata file; after 3 the commit is done. Because 3
+A group of tables goes through each step together, and 3 is one atomic step over all pointers.
+
+A crash before 3 leaves unreferenced metadata files; after 3 the commit is done. Because 3
 compares with the base of 1, sequence numbers and row ids are unique by construction.
 
 An answer lost in 3 is settled by reading the pointer. Metadata locations are never used twice, so
 a pointer that has left the base proves the outcome: our location is its successor in the metadata
-log, or another one is. A pointer still at the base proves nothing by itself: the swap may be under
-way. Backends that can wait for it (SQL) do so inside `MetadataPointers.swap`.
+log, or another one is. What one pointer proves holds for its whole group. A pointer still at the
+base proves nothing by itself: the swap may be under way. Backends that can wait for it (SQL) do so
+inside `MetadataPointers.swap`.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
@@ -28,12 +32,12 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.sorting import SortOrder
 from pyiceberg.table.update import AddSnapshotUpdate, TableUpdate
 
-from tableformat.catalog.base import Identifier, Locations, TableState
-from tableformat.catalog.metadata_cache import MetadataCache
+from tableformat.catalog.base import Identifier, Locations, TableCommit, TableState
 from tableformat.catalog.new_table import new_metadata
-from tableformat.catalog.pointers import MetadataPointers, table_exists
+from tableformat.catalog.pointers import MetadataPointers, PointerSwap, table_exists
 from tableformat.catalog.table_locations import TablePlaces
 from tableformat.catalog.table_names import check_new_names, check_table_name, namespace_not_empty
+from tableformat.codec.sized_cache import SizedCache
 from tableformat.errors import (
     CommitConflictError,
     CommitUnknownError,
@@ -52,7 +56,26 @@ from tableformat.store.locations import AllowedLocations
 DELETE_AFTER_COMMIT = "write.metadata.delete-after-commit.enabled"
 _VERSION = re.compile(r"^v?(\d+)[-.]")
 _LOAD_ATTEMPTS_MAX = 3
+_CACHED_METADATA_MAX = 8
 _SINGLE_READS_MAX = 8  # one read of a pointer costs about as much as one of a hundred
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Version:
+    """The version that a commit makes of a table, and where its metadata goes."""
+
+    base: TableState
+    updates: Sequence[TableUpdate]
+    metadata: TableMetadata
+    location: str
+
+    @property
+    def swap(self) -> PointerSwap:
+        return PointerSwap(
+            identifier=self.base.identifier,
+            expected=self.base.metadata_location,
+            new=self.location,
+        )
 
 
 class PointerCatalog:
@@ -86,7 +109,8 @@ class PointerCatalog:
         self._runtime = runtime
         self._warehouse = warehouse.rstrip("/")
         self._places = TablePlaces(allowed)
-        self._cache = MetadataCache()
+        # Metadata files are immutable: what was decoded stays right.
+        self._cache: SizedCache[TableMetadata] = SizedCache(_CACHED_METADATA_MAX, lambda _: 1)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._name!r})"
@@ -207,19 +231,47 @@ class PointerCatalog:
         if not self._pointers.rename(identifier, new):
             raise NotFoundError("table does not exist", table=".".join(identifier))
 
+    @property
+    def commits_groups(self) -> bool:
+        """See `Catalog.commits_groups`."""
+        return True
+
     def commit(self, base: TableState, updates: Sequence[TableUpdate]) -> TableState:
-        """See `Catalog.commit`; the steps are in the module's text.
+        """See `Catalog.commit`: a group of one."""
+        [state] = self.commit_group([TableCommit(base, updates)])
+        return state
+
+    def commit_group(self, commits: Sequence[TableCommit]) -> list[TableState]:
+        """See `Catalog.commit_group`; the steps are in the module's text.
 
         Fail points: `catalog.before_metadata_put`, `catalog.before_swap`, `catalog.after_swap`.
         """
+        states = {each.base.identifier: each.base for each in commits}
+        assert len(states) == len(commits), "each table once"
+        planned = [each for commit in commits if (each := self._plan(commit)) is not None]
+        planned.sort(key=lambda each: each.base.identifier)
+        if planned:
+            with error_context(table=", ".join(each.base.name for each in planned)):
+                self._put_metadata(planned)
+                self._swap(planned)
+        for each in planned:
+            self._cache.put(each.location, each.metadata)
+            self._delete_old_metadata(each.base.metadata, each.metadata)
+            identifier = each.base.identifier
+            states[identifier] = TableState(identifier, each.metadata, each.location)
+        return [states[each.base.identifier] for each in commits]
+
+    def _plan(self, commit: TableCommit) -> _Version | None:
+        """The new version; None where the updates change nothing."""
+        base = commit.base
         metadata = apply_updates(
             base.metadata,
-            updates,
+            commit.updates,
             base_location=base.metadata_location,
             now_ms=self._runtime.clock.now_ms(),
         )
         if metadata is base.metadata:
-            return base
+            return None
         with error_context(table=base.name):
             if (
                 metadata.location != base.metadata.location
@@ -227,73 +279,73 @@ class PointerCatalog:
             ):
                 self._places.check_table(metadata)
             new = self._new_location(metadata, version=_version_after(base.metadata_location))
-            self._put_metadata(new, metadata)
-            self._swap(base, new, updates)
-        self._cache.put(new, metadata)
-        self._delete_old_metadata(base.metadata, metadata)
-        return TableState(base.identifier, metadata, new)
+        return _Version(base=base, updates=commit.updates, metadata=metadata, location=new)
 
     def _new_location(self, metadata: TableMetadata, *, version: int) -> str:
         name = f"{version:05d}-{self._runtime.ids.uuid()}{metadata_suffix(metadata)}"
         return f"{metadata_directory(metadata)}/{name}"
 
-    def _put_metadata(self, new: str, metadata: TableMetadata) -> None:
+    def _put_metadata(self, planned: Sequence[_Version]) -> None:
+        begun: list[str] = []
         try:
-            self._runtime.fail_point("catalog.before_metadata_put")
-            self._store.put(new, encode_metadata_file(metadata, location=new))
+            for each in planned:
+                begun.append(each.location)
+                self._runtime.fail_point("catalog.before_metadata_put")
+                data = encode_metadata_file(each.metadata, location=each.location)
+                self._store.put(each.location, data)
             self._runtime.fail_point("catalog.before_swap")
-        except Exception:  # re-raised: the pointer was not touched, so this file is nobody's
-            self._forget_file(new)
+        except Exception:  # re-raised: no pointer was touched, so these files are nobody's
+            for location in begun:
+                self._forget_file(location)
             raise
 
-    def _swap(self, base: TableState, new: str, updates: Sequence[TableUpdate]) -> None:
+    def _swap(self, planned: Sequence[_Version]) -> None:
         try:
-            swapped = self._pointers.swap(base.identifier, expected=base.metadata_location, new=new)
+            swapped = self._swap_pointers([each.swap for each in planned])
         except StoreUnavailableError:
-            self._forget_file(new)
+            self._forget(planned)
             raise
         except Exception as error:  # noqa: BLE001 - whatever it was, the swap may have landed
-            swapped = self._settle(base, new, updates, error)
+            swapped = self._settle(planned, error)
         try:
             self._runtime.fail_point("catalog.after_swap")
         except Exception as error:  # noqa: BLE001 - whatever it was, the swap may have landed
-            swapped = self._settle(base, new, updates, error)
-        if swapped or self._settle(base, new, updates, None):
+            swapped = self._settle(planned, error)
+        if swapped or self._settle(planned, None):
             return
-        self._forget_file(new)
+        self._forget(planned)
         raise CommitConflictError(
             "another commit landed first",
             action="refresh and try again",
-            base=base.metadata_location,
+            base=planned[0].base.metadata_location,
         )
 
-    def _settle(
-        self,
-        base: TableState,
-        new: str,
-        updates: Sequence[TableUpdate],
-        cause: Exception | None,
-    ) -> bool:
-        """Whether the swap landed, by reading the pointer; an error if that cannot be told."""
-        try:
-            current = self._pointers.read(base.identifier)
-            landed = self._has_landed(base, new, updates, current, certain=cause is None)
-        except Exception as error:  # noqa: BLE001 - whatever it was, there is no answer
-            raise _unknown(new, updates) from (cause or error)
-        if landed is None:
-            raise _unknown(new, updates) from cause
-        return landed
+    def _swap_pointers(self, swaps: Sequence[PointerSwap]) -> bool:
+        if len(swaps) > 1:
+            return self._pointers.swap_all(swaps)
+        [one] = swaps
+        return self._pointers.swap(one.identifier, expected=one.expected, new=one.new)
 
-    def _has_landed(
-        self,
-        base: TableState,
-        new: str,
-        updates: Sequence[TableUpdate],
-        current: str | None,
-        *,
-        certain: bool,
-    ) -> bool | None:
-        if current == new:
+    def _settle(self, planned: Sequence[_Version], cause: Exception | None) -> bool:
+        """Whether the swap landed, by reading the pointers; an error if that cannot be told.
+
+        A pointer that tells anything tells it of all: they were swapped together.
+        """
+        told: set[bool | None] = set()
+        trouble: Exception | None = None
+        for each in planned:
+            try:
+                current = self._pointers.read(each.base.identifier)
+                told.add(self._has_landed(each, current, certain=cause is None))
+            except Exception as error:  # noqa: BLE001 - whatever it was, there is no answer
+                trouble = trouble or error
+        if told <= {None}:
+            raise _unknown(planned) from (cause or trouble)
+        return True in told
+
+    def _has_landed(self, version: _Version, current: str | None, *, certain: bool) -> bool | None:
+        base = version.base
+        if current == version.location:
             return True
         if current is None or current == base.metadata_location:
             # `certain`: the backend answered that it changed nothing.
@@ -302,12 +354,11 @@ class PointerCatalog:
         if metadata.table_uuid != base.metadata.table_uuid:
             return False if certain else None
         chain = [entry.metadata_file for entry in metadata.metadata_log] + [current]
-        if new in chain:
+        if version.location in chain:
             return True
         if base.metadata_location in chain:
             return False
-        added = {one.snapshot.snapshot_id for one in updates if isinstance(one, AddSnapshotUpdate)}
-        if any(metadata.snapshot_by_id(one) is not None for one in added):
+        if any(metadata.snapshot_by_id(one) is not None for one in _added(version)):
             return True
         return False if certain else None
 
@@ -327,6 +378,10 @@ class PointerCatalog:
             if entry.metadata_file not in kept:
                 self._forget_file(entry.metadata_file)
 
+    def _forget(self, planned: Sequence[_Version]) -> None:
+        for each in planned:
+            self._forget_file(each.location)
+
     def _forget_file(self, location: str) -> None:
         """Remove a file that nothing references; if that fails, orphan removal finds it."""
         try:
@@ -344,11 +399,17 @@ def _no_namespace(namespace: Identifier) -> NotFoundError:
     return NotFoundError("namespace does not exist", namespace=".".join(namespace))
 
 
-def _unknown(new: str, updates: Sequence[TableUpdate]) -> CommitUnknownError:
-    ids = [one.snapshot.snapshot_id for one in updates if isinstance(one, AddSnapshotUpdate)]
+def _added(version: _Version) -> list[int]:
+    """The snapshots that a commit adds to a table."""
+    found = (one for one in version.updates if isinstance(one, AddSnapshotUpdate))
+    return [one.snapshot.snapshot_id for one in found]
+
+
+def _unknown(planned: Sequence[_Version]) -> CommitUnknownError:
+    ids = [one for version in planned for one in _added(version)[-1:]]
     return CommitUnknownError(
         "the commit may or may not have landed",
         action="look for the snapshot before trying again; delete nothing",
-        metadata_location=new,
-        snapshot_id=ids[-1] if ids else None,
+        metadata_location=", ".join(each.location for each in planned),
+        snapshot_id=", ".join(map(str, ids)) or None,
     )

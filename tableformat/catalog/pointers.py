@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from tableformat.catalog.base import Identifier
 from tableformat.errors import AlreadyExistsError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PointerSwap:
+    """Replace `expected` by `new`."""
+
+    identifier: Identifier
+    expected: str
+    new: str
 
 
 class MetadataPointers(Protocol):
@@ -23,6 +34,13 @@ class MetadataPointers(Protocol):
         Raises:
             StoreUnavailableError: Nothing was changed, and nothing will be.
             Exception: Anything else: it may have been.
+        """
+
+    def swap_all(self, swaps: Sequence[PointerSwap]) -> bool:
+        """As `swap`, for several tables: all are replaced, or none is.
+
+        Args:
+            swaps: Each table once, in the order of the identifiers: the order of the locks.
         """
 
     def remove(self, identifier: Identifier) -> bool:

@@ -12,6 +12,9 @@ Outcomes of a commit:
 | connection refused                  | `StoreUnavailableError`, nothing was sent            |
 | 5xx (503 too, R58), time-out, no    | committed if the table shows our snapshot, else      |
 | JSON in a 2xx                       | unknown                                              |
+
+Several tables go to `transactions/commit`, which answers 204 without them, so they are loaded. What
+one of them shows holds for all.
 """
 
 from __future__ import annotations
@@ -29,9 +32,10 @@ from pyiceberg.schema import Schema
 from pyiceberg.table.sorting import SortOrder
 from pyiceberg.table.update import AddSnapshotUpdate, TableUpdate
 
-from tableformat.catalog.base import Identifier, Locations, TableState
+from tableformat.catalog.base import Identifier, Locations, TableCommit, TableState
 from tableformat.catalog.new_table import FORMAT_VERSION, new_metadata
 from tableformat.catalog.rest_client import (
+    TRANSACTIONS,
     NoAnswerError,
     RefusedError,
     RestClient,
@@ -50,6 +54,7 @@ from tableformat.errors import (
     CommitUnknownError,
     InvalidInputError,
     TableError,
+    UnsupportedError,
     error_context,
 )
 from tableformat.runtime import Runtime
@@ -177,7 +182,7 @@ class RestCatalog:
             table_schema=planned.schema(),
             partition_spec=planned.spec(),
             write_order=planned.sort_order(),
-            properties={**planned.properties, FORMAT_VERSION: "3"},
+            properties={**planned.properties, FORMAT_VERSION: str(planned.format_version)},
         )
         client = self._client()
         path = client.namespace_path(identifier[:-1])
@@ -234,77 +239,107 @@ class RestCatalog:
         with error_context(table=".".join(identifier)), reading(self._name, client.redact):
             client.send("POST", Endpoints.rename_table, {}, body)
 
+    @property
+    def commits_groups(self) -> bool:
+        """See `Catalog.commits_groups`: if the server says that it has the endpoint."""
+        return self._client().has_transactions
+
     def commit(self, base: TableState, updates: Sequence[TableUpdate]) -> TableState:
-        """See `Catalog.commit`; the outcomes are in the module's text.
+        """See `Catalog.commit`: a group of one."""
+        [state] = self.commit_group([TableCommit(base, updates)])
+        return state
+
+    def commit_group(self, commits: Sequence[TableCommit]) -> list[TableState]:
+        """See `Catalog.commit_group`; the outcomes are in the module's text.
 
         Fail points: `catalog.before_swap`, `catalog.after_swap`.
         """
+        states = {each.base.identifier: each.base for each in commits}
+        changed = [each for each in commits if self._changes(each)]
+        changed.sort(key=lambda each: each.base.identifier)
+        if len(changed) > 1 and not self.commits_groups:
+            raise UnsupportedError(
+                "REST catalog cannot change several tables in one step",
+                action="publish them one by one",
+                catalog=self._name,
+            )
+        if changed:
+            with error_context(table=", ".join(each.base.name for each in changed)):
+                states |= {state.identifier: state for state in self._commit(changed)}
+        return [states[each.base.identifier] for each in commits]
+
+    def _changes(self, commit: TableCommit) -> bool:
+        """Whether a commit changes anything; checks what it would make."""
+        base = commit.base
         planned = apply_updates(
             base.metadata,
-            updates,
+            commit.updates,
             base_location=base.metadata_location,
             now_ms=self._runtime.clock.now_ms(),
         )
         if planned is base.metadata:
-            return base
+            return False
         with error_context(table=base.name):
             if planned.location != base.metadata.location:
                 self._places.check(planned.location)
             self._places.check_properties(planned.properties)
-            return self._commit(base, updates)
+        return True
 
-    def _commit(self, base: TableState, updates: Sequence[TableUpdate]) -> TableState:
-        requirements = requirements_for(base.metadata, updates)
-        body = {
-            "identifier": {"namespace": base.identifier[:-1], "name": base.identifier[-1]},
-            "requirements": [json.loads(model_json(one)) for one in requirements],
-            "updates": [json.loads(model_json(one)) for one in updates],
-        }
+    def _commit(self, commits: Sequence[TableCommit]) -> list[TableState]:
+        bodies = [_request(each) for each in commits]
         client = self._client()
-        path = client.table_path(base.identifier)
         self._runtime.fail_point("catalog.before_swap")
         try:
-            reply = client.send("POST", Endpoints.update_table, path, body)
+            if len(commits) == 1:
+                path = client.table_path(commits[0].base.identifier)
+                reply = client.send("POST", Endpoints.update_table, path, bodies[0])
+                self._runtime.fail_point("catalog.after_swap")
+                return [self._state(commits[0].base.identifier, reply, commits[0].updates)]
+            client.send("POST", TRANSACTIONS, {}, {"table-changes": bodies})
             self._runtime.fail_point("catalog.after_swap")
-            return self._state(base.identifier, reply, updates)
+            return self._settle(commits, NoAnswerError("the tables do not show the commit"))
         except RefusedError as error:
-            return self._settle_refusal(base, updates, error)
+            return self._settle_refusal(commits, error)
         except NoAnswerError as error:
             if not error.sent:
                 raise unavailable(self._name, str(error)) from None
-            return self._settle(base, updates, error)
+            return self._settle(commits, error)
+        except CommitUnknownError:
+            raise
         except Exception as error:  # noqa: BLE001 - whatever it was, the request was sent
-            return self._settle(base, updates, error)
+            return self._settle(commits, error)
 
     def _settle_refusal(
-        self, base: TableState, updates: Sequence[TableUpdate], error: RefusedError
-    ) -> TableState:
+        self, commits: Sequence[TableCommit], error: RefusedError
+    ) -> list[TableState]:
         if error.status not in (400, 409):
             raise refused(error, self._name) from None
         try:
-            current = self.load_table(base.identifier)
+            current = [self.load_table(each.base.identifier) for each in commits]
         except TableError:
-            # Without a look at the table, this may be the echo of a request that landed.
-            raise _unknown(updates, error) from error
-        if _adds_snapshot(updates) and _shows(current, updates):
+            # Without a look at the tables, this may be the echo of a request that landed.
+            raise _unknown(commits, error) from error
+        if _has_landed(commits, current):
             return current
-        if error.status == 400 and current.metadata_location == base.metadata_location:
+        is_current = all(
+            state.metadata_location == each.base.metadata_location
+            for each, state in zip(commits, current, strict=True)
+        )
+        if error.status == 400 and is_current:
             raise InvalidInputError(f"REST catalog refused: {error}", catalog=self._name) from None
         raise CommitConflictError(
             f"another commit landed first: {error}", action="refresh and try again"
         ) from None
 
-    def _settle(
-        self, base: TableState, updates: Sequence[TableUpdate], cause: Exception
-    ) -> TableState:
-        """The table, if it shows the snapshot of this commit; otherwise the outcome is unknown."""
+    def _settle(self, commits: Sequence[TableCommit], cause: Exception) -> list[TableState]:
+        """The tables, if one shows its snapshot of the commit; otherwise the outcome is unknown."""
         try:
-            current = self.load_table(base.identifier)
+            current = [self.load_table(each.base.identifier) for each in commits]
         except TableError:
-            raise _unknown(updates, cause) from cause
-        if _adds_snapshot(updates) and _shows(current, updates):
+            raise _unknown(commits, cause) from cause
+        if _has_landed(commits, current):
             return current
-        raise _unknown(updates, cause) from cause
+        raise _unknown(commits, cause) from cause
 
     def _state(
         self,
@@ -333,8 +368,24 @@ class RestCatalog:
             return self._connected
 
 
-def _adds_snapshot(updates: Sequence[TableUpdate]) -> bool:
-    return any(isinstance(one, AddSnapshotUpdate) for one in updates)
+def _request(commit: TableCommit) -> dict[str, object]:
+    """The REST spec's CommitTableRequest."""
+    identifier = commit.base.identifier
+    requirements = requirements_for(commit.base.metadata, commit.updates)
+    return {
+        "identifier": {"namespace": identifier[:-1], "name": identifier[-1]},
+        "requirements": [json.loads(model_json(one)) for one in requirements],
+        "updates": [json.loads(model_json(one)) for one in commit.updates],
+    }
+
+
+def _has_landed(commits: Sequence[TableCommit], current: Sequence[TableState]) -> bool:
+    """Whether a table shows the snapshots that the commit adds to it: then all were changed."""
+    return any(
+        any(isinstance(one, AddSnapshotUpdate) for one in each.updates)
+        and _shows(state, each.updates)
+        for each, state in zip(commits, current, strict=True)
+    )
 
 
 def _shows(state: TableState, updates: Sequence[TableUpdate]) -> bool:
@@ -346,10 +397,11 @@ def _shows(state: TableState, updates: Sequence[TableUpdate]) -> bool:
     )
 
 
-def _unknown(updates: Sequence[TableUpdate], cause: Exception) -> CommitUnknownError:
+def _unknown(commits: Sequence[TableCommit], cause: Exception) -> CommitUnknownError:
+    updates = (one for each in commits for one in each.updates)
     ids = [one.snapshot.snapshot_id for one in updates if isinstance(one, AddSnapshotUpdate)]
     return CommitUnknownError(
         f"the commit may or may not have landed: {cause}",
         action="look for the snapshot before trying again; delete nothing",
-        snapshot_id=ids[-1] if ids else None,
+        snapshot_id=", ".join(map(str, ids)) or None,
     )

@@ -20,11 +20,13 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
 import requests
 from pydantic import ValidationError as PydanticError
+from pyiceberg.catalog.rest import API_PREFIX, Endpoint, HttpMethod
 from pyiceberg.catalog.rest import RestCatalog as PyIcebergRestCatalog
 from pyiceberg.exceptions import (
     AuthorizationExpiredError,
@@ -57,6 +59,8 @@ _TEXT_MAX = 300
 _FROM_SERVER = ("prefix", "namespace-separator", "rest-page-size")
 _SECRET_KEYS = re.compile(r"token|secret|credential|password|access-key|authorization", re.I)
 _EXPIRED = (401, 419)
+TRANSACTIONS = "transactions/commit"
+_COMMIT_TRANSACTION = Endpoint(http_method=HttpMethod.POST, path=f"{API_PREFIX}/{TRANSACTIONS}")
 
 
 class RefusedError(Exception):
@@ -92,6 +96,11 @@ class RestClient(PyIcebergRestCatalog):
     def namespace_path(self, namespace: Identifier) -> dict[str, str]:
         """URL parts of a namespace."""
         return {"namespace": self._encode_namespace_path(namespace)}
+
+    @property
+    def has_transactions(self) -> bool:
+        """Whether the server's configuration lists the commit of several tables."""
+        return _COMMIT_TRANSACTION in self._supported_endpoints
 
     def send(
         self, method: str, endpoint: str, path: Mapping[str, str], body: object = None
@@ -152,6 +161,8 @@ class RestClient(PyIcebergRestCatalog):
             raise NoAnswerError("connection timed out", sent=False) from error
         except requests.RequestException as error:
             raise NoAnswerError(type(error).__name__, sent=not _never_left(error)) from error
+        except OSError as error:  # a certificate file that is not there
+            raise NoAnswerError(str(error), sent=False) from error
 
     def redact(self, text: str) -> str:
         """`redact` with this client's properties."""
@@ -163,6 +174,29 @@ class RestClient(PyIcebergRestCatalog):
         session.max_redirects = 0
         for scheme in ("https://", "http://"):
             session.mount(scheme, _OneTryAdapter())
+
+    def _init_sigv4(self, session: requests.Session) -> None:
+        """PyIceberg's hook for `rest.sigv4-enabled`: its adapter, with our time-outs and one try.
+
+        Raises:
+            UnsupportedError: boto3, which PyIceberg signs with, is not installed.
+            InvalidInputError: There are no credentials to sign with.
+        """
+        try:
+            super()._init_sigv4(session)
+        except ImportError as error:
+            raise UnsupportedError(
+                "rest.sigv4-enabled needs boto3", action="pip install boto3", catalog=self.name
+            ) from error
+        adapter: Any = session.get_adapter(self.uri)
+        if adapter._boto_session.get_credentials() is None:  # noqa: SLF001
+            raise InvalidInputError(
+                "rest.sigv4-enabled: there are no AWS credentials to sign with",
+                action="set client.access-key-id and client.secret-access-key, or AWS_*",
+                catalog=self.name,
+            )
+        adapter.max_retries = _OneTryAdapter().max_retries
+        adapter.send = partial(_send_in_time, adapter.send)
 
     def _fetch_config(self) -> None:
         """Take the server's routing only; everything that could redirect or run code is dropped."""
@@ -181,9 +215,13 @@ class _OneTryAdapter(HTTPAdapter):
         super().__init__(max_retries=0)
 
     def send(self, request: Any, **options: Any) -> Any:  # type: ignore[override]
-        if options.get("timeout") is None:
-            options["timeout"] = (_CONNECT_TIMEOUT_S, _READ_TIMEOUT_S)
-        return super().send(request, **options)
+        return _send_in_time(super().send, request, **options)
+
+
+def _send_in_time(send: Callable[..., Any], request: Any, **options: Any) -> Any:
+    if options.get("timeout") is None:
+        options["timeout"] = (_CONNECT_TIMEOUT_S, _READ_TIMEOUT_S)
+    return send(request, **options)
 
 
 def redact(text: str, properties: Mapping[str, Any]) -> str:
@@ -210,7 +248,7 @@ def reading(client_name: str, clean: Callable[[str], str]) -> Iterator[None]:
         raise _not_authorized(client_name, clean(str(error))) from None
     except RefusedError as error:
         raise refused(error, client_name) from None
-    except (NoAnswerError, requests.RequestException, RESTError) as error:
+    except (NoAnswerError, OSError, RESTError) as error:
         raise unavailable(client_name, clean(f"{type(error).__name__}: {error}")) from None
     except (PydanticError, ValueError, TypeError, KeyError, AttributeError) as error:
         # PyIceberg lets these through when an answer is not what the protocol says.

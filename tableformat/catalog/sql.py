@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,7 @@ from sqlalchemy.schema import CreateTable
 
 from tableformat.catalog.base import Identifier
 from tableformat.catalog.pointer import PointerCatalog
-from tableformat.catalog.pointers import table_exists
+from tableformat.catalog.pointers import PointerSwap, table_exists
 from tableformat.catalog.sqlite_files import connect_read_only, is_file, is_missing, is_read_only
 from tableformat.errors import (
     CommitUnknownError,
@@ -106,31 +106,41 @@ class SqlPointers:
 
     def swap(self, identifier: Identifier, *, expected: str, new: str) -> bool:
         """See `MetadataPointers.swap`."""
+        return self.swap_all([PointerSwap(identifier=identifier, expected=expected, new=new)])
+
+    def swap_all(self, swaps: Sequence[PointerSwap]) -> bool:
+        """See `MetadataPointers.swap_all`: one transaction, which takes its row locks in order."""
         self._prepare()
-        statement = (
-            update(_TABLES)
-            .where(*self._row(identifier), _TABLES.c.metadata_location == expected)
-            .values(metadata_location=new, previous_metadata_location=expected)
-        )
         commit_sent = False
         try:
             with self._connect().connect() as connection:
-                swapped = connection.execute(statement).rowcount == 1
-                commit_sent = True
-                connection.commit()
+                # `all` stops at the first that lost; leaving without a commit rolls back.
+                swapped = all(self._swap_row(connection, swap) for swap in swaps)
+                if swapped:
+                    commit_sent = True
+                    connection.commit()
         except SQLAlchemyError as error:
-            if not commit_sent:  # without its COMMIT the statement never takes effect
+            if not commit_sent:  # without its COMMIT no statement ever takes effect
                 raise _translate(error, self._url) from None
-            return self._settle(identifier, expected=expected, new=new)
+            return self._settle(swaps[0])
         return swapped
 
-    def _settle(self, identifier: Identifier, *, expected: str, new: str) -> bool:
-        """What became of a swap whose COMMIT failed or got no answer.
+    def _swap_row(self, connection: Connection, swap: PointerSwap) -> bool:
+        statement = (
+            update(_TABLES)
+            .where(*self._row(swap.identifier), _TABLES.c.metadata_location == swap.expected)
+            .values(metadata_location=swap.new, previous_metadata_location=swap.expected)
+        )
+        return connection.execute(statement).rowcount == 1
+
+    def _settle(self, swap: PointerSwap) -> bool:
+        """What became of a transaction whose COMMIT failed or got no answer, by one of its rows.
 
         Its row lock is held until the database has decided, so the row is read under a lock of
         one's own: PostgreSQL waits for the other transaction to end. SQLite's transaction died with
         its connection.
         """
+        identifier = swap.identifier
         statement = select(_TABLES.c.metadata_location).where(*self._row(identifier))
         if self._url.get_backend_name() != "sqlite":
             statement = statement.with_for_update()
@@ -138,9 +148,9 @@ class SqlPointers:
             if self._url.get_backend_name() != "sqlite":
                 connection.execute(text(f"SET LOCAL lock_timeout = {_SETTLE_TIMEOUT_MS}"))
             current = connection.execute(statement).scalar_one_or_none()
-        if current == expected:
+        if current == swap.expected:
             raise StoreUnavailableError("catalog database did not commit", table=identifier[-1])
-        if current != new:
+        if current != swap.new:
             # It may have landed and been replaced; the metadata log knows.
             raise CommitUnknownError("another commit followed", table=identifier[-1])
         return True

@@ -14,15 +14,16 @@ apply a batch twice.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pyiceberg.table.snapshots import Snapshot
 
 from tableformat.catalog.base import Identifier, TableState
 from tableformat.cdc.truncation import Truncation, VectorsAtHead, vectors_of_all_rows
 from tableformat.commit.branch_history import ancestors, snapshots_by_id, summary_of
-from tableformat.commit.carried_properties import load_carried, writer_properties
+from tableformat.commit.carried_properties import OF_SOURCE, load_carried, writer_properties
 from tableformat.commit.changeset import Changeset, CommitKind
 from tableformat.commit.engine import CommitResult, commit
 from tableformat.commit.retry import RetryPolicy
@@ -39,8 +40,8 @@ from tableformat.spec.names import (
     BATCH_ID,
     MAIN_BRANCH,
     OTHER_QUERY_BATCH,
+    OTHER_QUERY_SOURCE,
     QUERY_ID,
-    SOURCE_OFFSETS,
 )
 
 # A head moves when somebody commits; each loss means that someone else has got ahead. Forty losses
@@ -84,6 +85,18 @@ class BatchId:
         return {QUERY_ID: self.query_id, BATCH_ID: str(self.number)}
 
 
+@dataclass(frozen=True, slots=True)
+class CommittedBatch:
+    """A batch that is in a branch: its number, and what its commit says of the source.
+
+    `source` has the summary's keys (`icefold.source-offsets`, ...). It is empty where another query
+    came after it, unless it is a batch of a stream into many tables.
+    """
+
+    number: int
+    source: Mapping[str, str] = field(default_factory=dict)
+
+
 def committed_batch(state: TableState, branch: str, query_id: str) -> int | None:
     """The newest batch of a query in a branch, or in what was published from it; None if neither.
 
@@ -91,11 +104,11 @@ def committed_batch(state: TableState, branch: str, query_id: str) -> int | None
         CorruptDataError: A summary holds a batch id that is no number.
     """
     found = committed(state, branch, query_id)
-    return None if found is None else found[0]
+    return None if found is None else found.number
 
 
-def committed(state: TableState, branch: str, query_id: str) -> tuple[int, str | None] | None:
-    """As `committed_batch`, with the offsets in its sources; None: another query came after it."""
+def committed(state: TableState, branch: str, query_id: str) -> CommittedBatch | None:
+    """As `committed_batch`, with what its commit says of the source."""
     walked: set[str] = set()
     for snapshot in _history(state, branch):
         found = _batch_in(summary_of(snapshot), query_id, snapshot.snapshot_id)
@@ -182,6 +195,17 @@ def commit_batch(
         runtime.clock.sleep_ms(HEAD_LOSSES.wait_ms(attempt, runtime))
 
 
+def batch_in(
+    properties: Mapping[str, str], query_id: str, snapshot_id: int
+) -> CommittedBatch | None:
+    """The batch of a query that a snapshot's summary says; None: it says none.
+
+    Raises:
+        CorruptDataError: The batch id is no number.
+    """
+    return _batch_in(properties, query_id, snapshot_id)
+
+
 def head_of(state: TableState, branch: str) -> Snapshot | None:
     """What a commit on the branch would be based on: its head, or `main`'s while it is missing."""
     return state.head(branch if state.ref(branch) is not None else MAIN_BRANCH)
@@ -194,16 +218,16 @@ def _history(state: TableState, branch: str) -> Iterator[Snapshot]:
 
 def _published_batch(
     state: TableState, staged: Collection[str], query_id: str
-) -> tuple[int, str | None] | None:
+) -> CommittedBatch | None:
     """The newest batch of a query that branches whose markers are among `staged` know of."""
     by_id = snapshots_by_id(state.metadata)
-    found: list[tuple[int, str | None] | None] = []
+    found: list[CommittedBatch | None] = []
     for ref in state.metadata.refs.values():
         carried = load_carried(by_id, ref.snapshot_id)
         if carried.marker in staged:
             found.append(_batch_in(carried.writers, query_id, ref.snapshot_id))
     known = (each for each in found if each is not None)
-    return max(known, key=lambda each: each[0], default=None)
+    return max(known, key=lambda each: each.number, default=None)
 
 
 def _is_committed(state: TableState, branch: str, batch: BatchId) -> bool:
@@ -218,16 +242,20 @@ def _summary(state: TableState, head: Snapshot | None, batch: BatchId | None) ->
     head_id = None if head is None else head.snapshot_id
     carried = load_carried(snapshots_by_id(state.metadata), head_id)
     known = writer_properties([carried.writers, batch.summary])
-    others = {key: text for key, text in known.items() if key.startswith(OTHER_QUERY_BATCH)}
+    aside = (OTHER_QUERY_BATCH, OTHER_QUERY_SOURCE)
+    others = {key: text for key, text in known.items() if key.startswith(aside)}
     return others | batch.summary
 
 
 def _batch_in(
     properties: Mapping[str, str], query_id: str, snapshot_id: int
-) -> tuple[int, str | None] | None:
-    text, offsets = properties.get(OTHER_QUERY_BATCH + query_id), None
+) -> CommittedBatch | None:
+    text = properties.get(OTHER_QUERY_BATCH + query_id)
+    source: Mapping[str, str] = {}
     if properties.get(QUERY_ID) == query_id:
-        text, offsets = properties.get(BATCH_ID, text), properties.get(SOURCE_OFFSETS)
+        text, source = properties.get(BATCH_ID, text), properties
+    elif text is not None:
+        source = _source_aside(properties.get(OTHER_QUERY_SOURCE + query_id))
     if text is None:
         return None
     batch_id = parse_decimal(text)
@@ -235,4 +263,12 @@ def _batch_in(
         raise CorruptDataError(
             "a batch id is not a number", snapshot_id=snapshot_id, value=repr(text[:80])
         )
-    return batch_id, offsets
+    return CommittedBatch(batch_id, {key: source[key] for key in OF_SOURCE if key in source})
+
+
+def _source_aside(text: str | None) -> Mapping[str, str]:
+    try:
+        source = json.loads(text or "{}")
+    except ValueError:
+        return {}
+    return source if isinstance(source, dict) else {}

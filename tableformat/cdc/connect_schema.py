@@ -112,6 +112,11 @@ def split_payloads(texts: pa.StringArray, bad: dict[int, str]) -> Iterator[Paylo
         remaining = remaining[~taken]
 
 
+def declared_schema(text: str) -> Mapping[str, Any] | None:
+    """The Connect schema that an event carries; None: it carries none, or it cannot be read."""
+    return _read_prefix(text)[0] if SCHEMA_START.match(text) is not None else None
+
+
 def _read_prefix(text: str) -> tuple[Mapping[str, Any] | None, str, str | None]:
     """The schema, everything before the payload, and what is wrong with it."""
     start = SCHEMA_START.match(text)

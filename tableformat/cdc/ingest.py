@@ -7,7 +7,7 @@ import io
 import sys
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tableformat.catalog.base import Identifier
+from tableformat.catalog.base import Identifier, TableState
 from tableformat.cdc.batch_commit import BatchId, commit_batch, committed_batch
 from tableformat.cdc.change_writer import WrittenFiles
 from tableformat.cdc.dead_letter import commit_dead_letters
@@ -116,28 +116,61 @@ def write_batch(plan: SinkPlan, events: pa.Table, batch: BatchId | None) -> Inge
         done = committed_batch(state, plan.branch, batch.query_id)
         if done is not None and done >= batch.number:
             return IngestResult(events=events.num_rows, repeated=True)
+    prepared = prepare_batch(plan, events)
+    return prepared.result(commit_written(prepared.plan, prepared.written, batch))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedBatch:
+    """A batch whose files are written, and not committed.
+
+    `plan` is the sink after what the events changed about the table.
+    """
+
+    plan: SinkPlan
+    written: WrittenFiles
+    events: int
+    bad_records: int
+    skipped: Mapping[str, int]
+
+    def result(self, commit: CommitResult | None) -> IngestResult:
+        """What became of it."""
+        return IngestResult(
+            commit=commit,
+            events=self.events,
+            changes=self.written.changes,
+            bad_records=self.bad_records,
+            skipped=self.skipped,
+            files=(len(self.written.data_files), len(self.written.delete_files)),
+            truncated=self.written.truncation is not None,
+            source_ms=self.written.source_ms,
+        )
+
+
+def prepare_batch(plan: SinkPlan, events: pa.Table) -> PreparedBatch:
+    """Parse a batch and write its files, for `commit_written`; see `write_changes`.
+
+    Effects: may add and widen columns of the table; writes files that nothing names.
+    """
     plan, change_format, parsed = _parse(plan, events)
     skipped: Counter[str] = Counter()
     for part in parsed:
         skipped.update(part.skipped)
     bad = pa.concat_tables([part.bad for part in parsed])
     changes = pa.concat_tables([part.changes for part in parsed])
-    ids = environment.runtime.ids
+    ids = plan.environment.runtime.ids
     written = plan.writer.write(changes, change_format, ids)
     written = replace(
         written,
         dead_letter_files=tuple(plan.writer.write_dead_letters([bad], ids)),
         source_ms=latest_of(part.source_ms for part in parsed),
     )
-    return IngestResult(
-        commit=commit_written(plan, written, batch),
+    return PreparedBatch(
+        plan=plan,
+        written=written,
         events=events.num_rows,
-        changes=changes.num_rows,
         bad_records=bad.num_rows,
         skipped=dict(skipped),
-        files=(len(written.data_files), len(written.delete_files)),
-        truncated=written.truncation is not None,
-        source_ms=written.source_ms,
     )
 
 
@@ -147,8 +180,11 @@ def _parse(plan: SinkPlan, events: pa.Table) -> tuple[SinkPlan, ChangeFormat, li
     while True:
         change_format, writer = plan.writer.build_format(), plan.writer
         parse = partial(writer.try_parse, change_format)
-        with ThreadPoolExecutor(max_workers=pa.cpu_count()) as threads:
-            parsed = list(threads.map(parse, slices))
+        if len(slices) == 1:
+            parsed = [parse(slices[0])]
+        else:
+            with ThreadPoolExecutor(max_workers=pa.cpu_count()) as threads:
+                parsed = list(threads.map(parse, slices))
         schema_changes = SchemaChanges()
         for part in parsed:
             schema_changes.merge(part.schema_changes)
@@ -162,8 +198,22 @@ def commit_written(
     written: WrittenFiles,
     batch: BatchId | None,
     summary: Mapping[str, str] | None = None,
+    *,
+    letters: BatchId | None = None,
+    check: Callable[[TableState], None] | None = None,
+    is_mark: bool = False,
 ) -> CommitResult | None:
     """Commit what the tasks of a batch wrote: dead letters first, then the changes.
+
+    Args:
+        plan: The sink.
+        written: The files.
+        batch: Which batch it is; None: commit without the exactly-once check.
+        summary: More summary properties.
+        letters: Which batch it is to the dead-letter table, if not `batch`: one that several tables
+            of a query share.
+        check: Called with the table before every attempt; may refuse by raising.
+        is_mark: Commit also without a file: the summary says how far the query is.
 
     Returns:
         The commit of the changes; None if there are none, or the batch is in the branch already.
@@ -171,9 +221,15 @@ def commit_written(
     environment = plan.environment
     if plan.dead_letter is not None:
         files = written.dead_letter_files
-        commit_dead_letters(environment, plan.dead_letter, files, batch)
-    if not (written.data_files or written.delete_files or written.truncation):
+        commit_dead_letters(environment, plan.dead_letter, files, letters or batch)
+    if not (written.data_files or written.delete_files or written.truncation or is_mark):
         return None
+
+    def check_all(state: TableState) -> None:
+        plan.check_delete_scope(state)
+        if check is not None:
+            check(state)
+
     summary = {**(summary or {}), **missing_columns_summary(written.data_files)}
     if written.source_ms is not None:
         summary[SOURCE_MS] = str(written.source_ms)
@@ -189,7 +245,8 @@ def commit_written(
             delete_files=written.delete_files,
             truncation=written.truncation,
             summary=summary,
-            check=plan.check_delete_scope,
+            check=check_all,
+            is_mark=is_mark,
         )
     else:
         changeset = Changeset(
@@ -200,8 +257,7 @@ def commit_written(
             summary=summary,
             carry_marker=plan.branch == MAIN_BRANCH,
         )
-        check = plan.check_delete_scope
-        result = commit(environment, plan.identifier, changeset, check=check)
+        result = commit(environment, plan.identifier, changeset, check=check_all)
     environment.runtime.fail_point("ingest.after_commit")
     return result
 

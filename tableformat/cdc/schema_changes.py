@@ -230,7 +230,7 @@ def connect_columns(
     for name, declared in fields.items():
         if name in known and _is_open_decimal(declared):
             continue  # as many digits as its column has
-        kind = _connect_type(declared)
+        kind = connect_type(declared)
         if kind is not None:
             schema_changes.ask(schema, mode, name, kind)
             if name in schema_changes.added:
@@ -369,7 +369,8 @@ def _json_type(value: Any, column: str) -> iceberg.IcebergType | None:
     return None
 
 
-def _connect_type(declared: Mapping[str, Any]) -> iceberg.IcebergType | None:
+def connect_type(declared: Mapping[str, Any]) -> iceberg.IcebergType | None:
+    """The column type of a field of a Connect schema; None: there is none for it."""
     name, kind = declared.get("name"), str(declared.get("type"))
     parameters = declared.get("parameters")
     if name == CONNECT_DECIMAL:
@@ -384,11 +385,11 @@ def _connect_type(declared: Mapping[str, Any]) -> iceberg.IcebergType | None:
     if str(name) in CONNECT_SEMANTIC:
         return CONNECT_SEMANTIC[str(name)]
     if kind == "array" and isinstance(declared.get("items"), dict):
-        element = _connect_type(declared["items"])
+        element = connect_type(declared["items"])
         return None if element is None else iceberg.ListType(IGNORED_ID, element, False)
     if kind == "struct" and name is None and isinstance(declared.get("fields"), list):
         named = [each for each in declared["fields"] if isinstance(each, dict) and "field" in each]
-        parts = {str(each["field"]): _connect_type(each) for each in named}
+        parts = {str(each["field"]): connect_type(each) for each in named}
         if len(parts) < max(len(declared["fields"]), 1) or None in parts.values():
             return None
         return iceberg.StructType(

@@ -22,8 +22,9 @@ from tableformat.cdc.schema_changes import SchemaChanges
 from tableformat.cdc.schema_evolution import evolve_table
 from tableformat.commit.changeset import CommitKind
 from tableformat.commit.declarations import declare_sequence_column
+from tableformat.commit.request import check_writable
 from tableformat.environment import Environment
-from tableformat.errors import InvalidInputError, UnsupportedError
+from tableformat.errors import InvalidInputError
 from tableformat.spec.constraints import define_sequence, immutable_columns
 from tableformat.spec.names import MAIN_BRANCH
 from tableformat.spec.options import GivenOptions
@@ -151,7 +152,7 @@ def plan_sink(
     Raises:
         InvalidInputError: An option, the format or the branch cannot be right for this table.
         NotFoundError: There is no such table.
-        UnsupportedError: The table is not v3, or has columns that the format cannot read.
+        UnsupportedError: The table is v1, or has columns that the format cannot read.
 
     Effects: may declare the sequence column and add an unpartitioned partition spec to the table
     (see `delete_scope`), and create the dead-letter table.
@@ -202,12 +203,7 @@ def plan_sink(
 
 
 def _check_table(state: TableState, choice: FormatChoice, branch: str) -> None:
-    if state.metadata.format_version < 3:
-        raise UnsupportedError(
-            f"cannot stage on a v{state.metadata.format_version} table: deletion vectors need v3",
-            table=state.name,
-            action="upgrade the table to format version 3",
-        )
+    check_writable(state.metadata, table=state.name)
     check_sink_takes(
         choice.factory.mode,
         format_name=choice.identifier,

@@ -25,6 +25,7 @@ from tableformat.catalog.base import TableState
 from tableformat.codec.avro.manifest_store import load_manifest_list
 from tableformat.codec.puffin.deletion_vector import Positions, build_positions
 from tableformat.codec.puffin.dv_file import DeletionVector, write_deletion_vectors
+from tableformat.commit.request import check_v3
 from tableformat.environment import Environment
 from tableformat.paths import puffin_locations
 from tableformat.scan.bounds import key_range
@@ -76,12 +77,14 @@ def vectors_of_all_rows(
     """Delete the rows of `head`, the branch's own in `state`.
 
     Raises:
+        UnsupportedError: The table is not v3.
         TableError: A manifest, or with a sequence column a file, cannot be read.
 
     Effects: Puffin files, which mean nothing until a commit names them.
     """
     if head is None:
         return VectorsAtHead()
+    check_v3(state.metadata, table=state.name, what="truncate", why="deletion vectors")
     vectors: list[DeletionVector] = []
     removed: list[ManifestEntry] = []
     for file, dv, positions in _deleted(environment, state, head, truncation):

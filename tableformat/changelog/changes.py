@@ -1,4 +1,4 @@
-"""Changes between two snapshots as Arrow batches: what a reader of `table.changes` holds.
+"""Changes between two snapshots as Arrow batches: what a reader of a changelog holds.
 
 ```
 snapshots ─ steps ─> files that differ (file_changes) ─> rows that left, rows that came (step_rows)
@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyiceberg.expressions import BooleanExpression
@@ -35,9 +34,6 @@ from tableformat.scan.plan import ScanPlan, plan_without_files
 from tableformat.scan.row_filter import bind_filter, normalize_filter, parse_filter
 from tableformat.scan.snapshot_selection import SelectedSnapshot, select_snapshot
 from tableformat.spec.names import MAIN_BRANCH
-
-if TYPE_CHECKING:  # Spark is an optional dependency
-    from pyspark.sql import DataFrame, SparkSession
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,12 +85,6 @@ class Changes:
     def to_arrow(self) -> pa.Table:
         """The changes as one Arrow table."""
         return pa.Table.from_batches(self.to_batches(), schema=self.arrow_schema())
-
-    def to_spark(self, spark: SparkSession) -> DataFrame:
-        """The changes as a Spark DataFrame; computed by Spark's tasks. Rows have no order."""
-        from tableformat.spark.changelog_frame import changes_to_spark
-
-        return changes_to_spark(self, spark)
 
     def file_changes(self, step: ChangeStep) -> list[FileChange]:
         """The data files in which a step's versions may differ."""

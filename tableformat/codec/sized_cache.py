@@ -1,4 +1,4 @@
-"""A cache bounded in bytes, least recently used out first; for several threads."""
+"""A cache bounded by what its values cost, least recently used out first; for several threads."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ class SizedCache(Generic[Value]):
                 _, (_, dropped_cost) = self._entries.popitem(last=False)
                 self.used -= dropped_cost
 
-    def clear(self) -> None:
-        """Drop everything."""
+    def forget(self, is_meant: Callable[[Hashable], bool] = lambda _: True) -> None:
+        """Drop the values of some keys; by default everything."""
         with self._lock:
-            self._entries.clear()
-            self.used = 0
+            for key in [key for key in self._entries if is_meant(key)]:
+                self.used -= self._entries.pop(key)[1]

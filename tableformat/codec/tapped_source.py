@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -10,12 +9,13 @@ from contextlib import contextmanager
 import pyarrow as pa
 
 from tableformat.errors import CorruptDataError
+from tableformat.store.base import RangeInput
 
 PART_BYTES = 8 << 20  # an object store delivers that in a tenth of a second per connection
 _REQUESTS_MAX = 4
 
 
-class TappedSource(io.RawIOBase):
+class TappedSource(RangeInput):
     """Reads a file for Arrow.
 
     Arrow asks a Python file for one range at a time, so large ones are fetched in several requests
@@ -28,11 +28,9 @@ class TappedSource(io.RawIOBase):
     """
 
     def __init__(self, source: pa.NativeFile, tap: Callable[[bytes, int], None]) -> None:
-        super().__init__()
+        super().__init__(source.size())
         self._source = source
         self._tap = tap
-        self._size_bytes: int = source.size()
-        self._position = 0
         self._error: Exception | None = None
 
     @contextmanager
@@ -51,24 +49,6 @@ class TappedSource(io.RawIOBase):
                 raise
             given.__traceback__ = None
             raise found from None
-
-    def readable(self) -> bool:
-        """Always."""
-        return True
-
-    def seekable(self) -> bool:
-        """Always."""
-        return True
-
-    def tell(self) -> int:
-        """Where the next read begins."""
-        return self._position
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Go to an offset from the beginning, the position or the end."""
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size_bytes}[whence]
-        self._position = base + offset
-        return self._position
 
     def read(self, size: int = -1) -> bytes:
         """Bytes from here on.

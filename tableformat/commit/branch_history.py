@@ -77,8 +77,7 @@ def ancestors(metadata: TableMetadata, head_id: int | None) -> Iterator[Snapshot
 
 def branch_history(state: TableState, branch: str) -> Iterator[Snapshot]:
     """The head of a branch and its ancestors, as `walk_back`; empty without a head."""
-    head = state.head(branch)
-    return ancestors(state.metadata, None if head is None else head.snapshot_id)
+    return ancestors(state.metadata, state.head_id(branch))
 
 
 def branch_ids(state: TableState, branch: str) -> frozenset[int]:

@@ -16,6 +16,7 @@ changes can be told from the branch's state alone once its log has expired.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import takewhile
@@ -28,15 +29,19 @@ from tableformat.errors import FencedError
 from tableformat.spec.decimal_text import parse_decimal
 from tableformat.spec.names import (
     BATCH_ID,
+    BATCH_TABLES,
     CARRIED,
     COMMITTED_TO,
+    CUT,
     FENCE_NAME,
     FENCE_TOKEN,
     MARKER_SEQUENCE_NUMBER,
     OTHER_QUERY_BATCH,
+    OTHER_QUERY_SOURCE,
     QUERY_ID,
     SOURCE_MS,
     SOURCE_OFFSETS,
+    SOURCE_TRANSACTION,
     STAGING_BASE,
     STAGING_BASE_PUBLISHED,
     STAGING_BRANCH,
@@ -45,9 +50,12 @@ from tableformat.spec.names import (
 )
 
 _TOKEN_OF = f"{FENCE_TOKEN}."  # + fence name: the highest token seen, whoever commits
-_OF_WRITERS = (*WRITER_PREFIXES, OTHER_QUERY_BATCH)
+_OF_WRITERS = (*WRITER_PREFIXES, OTHER_QUERY_BATCH, OTHER_QUERY_SOURCE)
+# What a batch says of its source; those of the next one replace all of them.
+OF_SOURCE = (SOURCE_OFFSETS, BATCH_TABLES, SOURCE_TRANSACTION)
 # Every snapshot repeats them, so jobs that take a new query id for each run must not add up.
 OTHER_QUERIES_MAX = 256
+_REPEATED = (*_OF_WRITERS, CUT)  # and the tables of the cut, whose key begins the same
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,29 +145,39 @@ def writer_properties(summaries: Iterable[Mapping[str, str]]) -> dict[str, str]:
     """What is to be repeated of what summaries, oldest first, say about their writers.
 
     A summary has one place for a query; the batch of a query that loses it moves aside, where the
-    `OTHER_QUERIES_MAX` that came last are kept. Of several Flink writers it can hold one only, the
-    last. The source's time is the highest of all: what a restarted connector sends again is old.
+    `OTHER_QUERIES_MAX` that came last are kept; of a stream into many tables, whose offsets are
+    nowhere else, with what it says of its source. Of several Flink writers it can hold one
+    only, the last. The source's time is the highest of all: what a restarted connector sends again
+    is old.
     """
     kept: dict[str, str] = {}
     for summary in summaries:
         _give_place(kept, summary.get(QUERY_ID))
         latest = _latest(kept.get(SOURCE_MS), summary.get(SOURCE_MS))
-        kept.update({key: text for key, text in summary.items() if key.startswith(_OF_WRITERS)})
+        kept.update({key: text for key, text in summary.items() if key.startswith(_REPEATED)})
         kept.update(latest)
     others = [key for key in kept if key.startswith(OTHER_QUERY_BATCH)]  # in order of displacement
     for key in others[:-OTHER_QUERIES_MAX]:
         del kept[key]
+        kept.pop(OTHER_QUERY_SOURCE + key.removeprefix(OTHER_QUERY_BATCH), None)
     return kept
 
 
 def _give_place(kept: dict[str, str], query_id: str | None) -> None:
     old = kept.get(QUERY_ID)
-    if query_id is None or query_id == old:
+    if query_id is None:
+        return
+    if query_id == old:
+        kept.pop(BATCH_TABLES, None)
+        kept.pop(SOURCE_TRANSACTION, None)
         return
     kept.pop(OTHER_QUERY_BATCH + query_id, None)
-    kept.pop(SOURCE_OFFSETS, None)
+    kept.pop(OTHER_QUERY_SOURCE + query_id, None)
+    source = {key: kept.pop(key) for key in OF_SOURCE if key in kept}
     if old is not None and BATCH_ID in kept:
         kept[OTHER_QUERY_BATCH + old] = kept[BATCH_ID]
+        if BATCH_TABLES in source:
+            kept[OTHER_QUERY_SOURCE + old] = json.dumps(source)
 
 
 def _latest(*times: str | None) -> dict[str, str]:

@@ -84,13 +84,13 @@ def cherry_pick(
     """
     state = environment.catalog.load_table(identifier)
     while True:
-        head = _head_id(state, branch)
+        head = state.head_id(branch)
         try:
             return _pick_onto(environment, state, snapshot_id, branch, check)
         except CommitConflictError:
             # The engine tries lost swaps again, but "not picked yet" is checked here, per head.
             state = environment.catalog.load_table(identifier)
-            if _head_id(state, branch) == head:
+            if state.head_id(branch) == head:
                 raise
 
 
@@ -119,11 +119,6 @@ def _pick_onto(
         head = state.head(MAIN_BRANCH)  # which it is forked from
     changeset = _changeset(state.metadata, changes, head, branch)
     return commit(environment, state.identifier, changeset, state=state)
-
-
-def _head_id(state: TableState, branch: str) -> int | None:
-    ref = state.ref(branch)
-    return None if ref is None else ref.snapshot_id
 
 
 def _changeset(
@@ -180,7 +175,7 @@ def _validation(
 
 def _check_not_picked(state: TableState, picked: Snapshot, branch: str) -> None:
     wap_id = _property(picked, WAP_ID)
-    by_id, head_id = snapshots_by_id(state.metadata), _head_id(state, branch)
+    by_id, head_id = snapshots_by_id(state.metadata), state.head_id(branch)
     for snapshot in walk_back(by_id, head_id):
         same_source = _property(snapshot, SOURCE_SNAPSHOT_ID) == str(picked.snapshot_id)
         same_wap_id = wap_id is not None and wap_id in {

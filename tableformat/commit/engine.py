@@ -16,7 +16,7 @@ nothing else; data and delete files are the caller's, and `files_safe_to_delete`
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pyiceberg.table.snapshots import Snapshot
@@ -25,7 +25,7 @@ from tableformat.catalog.base import Identifier, TableState
 from tableformat.commit.changeset import Changeset
 from tableformat.commit.request import check_changeset
 from tableformat.commit.snapshot_change import SnapshotChange
-from tableformat.commit.swap import swap_until_settled
+from tableformat.commit.swap import PlannedChange, SwapOutcome, swap_group_until_settled
 from tableformat.environment import Environment
 from tableformat.errors import TableError
 
@@ -90,12 +90,67 @@ def commit_change(
     state: TableState | None = None,
 ) -> CommitResult:
     """As `commit`, for a change that makes its manifests in its own way."""
+    [result] = _commit_all(environment, {identifier: (change, state)})
+    return result
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableChangeset:
+    """One table of a `commit_group`: what to change in it, and a recent version of it."""
+
+    identifier: Identifier
+    changeset: Changeset
+    state: TableState | None = None
+
+
+def commit_group(environment: Environment, changes: Sequence[TableChangeset]) -> list[CommitResult]:
+    """Commit a snapshot in each of several tables, in one atomic step.
+
+    Args:
+        environment: Catalog, store, clock. The catalog `commits_groups`.
+        changes: Each table once.
+
+    Returns:
+        As `changes`.
+
+    Raises:
+        As `commit`, for the group: all landed, none did, or nobody knows of all.
+
+    Effects: manifests and a manifest list for each, then one swap of all.
+    """
+    for each in changes:
+        check_changeset(each.changeset)
+    return _commit_all(
+        environment,
+        {
+            each.identifier: (SnapshotChange(environment, each.changeset), each.state)
+            for each in changes
+        },
+    )
+
+
+def _commit_all(
+    environment: Environment,
+    changes: Mapping[Identifier, tuple[SnapshotChange, TableState | None]],
+) -> list[CommitResult]:
+    planned = [
+        PlannedChange(identifier=identifier, change=change, state=state)
+        for identifier, (change, state) in changes.items()
+    ]
     try:
-        outcome = swap_until_settled(environment, identifier, change, state=state)
+        outcomes = swap_group_until_settled(environment, planned)
     except TableError as error:
         if error.files_safe_to_delete:
-            change.delete_objects(keep=frozenset())
+            for change, _ in changes.values():
+                change.delete_objects(keep=frozenset())
         raise
+    return [
+        _landed(change, outcome)
+        for (change, _), outcome in zip(changes.values(), outcomes, strict=True)
+    ]
+
+
+def _landed(change: SnapshotChange, outcome: SwapOutcome) -> CommitResult:
     snapshot = change.landed_snapshot(outcome.state)
     change.remember(snapshot)
     change.delete_objects(keep=change.objects_of(snapshot))

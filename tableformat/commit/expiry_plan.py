@@ -9,6 +9,9 @@ RemoveSnapshots):
 * a branch or tag points at it;
 * it belongs to no branch or tag and is not older than the table's `max-snapshot-age-ms` (somebody
   may be about to point at it);
+* the publish of a cut stands on it and is not older than that: until all tables of the cut are
+  published it is what readers of the cut before see (`cdc/cuts.py`). What the newest cut shows is
+  the head of its branch, or, there, this one;
 * it is staged and not resolved, or the resolver needs it to prove where it stands (R18):
   `commit/staging_branches.py`.
 
@@ -26,7 +29,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import SnapshotRef, SnapshotRefType
 from pyiceberg.table.snapshots import Snapshot
 
-from tableformat.commit.branch_history import snapshots_by_id, walk_back
+from tableformat.commit.branch_history import snapshots_by_id, summary_of, walk_back
 from tableformat.commit.retention import LONG_MAX, STAGING_RETENTION, Retention, retention_of
 from tableformat.commit.staging_branches import (
     StagingBranch,
@@ -34,7 +37,7 @@ from tableformat.commit.staging_branches import (
     snapshots_needed,
     staging_branches,
 )
-from tableformat.spec.names import MAIN_BRANCH, STAGING_BRANCH
+from tableformat.spec.names import CUT, MAIN_BRANCH, STAGING_BRANCH
 from tableformat.spec.properties import property_int
 
 DEFAULT_MAX_SNAPSHOT_AGE_MS = 5 * 24 * 3600 * 1000
@@ -140,12 +143,24 @@ def _kept_by_refs(
             own = Retention()  # it is for tools that know no staged changes
         age_max = _first(own.max_snapshot_age_ms, limits.max_snapshot_age_ms)
         keep_min = max(_first(own.min_snapshots_to_keep, limits.min_snapshots_to_keep), 1)
+        last_kept_ms = limits.now_ms - age_max
+        newer: Snapshot | None = None
         for count, snapshot in enumerate(walk_back(by_id, ref.snapshot_id)):
-            if count >= keep_min and limits.now_ms - snapshot.timestamp_ms > age_max:
+            is_old = count >= keep_min and snapshot.timestamp_ms < last_kept_ms
+            if is_old and not _is_before_cut(snapshot, newer, last_kept_ms):
                 break
             if snapshot.snapshot_id in others:
                 break
             yield snapshot.snapshot_id
+            newer = snapshot
+
+
+def _is_before_cut(snapshot: Snapshot, newer: Snapshot | None, last_kept_ms: int) -> bool:
+    """Whether the commit after `snapshot` published a cut, not long ago."""
+    if newer is None or newer.timestamp_ms < last_kept_ms:
+        return False
+    cut = summary_of(newer).get(CUT)
+    return cut is not None and cut != summary_of(snapshot).get(CUT)
 
 
 def _history(by_id: Mapping[int, Snapshot], ref: SnapshotRef | None) -> Iterator[int]:

@@ -176,7 +176,13 @@ class ManifestWriter:
     ) -> _Draft:
         spec = metadata.specs()[spec_id]
         schema = schema_for_spec(spec, metadata.schema(), metadata.schemas)
-        data = encode_manifest(entries, schema=schema, spec=spec, content=content)
+        data = encode_manifest(
+            entries,
+            schema=schema,
+            spec=spec,
+            content=content,
+            format_version=metadata.format_version,
+        )
         location = self.location_for()
         manifest = describe_manifest(
             entries,

@@ -10,22 +10,43 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation
 
 from tableformat.commit.changeset import Changeset, CommitKind
-from tableformat.errors import InvalidInputError, UnsupportedError
+from tableformat.errors import CommitConflictError, InvalidInputError, UnsupportedError
 from tableformat.spec.data_file import DataFile, DeleteFileKey, FileContent
 
-FORMAT_VERSION = 3
+WRITABLE_FROM = 2  # v1 has neither sequence numbers nor deletes
+UPGRADE = "icefold table upgrade makes it one (docs/upgrade.md); there is no way back"
 
 
 def check_writable(metadata: TableMetadata, *, table: str) -> None:
-    """Commits write v3 only (deletion vectors, row ids).
+    """Commits write v2, with position delete files, and v3, with deletion vectors and row ids.
+
+    Raises:
+        UnsupportedError: The table is v1.
+    """
+    if metadata.format_version < WRITABLE_FROM:
+        raise UnsupportedError(
+            f"cannot commit to a v{metadata.format_version} table: v3 is needed, or v2",
+            action=UPGRADE,
+            table=table,
+        )
+
+
+def check_v3(metadata: TableMetadata, *, table: str, what: str, why: str) -> None:
+    """Refuse on older tables what only v3 can hold.
+
+    Args:
+        metadata: The table.
+        table: Its name.
+        what: What is refused, after "cannot".
+        why: What of v3 it needs.
 
     Raises:
         UnsupportedError: The table is v1 or v2.
     """
-    if metadata.format_version != FORMAT_VERSION:
+    if metadata.format_version < 3:
         raise UnsupportedError(
-            f"cannot commit to a v{metadata.format_version} table: v3 is needed",
-            action="Table.upgrade() makes it one (docs/upgrade.md); there is no way back",
+            f"cannot {what} a v{metadata.format_version} table: {why} need v3",
+            action=UPGRADE,
             table=table,
         )
 
@@ -50,12 +71,15 @@ def check_changeset(changeset: Changeset) -> None:
 
 
 def check_files(changeset: Changeset, metadata: TableMetadata) -> None:
-    """Whether added files fit the table: known specs, partition tuples of the right length.
+    """Whether added files fit the table: form of deletes, known specs, length of partition tuples.
 
     Raises:
         InvalidInputError: They do not.
+        CommitConflictError: They did when they were planned, on a table that was v2 then.
     """
     specs: Mapping[int, PartitionSpec] = metadata.specs()
+    for file in changeset.added_delete_files:
+        _check_form(file, metadata.format_version, is_planned=changeset.strict_head)
     for file in (*changeset.added_data_files, *changeset.added_delete_files):
         spec = specs.get(file.spec_id)
         if spec is None:
@@ -119,14 +143,31 @@ def _check_contents(changeset: Changeset) -> None:
             _check_vector(file)
 
 
-def _check_vector(file: DataFile) -> None:
-    if not file.is_dv:
+def _check_form(file: DataFile, format_version: int, *, is_planned: bool) -> None:
+    if file.content != FileContent.POSITION_DELETES:
+        return
+    if is_planned and (format_version >= 3) != file.is_dv:
+        raise CommitConflictError(
+            "the table was upgraded since the change was planned: its deletes have another form",
+            action="plan again on the current head",
+            location=file.file_path,
+            format_version=format_version,
+        )
+    if format_version >= 3 and not file.is_dv:
         raise InvalidInputError(
             "a v3 table takes deletion vectors, not new position delete files (spec: Deletion "
             "Vectors)",
             location=file.file_path,
         )
-    if (
+    if format_version < 3 and file.is_dv:
+        raise InvalidInputError(
+            "a v2 table takes position delete files, not deletion vectors",
+            location=file.file_path,
+        )
+
+
+def _check_vector(file: DataFile) -> None:
+    if file.is_dv and (
         file.referenced_data_file is None
         or file.content_offset is None
         or file.content_size_in_bytes is None

@@ -137,8 +137,7 @@ class SnapshotChange:
                 extra=extra,
             ),
             schema_id=metadata.current_schema_id,
-            first_row_id=_next_row_id(metadata),
-            added_rows=encoded.next_row_id - _next_row_id(metadata),
+            **_row_ids(metadata, encoded),
         )
 
     def has_landed(self, state: TableState) -> bool:
@@ -278,6 +277,7 @@ class SnapshotChange:
             parent_snapshot_id=parent_id,
             sequence_number=_next_sequence_number(metadata),
             first_row_id=_next_row_id(metadata),
+            format_version=metadata.format_version,
         )
         name = f"snap-{writer.snapshot_id}-{len(self._lists) + 1}"
         unique = self.environment.runtime.ids.uuid()
@@ -347,6 +347,14 @@ def _is_staged(changeset: Changeset) -> bool:
 
 def _next_sequence_number(metadata: TableMetadata) -> int:
     return int(getattr(metadata, "last_sequence_number", 0)) + 1
+
+
+def _row_ids(metadata: TableMetadata, encoded: EncodedManifestList) -> dict[str, int]:
+    """What a v3 snapshot says of its rows' ids; v2 has none."""
+    if metadata.format_version < 3:
+        return {}
+    first = _next_row_id(metadata)
+    return {"first_row_id": first, "added_rows": encoded.next_row_id - first}
 
 
 def _next_row_id(metadata: TableMetadata) -> int:

@@ -13,18 +13,22 @@ Only a lost swap is tried again, and every try prepares again (I12). `landed` is
 every round, because a client library may have repeated a request on its own (R69). Whatever else
 breaks at or after the swap is an unknown outcome: the table is searched for the change, and nothing
 is deleted (I10, R56, R58, R60).
+
+A group of tables goes the same way in one swap. What is seen of one of them tells the outcome of
+all. Where others got ahead on some of them only, only those prepare again: what the others have
+prepared is for the version that they still have.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from pyiceberg.table.update import TableUpdate
 
-from tableformat.catalog.base import Identifier, TableState
+from tableformat.catalog.base import Identifier, TableCommit, TableState
 from tableformat.commit.retry import commit_retry_policy, status_check_policy
 from tableformat.environment import Environment
 from tableformat.errors import CommitConflictError, CommitUnknownError, TableError
@@ -62,6 +66,15 @@ class SwapOutcome:
     looked_up: bool = False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedChange:
+    """A table, what is to become of it, and a recent version, which saves the first load."""
+
+    identifier: Identifier
+    change: TableChange
+    state: TableState | None = None
+
+
 def swap_until_settled(
     environment: Environment,
     identifier: Identifier,
@@ -69,117 +82,187 @@ def swap_until_settled(
     *,
     state: TableState | None = None,
 ) -> SwapOutcome:
-    """Bring `change` into the table, or say why not.
+    """Bring `change` into the table, or say why not: as `swap_group_until_settled`, of one."""
+    planned = PlannedChange(identifier=identifier, change=change, state=state)
+    [outcome] = swap_group_until_settled(environment, [planned])
+    return outcome
+
+
+def swap_group_until_settled(
+    environment: Environment, group: Sequence[PlannedChange]
+) -> list[SwapOutcome]:
+    """Bring the changes of all tables into them in one step, or say why not.
 
     Args:
-        environment: Catalog, store, clock.
-        identifier: The table.
-        change: What to do.
-        state: A recent version, which saves the first load.
+        environment: Catalog, store, clock. Its catalog commits groups, or there is one table.
+        group: Each table once.
+
+    Returns:
+        As `group`.
 
     Raises:
-        CommitConflictError: Not landed; the swap was lost more often than `commit.retry.*` allows.
-        CommitUnknownError: It may have landed; nothing was deleted.
-        TableError: Raised by `change.prepare`; nothing landed, `files_safe_to_delete` is set.
+        CommitConflictError: None landed; the swap was lost more often than `commit.retry.*` of the
+            first table allows.
+        CommitUnknownError: All may have landed; nothing was deleted.
+        TableError: Raised by a `change.prepare`, with its table; none landed,
+            `files_safe_to_delete` is set.
     """
-    runtime = environment.runtime
-    started_ms = runtime.clock.monotonic_ms()
-    current = state
-    attempts = 0
-    while True:
-        if current is None:
-            current = environment.catalog.load_table(identifier)
-        if attempts > 0 and change.has_landed(current):
-            return SwapOutcome(state=current, attempts=attempts, looked_up=True)
-        attempts += 1
-        with _nothing_landed():
-            updates = change.prepare(current)
-            if not updates:
-                return SwapOutcome(state=current, attempts=attempts)
-            runtime.fail_point("commit.before_swap")
+    return _GroupSwap(environment, group).run()
+
+
+@dataclass(slots=True)
+class _GroupSwap:
+    """The loop, and what its rounds share: a version of each table and what was prepared for it."""
+
+    environment: Environment
+    group: Sequence[PlannedChange]
+    states: list[TableState] = field(default_factory=list)
+    updates: dict[Identifier, Sequence[TableUpdate]] = field(default_factory=dict)
+    attempts: int = 0
+
+    def run(self) -> list[SwapOutcome]:
+        runtime = self.environment.runtime
+        started_ms = runtime.clock.monotonic_ms()
+        load = self.environment.catalog.load_table
+        self.states = [each.state or load(each.identifier) for each in self.group]
+        while True:
+            self.attempts += 1
+            with _nothing_landed():
+                self._prepare()
+                if not any(self.updates.values()):
+                    return self._outcomes()
+                runtime.fail_point("commit.before_swap")
+            try:
+                return self._swap()
+            except CommitConflictError as conflict:
+                policy = commit_retry_policy(self.states[0].metadata.properties)
+                elapsed_ms = runtime.clock.monotonic_ms() - started_ms
+                if not policy.allows(self.attempts, elapsed_ms=elapsed_ms):
+                    conflict.with_context(attempts=self.attempts, **self._context())
+                    self._load()
+                    if self._has_landed():
+                        return self._outcomes(looked_up=True)
+                    raise
+                runtime.clock.sleep_ms(policy.wait_ms(self.attempts, runtime))
+                self._load()
+            if self._has_landed():
+                return self._outcomes(looked_up=True)
+
+    def _prepare(self) -> None:
+        """Prepare what is not prepared: all, or the tables that others have changed."""
+        for planned, state in zip(self.group, self.states, strict=True):
+            if planned.identifier not in self.updates:
+                with self._named(state):
+                    self.updates[planned.identifier] = planned.change.prepare(state)
+
+    def _load(self) -> None:
+        """The current versions; what was prepared for an older one is forgotten."""
+        old = {each.identifier: each.metadata_location for each in self.states}
+        load = self.environment.catalog.load_table
+        self.states = [load(each.identifier) for each in self.group]
+        moved = [s.identifier for s in self.states if s.metadata_location != old[s.identifier]]
+        for identifier in moved or old:  # what was refused is not offered again as it is
+            self.updates.pop(identifier, None)
+
+    def _has_landed(self) -> bool:
+        """Whether a table shows the group; those that were looked at too early are loaded again."""
+        load = self.environment.catalog.load_table
+        landed = [p.change.has_landed(s) for p, s in zip(self.group, self.states, strict=True)]
+        if any(landed):
+            given = zip(self.states, landed, strict=True)
+            self.states = [state if is_in else load(state.identifier) for state, is_in in given]
+        return any(landed)
+
+    def _outcomes(self, *, looked_up: bool = False) -> list[SwapOutcome]:
+        return [
+            SwapOutcome(state=state, attempts=self.attempts, looked_up=looked_up)
+            for state in self.states
+        ]
+
+    def _swap(self) -> list[SwapOutcome]:
+        swapped = False
         try:
-            return _swap(environment, change, current, updates, attempts)
-        except CommitConflictError as conflict:
-            policy = commit_retry_policy(current.metadata.properties)
-            elapsed_ms = runtime.clock.monotonic_ms() - started_ms
-            if not policy.allows(attempts, elapsed_ms=elapsed_ms):
-                conflict.with_context(table=current.name, attempts=attempts, **change.context())
-                current = environment.catalog.load_table(identifier)
-                if change.has_landed(current):
-                    return SwapOutcome(state=current, attempts=attempts, looked_up=True)
-                raise
-            runtime.clock.sleep_ms(policy.wait_ms(attempts, runtime))
-            current = None
-
-
-def _swap(
-    environment: Environment,
-    change: TableChange,
-    base: TableState,
-    updates: Sequence[TableUpdate],
-    attempts: int,
-) -> SwapOutcome:
-    swapped = False
-    try:
-        landed = environment.catalog.commit(base, updates)
-        swapped = True
-        environment.runtime.fail_point("commit.after_swap")
-        return SwapOutcome(state=landed, attempts=attempts)
-    except TableError as error:
-        if not swapped and not isinstance(error, CommitUnknownError):
-            raise  # a conflict, or raised before the swap (catalog/base.py)
-        found = _look_for(environment, base, change, error)
-    except Exception as error:  # noqa: BLE001 - whatever broke, the swap may have landed (R60)
-        found = _look_for(environment, base, change, error)
-    except BaseException as interrupt:
-        # Interrupted, not failed: leave at once, touch nothing, say what to look for.
-        interrupt.add_note(f"commit outcome unknown; {_one_line(base, change)}; delete nothing")
-        raise
-    return SwapOutcome(state=found, attempts=attempts, looked_up=True)
-
-
-def _look_for(
-    environment: Environment, base: TableState, change: TableChange, cause: Exception
-) -> TableState:
-    """The refreshed table once it shows the change.
-
-    Not being there yet proves nothing: a delayed request can still land (R56), so after the last
-    look the outcome stays unknown.
-    """
-    runtime = environment.runtime
-    policy = status_check_policy(base.metadata.properties)
-    started_ms = runtime.clock.monotonic_ms()
-    looks = 0
-    while True:
-        looks += 1
-        try:
-            state = environment.catalog.load_table(base.identifier)
-            if change.has_landed(state):
-                return state
+            self.states = self._commit()
+            swapped = True
+            self.environment.runtime.fail_point("commit.after_swap")
+            return self._outcomes()
         except TableError as error:
-            cause.add_note(f"look {looks} failed: {error}")
-        if not policy.allows(looks, elapsed_ms=runtime.clock.monotonic_ms() - started_ms):
-            raise CommitUnknownError(
-                "the answer of the commit was lost, and the table does not show it yet",
-                action="look for it again before anything else; delete nothing",
-                table=base.name,
-                looks=looks,
-                cause=type(cause).__name__,
-                **change.context(),
-            ) from cause
-        runtime.clock.sleep_ms(policy.wait_ms(looks, runtime))
+            if not swapped and not isinstance(error, CommitUnknownError):
+                raise  # a conflict, or raised before the swap (catalog/base.py)
+            self._look_for(error)
+        except Exception as error:  # noqa: BLE001 - whatever broke, the swap may have landed (R60)
+            self._look_for(error)
+        except BaseException as interrupt:
+            # Interrupted, not failed: leave at once, touch nothing, say what to look for.
+            named = ", ".join(f"{name}={value}" for name, value in self._context().items())
+            interrupt.add_note(f"commit outcome unknown; {named}; delete nothing")
+            raise
+        return self._outcomes(looked_up=True)
+
+    def _commit(self) -> list[TableState]:
+        catalog = self.environment.catalog
+        changed = [each for each in self.states if self.updates[each.identifier]]
+        commits = [TableCommit(each, self.updates[each.identifier]) for each in changed]
+        if len(commits) == 1:
+            new = [catalog.commit(commits[0].base, commits[0].updates)]
+        else:
+            new = catalog.commit_group(commits)
+        landed = {each.identifier: each for each in new}
+        return [landed.get(each.identifier, each) for each in self.states]
+
+    def _look_for(self, cause: Exception) -> None:
+        """Refresh the tables until one shows the group.
+
+        Not being there yet proves nothing: a delayed request can still land (R56), so after the
+        last look the outcome stays unknown.
+        """
+        runtime = self.environment.runtime
+        policy = status_check_policy(self.states[0].metadata.properties)
+        started_ms = runtime.clock.monotonic_ms()
+        looks = 0
+        while True:
+            looks += 1
+            try:
+                self._load()
+                if self._has_landed():
+                    return
+            except TableError as error:
+                cause.add_note(f"look {looks} failed: {error}")
+            if not policy.allows(looks, elapsed_ms=runtime.clock.monotonic_ms() - started_ms):
+                raise CommitUnknownError(
+                    "the answer of the commit was lost, and the table does not show it yet",
+                    action="look for it again before anything else; delete nothing",
+                    looks=looks,
+                    cause=type(cause).__name__,
+                    **self._context(),
+                ) from cause
+            runtime.clock.sleep_ms(policy.wait_ms(looks, runtime))
+
+    def _context(self) -> dict[str, object]:
+        """What names the group in an error."""
+        contexts = [each.change.context() for each in self.group]
+        named = {
+            key: ", ".join(dict.fromkeys(str(each[key]) for each in contexts))
+            for key in contexts[0]
+        }
+        return {"table": ", ".join(each.name for each in self.states), **named}
+
+    @contextmanager
+    def _named(self, state: TableState) -> Iterator[None]:
+        """Errors of one of several tables say which."""
+        try:
+            yield
+        except TableError as error:
+            if len(self.group) > 1:
+                error.with_context(table=state.name)
+            raise
 
 
 @contextmanager
 def _nothing_landed() -> Iterator[None]:
-    """Errors from here leave the table as it is: no swap was started, earlier ones were lost."""
+    """Errors from here leave all tables as they are: no swap was started, earlier ones lost."""
     try:
         yield
     except TableError as error:
         error.files_safe_to_delete = True
         raise
-
-
-def _one_line(base: TableState, change: TableChange) -> str:
-    context = {"table": base.name, **change.context()}
-    return ", ".join(f"{name}={value}" for name, value in context.items())

@@ -161,7 +161,7 @@ def staged_table(state: TableState, staging: str, target: str = MAIN_BRANCH) -> 
     if target != MAIN_BRANCH and state.ref(target) is None:
         raise NotFoundError(f"there is no branch {target!r}", table=state.name)
     by_id = snapshots_by_id(metadata)
-    target_id, staging_id = _head_id(state, target), _head_id(state, staging)
+    target_id, staging_id = state.head_id(target), state.head_id(staging)
     published = {snapshot.snapshot_id for snapshot in walk_back(by_id, target_id)}
     covered = load_carried(by_id, target_id).marker
     waiting: list[Snapshot] = []
@@ -201,11 +201,6 @@ def _number(text: str | None) -> int | None:
     except ValueError:
         return None
     return value if abs(value) < 1 << 63 else None
-
-
-def _head_id(state: TableState, branch: str) -> int | None:
-    head = state.head(branch)
-    return None if head is None else head.snapshot_id
 
 
 def _snapshot_at(metadata: TableMetadata, timestamp_ms: int) -> Snapshot | None:

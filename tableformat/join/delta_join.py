@@ -13,7 +13,7 @@ from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.table.snapshots import Snapshot
 
 from tableformat.catalog.base import Identifier, TableState
-from tableformat.cdc.batch_commit import BatchId, commit_batch, committed
+from tableformat.cdc.batch_commit import BatchId, CommittedBatch, commit_batch, committed
 from tableformat.cdc.rowkind import RowKind
 from tableformat.changelog.pairing import KIND, pair_rows
 from tableformat.commit.changeset import CommitKind
@@ -104,8 +104,8 @@ class DeltaJoin:
         sides = self._sides(last)
         now = {alias: _id(side.new) for alias, side in sides.items()}
         if done is not None and now == last:
-            return JoinRound(snapshot_id=None, batch=done[0], snapshots=now)
-        batch = BatchId(query, 0 if done is None else done[0] + 1)
+            return JoinRound(snapshot_id=None, batch=done.number, snapshots=now)
+        batch = BatchId(query, 0 if done is None else done.number + 1)
         spec, state = delete_spec(self._environment, state)
         written = _Written(self._environment, state, spec, are_new=last is None)
         for tree in self.plan.trees:
@@ -151,9 +151,7 @@ class DeltaJoin:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _last(
-        self, state: TableState, done: tuple[int, str | None] | None
-    ) -> dict[str, int | None] | None:
+    def _last(self, state: TableState, done: CommittedBatch | None) -> dict[str, int | None] | None:
         """The snapshots of the last round; None before the first."""
         if done is None:
             if state.head(MAIN_BRANCH) is not None or state.head(self._branch) is not None:
@@ -164,7 +162,7 @@ class DeltaJoin:
                     action="name a table with 'into' that does not exist",
                 )
             return None
-        offsets = json.loads(done[1] or "{}")
+        offsets = json.loads(done.source.get(SOURCE_OFFSETS, "{}"))
         if offsets.get("definition") != self.plan.definition.fingerprint:
             raise InvalidInputError(
                 "the result is of another definition of the join, or another query has written it",

@@ -51,7 +51,7 @@ class RowCaches:
     def close(self) -> None:
         """Forget everything."""
         self.files.close()
-        self.deletes.clear()
+        self.deletes.forget()
 
 
 class SnapshotRows:

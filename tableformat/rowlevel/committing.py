@@ -28,13 +28,13 @@ from tableformat.rowlevel.context import WriteMode
 from tableformat.rowlevel.key_check import key_check
 from tableformat.rowlevel.planning import OperationPlan, may_change_immutable
 from tableformat.rowlevel.rewrite import FileRewrite
-from tableformat.rowlevel.statement import RowLevelOperation
 from tableformat.scan.delete_index import referenced_path
 from tableformat.scan.file_source import FileSource
 from tableformat.scan.plan import FileScanTask
 from tableformat.scan.position_deletes import PositionDeletes
 from tableformat.spec.data_file import DataFile, ManifestEntry
 from tableformat.spec.properties import dv_placement
+from tableformat.sql.statement import RowLevelOperation
 
 Rewriter = Callable[[Sequence[FileRewrite]], list[DataFile]]
 

@@ -16,8 +16,8 @@ from pyiceberg.expressions import AlwaysTrue, BooleanExpression
 from pyiceberg.table.snapshots import IsolationLevel
 
 from tableformat.commit.changeset import Validation
-from tableformat.rowlevel.statement import RowLevelOperation
 from tableformat.spec.properties import property_choice
+from tableformat.sql.statement import RowLevelOperation
 
 
 class WriteMode(StrEnum):

@@ -16,10 +16,10 @@ from tableformat.errors import InvalidInputError, TableError, UnsupportedError
 from tableformat.rowlevel.changes import FILE, POSITION, ROW_ID, PositionSet, RowChanges
 from tableformat.rowlevel.planning import OperationPlan, StatementPlan
 from tableformat.rowlevel.rewrite import FileRewrite, RowWriter, surviving_rows
-from tableformat.rowlevel.statement import RowLevelOperation, has_subquery
-from tableformat.rowlevel.values import LocalValue, local_value
 from tableformat.scan.reader import read_scan
 from tableformat.spec.data_file import DataFile
+from tableformat.sql.statement import RowLevelOperation, has_subquery
+from tableformat.sql.values import LocalValue, local_value
 
 
 class Engine(Protocol):
@@ -37,7 +37,7 @@ class Engine(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class InProcessEngine:
-    """Arrow in this process. Conditions are plain filters, values are `rowlevel.values`."""
+    """Arrow in this process. Conditions are plain filters, values are `sql.values`."""
 
     environment: Environment
     values: tuple[LocalValue, ...] = ()

@@ -30,7 +30,7 @@ from tableformat.rowlevel.committing import commit_changes
 from tableformat.rowlevel.context import ScanContext, WriteMode
 from tableformat.rowlevel.engine import Engine, InProcessEngine, without_spark
 from tableformat.rowlevel.planning import OperationPlan, StatementPlan, plan_statement
-from tableformat.rowlevel.statement import RowLevelOperation, Statement
+from tableformat.sql.statement import RowLevelOperation, Statement
 
 if TYPE_CHECKING:  # Spark is an optional dependency
     from pyspark.sql import DataFrame, SparkSession

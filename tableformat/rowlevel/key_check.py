@@ -32,10 +32,10 @@ from tableformat.lookup.live_rows import LiveRows, live_rows_of_keys
 from tableformat.lookup.result import Int64s
 from tableformat.lookup.written_rows import number_keys, read_written
 from tableformat.rowlevel.planning import OperationPlan
-from tableformat.rowlevel.statement import RowLevelOperation
 from tableformat.spec.data_file import DataFile
 from tableformat.spec.names import CHECK_PRIMARY_KEY
 from tableformat.spec.properties import property_bool
+from tableformat.sql.statement import RowLevelOperation
 
 _CANNOT_CHANGE = "the statement would give a primary key to more than one row"
 

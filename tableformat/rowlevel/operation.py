@@ -64,7 +64,6 @@ from tableformat.rowlevel.planning import (
 )
 from tableformat.rowlevel.requests import ChangeableTable
 from tableformat.rowlevel.rewrite import RowWriter
-from tableformat.rowlevel.statement import RowLevelOperation
 from tableformat.runtime import IdSource
 from tableformat.scan.file_source import FileSource
 from tableformat.scan.plan import FileScanTask, ScanPlan
@@ -73,6 +72,7 @@ from tableformat.scan.reader import TaskReader
 from tableformat.spec.constraints import check_deletes_allowed
 from tableformat.spec.data_file import DataFile
 from tableformat.spec.names import MAIN_BRANCH
+from tableformat.sql.statement import RowLevelOperation
 from tableformat.table_definition import parse_table_name
 
 

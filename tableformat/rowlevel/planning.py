@@ -25,7 +25,7 @@ from sqlglot import exp
 
 from tableformat.catalog.base import TableState
 from tableformat.commit.matching import FileMatcher
-from tableformat.commit.request import check_writable
+from tableformat.commit.request import check_v3
 from tableformat.environment import Environment
 from tableformat.errors import (
     InvalidInputError,
@@ -34,10 +34,14 @@ from tableformat.errors import (
     refusing_deep_nesting,
 )
 from tableformat.rowlevel.changes import ROW_COLUMNS
-from tableformat.rowlevel.columns import TargetColumns
 from tableformat.rowlevel.context import ScanContext, TableVersion, isolation_of, mode_of
-from tableformat.rowlevel.predicates import PushedFilter, push_down
-from tableformat.rowlevel.statement import (
+from tableformat.rowlevel.tables import PinnedTable, find_target, pin_tables
+from tableformat.scan.plan import FileScanTask, ScanPlan, plan_scan
+from tableformat.spec.constraints import check_deletes_allowed, immutable_columns
+from tableformat.spec.names import STAGING_BRANCH
+from tableformat.sql.columns import TargetColumns
+from tableformat.sql.predicates import PushedFilter, push_down
+from tableformat.sql.statement import (
     Assignment,
     MatchKind,
     MergeAction,
@@ -45,10 +49,6 @@ from tableformat.rowlevel.statement import (
     Statement,
     has_subquery,
 )
-from tableformat.rowlevel.tables import PinnedTable, find_target, pin_tables
-from tableformat.scan.plan import FileScanTask, ScanPlan, plan_scan
-from tableformat.spec.constraints import check_deletes_allowed, immutable_columns
-from tableformat.spec.names import STAGING_BRANCH
 
 _NOT_DETERMINISTIC = frozenset(
     [
@@ -251,7 +251,9 @@ def check_target(state: TableState, branch: str) -> None:
         raise NotFoundError(
             f"there is no branch {branch!r}", table=state.name, refs=sorted(state.metadata.refs)
         )
-    check_writable(state.metadata, table=state.name)
+    check_v3(
+        state.metadata, table=state.name, what="change rows of", why="deletion vectors and row ids"
+    )
     for field in state.metadata.schema().fields:
         if field.name.casefold() in ROW_COLUMNS:
             raise UnsupportedError(

@@ -12,7 +12,7 @@ from tableformat.catalog.base import Identifier, TableState
 from tableformat.environment import Environment
 from tableformat.errors import InvalidInputError
 from tableformat.rowlevel.execute import RowLevelResult, run_statement
-from tableformat.rowlevel.statement import (
+from tableformat.sql.statement import (
     Assignment,
     RowLevelOperation,
     Statement,

@@ -46,15 +46,15 @@ from tableformat.rowlevel.spark_tasks import (
 )
 from tableformat.rowlevel.spark_values import NewValues, deterministic, null_of
 from tableformat.rowlevel.spark_views import Views
-from tableformat.rowlevel.statement import (
+from tableformat.spark.reader import plan_to_spark
+from tableformat.spark.types import spark_type
+from tableformat.spec.data_file import DataFile
+from tableformat.sql.statement import (
     MatchKind,
     MergeAction,
     MergeClause,
     RowLevelOperation,
 )
-from tableformat.spark.reader import plan_to_spark
-from tableformat.spark.types import spark_type
-from tableformat.spec.data_file import DataFile
 
 _HAS_SOURCE = "__icefold_has_source"
 _CLAUSE = "__icefold_clause"

@@ -15,11 +15,11 @@ from pyspark.sql import types as spark
 from sqlglot import exp
 
 from tableformat.errors import InvalidInputError
-from tableformat.rowlevel.columns import TargetColumns
 from tableformat.rowlevel.spark_views import Views
-from tableformat.rowlevel.statement import Assignment, RowLevelOperation
 from tableformat.spark.filters import spark_default
 from tableformat.spark.types import spark_type
+from tableformat.sql.columns import TargetColumns
+from tableformat.sql.statement import Assignment, RowLevelOperation
 
 _ANSI_MODE = "spark.sql.ansi.enabled"
 _MOMENTS = (spark.DateType, spark.TimestampType, spark.TimestampNTZType)

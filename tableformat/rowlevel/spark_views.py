@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from types import TracebackType
 from typing import Self
 
 from pyspark.errors import AnalysisException
@@ -14,9 +13,9 @@ from sqlglot import exp
 from tableformat.environment import Environment
 from tableformat.errors import UnsupportedError
 from tableformat.rowlevel.planning import StatementPlan
-from tableformat.rowlevel.statement import table_parts, to_sql
 from tableformat.rowlevel.tables import PinnedTable, table_text
 from tableformat.spark.reader import snapshot_to_spark
+from tableformat.sql.statement import table_parts, to_sql
 
 
 class Views:
@@ -48,12 +47,7 @@ class Views:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._drop()
 
     def column(self, tree: exp.Expr) -> Column:

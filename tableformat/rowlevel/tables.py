@@ -11,10 +11,10 @@ from tableformat.catalog.base import TableState
 from tableformat.environment import Environment
 from tableformat.errors import InvalidInputError, NotFoundError, UnsupportedError
 from tableformat.rowlevel.context import TableVersion
-from tableformat.rowlevel.statement import Statement, table_parts, to_sql
 from tableformat.scan.snapshot_selection import SelectedSnapshot, select_version
 from tableformat.spec.decimal_text import parse_decimal
 from tableformat.spec.names import MAIN_BRANCH
+from tableformat.sql.statement import Statement, table_parts, to_sql
 
 BRANCH_PREFIX, TAG_PREFIX = "branch_", "tag_"
 _VERSION_PREFIXES = ("snapshot_id_", "at_timestamp_")

@@ -44,6 +44,7 @@ FILTER_DEPTH_MAX = 100
 # Texts and names may hold any bracket; what is left of a name that does not end is its quote. To
 # the parser it does not end on another line.
 _BRACKETS = re.compile(r"""'(?:[^'\\]|\\.)*'|"[^"\r\n]*"|[()"]""", re.DOTALL)
+_UNKNOWN_FIELD = re.compile(r"Could not find field with name (.+), case_sensitive")  # PyIceberg's
 
 
 @refusing_deep_nesting("filter")
@@ -106,6 +107,11 @@ def bind_filter(row_filter: BooleanExpression, schema: Schema) -> BooleanExpress
     try:
         return bind(schema, normalize_filter(row_filter, schema), case_sensitive=True)
     except (ValueError, TypeError, ArithmeticError) as error:
+        unknown = _UNKNOWN_FIELD.search(str(error))
+        if unknown is not None:
+            raise InvalidInputError(
+                f"there is no column {unknown[1]!r}", columns=", ".join(schema.column_names)
+            ) from error
         raise InvalidInputError(f"the filter does not fit the table: {error}") from error
 
 

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, cast
+from typing import Literal, Protocol, cast
 
 import numpy as np
 import pyarrow as pa
@@ -31,7 +31,7 @@ from pyspark.sql import types as spark
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from tableformat.backend import open_backend
-from tableformat.catalog.base import Catalog, Identifier
+from tableformat.catalog.base import Catalog, Identifier, TableState
 from tableformat.catalog.pinned import PinnedCatalog
 from tableformat.environment import Environment
 from tableformat.errors import InvalidInputError, StoreUnavailableError, error_context
@@ -41,11 +41,40 @@ from tableformat.spark.arrow_scan import check_reachable
 from tableformat.spark.types import spark_schema, to_spark_batch
 from tableformat.spec.secondary_indexes import secondary_indexes
 from tableformat.store.base import ObjectStore
-from tableformat.table import Table
 
 How = Literal["left", "inner"]
 LOOKUPS_MAX = 4  # kept per worker, with their caches
 _WAIT_S = (0.1, 5.0)  # first and longest pause between tries
+
+
+class LookedUp(Protocol):
+    """What is asked of the table that is looked up: a `Table`."""
+
+    @property
+    def environment(self) -> Environment:
+        """Catalog and store."""
+
+    @property
+    def identifier(self) -> Identifier:
+        """Namespace and name."""
+
+    @property
+    def state(self) -> TableState:
+        """As last loaded."""
+
+    @property
+    def name(self) -> str:
+        """For messages."""
+
+    @property
+    def primary_key(self) -> tuple[str, ...]:
+        """Names of its columns."""
+
+    def schema(self) -> Schema:
+        """The current one."""
+
+    def refresh(self) -> LookedUp:
+        """Load the state anew."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +125,7 @@ class _Join:
 
 def enrich(
     frame: DataFrame,
-    table: Table,
+    table: LookedUp,
     *,
     on: str | Sequence[str] | Mapping[str, str],
     columns: Sequence[str] | None = None,
@@ -294,7 +323,7 @@ def _key_columns(frame: DataFrame, on: str | Sequence[str] | Mapping[str, str]) 
     return pairs
 
 
-def _index_on(table: Table, columns: list[str]) -> str | None:
+def _index_on(table: LookedUp, columns: list[str]) -> str | None:
     """The index on exactly these columns; None for the primary key's."""
     wanted = sorted(columns)
     if wanted == sorted(table.primary_key):
@@ -312,7 +341,7 @@ def _index_on(table: Table, columns: list[str]) -> str | None:
     )
 
 
-def _added_schema(table: Table, columns: Sequence[str] | None, key: set[str]) -> Schema:
+def _added_schema(table: LookedUp, columns: Sequence[str] | None, key: set[str]) -> Schema:
     by_name = {field.name: field for field in table.schema().fields}
     names = [n for n in by_name if n not in key] if columns is None else list(columns)
     for name in names:

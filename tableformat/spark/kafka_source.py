@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 import os
 import zipfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -114,6 +114,21 @@ def check_kafka(spark: SparkSession, source: KafkaSource) -> None:
     )
 
 
+def topic_partitions(spark: SparkSession, source: KafkaSource) -> dict[str, int]:
+    """All topics, with their number of partitions; `source.topic` is not looked at.
+
+    Raises:
+        StoreUnavailableError, InvalidInputError: See `check_kafka`.
+    """
+    names = _topics(spark, source)
+    jvm: Any = spark.sparkContext._jvm  # noqa: SLF001 - as in `_ask`
+    wanted = jvm.java.util.ArrayList()
+    for name in names:
+        wanted.add(name)
+    found = _ask(spark, source, lambda client: client.describeTopics(wanted).allTopicNames().get())
+    return {str(name): int(found.get(name).partitions().size()) for name in names}
+
+
 def kafka_events(spark: SparkSession, source: KafkaSource) -> DataFrame:
     """The topic's messages as a stream for `write_stream`.
 
@@ -179,6 +194,10 @@ def _holders(jars: Sequence[Path]) -> dict[str, Path]:
 
 
 def _topics(spark: SparkSession, source: KafkaSource) -> list[str]:
+    return [str(name) for name in _ask(spark, source, lambda c: c.listTopics().names().get())]
+
+
+def _ask(spark: SparkSession, source: KafkaSource, question: Callable[[Any], Any]) -> Any:
     jvm: Any = spark.sparkContext._jvm  # noqa: SLF001 - the only way to Kafka's own client
     settings = jvm.java.util.Properties()
     for name, text in (_waits(source.settings) | source.client_settings).items():
@@ -186,7 +205,7 @@ def _topics(spark: SparkSession, source: KafkaSource) -> list[str]:
     try:
         client = jvm.org.apache.kafka.clients.admin.AdminClient.create(settings)
         try:
-            return [str(name) for name in client.listTopics().names().get()]
+            return question(client)
         finally:
             client.close()
     except Py4JJavaError as error:

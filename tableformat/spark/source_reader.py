@@ -35,7 +35,7 @@ from tableformat.spec.computed_columns import computed_columns
 from tableformat.spec.decimal_text import parse_decimal
 
 if TYPE_CHECKING:
-    from tableformat.rowlevel.computed_columns import ResultColumns
+    from tableformat.sql.computed_columns import ResultColumns
 
 _NOT_FOR_ROWS = ("from", "to", "net", "max-snapshots-per-batch")
 _NOT_FOR_CHANGES = ("tag", "snapshot-id", "as-of-ms", "max-snapshots-per-batch")
@@ -228,7 +228,7 @@ def _computed(
 ) -> ResultColumns | None:
     if not computed_columns(state.metadata):
         return None
-    from tableformat.rowlevel.computed_columns import result_columns  # loads sqlglot
+    from tableformat.sql.computed_columns import result_columns  # loads sqlglot
 
     return result_columns(state.metadata, schema, columns)
 

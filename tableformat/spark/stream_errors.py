@@ -28,12 +28,9 @@ def stream_error(error: StreamingQueryException) -> TableError:
         that says most.
     """
     text = str(error)
-    found = OWN_ERROR.findall(text)
-    if found:
-        name, line = found[-1]
-        kind = getattr(errors, name, None)
-        if isinstance(kind, type) and issubclass(kind, TableError):
-            return kind(line)
+    own = own_error(text)
+    if own is not None:
+        return own
     if DATA_LOSS.search(text):
         return UnsupportedError(
             "the source no longer has messages that were not read yet",
@@ -44,3 +41,13 @@ def stream_error(error: StreamingQueryException) -> TableError:
         return StoreUnavailableError(f"Kafka: {kafka[2] or kafka[1]}")
     lines = PYTHON_ERROR.findall(text) or text.strip().splitlines()[:1]
     return InternalError(f"Spark ended the stream: {lines[-1]}")
+
+
+def own_error(text: str) -> TableError | None:
+    """The error of icefold that a text of Spark's ends with; its context is part of the text."""
+    found = OWN_ERROR.findall(text)
+    if not found:
+        return None
+    name, line = found[-1]
+    kind = getattr(errors, name, None)
+    return kind(line) if isinstance(kind, type) and issubclass(kind, TableError) else None

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -25,7 +25,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from tableformat.catalog.base import Identifier
 from tableformat.cdc.batch_commit import BatchId, committed_batch
 from tableformat.cdc.events import EVENT_COLUMNS, FILE, ORDINAL, POSITION, TIMESTAMP_MS
-from tableformat.cdc.ingest import IngestResult, commit_written
+from tableformat.cdc.ingest import IngestResult, PreparedBatch, commit_written
 from tableformat.cdc.sink import SinkPlan, plan_sink
 from tableformat.environment import Environment
 from tableformat.errors import FencedError, InternalError, InvalidInputError
@@ -299,6 +299,20 @@ def _write(
     batch: BatchId | None,
     summary: Mapping[str, str],
 ) -> IngestResult:
+    prepared = prepare_frame(plan, events, labels)
+    return prepared.result(commit_written(prepared.plan, prepared.written, batch, summary))
+
+
+def prepare_frame(plan: SinkPlan, events: DataFrame, labels: Sequence[int]) -> PreparedBatch:
+    """Write the files of a frame's events on the executors, for `commit_written`.
+
+    Args:
+        plan: The sink.
+        events: Columns as `EventBatch` has them; others are dropped for JSON formats.
+        labels: See `shard_labels`.
+
+    Effects: may add and widen columns of the table; writes files that nothing names.
+    """
     if ORDINAL not in events.columns:
         events = events.withColumn(ORDINAL, sf.monotonically_increasing_id())
     if not plan.writer.choice.factory.is_typed:
@@ -307,16 +321,13 @@ def _write(
     while answer.schema_changes:
         plan = plan.evolved(answer.schema_changes)
         answer = write_frame_files(events, plan.writer, labels)
-    written = answer.written
-    return IngestResult(
-        commit=commit_written(plan, written, batch, summary),
+    # The tasks count their changes, also those that the writer reduces.
+    return PreparedBatch(
+        plan=plan,
+        written=replace(answer.written, changes=answer.counts[CHANGES]),
         events=answer.counts[EVENTS],
-        changes=answer.counts[CHANGES],
         bad_records=answer.bad_records,
         skipped=answer.skipped,
-        files=(len(written.data_files), len(written.delete_files)),
-        truncated=written.truncation is not None,
-        source_ms=written.source_ms,
     )
 
 

@@ -27,6 +27,8 @@ MISSING_COLUMNS_FIELD_ID = 2147483400
 STAGING_MARKER = "equality-convert-staging-snapshot"
 # Beside it: that snapshot's sequence number, as the snapshot may expire.
 MARKER_SEQUENCE_NUMBER = "icefold.staging-sequence-number"
+# In a publish of several tables together: their dotted names, as a JSON array.
+CUT_TABLES = "icefold.cut-tables"
 # In staged commits: the sequence number of the target's snapshot that the branch stands on.
 STAGING_BASE = "icefold.staging-base-sequence-number"
 # Beside it: that of the last staged snapshot that was published there; 0: none was.
@@ -47,22 +49,34 @@ QUERY_ID = "icefold.query-id"
 BATCH_ID = "icefold.batch-id"
 # In a batch of a change stream: where it ends in the source, if the writer says so.
 SOURCE_OFFSETS = "icefold.source-offsets"
+# In a batch of a stream into many tables: names of all tables that it touches, as a JSON array.
+BATCH_TABLES = "icefold.batch-tables"
+# In a batch that ends where a source transaction ends: the id of the last one in it.
+SOURCE_TRANSACTION = "icefold.source-transaction"
+# In a publish of several tables together: the cut, as QUERY/BATCH.
+CUT = "icefold.cut"
 # In staged commits: `true` says that rows of it lack columns, which the publish fills.
 MISSING_COLUMNS = "icefold.missing-columns"
 # Highest time, by the source's clock, of a change up to here; in milliseconds since 1970 UTC.
 SOURCE_MS = "icefold.source-ms"
 # + query id: the last batch of another query; of the 256 that wrote last.
 OTHER_QUERY_BATCH = "icefold.committed-batch."
+# + query id: beside it, what that batch said of its source, as a JSON object of its other keys.
+OTHER_QUERY_SOURCE = "icefold.committed-source."
 WRITER_PREFIXES = (
     "flink.",
     "icefold.query-id",
     "icefold.batch-id",
     "icefold.source-offsets",
+    "icefold.batch-tables",
+    "icefold.source-transaction",
     "icefold.source-ms",
 )
 
 # Table properties of our own. The comment above each is its line in the reference, too.
 
+# Set by `icefold ingest` on a table whose events it cannot take: why and since when, as JSON.
+SET_ASIDE = "icefold.ingest.set-aside"
 # Where bad records go: NAMESPACE.TABLE; without it TABLE_dead_letter.
 DEAD_LETTER_TABLE = "icefold.dead-letter-table"
 # `packed`: many deletion vectors per Puffin file; `per-file`: one in each. Default: packed.
@@ -76,6 +90,8 @@ PUBLISH_DEFAULT = "link"
 # are null; `dead-letter`, the row is put aside. Default: fail.
 ON_MISSING_ROW = "icefold.on-missing-row"
 ON_MISSING_ROW_DEFAULT = "fail"
+# The columns that name a row, where no identifier fields do; set by `icefold adopt --apply key`.
+PRIMARY_KEY = "icefold.primary-key"
 # Whether UPDATE and MERGE refuse to give a key to a second row. Default: true.
 CHECK_PRIMARY_KEY = "icefold.sql.check-primary-key"
 # The columns of the IMMUTABLE constraint; set by `icefold table immutable`.

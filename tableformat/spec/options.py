@@ -43,6 +43,17 @@ PAIRS = BeforeValidator(_pairs)
 """Makes a `dict` of `a=x,b=y`."""
 
 
+class OptionError(InvalidInputError):
+    """An option is unknown, missing or has a wrong value; `option` is its name."""
+
+    option: str = ""
+
+    def of(self, option: str) -> Self:
+        """The same with the option's name."""
+        self.option = option
+        return self
+
+
 class Options(BaseModel):
     """Base of all models of options. The option of the field `kind_field` is `kind-field`."""
 
@@ -61,9 +72,9 @@ class Options(BaseModel):
             beside: Other owners whose options may be given with them.
 
         Raises:
-            InvalidInputError: An option is nobody's (the message lists the known ones and the
-                nearest), a required one is missing, a value is wrong, or two owners declare the
-                same (a format of another package). Nothing has happened then.
+            OptionError: An option is nobody's (the message lists the known ones and the
+                nearest), a required one is missing, or a value is wrong. Nothing has happened then.
+            InvalidInputError: Two owners declare the same (a format of another package).
         """
         owners: tuple[type[Options], ...] = (cls, *beside)
         known = [name for owner in owners for name in owner.names()]
@@ -74,11 +85,11 @@ class Options(BaseModel):
         for name in given:
             if name not in known:
                 near = difflib.get_close_matches(name, known, n=1)
-                raise InvalidInputError(
+                raise OptionError(
                     f"unknown option '{name}' of {' and '.join(one.owner for one in owners)}",
                     action=f"did you mean '{near[0]}'?" if near else None,
                     known=known or "none",
-                )
+                ).of(name)
         own = dict(cls._options())
         texts = {name: _text(given[name], own[name]) for name in own if name in given}
         try:
@@ -89,12 +100,12 @@ class Options(BaseModel):
             wrong = [str(error.errors()[0]["loc"][0])]
         name = wrong[0]
         if name not in texts:
-            raise InvalidInputError(f"missing option '{name}' of {cls.owner}", known=list(own))
-        raise InvalidInputError(
+            raise OptionError(f"missing option '{name}' of {cls.owner}", known=list(own)).of(name)
+        raise OptionError(
             f"wrong value of option '{name}' of {cls.owner}",
             action=f"give {values_text(own[name])}",
             value=repr(texts[name]),
-        )
+        ).of(name)
 
     @classmethod
     def names(cls) -> list[str]:

@@ -17,6 +17,7 @@ from tableformat.spec.names import (
 
 Placement = Literal["packed", "per-file"]
 Publishing = Literal["link", "rewrite"]
+Granularity = Literal["partition", "file"]
 MissingRow = Literal["fail", "null", "dead-letter"]
 
 
@@ -77,6 +78,13 @@ def dv_placement(properties: Mapping[str, str]) -> Placement:
     """How deletion vectors are laid out: many per Puffin file (default), or one in each."""
     text = properties.get(DV_PLACEMENT, DV_PLACEMENT_DEFAULT)
     return cast("Placement", property_choice(text, DV_PLACEMENT, get_args(Placement)))
+
+
+def delete_granularity(properties: Mapping[str, str]) -> Granularity:
+    """What a position delete file of v2 is for: a partition (default), or one data file."""
+    name = "write.delete.granularity"
+    text = properties.get(name, "partition")
+    return cast("Granularity", property_choice(text, name, get_args(Granularity)))
 
 
 def publishing(properties: Mapping[str, str]) -> Publishing:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -24,6 +23,37 @@ class ObjectInfo:
     location: str
     size_bytes: int
     modified_ms: int
+
+
+class RangeInput(io.RawIOBase):
+    """A file of a known size that goes where it is told; subclasses read there.
+
+    Args:
+        size_bytes: Its size.
+    """
+
+    def __init__(self, size_bytes: int) -> None:
+        super().__init__()
+        self._size_bytes = size_bytes
+        self._position = 0
+
+    def readable(self) -> bool:
+        """Always."""
+        return True
+
+    def seekable(self) -> bool:
+        """Always."""
+        return True
+
+    def tell(self) -> int:
+        """Where the next read begins."""
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        """Go to an offset from the beginning, the position or the end; nothing is read."""
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size_bytes}[whence]
+        self._position = base + offset
+        return self._position
 
 
 class WholeOutput(io.RawIOBase):
@@ -40,12 +70,7 @@ class WholeOutput(io.RawIOBase):
         """Forget the bytes; nothing appears."""
         super().close()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _kind: object, error: object, _trace: object) -> None:
         if error is None:
             self.close()
         else:

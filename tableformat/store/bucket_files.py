@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import mmap
-import os
 import tempfile
 from collections.abc import Callable
 from typing import IO, Any, cast
 
-from tableformat.store.base import WholeOutput
+from tableformat.store.base import RangeInput, WholeOutput
 
 _SPOOL_BYTES = 32 << 20  # above this it goes to local disk
 
@@ -20,7 +18,7 @@ Put = Callable[[Any, int], None]
 """Create the object from a buffer of so many bytes."""
 
 
-class BucketInput(io.RawIOBase):
+class BucketInput(RangeInput):
     """An object as a file: each read is one request for exactly what is wanted.
 
     Args:
@@ -29,27 +27,8 @@ class BucketInput(io.RawIOBase):
     """
 
     def __init__(self, read: Read, size_bytes: int) -> None:
+        super().__init__(size_bytes)
         self._read = read
-        self._size_bytes = size_bytes
-        self._position = 0
-
-    def readable(self) -> bool:
-        """Always."""
-        return True
-
-    def seekable(self) -> bool:
-        """Always."""
-        return True
-
-    def tell(self) -> int:
-        """Where the next read begins."""
-        return self._position
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
-        """Move; nothing is read."""
-        start = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._size_bytes}[whence]
-        self._position = start + offset
-        return self._position
 
     def read(self, size: int | None = -1, /) -> Any:
         """Up to `size` bytes, as a buffer; all that is left without one."""

@@ -11,7 +11,6 @@ Nothing here is a commit. Files of a failed write are removed again, as far as t
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from types import TracebackType
 from typing import Protocol, Self
 
 import pyarrow as pa
@@ -104,12 +103,7 @@ class FileSet:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _kind: object, error: object, _trace: object) -> None:
         if error is not None:
             self.abort()
 

@@ -13,8 +13,9 @@ from pyiceberg.schema import Schema
 from tableformat.catalog.base import Identifier, TableState
 from tableformat.commit.changeset import Changeset, CommitKind
 from tableformat.commit.engine import CommitResult, commit
+from tableformat.commit.request import check_v3, check_writable
 from tableformat.environment import Environment
-from tableformat.errors import InvalidInputError, UnsupportedError
+from tableformat.errors import InvalidInputError
 from tableformat.paths import data_file_locations, equality_delete_locations
 from tableformat.spec.constraints import sequence_field_id
 from tableformat.spec.data_file import DataFile
@@ -63,7 +64,7 @@ def stage_rows(
             that they need (`partial_rows.columns_to_carry`).
         CommitConflictError: The table got a new partition spec meanwhile, and the deletes were
             written for one partition each; nothing landed.
-        UnsupportedError: The table is not v3.
+        UnsupportedError: The table is v1, or it is v2 and `columns` is partial.
 
     Effects: data files, then delete files, then one commit. A crash before the commit leaves
     unreferenced files for orphan removal.
@@ -71,6 +72,8 @@ def stage_rows(
     state = environment.catalog.load_table(identifier)
     check_stageable(state, branch)
     check_choice(columns)
+    if columns == PARTIAL:
+        check_v3(state.metadata, table=state.name, what="stage partial rows on", why="row ids")
     _check_sequence(state, upserts)
     spec, state = delete_spec(environment, state)
     if upserts is not None and columns == PARTIAL:
@@ -140,7 +143,7 @@ def write_staged(
 
 
 def check_stageable(state: TableState, branch: str) -> None:
-    """Refuse what nobody can stage on: `main`, a v2 table, one without a key."""
+    """Refuse what nobody can stage on: `main`, a v1 table, one without a key."""
     if branch == MAIN_BRANCH:
         raise InvalidInputError(
             "cannot stage on the published branch: its readers never see equality deletes",
@@ -148,12 +151,7 @@ def check_stageable(state: TableState, branch: str) -> None:
             branch=branch,
             action="stage on 'staging' and run resolve",
         )
-    if state.metadata.format_version < 3:
-        raise UnsupportedError(
-            f"cannot stage on a v{state.metadata.format_version} table: deletion vectors need v3",
-            table=state.name,
-            action="upgrade the table to format version 3",
-        )
+    check_writable(state.metadata, table=state.name)
     if not state.metadata.schema().identifier_field_ids:
         raise InvalidInputError(
             "cannot stage on a table without a primary key",

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
+from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 
 from tableformat.backend import open_backend
 from tableformat.commit.changeset import Changeset, CommitKind, Validation
 from tableformat.commit.cherry_pick import cherry_pick
-from tableformat.commit.evolution import update_properties, update_schema
+from tableformat.commit.evolution import update_properties, update_schema, upgrade_format_version
 from tableformat.commit.expire import apply_expiry
 from tableformat.commit.expiry_plan import ExpiryPolicy
 from tableformat.commit.refs import create_tag, drop_ref, fast_forward, replace_branch, rollback
@@ -20,7 +23,7 @@ from tableformat.commit.retention import STAGING_RETENTION, retention_of
 from tableformat.environment import Environment
 from tableformat.errors import CommitConflictError
 from tableformat.runtime import Runtime
-from tests.support.commit_tables import IDENTIFIER, CommitTable
+from tests.support.commit_tables import IDENTIFIER, SCHEMA, CommitTable
 from tests.support.memory_catalog import MemoryCatalog, MemoryPointers
 from tests.support.memory_store import MemoryObjectStore
 from tests.support.table_checker import check_table
@@ -70,6 +73,38 @@ def test_row_delta_on_a_missing_branch_of_an_empty_table(table: BackendTable) ->
     table.append(table.data("x"))
     table.append(table.data("a"), branch="audit")
     assert set(table.live("audit")) == {"x", "a"}
+    table.check()
+
+
+def test_v2_table_is_committed_to_by_its_own_rules_and_upgraded(table: BackendTable) -> None:
+    """What Java's own server checks, too: no row ids, and no deletion vectors."""
+    environment, location = table.environment, table.state.metadata.location
+    environment.catalog.drop_table(IDENTIFIER)
+    state = environment.catalog.create_table(
+        IDENTIFIER,
+        schema=SCHEMA,
+        partition_spec=UNPARTITIONED_PARTITION_SPEC,
+        sort_order=UNSORTED_SORT_ORDER,
+        location=f"{location}-v2",
+        properties={"format-version": "2"},
+    )
+    assert state.metadata.format_version == 2
+    x, y = table.data("x"), table.data("y")
+    start = table.append(x, y).snapshot.snapshot_id
+    deletes = replace(
+        table.vector(x, "p"),
+        file_format="PARQUET",
+        content_offset=None,
+        content_size_in_bytes=None,
+    )
+    deleted = table.row_delta(deletes=[deletes], start=start).snapshot
+    assert deleted.first_row_id is None
+    table.append(table.data("z"), branch="staging")
+    table.check()
+    rollback(environment, IDENTIFIER, snapshot_id=start)
+    assert set(table.live("main")) == {"x", "y"}
+    assert upgrade_format_version(environment, IDENTIFIER).metadata.format_version == 3
+    table.append(table.data("w"))
     table.check()
 
 

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from resolver.index.base import IndexChanges, IndexedFile, PrimaryKeyIndex
 from resolver.index.entry import POSITION_LIMIT
-from resolver.index.memory_index import MemoryIndex
 from resolver.index.open import open_index
 from resolver.keys import EncodedKeys
 from tableformat.errors import InvalidInputError, UnsupportedError
@@ -33,6 +32,7 @@ from tests.support.index_builder import (
     reopen_shared,
     rows_of,
 )
+from tests.support.memory_index import MemoryIndex
 
 IMPLEMENTATIONS = ["memory", "local-1", "local-3", "shared-1", "shared-3"]
 Make = Callable[[Path], PrimaryKeyIndex]

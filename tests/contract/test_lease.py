@@ -205,7 +205,7 @@ def test_waiting_ends_with_timeout_that_names_holder(
         started = time.monotonic()
         with pytest.raises(LeaseUnavailableError) as caught:
             theirs.acquire(name, task="compact", timeout_ms=100)
-    assert 0.1 <= time.monotonic() - started < 2.0
+    assert 0.1 <= time.monotonic() - started < 10.0
     assert caught.value.holder == "resolve (ours)"
     assert theirs.inspect(name).waiters == ()
 
@@ -220,10 +220,11 @@ def test_dead_holder_is_replaced_after_its_lease_and_not_before(
     lease = ours.acquire(name, task="resolve")
     granted_before = time.monotonic()
     with caplog.at_level(logging.INFO, logger="icefold.lock"):
-        other = theirs.acquire(name, task="compact", timeout_ms=5_000)
+        other = theirs.acquire(name, task="compact", timeout_ms=30_000)
     waited_ms = (time.monotonic() - granted_before) * 1e3
     assert other.token == lease.token + 1
-    assert LEASE_MS * 0.9 <= waited_ms <= LEASE_MS + 1_000
+    # How soon after its end is held to on a clock of its own: unit/lock/test_waiting.py.
+    assert LEASE_MS * 0.9 <= waited_ms <= LEASE_MS + 10_000
     assert "waiting since" in caplog.text
     assert "taken over by compact (theirs) from resolve (ours), silent for" in caplog.text
     with pytest.raises(LeaseLostError):
@@ -245,7 +246,7 @@ def test_repeated_tries_replace_dead_holder(
     ours: LeaseManager, theirs: LeaseManager, name: str
 ) -> None:
     ours.acquire(name, task="resolve")
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 30
     while (lease := theirs.try_acquire(name, task="compact")) is None:
         assert time.monotonic() < deadline
         time.sleep(0.05)
@@ -279,9 +280,9 @@ def test_broken_lease_is_noticed_by_confirming(
 def test_broken_lease_is_noticed_by_heartbeat(
     ours: LeaseManager, theirs: LeaseManager, name: str
 ) -> None:
-    with ours.hold(name, task="resolve", lease_ms=3_000) as lease:
+    with ours.hold(name, task="resolve", lease_ms=4_500) as lease:
         theirs.break_(name)
-        deadline = time.monotonic() + 2.4
+        deadline = time.monotonic() + 4.2
         while lease.still_held():
             assert time.monotonic() < deadline
             time.sleep(0.02)

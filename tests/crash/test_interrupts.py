@@ -104,7 +104,7 @@ def test_interrupted_calls_leave_rows_lock_and_index_as_they_should_be(
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=400,
         check=False,
     )
     assert ended.returncode == 0, ended.stderr[-3_000:]

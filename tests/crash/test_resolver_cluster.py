@@ -33,7 +33,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("cluster")
     command = [sys.executable, "-m", "tests.support.cluster_driver", str(folder)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=500)
     assert done.returncode == -signal.SIGKILL, done.stdout + done.stderr
     return folder
 

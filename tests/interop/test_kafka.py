@@ -17,6 +17,7 @@ from tableformat.spec.names import BATCH_ID, QUERY_ID
 from tests.support.change_events import envelope
 from tests.support.jvm_server import free_ports
 from tests.support.kafka import kafka
+from tests.support.stream_worlds import message
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 ROOT = Path(__file__).resolve().parents[2]
@@ -53,7 +54,7 @@ class Shell:
         return self.finish(self.start(*words))
 
     def finish(self, process, lines=""):
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate(timeout=300)
         assert process.returncode == 0, err
         assert lines in err if lines else err == ""
         return json.loads(out)
@@ -132,7 +133,7 @@ def test_bad_message_is_one_line_with_its_position(shell):
     topic = shell.broker.create_topic("bad")
     shell.broker.send(topic, [upsert(1, "good"), (None, "{no json")])
     process = shell.start(topic)
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=300)
     assert (process.returncode, out) == (1, "")
     assert len(err.splitlines()) == 1, err
     assert err.startswith("icefold: invalid-input: bad record: not a JSON object")
@@ -189,7 +190,7 @@ def test_truncate_is_applied_where_the_topic_has_one_partition(shell):
     wide = shell.broker.create_topic("wide", partitions=2)
     shell.broker.send(wide, events)
     refused = shell.start(wide, "-o", "on-truncate=apply")
-    _, err = refused.communicate(timeout=120)
+    _, err = refused.communicate(timeout=300)
     assert (refused.returncode, err.count("\n")) == (1, 1)
     assert "on-truncate=apply needs a topic of one partition" in err
     shell.checkpoint = shell.folder / "one"
@@ -208,7 +209,7 @@ def test_flattened_tombstones_and_everything_that_is_refused(shell):
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=400,
     )
     assert done.returncode == 0, done.stderr
     answers = json.loads(done.stdout)
@@ -221,12 +222,105 @@ def test_flattened_tombstones_and_everything_that_is_refused(shell):
     assert shell.state() == {1: "new", 3: "new"}
 
 
+class ManyShell:
+    """`icefold ingest --topics` into one namespace; every call is a process of its own."""
+
+    def __init__(self, folder, broker):
+        self.folder, self.broker = folder, broker
+        self.warehouse = str(folder / "warehouse")
+
+    def start(self, *words):
+        source = ["--kafka", self.broker.servers, "--topics", "many.public.*", "--into", "shop"]
+        source += ["--connector-jar", str(self.broker.connector)]
+        return subprocess.Popen(
+            [
+                *(sys.executable, "-c", "from maintenance.cli.main import main; main()"),
+                *("--warehouse", self.warehouse, "ingest", *source, "--json", *words),
+            ],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def finish(self, process, code=0):
+        out, err = process.communicate(timeout=400)
+        assert process.returncode == code, err
+        return json.loads(out)
+
+    def state(self, name):
+        catalog = tf.open_catalog("local", warehouse=self.warehouse)
+        try:
+            scan = catalog.load_table(f"shop.{name}").scan(branch="staging")
+        except tf.NotFoundError:
+            return {}  # not made, or not staged on
+        rows = scan.to_arrow().to_pylist()
+        assert len({row["id"] for row in rows}) == len(rows), "a row was staged twice"
+        return {row["id"]: row["note"] for row in rows}
+
+    def batches(self, name):
+        catalog = tf.open_catalog("local", warehouse=self.warehouse)
+        snapshots = catalog.load_table(f"shop.{name}").state.metadata.snapshots
+        return [int(s.summary.additional_properties[BATCH_ID]) for s in snapshots]
+
+
+def test_many_topics_are_staged_once_by_either_engine_whatever_happens(tmp_path, broker):
+    """Made, killed with -9 as it runs, taken over by Spark, and back; every change is new."""
+    shell = ManyShell(tmp_path, broker)
+    sent = {}
+    new_keys = ("-o", "assume-new-keys=true")  # what is staged twice is two rows
+
+    def send(name, count):
+        rows = sent.setdefault(name, {})
+        keys = range(len(rows), len(rows) + count)
+        rows |= dict.fromkeys(keys, "new")
+        changes = [message("c", {"id": key, "note": "new"}) for key in keys]
+        broker.send(f"many.public.{name}", changes)
+
+    for name, partitions in (("orders", 3), ("lines", 1)):
+        broker.create_topic(f"many.public.{name}", partitions=partitions)
+        send(name, 40)
+    local = (*new_keys, "--engine", "local", "--follow", "--interval-s", "0.1")
+    process = shell.start(*local, "--batch-events", "25")
+    wait_for(lambda: shell.state("orders") == sent["orders"], process)
+    for _ in range(3):
+        send("orders", 30)
+        send("lines", 5)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+
+    (port,) = free_ports(1)
+    process = shell.start(*local, "--metrics-port", str(port))
+    broker.create_topic("many.public.late")
+    send("late", 3)
+    wait_for(lambda: all(shell.state(name) == rows for name, rows in sent.items()), process)
+    told = 'icefold_ingest_backlog_events{partition="0",table="shop.late",topic="many.public.late"}'
+    wait_for(lambda: f"{told} 0.0" in scrape(port), process)
+    process.send_signal(signal.SIGTERM)
+    assert set(shell.finish(process)["tables"]) >= {"shop.late"}
+
+    send("orders", 7)
+    send("lines", 2)
+    answer = shell.finish(shell.start(*new_keys, "--engine", "spark"))
+    assert (answer["events"], answer["commits"]) == (9, 2)
+    send("late", 4)
+    broker.send("many.public.lines", [(None, "{no json")])
+    answer = shell.finish(shell.start(*new_keys, "--engine", "auto"), code=3)
+    assert answer["events"] == 4
+    assert "many.public.lines-0@" in answer["set_aside"]["shop.lines"]
+    assert all(shell.state(name) == rows for name, rows in sent.items())
+    for name in sent:
+        numbers = shell.batches(name)
+        assert numbers == sorted(set(numbers)), "a batch came twice"
+
+
 def scrape(port):
     with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
         return answer.read().decode()
 
 
-def wait_for(condition, process, seconds=90):
+def wait_for(condition, process, seconds=240):
     deadline = time.monotonic() + seconds
     while not condition():
         assert process.poll() is None, process.communicate()[1]

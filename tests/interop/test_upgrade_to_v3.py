@@ -65,12 +65,23 @@ def entries(environment):
 EXPECTED = [each for each in range(30) if each != 25]
 
 
-def test_v2_table_is_read_and_not_written(environment):
+def test_v2_table_is_written_as_v2_and_by_pyiceberg_again(stock, environment):
+    """Manifests of PyIceberg's that are written again, and ours that it writes again."""
     assert rows(environment) == EXPECTED
-    change = Changeset(kind=CommitKind.APPEND)
-    with pytest.raises(UnsupportedError, match="v3 is needed"):
-        commit(environment, IDENTIFIER, change)
-    assert rows(environment) == EXPECTED
+    victim = min(entries(environment), key=lambda entry: entry.sequence_number)
+    commit(environment, IDENTIFIER, Changeset(kind=CommitKind.DELETE, removed_entries=(victim,)))
+    expected = [each for each in EXPECTED if each >= 10]
+    assert rows(environment) == expected
+    theirs = stock[0].load_table(IDENTIFIER)
+    assert sorted(theirs.scan().to_arrow()["id"].to_pylist()) == expected
+    theirs.delete("id = 11")
+    assert rows(environment) == [each for each in expected if each != 11]
+    state = environment.catalog.load_table(IDENTIFIER)
+    metadata = read_metadata(environment.store.get, state.metadata_location)
+    assert metadata["format-version"] == 2
+    assert "next-row-id" not in metadata
+    [ours] = [s for s in metadata["snapshots"] if "icefold.branch" in s["summary"]]
+    check_snapshot(environment.store.get, metadata, ours)
 
 
 def test_column_default_needs_v3(environment):

@@ -6,6 +6,7 @@ import json
 import tempfile
 
 import pyarrow as pa
+import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from pyiceberg.types import LongType
@@ -154,6 +155,7 @@ class Tables:
         return pa.schema([schema.field(name) for name in names])
 
 
+@pytest.mark.slow
 @settings(
     max_examples=40,
     deadline=None,

@@ -8,7 +8,7 @@ DuckDB reads every retained snapshot of main, and the checker with its own parse
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,15 +26,18 @@ from hypothesis.stateful import (
 )
 
 from maintenance.tasks.compact import compact
+from maintenance.tasks.drop_dead_deletes import drop_dead_deletes
 from maintenance.tasks.expire import expire
 from maintenance.tasks.options import (
     CompactOptions,
     ExpireOptions,
     RemoveOrphansOptions,
     RewriteManifestsOptions,
+    RewriteVectorsOptions,
 )
 from maintenance.tasks.remove_orphans import remove_orphans
 from maintenance.tasks.rewrite_manifests import rewrite_manifests
+from maintenance.tasks.rewrite_vectors import rewrite_vectors
 from resolver import resolve
 from resolver.index_check import verify
 from resolver.index_keeper import index_folder
@@ -100,12 +103,17 @@ class Machine(RuleBasedStateMachine):
     """`rows` and `staged` are the model: a multiset, and what each staged commit brought."""
 
     partition_by: tuple[str, ...] = ()
+    properties: Mapping[str, str] = {}
 
     @initialize()
     def create(self):
         self.folder = tempfile.mkdtemp(prefix="icefold-machine-")
         self.table = self.catalog().create_table(
-            NAME, SCHEMA, primary_key=["id"], partition_by=self.partition_by
+            NAME,
+            SCHEMA,
+            primary_key=["id"],
+            partition_by=self.partition_by,
+            properties=self.properties,
         )
         self.rows: Counter = Counter()
         self.published = 0
@@ -121,6 +129,10 @@ class Machine(RuleBasedStateMachine):
     def restart(self):
         """Nothing is left but what is stored."""
         self.table = self.catalog().load_table(NAME)
+
+    @property
+    def is_v2(self):
+        return "format-version" in self.properties
 
     def head(self, branch="main"):
         head = self.table.refresh().state.head(branch)
@@ -186,7 +198,7 @@ class Machine(RuleBasedStateMachine):
         self.batches += 1
         self.note_staged(full, [])
 
-    @precondition(lambda self: self.rows)
+    @precondition(lambda self: self.rows and not self.is_v2)
     @rule(below=KEYS, mode=MODES)
     def delete(self, below, mode):
         self.table.delete(f"id < {below} and region = 'eu'", mode=mode)
@@ -194,7 +206,7 @@ class Machine(RuleBasedStateMachine):
             del self.rows[row]
         self.note_main()
 
-    @precondition(lambda self: self.rows)
+    @precondition(lambda self: self.rows and not self.is_v2)
     @rule(key=KEYS, region=REGIONS, mode=MODES)
     def update(self, key, region, mode):
         literal = "NULL" if region is None else f"'{region}'"
@@ -249,6 +261,18 @@ class Machine(RuleBasedStateMachine):
     def compact(self, dies):
         report = self.until(dies, lambda: compact(self.table, COMPACTION))
         assert report is None or not report.errors
+        self.note_main()
+
+    @precondition(lambda self: self.rows)
+    @rule(every=st.booleans())
+    def rewrite_vectors(self, every):
+        rewrite_vectors(self.table, RewriteVectorsOptions(small_files_min=2, rewrite_all=every))
+        self.note_main()
+
+    @precondition(lambda self: self.rows)
+    @rule()
+    def drop_dead_deletes(self):
+        drop_dead_deletes(self.table)
         self.note_main()
 
     @precondition(lambda self: self.rows)
@@ -363,6 +387,19 @@ class Machine(RuleBasedStateMachine):
                 rows = duckdb_connection().sql(f"SELECT id, region, amount FROM {scan}").fetchall()
                 assert Counter(rows) == version.rows
         assert verify(self.table).report.is_sound
+        if self.is_v2:
+            self.upgrade()
+
+    def upgrade(self):
+        """Deletes of v2 hold after it, and become vectors."""
+        self.table.upgrade()
+        self.main_equals_the_model()
+        self.stage(rows=[(1, "us")], gone=[2], dies=None)
+        self.resolve(limit=None, dies=None)
+        self.main_equals_the_model()
+        deletes = self.table.inspect.delete_files().to_pylist()
+        assert {each["file_format"] for each in deletes} <= {"PUFFIN"}
+        assert verify(self.table).report.is_sound
 
 
 @pytest.mark.slow
@@ -370,11 +407,26 @@ class Machine(RuleBasedStateMachine):
     "partition_by", [(), ("bucket(2, id)",), ("region",)], ids=["none", "by-key", "by-other"]
 )
 def test_history_on_real_components_equals_the_model(partition_by):
-    machine = type("OneMachine", (Machine,), {"partition_by": partition_by})
+    run(type("OneMachine", (Machine,), {"partition_by": partition_by}), max_examples=40)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("granularity", "partition_by"),
+    [("partition", ("region",)), ("file", ())],
+    ids=["by-partition", "by-file"],
+)
+def test_history_of_a_v2_table_on_real_components_equals_the_model(granularity, partition_by):
+    properties = {"format-version": "2", "write.delete.granularity": granularity}
+    members = {"partition_by": partition_by, "properties": properties}
+    run(type("OneMachine", (Machine,), members), max_examples=8)
+
+
+def run(machine, *, max_examples):
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=40,
+            max_examples=max_examples,
             stateful_step_count=30,
             deadline=None,
             # Minutes of shrinking at every failure; the steps are printed and replay without it.

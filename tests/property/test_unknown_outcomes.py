@@ -146,6 +146,7 @@ class Trials:
         return check_snapshot(self.table.store.get, metadata, snapshot).names()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(20))
 def test_every_outcome_is_what_became_of_the_commit(seed):
     trials = Trials(seed)

@@ -64,6 +64,17 @@ def rows_of(table, branch="main"):
     return model
 
 
+def test_archives_hold_every_index_format_that_is_read():
+    found = set()
+    for archive in ARCHIVES:
+        with tarfile.open(archive) as tar:
+            names = tar.getnames()
+        local = "runs" if any("/.icefold/" in n and n.endswith(".run") for n in names) else "shards"
+        shared = "runs" if any("/indexes/" in n and n.endswith(".run") for n in names) else "shards"
+        found |= {("local", local), ("shared", shared)}
+    assert found == {(place, kind) for place in ("local", "shared") for kind in ("runs", "shards")}
+
+
 @pytest.mark.parametrize(
     ("name", "index"),
     [

@@ -24,8 +24,8 @@ from tableformat.lookup.result import LookupSource
 from tableformat.rowlevel.committing import commit_changes
 from tableformat.rowlevel.engine import InProcessEngine
 from tableformat.rowlevel.planning import plan_statement
-from tableformat.rowlevel.statement import parse_statement
 from tableformat.runtime import Runtime
+from tableformat.sql.statement import parse_statement
 from tests.support.commit_tables import SeededIds
 from tests.support.memory_tables import memory_catalog
 from tests.support.row_model import Model, assert_history_holds, assert_holds, head_id, live_files
@@ -179,7 +179,7 @@ def upgraded(staged, monkeypatch):
     [data] = [task.entry.data_file for task in staged.table.scan().plan.tasks]
     file = staged.position_deletes({data.file_path: [3, 4]}, [data])
     with monkeypatch.context() as patch:
-        patch.setattr(request, "_check_vector", lambda _: None)  # v3 may not be given new ones
+        patch.setattr(request, "_check_form", lambda *_, **__: None)  # v3 may not be given new ones
         staged.commit(branch="main", deletes=[file])
     return staged
 

@@ -17,6 +17,7 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.support.sim_groups import run_group_seed
 from tests.support.sim_run import SeedResult, run_seed
 from tests.support.sim_world import MEDDLERS, Profile
 
@@ -36,6 +37,7 @@ class Job:
     meddlers: tuple[str, ...] | None = None
     rewrites: bool | None = None
     leaves_out: bool = False
+    group: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +81,7 @@ class Totals:
         chosen = "" if job.meddlers is None else f" --meddlers '{','.join(job.meddlers)}'"
         if job.rewrites is not None:
             chosen += f" --publish {'rewrite' if job.rewrites else 'link'}"
-        chosen += " --leaves-out" * job.leaves_out
+        chosen += " --leaves-out" * job.leaves_out + " --group" * job.group
         replay = f"--seed {result.seed} --steps {job.steps}{chosen} --trace"
         print(f"  replay: scripts/sim --seeds 1 {replay}")
         return True
@@ -125,6 +127,7 @@ def main(arguments: list[str] | None = None) -> int:
             None if options.meddlers is None else tuple(filter(None, options.meddlers.split(","))),
             None if options.publish is None else options.publish == "rewrite",
             options.leaves_out,
+            options.group,
         )
         for seed in range(options.seed, options.seed + options.seeds)
     ]
@@ -159,6 +162,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--trace", action="store_true", help="print the events of failing seeds")
     parser.add_argument("--publish", choices=["link", "rewrite"], help="instead of what is drawn")
     parser.add_argument("--leaves-out", action="store_true", help="writers leave columns out")
+    parser.add_argument("--group", action="store_true", help="tables that are published together")
     parser.add_argument("--meddlers", help=f"instead of those drawn, of {', '.join(MEDDLERS)}")
     parser.add_argument("--keep-going", action="store_true", help="do not stop at a violation")
     return parser
@@ -230,12 +234,14 @@ def _run_alone(job: Job, run: Callable[[Job], Ran]) -> Ran:
 
 def _run(job: Job) -> Ran:
     cpu = time.process_time()
-    given: dict[str, Any] = {"steps": job.steps, "meddlers": job.meddlers, "rewrites": job.rewrites}
-    given["leaves_out"] = job.leaves_out
-    result = run_seed(job.seed, trace=job.trace, **given)
+    given: dict[str, Any] = {"steps": job.steps}
+    run = run_group_seed if job.group else run_seed
+    if not job.group:
+        given |= {"meddlers": job.meddlers, "rewrites": job.rewrites, "leaves_out": job.leaves_out}
+    result = run(job.seed, trace=job.trace, **given)
     differs = False
     if job.twice and result.violation is None:
-        again = run_seed(job.seed, **given)
+        again = run(job.seed, **given)
         differs = again.log_hash != result.log_hash
     return Ran(result, differs, time.process_time() - cpu)
 

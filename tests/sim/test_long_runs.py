@@ -18,7 +18,8 @@ def run_or_die(job: Job) -> Ran:
     return Ran(run_seed(job.seed, steps=5), differs=False, cpu_s=0.0)
 
 
-@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.slow
+@pytest.mark.parametrize("processes", [2, pytest.param(1, marks=pytest.mark.long)])
 def test_seed_that_ends_its_process_is_a_violation(processes: int) -> None:
     jobs = [Job(seed, 5, trace=False, twice=False) for seed in range(1, 6)]
     found = list(run_all(jobs, processes, None, run_or_die))

@@ -75,7 +75,7 @@ def unknown_is_failed(monkeypatch: pytest.MonkeyPatch) -> None:
         error.files_safe_to_delete = True
         raise error
 
-    monkeypatch.setattr(tableformat.commit.swap, "_look_for", failed)
+    monkeypatch.setattr(tableformat.commit.swap._GroupSwap, "_look_for", failed)
 
 
 def aged_staging(monkeypatch: pytest.MonkeyPatch) -> None:

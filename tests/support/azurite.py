@@ -85,20 +85,26 @@ def create_container(name: str) -> None:
 
 
 def _program() -> str:
-    found = shutil.which("azurite-blob")
-    if found is not None:
-        return found
+    missing = missing_azurite()
+    if missing is not None:
+        pytest.skip(missing)
+    return shutil.which("azurite-blob") or str(_CACHE / "node_modules" / ".bin" / "azurite-blob")
+
+
+def missing_azurite() -> str | None:
+    """Why there is no Azurite; fetches it where it is not installed."""
+    if shutil.which("azurite-blob") is not None:
+        return None
     npm = shutil.which("npm")
     if npm is None:
-        pytest.skip("no Azurite: neither azurite-blob nor npm is on the PATH")
+        return "no Azurite: neither azurite-blob nor npm is on the PATH"
     _CACHE.mkdir(parents=True, exist_ok=True)
-    program = _CACHE / "node_modules" / ".bin" / "azurite-blob"
     with (_CACHE / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (_CACHE / "complete").exists():
             command = [npm, "install", "--prefix", str(_CACHE), f"azurite@{VERSION}"]
             done = subprocess.run(command, cwd=_CACHE, capture_output=True, text=True, check=False)
             if done.returncode:
-                pytest.skip(f"no Azurite: npm could not fetch it: {done.stderr[-200:]}")
+                return f"no Azurite: npm could not fetch it: {done.stderr[-200:]}"
             (_CACHE / "complete").touch()
-    return str(program)
+    return None

@@ -16,8 +16,8 @@ from sqlglot import exp
 from tableformat import Table
 from tableformat.rowlevel.execute import RowLevelResult
 from tableformat.rowlevel.operation import Fragment, RowLevelPlan, begin
-from tableformat.rowlevel.statement import MatchKind, MergeAction, MergeClause, Statement
 from tableformat.scan.reader import scan_schema
+from tableformat.sql.statement import MatchKind, MergeAction, MergeClause, Statement
 
 DELETE, UPDATE, INSERT, COPY = 1, 2, 3, 4
 ACTIONS = {MergeAction.DELETE: DELETE, MergeAction.UPDATE: UPDATE, MergeAction.INSERT: INSERT}

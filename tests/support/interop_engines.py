@@ -21,7 +21,7 @@ from uuid import UUID
 import pyarrow as pa
 import pytest
 
-from tests.support.interop_tables import EQUALITY_DELETES, InteropCase
+from tests.support.interop_tables import EQUALITY_DELETES, SHARED_DELETES, InteropCase
 from tests.support.java_iceberg import java_iceberg
 from tests.support.trino import trino
 
@@ -227,7 +227,12 @@ ENGINES = (
     Engine("trino", _trino, lineage=True),
     Engine("duckdb", _duckdb, lineage=True),
     Engine("datafusion", _datafusion),
-    Engine("polars", _polars_planned_by("plugin"), _NO_EQUALITY, checks_vectors=False),
+    Engine(
+        "polars",
+        _polars_planned_by("plugin"),
+        (*_NO_EQUALITY, (SHARED_DELETES, "not limited to one data file")),
+        checks_vectors=False,
+    ),
     Engine("polars-alone", _polars_planned_by("pyiceberg"), _NO_EQUALITY, checks_vectors=False),
     Engine("polars-pyiceberg", _polars_pyiceberg, _NO_EQUALITY, checks_vectors=False),
     Engine("pyiceberg", _pyiceberg, _NO_EQUALITY, checks_vectors=False),

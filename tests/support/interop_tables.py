@@ -19,7 +19,8 @@ from pyiceberg.transforms import BucketTransform, MonthTransform
 from pyiceberg.types import IntegerType, LongType, StringType
 
 from maintenance.tasks.compact import compact
-from maintenance.tasks.options import CompactOptions
+from maintenance.tasks.options import CompactOptions, RewriteVectorsOptions
+from maintenance.tasks.rewrite_vectors import rewrite_vectors
 from resolver import resolve
 from tableformat import Table, TableCatalog
 from tableformat.commit.changeset import Changeset, CommitKind, Validation
@@ -34,6 +35,8 @@ Row = dict[str, Any]
 Key = tuple[Any, ...]
 
 EQUALITY_DELETES = "equality deletes"
+V2 = "format version 2"
+SHARED_DELETES = "position deletes of several data files in one file"
 
 SHOP = pa.schema(
     [
@@ -537,6 +540,32 @@ def compacted(catalog: TableCatalog) -> InteropCase:
     return made.case()
 
 
+def v2_by_partition(catalog: TableCatalog) -> InteropCase:
+    """Position delete files, each for a partition; some of them merged."""
+    return _v2(catalog, "v2_by_partition", "partition")
+
+
+def v2_by_file(catalog: TableCatalog) -> InteropCase:
+    """Position delete files, each for one data file, replaced and merged."""
+    return _v2(catalog, "v2_by_file", "file")
+
+
+def _v2(catalog: TableCatalog, name: str, granularity: str) -> InteropCase:
+    properties = {"format-version": "2", "write.delete.granularity": granularity}
+    made = KeyedTable.create(catalog, name, partition_by=["region"], properties=properties)
+    for start in (0, 50):
+        made.append(shop_rows(range(start, start + 20)))
+    made.stage(upserts=[shop_row(number, "second") for number in (1, 2, 51, 90)])
+    made.resolve()
+    made.delete([3, 2, 52])
+    report = rewrite_vectors(made.table, RewriteVectorsOptions(rewrite_all=True))
+    assert report.changed == (granularity == "partition")  # of a data file there is one
+    made.delete([4, 53])
+    compact(made.table, CompactOptions(rewrite_all=True, filter="region = 'EU'"))
+    made.delete([5, 54])
+    return made.case("main", V2, *([SHARED_DELETES] if granularity == "partition" else []))
+
+
 CASES: tuple[Callable[[TableCatalog], InteropCase], ...] = (
     no_deletes,
     dv,
@@ -556,4 +585,6 @@ CASES: tuple[Callable[[TableCatalog], InteropCase], ...] = (
     no_snapshot,
     rewritten,
     compacted,
+    v2_by_partition,
+    v2_by_file,
 )

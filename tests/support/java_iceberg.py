@@ -29,6 +29,7 @@ import pytest
 
 from tableformat.errors import UnsupportedError
 from tableformat.spark.java import ensure_java
+from tests.support import maven
 
 ICEBERG = "1.12.0"  # the newest release
 SPARK = "4.1.4"  # the newest Spark that release supports
@@ -37,7 +38,8 @@ JARS = (
     "org.xerial:sqlite-jdbc:3.50.3.0",
 )
 _JAR_NAMES = tuple(f"{name}-{version}.jar" for _, name, version in (j.split(":") for j in JARS))
-CACHE = Path(__file__).resolve().parents[2] / ".cache" / "java-iceberg"
+CACHE = maven.CACHE / "java-iceberg"
+_JAR_FOLDER, _ENVIRONMENT = CACHE / f"jars-{ICEBERG}", CACHE / f"pyspark-{SPARK}"
 WORKER = Path(__file__).with_name("interop_spark_worker.py")
 LOGGING = """\
 rootLogger.level = error
@@ -262,14 +264,23 @@ def _settings(folder: Path, logging: Path, jars: Sequence[Path]) -> dict[str, st
     }
 
 
-def _installed() -> tuple[Path, list[Path]] | Missing:
-    """The environment's interpreter, and the jars."""
+def missing_java_iceberg() -> str | None:
+    """What is missing of its jars and its PySpark; fetches both."""
+    missing = maven.fetch_jars(_JAR_FOLDER, JARS, transitive=False)
+    if missing is not None:
+        return missing
     CACHE.mkdir(parents=True, exist_ok=True)
-    jar_folder, environment = CACHE / f"jars-{ICEBERG}", CACHE / f"pyspark-{SPARK}"
     with (CACHE / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        missing = _fetch_jars(jar_folder) or _install_spark(environment)
-    return missing or (environment / "bin" / "python", [jar_folder / name for name in _JAR_NAMES])
+        return _install_spark(_ENVIRONMENT)
+
+
+def _installed() -> tuple[Path, list[Path]] | Missing:
+    """The environment's interpreter, and the jars."""
+    missing = missing_java_iceberg()
+    if missing is not None:
+        return Missing(missing)
+    return _ENVIRONMENT / "bin" / "python", [_JAR_FOLDER / name for name in _JAR_NAMES]
 
 
 def runtime_session() -> tuple[str, Path] | Missing:
@@ -282,25 +293,7 @@ def runtime_session() -> tuple[str, Path] | Missing:
     return str(jar), packages
 
 
-def _fetch_jars(folder: Path) -> Missing | None:
-    if all((folder / name).exists() for name in _JAR_NAMES):
-        return None
-    maven = shutil.which("mvn")
-    if maven is None:
-        return Missing("mvn is not installed: Apache Iceberg's Spark runtime cannot be fetched")
-    with tempfile.TemporaryDirectory(dir=CACHE) as fresh:
-        Path(fresh, "pom.xml").write_text(_pom())
-        goal = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies"
-        options = ["-DexcludeTransitive=true", "-DoutputDirectory=jars"]
-        complaint = _run([maven, "-q", "-B", goal, *options], fresh)
-        if complaint:
-            return Missing(f"mvn could not fetch Apache Iceberg's Spark runtime: {complaint}")
-        shutil.rmtree(folder, ignore_errors=True)
-        Path(fresh, "jars").rename(folder)
-    return None
-
-
-def _install_spark(folder: Path) -> Missing | None:
+def _install_spark(folder: Path) -> str | None:
     done = folder / ".complete"
     if done.exists():
         return None
@@ -312,7 +305,7 @@ def _install_spark(folder: Path) -> Missing | None:
     ):
         complaint = _run(command, str(CACHE))
         if complaint:
-            return Missing(f"Spark {SPARK} could not be installed: {complaint}")
+            return f"Spark {SPARK} could not be installed: {complaint}"
     done.touch()
     return None
 
@@ -321,16 +314,3 @@ def _run(command: Sequence[str | Path], folder: str) -> str:
     """The end of what a failing command said; empty when it succeeded."""
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     return (done.stdout + done.stderr)[-500:] or "no output" if done.returncode else ""
-
-
-def _pom() -> str:
-    dependencies = "".join(
-        f"<dependency><groupId>{group}</groupId><artifactId>{artifact}</artifactId>"
-        f"<version>{version}</version></dependency>"
-        for group, artifact, version in (jar.split(":") for jar in JARS)
-    )
-    return (
-        '<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>'
-        "<groupId>icefold.tests</groupId><artifactId>java-iceberg</artifactId><version>1</version>"
-        f"<dependencies>{dependencies}</dependencies></project>"
-    )

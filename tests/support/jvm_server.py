@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tests.support.guard import stop_with_this_process
 
-START_S = 90
+START_S = 240
 
 
 @dataclass

@@ -7,10 +7,21 @@ import shutil
 import subprocess
 import tempfile
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
+CACHE = Path(__file__).resolve().parents[2] / ".cache"
 GOAL = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies"
+
+
+@contextmanager
+def one_at_a_time() -> Iterator[None]:
+    """Maven's local repository is not made for several processes that fill it."""
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with (CACHE / "maven-lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def fetch_jars(folder: Path, artifacts: Sequence[str], *, transitive: bool) -> str | None:
@@ -21,11 +32,8 @@ def fetch_jars(folder: Path, artifacts: Sequence[str], *, transitive: bool) -> s
         artifacts: `group:artifact:version`.
         transitive: With what they need, too.
 
-    Effects: holds `<folder's parent>/lock`, so that test processes fetch one after the other.
     """
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with (folder.parent / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with one_at_a_time():
         if folder.exists():
             return None
         maven = shutil.which("mvn")
@@ -35,6 +43,7 @@ def fetch_jars(folder: Path, artifacts: Sequence[str], *, transitive: bool) -> s
 
 
 def _fetch(maven: str, folder: Path, artifacts: Sequence[str], *, transitive: bool) -> str | None:
+    folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent) as fresh:
         Path(fresh, "pom.xml").write_text(_pom(artifacts, transitive=transitive))
         command = [maven, "-q", "-B", GOAL, "-DincludeScope=runtime", "-DoutputDirectory=jars"]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from tableformat.catalog.base import Identifier
 from tableformat.catalog.pointer import PointerCatalog
-from tableformat.catalog.pointers import table_exists
+from tableformat.catalog.pointers import PointerSwap, table_exists
 from tableformat.runtime import Runtime
 from tableformat.store.base import ObjectStore
 from tableformat.store.locations import AllowedLocations
@@ -41,6 +41,14 @@ class MemoryPointers:
             if self._tables.get(identifier) != expected:
                 return False
             self._tables[identifier] = new
+            return True
+
+    def swap_all(self, swaps: Sequence[PointerSwap]) -> bool:
+        """See `MetadataPointers.swap_all`."""
+        with self._lock:
+            if any(self._tables.get(each.identifier) != each.expected for each in swaps):
+                return False
+            self._tables.update({each.identifier: each.new for each in swaps})
             return True
 
     def remove(self, identifier: Identifier) -> bool:

@@ -30,7 +30,7 @@ from tests.support.postgres import PASSWORD, USER, postgres_server
 ROOT = Path(__file__).resolve().parents[2]
 WORKER = Path(__file__).with_name("pipeline_worker.py")
 PUBLICATION = "icefold"
-ARRIVAL_S = 120
+ARRIVAL_S = 300
 
 
 @dataclass(frozen=True)

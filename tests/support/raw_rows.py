@@ -2,7 +2,7 @@
 
 Shares no code with the product, so a bug that the writer and the reader have in common shows.
 Columns are matched by field id. Readers of a published branch see no equality or position deletes,
-so a live one there is an error here.
+so a live one there is an error here; on a v2 table position deletes are what they read.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from tests.support.table_checker import CheckedSnapshot, LiveFile, Read, check_t
 
 ROW_ID_FIELD = 2147483540
 LAST_UPDATED_FIELD = 2147483539
+DELETE_FIELDS = [2147483546, 2147483545]  # file_path, pos
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class RawRow:
     """One live row; `values` in the order asked for."""
 
     values: tuple[Any, ...]
-    row_id: int
+    row_id: int | None  # v2 has none
     last_updated: int
 
 
@@ -54,7 +55,7 @@ def raw_identities(
     rows = [
         row for file in checked.live if file.content == 0 for row in _rows(read, checked, file, ids)
     ]
-    row_ids = Counter(row.row_id for row in rows)
+    row_ids = Counter(row.row_id for row in rows if row.row_id is not None)
     assert max(row_ids.values(), default=1) == 1, f"row ids twice: {row_ids.most_common(3)}"
     return rows
 
@@ -75,11 +76,12 @@ def _rows(read: Read, checked: CheckedSnapshot, file: LiveFile, ids: list[int]) 
     }
     missing = pa.nulls(stored.num_rows)
     wanted = [columns.get(i, missing).to_pylist() for i in (*ids, ROW_ID_FIELD, LAST_UPDATED_FIELD)]
-    assert file.first_row_id is not None
+    first = file.first_row_id
+    assert (first is None) == ("first-row-id" not in checked.snapshot)
     return [
         RawRow(
             values=tuple(values),
-            row_id=file.first_row_id + at if row_id is None else row_id,
+            row_id=row_id if row_id is not None or first is None else first + at,
             last_updated=file.sequence_number if updated is None else updated,
         )
         for at, (*values, row_id, updated) in enumerate(zip(*wanted, strict=True))
@@ -88,6 +90,8 @@ def _rows(read: Read, checked: CheckedSnapshot, file: LiveFile, ids: list[int]) 
 
 
 def _dead_positions(read: Read, checked: CheckedSnapshot, file: LiveFile) -> BitMap64:
+    if "first-row-id" not in checked.snapshot:
+        return _dead_by_files(read, checked, file)
     foreign = [each.path for each in checked.live if each.content != 0 and each.offset is None]
     assert not foreign, f"equality or position deletes on a published branch: {foreign}"
     vectors = [each for each in checked.live if each.referenced == file.path]
@@ -99,4 +103,23 @@ def _dead_positions(read: Read, checked: CheckedSnapshot, file: LiveFile) -> Bit
     assert blob[4:8] == bytes([0xD1, 0xD3, 0x39, 0x64]), "not a deletion vector"
     dead = BitMap64.deserialize(blob[8:-4])
     assert len(dead) == vector.record_count
+    return dead
+
+
+def _dead_by_files(read: Read, checked: CheckedSnapshot, file: LiveFile) -> BitMap64:
+    """By position delete files of v2 (spec: Scan Planning). Checks that they are sorted."""
+    dead = BitMap64()
+    for delete in (each for each in checked.live if each.content != 0):
+        assert delete.content == 1, f"equality deletes on a published branch: {delete.path}"
+        stored = pq.read_table(io.BytesIO(read(delete.path)))
+        assert [
+            int(field.metadata[b"PARQUET:field_id"]) for field in stored.schema
+        ] == DELETE_FIELDS
+        pairs = list(zip(*(column.to_pylist() for column in stored.columns), strict=True))
+        assert len(pairs) == delete.record_count
+        assert pairs == sorted(set(pairs)), f"not sorted: {delete.path}"
+        assert delete.referenced is None or {path for path, _ in pairs} == {delete.referenced}
+        place, own = (delete.spec_id, delete.partition), (file.spec_id, file.partition)
+        if repr(place) == repr(own) and delete.sequence_number >= file.sequence_number:
+            dead |= BitMap64(at for path, at in pairs if path == file.path)
     return dead

@@ -29,7 +29,7 @@ from tableformat.environment import Environment
 from tableformat.rowlevel.engine import row_writer
 from tableformat.rowlevel.planning import plan_statement
 from tableformat.rowlevel.rewrite import FileRewrite, surviving_rows
-from tableformat.rowlevel.statement import parse_statement
+from tableformat.sql.statement import parse_statement
 from tests.support.changesets import rewrite_changeset
 from tests.support.table_checker import check_snapshot, read_metadata
 

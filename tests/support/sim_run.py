@@ -27,7 +27,6 @@ from maintenance.tasks.remove_orphans import remove_orphans
 from maintenance.tasks.rewrite_manifests import rewrite_manifests
 from maintenance.tasks.rewrite_vectors import rewrite_vectors
 from resolver.cycle import Cycle, CycleOptions
-from resolver.index.memory_index import MemoryIndex
 from resolver.maintenance_lock import fence_of, hold_maintenance
 from resolver.report import ResolveReport
 from resolver.target import live_files
@@ -55,6 +54,7 @@ from tableformat.errors import (
 )
 from tableformat.runtime import Runtime
 from tests.support.memory_catalog import MemoryCatalog
+from tests.support.memory_index import MemoryIndex
 from tests.support.memory_store import MemoryObjectStore
 from tests.support.sim_draw import (
     ARROW,

@@ -11,14 +11,15 @@ from typing import Any
 from lock import HeldLease, Lease, LeaseUnavailableError
 from resolver.index.base import IndexBinding
 from resolver.index.follow import RowsToPut, changes_to_follow
-from resolver.index.memory_index import MemoryIndex
 from resolver.index_keeper import LocalIndexKeeper, TargetHead, _live_rows, indexed_file
 from tableformat.catalog.base import Identifier
+from tableformat.catalog.pointers import PointerSwap
 from tableformat.environment import Environment
 from tableformat.errors import AlreadyExistsError, StoreUnavailableError
 from tableformat.store.base import ObjectInfo
 from tests.support.lying_lock import GrantAllLock, GrantedLease
 from tests.support.memory_catalog import MemoryPointers
+from tests.support.memory_index import MemoryIndex
 from tests.support.memory_store import MemoryObjectStore, _MemoryOutput
 from tests.support.sim_world import Actor, Crash, Halt, Profile, World
 
@@ -129,6 +130,12 @@ class WatchedPointers(MemoryPointers):
             self.on_swap(new)
         return swapped
 
+    def swap_all(self, swaps: Sequence[PointerSwap]) -> bool:
+        swapped = super().swap_all(swaps)
+        if swapped:
+            self.on_swap(", ".join(each.new for each in swaps))
+        return swapped
+
 
 class SimPointers:
     """An actor's way to the shared pointers. Lost, late and doubled answers."""
@@ -149,18 +156,26 @@ class SimPointers:
         return self._shared.read(identifier)
 
     def swap(self, identifier: Identifier, *, expected: str, new: str) -> bool:
+        return self._deliver(
+            partial(self._shared.swap, identifier, expected=expected, new=new), new
+        )
+
+    def swap_all(self, swaps: Sequence[PointerSwap]) -> bool:
+        names = ", ".join(each.new for each in swaps)
+        return self._deliver(partial(self._shared.swap_all, swaps), names)
+
+    def _deliver(self, land: Callable[[], bool], new: str) -> bool:
         actor, world, profile = self._actor, self._actor.world, self._actor.world.profile
         world.hand_over(actor, "swap")
         if world.strikes("swap before", profile.swap_before):
             raise StoreUnavailableError("simulated catalog 503, nothing done")
         if world.strikes("swap late", profile.swap_late):
-            land = partial(self._shared.swap, identifier, expected=expected, new=new)
             world.later(lambda: (land(), None)[1])
             raise TimeoutError("simulated: no answer, lands later")
-        swapped = self._shared.swap(identifier, expected=expected, new=new)
+        swapped = land()
         world.log(f"swap {swapped} {new}")
         if world.strikes("swap twice", profile.swap_twice):
-            swapped = self._shared.swap(identifier, expected=expected, new=new)
+            swapped = land()
         world.hand_over(actor, "swap done")
         if world.strikes("swap lost", profile.swap_lost):
             raise ConnectionResetError("simulated: the answer was lost")

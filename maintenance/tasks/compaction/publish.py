@@ -1,7 +1,7 @@
 """Commit rewritten groups: rebase onto the head, compare-and-swap, again while others are faster.
 
 1. load the table, rebase each group onto the head of the branch; leave out those that do not fit
-2. write deletion vectors for rows that died meanwhile
+2. write deletion vectors (v2: position deletes) for rows that died meanwhile
 3. one REWRITE commit of the rest, only if the head is still that one; on a lost race from 1 again
 
 A crash before 3 leaves unreferenced files for orphan removal; after it the compaction is done.
@@ -18,13 +18,12 @@ from maintenance.tasks.base import TaskRun
 from maintenance.tasks.compaction.rebase import Rebase, Rebased, rebase_groups
 from maintenance.tasks.compaction.rewrite import RewrittenGroup
 from tableformat.catalog.base import TableState
-from tableformat.codec.puffin.dv_file import DeletionVector, write_deletion_vectors
+from tableformat.codec.puffin.dv_file import DeletionVector
 from tableformat.commit.changeset import Changeset, CommitKind, Validation
 from tableformat.commit.engine import CommitResult, commit
 from tableformat.errors import CommitConflictError, TableError
-from tableformat.paths import puffin_locations
 from tableformat.spec.data_file import DataFile
-from tableformat.spec.properties import dv_placement
+from tableformat.write.row_deletes import deletes_written_together, write_row_deletes
 
 ATTEMPTS_MAX = 100
 
@@ -61,7 +60,7 @@ def publish_groups(run: TaskRun, branch: str, groups: Sequence[RewrittenGroup]) 
         CommitUnknownError: The commit may have landed; nothing was deleted.
         FencedError, lock.LeaseLostError: Someone else has taken over.
 
-    Effects: Puffin files, then the commit. New files that a known outcome leaves out are deleted.
+    Effects: delete files, then the commit. New files that a known outcome leaves out are deleted.
     """
     return _Publish(run, branch, dict(enumerate(groups))).until_landed()
 
@@ -161,14 +160,11 @@ class _Publish:
     def _write_vectors(self, state: TableState, vectors: list[DeletionVector]) -> None:
         if vectors == self._vectors:
             return
-        environment, metadata = self.run.environment, state.metadata
-        self._entries = write_deletion_vectors(
-            environment.store,
-            vectors,
-            location_for=puffin_locations(metadata, environment.runtime.ids),
-            placement=dv_placement(metadata.properties),
-            bounds_of=metadata.schema().identifier_field_ids,
+        metadata = state.metadata
+        written = write_row_deletes(
+            self.run.environment, metadata, deletes_written_together(metadata, vectors)
         )
+        self._entries = [entry for group in written for entry in group]
         self._vectors = vectors
         self._locations.update(entry.file_path for entry in self._entries)
 

@@ -1,9 +1,9 @@
 """Rewrite one group: its live rows into new files, row by row the same, lineage included.
 
 Every row takes its `_row_id` and `_last_updated_sequence_number` along, stored in the new file
-(spec: Row Lineage; R42). The result tells, per old file, which positions were dead when it was
-read and how many rows went over, in order: all that is needed to find an old position in the new
-files of a rewrite that keeps the order.
+(spec: Row Lineage; R42); on v2 it has none. The result tells, per old file, which positions were
+dead when it was read and how many rows went over, in order: all that is needed to find an old
+position in the new files of a rewrite that keeps the order.
 
 A job and its result cross process boundaries: the same function runs here and on Spark's workers.
 """
@@ -19,6 +19,7 @@ from functools import partial
 import pyarrow as pa
 from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.types import NestedField
 
 from maintenance.tasks.compaction.plan import FileGroup
 from tableformat.codec.puffin.deletion_vector import Positions
@@ -35,6 +36,7 @@ from tableformat.spec.types import LINEAGE_FIELDS
 from tableformat.store.base import ObjectStore
 from tableformat.write.one_partition import OnePartition
 from tableformat.write.ordering import Ordering, ordered
+from tableformat.write.row_deletes import has_vectors
 
 LINEAGE_NAMES = tuple(field.name for field in LINEAGE_FIELDS)
 
@@ -47,11 +49,18 @@ class RewriteJob:
         plan: Its tasks, in the order their rows are written.
         partition: That of all files, old and new.
         ordering: None: rows keep their order.
+        keeps_lineage: Rows have ids, which they keep; on v2 they have none.
     """
 
     plan: ScanPlan
     partition: OnePartition
     ordering: Ordering | None = None
+    keeps_lineage: bool = True
+
+    @property
+    def lineage_fields(self) -> tuple[NestedField, ...]:
+        """What is stored of each row beside its columns."""
+        return LINEAGE_FIELDS if self.keeps_lineage else ()
 
     @property
     def size_bytes(self) -> int:
@@ -89,7 +98,8 @@ def rewrite_job(
         UnsupportedError: The table has a column that hides a lineage column, so that lineage could
             neither be read nor stored.
     """
-    for name in LINEAGE_NAMES:
+    keeps_lineage = has_vectors(metadata)
+    for name in LINEAGE_NAMES if keeps_lineage else ():
         if name in {field.name for field in plan.schema.fields}:
             raise UnsupportedError(
                 "cannot compact a table with a column of a reserved name",
@@ -102,6 +112,7 @@ def rewrite_job(
         plan=replace(plan, tasks=group.tasks),
         partition=replace(partition, options=options),
         ordering=ordering,
+        keeps_lineage=keeps_lineage,
     )
 
 
@@ -133,7 +144,7 @@ def rewrite_group(
     Memory: a few batches per reader, one row group being encoded, and for an ordering one bucket.
     """
     source = _Source(store, job, threads, puffins)
-    schema = Schema(*job.plan.schema.fields, *LINEAGE_FIELDS)
+    schema = Schema(*job.plan.schema.fields, *job.lineage_fields)
     batches: Iterator[pa.RecordBatch] = source.read()
     if job.ordering is not None:
         batches = ordered(job.ordering, batches, source.read_columns, rows=source.rows_max)
@@ -162,6 +173,7 @@ class _Source:
     ) -> None:
         self._source = FileSource(store, job.plan.specs, job.plan.properties, puffins)
         self._plan = job.plan
+        self._names = [field.name for field in (*job.plan.schema.fields, *job.lineage_fields)]
         self._threads = threads or min(os.cpu_count() or 1, READERS_MAX)
         self._rows = [0] * len(job.plan.tasks)
         self._deleted: list[Positions] = [Positions() for _ in job.plan.tasks]
@@ -169,8 +181,7 @@ class _Source:
 
     def read(self) -> Iterator[pa.RecordBatch]:
         """Whole rows with lineage, task by task."""
-        names = [field.name for field in self._plan.schema.fields]
-        return self._stream([*names, *LINEAGE_NAMES], note=True)
+        return self._stream(self._names, note=True)
 
     def read_columns(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Some columns, in the same order."""

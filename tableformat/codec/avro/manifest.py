@@ -1,4 +1,4 @@
-"""Encoding of v3 manifests (spec: Manifests): PyIceberg's Avro writers, some entries to a block.
+"""Encoding of v2 and v3 manifests (spec: Manifests): PyIceberg's Avro writers, entries in blocks.
 
 Decoding is in `manifest_entries`; `decode_manifest` is offered here too.
 """
@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any
 
 from pyiceberg.avro.encoder import BinaryEncoder
 from pyiceberg.avro.resolver import construct_writer
@@ -37,8 +37,9 @@ from tableformat.spec.manifest_file import MANIFEST_CONTENT_NAMES, ManifestConte
 
 __all__ = ["decode_manifest", "describe_manifest", "encode_manifest"]
 
-FORMAT_VERSION: Literal[3] = 3
-
+# What v2 does not know: row lineage, and where in a file a deletion vector is. The data file that a
+# position delete file is for came to v2 later, as an optional field (spec: Manifests).
+_SINCE_V3 = (142, 144, 145)
 _PARTITION_ID = 102
 _EQUALITY_IDS_ID = 135
 
@@ -49,9 +50,10 @@ def encode_manifest(
     schema: Schema,
     spec: PartitionSpec,
     content: ManifestContent,
+    format_version: int = 3,
     codec: str = "gzip",
 ) -> bytes:
-    """Encode one v3 manifest.
+    """Encode one manifest of v2 or v3.
 
     `first_row_id` is written for EXISTING and DELETED data files only: an ADDED file gets its ids
     from the manifest list, also when it carries old ones (spec: First Row ID Assignment).
@@ -63,13 +65,14 @@ def encode_manifest(
             columns of `spec` unless their values are null (`schema_for_spec` picks it).
         spec: The entries' partition spec.
         content: Data or deletes.
+        format_version: The table's.
         codec: `gzip`, `zstd` or `uncompressed`.
 
     Raises:
         InvalidInputError: A partition value does not fit its type.
         InternalError: Entries that do not belong together, or without what they must carry.
     """
-    layout = _layout(partition_type(spec, schema))
+    layout = _layout(partition_type(spec, schema), format_version)
     records = []
     for entry in entries:
         _check_writable(entry, spec.spec_id, content)
@@ -78,11 +81,11 @@ def encode_manifest(
         records,
         schema=layout.avro_schema,
         metadata={
-            "schema": text_of(schema).decode(),
+            "schema": text_of(_declared(schema)).decode(),
             "schema-id": str(schema.schema_id),
             "partition-spec": json.dumps([each.model_dump() for each in spec.fields]),
             "partition-spec-id": str(spec.spec_id),
-            "format-version": str(FORMAT_VERSION),
+            "format-version": str(format_version),
             "content": MANIFEST_CONTENT_NAMES[content],
         },
         codec=codec,
@@ -142,15 +145,17 @@ class _Layout:
 
     data_file_writer: Writer
     avro_schema: Any
+    is_v2: bool
     normalize: Callable[[tuple[Any, ...]], tuple[Any, ...]]
 
 
 @lru_cache(maxsize=64)
-def _layout(partition: StructType) -> _Layout:
-    entry_schema = _entry_schema(partition)
+def _layout(partition: StructType, format_version: int) -> _Layout:
+    entry_schema = _entry_schema(partition, format_version)
     return _Layout(
         data_file_writer=construct_writer(entry_schema.find_type("data_file")),
         avro_schema=avro_schema_json(entry_schema, "manifest_entry"),
+        is_v2=format_version == 2,
         normalize=partition_normalizer(partition),
     )
 
@@ -189,7 +194,7 @@ def _file_record(entry: ManifestEntry, layout: _Layout) -> bytes:
     record = None if changes else _file_records.get(file, layout)
     if record is None:
         buffer = io.BytesIO()
-        row = _data_file_row(entry, layout.normalize(file.partition))
+        row = _data_file_row(entry, layout.normalize(file.partition), is_v2=layout.is_v2)
         layout.data_file_writer.write(BinaryEncoder(buffer), row)
         record = buffer.getvalue()
         if not changes:
@@ -197,8 +202,8 @@ def _file_record(entry: ManifestEntry, layout: _Layout) -> bytes:
     return record
 
 
-def _entry_schema(partition: StructType) -> Schema:
-    """PyIceberg's v3 schema with our partition type, and `equality_ids` as the spec has it.
+def _entry_schema(partition: StructType, format_version: int) -> Schema:
+    """PyIceberg's schema with our partition type, and `equality_ids` as the spec has it.
 
     Differs from PyIceberg: list<int>, not list<long>.
     """
@@ -214,9 +219,22 @@ def _entry_schema(partition: StructType) -> Schema:
             required=each.required,
             doc=None if each.name == "content" else each.doc,
         )
-        for each in DATA_FILE_TYPE[FORMAT_VERSION].fields
+        for each in DATA_FILE_TYPE[3].fields
+        if format_version > 2 or each.field_id not in _SINCE_V3
     ]
-    return manifest_entry_schema_with_data_file(FORMAT_VERSION, StructType(*fields))
+    return manifest_entry_schema_with_data_file(
+        2 if format_version == 2 else 3, StructType(*fields)
+    )
+
+
+def _declared(schema: Schema) -> Schema:
+    """The schema as the table has it: a key that only icefold knows of may have optional columns.
+
+    Java refuses to read a schema whose identifier fields are not required.
+    """
+    if all(schema.find_field(each).required for each in schema.identifier_field_ids):
+        return schema
+    return schema.model_copy(update={"identifier_field_ids": []})
 
 
 def _check_writable(entry: ManifestEntry, spec_id: int, content: ManifestContent) -> None:
@@ -238,10 +256,12 @@ def _check_writable(entry: ManifestEntry, spec_id: int, content: ManifestContent
         raise InternalError(f"cannot write a manifest: {problem}", file_path=file.file_path)
 
 
-def _data_file_row(entry: ManifestEntry, partition: tuple[Any, ...]) -> tuple[Any, ...]:
+def _data_file_row(
+    entry: ManifestEntry, partition: tuple[Any, ...], *, is_v2: bool
+) -> tuple[Any, ...]:
     file = entry.data_file
     keeps_row_id = file.content == FileContent.DATA and entry.status != EntryStatus.ADDED
-    return (
+    row = (
         int(file.content),
         file.file_path,
         file.file_format,
@@ -258,6 +278,11 @@ def _data_file_row(entry: ManifestEntry, partition: tuple[Any, ...]) -> tuple[An
         file.split_offsets,
         file.equality_ids,
         file.sort_order_id,
+    )
+    if is_v2:
+        return (*row, file.referenced_data_file)
+    return (
+        *row,
         file.first_row_id if keeps_row_id else None,
         file.referenced_data_file,
         file.content_offset,

@@ -1,6 +1,6 @@
 """Manifest lists: bytes to manifest records and back (spec: Manifest Lists).
 
-Written are v3 lists only. Writing one is where a commit attempt assigns what could not be known
+Written are v2 and v3 lists. Writing one is where a commit attempt assigns what could not be known
 before: sequence numbers, and the row ids of data manifests (spec: First Row ID Assignment).
 """
 
@@ -29,8 +29,6 @@ from tableformat.spec.manifest_file import (
     ManifestFile,
     PartitionFieldSummary,
 )
-
-FORMAT_VERSION = 3
 
 _SUMMARY_ID = 508
 _INTEGRAL = ("int", "long")
@@ -87,9 +85,10 @@ def encode_manifest_list(
     parent_snapshot_id: int | None,
     sequence_number: int,
     first_row_id: int,
+    format_version: int = 3,
     codec: str = "gzip",
 ) -> EncodedManifestList:
-    """Assign sequence numbers and row ids, and encode a v3 manifest list.
+    """Assign sequence numbers and row ids, and encode a manifest list of v2 or v3.
 
     Pure: a retried commit calls it again with the new numbers and the manifests as they were before
     assignment.
@@ -99,7 +98,8 @@ def encode_manifest_list(
         snapshot_id: The commit's snapshot.
         parent_snapshot_id: Its parent; None for a branch's first.
         sequence_number: The commit's; given to manifests that have none.
-        first_row_id: The table's `next-row-id` at this attempt.
+        first_row_id: The table's `next-row-id` at this attempt; v2 has none.
+        format_version: The table's.
         codec: `gzip`, `zstd` or `uncompressed`.
 
     Raises:
@@ -110,20 +110,23 @@ def encode_manifest_list(
     next_row_id = first_row_id
     for manifest in manifests:
         checked = _with_sequence_number(manifest, snapshot_id, sequence_number)
-        if checked.content == ManifestContent.DATA and checked.first_row_id is None:
+        is_data = checked.content == ManifestContent.DATA
+        if format_version > 2 and is_data and checked.first_row_id is None:
             checked = replace(checked, first_row_id=next_row_id)
             next_row_id += checked.added_rows_count + checked.existing_rows_count
         assigned.append(checked)
     parent = "null" if parent_snapshot_id is None else str(parent_snapshot_id)
+    layout = _layout(format_version)
+    row_id = {"first-row-id": str(first_row_id)} if format_version > 2 else {}
     data = encode_container(
-        [_record(each) for each in assigned],
-        schema=_avro_schema(),
+        [_record(each, layout) for each in assigned],
+        schema=layout.avro_schema,
         metadata={
             "snapshot-id": str(snapshot_id),
             "parent-snapshot-id": parent,
             "sequence-number": str(sequence_number),
-            "first-row-id": str(first_row_id),
-            "format-version": str(FORMAT_VERSION),
+            **row_id,
+            "format-version": str(format_version),
         },
         codec=codec,
     )
@@ -189,28 +192,37 @@ def _with_sequence_number(
     )
 
 
-@cache
-def _writer() -> Writer:
-    return construct_writer(MANIFEST_LIST_FILE_SCHEMAS[FORMAT_VERSION])
+@dataclass(frozen=True, slots=True, eq=False)
+class _Layout:
+    """What is the same for all lists of one format version."""
+
+    writer: Writer
+    avro_schema: Any
+    fields: int  # v2 ends before `first_row_id`, the last one
 
 
 @cache
-def _avro_schema() -> Any:
-    return avro_schema_json(MANIFEST_LIST_FILE_SCHEMAS[FORMAT_VERSION], "manifest_file")
+def _layout(format_version: int) -> _Layout:
+    schema = MANIFEST_LIST_FILE_SCHEMAS[2 if format_version == 2 else 3]
+    return _Layout(
+        writer=construct_writer(schema),
+        avro_schema=avro_schema_json(schema, "manifest_file"),
+        fields=len(schema.fields),
+    )
 
 
 # Most manifests of a list stood in the one before.
 _records: RememberedBytes[ManifestFile] = RememberedBytes()
 
 
-def _record(manifest: ManifestFile) -> bytes:
+def _record(manifest: ManifestFile, layout: _Layout) -> bytes:
     """The Avro record of a manifest whose numbers are assigned."""
-    record = _records.get(manifest, None)
+    record = _records.get(manifest, layout)
     if record is None:
         buffer = io.BytesIO()
-        _writer().write(BinaryEncoder(buffer), _row(manifest))
+        layout.writer.write(BinaryEncoder(buffer), _row(manifest)[: layout.fields])
         record = buffer.getvalue()
-        _records.put(manifest, None, record)
+        _records.put(manifest, layout, record)
     return record
 
 

@@ -11,16 +11,15 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections import OrderedDict
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Generic, TypeVar
 
 from pyiceberg.table.snapshots import Snapshot
 
 from tableformat.codec.avro.manifest_entries import EncodedManifest, inherited_entries
 from tableformat.codec.avro.manifest_list import decode_manifest_list
+from tableformat.codec.sized_cache import SizedCache
 from tableformat.errors import CorruptDataError, UnsupportedError
 from tableformat.limits import CACHED_LISTED_MANIFESTS_MAX, CACHED_MANIFEST_ENTRIES_MAX
 from tableformat.spec.data_file import DeleteFileKey, EntryStatus, ManifestEntry
@@ -28,8 +27,6 @@ from tableformat.spec.manifest_file import UNKNOWN_COUNT, ManifestFile
 from tableformat.store.base import ObjectStore
 
 SEARCHED_MAX = 64  # look-ups of one file in an encoded manifest
-
-_Value = TypeVar("_Value")
 
 
 def load_manifest_list(store: ObjectStore, snapshot: Snapshot) -> list[ManifestFile]:
@@ -55,7 +52,7 @@ def load_manifest_list(store: ObjectStore, snapshot: Snapshot) -> list[ManifestF
             for each in manifests
         )
         if cache is not None:
-            cache.lists.put(location, cached, cost=len(cached) + 1)
+            cache.lists.put(location, cached)
     return list(cached)
 
 
@@ -87,10 +84,9 @@ def open_manifest(store: ObjectStore, manifest: ManifestFile) -> LoadedManifest:
                 expected_bytes=manifest.manifest_length,
                 found_bytes=len(data),
             )
-        encoded = EncodedManifest(data, manifest)
-        loaded = LoadedManifest(encoded=encoded)
+        loaded = LoadedManifest(EncodedManifest(data, manifest))
         if cache is not None:
-            cache.manifests.put(key, loaded, cost=encoded.entry_count + 1)
+            cache.manifests.put(key, loaded)
     return loaded
 
 
@@ -107,7 +103,7 @@ def remember_manifest(
     cache = _cache_of(store)
     if cache is not None:
         loaded = LoadedManifest(tuple(inherited_entries(entries, manifest)))
-        cache.manifests.put(_cache_key(manifest), loaded, cost=len(entries) + 1)
+        cache.manifests.put(_cache_key(manifest), loaded)
 
 
 def remember_manifest_list(
@@ -116,7 +112,7 @@ def remember_manifest_list(
     """Put a manifest list that was just written into the cache."""
     cache = _cache_of(store)
     if cache is not None:
-        cache.lists.put(location, tuple(manifests), cost=len(manifests) + 1)
+        cache.lists.put(location, tuple(manifests))
 
 
 def clear_manifest_cache(store: ObjectStore) -> None:
@@ -128,34 +124,28 @@ def clear_manifest_cache(store: ObjectStore) -> None:
 class LoadedManifest:
     """The entries of a manifest, and look-ups into the live ones. Shared; not to be changed."""
 
-    def __init__(
-        self,
-        entries: tuple[ManifestEntry, ...] | None = None,
-        *,
-        encoded: EncodedManifest | None = None,
-    ) -> None:
-        self._entries, self._encoded = entries, encoded
+    def __init__(self, content: EncodedManifest | tuple[ManifestEntry, ...]) -> None:
+        self._content = content
         self._searched = 0
+        self.entry_count = len(content) if isinstance(content, tuple) else content.entry_count
 
     @property
     def entries(self) -> tuple[ManifestEntry, ...]:
         """All of them; a manifest that was read is decoded the first time."""
-        encoded = self._encoded
-        if self._entries is None and encoded is not None:
-            self._entries = tuple(encoded.decode())
-            self._encoded = None
-        assert self._entries is not None
-        return self._entries
+        content = self._content
+        if not isinstance(content, tuple):
+            content = self._content = tuple(content.decode())
+        return content
 
     def live_files(self, paths: Collection[str]) -> list[ManifestEntry]:
         """The live entries of some data files; `first_row_id` may be missing.
 
         A few are looked for in the encoded manifest: decoding it all takes as long as many of them.
         """
-        encoded = self._encoded
+        content = self._content
         self._searched += len(paths)
-        if encoded is not None and self._searched <= SEARCHED_MAX:
-            return [entry for entry in encoded.find(paths) if entry.is_live]
+        if not isinstance(content, tuple) and self._searched <= SEARCHED_MAX:
+            return [entry for entry in content.find(paths) if entry.is_live]
         known, named = self.live_by_identity, [(path, None, None) for path in paths]
         return [known[identity] for identity in named if identity in known]
 
@@ -175,43 +165,16 @@ class LoadedManifest:
         return {path: tuple(entries) for path, entries in found.items()}
 
 
-class _Cache(Generic[_Value]):
-    """Values by key, bounded by their cost in entries. Thread-safe."""
-
-    def __init__(self, cost_max: int) -> None:
-        self._cost_max = cost_max
-        self._cost = 0
-        self._lock = threading.Lock()
-        self._values: OrderedDict[Hashable, tuple[_Value, int]] = OrderedDict()
-
-    def get(self, key: Hashable) -> _Value | None:
-        with self._lock:
-            found = self._values.get(key)
-            if found is None:
-                return None
-            self._values.move_to_end(key)
-            return found[0]
-
-    def put(self, key: Hashable, value: _Value, *, cost: int) -> None:
-        if cost > self._cost_max:
-            return
-        with self._lock:
-            replaced = self._values.pop(key, None)
-            if replaced is not None:
-                self._cost -= replaced[1]
-            self._values[key] = (value, cost)
-            self._cost += cost
-            while self._cost > self._cost_max:
-                _, (_, evicted_cost) = self._values.popitem(last=False)
-                self._cost -= evicted_cost
-
-
 class _StoreCache:
     """What is remembered of one store."""
 
     def __init__(self) -> None:
-        self.manifests: _Cache[LoadedManifest] = _Cache(CACHED_MANIFEST_ENTRIES_MAX)
-        self.lists: _Cache[tuple[ManifestFile, ...]] = _Cache(CACHED_LISTED_MANIFESTS_MAX)
+        self.manifests: SizedCache[LoadedManifest] = SizedCache(
+            CACHED_MANIFEST_ENTRIES_MAX, lambda each: each.entry_count + 1
+        )
+        self.lists: SizedCache[tuple[ManifestFile, ...]] = SizedCache(
+            CACHED_LISTED_MANIFESTS_MAX, lambda each: len(each) + 1
+        )
 
 
 # By id(store): stores need not be hashable, and equal stores need not see the same objects.

@@ -8,8 +8,7 @@ everything that says the same thing twice:
 - physical type and path of every column chunk that is read, and the footer's schema;
 - the columns that the manifest entry has sizes of, and the ones found under the wanted ids;
 - for our own files: the checksums of the footer (`footer_checksum`) and of every column
-  chunk (`chunk_checksums`), and the values of every column, counted when written and when
-  read (`value_counts`).
+  chunk (`chunk_checksums`).
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 A wrong statistic loses rows silently, a missing one only costs time. So everything here is exact
 or absent:
 
-- Counts and bounds are for columns that are not inside a list or map; those get sizes only.
+- Counts and bounds are for columns that are not inside a list or map; those get sizes only (before
+  version 26, Arrow counts their nulls wrong).
 - Bounds come from the row groups' own minimum and maximum. A row group without them drops the
   column's bounds, unless it holds nothing but nulls and NaN. Arrow leaves them out for values
   above 4 KiB.
@@ -167,7 +168,6 @@ def file_metrics(
     footer: pq.FileMetaData,
     leaves: Sequence[Leaf],
     *,
-    present_counts: Sequence[int],
     nan_counts: Mapping[int, int],
 ) -> FileMetrics:
     """The statistics of a finished file.
@@ -175,7 +175,6 @@ def file_metrics(
     Args:
         footer: Its Parquet footer.
         leaves: `leaves_of` its schema.
-        present_counts: Non-null values per leaf, counted while it was written.
         nan_counts: Sums of `count_nans` over everything written to it.
     """
     metrics = FileMetrics(split_offsets=_split_offsets(footer), nan_value_counts=dict(nan_counts))
@@ -185,10 +184,11 @@ def file_metrics(
             continue
         chunks = [group.column(index) for group in groups]
         metrics.column_sizes[leaf.field_id] = sum(chunk.total_compressed_size for chunk in chunks)
-        if not leaf.has_counts:
+        statistics = [chunk.statistics for chunk in chunks]
+        if not leaf.has_counts or not all(each and each.has_null_count for each in statistics):
             continue
         metrics.value_counts[leaf.field_id] = footer.num_rows
-        metrics.null_value_counts[leaf.field_id] = footer.num_rows - present_counts[index]
+        metrics.null_value_counts[leaf.field_id] = sum(each.null_count for each in statistics)
         if leaf.mode.bounds:
             _add_bounds(metrics, leaf, chunks)
     return metrics

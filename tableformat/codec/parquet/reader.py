@@ -44,7 +44,6 @@ from tableformat.codec.parquet.columns import (
 from tableformat.codec.parquet.footer_checksum import FooterReads
 from tableformat.codec.parquet.projection import columns_by_id, missing_column, project_column
 from tableformat.codec.parquet.row_groups import RowGroupFilter, matching_row_groups
-from tableformat.codec.parquet.value_counts import ReadCounts
 from tableformat.errors import (
     CorruptDataError,
     InvalidInputError,
@@ -251,11 +250,9 @@ def _batches(
                     yield rows
             continue
         groups = list(range(first, last + 1))
-        counts = ReadCounts(footer, plan.columns)
         reader = ChunkReader(source, footer, plan.leaves, groups, keep_codes=wanted is not None)
         stream = reader.batches(batch_rows)
         while (batch := _next(stream, plan.location)) is not None:
-            counts.add(batch.columns)
             rows = plan.project_wanted(batch.columns, position, batch.num_rows, wanted)
             if rows is not None:
                 yield rows
@@ -268,7 +265,6 @@ def _batches(
             )
         with as_corrupt(plan.location):
             check_chunks(footer, plan.leaves, groups)
-            counts.check(groups)
 
 
 def open_parquet(source: pa.NativeFile, data_file: DataFile) -> pq.ParquetFile:

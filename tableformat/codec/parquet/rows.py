@@ -8,7 +8,7 @@ positions ─> row groups ─> per stored column: pages, or the whole column chu
 
 A column is read page by page when the file has a page index and few of its pages are wanted; else
 its whole chunk in the row group is decoded. Open files with their footers are remembered, too.
-The checks are those of `reader`: file size, footer, checksums of chunks or pages, counts.
+The checks are those of `reader`: file size, footer, checksums of chunks or pages.
 """
 
 from __future__ import annotations
@@ -37,7 +37,6 @@ from tableformat.codec.parquet.reader import (
     open_parquet,
     wanted_columns,
 )
-from tableformat.codec.parquet.value_counts import ReadCounts
 from tableformat.codec.sized_cache import SizedCache
 from tableformat.errors import CorruptDataError, UnsupportedError, error_context
 from tableformat.spec.data_file import PARQUET_FORMAT, DataFile, ManifestEntry
@@ -159,8 +158,8 @@ class ParquetRows:
             pool, self._pool = self._pool, None
         if pool is not None:
             pool.shutdown()
-        self._values.clear()
-        self._files.clear()
+        self._values.forget()
+        self._files.forget()
 
     def _open(self, file: DataFile) -> _OpenFile:
         found = self._files.get(file.file_path)
@@ -226,7 +225,7 @@ class _OpenFile:
             wanted = np.unique(of_row)
             if len(wanted) <= max(1, WHOLE_CHUNK_SHARE * len(pages.offset)):
                 return self._from_pages(pages, group, leaves[0], rows, of_row, wanted)
-        return _values_at(self._whole_chunk(column, group, leaves), rows)
+        return _values_at(self._whole_chunk(group, leaves), rows)
 
     def _from_pages(
         self,
@@ -267,17 +266,14 @@ class _OpenFile:
         ]
         return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
 
-    def _whole_chunk(self, column: FileColumn, group: int, leaves: Sequence[int]) -> pa.Array:
+    def _whole_chunk(self, group: int, leaves: Sequence[int]) -> pa.Array:
         self._statistics.chunks += 1
         footer = self.reader.metadata
-        counts = ReadCounts(footer, [column])
         # A reader of its own: Arrow's crash when two threads read with one.
         reader = ChunkReader(self._source, footer, leaves, [group], keep_codes=True)
         chunked = reader.table().column(0)
         values = chunked.chunk(0) if chunked.num_chunks == 1 else chunked.combine_chunks()
         check_chunks(footer, leaves, [group])
-        counts.add([values])
-        counts.check([group])
         self._values.put((*self._key, group, tuple(leaves)), values)
         return values
 

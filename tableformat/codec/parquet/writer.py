@@ -20,7 +20,6 @@ from tableformat.codec.parquet.footer_checksum import FILE_NAME_KEY, file_name
 from tableformat.codec.parquet.metrics import FileMetrics, count_nans, file_metrics, leaves_of
 from tableformat.codec.parquet.options import ParquetOptions
 from tableformat.codec.parquet.schema import stored_rows, stored_schema
-from tableformat.codec.parquet.value_counts import WrittenCounts
 from tableformat.errors import InternalError, StoreUnavailableError
 from tableformat.spec.data_file import PARQUET_FORMAT, DataFile, FileContent
 from tableformat.spec.types import ROW_ID_FIELD
@@ -55,7 +54,7 @@ class ParquetFileWriter:
         self._leaves = leaves_of(schema, properties)
         self._nan_counts: Counter[int] = Counter()
         self._arrow = stored_schema(schema)
-        self._counts = WrittenCounts(self._arrow)
+        self._row_groups = 0
         self._writer: pq.ParquetWriter | None = None
         self._sink: Any = store.open_output(location)
         self._output = ChecksummedOutput(self._sink)
@@ -102,7 +101,7 @@ class ParquetFileWriter:
         self._guard(lambda: writer.write_table(stored, row_group_size=rows.num_rows))
         for field_id, count in count_nans(stored, self._leaves).items():
             self._nan_counts[field_id] += count
-        self._counts.add(stored)
+        self._row_groups += 1
         self.record_count += rows.num_rows
 
     def close(self) -> tuple[int, FileMetrics]:
@@ -113,9 +112,8 @@ class ParquetFileWriter:
         """
         writer = self._open_writer
         writer.add_key_value_metadata(
-            self._counts.metadata()
-            | {FILE_NAME_KEY: file_name(self.location).decode()}
-            | self._output.begin_footer(self._counts.chunk_count)
+            {FILE_NAME_KEY: file_name(self.location).decode()}
+            | self._output.begin_footer(self._row_groups * len(self._leaves))
         )
         self._guard(writer.close)
         footer = writer.writer.metadata
@@ -124,9 +122,7 @@ class ParquetFileWriter:
         self._guard(self._sink.close)
         if footer.num_rows != self.record_count:
             raise InternalError("Parquet footer counts other rows", location=self.location)
-        return size_bytes, file_metrics(
-            footer, self._leaves, present_counts=self._counts.totals, nan_counts=self._nan_counts
-        )
+        return size_bytes, file_metrics(footer, self._leaves, nan_counts=self._nan_counts)
 
     def abort(self) -> None:
         """Give the file up. Nothing appears; never raises for a file that is closed already."""

@@ -19,7 +19,7 @@ from tableformat.cdc.formats import BUILT_IN, choose_format
 from tableformat.cdc.sink import SinkOptions
 from tableformat.errors import InvalidInputError, NotFoundError, UnsupportedError
 from tableformat.rowlevel.planning import plan_statement
-from tableformat.rowlevel.statement import parse_statement
+from tableformat.sql.statement import parse_statement
 from tableformat.table_definition import define_partition_spec, define_schema, parse_table_name
 from tests.fuzz.mutate_bytes import BYTE_MUTATORS
 from tests.fuzz.mutate_text import TEXT_MUTATORS

@@ -27,6 +27,7 @@ def run_snippet(code, folder, path=os.environ["PATH"]):
             "PYTHONPATH": str(ROOT),
             "PATH": path,
             "HOME": str(folder),
+            "SPARK_SUBMIT_OPTS": os.environ["SPARK_SUBMIT_OPTS"],
         },
         capture_output=True,
         text=True,

@@ -10,10 +10,12 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from maintenance.cli.own_properties import check_own_properties
 from resolver import resolve
 from tableformat.codec.parquet.options import parquet_options
 from tableformat.commit.merging import merge_policy
 from tableformat.commit.retry import commit_retry_policy, status_check_policy
+from tableformat.errors import InvalidInputError
 from tableformat.spec import names
 from tests.support.headless_browser import HeadlessBrowser, png_size
 from tests.support.memory_tables import memory_catalog
@@ -70,6 +72,21 @@ def test_properties_of_iceberg_that_are_listed_are_in_the_code():
     for name, _, _ in ICEBERG_PROPERTIES:
         last = name.removesuffix(".<name>").rpartition(".")[2]
         assert last in code, name
+
+
+def test_own_properties_that_are_listed_are_known_to_the_commands(reference):
+    listed = set(re.findall(r"`(icefold\.[a-z.-]+)`", reference["reference/properties.md"]))
+    assert {"icefold.publish", "icefold.maintain.resolve.age-ms"} < listed
+    assert [name for name in listed if "no such table property" in refusal(name)] == []
+    assert "no such table property" in refusal("icefold.nothing")
+
+
+def refusal(name):
+    try:
+        check_own_properties({name: "?"})
+    except InvalidInputError as error:
+        return str(error)
+    return ""
 
 
 def test_summary_keys_that_are_written_are_listed(reference, tmp_path):

@@ -44,6 +44,7 @@ def paste(page: str, folder: Path, programs: Path, **environment: str) -> int:
             "PATH": f"{programs}:{os.defpath}",
             "HOME": str(folder),
             "COLUMNS": "120",
+            "SPARK_SUBMIT_OPTS": os.environ["SPARK_SUBMIT_OPTS"],
             **environment,
         },
         capture_output=True,

@@ -221,6 +221,7 @@ def test_interrupted_release_is_tried_once_more(monkeypatch: pytest.MonkeyPatch)
     assert not held.manager.inspect("n").is_held
 
 
+@pytest.mark.slow
 def test_lease_that_nobody_closes_runs_out() -> None:
     """An interrupt may come where no `finally` is yet."""
     manager = _real_manager(FaultyRecordStore(MemoryRecordStore()))
@@ -280,7 +281,7 @@ def test_bug_in_heartbeat_is_reported_to_holder(caplog: pytest.LogCaptureFixture
 
     manager.renew = broken  # type: ignore[method-assign]
     with manager.hold("n", task="t", lease_ms=300) as lease:
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 30
         while lease.still_held():
             assert time.monotonic() < deadline
             time.sleep(0.01)

@@ -128,6 +128,9 @@ def test_schema_evolves_and_rows_stay(ok, table) -> None:
         (("set-key", "shop.orders", "part"), "part='a'"),
         (("set-key", "shop.orders", "id,id"), "named twice"),
         (("set-properties", "shop.orders", "a=1", "--remove", "a"), "both set and removed"),
+        (("computed", "shop.orders", "--add", "x:long"), "belong together"),
+        (("computed", "shop.orders", "--add", "x:text", "--as", "id"), "text"),
+        (("computed", "shop.orders", "--drop", "x"), "x"),
     ],
 )
 def test_wrong_evolution_is_refused_in_one_line(refused, words, says) -> None:
@@ -203,6 +206,41 @@ def test_table_of_pyiceberg_is_upgraded_and_takes_changes(ok, run, warehouse, ve
     assert row_ids.null_count == 0
     assert len(row_ids.unique()) == len(found)
     assert ok("scan", "shop.orders", "--format", "csv").count("\n") == len(found) + 1
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ("icefold.publsh=rewrite", "did you mean icefold.publish?"),
+        ("icefold.publish=rewrte", "use link or rewrite"),
+        ("icefold.sql.check-primary-key=maybe", "neither true nor false"),
+        ("icefold.maintain.resolve.age=1000", "did you mean icefold.maintain.resolve.age-ms?"),
+        ("icefold.maintain.resolve.age-ms=1s", "the default is 1000"),
+        ("icefold.resolve.spark-rows-min=many", "not an integer"),
+    ],
+)
+@pytest.mark.parametrize("command", ["create", "set-properties"])
+def test_own_properties_that_nothing_reads_are_refused(run, table, given, says, command) -> None:
+    made = ("create", "shop.new", "--column", "id:long", "--primary-key", "id", "--table-property")
+    words = {"create": made, "set-properties": ("set-properties", "shop.orders")}[command]
+    done = run("table", *words, given)
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert says in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert table.refresh().properties == {}
+    assert "shop.new" not in run("table", "list").stdout
+
+
+def test_computed_columns_are_declared_shown_and_dropped(ok, run, table) -> None:
+    assert "has no computed columns" in run("table", "computed", "shop.orders").stderr
+    said = ok("table", "computed", "shop.orders", "--add", "twice:long", "--as", "id * 2")
+    assert said == "twice long = id * 2\n"
+    assert json.loads(ok("table", "computed", "shop.orders", "--json")) == {
+        "twice": {"type": "long", "expression": "id * 2"}
+    }
+    assert "twice long = id * 2" in ok("table", "describe", "shop.orders")
+    assert ok("scan", "shop.orders", "--columns", "twice", "--format", "csv") == "twice\n2\n4\n"
+    assert ok("table", "computed", "shop.orders", "--drop", "twice") == ""
 
 
 def test_properties_are_set_shown_and_removed(ok, run, table) -> None:
@@ -315,7 +353,7 @@ def test_completion_without_a_catalog_is_silent_and_makes_nothing(tmp_path) -> N
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("width", ["30", "48", "200"])
+@pytest.mark.parametrize("width", ["30", "48", "60", "72", "200"])
 def test_no_figure_is_cut_in_a_narrow_terminal(ok, table, warehouse, width, monkeypatch) -> None:
     monkeypatch.setenv("COLUMNS", width)
     tf.open_catalog("local", warehouse=str(warehouse)).create_table(

@@ -14,6 +14,9 @@ KAFKA = ("--kafka", "localhost:9092", "--topic", "orders", "--checkpoint", "c")
     ("words", "line"),
     [
         ((), "name FILES, or --kafka with --topic"),
+        (("--topics", "pg.*"), "--topics needs --kafka"),
+        (("--into", "shop"), "--into needs --topics"),
+        (("--resume", "a.b"), "--resume needs --topics"),
         (("--kafka", "localhost:9092"), "--kafka needs --topic"),
         (("a.jsonl", "--topic", "orders"), "--topic needs --kafka"),
         (("a.jsonl", "--connector-jar", "x.jar"), "--connector-jar needs --kafka"),
@@ -35,6 +38,45 @@ def test_options_that_miss_another_are_named(tmp_path, words, line):
     result = CliRunner().invoke(cli, ["--warehouse", str(tmp_path), "ingest", "a.b", *words])
     assert result.exit_code == 2
     assert line in result.stderr.splitlines()[-1]
+
+
+MANY = ("--kafka", "127.0.0.1:1", "--topics", "pg.*", "--into", "shop")
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ((), "name TABLE and FILES, or --kafka with --topics and --into"),
+        (MANY[:4], "--topics needs --into"),
+        (("a.b", *MANY), "TABLE and --topics exclude each other"),
+        ((*MANY, "--topic", "t"), "--topic and --topics exclude each other"),
+        ((*MANY, "--checkpoint", "c"), "the tables know how far they are: no --checkpoint"),
+        ((*MANY, "--starting-offsets", "latest"), "a table begins where its topic does"),
+        ((*MANY, "--interval-s", "2"), "--interval-s needs --follow"),
+        ((*MANY, "--dry-run", "--follow"), "--dry-run reads and stops"),
+        ((*MANY, "--cut", "transaction", "--engine", "spark"), "--cut transaction needs --engine"),
+        ((*MANY, "--replay-dead-letters"), "--replay-dead-letters and --topics exclude"),
+        ((*MANY, "--metrics-port", "9"), "--metrics-port needs --follow"),
+    ],
+)
+def test_words_of_a_stream_into_many_tables_that_do_not_fit_are_named(tmp_path, words, line):
+    result = CliRunner().invoke(cli, ["--warehouse", str(tmp_path), "ingest", *words])
+    assert result.exit_code == 2
+    assert line in result.stderr.splitlines()[-1]
+
+
+def test_wrong_options_of_many_tables_are_one_line_before_kafka_is_asked(tmp_path):
+    file = tmp_path / "tables.yaml"
+    file.write_text("tables:\n  orders:\n    sequnce: source.lsn\n")
+    run = CliRunner().invoke
+    words = ["--warehouse", str(tmp_path), "ingest", *MANY]
+    result = run(cli, [*words, "--tables", str(file)])
+    assert (result.exit_code, result.stderr.count("\n")) == (1, 1)
+    assert f"invalid-input: {file}:3: unknown option 'sequnce'" in result.stderr
+    result = run(cli, [*words, "--format", "upsert"])
+    assert "format 'upsert' reads typed columns, a message has none" in result.stderr
+    result = run(cli, [*words, "-o", "shards=0"])
+    assert "wrong value of option 'shards'" in result.stderr
 
 
 @pytest.fixture

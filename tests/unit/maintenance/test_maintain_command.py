@@ -172,12 +172,15 @@ def test_sigterm_ends_the_process_cleanly_and_metrics_tell_what_it_did(tmp_path,
         assert 'icefold_table_data_files{table="shop.orders"} 2.0' in metrics()
         assert "icefold_publish_freshness_seconds_count 1.0" in metrics()
         process.send_signal(signal.SIGTERM)
-        _, errors = process.communicate(timeout=30)
+        _, errors = process.communicate(timeout=120)
     finally:
         process.kill()
     assert process.returncode == 0, errors
     assert "Traceback" not in errors
     assert re.search(r"INFO resolve done after .* shop.orders: published 1 staged", errors)
+    first, *_, last = errors.splitlines()
+    assert first.endswith(f"INFO watching 1 table of shop.*; metrics on 127.0.0.1:{port}")
+    assert last.endswith("INFO stopped")
 
 
 def test_status_tells_backlog_index_lock_and_triggers(tmp_path, orders):

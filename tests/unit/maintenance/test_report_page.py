@@ -261,6 +261,15 @@ def test_page_of_a_table_is_one_file_in_the_folder(name):
     assert file != page_name(name + "z")
 
 
+def test_cells_of_rows_that_stack_on_a_phone_say_their_column():
+    index = render_index([status()], now_ms=NOW)
+    assert re.findall('data-head="([^"]+)"', index) == [
+        "state", "waiting", "behind", "live rows", "hidden", "files", "size", "snapshots",
+    ]  # fmt: skip
+    numbers = render_report(status(), history(3), now_ms=NOW)
+    assert "<table>" in numbers, "tables of numbers stay tables"
+
+
 def test_percentile_ignores_what_is_unknown():
     assert percentile([None, 1, 3], 0.5) == 2
     assert percentile([None], 0.5) is None

@@ -69,7 +69,7 @@ def running(scheduler):
     return stop
 
 
-def wait_for(condition, seconds=20):
+def wait_for(condition, seconds=60):
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it never happened"
@@ -328,6 +328,7 @@ def test_long_task_ends_between_two_steps_when_it_is_stopped(catalog):
 def test_catalog_without_cheap_pointers_is_followed_by_loading(catalog, monkeypatch):
     table = new_table(catalog)
     monkeypatch.setattr(catalog.environment.catalog, "metadata_locations", lambda _wanted: None)
+    monkeypatch.setattr("maintenance.scheduler.POLL_MAX_LOADING_MS", 200)
     stop = running(Scheduler(catalog, ["t.*"], runners=runners()))
     try:
         table.stage(upserts=rows(5))

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from maintenance.figures import Backlog, Figures, Since
 from maintenance.run_history import Ledger, Outcome, Run, TaskRecord
 from maintenance.settings import SETTINGS, MaintainConfig, TaskName
+from maintenance.table_figures import Backlog, Figures, Since
 from maintenance.triggers import AGING_MS, TRIGGERS, Due, next_publish_ms, plan_table
 
 NOW = 1_000_000_000

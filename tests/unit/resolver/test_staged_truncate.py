@@ -276,6 +276,7 @@ def replay(table, *, any_order: bool = False, **options: str) -> None:
     list(replay_dead_letters(plan, any_order=any_order))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(10))
 def test_random_histories_end_like_a_dict(table, seed):
     """Batches with truncates, cycles, compactions and appends to main in between."""

@@ -80,6 +80,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runs_module, "LOOKUP_CHUNK_KEYS", 7)
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(first=pairs, changes=st.lists(change, max_size=5), ratio=st.sampled_from([0, 1, 2]))
 def test_runs_say_what_a_dict_says(

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import NoReturn
+
 import pytest
 from pyiceberg.table.update import RemoveSnapshotsUpdate, SetLocationUpdate, SetPropertiesUpdate
 
-from tableformat.catalog.base import TableState
+from tableformat.catalog.base import TableCommit, TableState
+from tableformat.catalog.pointers import PointerSwap
 from tableformat.errors import (
     CommitConflictError,
     CommitUnknownError,
@@ -36,6 +40,14 @@ class Faulty(MemoryPointers):
         error, self.swap_error = self.swap_error, None
         if self.swap_lands:
             super().swap(identifier, expected=expected, new=new)
+        raise error
+
+    def swap_all(self, swaps: Sequence[PointerSwap]) -> bool:
+        if self.swap_error is None:
+            return super().swap_all(swaps)
+        error, self.swap_error = self.swap_error, None
+        if self.swap_lands:
+            super().swap_all(swaps)
         raise error
 
     def read(self, identifier: tuple[str, ...]) -> str | None:
@@ -152,6 +164,43 @@ def test_broken_swap_without_a_trace_is_unknown_and_keeps_its_file(world: World)
         world.append()
     assert caught.value.context["metadata_location"] in world.files()
     assert "snapshot_id" in caught.value.context
+
+
+@pytest.mark.parametrize("landed", [True, False])
+def test_broken_swap_of_a_group_is_settled_by_the_pointer_that_moved(
+    world: World, landed: bool
+) -> None:
+    other = create(world.another(), ("shop", "items"))
+    group = [TableCommit(each, append_updates(each.metadata)) for each in (world.base, other)]
+
+    def break_(*_: object) -> NoReturn:
+        if landed:
+            MemoryPointers.swap_all(world.pointers, *_)
+            world.another().drop_table(TABLE)  # which tells nothing any more
+        else:
+            world.append(other, world.another())
+        raise RuntimeError("reset")
+
+    world.pointers.swap_all = break_
+    if landed:
+        assert [len(each.metadata.snapshots) for each in world.catalog.commit_group(group)] == [
+            1,
+            1,
+        ]
+        return
+    with pytest.raises(CommitConflictError):
+        world.catalog.commit_group(group)
+    assert len(world.files()) == 3
+
+
+def test_broken_swap_of_a_group_without_a_trace_is_unknown(world: World) -> None:
+    other = create(world.another(), ("shop", "items"))
+    world.pointers.swap_error, world.pointers.swap_lands = RuntimeError("reset"), False
+    group = [TableCommit(each, append_updates(each.metadata)) for each in (world.base, other)]
+    with pytest.raises(CommitUnknownError) as caught:
+        world.catalog.commit_group(group)
+    assert len(world.files()) == 4
+    assert caught.value.context["table"] == "shop.items, shop.orders"
 
 
 def test_broken_swap_under_another_commit_is_a_definite_conflict(world: World) -> None:

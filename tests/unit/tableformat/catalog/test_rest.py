@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl
 
 import pytest
+from botocore.auth import SigV4Auth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials
 from pyiceberg.table.update import (
     AddSnapshotUpdate,
     AssertTableUUID,
@@ -128,8 +134,9 @@ def server() -> Iterator[Server]:
 
 
 def open_rest(server: Server, runtime: Runtime | None = None, **properties: Any) -> Environment:
-    given = {"type": "rest", "uri": server.uri, "token": SECRET, "warehouse": "demo"}
-    return open_backend("rest", given | properties, runtime=runtime)
+    given = {"type": "rest", "uri": server.uri, "token": SECRET, "warehouse": "demo"} | properties
+    given = {key: value for key, value in given.items() if value is not None}
+    return open_backend("rest", given, runtime=runtime)
 
 
 def error_of(status: int, kind: str, message: str = "no") -> Reply:
@@ -364,6 +371,104 @@ def test_expired_token_is_renewed_once(server: Server) -> None:
     server.on["POST"] = lambda _: answers.pop(0)
     updates, snapshot_id = append(base)
     assert environment.catalog.commit(base, updates).metadata.current_snapshot_id == snapshot_id
+
+
+# -- ways to prove who asks, as PyIceberg configures them
+
+SIGV4 = {
+    "rest.sigv4-enabled": "true",
+    "rest.signing-region": "eu-central-1",
+    "rest.signing-name": "glue",
+    "client.access-key-id": "AKIDTEST",
+    "client.secret-access-key": "s3cret-of-the-test",
+    "client.region": "eu-central-1",
+}
+
+
+def is_signed(server: Server, method: str, path: str, headers: dict[str, str]) -> bool:
+    """Whether AWS would take it: signed again, over what it says is signed."""
+    given = headers["Authorization"]
+    names = re.search(r"SignedHeaders=([^,]+)", given)[1].split(";")
+    sent = {name.lower(): value for name, value in headers.items()}
+    url, _, query = f"{server.uri}{path}".partition("?")
+    request = AWSRequest(method, url, params=dict(parse_qsl(query)))
+    request.headers = {name: sent[name] for name in names}
+    request.context["timestamp"] = sent["x-amz-date"]
+    signer = SigV4Auth(Credentials("AKIDTEST", "s3cret-of-the-test"), "glue", "eu-central-1")
+    signer.payload = lambda _: sent["x-amz-content-sha256"]
+    text = signer.string_to_sign(request, signer.canonical_request(request))
+    return given.endswith(f"Signature={signer.signature(text, request)}")
+
+
+def test_requests_are_signed_for_aws_and_sent_once(server: Server) -> None:
+    environment, base = load(server, **SIGV4)
+    reads = [request for request in server.requests if request[0] == "GET"]
+    assert len(reads) == 2
+    assert all(is_signed(server, *request) for request in reads)
+    assert not is_signed(server, "GET", "/v1/other", reads[0][2])
+    server.on["POST"] = lambda _: (0, ConnectionError)
+    with pytest.raises(CommitUnknownError):
+        environment.catalog.commit(base, append(base)[0])
+    assert [method for method, *_ in server.requests].count("POST") == 1
+    assert "s3cret-of-the-test" not in repr(environment)
+
+
+def test_signing_without_its_library_or_credentials_is_refused_in_one_line(
+    server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    keyless = {key: value for key, value in SIGV4.items() if "key" not in key}
+    with pytest.raises(InvalidInputError, match="no AWS credentials to sign with"):
+        load(server, **keyless)
+    monkeypatch.setitem(sys.modules, "boto3", None)
+    with pytest.raises(UnsupportedError, match="pip install boto3"):
+        load(server, **SIGV4)
+
+
+def test_oauth2_token_is_fetched_and_fetched_again_when_it_has_ended(server: Server) -> None:
+    tokens: list[str] = []
+    ended: set[str] = set()
+
+    def token_or_commit(_: dict[str, Any]) -> Reply | None:
+        _, path, headers = server.requests[-1]
+        if path.endswith("/oauth/tokens"):
+            tokens.append(f"token-{len(tokens)}")
+            return 200, {
+                "access_token": tokens[-1],
+                "token_type": "bearer",
+                "issued_token_type": "urn:ietf:params:oauth:token-type:access_token",
+            }
+        if headers["Authorization"].removeprefix("Bearer ") in ended:
+            return error_of(401, "NotAuthorizedException", "expired")
+        return None
+
+    server.on["POST"] = token_or_commit
+    endpoint = {"oauth2-server-uri": f"{server.uri}/v1/oauth/tokens"}
+    credential = "client:s3cret-of-the-test"
+    environment, base = load(server, token=None, credential=credential, **endpoint)
+    assert server.requests[-1][2]["Authorization"] == f"Bearer {tokens[-1]}"
+    ended |= set(tokens)
+    updates, snapshot_id = append(base)
+    assert environment.catalog.commit(base, updates).metadata.current_snapshot_id == snapshot_id
+    assert len(set(tokens) - ended) == 1
+
+
+def test_headers_and_client_certificate_of_the_operator_are_used(
+    server: Server, tmp_path: Path
+) -> None:
+    ca, cert, key = (str(tmp_path / name) for name in ("ca.pem", "me.pem", "me.key"))
+    tls = {"cabundle": ca, "client": {"cert": cert, "key": key}}
+    with pytest.raises(StoreUnavailableError, match=r"certificate file.*me\.pem"):
+        load(server, ssl=tls)
+    for name in (ca, cert, key):
+        Path(name).touch()
+    environment, _ = load(server, ssl=tls, **{"header.X-Tenant": "blue"})
+    assert server.requests[-1][2]["X-Tenant"] == "blue"
+    session = environment.catalog._client()._session
+    assert (session.verify, session.cert) == (ca, (cert, key))
 
 
 # -- a server that is not to be trusted

@@ -287,6 +287,10 @@ def test_command_runs_rounds_of_a_file(tmp_path, monkeypatch):
     assert "round 0: all rows; 1 row and 0 deletes staged" in runs[0].stdout
     assert runs[1].stdout == "round 0: nothing has changed\n"
     assert local.load_table("t.result").scan().count() == 1
+    put(local, "lines", {"order_id": 1, "line": 2, "price": 6.0})
+    runs = [CliRunner().invoke(cli, ["join", "join.json", *last]) for last in ([], ["--resolve"])]
+    assert runs[1].stdout == "round 1: nothing has changed\n"
+    assert local.load_table("t.result").scan().count() == 2, "staged by a process that died"
     (tmp_path / "join.toml").write_text('into = "t.x"\nfrom = 1\n')
     with pytest.raises(InvalidInputError, match=r"key=from, file=.*join\.toml"):
         load_definition(tmp_path / "join.toml")

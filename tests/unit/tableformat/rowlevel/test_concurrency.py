@@ -19,7 +19,7 @@ from tableformat.errors import CommitConflictError, CommitUnknownError
 from tableformat.rowlevel.committing import commit_changes
 from tableformat.rowlevel.engine import InProcessEngine
 from tableformat.rowlevel.planning import plan_statement
-from tableformat.rowlevel.statement import parse_statement
+from tableformat.sql.statement import parse_statement
 from tests.support.memory_tables import memory_catalog
 from tests.support.rowlevel_histories import (
     NAME,

@@ -20,7 +20,7 @@ from tableformat.rowlevel.context import WriteMode
 from tableformat.rowlevel.engine import InProcessEngine
 from tableformat.rowlevel.planning import StatementPlan, plan_statement
 from tableformat.rowlevel.spark_engine import SparkEngine
-from tableformat.rowlevel.statement import Statement, parse_statement
+from tableformat.sql.statement import Statement, parse_statement
 from tests.support.rowlevel_corpus import Case, cases
 from tests.support.rowlevel_tables import (
     NAMESPACE,
@@ -75,6 +75,7 @@ def interpreted(spark):
             spark.conf.set(key, value)
 
 
+@pytest.mark.timeout(1800)  # hundreds of statements on Spark, on a machine that may be busy
 def test_statements_leave_what_duckdb_leaves(interpreted, tmp_path) -> None:
     catalog = build_catalog(tmp_path)
     oracle = build_oracle(catalog)

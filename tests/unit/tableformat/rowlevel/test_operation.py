@@ -12,7 +12,7 @@ import tableformat as tf
 from tableformat import CommitConflictError, InvalidInputError, NotFoundError
 from tableformat.commit.refs import create_branch
 from tableformat.rowlevel.operation import Fragment, begin
-from tableformat.rowlevel.statement import parse_statement
+from tableformat.sql.statement import parse_statement
 from tests.support.duckdb_rowlevel import DuckDbOperation
 from tests.support.rowlevel_corpus import Case, cases
 from tests.support.rowlevel_tables import (

@@ -13,7 +13,7 @@ from pyiceberg.table.snapshots import IsolationLevel
 from tableformat.errors import InvalidInputError, NotFoundError, TableError, UnsupportedError
 from tableformat.rowlevel.context import WriteMode
 from tableformat.rowlevel.planning import plan_statement
-from tableformat.rowlevel.statement import parse_statement
+from tableformat.sql.statement import parse_statement
 from tests.support.memory_tables import memory_catalog
 
 SCHEMA = pa.schema([("id", pa.int64()), ("region", pa.string()), ("amount", pa.int64())])

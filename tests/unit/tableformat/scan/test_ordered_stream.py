@@ -85,7 +85,7 @@ def test_stream_that_is_left_open_does_not_keep_the_process() -> None:
         "print(next(items), next(items))"
     )
     command = [sys.executable, "-c", script]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     assert (ended.stdout, ended.stderr) == ("0 1\n", "")
 
 

@@ -185,6 +185,16 @@ def test_number_that_no_decimal_holds_is_refused(number: str) -> None:
         normalize_filter(parse_filter(f"p > {number}"), schema)
 
 
+@pytest.mark.parametrize("text", ["foo = 1", "not (p > 1 and foo is null)", "foo like 'a%'"])
+def test_unknown_column_is_named_beside_those_there_are(text: str) -> None:
+    schema = Schema(
+        NestedField(1, "p", DecimalType(9, 2), required=False),
+        NestedField(2, "s", StringType(), required=False),
+    )
+    with pytest.raises(InvalidInputError, match=r"^there is no column 'foo'; columns=p, s$"):
+        bind_filter(parse_filter(text), schema)
+
+
 def test_quotes_in_texts_and_names_end_where_they_do() -> None:
     assert parse_filter("s = 'say \"x' and i = 1")
     assert parse_filter('"it\'s" = 1')

@@ -101,7 +101,7 @@ def test_interrupt_while_the_jvm_starts_leaves_none_behind() -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
-        timeout=60,
+        timeout=300,
         check=True,
     )
     assert ended.stdout == "interrupted\n"

@@ -17,11 +17,11 @@ from pyiceberg import types as iceberg
 from sqlglot import exp
 
 from tableformat.errors import InvalidInputError
-from tableformat.rowlevel.columns import TargetColumns
-from tableformat.rowlevel.predicates import literal_value
-from tableformat.rowlevel.statement import Assignment
 from tableformat.spec.arrow_arrays import constant_array
 from tableformat.spec.types import arrow_type
+from tableformat.sql.columns import TargetColumns
+from tableformat.sql.predicates import literal_value
+from tableformat.sql.statement import Assignment
 
 Compute = Callable[[pa.RecordBatch], pa.Array]
 

@@ -10,7 +10,7 @@ from pyiceberg.types import NestedField, StructType
 from sqlglot import exp
 
 from tableformat.errors import InvalidInputError
-from tableformat.rowlevel.statement import column_parts
+from tableformat.sql.statement import column_parts
 
 
 @dataclass(frozen=True, slots=True)

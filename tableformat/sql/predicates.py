@@ -53,8 +53,8 @@ from pyiceberg.expressions import (
 from sqlglot import exp
 
 from tableformat.errors import InvalidInputError
-from tableformat.rowlevel.columns import TargetColumns
 from tableformat.scan.row_filter import bind_filter
+from tableformat.sql.columns import TargetColumns
 
 _COMPARISONS: dict[type[exp.Expr], tuple[str, str]] = {  # operator, its negation
     exp.EQ: ("=", "!="),

@@ -1,7 +1,7 @@
 """Virtual columns: declared, and computed while rows are read.
 
 ```
-declaration: expression ─ parse ─ field ids ─ can `rowlevel.values` compute it? ─> table properties
+declaration: expression ─ parse ─ field ids ─ can `sql.values` compute it? ─> table properties
 read:        columns asked ─> columns to read ─> batches ─ compute ─> batches with the columns
 Spark:       the frame of the columns to read ─ the same expression, ANSI ─> frame with the columns
 ```
@@ -34,11 +34,11 @@ from tableformat.errors import (
     UnsupportedError,
     error_context,
 )
-from tableformat.rowlevel.columns import TargetColumns
-from tableformat.rowlevel.statement import Assignment, parse_expression, to_sql
-from tableformat.rowlevel.values import LocalValue, local_value
 from tableformat.spec.computed_columns import TYPES, ComputedColumn, computed_columns
 from tableformat.spec.types import arrow_type
+from tableformat.sql.columns import TargetColumns
+from tableformat.sql.statement import Assignment, parse_expression, to_sql
+from tableformat.sql.values import LocalValue, local_value
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,127}")
 _TAKEN = "columns, literals, +, - and *: integers into int and long, doubles into double"

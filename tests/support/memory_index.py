@@ -1,4 +1,4 @@
-"""The same index in a dict, for the simulator and as the reference in tests. Not persistent."""
+"""The same index in a dict, for the simulator and as the reference."""
 
 from __future__ import annotations
 

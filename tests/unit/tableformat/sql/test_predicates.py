@@ -37,10 +37,10 @@ from pyiceberg.types import (
     TimestamptzType,
 )
 
-from tableformat.rowlevel.columns import TargetColumns
-from tableformat.rowlevel.predicates import push_down
-from tableformat.rowlevel.statement import Assignment, parse_expression
-from tableformat.rowlevel.values import local_value
+from tableformat.sql.columns import TargetColumns
+from tableformat.sql.predicates import push_down
+from tableformat.sql.statement import Assignment, parse_expression
+from tableformat.sql.values import local_value
 
 SCHEMA = Schema(
     NestedField(1, "n", LongType()),

@@ -63,6 +63,18 @@ class Since:
     files: int = 0
     size_bytes: int = 0
     dvs: int = 0
+    position_delete_files: int = 0
+
+    def and_of(self, snapshot: Snapshot) -> Since:
+        """With one more commit."""
+        return Since(
+            commits=self.commits + 1,
+            files=self.files + counter(snapshot, "added-data-files"),
+            size_bytes=self.size_bytes + counter(snapshot, "added-files-size"),
+            dvs=self.dvs + counter(snapshot, "added-dvs"),
+            position_delete_files=self.position_delete_files
+            + counter(snapshot, "added-position-delete-files"),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,8 +150,10 @@ def _source_ms(state: TableState, head: Snapshot | None) -> int | None:
 
 
 def backlog_of(state: TableState, *, staging: str, target: str) -> Backlog:
-    """What waits on staging."""
-    if state.head(staging) is None or staging == target:
+    """What waits on staging; in place (`staging` is `target`) the equality deletes there."""
+    if staging == target:
+        return _in_place(state, target)
+    if state.head(staging) is None:
         return Backlog()
     try:
         waiting = plan_backlog(state, staging=staging, target=target)
@@ -151,6 +165,25 @@ def backlog_of(state: TableState, *, staging: str, target: str) -> Backlog:
         deletes=sum(counter(each, "added-equality-deletes") for each in waiting),
         size_bytes=sum(counter(each, "added-files-size") for each in waiting),
         oldest_ms=min((each.timestamp_ms for each in waiting), default=None),
+    )
+
+
+def _in_place(state: TableState, target: str) -> Backlog:
+    """Equality deletes that are live on a branch, and the newest commits that brought so many."""
+    head = state.head(target)
+    deletes = left = counter(head, "total-equality-deletes")
+    brought: list[Snapshot] = []
+    for snapshot in ancestors(state.metadata, None if head is None else head.snapshot_id):
+        if left <= 0:
+            break
+        count = counter(snapshot, "added-equality-deletes")
+        left -= count
+        brought += [snapshot] if count else []
+    return Backlog(
+        commits=len(brought) or int(deletes > 0),
+        deletes=deletes,
+        size_bytes=sum(counter(each, "added-files-size") for each in brought),
+        oldest_ms=min((each.timestamp_ms for each in brought), default=None),
     )
 
 
@@ -178,21 +211,16 @@ def _since(state: TableState, head: Snapshot | None, ledger: Ledger) -> dict[Tas
     """One walk back; each task's count ends at the head of its last run."""
     ends = {task: ledger.record(task).snapshot_id for task in TaskName}
     found: dict[TaskName, Since] = {}
-    commits = files = size_bytes = dvs = 0
+    counted = Since()
     for snapshot in ancestors(state.metadata, None if head is None else head.snapshot_id):
-        so_far = Since(commits=commits, files=files, size_bytes=size_bytes, dvs=dvs)
         for task, end in ends.items():
             if snapshot.snapshot_id == end:
-                found.setdefault(task, so_far)
+                found.setdefault(task, counted)
         if is_compaction(snapshot):
-            found.setdefault(TaskName.COMPACT, so_far)
+            found.setdefault(TaskName.COMPACT, counted)
         if len(found) == len(ends):
             return found
         if is_rewrite(snapshot):
             continue
-        commits += 1
-        files += counter(snapshot, "added-data-files")
-        size_bytes += counter(snapshot, "added-files-size")
-        dvs += counter(snapshot, "added-dvs")
-    whole = Since(commits=commits, files=files, size_bytes=size_bytes, dvs=dvs)
-    return {task: found.get(task, whole) for task in TaskName}
+        counted = counted.and_of(snapshot)
+    return {task: found.get(task, counted) for task in TaskName}

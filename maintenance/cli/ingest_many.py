@@ -1,0 +1,389 @@
+"""`icefold ingest --topics`: many topics of Kafka into many tables."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import click
+
+from maintenance.cli.context import CliContext, print_json
+from maintenance.cli.ingest_stream import KAFKA_BATCH_EVENTS, interrupt_event
+from maintenance.cli.ingest_totals import IngestTotals
+from maintenance.ingest_watch import Backlog, IngestWatch, kafka_backlog
+from maintenance.logs import LogFormat, logging_to_stderr
+from maintenance.metrics import serving_metrics
+from resolver.number_text import plural
+from tableformat.cdc.ingest import IngestResult
+from tableformat.cdc.many.engine_choice import Engine, choose_engine
+from tableformat.cdc.many.kafka_consumer import KafkaConsumer
+from tableformat.cdc.many.local_engine import BATCH_EVENTS, Cut, LocalEngine, Pace
+from tableformat.cdc.many.routing import Routing, TopicPattern
+from tableformat.cdc.many.stream_file import StreamFile, read_stream_file
+from tableformat.cdc.many.stream_tables import StreamListener, StreamSettings
+from tableformat.cdc.many.table_making import NewTable
+from tableformat.cdc.many.table_options import FORMAT, StreamOptions, TableOptions
+from tableformat.environment import Environment
+from tableformat.errors import TableError, UnsupportedError
+
+QUERY_PREFIX = "kafka:"
+logger = logging.getLogger("icefold.ingest")
+
+
+def many_options(command: Any) -> Any:
+    """The options of `icefold ingest` that only a stream into many tables has."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+_OPTIONS = (
+    click.option(
+        "--topics",
+        metavar="PATTERN,...",
+        help="Many Kafka topics into many tables: globs such as 'pg.public.*', or regular "
+        "expressions that begin with ^. Needs --into.",
+    ),
+    click.option("--into", metavar="NAMESPACE", help="With --topics: where the tables are."),
+    click.option(
+        "--exclude-topics", metavar="PATTERN,...", help="With --topics: topics that are not read."
+    ),
+    click.option(
+        "--tables",
+        "tables_file",
+        metavar="FILE.yaml",
+        type=click.Path(path_type=Path, dir_okay=False),
+        help="With --topics: routes, and options of single tables.",
+    ),
+    click.option(
+        "--engine",
+        type=click.Choice([each.value for each in Engine]),
+        help="With --topics: local, in this process; spark; auto decides and says why.  [auto]",
+    ),
+    click.option(
+        "--cut",
+        type=click.Choice([each.value for each in Cut]),
+        help="With --topics: where a commit of all tables may end: anywhere (batch), or where a "
+        "transaction of the source ends.  [batch]",
+    ),
+    click.option(
+        "--dry-run",
+        is_flag=True,
+        help="With --topics: print the tables that would be made, and stop.",
+    ),
+    click.option(
+        "--resume",
+        "resume_tables",
+        metavar="TABLE",
+        multiple=True,
+        help="With --topics: take up a table that was set aside, where it stood; may be repeated.",
+    ),
+)
+NAMES = {
+    "topics": "--topics", "into": "--into", "exclude_topics": "--exclude-topics",
+    "tables_file": "--tables", "engine": "--engine", "cut": "--cut", "dry_run": "--dry-run",
+    "resume_tables": "--resume",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ManyRequest:
+    """What was asked for, checked as far as it can be without a catalog and Kafka."""
+
+    servers: str
+    kafka_settings: Mapping[str, str]
+    connector_jars: Sequence[Path]
+    settings: StreamSettings
+    engine: Engine
+    cut: Cut
+    pace: Pace
+    batch_events: int | None
+    dry_run: bool
+    follow: bool
+    resume_tables: tuple[str, ...]
+
+
+def many_request(
+    *,
+    many: Mapping[str, Any],
+    table_name: str | None,
+    streaming: Mapping[str, Any],
+    given_format: str | None,
+    options: Mapping[str, str],
+    branch: str,
+    query_id: str | None,
+    batch_events: int | None,
+) -> ManyRequest | None:
+    """The request that the words make; None: they are of another form of the command.
+
+    Raises:
+        click.UsageError: Words do not go together.
+        TableError: A pattern, the file or an option in it is wrong.
+    """
+    if many["topics"] is None:
+        for name, value in many.items():
+            if value:
+                raise click.UsageError(f"{NAMES[name]} needs --topics")
+        return None
+    _check_words(many, table_name, streaming)
+    cut = Cut(many["cut"] or Cut.BATCH.value)
+    engine = Engine(many["engine"] or Engine.AUTO.value)
+    if cut is Cut.TRANSACTION and engine is Engine.SPARK:
+        raise click.UsageError("--cut transaction needs --engine local")
+    given = dict(options) | ({} if given_format is None else {FORMAT: given_format})
+    TableOptions.of(given)
+    path, namespace = many["tables_file"], many["into"]
+    file = StreamFile() if path is None else read_stream_file(path, given)
+    routing = Routing(
+        namespace=namespace,
+        include=_patterns(many["topics"]),
+        exclude=(*_patterns(many["exclude_topics"]), *file.exclude),
+        routes=file.routes,
+    )
+    interval_s = streaming["interval_s"]
+    return ManyRequest(
+        servers=streaming["kafka"],
+        kafka_settings=streaming["kafka_options"],
+        connector_jars=streaming["connector_jars"],
+        settings=StreamSettings(
+            query_id=query_id or QUERY_PREFIX + namespace,
+            routing=routing,
+            options=StreamOptions(
+                namespace=namespace, defaults=given | dict(file.defaults), tables=file.tables
+            ),
+            branch=branch,
+        ),
+        engine=engine,
+        cut=cut,
+        pace=Pace(
+            batch_events=batch_events or BATCH_EVENTS,
+            interval_ms=1_000 if interval_s is None else interval_s * 1_000,
+        ),
+        batch_events=batch_events,
+        dry_run=many["dry_run"],
+        follow=streaming["follow"],
+        resume_tables=tuple(many["resume_tables"]),
+    )
+
+
+def _check_words(
+    many: Mapping[str, Any], table_name: str | None, streaming: Mapping[str, Any]
+) -> None:
+    if streaming["kafka"] is None:
+        raise click.UsageError("--topics needs --kafka")
+    if many["into"] is None:
+        raise click.UsageError("--topics needs --into")
+    given = {"TABLE": table_name, "--topic": streaming["topic"]}
+    for name, value in given.items():
+        if value is not None:
+            raise click.UsageError(f"{name} and --topics exclude each other")
+    if streaming["checkpoint"] is not None:
+        raise click.UsageError("with --topics the tables know how far they are: no --checkpoint")
+    if streaming["starting_offsets"] == "latest":
+        raise click.UsageError("with --topics a table begins where its topic does")
+    if streaming["interval_s"] is not None and not streaming["follow"]:
+        raise click.UsageError("--interval-s needs --follow")
+    if many["dry_run"] and (streaming["follow"] or many["resume_tables"]):
+        raise click.UsageError("--dry-run reads and stops: no --follow, no --resume")
+
+
+def _patterns(text: str | None) -> tuple[TopicPattern, ...]:
+    return tuple(TopicPattern.of(each.strip()) for each in (text or "").split(",") if each.strip())
+
+
+@dataclass(slots=True)
+class Heard(StreamListener):
+    """Counts, logs and metrics of what the stream does."""
+
+    watch: IngestWatch
+    advance: Callable[[int], None]
+    totals: IngestTotals = field(default_factory=IngestTotals)
+    tables: dict[str, IngestTotals] = field(default_factory=dict)
+    aside: dict[str, str] = field(default_factory=dict)
+
+    def staged(self, number: int, results: Mapping[str, IngestResult]) -> None:
+        """See `StreamListener`."""
+        del number
+        for table, result in results.items():
+            self.totals.add(result)
+            self.tables.setdefault(table, IngestTotals()).add(result)
+            self.advance(result.events)
+        self.watch.staged(results)
+
+    def set_aside(self, table: str, reason: str) -> None:
+        """See `StreamListener`."""
+        self.aside[table] = reason
+        self.watch.set_aside(table, stands=True)
+
+    def resumed(self, table: str) -> None:
+        """See `StreamListener`."""
+        self.aside.pop(table, None)
+        self.watch.set_aside(table, stands=False)
+
+    def backlog(self, waiting: Mapping[str, Backlog]) -> None:
+        """See `StreamListener`."""
+        self.watch.waiting(waiting)
+
+    def tell(self, request: ManyRequest, *, as_json: bool) -> None:
+        """What was done, on standard output."""
+        if as_json:
+            tables = {name: asdict(each) for name, each in sorted(self.tables.items())}
+            print_json(asdict(self.totals) | {"tables": tables, "set_aside": self.aside})
+        else:
+            text = self.totals.text(request.settings.branch)
+            click.echo(f"{plural(len(self.tables), 'table')}: {text}")
+
+
+def run_many(
+    context: CliContext,
+    request: ManyRequest,
+    *,
+    as_json: bool,
+    metrics_port: int | None,
+    metrics_host: str,
+    log_format: LogFormat,
+    advance: Callable[[int], None],
+) -> Heard:
+    """Run the stream, or print what it would make.
+
+    Raises:
+        TableError: See `LocalEngine.run` and `KafkaConsumer`.
+        KeyboardInterrupt: Ctrl-C; what is staged has been told.
+    """
+    environment = context.new_catalog.environment
+    watch = IngestWatch(request.settings.routing.namespace, environment.runtime.clock, is_many=True)
+    listener = Heard(watch, advance)
+    with ExitStack() as stack:
+        stack.enter_context(logging_to_stderr(log_format))
+        if request.follow:
+            stack.callback(watch.line)
+        if metrics_port is not None:
+            stack.enter_context(serving_metrics(watch.registry, metrics_port, host=metrics_host))
+        run = _runner(stack, request, environment, listener)
+        if isinstance(run, dict):
+            _tell_plans(run, as_json=as_json)
+            return listener
+        with interrupt_event() as interrupted:
+            run(interrupted.is_set)
+            listener.tell(request, as_json=as_json)
+            interrupted.check()
+    return listener
+
+
+Run = Callable[[Callable[[], bool]], None]
+"""Runs a stream until what it is given says stop."""
+
+
+def _runner(
+    stack: ExitStack, request: ManyRequest, environment: Environment, listener: Heard
+) -> Run | dict[str, NewTable | str]:
+    """What runs the stream; with `--dry-run` the tables that it would make."""
+    if request.engine is Engine.SPARK and not request.dry_run:
+        return _spark_run(request, environment, listener)
+    source = KafkaConsumer(request.servers, request.kafka_settings)
+    stack.callback(source.close)
+    engine = LocalEngine(
+        environment=environment,
+        source=source,
+        settings=request.settings,
+        cut=request.cut,
+        pace=request.pace,
+        listener=listener,
+        resume_tables=request.resume_tables,
+    )
+    engine.open()
+    if request.dry_run:
+        return engine.plan_tables()
+    if request.engine is Engine.AUTO:
+        chosen, why = choose_engine(
+            lag=engine.lag(),
+            has_session=_has_session(),
+            ends_with_transactions=request.cut is Cut.TRANSACTION,
+            no_spark=_no_spark(request),
+        )
+        name = request.settings.routing.namespace
+        logger.info("%s: engine %s: %s", name, chosen.value, why)
+        if chosen is Engine.SPARK:
+            return _spark_run(request, environment, listener)
+    return lambda stop: engine.run(follow=request.follow, stop=stop)
+
+
+def _spark_run(request: ManyRequest, environment: Environment, listener: Heard) -> Run:
+    """Starts Spark."""
+    try:
+        from tableformat.spark.kafka_source import KafkaSource, connector_class_path
+        from tableformat.spark.many_tables import SparkEngine
+        from tableformat.spark.session import local_session
+    except ImportError as error:
+        raise UnsupportedError(
+            "--engine spark needs Spark", action="pip install 'icefold[spark]'"
+        ) from error
+    path = connector_class_path(request.connector_jars)
+    # A batch is a fixed plan: nothing to adapt.
+    conf = {"spark.sql.adaptive.enabled": "false"}
+    session = local_session(
+        f"icefold ingest {request.settings.query_id}",
+        conf=conf | ({"spark.driver.extraClassPath": path} if path else {}),
+    )
+    session.sparkContext.setLogLevel("FATAL")  # what goes wrong is told once, by the engine
+    routing = request.settings.routing
+
+    def on_progress(progress: Mapping[str, Any] | None) -> None:
+        backlog = kafka_backlog(progress)
+        table_of = routing.route({topic for topic, _ in backlog}).table_of
+        waiting: dict[str, dict[tuple[str, int], int]] = {}
+        for place, count in backlog.items():
+            waiting.setdefault(table_of.get(place[0], place[0]), {})[place] = count
+        listener.backlog(waiting)
+
+    engine = SparkEngine(
+        environment=environment,
+        spark=session,
+        source=KafkaSource(
+            servers=request.servers,
+            topic="",
+            batch_events=request.batch_events or KAFKA_BATCH_EVENTS,
+            settings=request.kafka_settings,
+        ),
+        settings=request.settings,
+        interval_ms=request.pace.interval_ms,
+        listener=listener,
+        resume_tables=request.resume_tables,
+        on_progress=on_progress,
+    )
+    return lambda stop: engine.run(follow=request.follow, stop=stop)
+
+
+def _tell_plans(plans: Mapping[str, NewTable | str], *, as_json: bool) -> None:
+    shown = {n: each if isinstance(each, str) else each.ddl() for n, each in plans.items()}
+    if as_json:
+        print_json(shown)
+        return
+    for name, each in plans.items():
+        click.echo(f"-- {name}: {each}\n" if isinstance(each, str) else f"{shown[name]}\n")
+    if not plans:
+        click.echo("every table is there", err=True)
+
+
+def _has_session() -> bool:
+    """Whether Spark runs in this process already."""
+    pyspark = sys.modules.get("pyspark.sql")
+    return pyspark is not None and pyspark.SparkSession.getActiveSession() is not None
+
+
+def _no_spark(request: ManyRequest) -> str | None:
+    """Why Spark cannot read Kafka here; None: it can."""
+    try:
+        from tableformat.spark.kafka_source import connector_class_path
+
+        connector_class_path(request.connector_jars)
+    except ImportError:
+        return "pip install 'icefold[spark]'"
+    except TableError as error:
+        return error.message
+    return None

@@ -1,0 +1,63 @@
+"""Table properties of icefold's own, looked at before they are set: a misspelt one does nothing."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping
+
+from maintenance.settings import PREFIX, SETTINGS, find_setting
+from resolver.engine import SPARK_BYTES_MIN, SPARK_ROWS_MIN
+from tableformat.errors import InvalidInputError
+from tableformat.spec import names
+from tableformat.spec.constraints import IMMUTABLE_PROPERTIES, SEQUENCE_PROPERTIES
+from tableformat.spec.properties import (
+    dv_placement,
+    on_missing_row,
+    property_bool,
+    property_int,
+    publishing,
+)
+from tableformat.table_definition import parse_table_name
+
+OWN = "icefold."
+_CHECKS: Mapping[str, Callable[[Mapping[str, str]], object]] = {
+    names.DEAD_LETTER_TABLE: lambda given: parse_table_name(given[names.DEAD_LETTER_TABLE]),
+    names.DV_PLACEMENT: dv_placement,
+    names.PUBLISH: publishing,
+    names.ON_MISSING_ROW: on_missing_row,
+    names.CHECK_PRIMARY_KEY: lambda given: property_bool(
+        given, names.CHECK_PRIMARY_KEY, default=True
+    ),
+    SPARK_ROWS_MIN: lambda given: property_int(given, SPARK_ROWS_MIN, 0),
+    SPARK_BYTES_MIN: lambda given: property_int(given, SPARK_BYTES_MIN, 0),
+}
+# What commands of their own declare; a table's own commits check it.
+_DECLARED = (*IMMUTABLE_PROPERTIES, *SEQUENCE_PROPERTIES)
+_DECLARED_PREFIXES = ("icefold.index.", "icefold.computed.")
+
+
+def check_own_properties(given: Mapping[str, str]) -> None:
+    """Refuse properties that icefold does not know, and values that would fail later.
+
+    Raises:
+        InvalidInputError: Names the property, and the nearest that there is.
+    """
+    for name, text in given.items():
+        if name.startswith(PREFIX):
+            find_setting(name).parse(text)
+        elif name in _CHECKS:
+            _CHECKS[name](given)
+        elif name.startswith(OWN) and name not in _DECLARED:
+            _refuse_unknown(name)
+
+
+def _refuse_unknown(name: str) -> None:
+    if name.startswith(_DECLARED_PREFIXES):
+        return
+    known = [*_CHECKS, *(setting.property_name for setting in SETTINGS.values())]
+    near = difflib.get_close_matches(name, known, n=1)
+    raise InvalidInputError(
+        "icefold has no such table property",
+        property=name,
+        action=f"did you mean {near[0]}?" if near else "the reference lists them",
+    )

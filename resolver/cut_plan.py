@@ -1,0 +1,247 @@
+"""Which staged snapshots of each table go into the next cut: a pure function of all tables.
+
+The cut is the newest batch n of the stream that is whole: every table that it, or a batch before
+it, names has it staged or published. On each table it covers the staged snapshots up to the last
+one of the stream that is not after n, those that others have staged in between included, and
+nothing that was staged later.
+
+A cut that somebody began to publish, one table after the other, is finished first, as it was. A
+table that was published by itself beyond n waits for a batch that reaches it.
+
+Tables are loaded one after the other while the stream goes on: what is loaded first may lack a
+batch that others show. The stream begins a batch when the one before is whole. So where a batch was
+seen on any table before all were loaded, all before it is there; `seen` bounds the cut.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pyiceberg.table.snapshots import Snapshot
+
+from resolver.staging import plan_backlog
+from tableformat.catalog.base import TableState
+from tableformat.cdc.batch_commit import batch_in, committed_batch
+from tableformat.cdc.cuts import CutName, cut_of
+from tableformat.commit.branch_history import branch_history, snapshots_by_id, summary_of
+from tableformat.commit.carried_properties import load_carried
+from tableformat.errors import CorruptDataError, InvalidInputError, error_context
+from tableformat.spec.decimal_text import parse_decimal
+from tableformat.spec.names import (
+    BATCH_ID,
+    BATCH_TABLES,
+    MAIN_BRANCH,
+    QUERY_ID,
+    STAGING_BRANCH,
+)
+
+MAX_BATCH = (1 << 63) - 1  # of who is not waited for
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CutPlan:
+    """The next cut.
+
+    Attributes:
+        cut: Its name; None: there is none to publish.
+        covered: By table that has something to publish: the last staged snapshot of it in the cut.
+        waits_for: What stops a later batch from being published; empty: nothing does.
+    """
+
+    cut: CutName | None = None
+    covered: Mapping[str, int] = field(default_factory=dict)
+    waits_for: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Batch:
+    """A staged snapshot of a batch of several tables."""
+
+    name: CutName
+    tables: tuple[str, ...]
+    snapshot: Snapshot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Member:
+    """A table, and the batches that wait on it, in staging order."""
+
+    state: TableState
+    staging: str
+    target: str
+    waiting: tuple[_Batch, ...]
+
+    @property
+    def name(self) -> str:
+        return self.state.name
+
+    def staged(self, query: str) -> int:
+        """The newest batch that was staged, published or not; -1: none was."""
+        found = committed_batch(self.state, self.staging, query)
+        return -1 if found is None else found
+
+    def published(self, query: str) -> int:
+        """The newest published batch; -1: none was."""
+        head = self.state.head(self.target)
+        if head is None:
+            return -1
+        carried = load_carried(snapshots_by_id(self.state.metadata), head.snapshot_id)
+        found = batch_in(carried.writers, query, head.snapshot_id)
+        return -1 if found is None else found.number
+
+    def covered(self, cut: CutName) -> int | None:
+        """The last staged snapshot of the stream that is not after the cut; None: none waits."""
+        ids = [
+            each.snapshot.snapshot_id
+            for each in self.waiting
+            if each.name.query == cut.query and each.name.batch <= cut.batch
+        ]
+        return ids[-1] if ids else None
+
+
+def staged_batches(
+    states: Iterable[TableState], *, staging: str = STAGING_BRANCH
+) -> dict[str, int]:
+    """The newest batch of each query that some tables show at the head of staging. Pure.
+
+    A newer one below it, of another query, is not looked for: the bound is lower then.
+    """
+    newest: dict[str, int] = {}
+    for state in states:
+        for snapshot in branch_history(state, staging):
+            batch = _batch_of(snapshot, state.name)
+            if batch is not None:
+                name = batch.name
+                newest[name.query] = max(name.batch, newest.get(name.query, -1))
+                break
+    return newest
+
+
+def plan_cut(
+    states: Iterable[TableState],
+    *,
+    seen: Mapping[str, int],
+    set_aside: Collection[str] = (),
+    limit: int | None = None,
+    staging: str = STAGING_BRANCH,
+    target: str = MAIN_BRANCH,
+) -> CutPlan:
+    """What to publish next.
+
+    Args:
+        states: The tables that are published together; all loaded after `seen` was.
+        seen: `staged_batches` of an earlier look.
+        set_aside: Tables, dotted, that may lack batches: they are not waited for.
+        limit: At most so many batches.
+        staging: The branch with staged changes.
+        target: The branch that they are published to.
+
+    Raises:
+        InvalidInputError: The first batch names a table that is not among those, or the position of
+            a table is lost (`LostCursorError`); names the table.
+        CorruptDataError: A summary cannot be read.
+    """
+    members = [_member(state, staging, target) for state in states]
+    waiting = [batch for member in members for batch in member.waiting]
+    if not waiting:
+        return CutPlan()
+    # An older stream into the same tables ends below a newer one.
+    query = min(waiting, key=lambda each: (each.snapshot.timestamp_ms, each.name)).name.query
+    least = max(member.published(query) for member in members)
+    number, waits_for = _unfinished(members, CutName(query, least)), ""
+    if number is None:
+        known = {member.name: member.staged(query) for member in members}
+        batches = sorted((b for b in waiting if b.name.query == query), key=lambda b: b.name)
+        known |= dict.fromkeys(set_aside, MAX_BATCH)
+        number, waits_for = _newest_whole(
+            batches, known, seen=seen.get(query, -1), least=least, limit=limit
+        )
+    if number is None:
+        return CutPlan(waits_for=waits_for)
+    cut = CutName(query, number)
+    found = {member.name: member.covered(cut) for member in members}
+    covered = {name: last for name, last in sorted(found.items()) if last is not None}
+    return CutPlan(cut=cut if covered else None, covered=covered, waits_for=waits_for)
+
+
+def _unfinished(members: Sequence[_Member], cut: CutName) -> int | None:
+    """The batch of a cut that some tables were published with, and others were not."""
+    begun = any(cut_of(branch_history(each.state, each.target)) == cut for each in members)
+    lacks = any(each.covered(cut) is not None for each in members)
+    return cut.batch if begun and lacks else None
+
+
+def _newest_whole(
+    batches: Sequence[_Batch],
+    staged: Mapping[str, int],
+    *,
+    seen: int,
+    least: int,
+    limit: int | None,
+) -> tuple[int | None, str]:
+    """The newest batch, none before which is incomplete; and why not a later one."""
+    whole: int | None = None
+    count = 0
+    for batch in batches:
+        number = batch.name.batch
+        unknown = [table for table in batch.tables if table not in staged]
+        lacking = [table for table in batch.tables if staged.get(table, number) < number]
+        if unknown and whole is None:
+            raise InvalidInputError(
+                "a batch of the stream touches a table that is not published with the others",
+                table=unknown[0],
+                batch=batch.name,
+                action="name it, too, or set it aside",
+            )
+        if unknown:
+            return _at_least(whole, least, f"batch {batch.name} touches {unknown[0]}, too")
+        if lacking:
+            return _at_least(whole, least, f"batch {batch.name} is not staged on {lacking[0]} yet")
+        if number > seen:
+            break
+        count += number != whole
+        if limit is not None and count > limit and whole is not None and whole >= least:
+            break
+        whole = number
+    return _at_least(whole, least, "")
+
+
+def _at_least(whole: int | None, least: int, why: str) -> tuple[int | None, str]:
+    if whole is None or whole >= least:
+        return whole, why
+    return None, why or f"a table was published by itself up to batch {least}"
+
+
+def _member(state: TableState, staging: str, target: str) -> _Member:
+    backlog: Sequence[Snapshot] = []
+    if state.head(staging) is not None:
+        with error_context(table=state.name):
+            backlog = plan_backlog(state, staging=staging, target=target)
+    found = (_batch_of(snapshot, state.name) for snapshot in backlog)
+    waiting = tuple(batch for batch in found if batch is not None)
+    return _Member(state=state, staging=staging, target=target, waiting=waiting)
+
+
+def _batch_of(snapshot: Snapshot, table: str) -> _Batch | None:
+    """The batch of several tables that a staged snapshot is part of."""
+    summary = summary_of(snapshot)
+    if BATCH_TABLES not in summary or QUERY_ID not in summary:
+        return None
+    number = parse_decimal(summary.get(BATCH_ID, ""))
+    try:
+        tables = json.loads(summary[BATCH_TABLES])
+    except ValueError:
+        tables = None
+    if number is None or not isinstance(tables, list):
+        raise CorruptDataError(
+            "what a staged snapshot says of its batch cannot be read",
+            table=table,
+            snapshot_id=snapshot.snapshot_id,
+        )
+    return _Batch(
+        name=CutName(summary[QUERY_ID], number),
+        tables=tuple(map(str, tables)),
+        snapshot=snapshot,
+    )

@@ -1,0 +1,352 @@
+"""`resolve_group`: several tables of one stream, published together up to one batch.
+
+```
+look twice ─> plan (cut_plan) ─> leases, by name ─> plan again
+  ─> each: convert what was left, compute, write ─> one commit of all ─> each: apply, trim
+```
+
+1. Plan: which batch, and up to which staged snapshot of each table. Only tables that have something
+   to publish are touched.
+2. Leases are taken in the order of the tables' names, so groups do not wait for each other in a
+   circle. Each table has its own fence.
+3. Compute and write are those of `cycle`. A table that cannot be resolved stops the group; the
+   error names it, and nothing is published.
+4. Publish: one atomic commit where the catalog has it. Where others got ahead on a table, it is
+   matched again, the rest stays. A crash before leaves files that nothing names; after, the cut is
+   there, and indexes and staging branches are behind: the next cycle of each table does that.
+   Without group commits the tables are published one after the other; what a crash in between has
+   left out, the next run publishes first, under the same name.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from lock import HeldLease, LockManager
+from resolver.cut_plan import CutPlan, plan_cut, staged_batches
+from resolver.cycle import Computed, Cycle, Written
+from resolver.cycle_options import CycleOptions
+from resolver.engine import Engine, EngineName, check_engine
+from resolver.group_report import GroupReport
+from resolver.job import (
+    LOCK_TIMEOUT_MS,
+    Keeper,
+    Workers,
+    check_resolvable,
+    convert_left_deletes,
+    open_keeper,
+    was_never_staged,
+)
+from resolver.maintenance_lock import fence_of, hold_maintenance, maintenance_lock
+from resolver.report import ResolveReport
+from resolver.secondary import maintain_indexes
+from tableformat import InvalidInputError, Table
+from tableformat.catalog.base import TableState
+from tableformat.cdc.cuts import load_all
+from tableformat.commit.engine import CommitResult, commit_group
+from tableformat.environment import Environment
+from tableformat.errors import CommitConflictError, TableError, error_context
+from tableformat.spec.names import (
+    CUT,
+    CUT_TABLES,
+    MAIN_BRANCH,
+    SET_ASIDE,
+    STAGING_BRANCH,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PLANS_MAX = 3  # others publish in between, or stage what makes the cut larger
+
+
+def resolve_group(
+    tables: Sequence[Table],
+    *,
+    set_aside: Collection[str] = (),
+    limit: int | None = None,
+    staging: str = STAGING_BRANCH,
+    target: str = MAIN_BRANCH,
+    index_location: str | None = None,
+    engine: EngineName = "auto",
+    spark: SparkSession | None = None,
+    lock: LockManager | None = None,
+    lock_timeout_ms: int = LOCK_TIMEOUT_MS,
+) -> GroupReport:
+    """Publish the tables of a stream together, up to the newest batch that all of them have.
+
+    Args:
+        tables: All tables that the stream feeds, of one catalog. Refreshed.
+        set_aside: Names of tables that are not published and not waited for. So are tables that the
+            stream itself has set aside.
+        limit: At most so many batches, the oldest.
+        staging: Branch with staged changes, of each table.
+        target: Branch readers read, of each table.
+        index_location: As `resolve`, for each table.
+        engine: Likewise.
+        spark: Likewise.
+        lock: Lock manager; None: the catalog's own.
+        lock_timeout_ms: How long to wait for other maintenance of each table.
+
+    Returns:
+        The cut, and what was done to each table that had a part in it.
+
+    Raises:
+        InvalidInputError: A batch touches a table that is neither among the tables nor set aside.
+        TableError: As `resolve`; the context names the table, and nothing of the cut was published,
+            or, where the catalog has no group commits, the next run finishes it.
+        lock.LeaseUnavailableError, lock.LeaseLostError: The lock of a table is someone else's.
+
+    Effects: see the module; killed at any step and run again, the result is the same.
+    """
+    engine = check_engine(engine)
+    members = _members(tables, set_aside)
+    if not members:
+        return GroupReport()
+    environment = members[0].environment
+    names = {each.name for each in members}
+    aside = {*set_aside, *(each.name for each in tables if each.name not in names)}
+
+    def open_member(table: Table) -> tuple[Keeper, Engine]:
+        workers = Workers.of(table, engine, spark)
+        keeper = open_keeper(table, table.state, target, workers, location=index_location)
+        return keeper, workers.engine
+
+    manager = nullcontext(lock) if lock is not None else closing(maintenance_lock(environment))
+    with manager as held:
+        options = GroupOptions(
+            set_aside=frozenset(aside), limit=limit, staging=staging, target=target
+        )
+        group = Group(environment, members, options, open_member, held, lock_timeout_ms)
+        return group.run()
+
+
+def _members(tables: Sequence[Table], set_aside: Collection[str]) -> list[Table]:
+    """The tables of the group, by name.
+
+    Raises:
+        InvalidInputError: They are of several catalogs, or one is named twice.
+    """
+    found = sorted(
+        (
+            each
+            for each in tables
+            if each.name not in set_aside and SET_ASIDE not in each.properties
+        ),
+        key=lambda each: each.name,
+    )
+    if len({each.name for each in found}) < len(found):
+        raise InvalidInputError("a table is named twice")
+    if len({id(each.environment) for each in found}) > 1:
+        raise InvalidInputError(
+            "tables that are published together are of one catalog", tables=len(found)
+        )
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupOptions:
+    """What a group publishes: see `resolve_group`. `attempts_max`: publish attempts."""
+
+    set_aside: frozenset[str] = frozenset()
+    limit: int | None = None
+    staging: str = STAGING_BRANCH
+    target: str = MAIN_BRANCH
+    attempts_max: int = 100
+
+
+@dataclass(slots=True)
+class _Member:
+    """A table that has a part in the cut: its cycle, and how far that has got."""
+
+    table: Table
+    cycle: Cycle
+    computed: Computed
+    written: Written | None = None
+
+    def write(self) -> Written:
+        """Its files, those of an earlier attempt where nothing was matched again."""
+        if self.written is None:
+            self.written = self.cycle.write(self.computed)
+        return self.written
+
+    def follow(self, state: TableState, target: str) -> None:
+        """Match again if others have moved the target."""
+        planned = self.computed.match.state
+        if state.head(target) != planned.head(target):
+            self.computed, self.written = self.cycle.rebase(self.computed), None
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Tables, by name, and what their cycles run with."""
+
+    environment: Environment
+    tables: Sequence[Table]
+    options: GroupOptions
+    open_member: Callable[[Table], tuple[Keeper, Engine]]
+    lock: LockManager
+    lock_timeout_ms: int = LOCK_TIMEOUT_MS
+
+    def run(self) -> GroupReport:
+        """See `resolve_group`."""
+        states = self._look(())
+        seen = staged_batches(states, staging=self.options.staging)
+        states = self._look(states)
+        plan = self._plan(states, seen)
+        for _ in range(PLANS_MAX):
+            if plan.cut is None:
+                return self._report(plan, [])
+            with self._leases(plan, states) as leases:
+                states = self._look(states)
+                again = self._plan(states, seen)
+                if again.covered.keys() <= leases.keys():
+                    return self._report(again, self._publish(again, leases))
+            plan = again
+        raise CommitConflictError(
+            "others publish tables of the group all the time", action="run it again"
+        )
+
+    def _look(self, known: Iterable[TableState]) -> list[TableState]:
+        identifiers = [each.identifier for each in self.tables]
+        states = load_all(self.environment.catalog, identifiers, known)
+        for state in states:
+            check_resolvable(state, self.options.staging, self.options.target)
+            was_never_staged(state, self.options.staging, self.options.target)
+        return states
+
+    def _plan(self, states: Iterable[TableState], seen: Mapping[str, int]) -> CutPlan:
+        options = self.options
+        return plan_cut(
+            states,
+            seen=seen,
+            set_aside=options.set_aside,
+            limit=options.limit,
+            staging=options.staging,
+            target=options.target,
+        )
+
+    @contextmanager
+    def _leases(
+        self, plan: CutPlan, states: Iterable[TableState]
+    ) -> Iterator[Mapping[str, HeldLease]]:
+        by_name = {each.name: each for each in states}
+        with ExitStack() as stack:
+            yield {
+                name: stack.enter_context(
+                    hold_maintenance(
+                        by_name[name],
+                        self.lock,
+                        task=f"resolve {name}",
+                        branch=self.options.target,
+                        timeout_ms=self.lock_timeout_ms,
+                    )
+                )
+                for name in sorted(plan.covered)
+            }
+
+    def _publish(self, plan: CutPlan, leases: Mapping[str, HeldLease]) -> list[ResolveReport]:
+        if plan.cut is None:
+            return []
+        with ExitStack() as stack:
+            members = self._compute_all(plan, leases, stack)
+            if self.environment.catalog.commits_groups:
+                reports = self._publish_at_once(members)
+            else:
+                reports = [self._publish_alone(each) for each in members]
+            for each in members:
+                each.table.refresh()
+                maintain_indexes(self.environment, each.table.state, self.options.target)
+            return reports
+
+    def _compute_all(
+        self, plan: CutPlan, leases: Mapping[str, HeldLease], stack: ExitStack
+    ) -> list[_Member]:
+        tables = {each.name: each for each in self.tables}
+        members: list[_Member] = []
+        for name in plan.covered:
+            with error_context(table=name, cut=plan.cut):
+                members.append(self._compute(tables[name], plan, leases[name], stack))
+        self.environment.runtime.fail_point("group.after_compute")
+        return members
+
+    def _compute(self, table: Table, plan: CutPlan, lease: HeldLease, stack: ExitStack) -> _Member:
+        keeper, engine = self.open_member(table)
+        stack.callback(keeper.close)
+        options = CycleOptions(
+            staging=self.options.staging,
+            target=self.options.target,
+            until=plan.covered[table.name],
+            summary={
+                CUT: str(plan.cut),
+                CUT_TABLES: json.dumps(sorted(plan.covered), separators=(",", ":")),
+            },
+            fence=partial(fence_of, lease),
+            attempts_max=self.options.attempts_max,
+        )
+        convert_left_deletes(table, options, keeper, engine)
+        cycle = Cycle(self.environment, table.identifier, options, keeper, engine)
+        computed = cycle.compute(table.state)
+        if computed is None:
+            raise CommitConflictError(
+                "others have published what was planned", action="run resolve again"
+            )
+        return _Member(table, cycle, computed)
+
+    def _publish_at_once(self, members: Sequence[_Member]) -> list[ResolveReport]:
+        try:
+            results, attempts = self._commit_until_landed(members)
+        except TableError as error:
+            if error.files_safe_to_delete:
+                _discard(members)
+            raise
+        self.environment.runtime.fail_point("group.after_publish")
+        return [
+            each.cycle.finish(each.write(), result, attempts)
+            for each, result in zip(members, results, strict=True)
+        ]
+
+    def _commit_until_landed(self, members: Sequence[_Member]) -> tuple[list[CommitResult], int]:
+        catalog, attempts = self.environment.catalog, 0
+        states = [each.computed.match.state for each in members]
+        while True:
+            attempts += 1
+            changes = [
+                replace(each.cycle.changeset(each.write()), state=state)
+                for each, state in zip(members, states, strict=True)
+            ]
+            try:
+                return commit_group(self.environment, changes), attempts
+            except CommitConflictError:
+                if attempts >= self.options.attempts_max:
+                    raise
+            states = load_all(catalog, [each.table.identifier for each in members], states)
+            for each, state in zip(members, states, strict=True):
+                with error_context(table=each.table.name):
+                    each.follow(state, self.options.target)
+
+    def _publish_alone(self, member: _Member) -> ResolveReport:
+        with error_context(table=member.table.name):
+            report = member.cycle.publish(member.computed)
+        self.environment.runtime.fail_point("group.between_tables")
+        return report
+
+    def _report(self, plan: CutPlan, reports: Sequence[ResolveReport]) -> GroupReport:
+        return GroupReport(
+            cut=None if not reports else str(plan.cut),
+            tables=tuple(reports),
+            waits_for=plan.waits_for,
+            set_aside=tuple(sorted(self.options.set_aside)),
+        )
+
+
+def _discard(members: Iterable[_Member]) -> None:
+    """Best effort: what stays is for orphan removal."""
+    for each in members:
+        with suppress(TableError):
+            each.cycle.discard()

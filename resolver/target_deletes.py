@@ -1,0 +1,115 @@
+"""What deletes rows of a target's data files already, whatever its form."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from pyiceberg.table.metadata import TableMetadata
+from pyroaring import BitMap64
+
+from resolver.position_files import read_position_file
+from resolver.target import LiveFiles
+from tableformat.codec.puffin.dv_file import read_deletion_vectors
+from tableformat.scan.delete_index import DeleteIndex, referenced_path
+from tableformat.spec.data_file import ManifestEntry
+from tableformat.store.base import ObjectStore
+from tableformat.write.row_deletes import has_vectors
+
+
+@dataclass(frozen=True, slots=True)
+class KnownDeletes:
+    """Deletes of one data file.
+
+    Attributes:
+        positions: Its rows that are deleted by position; those that equality deletes reach are not
+            among them.
+        replaceable: The delete entries that are for this file alone: its vector, or v2's files.
+    """
+
+    positions: BitMap64
+    replaceable: tuple[ManifestEntry, ...] = ()
+
+
+def folded_deletes(metadata: TableMetadata, live: LiveFiles) -> tuple[ManifestEntry, ...]:
+    """Position delete files that a publish takes over, all of them: on v3 each becomes a vector's.
+
+    On v2 they stay as they are, what others wrote included.
+    """
+    return live.position_deletes if has_vectors(metadata) else ()
+
+
+def known_deletes(
+    store: ObjectStore, metadata: TableMetadata, live: LiveFiles, paths: Iterable[str]
+) -> dict[str, KnownDeletes]:
+    """Deletes of some data files, by path, that a publish leaves or replaces.
+
+    Left out are files without any, those that are not live, and what `folded_deletes` takes over.
+
+    Raises:
+        CorruptDataError: A delete file is damaged.
+
+    Cost: each delete file that may name one of the data files is read, once.
+    """
+    files = live.find([path for path in paths if path in live.dvs])
+    pairs = [
+        (live.dvs[path].data_file, entry.data_file.record_count) for path, entry in files.items()
+    ]
+    found = {
+        path: KnownDeletes(positions, (live.dvs[path],))
+        for path, positions in zip(files, read_deletion_vectors(store, pairs), strict=True)
+    }
+    if not has_vectors(metadata):
+        rest = live.find([path for path in paths if path not in found])
+        found |= _by_files(store, metadata, live, rest.values())
+    return found
+
+
+def deleted_positions(
+    store: ObjectStore, metadata: TableMetadata, live: LiveFiles, paths: Iterable[str]
+) -> dict[str, BitMap64]:
+    """Rows of some live data files that are deleted by position; files without any are left out."""
+    found = known_deletes(store, metadata, live, paths)
+    return {path: known.positions for path, known in found.items()}
+
+
+def files_with_deletes(
+    metadata: TableMetadata, live: LiveFiles, entries: Iterable[ManifestEntry]
+) -> set[str]:
+    """Those live data files of which rows are, or may be, deleted by position. Reads no file."""
+    entries = list(entries)
+    index = _index(metadata, live)
+    return {
+        entry.data_file.file_path
+        for entry in entries
+        if entry.data_file.file_path in live.dvs or index.for_data_file(entry).position_deletes
+    }
+
+
+def _by_files(
+    store: ObjectStore,
+    metadata: TableMetadata,
+    live: LiveFiles,
+    entries: Iterable[ManifestEntry],
+) -> dict[str, KnownDeletes]:
+    index = _index(metadata, live)
+    read: dict[str, dict[str, BitMap64]] = {}
+    found: dict[str, KnownDeletes] = {}
+    for entry in entries:
+        path = entry.data_file.file_path
+        reaching = index.for_data_file(entry).position_deletes
+        positions = BitMap64()
+        for delete in reaching:
+            location = delete.data_file.file_path
+            if location not in read:
+                read[location] = read_position_file(store, metadata, delete.data_file)
+            positions |= read[location].get(path, BitMap64())
+        if positions:
+            own = tuple(each for each in reaching if referenced_path(each.data_file) == path)
+            found[path] = KnownDeletes(positions, own)
+    return found
+
+
+def _index(metadata: TableMetadata, live: LiveFiles) -> DeleteIndex:
+    entries = () if has_vectors(metadata) else live.position_deletes
+    return DeleteIndex(entries, specs=metadata.specs(), key_fields={})

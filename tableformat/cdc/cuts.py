@@ -1,0 +1,304 @@
+"""Cuts: versions of several tables that show one state of the stream that feeds them.
+
+A stream is split into numbered batches, and a group publish brings all its tables to one batch n:
+no table shows less of the stream up to n, none shows more. The publish is named QUERY/n in a
+snapshot of each table that had something to publish; the others are at n as they were. So the state
+at n is, for each table, its newest snapshot whose batch is not after n (`Cut.snapshots`).
+
+Commits of anything else between two cuts (compaction, a statement) belong to the cut below them.
+A table that was set aside is in no cut whose batches it lacks.
+
+Tables are loaded one after the other, while others publish. Whoever has seen a cut anywhere sees it
+on all its tables in what is loaded from then on, and all cuts before it. So tables are loaded
+twice, and cuts that the first look does not show are left for the next time (`seen`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pyiceberg.table.snapshots import Snapshot
+
+from tableformat.catalog.base import Catalog, Identifier, TableState
+from tableformat.cdc.batch_commit import CommittedBatch, batch_in
+from tableformat.commit.branch_history import branch_history, summary_of
+from tableformat.errors import CorruptDataError
+from tableformat.spec.decimal_text import parse_decimal
+from tableformat.spec.names import (
+    CUT,
+    CUT_TABLES,
+    MAIN_BRANCH,
+    SET_ASIDE,
+    SOURCE_OFFSETS,
+    SOURCE_TRANSACTION,
+    STAGING_BRANCH,
+)
+
+Offsets = Mapping[str, Mapping[str, int]]
+"""The next offset to read, by topic and partition."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class CutName:
+    """`query/batch`, as summaries hold it. On disk: never change."""
+
+    query: str
+    batch: int
+
+    def __str__(self) -> str:
+        return f"{self.query}/{self.batch}"
+
+    @staticmethod
+    def parse(text: str) -> CutName:
+        """Of a summary.
+
+        Raises:
+            CorruptDataError: It is none.
+        """
+        query, _, number = text.rpartition("/")
+        batch = parse_decimal(number)
+        if not query or batch is None:
+            raise CorruptDataError("not the name of a cut", key=CUT, value=repr(text[:80]))
+        return CutName(query, batch)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut:
+    """One cut that all its tables show.
+
+    Attributes:
+        name: Of the query and its last batch.
+        published_ms: When the last table was published, by the wall clock of who did it.
+        tables: Those that were published with it, dotted.
+        snapshots: The snapshot of every table that the stream feeds, dotted names.
+        offsets: Where it ends in the source.
+        transaction: The last transaction of the source in it, if batches end with transactions.
+    """
+
+    name: CutName
+    published_ms: int
+    tables: tuple[str, ...]
+    snapshots: Mapping[str, int]
+    offsets: Offsets = field(default_factory=dict)
+    transaction: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Version:
+    """A snapshot of the target: the cut that it belongs to, and the batches that it shows."""
+
+    snapshot: Snapshot
+    cut: CutName | None
+    tables: tuple[str, ...]
+    batches: Mapping[str, CommittedBatch]
+
+    def shows(self, query: str) -> int:
+        """The newest batch of a query in it; -1: none."""
+        found = self.batches.get(query)
+        return -1 if found is None else found.number
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _History:
+    """The target of a table, newest first.
+
+    `staged`: the batches of each query that staging's history names. `is_whole`: nothing of the
+    target has expired. `aside`: from which batch of which query on the stream has left it out.
+    """
+
+    table: str
+    versions: tuple[_Version, ...]
+    staged: Mapping[str, frozenset[int]]
+    is_whole: bool
+    aside: CutName | None = None
+
+    def at(self, cut: CutName) -> _Version | None:
+        """The table as the cut has it."""
+        return next((v for v in self.versions if v.shows(cut.query) <= cut.batch), None)
+
+    def is_at(self, cut: CutName, version: _Version) -> bool:
+        """Whether a version of the table has all batches up to the cut."""
+        if self.aside is not None and self.aside.query in (cut.query, ""):
+            return cut.batch < self.aside.batch
+        shown = version.shows(cut.query)
+        return not any(shown < each <= cut.batch for each in self.staged.get(cut.query, ()))
+
+    def shown(self, cut: CutName) -> _Version | None:
+        """The publish with the cut, or what repeats it."""
+        return next((v for v in reversed(self.versions) if v.cut == cut), None)
+
+    def lacks(self, cut: CutName) -> bool:
+        """Whether it was not published with the cut, as far as anybody can tell."""
+        if self.shown(cut) is not None:
+            return False
+        oldest = self.versions[-1] if self.versions else None
+        return self.is_whole or oldest is None or oldest.shows(cut.query) < cut.batch
+
+
+def load_all(
+    catalog: Catalog, identifiers: Sequence[Identifier], known: Iterable[TableState] = ()
+) -> list[TableState]:
+    """The current versions of tables, one after the other; those of `known` are not loaded again.
+
+    Raises:
+        NotFoundError: There is no such table.
+    """
+    at = {(each.identifier, each.metadata_location): each for each in known}
+    locations = (catalog.metadata_locations(identifiers) if at else None) or {}
+    return [
+        at.get((each, locations.get(each, ""))) or catalog.load_table(each) for each in identifiers
+    ]
+
+
+def published_cuts(states: Iterable[TableState], target: str = MAIN_BRANCH) -> dict[str, int]:
+    """The newest cut of each query that any of some tables shows. Pure."""
+    newest: dict[str, int] = {}
+    for state in states:
+        name = cut_of(branch_history(state, target))
+        if name is not None:
+            newest[name.query] = max(name.batch, newest.get(name.query, -1))
+    return newest
+
+
+def load_cuts(catalog: Catalog, identifiers: Sequence[Identifier]) -> list[Cut]:
+    """The cuts of some tables on main, newest first: see `read_cuts`.
+
+    Raises:
+        NotFoundError: There is no such table.
+    """
+    first = load_all(catalog, identifiers)
+    return read_cuts(load_all(catalog, identifiers, first), seen=published_cuts(first))
+
+
+def cut_of(history: Iterable[Snapshot]) -> CutName | None:
+    """The cut that the newest snapshot belongs to. Other tools' commits repeat nothing."""
+    texts = (summary_of(each).get(CUT) for each in history)
+    return next((CutName.parse(text) for text in texts if text is not None), None)
+
+
+def read_cuts(
+    states: Iterable[TableState],
+    *,
+    seen: Mapping[str, int] | None = None,
+    target: str = MAIN_BRANCH,
+    staging: str = STAGING_BRANCH,
+) -> list[Cut]:
+    """The cuts that all their tables show and still hold, newest first. Pure.
+
+    A publish that was cut short, where the catalog has no group commits, is none until it is done.
+
+    Args:
+        states: The tables; a table of a cut that is not among them is not looked at.
+        seen: The newest cut of each query that may be named; None: any.
+        target: The published branch.
+        staging: The branch that the stream is staged on.
+
+    Raises:
+        CorruptDataError: A summary cannot be read.
+    """
+    histories = [_history(state, target, staging) for state in states]
+    names = {v.cut for each in histories for v in each.versions if v.cut is not None}
+    allowed = [n for n in names if seen is None or n.batch <= seen.get(n.query, -1)]
+    found = [cut for name in allowed if (cut := _cut(name, histories)) is not None]
+    return sorted(found, key=lambda cut: (cut.published_ms, cut.name), reverse=True)
+
+
+def _history(state: TableState, target: str, staging: str) -> _History:
+    chain = list(branch_history(state, target))
+    versions: list[_Version] = []
+    cut: CutName | None = None
+    tables: tuple[str, ...] = ()
+    batches: Mapping[str, CommittedBatch] = {}
+    queries = {name.query for each in chain if (name := cut_of([each])) is not None}
+    for snapshot in reversed(chain):
+        summary = summary_of(snapshot)
+        if CUT in summary:
+            cut = CutName.parse(summary[CUT])
+            tables = _tables(summary.get(CUT_TABLES), state.name)
+        said = ((q, batch_in(summary, q, snapshot.snapshot_id)) for q in queries)
+        batches = {**batches, **{query: batch for query, batch in said if batch is not None}}
+        versions.append(_Version(snapshot=snapshot, cut=cut, tables=tables, batches=batches))
+    return _History(
+        table=state.name,
+        versions=tuple(reversed(versions)),
+        staged={query: _staged(state, staging, query) for query in queries},
+        is_whole=not chain or chain[-1].parent_snapshot_id is None,
+        aside=_aside(state.metadata.properties),
+    )
+
+
+def _staged(state: TableState, staging: str, query: str) -> frozenset[int]:
+    history = branch_history(state, staging)
+    found = (batch_in(summary_of(each), query, each.snapshot_id) for each in history)
+    return frozenset(each.number for each in found if each is not None)
+
+
+def _aside(properties: Mapping[str, str]) -> CutName | None:
+    """What the stream says of a table that it has set aside; if it cannot be read: of all cuts."""
+    text = properties.get(SET_ASIDE)
+    if text is None:
+        return None
+    try:
+        said = json.loads(text)
+        return CutName(str(said["query"]), int(said["batch"]))
+    except (ValueError, TypeError, KeyError):
+        return CutName("", 0)
+
+
+def _tables(text: str | None, own: str) -> tuple[str, ...]:
+    try:
+        found = json.loads(text or "[]")
+    except ValueError:
+        found = None
+    if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
+        raise CorruptDataError("not a list of tables", key=CUT_TABLES, table=own)
+    return tuple(found) or (own,)
+
+
+def _cut(name: CutName, histories: Sequence[_History]) -> Cut | None:
+    """None: a table lacks it, or has expired it."""
+    published = {h.table: v for h in histories if (v := h.shown(name)) is not None}
+    tables = {table for version in published.values() for table in version.tables}
+    if any(each.lacks(name) for each in histories if each.table in tables):
+        return None
+    pins: dict[str, _Version] = {}
+    for each in histories:
+        if all(name.query not in v.batches for v in each.versions):
+            continue  # not fed by the query
+        at = each.at(name)
+        if at is not None and each.is_at(name, at):
+            pins[each.table] = at
+        if at is None and not each.is_whole:
+            return None
+    return Cut(
+        name=name,
+        published_ms=max(v.snapshot.timestamp_ms for v in published.values()),
+        tables=tuple(sorted(tables)),
+        snapshots={table: pins[table].snapshot.snapshot_id for table in sorted(pins)},
+        offsets=_offsets(v.batches.get(name.query) for v in pins.values()),
+        transaction=_transaction(name, pins.values()),
+    )
+
+
+def _offsets(batches: Iterable[CommittedBatch | None]) -> Offsets:
+    """The farthest that any table says, by topic and partition."""
+    ends: dict[str, dict[str, int]] = defaultdict(dict)
+    for text in (each.source.get(SOURCE_OFFSETS, "{}") for each in batches if each is not None):
+        try:
+            said = json.loads(text)
+            for topic, partitions in said.items():
+                for partition, end in partitions.items():
+                    ends[topic][partition] = max(int(end), ends[topic].get(partition, 0))
+        except (ValueError, TypeError, AttributeError) as error:
+            raise CorruptDataError(
+                "not offsets of a source", key=SOURCE_OFFSETS, value=repr(text[:80])
+            ) from error
+    return dict(ends)
+
+
+def _transaction(name: CutName, pins: Collection[_Version]) -> str | None:
+    at_end = (v.batches[name.query] for v in pins if v.shows(name.query) == name.batch)
+    return next((t for b in at_end if (t := b.source.get(SOURCE_TRANSACTION)) is not None), None)

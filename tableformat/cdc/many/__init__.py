@@ -1,0 +1,1 @@
+"""One stream of change events into many tables."""

@@ -1,0 +1,513 @@
+"""Many topics into many tables in this process, without Spark.
+
+1. The tables say how far they are (`stream_tables`). If the newest batch is not on all of its
+   tables, those that lack it get exactly that batch again, before anything new is read.
+2. Every partition is read from where its own table stands.
+3. What was read is cut into a batch: everything, or with `Cut.TRANSACTION` what ends with a source
+   transaction in every partition (`transactions`). The batch is staged on each of its tables.
+
+Durable: after 3, table by table. Killed at any instant, 1 finishes what was begun: every event is
+in its table once. Topics that come while it runs join it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import pyarrow as pa
+
+from tableformat.cdc.batch_commit import BatchId
+from tableformat.cdc.debezium_options import FLATTENED
+from tableformat.cdc.events import ORDINAL, VALUE
+from tableformat.cdc.many.buffers import NO_MESSAGES, MessageBuffers, by_table, next_offset
+from tableformat.cdc.many.positions import Place, UnfinishedBatch
+from tableformat.cdc.many.routing import TRANSACTIONS
+from tableformat.cdc.many.source import EARLIEST, MessageSource, Polled
+from tableformat.cdc.many.staging import StreamBatch, StreamTable
+from tableformat.cdc.many.stream_tables import (
+    StreamListener,
+    StreamSettings,
+    StreamTables,
+    open_tables,
+)
+from tableformat.cdc.many.table_making import NewTable, plan_table
+from tableformat.cdc.many.transactions import Backlog, TransactionCut, boundaries_of, runs_of
+from tableformat.environment import Environment
+from tableformat.errors import InvalidInputError, StoreUnavailableError, TableError
+from tableformat.memory import release_unused
+
+# Bounds of a batch: about a second of work of one core, and of memory a small multiple.
+BATCH_EVENTS = 50_000
+BATCH_BYTES = 16 << 20
+POLL_MESSAGES = 5_000
+RELEASE_EVENTS = 10_000  # after larger batches memory is given back: 40 of 300 MB, in milliseconds
+POLL_S = 0.05  # what a change waits for at most before it is looked at
+REFRESH_MS = 5_000  # how soon a new topic joins
+TELL_MS = 1_000
+STILL_MS = 60_000  # nothing moves for so long: say so, or stop if there is an end
+OPEN_TRANSACTIONS_MAX = 50_000  # ENDs that wait for their events; about 30 MB
+logger = logging.getLogger("icefold.ingest")
+
+
+class Cut(StrEnum):
+    """Where a batch may end."""
+
+    BATCH = "batch"
+    TRANSACTION = "transaction"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """How much a batch holds at most, and how often there is one."""
+
+    batch_events: int = BATCH_EVENTS
+    batch_bytes: int = BATCH_BYTES
+    interval_ms: float = 1_000
+    refresh_ms: float = REFRESH_MS
+
+
+@dataclass(slots=True, kw_only=True)
+class LocalEngine:
+    """One run of a stream. Made, then `run` once; `open` before it, to look first.
+
+    Args:
+        environment: Catalog, store, clock.
+        source: The messages.
+        settings: The stream.
+        cut: Where batches end.
+        pace: How large batches are.
+        listener: Is told what happens.
+        resume_tables: Tables that need no longer stand aside.
+    """
+
+    environment: Environment
+    source: MessageSource
+    settings: StreamSettings
+    cut: Cut = Cut.BATCH
+    pace: Pace = field(default_factory=Pace)
+    listener: StreamListener = field(default_factory=StreamListener)
+    resume_tables: Collection[str] = ()
+    _opened: StreamTables | None = None
+    _topics: Mapping[str, int] = field(default_factory=dict)
+    _buffers: MessageBuffers = field(default_factory=MessageBuffers)
+    _read: dict[Place, int] = field(default_factory=dict)
+    _paused: set[Place] = field(default_factory=set)
+    _goal: dict[Place, int] | None = None
+    _transactions: TransactionCut | None = None
+    _last_batch_ms: float = float("-inf")
+    _refreshed_ms: float = 0.0
+    _told_ms: float = 0.0
+    _moved_ms: float = 0.0
+
+    @property
+    def _tables(self) -> StreamTables:
+        assert self._opened is not None, "the stream is not open"
+        return self._opened
+
+    @property
+    def aside(self) -> Mapping[str, str]:
+        """Tables and topics that stand aside, with the reason."""
+        return self._tables.aside
+
+    def run(self, *, follow: bool, stop: Callable[[], bool] = lambda: False) -> None:
+        """Stage what there is, or go on until `stop` says so.
+
+        Args:
+            follow: Go on with what arrives.
+            stop: Asked often; what is read and not staged then is read again the next time.
+
+        Raises:
+            NotFoundError, InvalidInputError: See `open_tables`; or the transactions of the source
+                are not told and batches shall end with them.
+            StoreUnavailableError: No broker answers, or the store or catalog does not.
+            FencedError: Another process runs the same stream.
+
+        Effects: see the module's text.
+        """
+        if self._opened is None:
+            self.open()
+        self._finish()
+        self._begin(list(self._tables.tables.values()))
+        now_ms = self._now_ms()
+        self._refreshed_ms = self._told_ms = self._moved_ms = now_ms
+        if not follow:
+            self._goal = dict(self.source.ends(list(self._read)))
+        while not stop():
+            self._take_in(self.source.poll(self._room(), POLL_S))
+            if self._is_due(follow=follow):
+                self._stage()
+            if self._goal is not None and self._is_at_goal():
+                self._stage()
+                return
+            self._look_around(follow=follow)
+
+    def open(self) -> StreamTables:
+        """The tables of the stream, without reading a message."""
+        self._topics = dict(self.source.topics())
+        self._opened = open_tables(
+            self.environment,
+            self.settings,
+            self._topics,
+            self.listener,
+            resume_tables=self.resume_tables,
+        )
+        if self.cut is Cut.TRANSACTION:
+            self._transactions = self._transaction_cut()
+        return self._tables
+
+    def lag(self) -> int:
+        """Messages that are not staged. After `open`; asks the brokers."""
+        begin = self._offsets(self._tables.tables.values())
+        ends = self.source.ends(list(begin))
+        return sum(max(ends[place] - max(at, 0), 0) for place, at in begin.items())
+
+    def plan_tables(self) -> dict[str, NewTable | str]:
+        """Tables that the stream would make, or why it cannot. After `open`; nothing is written.
+
+        Reads the first messages of topics whose tables do not exist.
+        """
+        missing = [t for t in self._tables.tables.values() if not t.exists]
+        places = {place: EARLIEST for t in missing for place in self._places(t)}
+        ends = {place: end for place, end in self.source.ends(list(places)).items() if end > 0}
+        self.source.assign(dict.fromkeys(ends, EARLIEST))
+        first: dict[str, list[pa.Table]] = {}
+        table_of = self._tables.table_of
+        started_ms = self._now_ms()
+        while ends and self._now_ms() - started_ms < STILL_MS:
+            polled = self.source.poll(POLL_MESSAGES, POLL_S)
+            for place, messages in polled.messages.items():
+                first.setdefault(table_of[place[0]], []).append(messages)
+            done = {place for place, at in polled.read.items() if at >= ends.get(place, 0)}
+            done |= {place for place in ends if table_of[place[0]] in first}
+            for place in done & set(ends):
+                del ends[place]
+                self.source.unassign([place])
+        found: dict[str, NewTable | str] = {}
+        for table in missing:
+            events = pa.concat_tables(first[table.name]) if table.name in first else None
+            try:
+                if events is not None:
+                    messages = self.settings.decode(events)
+                    found[table.name] = plan_table(table.name, messages, table.options)
+                else:
+                    found[table.name] = "its topics are empty"
+            except TableError as error:
+                found[table.name] = str(error)
+        return found
+
+    def _now_ms(self) -> float:
+        return self.environment.runtime.clock.monotonic_ms()
+
+    def _room(self) -> int:
+        if self._transactions is not None:
+            return POLL_MESSAGES  # what is missing may come after more than fits into a batch
+        return max(min(self.pace.batch_events - self._buffers.events, POLL_MESSAGES), 1)
+
+    def _places(self, table: StreamTable) -> list[Place]:
+        return [
+            (topic, number)
+            for topic in table.topics
+            for number in range(self._topics.get(topic, 0))
+        ]
+
+    def _offsets(self, tables: Collection[StreamTable]) -> dict[Place, int]:
+        """Where tables begin in each partition of their topics."""
+        return {
+            place: table.own.get(place, EARLIEST)
+            for table in tables
+            for place in self._places(table)
+        }
+
+    def _begin(self, tables: Collection[StreamTable]) -> None:
+        """Read the topics of tables, from where the tables stand."""
+        begin = {p: at for p, at in self._offsets(tables).items() if p not in self._read}
+        cut = self._transactions
+        if cut is not None:
+            self._prepare_cut(cut, begin, tables)
+        self._read |= {place: max(at, 0) for place, at in begin.items()}
+        self.source.assign(begin)
+
+    def _finish(self) -> None:
+        """Do a batch again for those of its tables that lack it."""
+        found = self._tables.unfinished()
+        if found is None:
+            return
+        lacking = [self._tables.tables[name] for name in found.lacking]
+        topics = {topic for table in lacking for topic in table.topics}
+        ends = {place: end for place, end in found.ends.items() if place[0] in topics}
+        begin = {p: at for p, at in self._offsets(lacking).items() if p in ends and at < ends[p]}
+        events = self._between(begin, ends)
+        there = {table.name: NO_MESSAGES for table in lacking if table.name in self._tables.tables}
+        there |= by_table(events, self._tables.table_of.__getitem__)
+        self.environment.runtime.fail_point("ingest.many.read_again")
+        self._tables.stage(_again(found, self.settings.query_id, there))
+        logger.info("batch %d is whole again: it lacked on %s", found.number,
+                    ", ".join(found.lacking))  # fmt: skip
+
+    def _between(
+        self, begin: Mapping[Place, int], ends: Mapping[Place, int]
+    ) -> dict[Place, pa.Table]:
+        """The messages between offsets."""
+        self.source.assign(begin)
+        left = dict.fromkeys(begin)
+        found: dict[Place, list[pa.Table]] = {}
+        moved_ms = self._now_ms()
+        while left:
+            polled = self.source.poll(POLL_MESSAGES, POLL_S)
+            self._set_aside_gone(polled, left)
+            if polled.read:
+                moved_ms = self._now_ms()
+            for place, messages in polled.messages.items():
+                if place in left:
+                    offsets = messages.column(ORDINAL).to_numpy()
+                    found.setdefault(place, []).append(
+                        messages.slice(0, int((offsets < ends[place]).sum()))
+                    )
+            for place, at in polled.read.items():
+                if place in left and at >= ends[place]:
+                    del left[place]
+                    self.source.unassign([place])
+            self._check_moves(moved_ms)
+        return {p: pa.concat_tables(t) for p, t in found.items() if p[0] in self._tables.table_of}
+
+    def _set_aside_gone(self, polled: Polled, left: dict[Place, None]) -> None:
+        for place, reason in polled.gone.items():
+            name = self._tables.table_of.get(place[0])
+            if name is not None:
+                self._leave(self._tables.set_aside(name, _gone(place, reason)), left)
+
+    def _leave(self, table: StreamTable, left: dict[Place, None] | None = None) -> None:
+        """Read the topics of a table no longer."""
+        of = self._read if left is None else left
+        places = [place for place in of if place[0] in table.topics]
+        self.source.unassign(places)
+        for place in places:
+            del of[place]
+            self._paused.discard(place)
+            if self._goal is not None:
+                self._goal.pop(place, None)
+        self._buffers.drop(table.topics)
+        if self._transactions is not None:
+            self._transactions.forget(table.topics)
+
+    def _take_in(self, polled: Polled) -> None:
+        for place, reason in polled.gone.items():
+            name = self._tables.table_of.get(place[0])
+            if name is not None and place in self._read:
+                self._leave(self._tables.set_aside(name, _gone(place, reason)))
+            elif place in self._read:
+                raise InvalidInputError(_gone(place, reason), action="use --cut batch")
+        if polled.read:
+            self._moved_ms = self._now_ms()
+        cut = self._transactions
+        for place, messages in polled.messages.items():
+            if place not in self._read:
+                continue  # left a moment ago
+            offsets = messages.column(ORDINAL).to_numpy()
+            if cut is not None and place == _boundaries(cut):
+                values = messages.column(VALUE).to_pylist()
+                cut.add_boundaries(boundaries_of(values, offsets), next_offset(messages))
+                continue
+            self._buffers.add(place, messages)
+            if cut is not None:
+                value = messages.column(VALUE).combine_chunks()
+                cut.add_events(place, runs_of(value, offsets))
+        for place, at in polled.read.items():
+            if place in self._read:
+                self._read[place] = at
+                if cut is not None and place == _boundaries(cut):
+                    cut.add_boundaries((), at)
+
+    def _is_due(self, *, follow: bool) -> bool:
+        if not self._buffers.events:
+            return False
+        pace = self.pace
+        is_full = (
+            self._buffers.events >= pace.batch_events
+            or self._buffers.size_bytes >= pace.batch_bytes
+        )
+        return is_full or (follow and self._now_ms() - self._last_batch_ms >= pace.interval_ms)
+
+    def _stage(self) -> None:
+        """Cut a batch of what waits, and stage it."""
+        ends: dict[Place, int] = {}
+        transaction = None
+        if self._transactions is None:
+            counts = self._buffers.counts()
+        else:
+            counts, last = self._transactions.take()
+            if last is not None:
+                ends[_boundaries(self._transactions)] = last.offset + 1
+                transaction = last.text
+        if not counts:
+            return
+        self._last_batch_ms = self._now_ms()
+        taken = self._buffers.take(counts)
+        ends |= {place: next_offset(messages) for place, messages in taken.items()}
+        table_of = self._tables.table_of
+        batch = StreamBatch(
+            batch=self._tables.batch_id(),
+            events=by_table(taken, table_of.__getitem__),
+            ends=ends,
+            transaction=transaction,
+        )
+        for table in self._tables.stage(batch):
+            self._leave(table)
+        if sum(counts.values()) >= RELEASE_EVENTS:
+            release_unused()
+
+    def _is_at_goal(self) -> bool:
+        assert self._goal is not None
+        return all(self._read.get(place, 0) >= end for place, end in self._goal.items())
+
+    def _look_around(self, *, follow: bool) -> None:
+        """What is done now and then: new topics, what waits, whether anything moves."""
+        now_ms = self._now_ms()
+        cut = self._transactions
+        waits = None if cut is None or not self._buffers.events else cut.waits_for()
+        is_new = waits is not None and cut is not None and waits[1] not in cut.partitions
+        soon_ms = TELL_MS if is_new else self.pace.refresh_ms
+        if (follow or is_new) and now_ms - self._refreshed_ms >= min(soon_ms, self.pace.refresh_ms):
+            self._refreshed_ms = now_ms
+            self._refresh()
+        if cut is not None:
+            self._balance(cut, None if waits is None else waits[1])
+        if now_ms - self._told_ms >= TELL_MS:
+            self._told_ms = now_ms
+            self.listener.backlog(self._waiting())
+        if now_ms - self._moved_ms >= STILL_MS:
+            if not follow:
+                self._check_moves(self._moved_ms)
+            if waits is not None:
+                logger.warning(
+                    "transaction %s waits for events in topic %s: were they filtered, or was the "
+                    "topic renamed, after Debezium had counted them?", waits[0].text, waits[1],
+                )  # fmt: skip
+            self._moved_ms = now_ms
+
+    def _refresh(self) -> None:
+        """Let topics and partitions join that have come since."""
+        try:
+            topics = dict(self.source.topics())
+        except StoreUnavailableError as error:
+            logger.warning("%s", error)
+            return
+        grown = {t for t, count in topics.items() if count > self._topics.get(t, count)}
+        self._topics = topics
+        names = set(self._tables.join(topics))
+        names |= {name for topic, name in self._tables.table_of.items() if topic in grown}
+        before = set(self._read)
+        self._begin([self._tables.tables[name] for name in sorted(names)])
+        if self._goal is not None:
+            self._goal |= self.source.ends(list(set(self._read) - before))
+
+    def _waiting(self) -> dict[str, dict[Place, int]]:
+        ends = self.source.known_ends(list(self._read))
+        waiting: dict[str, dict[Place, int]] = {}
+        for name, table in self._tables.tables.items():
+            staged = table.own
+            for place in self._places(table):
+                if place in ends:
+                    count = max(ends[place] - staged.get(place, 0), 0)
+                    waiting.setdefault(name, {})[place] = count
+        return waiting
+
+    def _check_moves(self, moved_ms: float) -> None:
+        if self._now_ms() - moved_ms >= STILL_MS:
+            raise StoreUnavailableError(
+                "Kafka brings no more messages, and there are more",
+                seconds=round(STILL_MS / 1e3),
+                action="check the brokers, then run the same again",
+            )
+
+    # ---- cuts at transactions
+
+    def _transaction_cut(self) -> TransactionCut:
+        tables = self._tables.tables
+        topics = list(self._tables.table_of)
+        ends = [name for name in self._topics if name.endswith(TRANSACTIONS)]
+        prefixes = [name.removesuffix(TRANSACTIONS) for name in ends]
+        fit = [p for p in prefixes if all(topic.startswith(f"{p}.") for topic in topics)]
+        if not fit:
+            raise InvalidInputError(
+                "the source does not tell its transactions: there is no one topic "
+                "PREFIX.transaction beside all topics",
+                action="set provide.transaction.metadata=true in Debezium's connector, or use "
+                "--cut batch",
+            )
+        prefix = max(fit, key=len)
+        if self._topics[prefix + TRANSACTIONS] != 1:
+            raise InvalidInputError(
+                "the transaction topic must have one partition", topic=prefix + TRANSACTIONS
+            )
+        for name, table in tables.items():
+            if getattr(table.options.choice.values, "layout", None) == FLATTENED:
+                raise InvalidInputError(
+                    "flattened events do not say which transaction they are of",
+                    action="use Debezium's envelope, or --cut batch",
+                    table=name,
+                )
+        routing = self.settings.routing
+        return TransactionCut(
+            prefix=prefix,
+            expects=lambda topic: (
+                routing.takes(topic) and not routing.route([*self._topics, topic]).refused
+                and not any(topic in t.topics for t in self._tables.standing.values())
+            ),
+        )  # fmt: skip
+
+    def _prepare_cut(
+        self, cut: TransactionCut, begin: dict[Place, int], tables: Collection[StreamTable]
+    ) -> None:
+        """Add topics to the cut; the first time, the transaction topic to what is read."""
+        place = _boundaries(cut)
+        known = [each.offsets.get(place, -1) for each in self._tables.recorded.values()]
+        newest = max(known, default=-1)
+        for table in tables:
+            for topic in table.topics:
+                cut.partitions[topic] = self._topics.get(topic, 0)
+        behind = {
+            p for t in tables for p in self._places(t)
+            if p in begin and (begin[p] == EARLIEST or t.position.offsets.get(place, -1) < newest)
+        }  # fmt: skip
+        if place not in self._read:
+            begin[place] = newest if newest >= 0 else EARLIEST
+            cut.is_fresh = newest < 0
+            behind = set(begin) - {place} if cut.is_fresh else behind
+        ends = self.source.ends(sorted(behind))
+        boundaries_end = self.source.ends([place])[place]  # after them
+        cut.backlogs |= {p: Backlog(end, boundaries_end) for p, end in ends.items()}
+
+    def _balance(self, cut: TransactionCut, wanted: str | None) -> None:
+        """Where too much waits, bring only what the oldest open transaction waits for."""
+        boundaries = _boundaries(cut)
+        is_full = self._buffers.size_bytes >= 2 * self.pace.batch_bytes
+        full = {place for place in self._read if is_full and place[0] != wanted}
+        full.discard(boundaries)
+        if cut.open_count >= OPEN_TRANSACTIONS_MAX:
+            full.add(boundaries)
+        self.source.pause(sorted(full - self._paused))
+        self.source.unpause(sorted(self._paused - full))
+        self._paused = full
+
+
+def _boundaries(cut: TransactionCut) -> Place:
+    """The partition of the transaction topic."""
+    return cut.prefix + TRANSACTIONS, 0
+
+
+def _again(found: UnfinishedBatch, query_id: str, events: Mapping[str, pa.Table]) -> StreamBatch:
+    return StreamBatch(
+        batch=BatchId(query_id, found.number),
+        events=events,
+        ends=found.ends,
+        transaction=found.transaction,
+        tables=found.tables,
+    )
+
+
+def _gone(place: Place, reason: str) -> str:
+    return f"Kafka no longer has what comes next in {place[0]}-{place[1]}: {reason}"

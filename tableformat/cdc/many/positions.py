@@ -1,0 +1,163 @@
+"""How far each table has got in a stream, from its snapshots alone.
+
+The newest batch of the query in a table's staging history (or in what was published from it) names
+its number, all tables that it touches and the end offsets of every partition that it moved. So:
+
+* a table begins in its topics where its own newest snapshot says;
+* the newest batch of any table is complete when every table that it names has it; those that lack
+  it get exactly that batch again, from their own offsets to the batch's ends (`unfinished`).
+
+There is no other record: no checkpoint, no coordinator, no consumer group.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from tableformat.catalog.base import TableState
+from tableformat.cdc.batch_commit import committed
+from tableformat.errors import CorruptDataError, InvalidInputError
+from tableformat.spec.names import BATCH_TABLES, SOURCE_OFFSETS, SOURCE_TRANSACTION
+
+Place = tuple[str, int]
+"""Topic and partition."""
+Offsets = Mapping[Place, int]
+"""The next offset to read, by place."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TablePosition:
+    """How far a table has got in one query.
+
+    Attributes:
+        batch: The newest batch; -1: none.
+        offsets: What that batch says; also of topics of other tables that it moved.
+        tables: All tables that the batch touches.
+        transaction: The last source transaction in it, if batches end with transactions.
+    """
+
+    batch: int = -1
+    offsets: Offsets = field(default_factory=dict)
+    tables: tuple[str, ...] = ()
+    transaction: str | None = None
+
+    def of_topics(self, topics: Collection[str]) -> dict[Place, int]:
+        """The offsets in some topics."""
+        return {place: end for place, end in self.offsets.items() if place[0] in topics}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnfinishedBatch:
+    """A batch that some of its tables lack.
+
+    Attributes:
+        number: Its number.
+        tables: All its tables.
+        lacking: Those without it.
+        ends: Where it ends in every partition that it moved.
+        transaction: The last source transaction in it.
+    """
+
+    number: int
+    tables: tuple[str, ...]
+    lacking: tuple[str, ...]
+    ends: Offsets
+    transaction: str | None = None
+
+
+def read_position(state: TableState, branch: str, query_id: str) -> TablePosition:
+    """How far a table has got.
+
+    Raises:
+        InvalidInputError: The query has written the table, and not as a stream into many tables.
+        CorruptDataError: A summary cannot be read.
+    """
+    done = committed(state, branch, query_id)
+    if done is None:
+        return TablePosition()
+    if BATCH_TABLES not in done.source:
+        raise InvalidInputError(
+            "a query of this name has written the table, and it is no stream into many tables",
+            action="give the stream another name with --query-id",
+            table=state.name,
+            query_id=query_id,
+        )
+    try:
+        return TablePosition(
+            batch=done.number,
+            offsets=decode_offsets(done.source.get(SOURCE_OFFSETS, "{}")),
+            tables=tuple(str(name) for name in json.loads(done.source[BATCH_TABLES])),
+            transaction=done.source.get(SOURCE_TRANSACTION),
+        )
+    except (ValueError, TypeError, AttributeError) as error:
+        raise CorruptDataError(
+            "the offsets in a snapshot's summary cannot be read",
+            table=state.name,
+            query_id=query_id,
+            batch_id=done.number,
+        ) from error
+
+
+def unfinished(positions: Mapping[str, TablePosition]) -> UnfinishedBatch | None:
+    """The newest batch, if some of its tables lack it.
+
+    Args:
+        positions: Of all tables that the stream may have written.
+    """
+    newest = max(positions.values(), key=lambda each: each.batch, default=TablePosition())
+    holders = [each for each in positions.values() if each.batch == newest.batch]
+    empty = TablePosition()
+    lacking = [n for n in newest.tables if positions.get(n, empty).batch < newest.batch]
+    if not lacking:
+        return None
+    ends: dict[Place, int] = {}
+    for each in holders:
+        # Also the older offsets of a table's own topics: of those no lacking table has a topic.
+        ends |= each.offsets
+    return UnfinishedBatch(
+        number=newest.batch,
+        tables=newest.tables,
+        lacking=tuple(lacking),
+        ends=ends,
+        transaction=newest.transaction,
+    )
+
+
+def next_batch(positions: Iterable[TablePosition]) -> int:
+    """The number of the batch after all that are there."""
+    return max((each.batch for each in positions), default=-1) + 1
+
+
+def batch_summary(
+    tables: Collection[str], own: Offsets, ends: Offsets, transaction: str | None
+) -> dict[str, str]:
+    """What a table's snapshot says of its batch, beside the exactly-once marker.
+
+    Args:
+        tables: All tables that the batch touches.
+        own: The last known offsets of the table's own topics.
+        ends: Where the batch ends in every partition that it moved.
+        transaction: The last source transaction in it.
+    """
+    names = json.dumps(sorted(tables), separators=(",", ":"))
+    summary = {BATCH_TABLES: names, SOURCE_OFFSETS: encode_offsets({**own, **ends})}
+    return summary if transaction is None else summary | {SOURCE_TRANSACTION: transaction}
+
+
+def encode_offsets(offsets: Offsets) -> str:
+    """`{"topic":{"0":42}}`, as Spark writes Kafka's offsets."""
+    topics: dict[str, dict[str, int]] = {}
+    for (topic, partition), offset in sorted(offsets.items()):
+        topics.setdefault(topic, {})[str(partition)] = offset
+    return json.dumps(topics, separators=(",", ":"))
+
+
+def decode_offsets(text: str) -> dict[Place, int]:
+    """From the text of `encode_offsets`; a `ValueError` or its like if it is none."""
+    return {
+        (topic, int(partition)): int(offset)
+        for topic, partitions in json.loads(text).items()
+        for partition, offset in partitions.items()
+    }

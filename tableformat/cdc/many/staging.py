@@ -1,0 +1,300 @@
+"""One batch over many tables: staged on each exactly once, in parallel, the tables apart.
+
+1. prepare: each table's events are parsed and its files written. A table whose events cannot be
+   taken falls out here, before anything of the batch is committed anywhere;
+2. commit: each table that is left, with the batch's marker, the names of all of them, and the
+   offsets where the batch ends. A table's commit lands only on the offsets that its events begin
+   at, so two processes of one query cannot mix their batches.
+
+A crash in 1 leaves files that nothing names; a crash in 2 a batch that some tables lack: whoever
+comes next does exactly that batch again for those (`positions.unfinished`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, TypeVar
+
+import pyarrow as pa
+
+from tableformat.catalog.base import Identifier, TableState
+from tableformat.cdc.batch_commit import BatchId
+from tableformat.cdc.ingest import IngestResult, PreparedBatch, commit_written, prepare_batch
+from tableformat.cdc.many.positions import (
+    Offsets,
+    Place,
+    TablePosition,
+    batch_summary,
+    read_position,
+)
+from tableformat.cdc.many.table_making import make_table, plan_table
+from tableformat.cdc.many.table_options import TableOptions
+from tableformat.cdc.sink import SinkPlan, plan_sink
+from tableformat.environment import Environment
+from tableformat.errors import (
+    AlreadyExistsError,
+    CorruptDataError,
+    FencedError,
+    InvalidInputError,
+    NotFoundError,
+    TableError,
+    UnsupportedError,
+)
+
+THREADS_MAX = 2  # tables whose events are parsed at once: those are in memory, 25 MB each
+COMMITS_PER_THREAD = 4  # commits wait more than they work, and hold names of files only
+# What is wrong with one table or its events; all else (store, catalog, lost races) is not its own.
+OF_ONE_TABLE = (
+    InvalidInputError,
+    UnsupportedError,
+    NotFoundError,
+    CorruptDataError,
+    AlreadyExistsError,
+)
+
+In = TypeVar("In")
+Out = TypeVar("Out")
+Decode = Callable[[pa.Table], pa.Table]
+"""From messages (`events.EventBatch`: `value`, `key`) to events that the table's format reads."""
+Prepare = Callable[["StreamTable", Any], tuple["StreamTable", PreparedBatch]]
+"""Writes the files of one table's events, which are the engine's: Arrow or a Spark frame."""
+
+
+def as_they_are(messages: pa.Table) -> pa.Table:
+    """Messages that the formats read themselves: JSON."""
+    return messages
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamTable:
+    """A table of a stream.
+
+    Attributes:
+        identifier: The table.
+        topics: Topics that it is fed by.
+        options: Its own.
+        position: How far it has got.
+        exists: It was there when the stream looked, or has been made since.
+        plan: Its sink; None: not planned yet, or the table does not exist.
+    """
+
+    identifier: Identifier
+    topics: tuple[str, ...]
+    options: TableOptions
+    position: TablePosition = field(default_factory=TablePosition)
+    exists: bool = False
+    plan: SinkPlan | None = None
+
+    @property
+    def name(self) -> str:
+        """Dotted, for people and for summaries."""
+        return ".".join(self.identifier)
+
+    @property
+    def own(self) -> dict[Place, int]:
+        """The offsets of its own topics."""
+        return self.position.of_topics(self.topics)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamBatch:
+    """Events of one batch, by table.
+
+    Attributes:
+        batch: Its query and number.
+        events: Of each table, in the order of their offsets within a partition; messages in Arrow,
+            or what `prepare` takes.
+        ends: Where the batch ends in every partition that it moves.
+        transaction: The last source transaction in it, if it ends with one.
+        tables: All tables of the batch, where it is done again for some of them; None: of `events`.
+    """
+
+    batch: BatchId
+    events: Mapping[str, Any]
+    ends: Offsets
+    transaction: str | None = None
+    tables: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagedBatch:
+    """What became of a batch.
+
+    Attributes:
+        tables: The tables that have it, as they are by now.
+        results: What was staged on each.
+        failed: Tables that could not take their events, and why; nothing of them is committed.
+    """
+
+    tables: Mapping[str, StreamTable]
+    results: Mapping[str, IngestResult]
+    failed: Mapping[str, TableError]
+
+
+def stage_batch(
+    environment: Environment,
+    tables: Mapping[str, StreamTable],
+    batch: StreamBatch,
+    *,
+    branch: str,
+    threads: int = THREADS_MAX,
+    prepare: Prepare | None = None,
+) -> StagedBatch:
+    """Stage one batch on all its tables; see the module's text.
+
+    Args:
+        environment: Catalog, store, clock.
+        tables: Every table that the batch has events for, by name.
+        batch: The events.
+        branch: The staging branch.
+        threads: Tables whose events are parsed at once, at most.
+        prepare: Writes the files of one table's events; None: `prepare_messages`.
+
+    Raises:
+        FencedError: Another process of the same query has got ahead.
+        TableError: The store or the catalog failed, or a commit's outcome is unknown. Doing the
+            same again (`positions.unfinished`) is safe.
+
+    Effects: makes tables that do not exist, changes columns as `schema-evolution` says, then one
+    commit per table.
+    """
+    write = prepare or partial(prepare_messages, environment, branch=branch)
+
+    def prepared(table: StreamTable) -> _Prepared:
+        return _Prepared(*write(table, batch.events[table.name]))
+
+    wanted = {name: tables[name] for name in sorted(batch.events)}
+    ready, failed = _each(threads, prepared, wanted)
+    environment.runtime.fail_point("ingest.many.prepared")
+    names = tuple(ready) if batch.tables is None else batch.tables
+    commit = partial(_commit, environment, batch=batch, names=names)
+    at_once = 1 if threads == 1 else threads * COMMITS_PER_THREAD
+    results, too_late = _each(at_once, commit, ready)
+    done = {
+        name: replace(
+            ready[name].table,
+            plan=ready[name].batch.plan,
+            position=_position_after(ready[name].table, batch, names),
+        )
+        for name in results
+    }
+    return StagedBatch(tables=done, results=results, failed=failed | too_late)
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    table: StreamTable
+    batch: PreparedBatch
+
+
+def _each(
+    threads: int, step: Callable[[In], Out], given: Mapping[str, In]
+) -> tuple[dict[str, Out], dict[str, TableError]]:
+    """What a step gave for each table, and what is wrong with one table alone.
+
+    All tables are tried before an error of another kind is raised.
+    """
+
+    def attempt(name: str) -> Out | TableError:
+        try:
+            return step(given[name])
+        except OF_ONE_TABLE as error:
+            return error.with_context(table=name)
+
+    with ThreadPoolExecutor(max_workers=max(min(threads, len(given)), 1)) as pool:
+        answers = dict(zip(given, pool.map(attempt, given), strict=True))
+    failed = {name: each for name, each in answers.items() if isinstance(each, TableError)}
+    done = {name: each for name, each in answers.items() if not isinstance(each, TableError)}
+    return done, failed
+
+
+def prepare_messages(
+    environment: Environment,
+    table: StreamTable,
+    messages: pa.Table,
+    *,
+    branch: str,
+    decode: Decode = as_they_are,
+) -> tuple[StreamTable, PreparedBatch]:
+    """Write the files of one table's messages in this process; see `prepare_batch`.
+
+    Effects: makes the table if it does not exist.
+    """
+    events = decode(messages)
+    table = planned(environment, table, lambda: events, branch=branch)
+    assert table.plan is not None
+    return table, prepare_batch(table.plan.refreshed(), events)
+
+
+def planned(
+    environment: Environment, table: StreamTable, first: Callable[[], pa.Table], *, branch: str
+) -> StreamTable:
+    """The table with its sink; made from its first events if it does not exist."""
+    if table.plan is not None:
+        return table
+    if not table.exists:
+        make_table(environment, plan_table(table.name, first(), table.options))
+        environment.runtime.fail_point("ingest.many.made")
+    plan = plan_sink(
+        environment,
+        table.identifier,
+        format_name=table.options.choice.identifier,
+        options=table.options.sink,
+        branch=branch,
+    )
+    return replace(table, plan=plan, exists=True)
+
+
+def _commit(
+    environment: Environment, ready: _Prepared, *, batch: StreamBatch, names: Collection[str]
+) -> IngestResult:
+    table, plan = ready.table, ready.batch.plan
+    query = batch.batch.query_id
+    begin = table.own
+
+    def check(state: TableState) -> None:
+        found = read_position(state, plan.branch, query)
+        if found.of_topics(table.topics) != begin:
+            raise _overtaken(table, batch.batch, found)
+
+    result = commit_written(
+        plan,
+        ready.batch.written,
+        batch.batch,
+        batch_summary(names, begin, batch.ends, batch.transaction),
+        letters=BatchId(f"{query}/{table.name}", batch.batch.number),
+        check=check,
+        is_mark=True,
+    )
+    if result is None:
+        # It is there: our own commit, whose answer was lost, or another process's.
+        state = environment.catalog.load_table(table.identifier)
+        found = read_position(state, plan.branch, query)
+        if found != _position_after(table, batch, names):
+            raise _overtaken(table, batch.batch, found)
+    return ready.batch.result(result)
+
+
+def _position_after(
+    table: StreamTable, batch: StreamBatch, names: Collection[str]
+) -> TablePosition:
+    return TablePosition(
+        batch=batch.batch.number,
+        offsets={**table.own, **batch.ends},
+        tables=tuple(sorted(names)),
+        transaction=batch.transaction,
+    )
+
+
+def _overtaken(table: StreamTable, batch: BatchId, found: TablePosition) -> FencedError:
+    return FencedError(
+        "another process of this stream has staged on the table meanwhile",
+        action="stop the other one, or give each its own --query-id",
+        table=table.name,
+        query_id=batch.query_id,
+        batch_id=batch.number,
+        committed=found.batch,
+    )

@@ -1,0 +1,338 @@
+"""The tables of a stream while it runs: which there are, how far each has got, which stand aside.
+
+Shared by both engines. What is remembered here is in the tables' snapshots and properties as well:
+a process that starts reads it there.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+
+import pyarrow as pa
+
+from tableformat.catalog.base import Identifier, TableState
+from tableformat.cdc.batch_commit import BatchId
+from tableformat.cdc.ingest import IngestResult, PreparedBatch
+from tableformat.cdc.many.positions import (
+    TablePosition,
+    UnfinishedBatch,
+    next_batch,
+    read_position,
+    unfinished,
+)
+from tableformat.cdc.many.routing import Routed, Routing
+from tableformat.cdc.many.set_aside import SetAside, read_set_aside, resume, set_aside
+from tableformat.cdc.many.staging import (
+    THREADS_MAX,
+    Decode,
+    Prepare,
+    StreamBatch,
+    StreamTable,
+    as_they_are,
+    prepare_messages,
+    stage_batch,
+)
+from tableformat.cdc.many.table_options import StreamOptions
+from tableformat.environment import Environment
+from tableformat.errors import CorruptDataError, InvalidInputError, NotFoundError
+from tableformat.spec.names import STAGING_BRANCH
+from tableformat.table_definition import parse_table_name
+
+LOADS_AT_ONCE = 16
+logger = logging.getLogger("icefold.ingest")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamSettings:
+    """What a stream is.
+
+    Attributes:
+        query_id: Its name in the tables' histories: the same one goes on where it stood.
+        routing: Which topic goes where.
+        options: Of the tables.
+        branch: The staging branch.
+        threads: Tables that are staged at once.
+        decode: Makes events of messages.
+    """
+
+    query_id: str
+    routing: Routing
+    options: StreamOptions
+    branch: str = STAGING_BRANCH
+    threads: int = THREADS_MAX
+    decode: Decode = as_they_are
+
+
+class StreamListener:
+    """Is told what a stream does. Does nothing itself."""
+
+    def staged(self, number: int, results: Mapping[str, IngestResult]) -> None:
+        """A batch is on its tables."""
+
+    def set_aside(self, table: str, reason: str) -> None:
+        """A table, or a topic that makes none, stands aside."""
+
+    def resumed(self, table: str) -> None:
+        """It does no longer."""
+
+    def backlog(self, waiting: Mapping[str, Mapping[tuple[str, int], int]]) -> None:
+        """Messages that are not staged, by table and partition."""
+
+
+@dataclass(slots=True)
+class StreamTables:
+    """The tables of a stream. Made by `open_tables`.
+
+    Attributes:
+        tables: By name; those that stand aside are not among them.
+        aside: Tables and topics that stand aside, with the reason.
+        number: Of the next batch.
+        standing: Tables that stand aside.
+        recorded: Positions of all tables of the namespace that the query has written.
+    """
+
+    environment: Environment
+    settings: StreamSettings
+    listener: StreamListener
+    tables: dict[str, StreamTable] = field(default_factory=dict)
+    aside: dict[str, str] = field(default_factory=dict)
+    number: int = 0
+    recorded: dict[str, TablePosition] = field(default_factory=dict)
+    standing: dict[str, StreamTable] = field(default_factory=dict)
+
+    @property
+    def table_of(self) -> dict[str, str]:
+        """The table of each topic that is read."""
+        return {topic: name for name, table in self.tables.items() for topic in table.topics}
+
+    def join(self, topics: Iterable[str], *, with_resumed: bool = True) -> list[str]:
+        """Take up topics that have come since, and tables that need no longer stand aside.
+
+        Args:
+            topics: All topics.
+            with_resumed: Whether tables may come back that stood aside.
+
+        Returns:
+            The tables that are new, or have new topics.
+        """
+        routed = self.settings.routing.route(topics)
+        for topic, reason in routed.refused.items():
+            self._note(topic, reason)
+        changed = self._resumed() if with_resumed else []
+        for name, members in routed.tables.items():
+            known = self.standing.get(name) or self.tables.get(name)
+            if known is not None and set(known.topics) >= set(members):
+                continue
+            if known is None:
+                self._load([name], routed)
+            elif name in self.tables:
+                self.tables[name] = replace(known, topics=members)
+            else:
+                self.standing[name] = replace(known, topics=members)
+            if name in self.tables:
+                changed.append(name)
+        return changed
+
+    def unfinished(self) -> UnfinishedBatch | None:
+        """The newest batch, if tables lack it that can take it."""
+        found = unfinished(self.recorded)
+        if found is None:
+            return None
+        lacking = tuple(name for name in found.lacking if name in self.tables)
+        for name in set(found.lacking) - set(lacking) - set(self.aside):
+            logger.warning(
+                "%s: batch %d is not on table %s, which no topic goes to any more",
+                self.settings.query_id, found.number, name,
+            )  # fmt: skip
+        return replace(found, lacking=lacking) if lacking else None
+
+    def stage(self, batch: StreamBatch, prepare: Prepare | None = None) -> list[StreamTable]:
+        """Stage a batch.
+
+        Args:
+            batch: Its events.
+            prepare: See `stage_batch`.
+
+        Returns:
+            The tables that were set aside by it.
+
+        Raises:
+            TableError: See `stage_batch`.
+        """
+        staged = stage_batch(
+            self.environment,
+            self.tables,
+            batch,
+            branch=self.settings.branch,
+            threads=self.settings.threads,
+            prepare=prepare or self._prepare_messages,
+        )
+        self.tables |= staged.tables
+        self.recorded |= {name: table.position for name, table in staged.tables.items()}
+        if staged.tables:
+            self.number = max(self.number, batch.batch.number + 1)
+            self.listener.staged(batch.batch.number, staged.results)
+        return [
+            self.set_aside(name, str(error), batch.batch.number)
+            for name, error in staged.failed.items()
+        ]
+
+    def _prepare_messages(
+        self, table: StreamTable, messages: pa.Table
+    ) -> tuple[StreamTable, PreparedBatch]:
+        settings = self.settings
+        return prepare_messages(
+            self.environment, table, messages, branch=settings.branch, decode=settings.decode
+        )
+
+    def batch_id(self) -> BatchId:
+        """Of the next batch."""
+        return BatchId(self.settings.query_id, self.number)
+
+    def set_aside(self, name: str, reason: str, number: int | None = None) -> StreamTable:
+        """Set a table aside, for this process and for those after it."""
+        table = self.tables.pop(name)
+        self.standing[name] = replace(table, plan=None)
+        record = SetAside(
+            query=self.settings.query_id,
+            batch=self.number if number is None else number,
+            reason=reason,
+            at_ms=self.environment.runtime.clock.now_ms(),
+        )
+        set_aside(self.environment, table.identifier, record)
+        self._note(name, reason)
+        return table
+
+    def _note(self, name: str, reason: str) -> None:
+        if self.aside.get(name) != reason:
+            self.aside[name] = reason
+            logger.error("%s is set aside: %s", name, reason)
+            self.listener.set_aside(name, reason)
+
+    def _resumed(self) -> list[str]:
+        """Tables that stood aside and whose property is gone, or that somebody has made."""
+        back = []
+        for name, table in list(self.standing.items()):
+            try:
+                state = self.environment.catalog.load_table(table.identifier)
+            except NotFoundError:
+                continue
+            if read_set_aside(state.metadata.properties) is None:
+                del self.standing[name]
+                self.aside.pop(name, None)
+                self._take_up(name, table.topics, state)
+                if name in self.tables:
+                    back.append(name)
+                    self.listener.resumed(name)
+        return back
+
+    def _load(self, names: Collection[str], routed: Routed) -> None:
+        states = _load_states(self.environment, [parse_table_name(name) for name in names])
+        for name in names:
+            self._take_up(name, routed.tables[name], states.get(parse_table_name(name)))
+
+    def _take_up(self, name: str, topics: tuple[str, ...], state: TableState | None) -> None:
+        """Add a table; one that stands aside, or cannot be right, among those."""
+        try:
+            table = StreamTable(
+                identifier=parse_table_name(name),
+                topics=topics,
+                options=self.settings.options.of(name),
+            )
+            if state is not None:
+                position = read_position(state, self.settings.branch, self.settings.query_id)
+                table = replace(table, position=position, exists=True)
+                self.recorded[name] = position
+        except (InvalidInputError, CorruptDataError) as error:
+            self._note(name, str(error))
+            return
+        record = None if state is None else read_set_aside(state.metadata.properties)
+        if record is None:
+            self.tables[name] = table
+        else:
+            self.standing[name] = table
+            self._note(name, record.reason)
+
+
+def open_tables(
+    environment: Environment,
+    settings: StreamSettings,
+    topics: Collection[str],
+    listener: StreamListener,
+    *,
+    resume_tables: Collection[str] = (),
+) -> StreamTables:
+    """The tables of a stream that starts.
+
+    Args:
+        environment: Catalog, store, clock.
+        settings: The stream.
+        topics: All topics that there are.
+        listener: Is told what happens.
+        resume_tables: Tables that need no longer stand aside.
+
+    Raises:
+        NotFoundError: No topic is read; or a table to resume is none of the stream's.
+        InvalidInputError: Topics have no table, or the options of a table cannot be right.
+
+    Effects: takes the property away from tables that are resumed.
+    """
+    routed = settings.routing.route(topics)
+    if routed.refused:
+        topic, reason = next(iter(routed.refused.items()))
+        raise InvalidInputError(f"topic '{topic}' has no table: {reason}")
+    if not routed.tables:
+        raise NotFoundError(
+            "no topic fits",
+            topics=", ".join(one.text for one in settings.routing.include),
+            known=", ".join(sorted(topics)[:5]) or "none",
+        )
+    for name in resume_tables:
+        if name not in routed.tables:
+            raise NotFoundError(f"no topic goes to table '{name}'", tables=list(routed.tables))
+    for name in routed.tables:
+        settings.options.of(name)
+    namespaces = {parse_table_name(name)[:-1] for name in routed.tables}
+    listed = {one for space in namespaces for one in environment.catalog.list_tables(space)}
+    states = _load_states(environment, sorted(listed))
+    for name in resume_tables:
+        state = states.get(parse_table_name(name))
+        if state is not None:
+            states[state.identifier] = resume(environment, state)
+    stream = StreamTables(environment, settings, listener)
+    for identifier, state in states.items():
+        position = _position_of_query(state, settings)
+        if position is not None:
+            stream.recorded[".".join(identifier)] = position
+    stream.number = next_batch(stream.recorded.values())
+    for name, members in routed.tables.items():
+        stream._take_up(name, members, states.get(parse_table_name(name)))  # noqa: SLF001
+    return stream
+
+
+def _position_of_query(state: TableState, settings: StreamSettings) -> TablePosition | None:
+    """Where a table of the namespace stands, if the stream has written it."""
+    try:
+        position = read_position(state, settings.branch, settings.query_id)
+    except (InvalidInputError, CorruptDataError):
+        return None  # told where the table is taken up, if it is one of the stream's
+    return position if position.batch >= 0 else None
+
+
+def _load_states(
+    environment: Environment, identifiers: Collection[Identifier]
+) -> dict[Identifier, TableState]:
+    """The tables that there are."""
+
+    def load(identifier: Identifier) -> TableState | None:
+        try:
+            return environment.catalog.load_table(identifier)
+        except NotFoundError:
+            return None
+
+    with ThreadPoolExecutor(max_workers=LOADS_AT_ONCE) as pool:
+        found = zip(identifiers, pool.map(load, identifiers), strict=True)
+        return {identifier: state for identifier, state in found if state is not None}

@@ -1,0 +1,283 @@
+"""Tables that make themselves: what a topic's first events declare becomes a table.
+
+`declared_row` reads what an event says of its row (Kafka Connect's schema), `new_table` makes the
+definition of a table of it and of its options. Both are pure; `make_table` creates it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyiceberg import types as iceberg
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema
+
+from tableformat.catalog.base import TableState
+from tableformat.cdc.connect_schema import declared_schema, row_fields
+from tableformat.cdc.debezium_options import FLATTENED
+from tableformat.cdc.events import KEY, VALUE
+from tableformat.cdc.formats import FormatChoice
+from tableformat.cdc.many.table_options import MakingOptions, TableOptions
+from tableformat.cdc.schema_changes import connect_type
+from tableformat.commit.creation import create_table
+from tableformat.environment import Environment
+from tableformat.errors import AlreadyExistsError, InvalidInputError
+from tableformat.table_definition import define_partition_spec, define_schema, parse_table_name
+
+COMMENT = "comment"  # the table property that engines show
+EVENTS_LOOKED_AT_MAX = 1_000  # heartbeats and tombstones declare nothing
+METADATA_PREFIX = "__"  # columns that ExtractNewRecordState adds beside the row
+_SQL_TYPES: Mapping[type[iceberg.IcebergType], str] = {
+    iceberg.BooleanType: "BOOLEAN",
+    iceberg.IntegerType: "INT",
+    iceberg.LongType: "BIGINT",
+    iceberg.FloatType: "FLOAT",
+    iceberg.DoubleType: "DOUBLE",
+    iceberg.DateType: "DATE",
+    iceberg.TimestampType: "TIMESTAMP_NTZ",
+    iceberg.TimestamptzType: "TIMESTAMP",
+    iceberg.StringType: "STRING",
+    iceberg.BinaryType: "BINARY",
+}
+_SQL_TRANSFORMS = {"year": "years", "month": "months", "day": "days", "hour": "hours"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeclaredRow:
+    """What events say of the rows of their table.
+
+    Attributes:
+        fields: The row's fields by name, as Kafka Connect's schemas declare them.
+        key: Names of the key's columns; empty: the events do not say.
+        comment: Of the table, if they say one.
+    """
+
+    fields: Mapping[str, Mapping[str, Any]]
+    key: tuple[str, ...] = ()
+    comment: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewTable:
+    """A table that does not exist."""
+
+    name: str
+    schema: Schema
+    key: tuple[str, ...]
+    partition_by: tuple[str, ...]
+    spec: PartitionSpec
+    properties: Mapping[str, str]
+
+    def ddl(self) -> str:
+        """The statement that Spark would make it with; types that Spark lacks by Iceberg's name."""
+        columns = [f"  {_column(field)}" for field in self.schema.fields]
+        text = f"CREATE TABLE {self.name} (\n" + ",\n".join(columns) + "\n) USING iceberg"
+        if self.spec.fields:
+            parts = ", ".join(
+                _transform(str(field.transform), self.schema.find_column_name(field.source_id))
+                for field in self.spec.fields
+            )
+            text += f"\nPARTITIONED BY ({parts})"
+        pairs = {"format-version": "3"} | dict(self.properties)
+        shown = ", ".join(f"{_quoted(key)} = {_quoted(text)}" for key, text in pairs.items())
+        key = ", ".join(map(_name, self.key))
+        text += f"\nTBLPROPERTIES ({shown});"
+        return f"{text}\nALTER TABLE {self.name} SET IDENTIFIER FIELDS {key};"
+
+
+def declared_row(events: pa.Table, choice: FormatChoice) -> DeclaredRow | None:
+    """What the first event with a schema says of its row; None: none of them carries one."""
+    path = () if getattr(choice.values, "layout", None) == FLATTENED else ("after",)
+    keys = events.column(KEY) if KEY in events.column_names else None
+    values = events.column(VALUE)
+    for place in range(min(events.num_rows, EVENTS_LOOKED_AT_MAX)):
+        schema = declared_schema(_text(values[place]))
+        fields = row_fields(schema, *path)
+        fields = {name: each for name, each in fields.items() if not _is_metadata(name, path)}
+        if schema is None or not fields:
+            continue
+        key = () if keys is None else _key_columns(_text(keys[place]))
+        row = schema if not path else row_schema(schema, *path)
+        doc = row.get("doc")
+        return DeclaredRow(fields=fields, key=key, comment=doc if isinstance(doc, str) else None)
+    return None
+
+
+def row_schema(schema: Mapping[str, Any], *path: str) -> Mapping[str, Any]:
+    """The schema of a row inside a payload's; empty without it."""
+    for name in path:
+        found = (each for each in schema.get("fields", ()) if each.get("field") == name)
+        schema = next(found, {})
+    return schema
+
+
+def new_table(name: str, declared: DeclaredRow | None, options: MakingOptions) -> NewTable:
+    """The definition of a table.
+
+    Args:
+        name: `namespace.table`.
+        declared: What its events say; None: nothing.
+        options: What its user says.
+
+    Raises:
+        InvalidInputError: The events do not say its columns or key, a column has a type that no
+            column can be made of, or an option does not fit.
+    """
+    if declared is None:
+        raise InvalidInputError(
+            "the table does not exist, and its events carry no schema to make it from",
+            action="create it, or send the schema with the events "
+            "(value.converter.schemas.enable=true)",
+            table=name,
+        )
+    _check_columns(name, declared, options)
+    key = options.key or declared.key
+    if not key:
+        raise InvalidInputError(
+            "the table does not exist, and its events name no key: they have no message key",
+            action="name it with the option 'key'",
+            table=name,
+        )
+    keeps = options.nullability == "source"
+    fields = [
+        iceberg.NestedField(
+            place,
+            column,
+            _column_type(column, each, options),
+            required=keeps and each.get("optional") is not True,
+            doc=each.get("doc") if isinstance(each.get("doc"), str) else None,
+        )
+        for place, (column, each) in enumerate(declared.fields.items(), 1)
+    ]
+    schema = define_schema(Schema(*fields), key)
+    properties = dict(options.properties)
+    if declared.comment:
+        properties.setdefault(COMMENT, declared.comment)
+    spec = define_partition_spec(schema, options.partition_by)
+    return NewTable(
+        name=name,
+        schema=schema,
+        key=tuple(key),
+        partition_by=options.partition_by,
+        spec=spec,
+        properties=properties,
+    )
+
+
+def plan_table(name: str, events: pa.Table, options: TableOptions) -> NewTable:
+    """`new_table` of a topic's first events."""
+    return new_table(name, declared_row(events, options.choice), options.making)
+
+
+def make_table(environment: Environment, table: NewTable) -> TableState:
+    """Create a table and its namespace; one that is there by now is taken as it is."""
+    try:
+        return create_table(
+            environment,
+            table.name,
+            table.schema,
+            primary_key=table.key,
+            partition_by=table.partition_by,
+            properties=table.properties,
+        )
+    except AlreadyExistsError:
+        return environment.catalog.load_table(parse_table_name(table.name))
+
+
+def _check_columns(name: str, declared: DeclaredRow, options: MakingOptions) -> None:
+    unknown = [column for column in options.columns if column not in declared.fields]
+    if unknown:
+        raise InvalidInputError(
+            f"the option 'columns' names a column that the events do not have: '{unknown[0]}'",
+            table=name,
+            columns=list(declared.fields),
+        )
+    for column, each in declared.fields.items():
+        if column not in options.columns and connect_type(each) is None:
+            raise InvalidInputError(
+                f"column '{column}' has a type that no column can be made of",
+                action="name its type with the option 'columns'",
+                table=name,
+                type=each.get("name") or each.get("type"),
+            )
+
+
+def _column_type(
+    column: str, declared: Mapping[str, Any], options: MakingOptions
+) -> iceberg.IcebergType:
+    given = options.columns.get(column)
+    if given is None:
+        kind = connect_type(declared)
+        assert kind is not None
+        return kind
+    try:
+        return iceberg.NestedField.model_validate(
+            {"id": 1, "name": column, "type": given, "required": False}
+        ).field_type
+    except ValueError as error:
+        raise InvalidInputError(
+            f"not an Iceberg type: '{given}'",
+            column=column,
+            action="write long, decimal(10,2), timestamptz, ...",
+        ) from error
+
+
+def _text(scalar: pa.Scalar) -> str:
+    value = scalar.as_py()
+    return value.decode(errors="replace") if isinstance(value, bytes) else value or ""
+
+
+def _is_metadata(name: str, path: tuple[str, ...]) -> bool:
+    return not path and name.startswith(METADATA_PREFIX)
+
+
+def _key_columns(text: str) -> tuple[str, ...]:
+    """The columns of a message key: of its schema, else the names of a plain object."""
+    fields = row_fields(declared_schema(text))
+    if fields:
+        return tuple(fields)
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return ()
+    is_plain = isinstance(value, dict) and "payload" not in value
+    return tuple(value) if is_plain else ()
+
+
+def _column(field: iceberg.NestedField) -> str:
+    required = " NOT NULL" if field.required else ""
+    comment = f" COMMENT {_quoted(field.doc)}" if field.doc else ""
+    return f"{_name(field.name)} {_sql_type(field.field_type)}{required}{comment}"
+
+
+def _sql_type(kind: iceberg.IcebergType) -> str:
+    match kind:
+        case iceberg.ListType():
+            return f"ARRAY<{_sql_type(kind.element_type)}>"
+        case iceberg.StructType():
+            parts = (f"{_name(each.name)}: {_sql_type(each.field_type)}" for each in kind.fields)
+            return f"STRUCT<{', '.join(parts)}>"
+        case iceberg.DecimalType():
+            return f"DECIMAL({kind.precision}, {kind.scale})"
+    return _SQL_TYPES.get(type(kind), str(kind).upper())
+
+
+def _transform(text: str, column: str | None) -> str:
+    name, _, width = text.rstrip("]").partition("[")
+    shown = _name(column or "")
+    if name == "identity":
+        return shown
+    return f"{_SQL_TRANSFORMS.get(name, name)}({f'{width}, ' if width else ''}{shown})"
+
+
+def _name(text: str) -> str:
+    return text if text.isidentifier() else "`" + text.replace("`", "``") + "`"
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"

@@ -1,0 +1,315 @@
+"""Batches that end where source transactions end (Debezium's `provide.transaction.metadata`).
+
+Each event says which transaction it is of, and its number among the transaction's events of its
+table (`data_collection_order`). Debezium's transaction topic has a BEGIN and an END of each, END
+with the number of events per table. Debezium writes transactions in the order of their commits, so:
+
+* in a partition the events of transactions up to any one are a prefix;
+* a transaction is complete when its END is there, and of each table that END counts the events are:
+  in a topic of one partition when the last number is seen, else when all numbers are;
+* a batch takes the longest run of complete transactions, in the order of the ENDs, and in every
+  partition the prefix that belongs to them. Events without a transaction (of the first snapshot,
+  tombstones) go with what stands before them.
+
+Events are sent again when Debezium restarts: transactions that were taken stay known for a while,
+and what comes again of one is taken at once.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import OrderedDict, deque
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tableformat.cdc.connect_schema import split_payloads
+from tableformat.cdc.json_objects import JsonLayout, parse_json_objects, utf8_rows
+from tableformat.cdc.many.positions import Place
+
+TRANSACTION = "transaction"
+_ID, _ORDER = "id", "data_collection_order"
+_EVENT = JsonLayout(
+    schema=pa.schema([(TRANSACTION, pa.struct([(_ID, pa.string()), (_ORDER, pa.int64())]))]),
+    alternatives={(TRANSACTION, _ORDER): (pa.string(),)},
+)
+# PostgreSQL's is TXID:LSN, and the LSN is that of each event, not of the transaction.
+_POSTGRESQL = re.compile(r"(\d+):\d+")
+_UNFIT_FOR_TOPIC = re.compile(r"[^a-zA-Z0-9._-]")
+KNOWN_MAX = 100_000  # transactions that were taken and are still known
+
+
+def transaction_id(text: str) -> str:
+    """What is the same in all events of a transaction."""
+    found = _POSTGRESQL.fullmatch(text)
+    return text if found is None else found[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Neighbouring events of one partition that are of one transaction.
+
+    Attributes:
+        transaction: Its id; None: they are of none.
+        orders: Their numbers among the transaction's events of their table.
+        end: The offset after the last one.
+        count: How many; those without a transaction among them too.
+    """
+
+    transaction: str | None
+    orders: tuple[int, ...]
+    end: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Boundary:
+    """A BEGIN or END; `counts` of an END: events by collection (`public.orders`)."""
+
+    transaction: str
+    offset: int
+    text: str
+    counts: Mapping[str, int] | None = None
+
+
+def runs_of(values: pa.Array, offsets: Sequence[int]) -> list[Run]:
+    """The runs of a partition's messages.
+
+    Args:
+        values: Messages, shape (n,), n > 0: Debezium's envelope, with or without its schema.
+        offsets: Theirs.
+    """
+    ids, orders = _transactions(values)
+    # An event without a transaction goes with the one before it.
+    filled = pc.fill_null(pc.fill_null_forward(ids), "")
+    codes = filled.dictionary_encode()
+    numbers = codes.indices.to_numpy(zero_copy_only=False)
+    starts = np.flatnonzero(np.r_[True, numbers[1:] != numbers[:-1]])
+    stops = np.r_[starts[1:], len(numbers)]
+    names = codes.dictionary.to_pylist()
+    return [
+        Run(
+            transaction=names[numbers[start]] or None,
+            orders=tuple(orders[start:stop][orders[start:stop] > 0].tolist()),
+            end=int(offsets[stop - 1]) + 1,
+            count=int(stop - start),
+        )
+        for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)
+    ]
+
+
+def boundaries_of(values: Iterable[bytes | None], offsets: Sequence[int]) -> list[Boundary]:
+    """The BEGIN and END events of the transaction topic; what is neither is left out."""
+    found = []
+    for value, offset in zip(values, offsets, strict=True):
+        event = _payload(value)
+        text = str(event.get("id", ""))
+        counts = None
+        if event.get("status") == "END":
+            listed = event.get("data_collections") or ()
+            counts = {str(one["data_collection"]): int(one["event_count"]) for one in listed}
+        elif event.get("status") != "BEGIN":
+            continue
+        found.append(Boundary(transaction_id(text), int(offset), text, counts))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """What a partition held when reading began where nothing says what was read of transactions.
+
+    `end`: where the partition ended; `boundaries_end`: where the transaction topic ended, looked up
+    after it. Of what stands before `end`, only transactions whose BEGIN or END stands before
+    `boundaries_end`, and those that are read later, can be open.
+    """
+
+    end: int
+    boundaries_end: int
+
+
+@dataclass(slots=True, kw_only=True)
+class TransactionCut:
+    """What is buffered, by transaction; no I/O.
+
+    Attributes:
+        prefix: `topic.prefix`, which the topics' names begin with.
+        partitions: Partitions of each topic that is read.
+        expects: Whether a topic that is not read yet will be: a transaction waits for it.
+        backlogs: Of partitions that are read from where no batch of this kind has ended.
+        is_fresh: No batch of the stream has ended with a transaction: of those in the backlog, any
+            part may have been read or may be gone.
+    """
+
+    prefix: str
+    partitions: dict[str, int] = field(default_factory=dict)
+    expects: Callable[[str], bool] = lambda _: False
+    backlogs: dict[Place, Backlog] = field(default_factory=dict)
+    is_fresh: bool = False
+    _runs: dict[Place, deque[Run]] = field(default_factory=dict)
+    _read: dict[Place, int] = field(default_factory=dict)
+    _begun: set[str] = field(default_factory=set)
+    _ended: OrderedDict[str, Boundary] = field(default_factory=OrderedDict)
+    _taken: OrderedDict[str, None] = field(default_factory=OrderedDict)
+    _seen: dict[tuple[str, str], int] = field(default_factory=dict)
+    _boundaries_read: int = 0
+
+    def add_events(self, place: Place, runs: Sequence[Run]) -> None:
+        """Messages of a partition, in the order of their offsets."""
+        queue = self._runs.setdefault(place, deque())
+        for each in runs:
+            run = each
+            if run.transaction is None and queue:
+                run = Run(queue[-1].transaction, (), run.end, run.count)
+            queue.append(run)
+            if run.orders and run.transaction is not None:
+                mine = (run.transaction, place[0])
+                self._seen[mine] = self._seen.get(mine, 0) | _bits(run.orders)
+        if runs:
+            self._read[place] = runs[-1].end
+
+    def add_boundaries(self, boundaries: Sequence[Boundary], read: int) -> None:
+        """Events of the transaction topic; `read`: the offset after them."""
+        for each in boundaries:
+            if each.transaction in self._taken or each.transaction in self._ended:
+                continue
+            if each.counts is None:
+                self._begun.add(each.transaction)
+            else:
+                self._begun.discard(each.transaction)
+                self._ended[each.transaction] = each
+        self._boundaries_read = max(self._boundaries_read, read)
+
+    def forget(self, topics: Collection[str]) -> None:
+        """Topics that are no longer read: no transaction waits for them."""
+        for place in [place for place in self._runs if place[0] in topics]:
+            del self._runs[place]
+        for mine in [mine for mine in self._seen if mine[1] in topics]:
+            del self._seen[mine]
+        for topic in topics:
+            self.partitions.pop(topic, None)
+
+    @property
+    def open_count(self) -> int:
+        """Transactions that have ended and are not taken."""
+        return len(self._ended)
+
+    def waits_for(self) -> tuple[Boundary, str] | None:
+        """The oldest transaction that has ended and is not whole, and the topic it waits for."""
+        for end in self._ended.values():
+            topic = self._missing(end)
+            if topic is not None:
+                return end, topic
+        return None
+
+    def take(self) -> tuple[dict[Place, int], Boundary | None]:
+        """Take what a batch may hold.
+
+        Returns:
+            How many of the buffered messages of each partition, and the END of the last transaction
+            in it; None: none has become whole.
+        """
+        whole: list[Boundary] = []
+        for end in self._ended.values():
+            if self._missing(end) is not None:
+                break
+            whole.append(end)
+        for end in whole:
+            del self._ended[end.transaction]
+            self._taken[end.transaction] = None
+            for topic in self.partitions:
+                self._seen.pop((end.transaction, topic), None)
+        counts = {place: self._take(place) for place in self._runs}
+        while len(self._taken) > KNOWN_MAX:
+            self._taken.popitem(last=False)
+        return {place: n for place, n in counts.items() if n}, whole[-1] if whole else None
+
+    def _take(self, place: Place) -> int:
+        queue, count = self._runs[place], 0
+        is_passed = self._last_end(place) is not None
+        while queue and self._may_go(queue[0], place, is_passed=is_passed):
+            count += queue.popleft().count
+            is_passed = is_passed and self._last_end(place) is not None
+        return count
+
+    def _may_go(self, run: Run, place: Place, *, is_passed: bool) -> bool:
+        name, backlog = run.transaction, self.backlogs.get(place)
+        if name is None or name in self._taken:
+            return True
+        if backlog is None or run.end > backlog.end or name in self._begun or name in self._ended:
+            return False
+        # Its END is older than what is read of the transaction topic.
+        return is_passed or self._boundaries_read >= backlog.boundaries_end
+
+    def _missing(self, end: Boundary) -> str | None:
+        """The topic that a transaction waits for; None: it is whole."""
+        for collection, count in (end.counts or {}).items():
+            topic = f"{self.prefix}.{_UNFIT_FOR_TOPIC.sub('_', collection)}"
+            if topic not in self.partitions:
+                if self.expects(topic):
+                    return topic
+            elif not self._has(end, topic, count):
+                return topic
+        return None
+
+    def _has(self, end: Boundary, topic: str, count: int) -> bool:
+        seen = self._seen.get((end.transaction, topic), 0)
+        number = self.partitions[topic]
+        if (seen.bit_length() if number == 1 else seen.bit_count()) >= count:
+            return True
+        return all(self._is_past(end, (topic, partition)) for partition in range(number))
+
+    def _is_past(self, end: Boundary, place: Place) -> bool:
+        """Whether nothing more of a transaction can come in a partition, whatever END counts."""
+        last = self._last_end(place)
+        if last is not None and last.offset > end.offset:
+            return True
+        backlog = self.backlogs.get(place)
+        is_read = backlog is not None and self._read.get(place, 0) >= backlog.end
+        return self.is_fresh and is_read and end.offset < (backlog or Backlog(0, 0)).boundaries_end
+
+    def _last_end(self, place: Place) -> Boundary | None:
+        """The END of the last transaction in a partition's buffer that has one."""
+        queue = self._runs.get(place, ())
+        found = (self._ended.get(run.transaction or "") for run in reversed(queue))
+        return next((end for end in found if end is not None), None)
+
+
+def _transactions(values: pa.Array) -> tuple[pa.StringArray, np.ndarray[Any, np.dtype[np.int64]]]:
+    """The transaction of each message (null: none), and its number in it (0: none)."""
+    ids: list[str | None] = [None] * len(values)
+    orders = np.zeros(len(values), np.int64)
+    bad: dict[int, str] = {}
+    for group in split_payloads(utf8_rows(values, bad), bad):
+        for rows, table in parse_json_objects(group.payloads, _EVENT).pieces:
+            found = table.column(TRANSACTION).combine_chunks()
+            names = pc.struct_field(found, _ID)
+            numbers = pc.fill_null(pc.struct_field(found, _ORDER).cast(pa.int64()), 0)
+            at = group.rows[rows]
+            orders[at] = numbers.to_numpy(zero_copy_only=False)
+            plain = names.dictionary_encode()
+            short = [transaction_id(name) for name in plain.dictionary.to_pylist()]
+            for row, code in zip(at.tolist(), plain.indices.to_pylist(), strict=True):
+                ids[row] = None if code is None else short[code]
+    return pa.array(ids, pa.string()), orders
+
+
+def _payload(value: bytes | None) -> Mapping[str, Any]:
+    try:
+        event = json.loads(value or b"{}")
+    except ValueError:
+        return {}
+    payload = event.get("payload", event) if isinstance(event, dict) else {}
+    return payload if isinstance(payload, dict) else {}
+
+
+def _bits(orders: Collection[int]) -> int:
+    if not orders:
+        return 0
+    places = np.zeros(max(orders), np.uint8)
+    places[np.fromiter(orders, np.int64, len(orders)) - 1] = 1
+    return int.from_bytes(np.packbits(places, bitorder="little").tobytes(), "little")

@@ -1,0 +1,247 @@
+"""Many topics into many tables by one Spark query, exactly once on each table.
+
+The tables say where the query begins (`tableformat.cdc.many.stream_tables`), so Spark's own
+checkpoint is a folder for one run, thrown away with it: either engine goes on where the other
+stopped. Each micro-batch is staged on every table that it touches, as in this process, with the
+files written by the executors.
+
+A table that stands aside is not staged; its topics are read and dropped until the query is started
+again, which begins at the table's own offsets.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+import threading
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+from pyspark.sql.streaming.query import StreamingQuery
+
+from tableformat.cdc.batch_commit import BatchId
+from tableformat.cdc.ingest import PreparedBatch
+from tableformat.cdc.many.positions import Place, decode_offsets, encode_offsets
+from tableformat.cdc.many.source import EARLIEST
+from tableformat.cdc.many.staging import StreamBatch, StreamTable, planned
+from tableformat.cdc.many.stream_tables import (
+    StreamListener,
+    StreamSettings,
+    StreamTables,
+    open_tables,
+)
+from tableformat.cdc.many.table_making import EVENTS_LOOKED_AT_MAX
+from tableformat.environment import Environment
+from tableformat.spark.change_frame import shard_labels
+from tableformat.spark.kafka_source import PREFIX, KafkaSource, topic_partitions
+from tableformat.spark.stream_errors import own_error, stream_error
+from tableformat.spark.stream_writer import OFFSETS, prepare_frame, with_order
+
+LATEST = -1  # as an offset to begin at: of topics that are dropped
+POLL_S = 0.1
+POLLS_PER_LOOK = 10
+
+
+@dataclass(slots=True, kw_only=True)
+class SparkEngine:
+    """One run of a stream. Made, then `run` once.
+
+    Args:
+        environment: Catalog, store, clock. The store must pickle.
+        spark: The session, with Kafka's connector.
+        source: The brokers; its topic is not looked at.
+        settings: The stream. `threads` tables are written at once.
+        interval_ms: From the start of one batch to that of the next, if it follows.
+        listener: Is told what happens.
+        resume_tables: Tables that need no longer stand aside.
+        on_progress: Called every second with Spark's `lastProgress`.
+    """
+
+    environment: Environment
+    spark: SparkSession
+    source: KafkaSource
+    settings: StreamSettings
+    interval_ms: float = 1_000
+    listener: StreamListener = field(default_factory=StreamListener)
+    resume_tables: Collection[str] = ()
+    on_progress: Callable[[Mapping[str, Any] | None], None] = lambda _: None
+    _read: dict[Place, int] = field(default_factory=dict)
+    _dropped: set[str] = field(default_factory=set)
+
+    def run(self, *, follow: bool, stop: Callable[[], bool] = lambda: False) -> None:
+        """Stage what there is, or go on until `stop` says so.
+
+        Raises:
+            TableError: See `open_tables`, `topic_partitions` and `stream_error`.
+
+        Effects: as `LocalEngine.run`; a checkpoint in a temporary folder of this machine.
+        """
+        topics = topic_partitions(self.spark, self.source)
+        tables = open_tables(
+            self.environment,
+            self.settings,
+            topics,
+            self.listener,
+            resume_tables=self.resume_tables,
+        )
+        self._finish(tables)
+        with tempfile.TemporaryDirectory(prefix="icefold-") as checkpoint:
+            begin = self._begin(tables, topics)
+            self._read = {place: at for place, at in begin.items() if at >= 0}
+            trigger: dict[str, Any] = {"availableNow": True}
+            if follow:
+                trigger = {"processingTime": f"{round(self.interval_ms)} milliseconds"}
+            frame = self._reader(self.spark.readStream, {
+                "subscribePattern": _java_pattern(self.settings),
+                "startingOffsets": encode_offsets(begin),
+            }).load()  # fmt: skip
+            query = (
+                frame.writeStream.foreachBatch(
+                    lambda events, number: self._batch(tables, checkpoint, events, number)
+                )
+                .option("checkpointLocation", checkpoint)
+                .trigger(**trigger)
+                .start()
+            )
+            _await(query, stop, self.on_progress)
+
+    def _reader(self, reader: Any, options: Mapping[str, str]) -> Any:
+        named = {PREFIX + name: text for name, text in self.source.client_settings.items()}
+        reader = reader.format("kafka").options(**named).options(**options)
+        if self.source.batch_events is not None and "subscribePattern" in options:
+            reader = reader.option("maxOffsetsPerTrigger", self.source.batch_events)
+        return reader
+
+    def _begin(self, tables: StreamTables, topics: Mapping[str, int]) -> dict[Place, int]:
+        """Where the query begins in every partition that its pattern fits; Spark wants them all."""
+        pattern = re.compile(_java_pattern(self.settings))
+        table_of = tables.table_of
+        begin: dict[Place, int] = {}
+        for topic, count in topics.items():
+            if pattern.fullmatch(topic) is None:
+                continue
+            table = tables.tables.get(table_of.get(topic, ""))
+            if table is None:
+                self._dropped.add(topic)
+            for place in ((topic, number) for number in range(count)):
+                begin[place] = LATEST if table is None else table.own.get(place, EARLIEST)
+        return begin
+
+    def _finish(self, tables: StreamTables) -> None:
+        """Do a batch again for those of its tables that lack it."""
+        found = tables.unfinished()
+        if found is None:
+            return
+        frames = {}
+        for name in found.lacking:
+            table = tables.tables[name]
+            ends = {place: end for place, end in found.ends.items() if place[0] in table.topics}
+            begin = {place: table.own.get(place, EARLIEST) for place in ends}
+            places: dict[str, list[int]] = {}
+            for topic, number in sorted(ends):
+                places.setdefault(topic, []).append(number)
+            between = {
+                "assign": json.dumps(places),
+                "startingOffsets": encode_offsets(begin),
+                "endingOffsets": encode_offsets(ends),
+            }
+            frames[name] = with_order(self._reader(self.spark.read, between).load())
+        batch = StreamBatch(
+            batch=BatchId(self.settings.query_id, found.number),
+            events=frames,
+            ends=found.ends,
+            transaction=found.transaction,
+            tables=found.tables,
+        )
+        tables.stage(batch, self._prepare)
+
+    def _batch(self, tables: StreamTables, checkpoint: str, events: DataFrame, number: int) -> None:
+        """One micro-batch."""
+        ends = _ends(checkpoint, number)
+        moved = {place: end for place, end in ends.items() if end > self._read.get(place, 0)}
+        self._join(tables, {topic for topic, _ in moved})
+        table_of = tables.table_of
+        ours = {place: end for place, end in moved.items() if place[0] in table_of}
+        self._read |= ends
+        names = sorted({table_of[topic] for topic, _ in ours})
+        if not names:
+            return
+        if len(names) > 1:
+            events = events.persist()
+        frames = {}
+        for name in names:
+            topics = tables.tables[name].topics
+            frames[name] = with_order(events.where(sf.col("topic").isin(*topics)))
+        try:
+            tables.stage(
+                StreamBatch(batch=tables.batch_id(), events=frames, ends=ours), self._prepare
+            )
+        finally:
+            if len(names) > 1:
+                events.unpersist()
+        self._dropped |= {topic for t in tables.standing.values() for topic in t.topics}
+
+    def _join(self, tables: StreamTables, topics: Collection[str]) -> None:
+        """Take up topics that have come since, but none whose events were dropped."""
+        new = set(topics) - set(tables.table_of) - self._dropped
+        if not new:
+            return
+        tables.join([*tables.table_of, *new], with_resumed=False)
+        self._dropped |= new - set(tables.table_of)
+
+    def _prepare(self, table: StreamTable, events: DataFrame) -> tuple[StreamTable, PreparedBatch]:
+        def first() -> pa.Table:
+            return events.select("value", "key").limit(EVENTS_LOOKED_AT_MAX).toArrow()
+
+        table = planned(self.environment, table, first, branch=self.settings.branch)
+        assert table.plan is not None
+        plan = table.plan.refreshed()
+        labels = shard_labels(self.spark, plan.shards or self.spark.sparkContext.defaultParallelism)
+        try:
+            return replace(table, plan=plan), prepare_frame(plan, events, labels)
+        except PySparkException as error:
+            own = own_error(str(error))
+            if own is None:
+                raise
+            raise own from error
+
+
+def _ends(checkpoint: str, number: int) -> dict[Place, int]:
+    """Where a batch ends: Spark notes it before it runs the batch."""
+    log = Path(checkpoint, OFFSETS, str(number)).read_text(encoding="utf-8")
+    return decode_offsets(log.splitlines()[-1])
+
+
+def _java_pattern(settings: StreamSettings) -> str:
+    """The topics that are read as one pattern of Java's, which Python reads as well."""
+    routing = settings.routing
+    include = "|".join(f"(?:{one.regex.pattern})" for one in routing.include)
+    exclude = "|".join(["__.*", *(f"(?:{one.regex.pattern})" for one in routing.exclude)])
+    return f"(?!(?:{exclude})$)(?:{include})"
+
+
+def _await(
+    query: StreamingQuery,
+    stop: Callable[[], bool],
+    on_progress: Callable[[Mapping[str, Any] | None], None],
+) -> None:
+    waits, polls = threading.Event(), 0
+    try:
+        while query.isActive and not stop():
+            waits.wait(POLL_S)
+            polls += 1
+            if polls % POLLS_PER_LOOK == 0:
+                on_progress(query.lastProgress)
+        if query.isActive:
+            query.stop()
+        else:
+            query.awaitTermination()
+    except StreamingQueryException as error:
+        raise stream_error(error) from error

@@ -1,0 +1,1 @@
+"""SQL expressions: parsed, bound to columns, and what this process evaluates itself."""

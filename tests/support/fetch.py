@@ -1,0 +1,25 @@
+"""Fetches what other engines and servers need into `<checkout>/.cache`, all of it at once.
+
+`scripts/test` runs it beside the static checks: it waits for the network, they do not, and no
+test's time goes on it. What cannot be had is said by the tests that it is for, which skip.
+"""
+
+from concurrent.futures import ThreadPoolExecutor
+
+from tests.support.azurite import missing_azurite
+from tests.support.debezium import missing_debezium
+from tests.support.java_iceberg import missing_java_iceberg
+from tests.support.kafka import missing_kafka
+from tests.support.trino import missing_trino
+
+FETCHES = (missing_java_iceberg, missing_azurite, missing_trino, missing_kafka, missing_debezium)
+
+
+def main() -> None:
+    with ThreadPoolExecutor(len(FETCHES)) as threads:
+        for running in [threads.submit(fetch) for fetch in FETCHES]:
+            running.result()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,422 @@
+"""Tables of one stream, published together: which batch, what happens when not all goes well."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+import resolver.cycle
+from maintenance.tasks.compact import compact
+from maintenance.tasks.expire import expire
+from maintenance.tasks.options import CompactOptions, ExpireOptions
+from resolver import resolve, resolve_group
+from resolver.cut_plan import plan_cut, staged_batches
+from tableformat.cdc.cuts import CutName, load_all, load_cuts
+from tableformat.commit.expiry_plan import ExpiryPolicy
+from tableformat.errors import (
+    CommitConflictError,
+    InvalidInputError,
+    NotFoundError,
+    StoreUnavailableError,
+    UnsupportedError,
+)
+from tableformat.runtime import Runtime, SystemClock
+from tests.support.bank import QUERY, Bank, balances_of, rows_of, stage_batch
+from tests.support.lying_lock import GrantAllLock
+from tests.support.memory_catalog import MemoryCatalog
+from tests.support.memory_tables import memory_catalog
+
+A, B, C = NAMES = ("bank.a", "bank.b", "bank.c")
+
+
+class LaterClock(SystemClock):
+    """Wall-clock time, `later_ms` on."""
+
+    later_ms = 0
+
+    def now_ms(self) -> int:
+        return super().now_ms() + self.later_ms
+
+
+class World:
+    """A bank in memory; `batch(a, b)` stages a batch of transfers between tables."""
+
+    def __init__(self, folder: object) -> None:
+        self.clock = LaterClock()
+        self.catalog = memory_catalog(str(folder), Runtime(clock=self.clock))
+        self.bank = Bank(NAMES)
+        self.tables = self.bank.create(self.catalog)
+        self.rng = random.Random(1)
+        self.points = self.catalog.environment.runtime.fail_points
+
+    def batch(self, *names: str, only: tuple[str, ...] | None = None) -> int:
+        number = self.bank.transfer(self.rng, names, len(names))
+        for name in names if only is None else only:
+            stage_batch(self.tables[name], number, self.bank.batches[number][name], names)
+        return number
+
+    def resolve(self, **options):
+        return resolve_group(list(self.tables.values()), **options)
+
+    def head(self, name: str) -> int:
+        return self.tables[name].refresh().state.head("main").snapshot_id
+
+    def heads(self) -> dict[str, int]:
+        return {name: self.head(name) for name in NAMES}
+
+    def shows(self, number: int, names: tuple[str, ...] = NAMES) -> bool:
+        """Whether main of the tables is at a batch."""
+        state = self.bank.states[number + 1]
+        return all(balances_of(self.tables[n].refresh()) == state[n] for n in names)
+
+    def check_cuts(self, *numbers: int) -> None:
+        """The cuts that are named, and what is in them."""
+        found = self.catalog.cuts("bank")
+        assert [each.name.batch for each in found] == list(numbers)
+        for each in found:
+            pinned = self.catalog.cut("bank", str(each.name))
+            for name in pinned.tables:
+                rows = pinned.scan(name.partition(".")[2]).to_arrow().to_pylist()
+                held = {row["id"]: row["balance"] for row in rows}
+                assert held == self.bank.states[each.name.batch + 1][name]
+
+
+@pytest.fixture
+def world(tmp_path):
+    return World(tmp_path / "index")
+
+
+@pytest.fixture
+def no_groups(monkeypatch):
+    """A catalog that changes one table at a time."""
+    monkeypatch.setattr(MemoryCatalog, "commits_groups", property(lambda _: False))
+
+
+def test_group_is_published_up_to_the_newest_whole_batch_under_one_name(world):
+    world.batch(A, B)
+    last = world.batch(B, C)
+    report = world.resolve()
+    assert (report.cut, report.waits_for) == (f"{QUERY}/{last}", "")
+    assert [each.table for each in report.tables] == list(NAMES)
+    assert world.shows(last)
+    world.check_cuts(last)
+    assert world.resolve().cut is None
+
+
+def test_batch_that_a_table_lacks_is_not_published_and_said(world):
+    whole = world.batch(A, B)
+    world.batch(B, C, only=(B,))
+    world.batch(A, B)  # a stream that does not wait would be wrong; what it staged waits
+    report = world.resolve()
+    assert world.shows(whole)
+    assert report.waits_for == f"batch {QUERY}/1 is not staged on {C} yet"
+
+
+def test_table_without_changes_gets_no_snapshot_and_is_of_the_cut(world):
+    first = world.batch(A, B, C)
+    world.resolve()
+    head = world.head(C)
+    second = world.batch(A, B)
+    report = world.resolve()
+    assert [each.table for each in report.tables] == [A, B]
+    assert world.head(C) == head == world.catalog.cut("bank").snapshot_id("c")
+    world.check_cuts(second, first)
+
+
+def test_cut_says_where_it_ends_in_the_source(world):
+    world.batch(A, B)
+    world.batch(A, C)
+    world.resolve()
+    [cut] = world.catalog.cuts("bank")
+    assert cut.offsets == {A: {"0": 2}, B: {"0": 1}, C: {"0": 2}}
+    assert (cut.transaction, cut.tables) == ("tx-1", NAMES)
+
+
+def test_staged_changes_of_others_go_with_the_cut_in_which_they_lie(world):
+    world.batch(A, B)
+    world.tables[A].stage(upserts=rows_of({50: 1}))
+    world.batch(A, B)
+    world.tables[A].stage(upserts=rows_of({51: 1}))
+    world.resolve()
+    assert balances_of(world.tables[A].refresh()).keys() == {0, 1, 2, 3, 50}
+    assert world.resolve().cut is None
+    world.batch(A, B)
+    world.resolve()
+    assert balances_of(world.tables[A].refresh()).keys() == {0, 1, 2, 3, 50, 51}
+
+
+def test_limit_is_of_batches(world):
+    first, second = world.batch(A, B), world.batch(A, B)
+    assert world.resolve(limit=1).cut == f"{QUERY}/{first}"
+    assert world.resolve(limit=1).cut == f"{QUERY}/{second}"
+    world.check_cuts(second, first)
+
+
+def test_batch_of_a_table_that_is_no_member_is_refused_by_name(world):
+    world.batch(A, B)
+    before = world.heads()
+    with pytest.raises(InvalidInputError, match=f"table={B}"):
+        resolve_group([world.tables[A], world.tables[C]])
+    assert world.heads() == before
+    report = resolve_group([world.tables[A], world.tables[C]], set_aside=[B])
+    assert (report.cut, report.set_aside) == (f"{QUERY}/0", (B,))
+    assert B not in world.catalog.cut("bank").tables  # it has batches that were not published
+
+
+def test_table_that_the_stream_has_set_aside_is_no_member(world):
+    world.batch(A, B, C)
+    world.resolve()
+    at = '{"query": "bank", "batch": 1, "reason": "x", "at_ms": 0}'
+    world.tables[C].set_properties({"icefold.ingest.set-aside": at})
+    world.batch(A, B)
+    assert world.resolve().set_aside == (C,)
+    newest, older = world.catalog.cuts("bank")
+    assert (set(newest.snapshots), set(older.snapshots)) == ({A, B}, set(NAMES))
+
+
+def test_table_that_cannot_be_resolved_stops_the_group_and_is_named(world, monkeypatch):
+    world.batch(A, B)
+    before = world.heads()
+    real = resolver.cycle.load_staged
+
+    def refuse(environment, state, snapshots):
+        if state.name == B:
+            raise UnsupportedError("rewritten")
+        return real(environment, state, snapshots)
+
+    monkeypatch.setattr(resolver.cycle, "load_staged", refuse)
+    with pytest.raises(UnsupportedError, match=f"table={B}, cut={QUERY}/0"):
+        world.resolve()
+    assert world.heads() == before
+
+
+def test_conflict_on_one_table_matches_that_one_again_only(world, monkeypatch):
+    last = world.batch(A, B, C)
+    rebased: list[str] = []
+    real = resolver.cycle.Cycle.rebase
+    monkeypatch.setattr(
+        resolver.cycle.Cycle,
+        "rebase",
+        lambda self, computed: rebased.append(computed.match.state.name) or real(self, computed),
+    )
+
+    def append(_: str) -> None:
+        del world.points.armed["group.after_compute"]
+        world.tables[B].append(rows_of({70: 0}))
+
+    world.points.armed["group.after_compute"] = append
+    report = world.resolve()
+    assert rebased == [B]
+    assert [each.attempts for each in report.tables] == [2, 2, 2]
+    assert balances_of(world.tables[B].refresh()).pop(70) == 0
+    assert world.shows(last, (A, C))
+
+
+def test_group_that_others_published_meanwhile_is_not_published_again(world, tmp_path):
+    last = world.batch(A, B)
+
+    def overtake(_: str) -> None:
+        world.points.armed.clear()
+        resolve(world.tables[A], lock=GrantAllLock("same"), index_directory=tmp_path / "other")
+
+    world.points.armed["group.after_compute"] = overtake
+    with pytest.raises(CommitConflictError, match=f"table={A}"):
+        world.resolve(lock=GrantAllLock("same"))
+    world.resolve()
+    assert world.shows(last)
+    world.check_cuts(last)
+
+
+def test_lost_answer_of_a_group_deletes_nothing_and_is_found(world):
+    last = world.batch(A, B)
+
+    def lose(_: str) -> None:
+        del world.points.armed["commit.after_swap"]
+        raise RuntimeError("reset")
+
+    world.points.armed["commit.after_swap"] = lose
+    world.resolve()
+    assert world.shows(last)
+    world.check_cuts(last)
+
+
+def test_trouble_after_the_publish_keeps_what_was_published(world):
+    last = world.batch(A, B)
+
+    def strike(_: str) -> None:
+        del world.points.armed["resolve.before_trim"]
+        error = StoreUnavailableError("down")
+        error.files_safe_to_delete = True
+        raise error
+
+    world.points.armed["resolve.before_trim"] = strike
+    with pytest.raises(StoreUnavailableError):
+        world.resolve()
+    assert world.shows(last)
+
+
+def test_table_published_by_itself_waits_for_the_batch_that_reaches_it(world):
+    first = world.batch(A, B)
+    world.resolve()
+    world.batch(A, C, only=(A,))
+    resolve(world.tables[A])
+    assert world.resolve().cut is None
+    world.check_cuts(first)
+    stage_batch(world.tables[C], 1, world.bank.batches[1][C], (A, C))
+    assert world.resolve().cut == f"{QUERY}/1"
+    world.check_cuts(1, first)
+
+
+@pytest.mark.usefixtures("no_groups")
+def test_cut_that_was_begun_is_finished_first_under_its_name(world):
+    first = world.batch(A, B, C)
+    world.resolve()
+    second = world.batch(A, B, C)
+
+    def die(_: str) -> None:
+        world.points.armed.clear()
+        raise KeyboardInterrupt
+
+    world.points.armed["group.between_tables"] = die
+    with pytest.raises(KeyboardInterrupt):
+        world.resolve()
+    assert world.shows(second, (A,))
+    assert world.shows(first, (B, C))
+    world.check_cuts(first)
+    third = world.batch(A, B)
+    assert world.resolve().cut == f"{QUERY}/{second}"
+    world.check_cuts(second, first)
+    assert world.resolve().cut == f"{QUERY}/{third}"
+    world.check_cuts(third, second, first)
+
+
+@pytest.mark.usefixtures("no_groups")
+def test_expiry_keeps_what_readers_see_while_a_cut_is_begun(world):
+    first = world.batch(A, B, C)
+    world.resolve()
+    world.clock.later_ms = 3_600_000
+    world.batch(A, B, C)
+
+    def die(_: str) -> None:
+        raise KeyboardInterrupt
+
+    world.points.armed["group.between_tables"] = die
+    with pytest.raises(KeyboardInterrupt):
+        world.resolve()
+    world.points.armed.clear()
+    for table in world.tables.values():
+        policy = ExpiryPolicy(max_snapshot_age_ms=1_800_000, min_snapshots_to_keep=1)
+        expire(table, ExpireOptions(policy=policy))
+    left = world.tables[A].refresh().state.metadata.snapshots
+    assert [each.sequence_number for each in left] == [3, 4, 5]  # publish, staged, publish
+    world.check_cuts(first)
+
+
+def test_expiry_and_compaction_keep_the_newest_cut(world):
+    last = world.batch(A, B, C)
+    world.resolve()
+    compact(world.tables[A], CompactOptions(rewrite_all=True))
+    world.clock.later_ms = 3_600_000
+    for table in world.tables.values():
+        policy = ExpiryPolicy(max_snapshot_age_ms=0, min_snapshots_to_keep=1)
+        expire(table, ExpireOptions(policy=policy))
+    world.check_cuts(last)
+    assert world.catalog.cut("bank").snapshot_id("a") == world.head(A)
+
+
+class Meanwhile:
+    """Makes something happen after the first load of a table."""
+
+    def __init__(self, world, identifier, act):
+        self.catalog = world.catalog.environment.catalog
+        self.real, self.identifier, self.act = self.catalog.load_table, identifier, act
+        self.looks = 0
+
+    def __enter__(self):
+        self.catalog.load_table = self.load
+        self.catalog.metadata_locations = lambda _: None
+        return self.catalog
+
+    def __exit__(self, *_):
+        del self.catalog.load_table, self.catalog.metadata_locations
+
+    def load(self, identifier):
+        state = self.real(identifier)
+        if identifier == self.identifier and self.act is not None:
+            self.looks += 1
+            act, self.act = self.act, None  # what it loads itself is no look
+            if not act(self.looks):
+                self.act = act
+        return state
+
+
+def test_cuts_are_one_state_also_where_two_are_published_between_the_loads(world):
+    """Seen late: the second cut, on a table that the first has nothing to do with."""
+    world.batch(A, B, C)
+    world.resolve()
+    identifiers = [tuple(name.split(".")) for name in NAMES]
+
+    def publish_two(look):
+        if look < 2:
+            return False
+        for name in (A, C):
+            world.batch(name)
+            world.resolve()
+        return True
+
+    meanwhile = Meanwhile(world, identifiers[0], publish_two)
+    with meanwhile as catalog:
+        found = load_cuts(catalog, identifiers)
+    assert len(world.bank.batches) == 3
+    assert found
+    for cut in found:
+        for name, snapshot_id in cut.snapshots.items():
+            held = balances_of(world.tables[name].refresh(), snapshot_id)
+            assert held == world.bank.states[cut.name.batch + 1][name]
+
+
+def test_batches_that_came_while_tables_were_loaded_wait_for_the_next_cut(world):
+    """Of the second look, A is loaded before its batch 1, and C after batch 2."""
+    first = world.batch(A, B, C)
+
+    def stage_two(look):
+        if look < 2:
+            return False
+        world.batch(A)
+        world.batch(C)
+        return True
+
+    with Meanwhile(world, tuple(A.split(".")), stage_two):
+        states = [world.catalog.environment.catalog.load_table(tuple(A.split(".")))]
+        seen = staged_batches(states)
+        states = load_all(
+            world.catalog.environment.catalog, [tuple(name.split(".")) for name in NAMES]
+        )
+    batches = [state.head("staging").summary["icefold.batch-id"] for state in states]
+    assert batches == ["0", "0", "2"]
+    assert plan_cut(states, seen=seen).cut == CutName(QUERY, first)
+
+
+def test_cut_that_is_not_there_is_not_found(world):
+    with pytest.raises(NotFoundError, match="there is no cut"):
+        world.catalog.cut("bank")
+    world.batch(A, B)
+    world.resolve()
+    with pytest.raises(NotFoundError, match="no such cut"):
+        world.catalog.cut("bank", "bank/7")
+    with pytest.raises(NotFoundError, match="no such table"):
+        world.catalog.cut("bank").snapshot_id("c")
+
+
+def test_leases_are_taken_in_the_order_of_names(world, monkeypatch):
+    world.batch(A, B, C)
+    taken: list[str] = []
+
+    class Lock(GrantAllLock):
+        def acquire(self, name, **options):
+            taken.append(options["task"])
+            return super().acquire(name, **options)
+
+    resolve_group([world.tables[n] for n in (C, A, B)], lock=Lock())
+    assert taken == [f"resolve {name}" for name in NAMES]

@@ -1,0 +1,197 @@
+"""A key that the table's schema does not declare: used, and written nowhere."""
+
+import io
+import json
+from collections import Counter
+
+import fastavro
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.schema import Schema
+from pyiceberg.types import DoubleType, LongType, NestedField, StringType
+
+import tableformat as tf
+from maintenance.cli.main import cli
+from maintenance.table_figures import backlog_of
+from resolver import resolve
+from resolver.index_check import verify
+from tableformat import InvalidInputError
+from tableformat.commit.changeset import Changeset, CommitKind
+from tableformat.commit.engine import commit
+from tableformat.paths import data_file_locations, equality_delete_locations
+from tableformat.write.data_files import write_data_files
+from tableformat.write.equality_deletes import write_equality_deletes
+from tests.support.row_model import scanned_rows
+from tests.support.table_checker import check_table, read_metadata
+
+NAME = "shop.orders"
+ROWS = [(key, "new", key % 3) for key in range(9)]
+COLUMNS = ("id", "status", "n")
+
+
+class Theirs:
+    """A v2 table that PyIceberg made, with an optional key that is declared nowhere."""
+
+    def __init__(self, folder, *, version):
+        self.folder = folder
+        theirs = SqlCatalog(
+            "local", uri=f"sqlite:///{folder}/icefold.db", warehouse=folder.as_uri()
+        )
+        theirs.create_namespace("shop")
+        schema = Schema(
+            NestedField(1, "id", LongType()),
+            NestedField(2, "status", StringType()),
+            NestedField(3, "n", LongType()),
+            NestedField(4, "x", DoubleType()),
+        )
+        table = theirs.create_table(NAME, schema, properties={"format-version": "2"})
+        table.append(self.arrow(ROWS))
+        theirs.close()
+        self.table = self.open()
+        if version == 3:
+            self.table.upgrade()
+
+    def open(self, **properties):
+        return tf.open_catalog("local", warehouse=str(self.folder), **properties).load_table(NAME)
+
+    @staticmethod
+    def arrow(rows):
+        columns = dict(zip(COLUMNS, map(list, zip(*rows, strict=True)), strict=True))
+        return pa.table(columns).append_column("x", pa.nulls(len(rows), pa.float64()))
+
+    def write(self, rows=(), *keys):
+        """A commit as Flink makes one: rows, and keys whose older rows are deleted."""
+        metadata, environment = self.table.refresh().state.metadata, self.table.environment
+        given = {"schema": metadata.schema(), "spec": metadata.spec(), "properties": {}}
+        data = []
+        if rows:
+            places = data_file_locations(metadata, environment.runtime.ids)
+            data = write_data_files(
+                environment.store, self.arrow(rows), location_for=places, **given
+            )
+        deletes = [
+            file
+            for each in keys
+            for file in write_equality_deletes(
+                environment.store,
+                each,
+                equality_ids=[
+                    given["schema"].find_field(name).field_id for name in each.schema.names
+                ],
+                location_for=equality_delete_locations(metadata, environment.runtime.ids),
+                **given,
+            )
+        ]
+        change = Changeset(
+            kind=CommitKind.ROW_DELTA,
+            added_data_files=tuple(data),
+            added_delete_files=tuple(deletes),
+        )
+        commit(environment, self.table.identifier, change)
+
+    def rows(self):
+        return Counter(row[:3] for row in scanned_rows(self.table.refresh()).elements())
+
+    def facts(self):
+        """What an owner would see changed: all that is no snapshot."""
+        metadata = read_metadata(self.table.environment.store.get, self.location)
+        return [metadata[each] for each in ("schemas", "properties", "format-version")]
+
+    @property
+    def location(self):
+        return self.table.refresh().metadata_location
+
+    def cli(self, *arguments):
+        result = CliRunner().invoke(cli, ["--warehouse", str(self.folder), *arguments])
+        assert result.exit_code == 0, result.output
+        return result.output
+
+
+@pytest.fixture(params=[2, 3], ids=["v2", "v3"])
+def theirs(request, tmp_path):
+    return Theirs(tmp_path, version=request.param)
+
+
+def key(*ids):
+    return pa.table({"id": pa.array(ids, pa.int64())})
+
+
+def test_key_that_is_named_resolves_the_table_and_is_written_nowhere(theirs):
+    theirs.write([(1, "paid", 1), (None, "null", 0)], key(1, 2, None))
+    theirs.write([(None, "again", 0)], key(None), pa.table({"n": [0], "status": ["new"]}))
+    facts = theirs.facts()
+    expected = Counter(
+        [row for row in ROWS if row[0] not in (1, 2) and row[2] != 0]
+        + [(1, "paid", 1), (None, "again", 0)]
+    )
+    report = resolve(theirs.table, staging="main", target="main", key=["id"])
+    assert report.equality_deletes == 5
+    assert theirs.rows() == expected
+    assert theirs.facts() == facts
+    snapshot_id = theirs.table.current_snapshot().snapshot_id
+    head = check_table(theirs.table.environment.store.get, theirs.location)[snapshot_id]
+    assert not [each for each in head.live if each.content == 2]
+    for manifest in head.manifests:
+        data = theirs.table.environment.store.get(manifest["manifest_path"])
+        header = json.loads(fastavro.reader(io.BytesIO(data)).metadata["schema"])
+        assert not header.get("identifier-field-ids")  # optional ones, which Java refuses
+    assert resolve(theirs.table, staging="main", target="main", key=["id"]).staged_snapshots == 0
+
+
+def test_key_of_the_catalog_and_of_the_table_are_taken_without_a_call_naming_it(theirs):
+    theirs.write([], key(1))
+    with pytest.raises(InvalidInputError, match=r"without a primary key.*--key"):
+        resolve(theirs.table, staging="main", target="main")
+    table = theirs.open(**{f"key.{NAME}": "id"})
+    assert resolve(table, staging="main", target="main").deleted_rows == 1
+    assert table.refresh().state.head("main") == theirs.table.refresh().state.head("main")
+    theirs.write([], key(2))
+    theirs.table.set_properties({"icefold.primary-key": "id"})
+    assert resolve(theirs.table, staging="main", target="main").deleted_rows == 1
+    assert verify(theirs.table).report.is_sound
+    assert theirs.table.primary_key == ()
+
+
+@pytest.mark.parametrize("columns", [["nothing"], ["x"], ["id", "id"]])
+def test_wrong_key_is_refused_before_anything_is_written(theirs, columns):
+    theirs.write([], key(1))
+    before = theirs.location
+    with pytest.raises(InvalidInputError):
+        resolve(theirs.table, staging="main", target="main", key=columns)
+    assert theirs.location == before
+
+
+def test_adopt_reports_and_changes_nothing_unless_told(theirs):
+    theirs.write([(1, "paid", 1)], key(1, 2))
+    theirs.write([], pa.table({"n": [0], "status": ["new"]}))
+    before = theirs.location
+    shown = theirs.cli("adopt", NAME)
+    assert "no key is declared: --key id is what its deletes name" in shown
+    report = json.loads(theirs.cli("adopt", NAME, "--key", "id", "--json"))
+    assert (report["rows"], report["key"], report["key_from"]) == (10, ["id"], "--key")
+    by = {tuple(each["columns"]): each for each in report["equality_deletes"]}
+    assert by["id",]["keys"] == 2
+    assert by["id",]["is_key"]
+    assert not by["status", "n"]["is_key"]
+    assert report["key_bytes"] > 0
+    assert theirs.location == before
+    theirs.cli("adopt", NAME, "--key", "id", "--apply", "key")
+    assert theirs.table.refresh().properties["icefold.primary-key"] == "id"
+    theirs.cli("maintain", NAME, "--once", "--staging", "main", "--target", "main")
+    assert theirs.rows() == Counter([(1, "paid", 1), *(r for r in ROWS[3:] if r[2] != 0)])
+
+
+def test_backlog_of_a_table_that_is_resolved_in_place_is_its_equality_deletes(theirs):
+    def backlog():
+        return backlog_of(theirs.table.refresh().state, staging="main", target="main")
+
+    assert backlog().commits == 0
+    theirs.write([], key(1))
+    theirs.table.append(theirs.arrow([(20, "new", 0)]))
+    theirs.write([], key(2, 3))
+    assert (backlog().commits, backlog().deletes) == (2, 3)
+    assert backlog().oldest_ms < theirs.table.current_snapshot().timestamp_ms + 1
+    resolve(theirs.table, staging="main", target="main", key=["id"])
+    assert (backlog().commits, backlog().deletes, backlog().oldest_ms) == (0, 0, None)

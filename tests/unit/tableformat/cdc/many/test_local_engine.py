@@ -1,0 +1,286 @@
+"""Many topics into many tables in this process: made, staged once, set aside, resumed, joined."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tableformat.cdc.many.set_aside import read_set_aside
+from tableformat.errors import FencedError, InvalidInputError, NotFoundError
+from tableformat.spec.names import (
+    BATCH_ID,
+    BATCH_TABLES,
+    QUERY_ID,
+    SET_ASIDE,
+    SOURCE_OFFSETS,
+)
+from tests.support.fake_kafka import FakeCluster
+from tests.support.memory_tables import memory_catalog
+from tests.support.stream_worlds import ROW, engine_of, message, notes
+
+
+@pytest.fixture
+def cluster():
+    return FakeCluster()
+
+
+@pytest.fixture
+def catalog():
+    return memory_catalog()
+
+
+def put(cluster, name, *rows, op="c", **more):
+    cluster.send(f"pg.public.{name}", *(message(op, r, **more) for r in rows))
+
+
+def row(key, note="new"):
+    return {"id": key, "note": note}
+
+
+def summary(catalog, table):
+    return catalog.load_table(table).state.head("staging").summary.additional_properties
+
+
+def test_tables_are_made_and_one_batch_is_staged_on_all_of_them(catalog, cluster):
+    put(cluster, "orders", row(1), row(2))
+    put(cluster, "lines", row(10))
+    engine = engine_of(catalog, cluster, threads=2)
+    engine.run(follow=False)
+    assert notes(catalog, "shop.orders") == {1: "new", 2: "new"}
+    assert notes(catalog, "shop.lines") == {10: "new"}
+    assert engine.listener.batches == [(0, ["shop.lines", "shop.orders"])]
+    found = summary(catalog, "shop.orders")
+    assert (found[QUERY_ID], found[BATCH_ID]) == ("kafka:shop", "0")
+    assert json.loads(found[BATCH_TABLES]) == ["shop.lines", "shop.orders"]
+    assert json.loads(found[SOURCE_OFFSETS]) == {
+        "pg.public.orders": {"0": 2}, "pg.public.lines": {"0": 1},
+    }  # fmt: skip
+    table = catalog.load_table("shop.orders")
+    assert table.primary_key == ("id",)
+    assert [(f.name, str(f.field_type), f.required) for f in table.schema().fields] == [
+        ("id", "long", True), ("note", "string", False),
+    ]  # fmt: skip
+
+
+def test_stream_goes_on_where_each_table_stands(catalog, cluster):
+    put(cluster, "orders", row(1))
+    put(cluster, "lines", row(10))
+    engine_of(catalog, cluster).run(follow=False)
+    put(cluster, "orders", row(1, "paid"), op="u")
+    cluster.send("pg.public.orders", (None, None))  # a tombstone
+    engine = engine_of(catalog, cluster)
+    engine.run(follow=False)
+    assert engine.listener.batches == [(1, ["shop.orders"])]
+    assert notes(catalog, "shop.orders") == {1: "paid"}
+    again = engine_of(catalog, cluster)
+    again.run(follow=False)
+    assert again.listener.batches == []
+    assert json.loads(summary(catalog, "shop.orders")[SOURCE_OFFSETS]) == {
+        "pg.public.orders": {"0": 3}
+    }
+
+
+def test_batch_without_a_change_is_on_its_table_nevertheless(catalog, cluster):
+    put(cluster, "orders", row(1))
+    engine_of(catalog, cluster).run(follow=False)
+    cluster.send("pg.public.orders", (None, None))
+    engine_of(catalog, cluster).run(follow=False)
+    assert summary(catalog, "shop.orders")[BATCH_ID] == "1"
+
+
+def test_table_that_cannot_take_its_events_stands_aside_and_stops_no_other(catalog, cluster):
+    put(cluster, "orders", row(1))
+    put(cluster, "lines", row(10))
+    engine_of(catalog, cluster).run(follow=False)
+    cluster.send("pg.public.lines", (None, "{no json"))
+    put(cluster, "orders", row(2))
+    engine = engine_of(catalog, cluster)
+    engine.run(follow=False)
+    assert notes(catalog, "shop.orders") == {1: "new", 2: "new"}
+    assert "not a JSON object" in engine.aside["shop.lines"]
+    assert "pg.public.lines-0@1" in engine.aside["shop.lines"]
+    assert json.loads(summary(catalog, "shop.orders")[BATCH_TABLES]) == ["shop.orders"]
+    record = read_set_aside(catalog.load_table("shop.lines").properties)
+    assert (record.query, record.batch) == ("kafka:shop", 1)
+
+    put(cluster, "lines", row(11))
+    put(cluster, "orders", row(3))
+    later = engine_of(catalog, cluster)
+    later.run(follow=False)
+    assert set(later.aside) == {"shop.lines"}
+    assert notes(catalog, "shop.orders").keys() == {1, 2, 3}
+    assert notes(catalog, "shop.lines").keys() == {10}
+
+    back = engine_of(catalog, cluster, resume=["shop.lines"],
+                     defaults={"on-bad-record": "dead-letter"})  # fmt: skip
+    back.run(follow=False)
+    assert back.aside == {}
+    assert notes(catalog, "shop.lines").keys() == {10, 11}
+    assert SET_ASIDE not in catalog.load_table("shop.lines").properties
+
+
+def test_table_that_cannot_be_made_says_so_and_is_tried_again(catalog, cluster):
+    put(cluster, "bare", row(1), bare=True)
+    put(cluster, "orders", row(1))
+    engine = engine_of(catalog, cluster)
+    engine.run(follow=False)
+    assert "carry no schema" in engine.aside["shop.bare"]
+    assert notes(catalog, "shop.orders") == {1: "new"}
+    catalog.create_table("shop.bare", catalog.load_table("shop.orders").schema(),
+                         primary_key=["id"])  # fmt: skip
+    again = engine_of(catalog, cluster)
+    again.run(follow=False)
+    assert notes(catalog, "shop.bare") == {1: "new"}
+    assert again.aside == {}
+
+
+def test_topic_that_comes_later_joins_and_one_that_is_resumed_elsewhere_too(catalog, cluster):
+    put(cluster, "orders", row(1))
+    put(cluster, "lines", row(1))
+    cluster.send("pg.public.lines", (None, "{no json"))
+    turns = iter(range(10_000))
+
+    def stop():
+        turn = next(turns)
+        if turn == 5:
+            put(cluster, "late", row(7))
+        if turn == 10:
+            catalog.load_table("shop.lines").set_properties(remove=[SET_ASIDE])
+            cluster.logs["pg.public.lines", 0][1] = (None, None)
+        return turn == 20
+
+    engine = engine_of(catalog, cluster, interval_ms=0, refresh_ms=0)
+    catalog.create_table("shop.lines", _schema(catalog), primary_key=["id"])
+    engine.run(follow=True, stop=stop)
+    assert notes(catalog, "shop.late") == {7: "new"}
+    assert notes(catalog, "shop.lines") == {1: "new"}
+    assert engine.listener.back == ["shop.lines"]
+    assert engine.aside == {}
+
+
+def _schema(catalog):
+    import pyarrow as pa
+
+    return pa.schema([pa.field("id", pa.int64(), nullable=False), ("note", pa.string())])
+
+
+def test_columns_that_come_later_are_added_where_the_table_may_change(catalog, cluster):
+    put(cluster, "orders", row(1))
+    put(cluster, "lines", row(1))
+    options = [("orders", {"schema-evolution": "add-columns"})]
+    engine_of(catalog, cluster, tables=options).run(follow=False)
+    wide = [*ROW, {"field": "more", "type": "int32", "optional": True}]
+    for name in ("orders", "lines"):
+        put(cluster, name, row(2) | {"more": 5}, fields=wide)
+    engine = engine_of(catalog, cluster, tables=options)
+    engine.run(follow=False)
+    assert "column 'more'" in engine.aside["shop.lines"]
+    assert catalog.load_table("shop.orders").schema().column_names == ["id", "note", "more"]
+
+
+def test_messages_that_kafka_has_deleted_set_the_table_aside(catalog, cluster):
+    put(cluster, "orders", row(1))
+    put(cluster, "lines", row(1))
+    engine_of(catalog, cluster).run(follow=False)
+    put(cluster, "lines", row(2), row(3))
+    cluster.first["pg.public.lines", 0] = 2
+    put(cluster, "orders", row(2))
+    engine = engine_of(catalog, cluster)
+    engine.run(follow=False)
+    assert "no longer has what comes next in pg.public.lines-0" in engine.aside["shop.lines"]
+    assert notes(catalog, "shop.orders").keys() == {1, 2}
+
+
+def test_two_processes_of_one_stream_do_not_mix_their_batches(catalog, cluster):
+    put(cluster, "orders", row(1))
+    engine_of(catalog, cluster).run(follow=False)
+    slow = engine_of(catalog, cluster, interval_ms=0)
+    turns = iter(range(100))
+
+    def stop():
+        if next(turns) == 3:
+            put(cluster, "orders", row(2))
+            engine_of(catalog, cluster).run(follow=False)
+            put(cluster, "orders", row(3))
+        return False
+
+    with pytest.raises(FencedError, match="another process of this stream"):
+        slow.run(follow=True, stop=stop)
+    engine_of(catalog, cluster).run(follow=False)
+    assert notes(catalog, "shop.orders").keys() == {1, 2, 3}
+
+
+def test_process_that_is_behind_in_its_numbers_is_noticed_by_the_offsets(catalog, cluster):
+    put(cluster, "a", row(1))
+    put(cluster, "b", row(1))
+    engine_of(catalog, cluster).run(follow=False)
+    other = engine_of(catalog, cluster, exclude=["pg.public.b"])
+    other.open()  # its next batch is 1
+    turns = iter(range(100))
+
+    def stop():
+        turn = next(turns)
+        if turn in (2, 4):
+            put(cluster, "b", row(turn))
+        if turn == 6:
+            put(cluster, "a", row(2))
+            other.run(follow=False)
+        return turn == 20
+
+    slow = engine_of(catalog, cluster, interval_ms=0)
+    with pytest.raises(FencedError, match="another process of this stream"):
+        slow.run(follow=True, stop=stop)
+    numbers = [
+        int(s.summary.additional_properties[BATCH_ID])
+        for s in catalog.load_table("shop.a").state.metadata.snapshots
+    ]
+    assert numbers == [0, 1]
+
+
+def test_other_query_on_the_table_hides_no_offset(catalog, cluster):
+    put(cluster, "orders", row(1))
+    engine_of(catalog, cluster).run(follow=False)
+    import pyarrow as pa
+
+    table = catalog.load_table("shop.orders")
+    table.write_changes(pa.table({"id": [5], "note": ["by hand"]}), query_id="q", batch_id=0)
+    put(cluster, "orders", row(2))
+    engine = engine_of(catalog, cluster)
+    engine.run(follow=False)
+    assert engine.listener.batches == [(1, ["shop.orders"])]
+    assert notes(catalog, "shop.orders").keys() == {1, 2, 5}
+
+
+def test_topics_that_meet_in_one_table_need_a_route(catalog, cluster):
+    put(cluster, "orders", row(1))
+    cluster.send("pg.public.old.orders", message("c", row(2)))
+    with pytest.raises(InvalidInputError, match="several topics would go to one table"):
+        engine_of(catalog, cluster).run(follow=False)
+    engine_of(catalog, cluster, routes=[("pg.public.*orders", "orders")]).run(follow=False)
+    assert notes(catalog, "shop.orders").keys() == {1, 2}
+
+
+def test_pattern_without_a_topic_and_unknown_table_to_resume_are_refused(catalog, cluster):
+    put(cluster, "orders", row(1))
+    with pytest.raises(NotFoundError, match="no topic fits"):
+        engine_of(catalog, cluster, include=["pg.other.*"]).run(follow=False)
+    with pytest.raises(NotFoundError, match="no topic goes to table"):
+        engine_of(catalog, cluster, resume=["shop.line"]).run(follow=False)
+
+
+def test_dry_run_plans_tables_and_writes_nothing(catalog, cluster):
+    put(cluster, "orders", row(1))
+    put(cluster, "bare", row(1), bare=True)
+    cluster.create("pg.public.empty")
+    engine = engine_of(catalog, cluster, tables=[("orders", {"partition-by": "bucket(4, id)"})])
+    engine.open()
+    found = engine.plan_tables()
+    assert found["shop.orders"].ddl() == (
+        "CREATE TABLE shop.orders (\n  id BIGINT NOT NULL,\n  note STRING\n) USING iceberg\n"
+        "PARTITIONED BY (bucket(4, id))\nTBLPROPERTIES ('format-version' = '3');\n"
+        "ALTER TABLE shop.orders SET IDENTIFIER FIELDS id;"
+    )
+    assert "carry no schema" in found["shop.bare"]
+    assert "empty" in found["shop.empty"]
+    assert catalog.list_tables() == []

@@ -1,0 +1,88 @@
+"""Which topic goes where, and what the file says of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tableformat.cdc.many.routing import Route, Routing, TopicPattern
+from tableformat.cdc.many.stream_file import parse_stream_file
+from tableformat.cdc.many.table_options import StreamOptions
+from tableformat.errors import InvalidInputError
+
+
+def routing(*include, exclude=(), routes=()):
+    return Routing(
+        namespace="shop",
+        include=[TopicPattern.of(text) for text in include],
+        exclude=[TopicPattern.of(text) for text in exclude],
+        routes=[Route.of(*each) for each in routes],
+    )
+
+
+def test_topic_goes_to_the_table_of_its_last_part():
+    found = routing("pg.public.*", exclude=["pg.public.tmp*"]).route(
+        ["pg.public.orders", "pg.public.tmp1", "pg.other.lines", "__heartbeat.pg.public.x"]
+    )
+    assert found.tables == {"shop.orders": ("pg.public.orders",)}
+    assert found.refused == {}
+
+
+def test_first_route_that_fits_names_the_table_and_may_join_topics():
+    routes = [
+        (r"^pg\.public\.(?P<kind>\w+)_(\d+)$", "{kind}s"),
+        ("pg.*.audit", "log.{schema}_{topic}"),
+    ]
+    found = routing("pg.*", routes=routes).route(
+        ["pg.public.event_1", "pg.public.event_2", "pg.sales.audit"]
+    )
+    assert found.tables == {
+        "shop.events": ("pg.public.event_1", "pg.public.event_2"),
+        "log.sales_audit": ("pg.sales.audit",),
+    }
+
+
+def test_topics_that_meet_without_a_route_and_names_of_no_table_are_refused():
+    found = routing("*").route(["a.x.orders", "a.y.orders", "a.x.o$d"])
+    assert found.tables == {}
+    assert "several topics would go to one table" in found.refused["a.x.orders"]
+    assert "'shop.o$d' is no table name" in found.refused["a.x.o$d"]
+
+
+def test_transaction_topic_is_left_out_and_a_table_of_that_name_is_not():
+    taken = routing("pg.*").route(["pg.transaction", "pg.public.transaction", "pg.public.orders"])
+    assert sorted(taken.tables) == ["shop.orders", "shop.transaction"]
+    assert taken.table_of["pg.public.transaction"] == "shop.transaction"
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("tabels: {}", "t.yaml:1: unknown part 'tabels'; did you mean 'tables'?"),
+        ("tables: [a", "t.yaml:1: not YAML"),
+        ("a: 1\na: 2", "t.yaml:1: unknown part 'a'"),
+        ("tables:\n  a: {key: id}\n  a: {key: id}", "t.yaml:3: 'a' is given twice"),
+        ("tables:\n  a:\n    key: id\n    shards: x", "t.yaml:4: wrong value of option 'shards'"),
+        ("defaults:\n  format: upsert", "t.yaml:2: format 'upsert' reads typed columns"),
+        ("defaults:\n  format: nosuch", "t.yaml:2: unknown change format 'nosuch'"),
+        ("routes:\n - {topics: x}", "t.yaml:2: a route has 'topics' and 'table'"),
+        ("routes:\n - {topics: '^(', table: x}", "t.yaml:2: not a regular expression"),
+        ("routes:\n - {topics: x, table: '{1}'}", "t.yaml:2: the route's pattern has no group '1'"),
+        ("exclude: a", "t.yaml:1: 'exclude' is not a list"),
+        ("defaults:\n  sequence: x", "t.yaml:2: option 'sequence' is given on the command line"),
+        ("tables:\n  a:\n    key:", "t.yaml:3: a single value belongs here"),
+    ],
+)
+def test_what_is_wrong_in_the_file_is_told_with_its_line(text, line):
+    with pytest.raises(InvalidInputError) as caught:
+        parse_stream_file(text, "t.yaml", {"sequence": "source.lsn"})
+    assert line in str(caught.value)
+
+
+def test_later_options_of_a_table_win_and_empty_parts_are_none():
+    text = "exclude:\ndefaults: {shards: 2}\ntables:\n  '*': {shards: 3}\n  orders: {shards: 4}\n"
+    file = parse_stream_file(text, "t.yaml")
+    options = StreamOptions(namespace="shop", defaults=file.defaults, tables=file.tables)
+    assert options.given_for("shop.orders")["shards"] == "4"
+    assert options.given_for("shop.lines")["shards"] == "3"
+    assert options.given_for("other.lines")["shards"] == "2"
+    assert parse_stream_file("", "t.yaml").tables == ()

@@ -1,0 +1,104 @@
+"""What events declare becomes a table."""
+
+from __future__ import annotations
+
+import json
+
+import pyarrow as pa
+import pytest
+
+from tableformat.cdc.many.engine_choice import LOCAL_LAG_MAX, Engine, choose_engine
+from tableformat.cdc.many.table_making import plan_table
+from tableformat.cdc.many.table_options import TableOptions
+from tableformat.errors import InvalidInputError
+from tests.support.stream_worlds import ROW, message
+
+WIDE = [
+    {"field": "id", "type": "int32", "optional": False, "doc": "the key"},
+    {"field": "note", "type": "string", "optional": True, "doc": "it's"},
+    {"field": "price", "type": "bytes", "optional": True,
+     "name": "org.apache.kafka.connect.data.Decimal",
+     "parameters": {"scale": "2", "connect.decimal.precision": "10"}},
+    {"field": "at", "type": "int64", "optional": False,
+     "name": "io.debezium.time.MicroTimestamp"},
+    {"field": "tags", "type": "array", "items": {"type": "string"}, "optional": True},
+]  # fmt: skip
+EXACT = {"field": "exact", "type": "struct", "optional": True,
+         "name": "io.debezium.data.VariableScaleDecimal", "fields": []}  # fmt: skip
+ROW_OF_WIDE = {"id": 1, "note": None, "price": None, "at": 0, "tags": None}
+
+
+def events(*messages):
+    keys = [None if key is None else key.encode() for key, _ in messages]
+    values = [None if value is None else value.encode() for _, value in messages]
+    return pa.table({"value": pa.array(values, pa.binary()), "key": pa.array(keys, pa.binary())})
+
+
+def plan(*messages, **options):
+    given = {name.replace("_", "-"): text for name, text in options.items()}
+    return plan_table("shop.orders", events(*messages), TableOptions.of(given))
+
+
+def test_table_has_columns_types_key_nullability_and_comments_of_the_first_event_with_a_schema():
+    made = plan((None, None), message("c", ROW_OF_WIDE, fields=WIDE),
+                partition_by="day(at), bucket(4, id)")  # fmt: skip
+    assert made.ddl() == (
+        "CREATE TABLE shop.orders (\n"
+        "  id INT NOT NULL COMMENT 'the key',\n"
+        "  note STRING COMMENT 'it\\'s',\n"
+        "  price DECIMAL(10, 2),\n"
+        "  at TIMESTAMP_NTZ NOT NULL,\n"
+        "  tags ARRAY<STRING>\n"
+        ") USING iceberg\n"
+        "PARTITIONED BY (days(at), bucket(4, id))\n"
+        "TBLPROPERTIES ('format-version' = '3');\n"
+        "ALTER TABLE shop.orders SET IDENTIFIER FIELDS id;"
+    )
+
+
+def test_options_give_key_types_and_properties():
+    made = plan(
+        (None, message("c", ROW_OF_WIDE, fields=[*WIDE, EXACT])[1]),
+        key="id,at",
+        columns=json.dumps({"exact": "decimal(20,4)"}),
+        properties=json.dumps({"a": "x,y"}),
+        nullability="nullable",
+    )
+    kinds = {f.name: (str(f.field_type), f.required) for f in made.schema.fields}
+    assert kinds["exact"] == ("decimal(20, 4)", False)
+    assert kinds["at"] == ("timestamp", True)
+    assert made.key == ("id", "at")
+    assert made.properties == {"a": "x,y"}
+
+
+@pytest.mark.parametrize(
+    ("messages", "options", "line"),
+    [
+        ([message("c", {"id": 1}, bare=True)], {}, "its events carry no schema"),
+        ([(None, message("c", {"id": 1, "note": ""})[1])], {}, "name no key"),
+        ([message("c", ROW_OF_WIDE, fields=[*WIDE, EXACT])], {}, "column 'exact' has a type that"),
+        ([message("c", {"id": 1}, fields=ROW)], {"columns": '{"x": "long"}'}, "do not have: 'x'"),
+        ([message("c", {"id": 1}, fields=ROW)], {"columns": '{"note": "lon"}'}, "not an Iceberg"),
+        ([message("c", {"id": 1}, fields=ROW)], {"partition-by": "day(x)"}, "unknown column"),
+    ],
+)
+def test_what_no_table_can_be_made_of_is_told(messages, options, line):
+    with pytest.raises(InvalidInputError, match=line):
+        plan(*messages, **options)
+
+
+@pytest.mark.parametrize(
+    ("given", "engine", "why"),
+    [
+        ({}, Engine.LOCAL, "messages wait, no more than"),
+        ({"has_session": True}, Engine.SPARK, "a Spark session is active"),
+        ({"lag": LOCAL_LAG_MAX + 1}, Engine.SPARK, "more than"),
+        ({"lag": LOCAL_LAG_MAX + 1, "no_spark": "no jar"}, Engine.LOCAL, "no Spark for them"),
+        ({"has_session": True, "ends_with_transactions": True}, Engine.LOCAL, "transactions"),
+    ],
+)
+def test_engine_is_chosen_for_a_reason(given, engine, why):
+    usual = {"lag": 5, "has_session": False, "ends_with_transactions": False, "no_spark": None}
+    chosen, reason = choose_engine(**(usual | given))
+    assert chosen is engine
+    assert why in reason

@@ -1,0 +1,281 @@
+"""Batches that end where source transactions end: the alignment alone, and through the engine."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tableformat.cdc.many.local_engine import Cut
+from tableformat.cdc.many.transactions import (
+    Backlog,
+    Boundary,
+    TransactionCut,
+    boundaries_of,
+    runs_of,
+    transaction_id,
+)
+from tableformat.errors import InvalidInputError
+from tableformat.spec.names import SOURCE_OFFSETS, SOURCE_TRANSACTION
+from tests.support.fake_kafka import FakeCluster
+from tests.support.memory_tables import memory_catalog
+from tests.support.stream_worlds import engine_of, message, notes
+
+A, B = "pg.public.a", "pg.public.b"
+
+
+def begin(name):
+    return None, json.dumps({"status": "BEGIN", "id": name})
+
+
+def end(name, **counts):
+    listed = [{"data_collection": f"public.{t}", "event_count": n} for t, n in counts.items()]
+    event = {"status": "END", "id": name, "event_count": 1, "data_collections": listed}
+    return None, json.dumps(event)
+
+
+def change(key, note, name, order, op="c", **more):
+    return message(op, {"id": key, "note": note}, transaction=(name, order), **more)
+
+
+def runs(*messages, first=0):
+    values = pa.array([None if m[1] is None else m[1].encode() for m in messages], pa.binary())
+    return runs_of(values, range(first, first + len(messages)))
+
+
+def test_runs_are_neighbours_of_one_transaction_and_tombstones_go_with_them():
+    found = runs(
+        message("r", {"id": 0, "note": "snapshot"}),
+        change(1, "x", "7:100", 1), change(2, "x", "7:101", 2, "d"), (None, None),
+        change(3, "x", "8:102", 1, bare=True),
+    )  # fmt: skip
+    assert [(run.transaction, run.count, run.end) for run in found] == [
+        (None, 1, 1), ("7", 3, 4), ("8", 1, 5),
+    ]  # fmt: skip
+    assert found[1].orders == (1, 2)
+
+
+def test_id_of_postgresql_is_without_the_position_and_others_stay():
+    assert transaction_id("571:53195829") == "571"
+    gtid = "0e4d5dcd-a33b-11ed-80c6-02420a05e6f2:10"
+    assert transaction_id(gtid) == gtid
+
+
+def cut_of(*topics, **more):
+    return TransactionCut(prefix="pg", partitions=dict.fromkeys(topics, 1), **more)
+
+
+def ended(name, offset, **counts):
+    return Boundary(name, offset, name, {f"public.{t}": n for t, n in counts.items()})
+
+
+def test_transaction_waits_for_every_table_that_its_end_counts():
+    cut = cut_of(A, B)
+    cut.add_events((A, 0), runs(change(1, "x", "1", 1)))
+    cut.add_boundaries([ended("1", 1, a=1, b=2)], 2)
+    cut.add_events((B, 0), runs(change(1, "x", "1", 1)))
+    assert cut.take() == ({}, None)
+    assert cut.waits_for()[1] == B
+    cut.add_events((B, 0), runs(change(2, "x", "1", 2), first=1))
+    counts, last = cut.take()
+    assert counts == {(A, 0): 1, (B, 0): 2}
+    assert last.text == "1"
+
+
+def test_open_transaction_behind_a_whole_one_stays():
+    cut = cut_of(A)
+    cut.add_events((A, 0), runs(change(1, "x", "1", 1), change(2, "x", "2", 1)))
+    cut.add_boundaries([ended("1", 1, a=1), Boundary("2", 2, "2")], 3)
+    assert cut.take()[0] == {(A, 0): 1}
+    assert cut.take() == ({}, None)
+    cut.add_boundaries([ended("2", 3, a=1)], 4)
+    assert cut.take()[0] == {(A, 0): 1}
+
+
+def test_table_that_is_not_read_is_not_waited_for_unless_it_will_be():
+    cut = cut_of(A)
+    cut.add_events((A, 0), runs(change(1, "x", "1", 1)))
+    cut.add_boundaries([ended("1", 1, a=1, b=5)], 2)
+    cut.expects = lambda topic: topic == B
+    assert cut.take() == ({}, None)
+    assert cut.waits_for()[1] == B
+    cut.expects = lambda _: False
+    assert cut.take()[0] == {(A, 0): 1}
+
+
+def test_events_sent_again_make_nothing_whole_too_early_and_pass_when_it_was():
+    cut = TransactionCut(prefix="pg", partitions={A: 2})
+    twice = [change(1, "x", "1", 1), change(1, "x", "1", 1)]
+    cut.add_events((A, 0), runs(*twice))
+    cut.add_boundaries([ended("1", 1, a=2)], 2)
+    assert cut.take() == ({}, None)
+    cut.add_events((A, 1), runs(change(2, "x", "1", 2)))
+    assert cut.take()[0] == {(A, 0): 2, (A, 1): 1}
+    cut.add_events((A, 0), runs(change(1, "x", "1", 1), first=2))
+    cut.add_boundaries([ended("1", 4, a=2)], 5)
+    assert cut.take()[0] == {(A, 0): 1}
+    assert cut.open_count == 0
+
+
+def test_backlog_whose_ends_are_gone_is_taken_but_not_what_is_open():
+    cut = cut_of(A, backlogs={(A, 0): Backlog(3, 5)}, is_fresh=True)
+    cut.add_events(
+        (A, 0),
+        runs(change(1, "x", "1", 1), change(2, "x", "2", 1), change(3, "x", "3", 1)),
+    )
+    assert cut.take() == ({}, None)
+    cut.add_boundaries([Boundary("3", 4, "3")], 5)
+    assert cut.take()[0] == {(A, 0): 2}
+    cut.add_boundaries([ended("3", 5, a=1)], 6)
+    assert cut.take()[0] == {(A, 0): 1}
+
+
+def test_part_that_was_read_before_is_not_waited_for():
+    cut = cut_of(A, backlogs={(A, 0): Backlog(8, 3)}, is_fresh=True)
+    cut.add_boundaries([ended("1", 1, a=9), ended("2", 2, a=1)], 3)
+    cut.add_events((A, 0), runs(change(2, "x", "2", 1), first=7))
+    assert cut.take()[0] == {(A, 0): 1}
+
+
+@pytest.mark.slow
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 2**32))
+def test_every_cut_holds_whole_transactions_whatever_comes_when(seed):
+    """Partitions and boundaries are read at random speeds; a dict of transactions is the oracle."""
+    drawn = random.Random(seed)
+    partitions = {A: drawn.choice([1, 3]), B: 1}
+    logs = {(t, p): [] for t, n in partitions.items() for p in range(n)}
+    boundaries, size, order_of = [], {}, {}
+    for number in range(drawn.randint(1, 8)):
+        name = str(number)
+        boundaries.append(Boundary(name, len(boundaries), name))
+        counts = {"a": 0, "b": 0}
+        for _ in range(drawn.randint(1, 6)):
+            topic = drawn.choice([A, B])
+            short = topic[-1]
+            counts[short] += 1
+            place = (topic, drawn.randrange(partitions[topic]))
+            logs[place].append(change(0, name, name, counts[short], bare=True))
+        size[name] = sum(counts.values())
+        order_of[name] = number
+        counted = {f"public.{t}": n for t, n in counts.items() if n}
+        boundaries.append(Boundary(name, len(boundaries), name, counted))
+    cut = TransactionCut(prefix="pg", partitions=partitions)
+    at = dict.fromkeys(logs, 0)
+    taken = dict.fromkeys(logs, 0)
+    read = 0
+
+    def check():
+        counts, last = cut.take()
+        for place, count in counts.items():
+            taken[place] += count
+        found = {}
+        for place, log in logs.items():
+            for _, value in log[: taken[place]]:
+                name = json.loads(value)["transaction"]["id"]
+                found[name] = found.get(name, 0) + 1
+        assert all(size[name] == count for name, count in found.items()), "a part of one"
+        assert sorted(found, key=order_of.get) == [str(n) for n in range(len(found))], "a gap"
+        return last
+
+    while any(at[p] < len(logs[p]) for p in logs) or read < len(boundaries):
+        if drawn.random() < 0.4 and read < len(boundaries):
+            step = drawn.randint(1, 3)
+            cut.add_boundaries(boundaries[read : read + step], min(read + step, len(boundaries)))
+            read += step
+        else:
+            place = drawn.choice(sorted(logs))
+            some = logs[place][at[place] : at[place] + drawn.randint(1, 4)]
+            if some:
+                cut.add_events(place, runs(*some, first=at[place]))
+                at[place] += len(some)
+        if drawn.random() < 0.5:
+            check()
+    check()
+    assert taken == {place: len(log) for place, log in logs.items()}, "something is left"
+
+
+def test_boundaries_are_read_with_and_without_their_schema():
+    plain = {"status": "END", "id": "7:2", "data_collections": [
+        {"data_collection": "public.a", "event_count": 3}]}  # fmt: skip
+    values = [json.dumps(plain), json.dumps({"schema": {}, "payload": plain}), None, "{no"]
+    found = boundaries_of([v and v.encode() for v in values], [4, 5, 6, 7])
+    assert found == [Boundary("7", at, "7:2", {"public.a": 3}) for at in (4, 5)]
+
+
+# ---- through the engine
+
+
+@pytest.fixture
+def world():
+    cluster = FakeCluster()
+    for topic in (A, B, "pg.transaction"):
+        cluster.create(topic)
+    return memory_catalog(), cluster
+
+
+def transfer(cluster, name, key, note):
+    cluster.send("pg.transaction", begin(name))
+    cluster.send(A, change(key, note, name, 1, "u"))
+    cluster.send(B, change(key, note, name, 1, "u"))
+
+
+def test_engine_ends_batches_with_transactions_and_says_which(world):
+    catalog, cluster = world
+    transfer(cluster, "1", 1, "one")
+    cluster.send("pg.transaction", end("1", a=1, b=1))
+    transfer(cluster, "2", 1, "two")
+    engine = engine_of(catalog, cluster, cut=Cut.TRANSACTION)
+    engine.run(follow=False)
+    assert notes(catalog, "shop.a") == notes(catalog, "shop.b") == {1: "one"}
+    summary = catalog.load_table("shop.a").state.head("staging").summary.additional_properties
+    assert summary[SOURCE_TRANSACTION] == "1"
+    assert json.loads(summary[SOURCE_OFFSETS]) == {
+        A: {"0": 1}, B: {"0": 1}, "pg.transaction": {"0": 2},
+    }  # fmt: skip
+    cluster.send("pg.transaction", end("2", a=1, b=1))
+    engine_of(catalog, cluster, cut=Cut.TRANSACTION, chunk=1).run(follow=False)
+    assert notes(catalog, "shop.a") == notes(catalog, "shop.b") == {1: "two"}
+
+
+def test_engine_goes_from_batches_to_transactions(world):
+    catalog, cluster = world
+    transfer(cluster, "1", 1, "one")
+    engine_of(catalog, cluster).run(follow=False)
+    cluster.send(B, change(2, "late", "1", 2, "u"))
+    cluster.send("pg.transaction", end("1", a=1, b=2))
+    transfer(cluster, "2", 3, "two")
+    engine_of(catalog, cluster, cut=Cut.TRANSACTION).run(follow=False)
+    assert notes(catalog, "shop.a") == {1: "one"}
+    assert notes(catalog, "shop.b") == {1: "one", 2: "late"}
+    cluster.send("pg.transaction", end("2", a=1, b=1))
+    engine_of(catalog, cluster, cut=Cut.TRANSACTION).run(follow=False)
+    assert notes(catalog, "shop.b") == {1: "one", 2: "late", 3: "two"}
+
+
+def test_new_table_of_a_transaction_joins_before_it_is_cut(world):
+    catalog, cluster = world
+    turns = iter(range(100))
+
+    def stop():
+        turn = next(turns)
+        if turn == 3:
+            transfer(cluster, "1", 1, "one")
+            cluster.send("pg.public.c", change(1, "one", "1", 1))
+            cluster.send("pg.transaction", end("1", a=1, b=1, c=1))
+        return turn == 20
+
+    engine = engine_of(catalog, cluster, cut=Cut.TRANSACTION, interval_ms=0, refresh_ms=0)
+    engine.run(follow=True, stop=stop)
+    assert engine.listener.batches == [(0, ["shop.a", "shop.b", "shop.c"])]
+
+
+def test_source_that_does_not_tell_its_transactions_is_refused(world):
+    catalog, cluster = world
+    del cluster.logs["pg.transaction", 0]
+    with pytest.raises(InvalidInputError, match="set provide"):
+        engine_of(catalog, cluster, cut=Cut.TRANSACTION).run(follow=False)
