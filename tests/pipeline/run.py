@@ -54,8 +54,10 @@ KILLED_IN = {
     "connect": (0.05, 0.95),
     "broker": (0.05, 0.95),
 }
-WARM_S = 300.0  # a process still loads code, fills caches and compiles before
+# A process still loads code, fills caches and compiles before; on a busy machine for long.
+WARM_S, WARM_SHARE = 300.0, 1 / 3
 LONG_S = 900.0  # a life from which a line means something
+PROGRAMS = ("java", "python")  # others live for a moment, as a fork with the memory of its parent
 MINUTE_S, MIB = 60.0, 1 << 20
 # An hour at this slope is a fifth of what an ingest takes: under it is what the heap's size does.
 GROWTH_MIB_PER_MINUTE = 2.0
@@ -137,7 +139,8 @@ class Life:
 
     def lines(self) -> dict[str, Line]:
         """A line through the warm samples of each program, and of their sum."""
-        warm = [(age_s, sizes) for age_s, sizes in self.samples if age_s >= WARM_S]
+        warm_s = max(WARM_S, WARM_SHARE * self.length_s)
+        warm = [(age_s, sizes) for age_s, sizes in self.samples if age_s >= warm_s]
         ages = [age_s / MINUTE_S for age_s, _ in warm]
         series = {
             name: [sizes[name] / MIB for _, sizes in warm]
@@ -188,7 +191,7 @@ def group_bytes(group: int) -> Counter[str]:
             name, fields = stat.read_text().split("(", 1)[1].rsplit(")", 1)
         except OSError:
             continue
-        if int(fields.split()[2]) == group:
+        if name in PROGRAMS and int(fields.split()[2]) == group:
             total[name] += int(fields.split()[21]) * PAGE_BYTES
     return total
 
@@ -368,7 +371,9 @@ class Run:
             for service in self._services:
                 log = self._folder / f"{service.name}.log"
                 if log.exists():
-                    print(f"--- {log.name}\n{log.read_text(errors='replace')[-1500:]}")
+                    text = log.read_text(errors="replace")
+                    errors = [each[:300] for each in text.splitlines() if "Error" in each]
+                    print("\n".join([f"--- {log.name}", *errors[:3], "...", text[-1500:]]))
         return int(bool(problems) or grown)
 
 

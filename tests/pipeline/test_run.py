@@ -24,7 +24,7 @@ def life(size_mib) -> Life:
         (lambda minute: 600 + 4 * minute, 4, True),
         (lambda minute: 600 + 200 * min(1, minute / 4), 0, False),  # while it warms up
         (lambda minute: 600 + 50 * (minute % 3), 0, False),  # a heap between two collections
-        (lambda minute: 600 + 5 * max(0, minute - 30), 2.8, True),
+        (lambda minute: 600 + 5 * max(0, minute - 30), 4.2, True),
     ],
     ids=["leak", "plateau", "saw", "late-leak"],
 )
