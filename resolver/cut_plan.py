@@ -57,7 +57,7 @@ class CutPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Batch:
-    """A staged snapshot of a batch of several tables."""
+    """A batch of several tables, and the snapshot that says so."""
 
     name: CutName
     tables: tuple[str, ...]
@@ -82,14 +82,21 @@ class _Member:
         found = committed_batch(self.state, self.staging, query)
         return -1 if found is None else found
 
-    def published(self, query: str) -> int:
-        """The newest published batch; -1: none was."""
+    def published(self, query: str) -> _Batch | None:
+        """The newest published batch of several tables."""
         head = self.state.head(self.target)
         if head is None:
-            return -1
+            return None
         carried = load_carried(snapshots_by_id(self.state.metadata), head.snapshot_id)
         found = batch_in(carried.writers, query, head.snapshot_id)
-        return -1 if found is None else found.number
+        if found is None or BATCH_TABLES not in found.source:
+            return None
+        return _batch(query, found.number, found.source[BATCH_TABLES], head, self.name)
+
+    def cut(self, query: str) -> int:
+        """The last cut that it was published with; -1: none. It may show an older batch."""
+        found = cut_of(branch_history(self.state, self.target))
+        return -1 if found is None or found.query != query else found.batch
 
     def covered(self, cut: CutName) -> int | None:
         """The last staged snapshot of the stream that is not after the cut; None: none waits."""
@@ -149,11 +156,16 @@ def plan_cut(
         return CutPlan()
     # An older stream into the same tables ends below a newer one.
     query = min(waiting, key=lambda each: (each.snapshot.timestamp_ms, each.name)).name.query
-    least = max(member.published(query) for member in members)
-    number, waits_for = _unfinished(members, CutName(query, least)), ""
+    begun = CutName(query, max(member.cut(query) for member in members))
+    ahead = [batch for member in members if (batch := member.published(query)) is not None]
+    least = max([begun.batch, *(batch.name.batch for batch in ahead)])
+    is_unfinished = any(member.covered(begun) is not None for member in members)
+    number, waits_for = begun.batch if is_unfinished else None, ""
     if number is None:
         known = {member.name: member.staged(query) for member in members}
-        batches = sorted((b for b in waiting if b.name.query == query), key=lambda b: b.name)
+        # The newest published one, too: what it touches may be published, and others wait below.
+        found_in = [*waiting, *(batch for batch in ahead if batch.name.batch == least)]
+        batches = sorted((b for b in found_in if b.name.query == query), key=lambda b: b.name)
         known |= dict.fromkeys(set_aside, MAX_BATCH)
         number, waits_for = _newest_whole(
             batches, known, seen=seen.get(query, -1), least=least, limit=limit
@@ -164,13 +176,6 @@ def plan_cut(
     found = {member.name: member.covered(cut) for member in members}
     covered = {name: last for name, last in sorted(found.items()) if last is not None}
     return CutPlan(cut=cut if covered else None, covered=covered, waits_for=waits_for)
-
-
-def _unfinished(members: Sequence[_Member], cut: CutName) -> int | None:
-    """The batch of a cut that some tables were published with, and others were not."""
-    begun = any(cut_of(branch_history(each.state, each.target)) == cut for each in members)
-    lacks = any(each.covered(cut) is not None for each in members)
-    return cut.batch if begun and lacks else None
 
 
 def _newest_whole(
@@ -230,18 +235,18 @@ def _batch_of(snapshot: Snapshot, table: str) -> _Batch | None:
     if BATCH_TABLES not in summary or QUERY_ID not in summary:
         return None
     number = parse_decimal(summary.get(BATCH_ID, ""))
+    return _batch(summary[QUERY_ID], number, summary[BATCH_TABLES], snapshot, table)
+
+
+def _batch(query: str, number: int | None, text: str, snapshot: Snapshot, table: str) -> _Batch:
     try:
-        tables = json.loads(summary[BATCH_TABLES])
+        tables = json.loads(text)
     except ValueError:
         tables = None
     if number is None or not isinstance(tables, list):
         raise CorruptDataError(
-            "what a staged snapshot says of its batch cannot be read",
+            "what a snapshot says of its batch cannot be read",
             table=table,
             snapshot_id=snapshot.snapshot_id,
         )
-    return _Batch(
-        name=CutName(summary[QUERY_ID], number),
-        tables=tuple(map(str, tables)),
-        snapshot=snapshot,
-    )
+    return _Batch(name=CutName(query, number), tables=tuple(map(str, tables)), snapshot=snapshot)

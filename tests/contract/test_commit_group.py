@@ -155,7 +155,7 @@ def changesets(states: list[TableState], **options) -> list[TableChangeset]:
 
 def test_only_the_table_that_others_changed_is_prepared_again(backend: Backend) -> None:
     environment = backend.open()
-    bases = tables(environment)
+    bases = [each.state for each in commit_group(environment, changesets(tables(environment)))]
     commit(backend.open(), NAMES[1], Changeset(kind=CommitKind.DELETE, branch="staging"))
     lists: list[str] = []
     put = environment.store.put

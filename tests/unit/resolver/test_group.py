@@ -268,6 +268,15 @@ def test_table_published_by_itself_waits_for_the_batch_that_reaches_it(world):
     world.check_cuts(1, first)
 
 
+def test_others_follow_a_table_that_was_published_by_itself_beyond_what_waits(world):
+    world.batch(A, B)
+    last = world.batch(A)
+    resolve(world.tables[A])
+    assert world.resolve().cut == f"{QUERY}/{last}"
+    assert world.shows(last)
+    world.check_cuts(last)
+
+
 @pytest.mark.usefixtures("no_groups")
 def test_cut_that_was_begun_is_finished_first_under_its_name(world):
     first = world.batch(A, B, C)
@@ -289,6 +298,23 @@ def test_cut_that_was_begun_is_finished_first_under_its_name(world):
     world.check_cuts(second, first)
     assert world.resolve().cut == f"{QUERY}/{third}"
     world.check_cuts(third, second, first)
+
+
+@pytest.mark.usefixtures("no_groups")
+def test_cut_whose_last_batch_the_first_table_has_no_part_in_is_finished_too(world):
+    world.batch(A, B)
+    last = world.batch(B, C)
+
+    def die(_: str) -> None:
+        world.points.armed.clear()
+        raise KeyboardInterrupt
+
+    world.points.armed["group.between_tables"] = die
+    with pytest.raises(KeyboardInterrupt):
+        world.resolve()
+    world.batch(A, B, C)
+    assert world.resolve().cut == f"{QUERY}/{last}"
+    world.check_cuts(last)
 
 
 @pytest.mark.usefixtures("no_groups")

@@ -26,7 +26,7 @@ from pyiceberg.table.update import (
 
 from tableformat.backend import open_backend
 from tableformat.catalog import rest_client
-from tableformat.catalog.base import TableState
+from tableformat.catalog.base import TableCommit, TableState
 from tableformat.catalog.rest_requirements import requirements_for
 from tableformat.environment import Environment
 from tableformat.errors import (
@@ -233,6 +233,55 @@ def test_refused_requirement_is_a_conflict(server: Server) -> None:
     with pytest.raises(CommitConflictError, match="main has changed") as caught:
         environment.catalog.commit(base, append(base)[0])
     assert caught.value.files_safe_to_delete
+
+
+def load_two(server: Server) -> tuple[Environment, list[TableCommit]]:
+    """Two names, for which the stub has the same table."""
+    server.config["endpoints"] = ["POST /v1/{prefix}/transactions/commit"]
+    environment = open_rest(server)
+    states = [environment.catalog.load_table(each) for each in (TABLE, ("shop", "items"))]
+    return environment, [TableCommit(each, append(each)[0]) for each in states]
+
+
+@pytest.mark.parametrize(
+    "reply", [(204, b""), (500, b"oops"), (0, ConnectionError), error_of(409, "Ours")], ids=str
+)
+def test_group_of_which_one_table_shows_its_commit_has_landed(server: Server, reply: Reply) -> None:
+    environment, group = load_two(server)
+    sent: list[dict[str, Any]] = []
+
+    def land(body: dict[str, Any]) -> Reply:
+        sent.extend(body["table-changes"])
+        server.land(sent[0])
+        return reply
+
+    server.on["POST"] = land
+    landed = environment.catalog.commit_group(group)
+    assert [each.identifier for each in landed] == [TABLE, ("shop", "items")]
+    assert [each["identifier"]["name"] for each in sent] == ["items", "orders"]
+    assert [path for method, path, _ in server.requests if method == "POST"] == [
+        "/v1/transactions/commit"
+    ]
+
+
+def test_group_without_a_trace_is_unknown_and_a_refused_one_a_conflict(server: Server) -> None:
+    environment, group = load_two(server)
+    server.on["POST"] = lambda _: (503, b"")
+    with pytest.raises(CommitUnknownError):
+        environment.catalog.commit_group(group)
+    server.on["POST"] = lambda _: error_of(409, "CommitFailedException")
+    with pytest.raises(CommitConflictError):
+        environment.catalog.commit_group(group)
+
+
+def test_server_that_lists_no_transactions_is_asked_for_none(server: Server) -> None:
+    _, group = load_two(server)
+    del server.config["endpoints"]
+    catalog = open_rest(server).catalog
+    assert not catalog.commits_groups
+    with pytest.raises(UnsupportedError, match="several tables in one step"):
+        catalog.commit_group(group)
+    assert "POST" not in [method for method, _, _ in server.requests]
 
 
 def test_bad_request_on_a_moved_table_is_a_conflict(server: Server) -> None:
