@@ -11,7 +11,7 @@ from typing import Any
 from lock import HeldLease, Lease, LeaseUnavailableError
 from resolver.index.base import IndexBinding
 from resolver.index.follow import RowsToPut, changes_to_follow
-from resolver.index_keeper import LocalIndexKeeper, TargetHead, _live_rows, indexed_file
+from resolver.index_keeper import LocalIndexKeeper, TargetHead
 from tableformat.catalog.base import Identifier
 from tableformat.catalog.pointers import PointerSwap
 from tableformat.environment import Environment
@@ -241,19 +241,11 @@ class MemoryIndexKeeper(LocalIndexKeeper):
         return None if self.rebuild else self._index
 
     def _build(self, head: TargetHead) -> Any:
-        wanted, reader, live = head.wanted, head.reader, head.live
+        wanted = head.wanted
         empty = wanted.at(snapshot_id=None, sequence_number=0)
         index = MemoryIndex.create(empty, runtime=self.environment.runtime)
-        rows = [
-            RowsToPut(
-                indexed_file(entry.data_file),
-                partial(
-                    _live_rows, self.environment.store, reader, entry.data_file, live.dvs.get(path)
-                ),
-            )
-            for path, entry in live.data.items()
-        ]
-        index.apply(index.prepare(changes_to_follow((), rows, reader.key)), wanted)
+        rows = [RowsToPut(each.file, each.read) for each in head.sources()]
+        index.apply(index.prepare(changes_to_follow((), rows, head.reader.key)), wanted)
         self._index = index
         self.rebuild = False
         return index
