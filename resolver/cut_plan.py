@@ -206,8 +206,8 @@ def _newest_whole(
             return _at_least(whole, least, f"batch {batch.name} is not staged on {lacking[0]} yet")
         if number > seen:
             break
-        count += number != whole
-        if limit is not None and count > limit and whole is not None and whole >= least:
+        count += number > least and number != whole
+        if limit is not None and count > limit:
             break
         whole = number
     return _at_least(whole, least, "")

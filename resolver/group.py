@@ -195,7 +195,7 @@ class Group:
 
     def run(self) -> GroupReport:
         """See `resolve_group`."""
-        states = self._look(())
+        states = self._look([each.state for each in self.tables])
         seen = staged_batches(states, staging=self.options.staging)
         states = self._look(states)
         plan = self._plan(states, seen)
