@@ -33,6 +33,7 @@ def status(table="shop.orders", **values):
         "target_snapshot_id": 1, "target_age_ms": 5, "staging_snapshot_id": 2,
         "backlog_snapshots": 0, "backlog_rows": 0, "backlog_deletes": 0, "backlog_bytes": 0,
         "lag_ms": 0, "staging_lag_ms": 0, "source_ms": None, "dead_letters": 0,
+        "set_aside": None,
         "problem": None, "totals": totals(records=10, data_files=2),
         "dv_share": 0.0, "snapshots": 3, "manifests": 2, "metadata_bytes": 100,
         "sizes": [SizeBin(below_bytes=1 << 20, files=2, size_bytes=9),

@@ -40,6 +40,9 @@ def test_task_reports_have_right_plurals(report, dry_run):
 
 def test_resolve_reports_have_right_plurals():
     names = {"table": "t.rows", "target_snapshot_id": 5, "staging_snapshot_id": 4}
+    on_v2 = with_counts(ResolveReport, 1, dvs=0, **names).describe()
+    assert "deleted by 1 position delete file, in" in on_v2
+    names["position_delete_files"] = 0
     one = with_counts(ResolveReport, 1, **names).describe()
     assert "published 1 staged snapshot as 5: 1 row in 1 file, 1 equality delete -> 1 row " in one
     assert "deleted by 1 deletion vector, in" in one
