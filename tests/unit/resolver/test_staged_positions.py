@@ -130,7 +130,7 @@ def test_vector_that_repeats_a_position_delete_file_takes_no_other_row(
     staged, monkeypatch, publish, replaces
 ):
     """Flink deletes what a checkpoint inserted before; the vector is read instead of that file."""
-    monkeypatch.setattr(request, "_check_vector", lambda _: None)
+    monkeypatch.setattr(request, "_check_form", lambda *_, **__: None)
     staged.table.set_properties({"icefold.publish": publish})
     [new] = staged.data_files((8, "eu", "early"), (8, "eu", "late"), (9, "eu", "m"))
     [other] = staged.data_files((7, "eu", "early"), (7, "eu", "late"))
@@ -152,7 +152,7 @@ def test_deletes_that_repeat_a_position_delete_file_kill_only_what_they_add(
     staged, monkeypatch, of_target, by_vector, replaces
 ):
     """From before an upgrade to v3, on the target or staged. Key 1 has come back since."""
-    monkeypatch.setattr(request, "_check_vector", lambda _: None)
+    monkeypatch.setattr(request, "_check_form", lambda *_, **__: None)
     file = staged.only_file()
     old = staged.position_deletes({file.file_path: [0]}, [file])
     staged.commit(branch="main" if of_target else "staging", deletes=[old])
@@ -171,7 +171,7 @@ def test_deletes_that_repeat_a_position_delete_file_kill_only_what_they_add(
 
 
 def test_replaced_position_delete_file_that_is_gone_stops_the_cycle(staged, monkeypatch):
-    monkeypatch.setattr(request, "_check_vector", lambda _: None)
+    monkeypatch.setattr(request, "_check_form", lambda *_, **__: None)
     file = staged.only_file()
     old = staged.position_deletes({file.file_path: [0]}, [file])
     staged.commit(deletes=[old])

@@ -191,7 +191,7 @@ def test_expired_snapshots_are_one_clear_error(table):
     [
         ({"to_snapshot": "main", "branch": "main"}, "not both"),
         ({"columns": ["nope"]}, "no column 'nope'"),
-        ({"filter": "nope = 1"}, "does not fit"),
+        ({"filter": "nope = 1"}, "no column 'nope'"),
         ({"filter": "id =="}, "cannot read the filter"),
     ],
 )

@@ -40,8 +40,8 @@ def test_equal_but_other_value_is_not_answered():
 def test_entry_is_encoded_again_for_another_partition_type():
     wide = StructType(NestedField(1000, "d", DecimalType(18, 2), required=False))
     narrow = StructType(NestedField(1000, "d", LongType(), required=False))
-    assert manifest._layout(wide) is not manifest._layout(narrow)
-    assert manifest._layout(wide) is manifest._layout(wide)
+    assert manifest._layout(wide, 3) is not manifest._layout(narrow, 3)
+    assert manifest._layout(wide, 3) is manifest._layout(wide, 3)
 
 
 def test_remembered_manifest_is_byte_equal_to_a_fresh_one():
