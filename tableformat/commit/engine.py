@@ -23,7 +23,7 @@ from pyiceberg.table.snapshots import Snapshot
 
 from tableformat.catalog.base import Identifier, TableState
 from tableformat.commit.changeset import Changeset
-from tableformat.commit.request import check_changeset
+from tableformat.commit.request import check_changeset, check_delete_forms
 from tableformat.commit.snapshot_change import SnapshotChange
 from tableformat.commit.swap import PlannedChange, SwapOutcome, swap_group_until_settled
 from tableformat.environment import Environment
@@ -78,8 +78,7 @@ def commit(
 
     Effects: writes manifests and a manifest list, then one swap; retried by `commit.retry.*`.
     """
-    check_changeset(changeset)
-    change = SnapshotChange(environment, changeset, check)
+    change = _checked_change(environment, changeset, check)
     return commit_change(environment, identifier, change, state)
 
 
@@ -118,15 +117,29 @@ def commit_group(environment: Environment, changes: Sequence[TableChangeset]) ->
 
     Effects: manifests and a manifest list for each, then one swap of all.
     """
-    for each in changes:
-        check_changeset(each.changeset)
     return _commit_all(
         environment,
         {
-            each.identifier: (SnapshotChange(environment, each.changeset), each.state)
+            each.identifier: (_checked_change(environment, each.changeset), each.state)
             for each in changes
         },
     )
+
+
+def _checked_change(
+    environment: Environment,
+    changeset: Changeset,
+    check: Callable[[TableState], None] | None = None,
+) -> SnapshotChange:
+    """A change that is refused, too, where its deletes have not the form that the table takes."""
+    check_changeset(changeset)
+
+    def check_all(state: TableState) -> None:
+        check_delete_forms(changeset, state.metadata)
+        if check is not None:
+            check(state)
+
+    return SnapshotChange(environment, changeset, check_all)
 
 
 def _commit_all(

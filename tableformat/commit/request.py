@@ -71,15 +71,12 @@ def check_changeset(changeset: Changeset) -> None:
 
 
 def check_files(changeset: Changeset, metadata: TableMetadata) -> None:
-    """Whether added files fit the table: form of deletes, known specs, length of partition tuples.
+    """Whether added files fit the table: known specs, partition tuples of the right length.
 
     Raises:
         InvalidInputError: They do not.
-        CommitConflictError: They did when they were planned, on a table that was v2 then.
     """
     specs: Mapping[int, PartitionSpec] = metadata.specs()
-    for file in changeset.added_delete_files:
-        _check_form(file, metadata.format_version, is_planned=changeset.strict_head)
     for file in (*changeset.added_data_files, *changeset.added_delete_files):
         spec = specs.get(file.spec_id)
         if spec is None:
@@ -96,6 +93,17 @@ def check_files(changeset: Changeset, metadata: TableMetadata) -> None:
                 expected=len(spec.fields),
                 found=len(file.partition),
             )
+
+
+def check_delete_forms(changeset: Changeset, metadata: TableMetadata) -> None:
+    """Whether deletes by position are vectors on v3, and position delete files on v2.
+
+    Raises:
+        InvalidInputError: They are not.
+        CommitConflictError: They were when they were planned, on a table that was v2 then.
+    """
+    for file in changeset.added_delete_files:
+        _check_form(file, metadata.format_version, is_planned=changeset.strict_head)
 
 
 def operation_of_change(changeset: Changeset) -> Operation:

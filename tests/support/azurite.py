@@ -28,6 +28,7 @@ ACCOUNT = "devstoreaccount1"
 # The key that every Azurite has: it is in Microsoft's documentation.
 KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 _CACHE = Path(__file__).parents[2] / ".cache" / "azurite"
+_FETCH_MAX_S = 300
 _containers = itertools.count(1)
 
 
@@ -103,7 +104,13 @@ def missing_azurite() -> str | None:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (_CACHE / "complete").exists():
             command = [npm, "install", "--prefix", str(_CACHE), f"azurite@{VERSION}"]
-            done = subprocess.run(command, cwd=_CACHE, capture_output=True, text=True, check=False)
+            try:
+                done = subprocess.run(
+                    command, cwd=_CACHE, capture_output=True, text=True, check=False,
+                    timeout=_FETCH_MAX_S,
+                )  # fmt: skip
+            except subprocess.TimeoutExpired:
+                return f"no Azurite: npm did not fetch it within {_FETCH_MAX_S} s"
             if done.returncode:
                 return f"no Azurite: npm could not fetch it: {done.stderr[-200:]}"
             (_CACHE / "complete").touch()
