@@ -16,7 +16,6 @@ import resolver.batch_row_ids
 import resolver.cycle
 import resolver.cycle_match
 import resolver.filled_columns
-import resolver.merge_deletes
 import resolver.moved_rows
 import resolver.row_identity
 import tableformat.codec.parquet.projection
@@ -28,6 +27,7 @@ from resolver.merge_deletes import Conversion
 from resolver.rewrite_batch import RewrittenBatch
 from resolver.scopes import Scopes
 from resolver.staging import _TargetHistory
+from resolver.target_deletes import KnownDeletes
 from tableformat.commit.branch_history import committed_to
 from tableformat.commit.retention import Retention
 from tableformat.errors import CommitConflictError
@@ -55,10 +55,12 @@ def no_conflicts(monkeypatch: pytest.MonkeyPatch) -> None:
 def forgotten_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
     """A new deletion vector replaces the old one without its positions (I6)."""
 
-    def none(_: object, touched: list[str], *__: object) -> dict[str, BitMap64]:
-        return {path: BitMap64() for path in touched}
+    real = resolver.cycle.known_deletes
 
-    monkeypatch.setattr(resolver.merge_deletes, "_read_known", none)
+    def none(*given: Any) -> dict[str, KnownDeletes]:
+        return {path: replace(one, positions=BitMap64()) for path, one in real(*given).items()}
+
+    monkeypatch.setattr(resolver.cycle, "known_deletes", none)
 
 
 def strict_scopes(monkeypatch: pytest.MonkeyPatch) -> None:
