@@ -71,7 +71,8 @@ class Cut:
 
     Attributes:
         name: Of the query and its last batch.
-        published_ms: When the last table was published, by the wall clock of who did it.
+        published_ms: When the last table was published, by the wall clock of who did it; where that
+            snapshot has expired, when the oldest one was made that repeats the cut.
         tables: Those that were published with it, dotted.
         snapshots: The snapshot of every table that the stream feeds, dotted names.
         offsets: Where it ends in the source.
@@ -203,7 +204,12 @@ def read_cuts(
     names = {v.cut for each in histories for v in each.versions if v.cut is not None}
     allowed = [n for n in names if seen is None or n.batch <= seen.get(n.query, -1)]
     found = [cut for name in allowed if (cut := _cut(name, histories)) is not None]
-    return sorted(found, key=lambda cut: (cut.published_ms, cut.name), reverse=True)
+    last_ms: dict[str, int] = {}
+    for cut in found:
+        query = cut.name.query
+        last_ms[query] = max(cut.published_ms, last_ms.get(query, 0))
+    # Of one stream by their batches: clocks go wrong, and a publish that has expired tells no time.
+    return sorted(found, key=lambda cut: (last_ms[cut.name.query], cut.name), reverse=True)
 
 
 def _history(state: TableState, target: str, staging: str) -> _History:

@@ -146,6 +146,21 @@ def test_staged_changes_of_others_go_with_the_cut_in_which_they_lie(world):
     assert balances_of(world.tables[A].refresh()).keys() == {0, 1, 2, 3, 50, 51}
 
 
+def test_cuts_of_a_stream_are_in_its_order_also_where_a_publish_has_expired(world):
+    first = world.batch(B, C)
+    world.resolve()
+    second = world.batch(A)
+    world.resolve()
+    world.clock.later_ms = 3_600_000
+    for name in (B, C):  # what is left of the first cut there is newer than the second one
+        world.tables[name].append(rows_of({4: 0}))
+        for balances in world.bank.states[1:]:
+            balances[name][4] = 0
+        policy = ExpiryPolicy(max_snapshot_age_ms=1_800_000, min_snapshots_to_keep=1)
+        expire(world.tables[name], ExpireOptions(policy=policy))
+    world.check_cuts(second, first)
+
+
 def test_limit_is_of_batches(world):
     first, second = world.batch(A, B), world.batch(A, B)
     assert world.resolve(limit=1).cut == f"{QUERY}/{first}"
