@@ -40,7 +40,7 @@ def replay(seed: int, steps: Sequence[Step]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("start", range(0, 10, 5))
+@pytest.mark.parametrize("start", range(0, 20, 5))
 def test_history_with_another_tool_equals_the_model(start):
     done = check_seeds(range(start, start + 5))
     assert done["published"]
