@@ -65,5 +65,8 @@ PUFFIN_FOOTER_GUESS_BYTES = 64 * 1024
 # Manifest entries kept decoded per store. One entry with five statistics columns takes ~3 KB.
 CACHED_MANIFEST_ENTRIES_MAX = 100_000
 
+# Manifest lists kept decoded per table: those of its branches, and a backlog of staged snapshots.
+CACHED_MANIFEST_LISTS_PER_TABLE_MAX = 32
+
 # Manifest records of manifest lists kept decoded per store, ~1 KB each.
 CACHED_LISTED_MANIFESTS_MAX = 20_000

@@ -49,6 +49,13 @@ class SizedCache(Generic[Value]):
                 _, (_, dropped_cost) = self._entries.popitem(last=False)
                 self.used -= dropped_cost
 
+    def drop(self, key: Hashable) -> None:
+        """Forget one value, if it is here."""
+        with self._lock:
+            former = self._entries.pop(key, None)
+            if former is not None:
+                self.used -= former[1]
+
     def forget(self, is_meant: Callable[[Hashable], bool] = lambda _: True) -> None:
         """Drop the values of some keys; by default everything."""
         with self._lock:

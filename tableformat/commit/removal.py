@@ -22,7 +22,7 @@ from pyiceberg.conversions import from_bytes
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.types import PrimitiveType
 
-from tableformat.codec.avro.manifest_store import LoadedManifest
+from tableformat.codec.avro.loaded_manifest import LoadedManifest
 from tableformat.codec.avro.partition_values import partition_type, schema_for_spec
 from tableformat.errors import AlreadyExistsError, CommitConflictError
 from tableformat.spec.data_file import DataFile, DeleteFileKey, FileContent, ManifestEntry

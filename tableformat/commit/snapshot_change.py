@@ -15,9 +15,9 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update import AddSnapshotUpdate, SetSnapshotRefUpdate, TableUpdate
 
 from tableformat.catalog.base import TableState
+from tableformat.codec.avro.loaded_manifest import LoadedManifest
 from tableformat.codec.avro.manifest_list import EncodedManifestList, encode_manifest_list
 from tableformat.codec.avro.manifest_store import (
-    LoadedManifest,
     load_manifest_list,
     open_manifest,
     remember_manifest_list,
@@ -177,8 +177,8 @@ class SnapshotChange:
         """Keep what landed decoded: the next commit of this process reads none of it back."""
         listed = self._listed
         if self._writer is not None and listed is not None and listed[0] == snapshot.manifest_list:
-            self._writer.remember(listed[1])
             remember_manifest_list(self.environment.store, listed[0], listed[1])
+            self._writer.remember(listed[1])
 
     def _open(self, manifest: ManifestFile) -> LoadedManifest:
         return open_manifest(self.environment.store, manifest)

@@ -1,32 +1,26 @@
-"""Manifest lists and manifests through an object store, with bounded caches of decoded ones.
+"""Manifest lists and manifests through an object store, with a bounded cache of decoded ones.
 
-Both are immutable, so a decoded one stays right. The caches belong to the store object (they die
-with it) and hold whole manifests and lists, the least recently used going first. A manifest's key
-has everything that it inherits from its list: one file may be listed with different row ids by two
-branches of an upgraded table. A writer hands in what it has just written, so that its next commit
-reads nothing back.
+The cache belongs to the store object and dies with it. A writer hands in what it has just written,
+so that its next commit reads nothing back.
 """
 
 from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import cached_property
 
 from pyiceberg.table.snapshots import Snapshot
 
+from tableformat.codec.avro.loaded_manifest import LoadedManifest
+from tableformat.codec.avro.manifest_cache import ManifestCache
 from tableformat.codec.avro.manifest_entries import EncodedManifest, inherited_entries
 from tableformat.codec.avro.manifest_list import decode_manifest_list
-from tableformat.codec.sized_cache import SizedCache
 from tableformat.errors import CorruptDataError, UnsupportedError
-from tableformat.limits import CACHED_LISTED_MANIFESTS_MAX, CACHED_MANIFEST_ENTRIES_MAX
-from tableformat.spec.data_file import DeleteFileKey, EntryStatus, ManifestEntry
+from tableformat.spec.data_file import EntryStatus, ManifestEntry
 from tableformat.spec.manifest_file import UNKNOWN_COUNT, ManifestFile
 from tableformat.store.base import ObjectStore
-
-SEARCHED_MAX = 64  # look-ups of one file in an encoded manifest
 
 
 def load_manifest_list(store: ObjectStore, snapshot: Snapshot) -> list[ManifestFile]:
@@ -43,7 +37,7 @@ def load_manifest_list(store: ObjectStore, snapshot: Snapshot) -> list[ManifestF
         )
     cache = _cache_of(store)
     location = snapshot.manifest_list
-    cached = None if cache is None else cache.lists.get(location)
+    cached = None if cache is None else cache.manifest_list(location)
     if cached is None:
         manifests = decode_manifest_list(store.get(location), location=location)
         _check_not_emptied(snapshot, manifests)
@@ -52,7 +46,7 @@ def load_manifest_list(store: ObjectStore, snapshot: Snapshot) -> list[ManifestF
             for each in manifests
         )
         if cache is not None:
-            cache.lists.put(location, cached)
+            cache.put_manifest_list(location, cached)
     return list(cached)
 
 
@@ -73,8 +67,7 @@ def load_manifest(store: ObjectStore, manifest: ManifestFile) -> list[ManifestEn
 def open_manifest(store: ObjectStore, manifest: ManifestFile) -> LoadedManifest:
     """As `load_manifest`, decoded at the first look; with look-ups that are made once."""
     cache = _cache_of(store)
-    key = _cache_key(manifest)
-    loaded = None if cache is None else cache.manifests.get(key)
+    loaded = None if cache is None else cache.manifest(manifest)
     if loaded is None:
         data = store.get(manifest.manifest_path)
         if len(data) != manifest.manifest_length:
@@ -86,7 +79,7 @@ def open_manifest(store: ObjectStore, manifest: ManifestFile) -> LoadedManifest:
             )
         loaded = LoadedManifest(EncodedManifest(data, manifest))
         if cache is not None:
-            cache.manifests.put(key, loaded)
+            cache.put_manifest(manifest, loaded)
     return loaded
 
 
@@ -103,7 +96,7 @@ def remember_manifest(
     cache = _cache_of(store)
     if cache is not None:
         loaded = LoadedManifest(tuple(inherited_entries(entries, manifest)))
-        cache.manifests.put(_cache_key(manifest), loaded)
+        cache.put_manifest(manifest, loaded)
 
 
 def remember_manifest_list(
@@ -112,7 +105,7 @@ def remember_manifest_list(
     """Put a manifest list that was just written into the cache."""
     cache = _cache_of(store)
     if cache is not None:
-        cache.lists.put(location, tuple(manifests))
+        cache.put_manifest_list(location, manifests)
 
 
 def clear_manifest_cache(store: ObjectStore) -> None:
@@ -121,68 +114,12 @@ def clear_manifest_cache(store: ObjectStore) -> None:
         _caches.pop(id(store), None)
 
 
-class LoadedManifest:
-    """The entries of a manifest, and look-ups into the live ones. Shared; not to be changed."""
-
-    def __init__(self, content: EncodedManifest | tuple[ManifestEntry, ...]) -> None:
-        self._content = content
-        self._searched = 0
-        self.entry_count = len(content) if isinstance(content, tuple) else content.entry_count
-
-    @property
-    def entries(self) -> tuple[ManifestEntry, ...]:
-        """All of them; a manifest that was read is decoded the first time."""
-        content = self._content
-        if not isinstance(content, tuple):
-            content = self._content = tuple(content.decode())
-        return content
-
-    def live_files(self, paths: Collection[str]) -> list[ManifestEntry]:
-        """The live entries of some data files; `first_row_id` may be missing.
-
-        A few are looked for in the encoded manifest: decoding it all takes as long as many of them.
-        """
-        content = self._content
-        self._searched += len(paths)
-        if not isinstance(content, tuple) and self._searched <= SEARCHED_MAX:
-            return [entry for entry in content.find(paths) if entry.is_live]
-        known, named = self.live_by_identity, [(path, None, None) for path in paths]
-        return [known[identity] for identity in named if identity in known]
-
-    @cached_property
-    def live_by_identity(self) -> Mapping[DeleteFileKey, ManifestEntry]:
-        """Live entries by location, offset and size."""
-        return {entry.data_file.identity: entry for entry in self.entries if entry.is_live}
-
-    @cached_property
-    def live_by_referenced_file(self) -> Mapping[str, tuple[ManifestEntry, ...]]:
-        """Live deletion vectors and file-scoped position deletes by the data file they are for."""
-        found: dict[str, list[ManifestEntry]] = {}
-        for entry in self.entries:
-            referenced = entry.data_file.referenced_data_file
-            if entry.is_live and referenced is not None:
-                found.setdefault(referenced, []).append(entry)
-        return {path: tuple(entries) for path, entries in found.items()}
-
-
-class _StoreCache:
-    """What is remembered of one store."""
-
-    def __init__(self) -> None:
-        self.manifests: SizedCache[LoadedManifest] = SizedCache(
-            CACHED_MANIFEST_ENTRIES_MAX, lambda each: each.entry_count + 1
-        )
-        self.lists: SizedCache[tuple[ManifestFile, ...]] = SizedCache(
-            CACHED_LISTED_MANIFESTS_MAX, lambda each: len(each) + 1
-        )
-
-
 # By id(store): stores need not be hashable, and equal stores need not see the same objects.
-_caches: dict[int, tuple[weakref.ref[ObjectStore], _StoreCache]] = {}
+_caches: dict[int, tuple[weakref.ref[ObjectStore], ManifestCache]] = {}
 _caches_lock = threading.Lock()
 
 
-def _cache_of(store: ObjectStore) -> _StoreCache | None:
+def _cache_of(store: ObjectStore) -> ManifestCache | None:
     """The store's cache; None for a store that cannot be referred to weakly."""
     store_id = id(store)
     with _caches_lock:
@@ -193,7 +130,7 @@ def _cache_of(store: ObjectStore) -> _StoreCache | None:
             reference = weakref.ref(store, lambda dead: _forget(store_id, dead))
         except TypeError:
             return None
-        cache = _StoreCache()
+        cache = ManifestCache()
         _caches[store_id] = (reference, cache)
         return cache
 
@@ -215,19 +152,6 @@ def _check_not_emptied(snapshot: Snapshot, manifests: Sequence[ManifestFile]) ->
             location=snapshot.manifest_list,
             data_files=total,
         )
-
-
-def _cache_key(manifest: ManifestFile) -> Hashable:
-    return (
-        manifest.manifest_path,
-        manifest.manifest_length,
-        manifest.partition_spec_id,
-        manifest.content,
-        manifest.sequence_number,
-        manifest.added_snapshot_id,
-        manifest.first_row_id,
-        _counts(manifest),
-    )
 
 
 def _counts(manifest: ManifestFile) -> tuple[int, ...]:

@@ -6,7 +6,7 @@ import pytest
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 
 from tableformat.codec.avro import container as avro
-from tableformat.codec.avro import manifest_store
+from tableformat.codec.avro import loaded_manifest, manifest_cache, manifest_store
 from tableformat.codec.avro.manifest_list import encode_manifest_list
 from tableformat.codec.avro.manifest_store import (
     clear_manifest_cache,
@@ -28,6 +28,8 @@ from tests.support.manifests import (
     existing,
     written_manifest,
 )
+
+LIST = "memory://warehouse/t/metadata/list.avro"
 
 
 class CountingStore:
@@ -61,7 +63,9 @@ class SlottedStore:
 
 def stored(entries, **options):
     data, manifest = written_manifest(entries, **options)
-    return CountingStore({manifest.manifest_path: data}), manifest
+    store = CountingStore({manifest.manifest_path: data})
+    remember_manifest_list(store, LIST, [manifest])
+    return store, manifest
 
 
 def snapshot(location="memory://warehouse/t/metadata/snap.avro"):
@@ -144,7 +148,7 @@ def test_store_without_weak_references_works_uncached():
 
 
 def test_least_recently_used_manifests_leave_a_full_cache(monkeypatch):
-    monkeypatch.setattr(manifest_store, "CACHED_MANIFEST_ENTRIES_MAX", 7)
+    monkeypatch.setattr(manifest_cache, "CACHED_MANIFEST_ENTRIES_MAX", 7)
     objects, manifests = {}, []
     for name in "abc":
         location = f"memory://warehouse/t/metadata/{name}.avro"
@@ -153,6 +157,7 @@ def test_least_recently_used_manifests_leave_a_full_cache(monkeypatch):
         objects[location] = data
         manifests.append(manifest)
     store = CountingStore(objects)
+    remember_manifest_list(store, LIST, manifests)
     a, b, c = manifests
 
     for manifest in (a, b, a, c, a, b):  # 3 + 3 fit into 7, so c pushes b out
@@ -162,7 +167,7 @@ def test_least_recently_used_manifests_leave_a_full_cache(monkeypatch):
 
 
 def test_manifest_larger_than_the_cache_is_not_kept(monkeypatch):
-    monkeypatch.setattr(manifest_store, "CACHED_MANIFEST_ENTRIES_MAX", 2)
+    monkeypatch.setattr(manifest_cache, "CACHED_MANIFEST_ENTRIES_MAX", 2)
     store, manifest = stored([added(data_file(str(i))) for i in range(2)])
 
     load_manifest(store, manifest)
@@ -172,16 +177,56 @@ def test_manifest_larger_than_the_cache_is_not_kept(monkeypatch):
 
 
 def test_manifest_larger_than_the_cache_pushes_nothing_out(monkeypatch):
-    monkeypatch.setattr(manifest_store, "CACHED_MANIFEST_ENTRIES_MAX", 4)
+    monkeypatch.setattr(manifest_cache, "CACHED_MANIFEST_ENTRIES_MAX", 4)
     store, small = stored([added(data_file("small"))])
     location = "memory://warehouse/t/metadata/large.avro"
     data, large = written_manifest([added(data_file(str(i))) for i in range(9)], location=location)
     store.objects[location] = data
+    remember_manifest_list(store, LIST + "2", [large])
 
     for manifest in (small, large, small):
         load_manifest(store, manifest)
 
     assert store.reads == [LOCATION, location]
+
+
+def test_manifest_stays_while_a_kept_list_names_it(monkeypatch):
+    monkeypatch.setattr(manifest_cache, "CACHED_MANIFEST_LISTS_PER_TABLE_MAX", 2)
+    store, manifest = stored([added(data_file())])
+    load_manifest(store, manifest)
+
+    for name, listed_now in [("a", [manifest]), ("b", []), ("c", [])]:
+        load_manifest(store, manifest)
+        remember_manifest_list(store, f"memory://warehouse/t/metadata/{name}", listed_now)
+    load_manifest(store, manifest)
+    load_manifest(store, manifest)
+
+    assert store.reads == [LOCATION] * 3  # only the last two found nothing that names it
+
+
+def test_lists_of_other_tables_leave_a_manifest_where_it_is(monkeypatch):
+    monkeypatch.setattr(manifest_cache, "CACHED_MANIFEST_LISTS_PER_TABLE_MAX", 2)
+    store, manifest = stored([added(data_file())])
+
+    for number in range(9):
+        load_manifest(store, manifest)
+        remember_manifest_list(store, f"memory://warehouse/u/metadata/{number}", [])
+
+    assert store.reads == [LOCATION]
+
+
+def test_lists_used_longest_ago_leave_a_full_cache(monkeypatch):
+    monkeypatch.setattr(manifest_cache, "CACHED_LISTED_MANIFESTS_MAX", 4)
+    store, manifest = stored([added(data_file())])
+    load_manifest(store, manifest)
+
+    remember_manifest_list(store, "memory://warehouse/u/metadata/a", [])
+    remember_manifest_list(store, "memory://warehouse/u/metadata/b", [])
+    load_manifest(store, manifest)
+    remember_manifest_list(store, "memory://warehouse/u/metadata/c", [])
+    load_manifest(store, manifest)
+
+    assert store.reads == [LOCATION] * 2
 
 
 def test_manifest_of_another_size_is_refused():
@@ -302,6 +347,7 @@ def test_remembered_manifest_is_what_reading_it_gives(first_row_id):
     manifest = replace(manifest, first_row_id=first_row_id)
     read = load_manifest(CountingStore({manifest.manifest_path: data}), manifest)
     store = CountingStore({})
+    remember_manifest_list(store, LIST, [manifest])
 
     remember_manifest(store, manifest, entries)
 
@@ -361,7 +407,7 @@ def test_files_are_found_without_decoding_the_other_blocks(monkeypatch, block_re
 
 
 def test_manifest_that_is_searched_often_is_decoded(monkeypatch):
-    monkeypatch.setattr(manifest_store, "SEARCHED_MAX", 2)
+    monkeypatch.setattr(loaded_manifest, "SEARCHED_MAX", 2)
     store, manifest = stored([added(data_file("a"))])
     loaded = open_manifest(store, manifest)
     few = [loaded.live_files([data_file("a").file_path])[0] for _ in range(3)]

@@ -1,0 +1,112 @@
+"""What is remembered of one store: the manifest lists used last, and the manifests they name.
+
+Lists and manifests are immutable, so a decoded one stays right. But every commit replaces some, and
+a process that follows a table never looks at the former ones again: of each table a few lists are
+kept, and a manifest for as long as one of them names it. What is kept so does not grow with the
+number of commits that a process has seen.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter, OrderedDict
+from collections.abc import Hashable, Sequence
+
+from tableformat.codec.avro.loaded_manifest import LoadedManifest
+from tableformat.codec.sized_cache import SizedCache
+from tableformat.limits import (
+    CACHED_LISTED_MANIFESTS_MAX,
+    CACHED_MANIFEST_ENTRIES_MAX,
+    CACHED_MANIFEST_LISTS_PER_TABLE_MAX,
+)
+from tableformat.spec.manifest_file import ManifestFile
+
+
+class ManifestCache:
+    """Decoded manifest lists by location and manifests by what they inherit; for several threads.
+
+    A table is the folder of its lists. The list, table and manifest used longest ago go first.
+    """
+
+    def __init__(self) -> None:
+        self._tables: OrderedDict[str, OrderedDict[str, tuple[ManifestFile, ...]]] = OrderedDict()
+        self._records = 0
+        self._named: Counter[Hashable] = Counter()
+        self._manifests: SizedCache[LoadedManifest] = SizedCache(
+            CACHED_MANIFEST_ENTRIES_MAX, lambda each: each.entry_count + 1
+        )
+        self._lock = threading.Lock()
+
+    def manifest_list(self, location: str) -> tuple[ManifestFile, ...] | None:
+        """The records of a list, if it is here."""
+        table = _table_of(location)
+        with self._lock:
+            found = self._tables.get(table, OrderedDict()).get(location)
+            if found is not None:
+                self._touch(table, location)
+            return found
+
+    def put_manifest_list(self, location: str, manifests: Sequence[ManifestFile]) -> None:
+        """Keep a list, and drop what the lists kept of its table no longer name."""
+        table = _table_of(location)
+        with self._lock:
+            lists = self._tables.setdefault(table, OrderedDict())
+            if location not in lists:
+                lists[location] = tuple(manifests)
+                self._records += len(manifests) + 1
+                self._named.update(_key(each) for each in manifests)
+            self._touch(table, location)
+            while len(lists) > CACHED_MANIFEST_LISTS_PER_TABLE_MAX:
+                self._drop_oldest(table)
+            while self._records > CACHED_LISTED_MANIFESTS_MAX:
+                self._drop_oldest(next(iter(self._tables)))
+
+    def manifest(self, manifest: ManifestFile) -> LoadedManifest | None:
+        """The manifest as that record lists it, if it is here."""
+        return self._manifests.get(_key(manifest))
+
+    def put_manifest(self, manifest: ManifestFile, loaded: LoadedManifest) -> None:
+        """Keep a manifest that a list kept here names; any other is not kept."""
+        key = _key(manifest)
+        with self._lock:
+            if key in self._named:
+                self._manifests.put(key, loaded)
+
+    def _touch(self, table: str, location: str) -> None:
+        self._tables.move_to_end(table)
+        self._tables[table].move_to_end(location)
+
+    def _drop_oldest(self, table: str) -> None:
+        lists = self._tables[table]
+        _, manifests = lists.popitem(last=False)
+        if not lists:
+            del self._tables[table]
+        self._records -= len(manifests) + 1
+        for key in map(_key, manifests):
+            self._named[key] -= 1
+            if not self._named[key]:
+                del self._named[key]
+                self._manifests.drop(key)
+
+
+def _table_of(location: str) -> str:
+    return location.rpartition("/")[0]
+
+
+def _key(manifest: ManifestFile) -> Hashable:
+    """All that its entries inherit: two branches of an upgraded table list other row ids."""
+    return (
+        manifest.manifest_path,
+        manifest.manifest_length,
+        manifest.partition_spec_id,
+        manifest.content,
+        manifest.sequence_number,
+        manifest.added_snapshot_id,
+        manifest.first_row_id,
+        manifest.added_files_count,
+        manifest.existing_files_count,
+        manifest.deleted_files_count,
+        manifest.added_rows_count,
+        manifest.existing_rows_count,
+        manifest.deleted_rows_count,
+    )
