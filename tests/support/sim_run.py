@@ -247,7 +247,8 @@ class _Simulation:
             },
         )
         self.oracle.start(created.metadata_location)
-        self.pointers.on_swap = self.oracle.on_swap
+        self.pointers.on_swap = self._on_swap
+        self.could_stop: dict[str, int] = {}  # why a publish may stop: the last swap before which
         for number in range(world.profile.writers):
             world.add(f"writer-{number}", self.write)
         world.add("resolver", self.resolve)
@@ -364,6 +365,17 @@ class _Simulation:
             return "the table has moved"
         if operation.kind != "publish":
             return None
+        met = (why for why, at in self.could_stop.items() if at >= operation.since)
+        return self._publish_stops() or next(met, None)
+
+    def _on_swap(self, location: str) -> None:
+        """What stops a cycle that has read the table may be gone with somebody else's publish."""
+        why = self._publish_stops()
+        if why is not None:
+            self.could_stop[why] = self.oracle.swaps
+        self.oracle.on_swap(location)
+
+    def _publish_stops(self) -> str | None:
         profile, oracle = self.world.profile, self.oracle
         if profile.rolls_back and profile.expires:
             return MOVED_BACK
@@ -757,7 +769,6 @@ class _Simulation:
         """Phase 2: no faults. The backlog must end within (staged snapshots + 2) cycles (I26)."""
         oracle, world = self.oracle, self.world
         world.now_ms += 3_600_000.0 * 3
-        operation = Operation("healer", "publish")
 
         def draw(snapshot_id: int) -> None:
             oracle.operation_of[snapshot_id] = Operation(
@@ -777,7 +788,7 @@ class _Simulation:
                     self.clean, keeper, limit, from_state=from_state, staged_after=staged_after
                 )
             except (InvalidInputError, UnsupportedError, NotFoundError) as error:
-                why = self._may_stop(operation)
+                why = self._publish_stops()
                 if from_state and oracle.has_lost_publishes:
                     world.outcomes["drain stopped: main lost what staging stands on"] += 1
                     world.outcomes["drain stopped"] += 1
