@@ -200,9 +200,6 @@ def read_cycle_input(
         for each, path, positions in _staged_positions(environment, metadata, staged)
     ]
     own = tuple(each for each in found if each.path in paths)
-    positions = DeadPositions()
-    for dead in own:
-        positions.add(dead.path, dead.positions)
     return CycleInput(
         deletes=_read_deletes(
             environment, metadata, scopes, primary, groups.pop(primary, []), runner
@@ -215,11 +212,19 @@ def read_cycle_input(
         staged=tuple(staged),
         files=files,
         scopes=scopes,
-        positions=positions,
+        positions=dead_positions(own),
         own_positions=own,
         target_positions=tuple(each for each in found if each.path not in paths),
         equality_delete_files=len(equality_deletes),
     )
+
+
+def dead_positions(staged: Iterable[StagedPositions]) -> DeadPositions:
+    """What some staged snapshots delete by position, together."""
+    found = DeadPositions()
+    for each in staged:
+        found.add(each.path, each.positions)
+    return found
 
 
 def staged_files(staged: Iterable[StagedSnapshot], kind: str) -> list[OrderedFile]:

@@ -42,6 +42,7 @@ from resolver.staged_on_target import (
     staged_on_target,
     without_staged_rows,
 )
+from resolver.staged_view import without_repeated_deletes
 from resolver.staging import (
     LostCursorError,
     cursor_of,
@@ -151,7 +152,9 @@ class Matcher:
     def match(self, state: TableState, live: LiveFiles, work: Work) -> Match:
         """Dead rows, from the index at the head of `state`."""
         options, known = self.options, self._staged_on_target(state, live, work)
-        batch = known.placed(work.batch)
+        batch = without_repeated_deletes(
+            self.environment, state, known.placed(work.batch), known.repeated
+        )
         work = replace(work, batch=batch)
         self._check_none_came(state, live, work)
         count = len(batch.rows.keys)

@@ -8,11 +8,13 @@ the staging branch or on the target, is another row.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import replace
 
 from pyiceberg.expressions import AlwaysTrue
 
-from resolver.cycle_input import StagedPositions
+from resolver.cycle_input import CycleInput, StagedPositions, dead_positions
 from resolver.staging import StagedSnapshot, sequence_numbers_of
 from resolver.target import live_files
 from tableformat.catalog.base import TableState
@@ -49,6 +51,38 @@ def without_dead_before(
             rest = each.positions - dead.get(each.path, Positions())
             if rest:
                 yield StagedPositions(path=each.path, positions=rest, staged=each.staged)
+
+
+def without_repeated_deletes(
+    environment: Environment, state: TableState, batch: CycleInput, repeated: Collection[str]
+) -> CycleInput:
+    """A batch without staged positions of rows that delete files only reach as named again.
+
+    To its readers such a file deletes what was staged since it came, and a tool that turns deletes
+    by key into vectors says so; but a repeat takes no effect.
+
+    Args:
+        environment: Where files are read; nothing is where no delete file is named again.
+        state: The table version.
+        batch: The cycle's input.
+        repeated: Files that were named before the batch.
+
+    Raises:
+        CorruptDataError: A file is damaged.
+        NotFoundError: A data file is gone.
+    """
+    named = Counter(
+        entry.data_file.file_path for each in batch.staged for entry in each.equality_deletes
+    )
+    if not any(times > 1 or path in repeated for path, times in named.items()):
+        return batch
+    own = tuple(without_dead_before(environment, state, batch.own_positions))
+    return replace(
+        batch,
+        positions=dead_positions(own),
+        own_positions=own,
+        target_positions=tuple(without_dead_before(environment, state, batch.target_positions)),
+    )
 
 
 def _dead_before(

@@ -622,6 +622,20 @@ def test_repeated_deletes_do_not_reach_rows_that_came_since(world, when, with_ro
     world.resolve_all(*without(1, 2), (1, "eu", "again"), new(20))
 
 
+@pytest.mark.parametrize("is_published", [True, False])
+def test_vector_for_what_repeated_deletes_would_reach_takes_no_row(world, is_published):
+    """A tool that turns staged deletes into vectors applies the repeated ones, too."""
+    again = [*world.foreign.data_files([new(11)]), *world.foreign.key_deletes([1, 11])]
+    world.foreign.commit("staging", "overwrite", add=again)
+    if is_published:
+        world.resolve()
+    world.stage(new(1, "since"))
+    [row] = [each for each in world.foreign.rows("staging") if each.values == new(1, "since")]
+    world.foreign.commit("staging", "overwrite", add=again)
+    vector(world, row)
+    world.resolve_all(*without(1), new(1, "since"), new(11))
+
+
 def test_staged_position_in_a_rewrite_that_main_was_rolled_back_behind_reaches_its_row(world):
     """Another tool's rewrite, which staging stands on, is no staged commit."""
     before = world.head()
