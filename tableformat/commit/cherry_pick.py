@@ -10,6 +10,8 @@ replace                            the same; what it rewrote must still be live
 The new snapshot names its source in `source-snapshot-id`; picking one snapshot twice is refused,
 also when the branch has it already (write-audit-publish). A snapshot with a `wap.id` publishes it
 as `published-wap-id`, and the same id is published once.
+
+Deletion vectors are added as they are, with what they repeat of deletes that are not picked.
 """
 
 from __future__ import annotations

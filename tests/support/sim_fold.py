@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tests.support.sim_files import Files, Identities, Place
@@ -48,6 +48,12 @@ class Staged:
     places: tuple[DeadPlace, ...]
     next_row_id: int  # of the table, where staging left main
     is_again: bool = False  # repeats another staged snapshot, or a data file of one
+    repeated: tuple[DeadPlace, ...] = ()  # in its vectors, too, but dead before
+
+    @property
+    def whole(self) -> Staged:
+        """What a pick does: it brings the vectors as they are."""
+        return replace(self, places=(*self.places, *self.repeated))
 
 
 @dataclass(slots=True)
@@ -256,25 +262,30 @@ def read_staged(
     snapshot = checked.snapshot
     own = [f for f in checked.live if f.snapshot_id == snapshot["snapshot-id"]]
     dead: dict[str, set[int]] = {}
+    repeated: dict[str, set[int]] = {}
     for file in own:
         if file.content == 1 and file.offset is not None and file.referenced is not None:
-            gone = set(files.vector(file)) - set(before.get(file.referenced, ()))
-            dead.setdefault(file.referenced, set()).update(gone)
+            positions, known = set(files.vector(file)), set(before.get(file.referenced, ()))
+            dead.setdefault(file.referenced, set()).update(positions - known)
+            repeated.setdefault(file.referenced, set()).update(positions & known)
         elif file.content == 1:
             for path, positions in files.position_file(file.path).items():
                 dead.setdefault(path, set()).update(positions)
     named: dict[str, LiveFile] = {f.path: f for f in reversed(checked.live) if f.content == 0}
     new = {file.path: file for file in own if file.content == 0}
-    places = [
-        DeadPlace(
-            (path, at),
-            files.rows_of(path, schema)[at][0],
-            files.row_id(named[path], at),
-            path in new,
+
+    def places(positions: dict[str, set[int]]) -> tuple[DeadPlace, ...]:
+        return tuple(
+            DeadPlace(
+                (path, at),
+                files.rows_of(path, schema)[at][0],
+                files.row_id(named[path], at),
+                path in new,
+            )
+            for path in sorted(positions)
+            for at in sorted(positions[path])
         )
-        for path in sorted(dead)
-        for at in sorted(dead[path])
-    ]
+
     return Staged(
         keys=keys,
         files=tuple(
@@ -286,9 +297,10 @@ def read_staged(
             )
             for path, file in new.items()
         ),
-        places=tuple(places),
+        places=places(dead),
         next_row_id=next_row_id,
         is_again=is_again,
+        repeated=places(repeated),
     )
 
 
@@ -304,7 +316,8 @@ def picked(
 ) -> Counter[Row]:
     """Rows after a pick: as if its changes had been made now. `paths` are added as they are."""
     bare = Base(base.rows, base.places, {}, _NOBODY, _NOBODY, {}, lambda _: (), follows=False)
-    rows = fold(bare, enumerate(sources, start=1), files, schema).rows
+    changes = enumerate([each.whole for each in sources], start=1)
+    rows = fold(bare, changes, files, schema).rows
     for path in paths:
         rows.update(files.rows_of(path, schema))
     return rows
