@@ -240,11 +240,53 @@ def test_wrong_definition_is_refused_in_one_line(catalog, change, text):
     assert not catalog.table_exists("t.result")
 
 
-def test_right_join_in_a_chain_is_refused(catalog):
-    step = {"table": "t.lines", "as": "l", "how": "right", "on": ON}
-    third = {"table": "t.orders", "as": "p", "on": {"l.order_id": "p.id"}}
-    with pytest.raises(InvalidInputError, match=r"key=join\.0\.how"):
-        catalog.delta_join(definition() | {"join": [step, third]})
+def chain(first: str, second: str) -> dict[str, Any]:
+    """Orders, their lines, and orders again that are compared with the first ones."""
+    return {
+        "into": "t.chain",
+        "from": {"table": "t.orders", "as": "o"},
+        "join": [
+            {"table": "t.lines", "as": "l", "how": first, "on": ON},
+            {"table": "t.orders", "as": "p", "how": second, "on": {"o.id": "p.id"}},
+        ],
+        "select": {"id": "o.id", "order_id": "l.order_id", "p": "p.id"},
+        "key-column": "row_key",
+    }
+
+
+def chained(catalog: TableCatalog, given: dict[str, Any]) -> list[tuple[Any, ...]]:
+    with catalog.delta_join(given) as join:
+        join.run()
+    result = catalog.load_table("t.chain")
+    if result.state.head("staging") is not None:
+        resolve(result)
+    rows = result.scan(columns=["id", "order_id", "p"]).to_arrow().to_pylist()
+    return sorted((tuple(row.values()) for row in rows), key=str)
+
+
+@pytest.mark.parametrize("how", ["right", "full"])
+def test_row_counts_as_unmatched_if_the_join_before_left_its_match_out(catalog, how):
+    given = chain("inner", how)
+    assert chained(catalog, given) == [(1, 1, 1), (None, None, 2)]
+    put(catalog, "lines", {"order_id": 2, "line": 1, "price": 7.0})
+    assert chained(catalog, given) == [(1, 1, 1), (2, 2, 2)]
+    put(catalog, "lines", order_id=1, line=1)
+    assert chained(catalog, given) == [(2, 2, 2), (None, None, 1)]
+
+
+def test_rows_of_a_full_join_without_the_compared_table_end_in_an_inner_one_only(catalog):
+    put(catalog, "lines", {"order_id": 3, "line": 1, "price": 7.0})
+    assert chained(catalog, chain("full", "inner")) == [(1, 1, 1), (2, None, 2)]
+    given = chain("full", "left") | {"into": "t.left"}
+    with catalog.delta_join(given) as join:
+        assert join.run().upserts == 3
+
+
+def test_right_or_full_join_in_a_chain_needs_a_computed_key(catalog):
+    given = chain("inner", "right")
+    del given["key-column"]
+    with pytest.raises(InvalidInputError, match=r"o\.id is part .* null where a row has no match"):
+        catalog.delta_join(given)
 
 
 def test_result_of_others_or_of_another_definition_is_refused(catalog):
