@@ -28,6 +28,11 @@ from tableformat.join.delta_join import JoinRound
 @click.option(
     "--resolve", "publishes", is_flag=True, help="Publish what a round staged; else maintain does."
 )
+@click.option(
+    "--cut",
+    metavar="NAMESPACE",
+    help="Join the tables as of the newest cut of NAMESPACE, not as they are; see icefold cuts.",
+)
 @json_flag
 @pass_context
 def join(
@@ -36,6 +41,7 @@ def join(
     follow: bool,
     every_ms: int,
     publishes: bool,
+    cut: str | None,
     as_json: bool,
 ) -> None:
     """Bring the result of the join in the file DEFINITION (TOML or JSON) up to date.
@@ -44,7 +50,7 @@ def join(
     the joined tables change in it, exactly once. A round that is interrupted is repeated.
     """
     waits = publishes  # also what a process staged that died before it published
-    with context.catalog.delta_join(definition) as kept:
+    with context.catalog.delta_join(definition, cut=cut) as kept:
         while True:
             done = kept.run()
             if waits or (publishes and done.snapshot_id is not None):
@@ -58,10 +64,11 @@ def join(
 
 
 def _text(done: JoinRound) -> str:
+    name = f"round {done.batch}" if done.cut is None else f"round {done.batch}, cut {done.cut}"
     if done.snapshot_id is None:
-        return f"round {done.batch}: nothing has changed"
+        return f"{name}: nothing has changed"
     read = ", ".join(f"{alias} {plural(n, 'change')}" for alias, n in done.changes.items())
     staged = f"{plural(done.upserts, 'row')} and {plural(done.deletes, 'delete')} staged"
-    lines = [f"round {done.batch}: {read or 'all rows'}; {staged} in {done.duration_ms:,.0f} ms"]
+    lines = [f"{name}: {read or 'all rows'}; {staged} in {done.duration_ms:,.0f} ms"]
     lines += [f"  {alias} is scanned: {reason}" for alias, reason in done.scanned.items()]
     return "\n".join(lines)

@@ -143,6 +143,11 @@ class JoinPlan:
     key_parts: tuple[tuple[str, str], ...]
     schema: pa.Schema
 
+    @property
+    def tables(self) -> list[str]:
+        """Names of the joined tables, each once, sorted."""
+        return sorted({side.table for side in self.sides.values()})
+
 
 def plan_join(definition: JoinDefinition, states: Mapping[str, TableState]) -> JoinPlan:
     """Check a definition against its tables.
