@@ -11,16 +11,25 @@ import pytest
 from click.testing import CliRunner
 
 import tableformat as tf
+from lock import LeaseUnavailableError
 from maintenance import expire
 from maintenance.cli.main import cli
 from maintenance.tasks.options import ExpireOptions
 from resolver import resolve
 from tableformat import InvalidInputError, NotFoundError, Table, TableCatalog
 from tableformat.commit.expiry_plan import ExpiryPolicy
+from tableformat.errors import (
+    CommitConflictError,
+    CommitUnknownError,
+    CorruptDataError,
+    StoreUnavailableError,
+)
 from tableformat.join import evaluate, side
 from tableformat.join.definition import load_definition
+from tableformat.join.delta_join import DeltaJoin, JoinRound
 from tableformat.join.evaluate import key_text
 from tableformat.lookup.session import Lookup
+from tableformat.runtime import SystemClock
 from tests.support.memory_tables import memory_catalog
 
 ORDERS = pa.schema([("id", pa.int64()), ("status", pa.string()), ("at", pa.timestamp("us"))])
@@ -339,3 +348,41 @@ def test_command_runs_rounds_of_a_file(tmp_path, monkeypatch):
     (tmp_path / "join.toml").write_text("into = ")
     with pytest.raises(InvalidInputError, match="cannot read the definition"):
         load_definition(tmp_path / "join.toml")
+
+
+def test_rounds_that_follow_outlast_what_passes_and_end_with_what_does_not(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    local = tf.open_catalog("local", warehouse="warehouse")
+    local.create_table("t.orders", ORDERS, primary_key=["id"])
+    lines = local.create_table("t.lines", LINES, primary_key=["order_id", "line"])
+    lines.add_index("by_order", ["order_id"])
+    put(local, "orders", {"id": 1, "status": "new"})
+    put(local, "lines", {"order_id": 1, "line": 1, "price": 5.0})
+    (tmp_path / "join.json").write_text(json.dumps(definition()))
+    waits: list[float] = []
+    errors = [
+        StoreUnavailableError("the store does not answer"),
+        CommitUnknownError("the answer was lost"),
+        None,
+        CommitConflictError("another was faster"),
+        LeaseUnavailableError("somebody else has the lock"),
+        CorruptDataError("bad bytes"),
+    ]
+    run = DeltaJoin.run
+
+    def troubled(self: DeltaJoin) -> JoinRound:
+        error = errors.pop(0)
+        if error is not None:
+            raise error
+        return run(self)
+
+    monkeypatch.setattr(DeltaJoin, "run", troubled)
+    monkeypatch.setattr(SystemClock, "sleep_ms", lambda _, wait_ms: waits.append(wait_ms))
+    done = CliRunner().invoke(cli, ["join", "join.json", "--follow", "--resolve", "--every", "7s"])
+    assert done.exit_code == 1
+    assert done.stdout.count("round 0: all rows; 1 row and 0 deletes staged") == 1
+    assert local.load_table("t.result").scan().count() == 1
+    told = done.stderr.splitlines()
+    assert [line.count("tried again in") for line in told] == [1, 1, 1, 1, 0]
+    assert told[-1] == "icefold: corrupt-data: bad bytes"
+    assert [round(wait_ms / 1e3) for wait_ms in waits] == [1, 2, 7, 1, 2]
