@@ -14,6 +14,7 @@ import tableformat as tf
 from maintenance.cli.main import cli
 from resolver import resolve, resolve_group
 from tableformat import NotFoundError, TableCatalog
+from tableformat.cdc.cuts import Cut, CutName, newest_cut
 from tests.support.bank import QUERY, Bank
 from tests.support.memory_tables import memory_catalog
 
@@ -111,3 +112,14 @@ def test_command_names_the_cut(tmp_path, monkeypatch):
     done = CliRunner().invoke(cli, ["join", "join.json", "--cut", "bank"])
     assert done.exit_code == 0, done.stderr
     assert done.stdout.startswith(f"round 0, cut {QUERY}/0: all rows; 4 rows and 0 deletes staged")
+
+
+def test_newest_cut_is_that_of_the_stream_of_the_tables_and_never_an_older_one():
+    def cut(query: str, batch: int, *tables: str) -> Cut:
+        name = CutName(query, batch)
+        return Cut(name=name, published_ms=0, tables=tables, snapshots=dict.fromkeys(tables, 1))
+
+    cuts = [cut("other", 9, "s.x"), cut("q", 4, "s.a", "s.b"), cut("q", 3, "s.a", "s.b", "s.c")]
+    assert newest_cut(cuts, ["s.a", "s.b"]) is cuts[1]
+    with pytest.raises(NotFoundError, match=r"newest cut lacks a table; tables=\['s\.c'\], .*q/4"):
+        newest_cut(cuts, ["s.a", "s.c"])  # set aside since: the join would stand still unnoticed
