@@ -36,6 +36,7 @@ from resolver.job import LOCK_TIMEOUT_MS
 from resolver.maintenance_lock import maintenance_lock
 from tableformat import Table, TableCatalog
 from tableformat.catalog.base import Identifier
+from tableformat.commit.retry import backoff_ms
 from tableformat.errors import InvalidInputError, TableError
 from tableformat.spec.names import MAIN_BRANCH, STAGING_BRANCH
 
@@ -48,7 +49,6 @@ QUIET_SHARE = 8  # a table is polled at an eighth of the time for which it has b
 TURN_MAX_MS = 500  # a signal is noticed within this time
 BUSY_RETRY_MS = 2_000
 LOOK_BACKOFF_MIN_MS, LOOK_BACKOFF_MAX_MS = 1_000, 600_000
-JITTER_MAX = 0.1
 LOOK_THREADS = 2
 ONCE_OVERRIDES = {"resolve.commits": 1.0}  # who comes once publishes whatever waits
 
@@ -437,7 +437,12 @@ class Scheduler:
         if look.problem != before:
             logger.error("%s: cannot be maintained: %s", each.name, look.problem)
         each.failures += 1
-        wait_ms = self._backoff_ms(each.failures, LOOK_BACKOFF_MIN_MS, LOOK_BACKOFF_MAX_MS)
+        wait_ms = backoff_ms(
+            each.failures,
+            min_ms=LOOK_BACKOFF_MIN_MS,
+            max_ms=LOOK_BACKOFF_MAX_MS,
+            runtime=self._environment.runtime,
+        )
         each.look_again_ms = self._clock.monotonic_ms() + wait_ms  # or when its metadata moves
 
     def _take_run(self, each: WatchedTable | None, finished: _Finished) -> None:
@@ -460,10 +465,11 @@ class Scheduler:
         ledger = each.ledger or Ledger()
         wait_ms: float = BUSY_RETRY_MS
         if run.outcome == Outcome.FAILED:
-            wait_ms = self._backoff_ms(
+            wait_ms = backoff_ms(
                 ledger.record(run.task).failures + 1,
-                config["backoff-min-ms"],
-                config["backoff-max-ms"],
+                min_ms=config["backoff-min-ms"],
+                max_ms=config["backoff-max-ms"],
+                runtime=self._environment.runtime,
             )
         each.ledger = ledger.after(
             run,
@@ -472,7 +478,3 @@ class Scheduler:
         )
         if each.look.path is not None:
             save_ledger(each.look.path, each.ledger)
-
-    def _backoff_ms(self, failures: int, min_ms: float, max_ms: float) -> float:
-        base = min(min_ms * 2.0 ** (failures - 1), max_ms)
-        return base * (1.0 + self._environment.runtime.ids.uniform(0.0, JITTER_MAX))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -120,11 +121,18 @@ class TableCatalog:
             retries=retries,
         )
 
-    def delta_join(self, definition: JoinDefinition | Mapping[str, Any] | Path | str) -> DeltaJoin:
+    def delta_join(
+        self,
+        definition: JoinDefinition | Mapping[str, Any] | Path | str,
+        *,
+        cut: str | None = None,
+    ) -> DeltaJoin:
         """A join of tables that is kept as another table, round by round; see `docs/joins.md`.
 
         Args:
             definition: The join, a mapping of its keys, or the TOML or JSON file that holds them.
+            cut: The namespace whose cuts the rounds go to, from one to the next: all tables as of
+                one point of their stream; None: each table's head.
 
         Returns:
             Whose `run` does a round: stages on the result what its tables' changes change there.
@@ -150,7 +158,8 @@ class TableCatalog:
         except NotFoundError:
             result = self.create_table(definition.into, plan.schema, primary_key=plan.key)
         check_result(plan, result.state)
-        return DeltaJoin(self.environment, plan)
+        cuts = None if cut is None else partial(self.cuts, cut)
+        return DeltaJoin(self.environment, plan, cuts=cuts)
 
     def cuts(self, namespace: str) -> list[Cut]:
         """The states of a stream that all its tables in a namespace show and hold, newest first."""

@@ -201,10 +201,8 @@ class GuardedGroup(ListedGroup):
         try:
             result = super().invoke(ctx)
             sys.stdout.flush()  # what cannot be written is told here, not by the interpreter's end
-        except TableError as error:
-            _fail(f"{error.kind.value}: {error}")
-        except LockError as error:
-            _fail(f"lock: {error}")
+        except (TableError, LockError) as error:
+            _fail(error_text(error))
         except BrokenPipeError:  # the reader of a pipe has seen enough
             _give_up_output()
             ctx.exit(0)
@@ -216,6 +214,11 @@ class GuardedGroup(ListedGroup):
             _give_up_output()
             _fail(f"the output cannot be written: {error.strerror}")
         return result
+
+
+def error_text(error: TableError | LockError) -> str:
+    """An error as commands show it, without the program's name."""
+    return f"{error.kind.value}: {error}" if isinstance(error, TableError) else f"lock: {error}"
 
 
 def _give_up_output() -> None:

@@ -25,7 +25,7 @@ from pyiceberg.table.snapshots import Snapshot
 from tableformat.catalog.base import Catalog, Identifier, TableState
 from tableformat.cdc.batch_commit import CommittedBatch, batch_in
 from tableformat.commit.branch_history import branch_history, summary_of
-from tableformat.errors import CorruptDataError
+from tableformat.errors import CorruptDataError, NotFoundError
 from tableformat.spec.decimal_text import parse_decimal
 from tableformat.spec.names import (
     CUT,
@@ -210,6 +210,31 @@ def read_cuts(
         last_ms[query] = max(cut.published_ms, last_ms.get(query, 0))
     # Of one stream by their batches: clocks go wrong, and a publish that has expired tells no time.
     return sorted(found, key=lambda cut: (last_ms[cut.name.query], cut.name), reverse=True)
+
+
+def newest_cut(cuts: Iterable[Cut], tables: Sequence[str]) -> Cut:
+    """The newest cut of the stream that feeds some tables. Pure.
+
+    Args:
+        cuts: Newest first.
+        tables: Dotted names.
+
+    Raises:
+        NotFoundError: No stream feeds all of them, or it has set one aside since.
+    """
+    found = list(cuts)
+    fits = (each for each in found if {*tables} <= each.snapshots.keys())
+    query = next((each.name.query for each in fits), None)
+    newest = next((each for each in found if query in (None, each.name.query)), None)
+    lacking = [name for name in tables if newest is None or name not in newest.snapshots]
+    if newest is None or lacking:
+        raise NotFoundError(
+            "no cut has all these tables" if query is None else "the newest cut lacks a table",
+            tables=lacking,
+            action="publish them together (icefold resolve --cut); icefold cuts lists the cuts",
+            **({} if newest is None else {"cut": newest.name}),
+        )
+    return newest
 
 
 def _history(state: TableState, target: str, staging: str) -> _History:

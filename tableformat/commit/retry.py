@@ -10,6 +10,13 @@ from tableformat.spec.properties import property_int
 
 BACKOFF_FACTOR = 2.0
 JITTER_MAX = 0.1  # of the wait: losers of one race must not meet again at the same instant
+DOUBLINGS_MAX = 62  # more make a float that is none, after a week of failures
+
+
+def backoff_ms(failures: int, *, min_ms: float, max_ms: float, runtime: Runtime) -> float:
+    """The wait after failure number `failures` (from 1): doubling, capped, then up to 10 % more."""
+    base = min(min_ms * BACKOFF_FACTOR ** min(failures - 1, DOUBLINGS_MAX), float(max_ms))
+    return base * (1.0 + runtime.ids.uniform(0.0, JITTER_MAX))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,9 +29,8 @@ class RetryPolicy:
     total_timeout_ms: int
 
     def wait_ms(self, retry: int, runtime: Runtime) -> float:
-        """The wait before retry number `retry` (from 1): doubling, capped, then up to 10 % more."""
-        base = min(self.min_wait_ms * BACKOFF_FACTOR ** (retry - 1), float(self.max_wait_ms))
-        return base * (1.0 + runtime.ids.uniform(0.0, JITTER_MAX))
+        """The wait before retry number `retry` (from 1)."""
+        return backoff_ms(retry, min_ms=self.min_wait_ms, max_ms=self.max_wait_ms, runtime=runtime)
 
     def allows(self, retry: int, *, elapsed_ms: float) -> bool:
         """Whether retry number `retry` (from 1) may still start."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -14,6 +14,7 @@ from pyiceberg.table.snapshots import Snapshot
 
 from tableformat.catalog.base import Identifier, TableState
 from tableformat.cdc.batch_commit import BatchId, CommittedBatch, commit_batch, committed
+from tableformat.cdc.cuts import Cut, newest_cut
 from tableformat.cdc.rowkind import RowKind
 from tableformat.changelog.pairing import KIND, pair_rows
 from tableformat.commit.changeset import CommitKind
@@ -40,6 +41,7 @@ class JoinRound:
         snapshot_id: The staged commit; None: no table has moved, or another process was faster.
         batch: Its number among the rounds of the join.
         snapshots: The tables' snapshots that the result has now, by alias; None: an empty table.
+        cut: The cut that they are of; None: they are the heads.
         changes: Changed rows of each table, by alias; the first round, which reads all, has none.
         before_images: How many of them are images of rows that left or were replaced.
         upserts: Rows staged.
@@ -51,6 +53,7 @@ class JoinRound:
     snapshot_id: int | None
     batch: int
     snapshots: Mapping[str, int | None]
+    cut: str | None = None
     changes: Mapping[str, int] = field(default_factory=dict)
     before_images: int = 0
     upserts: int = 0
@@ -66,29 +69,36 @@ class DeltaJoin:
         environment: Catalog, store, clock.
         plan: The join, checked.
         branch: The branch of the result that is staged on.
+        cuts: What cuts there are, newest first: rounds go to the newest; None: to the heads.
     """
 
     def __init__(
-        self, environment: Environment, plan: JoinPlan, *, branch: str = STAGING_BRANCH
+        self,
+        environment: Environment,
+        plan: JoinPlan,
+        *,
+        branch: str = STAGING_BRANCH,
+        cuts: Callable[[], Sequence[Cut]] | None = None,
     ) -> None:
         self.plan = plan
         self.identifier: Identifier = parse_table_name(plan.definition.into)
         self._environment = environment
         self._branch = branch
+        self._cuts = cuts
         self._lookups = {
             alias: Lookup(environment, parse_table_name(side.table), cache_bytes=CACHE_BYTES)
             for alias, side in plan.sides.items()
         }
 
     def run(self) -> JoinRound:
-        """One round: from the snapshots of the last one to the heads of the tables.
+        """One round: from the snapshots of the last one to the heads of the tables, or to a cut.
 
         The first round reads all of the first table and looks the others up; each later one reads
         what changed in the tables since the one before, with before-images.
 
         Raises:
             InvalidInputError: The result has rows of others, or of another definition of the join.
-            NotFoundError: A snapshot of the last round has expired.
+            NotFoundError: A snapshot of the last round has expired, or no cut has all tables.
 
         Effects: data files, delete files, then one staged commit that says which snapshots it has
         brought in, at most once whoever runs it. A crash before it leaves files for orphan removal,
@@ -101,10 +111,12 @@ class DeltaJoin:
         query = self.plan.definition.query
         done = committed(state, self._branch, query)
         last = self._last(state, done)
-        sides = self._sides(last)
+        cut = None if self._cuts is None else newest_cut(self._cuts(), self.plan.tables)
+        sides = self._sides(last, cut)
+        name = None if cut is None else str(cut.name)
         now = {alias: _id(side.new) for alias, side in sides.items()}
         if done is not None and now == last:
-            return JoinRound(snapshot_id=None, batch=done.number, snapshots=now)
+            return JoinRound(snapshot_id=None, batch=done.number, snapshots=now, cut=name)
         batch = BatchId(query, 0 if done is None else done.number + 1)
         spec, state = delete_spec(self._environment, state)
         written = _Written(self._environment, state, spec, are_new=last is None)
@@ -113,7 +125,11 @@ class DeltaJoin:
                 old, new = result_rows(self.plan, tree, sides, roots)
                 written.add(self.plan, old, new)
         self._environment.runtime.fail_point("join.before_commit")
-        offsets = {"definition": self.plan.definition.fingerprint, "snapshots": now}
+        offsets: dict[str, object] = {
+            "definition": self.plan.definition.fingerprint,
+            "snapshots": now,
+            **({} if name is None else {"cut": name}),
+        }
         commit = commit_batch(
             self._environment,
             self.identifier,
@@ -132,6 +148,7 @@ class DeltaJoin:
             snapshot_id=None if commit is None else commit.snapshot.snapshot_id,
             batch=batch.number,
             snapshots=now,
+            cut=name,
             changes={alias: side.changes.num_rows for alias, side in later.items()},
             before_images=sum(side.before.num_rows for side in later.values()),
             upserts=written.upserts,
@@ -173,10 +190,9 @@ class DeltaJoin:
         found: dict[str, int | None] = offsets["snapshots"]
         return found
 
-    def _sides(self, last: Mapping[str, int | None] | None) -> dict[str, Side]:
-        tables = {side.table for side in self.plan.sides.values()}
+    def _sides(self, last: Mapping[str, int | None] | None, cut: Cut | None) -> dict[str, Side]:
         load = self._environment.catalog.load_table
-        states = {name: load(parse_table_name(name)) for name in sorted(tables)}
+        states = {name: load(parse_table_name(name)) for name in self.plan.tables}
         sides = {}
         for alias, side in self.plan.sides.items():
             state = states[side.table]
@@ -196,10 +212,19 @@ class DeltaJoin:
                 self._lookups[alias],
                 state,
                 old,
-                state.head(MAIN_BRANCH),
+                state.head(MAIN_BRANCH) if cut is None else _in_cut(state, cut),
                 is_first=last is None,
             )
         return sides
+
+
+def _in_cut(state: TableState, cut: Cut) -> Snapshot:
+    found = state.metadata.snapshot_by_id(cut.snapshots[state.name])
+    if found is None:
+        raise NotFoundError(
+            "the table's snapshot of the cut has expired since", table=state.name, cut=cut.name
+        )
+    return found
 
 
 @dataclass(slots=True)

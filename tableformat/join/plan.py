@@ -2,19 +2,21 @@
 
 The result is made of trees. Each has a root; a result row belongs to one root row, and is what that
 row and the rows that its joins lead to say. So a change anywhere touches the rows of the roots that
-lead to it, and no others.
+lead to it, and no others. The joins are gone through in their order:
 
-| join | trees |
+| join | what becomes of the trees before it |
 |---|---|
-| inner and left, any number | the first table, joined to the others in their order |
-| right | the second table, left-joined to the first |
-| full | the first, left-joined to the second; and the rows of the second that have no match |
+| inner | each goes on to the new table; one without the compared table ends: null equals nothing |
+| left | the same, but rows without a match stay, and so does such a tree |
+| right | as inner, and one more: the rows of the new table that no row before is joined to |
+| full | as left, and the same one more |
+| right, as the first | one tree: the second table, left-joined to the first |
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import pyarrow as pa
@@ -37,7 +39,6 @@ class Match(StrEnum):
 
     INNER = "inner"  # one row per match
     LEFT = "left"  # the same, and one with nulls where there is none
-    NONE = "none"  # one with nulls where there is none, and nothing else
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,10 +54,50 @@ class Edge:
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """See the module's text. `edges`: each after the one that leads to its parent."""
+    """See the module's text.
+
+    Attributes:
+        root: The table whose rows the result rows belong to.
+        edges: The joins, each after the one that leads to its parent.
+        unmatched: Of the root only the rows count that nothing here is joined to; None: all.
+    """
 
     root: str
-    edges: tuple[Edge, ...]
+    edges: tuple[Edge, ...] = ()
+    unmatched: Unmatched | None = None
+
+    @property
+    def tables(self) -> set[str]:
+        """Aliases of the tables in it; result rows of the tree have nulls for the others."""
+        return {self.root, *(edge.child for edge in self.edges)}
+
+    def joined(self, edge: Edge) -> Tree | None:
+        """With one more join; None: no row is left."""
+        if edge.parent in self.tables:
+            return replace(self, edges=(*self.edges, edge))
+        return None if edge.match == Match.INNER else self
+
+    def only_for(self, alias: str) -> Tree:
+        """The joins that decide which rows of a table of the tree are in its result rows."""
+        wanted, kept = {alias}, []
+        for edge in reversed(self.edges):
+            if edge.match == Match.INNER or edge.child in wanted:
+                wanted.add(edge.parent)
+                kept.append(edge)
+        return replace(self, edges=tuple(reversed(kept)))
+
+
+@dataclass(frozen=True, slots=True)
+class Unmatched:
+    """All that a right or full join finds before it.
+
+    Attributes:
+        trees: Those that have the table that is compared, and of them what decides its rows.
+        edge: The join, from that table to the root of the tree that this is of.
+    """
+
+    trees: tuple[Tree, ...]
+    edge: Edge
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +143,11 @@ class JoinPlan:
     key_parts: tuple[tuple[str, str], ...]
     schema: pa.Schema
 
+    @property
+    def tables(self) -> list[str]:
+        """Names of the joined tables, each once, sorted."""
+        return sorted({side.table for side in self.sides.values()})
+
 
 def plan_join(definition: JoinDefinition, states: Mapping[str, TableState]) -> JoinPlan:
     """Check a definition against its tables.
@@ -125,7 +171,7 @@ def plan_join(definition: JoinDefinition, states: Mapping[str, TableState]) -> J
     select = _select(definition, binder)
     key, parts = _key(definition, binder, trees, select)
     used = [*select.values(), *parts]
-    for edge in (edge for tree in trees for edge in tree.edges):
+    for edge in trees[0].edges:  # it has all tables
         used += [(edge.parent, name) for name in edge.parent_columns]
         used += [(edge.child, name) for name in edge.child_columns]
     sides = {each.as_: _side(each, binder, trees, used) for each in tables}
@@ -174,31 +220,30 @@ class _Binder:
 
 
 def _trees(definition: JoinDefinition, binder: _Binder) -> tuple[Tree, ...]:
-    first = definition.from_.as_
-    known = [first]
-    edges = []
+    known = [definition.from_.as_]
+    trees = [Tree(known[0])]
     for number, step in enumerate(definition.join):
-        if step.how in ("right", "full") and len(definition.join) > 1:
-            raise InvalidInputError(
-                f"a {step.how} join takes two tables",
-                key=f"join.{number}.how",
-                action="keep it as a table of its own, and join that one",
-            )
-        edges.append(_edge(step, f"join.{number}.on", known, binder))
+        edge = _edge(step, f"join.{number}.on", known, binder)
         known.append(step.as_)
-    how = definition.join[0].how
-    if how == "inner" or how == "left":
-        return (Tree(first, tuple(edges)),)
-    [edge] = edges
-    back = Edge(
+        if number == 0 and step.how == "right":
+            trees = [Tree(edge.child, (_turned(edge),))]
+            continue
+        before = [tree.only_for(edge.parent) for tree in trees if edge.parent in tree.tables]
+        trees = [longer for tree in trees if (longer := tree.joined(edge)) is not None]
+        if step.how in ("right", "full"):
+            trees.append(Tree(edge.child, unmatched=Unmatched(tuple(before), edge)))
+    return tuple(trees)
+
+
+def _turned(edge: Edge) -> Edge:
+    """From the second table to the first."""
+    return Edge(
         parent=edge.child,
         child=edge.parent,
         parent_columns=edge.child_columns,
         child_columns=edge.parent_columns,
-        match=Match.LEFT if how == "right" else Match.NONE,
+        match=Match.LEFT,
     )
-    right = Tree(edge.child, (back,))
-    return (right,) if how == "right" else (Tree(first, (edge,)), right)
 
 
 def _edge(step: JoinStep, key: str, known: list[str], binder: _Binder) -> Edge:
@@ -229,7 +274,7 @@ def _edge(step: JoinStep, key: str, known: list[str], binder: _Binder) -> Edge:
         child=step.as_,
         parent_columns=tuple(name for (_, name), _ in pairs),
         child_columns=tuple(name for _, (_, name) in pairs),
-        match=Match.INNER if step.how == "inner" else Match.LEFT,
+        match=Match.INNER if step.how in ("inner", "right") else Match.LEFT,
     )
 
 
@@ -305,12 +350,12 @@ def _key(
 
 def _nullable(trees: tuple[Tree, ...]) -> set[str]:
     """Tables that result rows may lack."""
-    if len(trees) > 1:
-        return {trees[0].root, trees[1].root}
     found: set[str] = set()
-    for edge in trees[0].edges:
-        if edge.match == Match.LEFT or edge.parent in found:
-            found.add(edge.child)
+    for tree in trees:
+        found |= trees[0].tables - tree.tables  # the first tree has all tables
+        for edge in tree.edges:
+            if edge.match == Match.LEFT or edge.parent in found:
+                found.add(edge.child)
     return found
 
 
@@ -322,7 +367,7 @@ def _side(
 ) -> SidePlan:
     alias, state = table.as_, binder.states[table.as_]
     key = binder.key(alias)
-    edges = [edge for tree in trees for edge in tree.edges]
+    edges = trees[0].edges  # the first tree has all tables
     joined = [edge.child_columns for edge in edges if edge.child == alias]
     joined += [edge.parent_columns for edge in edges if edge.parent == alias]
     columns = dict.fromkeys([*key, *(name for owner, name in used if owner == alias)])

@@ -167,7 +167,7 @@ class Side:
         if columns in self._known:
             return self._known[columns]
         if columns != self.plan.key:
-            return _Known(columns_of(self._none, columns), self._none)
+            return _Known(columns_of(self.no_rows, columns), self.no_rows)
         keys = distinct(*(columns_of(rows, columns) for rows in (self.before, self.after)))
         return _Known(keys, self.after)  # rows of keys that changed are in the changes
 
@@ -180,7 +180,7 @@ class Side:
 
     def _read(self, columns: Columns, values: pa.Table) -> pa.Table:
         if self.new is None or not values.num_rows:
-            return self._none
+            return self.no_rows
         index, indexed = self.plan.indexes[columns]
         keys = distinct(columns_of(values, indexed))
         names, only = self._filtered
@@ -215,8 +215,8 @@ class Side:
         return select_snapshot(self.state, snapshot_id=self.new.snapshot_id).schema
 
     @cached_property
-    def _none(self) -> pa.Table:
-        """No rows."""
+    def no_rows(self) -> pa.Table:
+        """No rows, with the columns that the join reads."""
         schema = scan_schema(
             plan_without_files(self.state, self._schema), columns=self.plan.columns
         )

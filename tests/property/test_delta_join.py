@@ -1,13 +1,14 @@
 """Joins that are kept round by round equal DuckDB's join of the tables, whatever happens to them.
 
 Random inserts, updates (join columns and keys among them), deletes, compactions and kills on three
-tables like TPC-H's; after every round the published result is compared with the full join.
+tables like TPC-H's; after every round the published result is compared with the full join. Chains
+are drawn as well: two or three joins of any kind, each on any table before it.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import duckdb
@@ -45,6 +46,7 @@ def two(how: str, **more: Any) -> dict[str, Any]:
     }
 
 
+Select = Mapping[str, tuple[str, str]]
 KEYED = {"key-column": "row_key"}
 JOINS: dict[str, tuple[dict[str, Any], str]] = {
     "inner": (two("inner"), "orders o JOIN lines l ON o.id = l.order_id"),
@@ -119,6 +121,40 @@ JOINS: dict[str, tuple[dict[str, Any], str]] = {
         "orders o LEFT JOIN orders x ON o.customer = x.id",
     ),
 }
+
+
+# What tables may be compared by: indexed columns of one type.
+COMPARED = {
+    "customer": {"int": ["id"]},
+    "orders": {"int": ["id", "customer"], "text": ["status"]},
+    "lines": {"int": ["order_id"], "text": ["part"]},
+}
+# One chain per kind of the first two joins; the third is drawn, as all else.
+HOWS = [(one, two) for one in ("full", "left", "inner", "right") for two in ("full", "right")]
+HOWS += [("full", "inner"), ("full", "left"), ("right", "inner"), ("right", "left")]
+
+
+def chain(draw: random.Random, number: int) -> tuple[dict[str, Any], str]:
+    """The definition of a chain, and what it is in SQL."""
+    names = {alias: draw.choice(list(SCHEMAS)) for alias in "abcd"[: draw.choice([3, 4])]}
+    [_, *later] = names
+    hows = [*HOWS[number], draw.choice(["inner", "left", "right", "full"])]
+    definition: dict[str, Any] = {
+        "into": f"t.chain{number}",
+        "from": table(names["a"], "a"),
+        "join": [],
+        "select": {f"{a}_{c}": f"{a}.{c}" for a in names for c in SCHEMAS[names[a]].names},
+        **KEYED,
+    }
+    query = f"{names['a']} a"
+    for place, (alias, how) in enumerate(zip(later, hows, strict=False)):
+        parent = draw.choice("abc"[: place + 1])
+        ours, theirs = COMPARED[names[alias]], COMPARED[names[parent]]
+        kind = draw.choice([kind for kind in ours if kind in theirs])
+        one, other = f"{parent}.{draw.choice(theirs[kind])}", f"{alias}.{draw.choice(ours[kind])}"
+        definition["join"].append(table(names[alias], alias, how=how, on={one: other}))
+        query += f" {how} JOIN {names[alias]} {alias} ON {one} = {other}"
+    return definition, query
 
 
 class KilledError(Exception):
@@ -245,6 +281,31 @@ def test_result_equals_the_full_join_after_every_round(tmp_path, monkeypatch, na
             found = result.scan(columns=list(select)).to_arrow()
         else:
             found = result.scan(columns=list(select), branch="staging").to_arrow()
-        expected = world.expected(query, [f"{alias}.{column}" for alias, column in select.values()])
-        got = [tuple(row.values()) for row in found.to_pylist()]
-        assert ordered(got) == ordered(expected), f"round {number}"
+        assert_equal(world, query, select, found, f"round {number}")
+
+
+def assert_equal(world: World, query: str, select: Select, found: pa.Table, where: str) -> None:
+    expected = world.expected(query, [f"{alias}.{column}" for alias, column in select.values()])
+    got = [tuple(row.values()) for row in found.to_pylist()]
+    assert ordered(got) == ordered(expected), where
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", SEEDS)
+def test_chains_of_all_joins_equal_the_full_join_after_every_round(
+    tmp_path, monkeypatch, seed
+) -> None:
+    world = World(str(tmp_path), seed)
+    chains = [chain(world.random, number) for number in range(len(HOWS))]
+    for number in range(6):
+        for _ in range(world.random.randrange(1, 5)):
+            world.change()
+        monkeypatch.setattr(evaluate, "SLICE_ROWS", world.random.choice([1, 3, 1000]))
+        monkeypatch.setattr(side, "KNOWN_ROWS_MAX", world.random.choice([0, 5, 1000]))
+        for definition, query in chains:
+            with world.catalog.delta_join(definition) as join:
+                join.run()
+                select = join.plan.select
+            result = world.catalog.load_table(definition["into"])
+            found = result.scan(columns=list(select), branch="staging").to_arrow()
+            assert_equal(world, query, select, found, f"round {number}: {query}")

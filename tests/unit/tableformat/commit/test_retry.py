@@ -2,6 +2,7 @@ import pytest
 
 from tableformat.commit.retry import (
     RetryPolicy,
+    backoff_ms,
     commit_retry_policy,
     status_check_policy,
 )
@@ -28,6 +29,10 @@ def test_waits_double_up_to_the_maximum_and_jitter_by_a_tenth():
     for wait, base in zip(waits, [100, 200, 400, 500, 500], strict=True):
         assert base <= wait <= base * 1.1
     assert len({policy.wait_ms(1, RUNTIME) for _ in range(20)}) > 1
+
+
+def test_wait_after_a_week_of_failures_is_the_maximum():
+    assert 500 <= backoff_ms(100_000, min_ms=1, max_ms=500, runtime=RUNTIME) <= 550
 
 
 def test_retries_end_by_count_and_by_time():

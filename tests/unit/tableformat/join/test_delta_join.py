@@ -11,16 +11,25 @@ import pytest
 from click.testing import CliRunner
 
 import tableformat as tf
+from lock import LeaseUnavailableError
 from maintenance import expire
 from maintenance.cli.main import cli
 from maintenance.tasks.options import ExpireOptions
 from resolver import resolve
 from tableformat import InvalidInputError, NotFoundError, Table, TableCatalog
 from tableformat.commit.expiry_plan import ExpiryPolicy
+from tableformat.errors import (
+    CommitConflictError,
+    CommitUnknownError,
+    CorruptDataError,
+    StoreUnavailableError,
+)
 from tableformat.join import evaluate, side
 from tableformat.join.definition import load_definition
+from tableformat.join.delta_join import DeltaJoin, JoinRound
 from tableformat.join.evaluate import key_text
 from tableformat.lookup.session import Lookup
+from tableformat.runtime import SystemClock
 from tests.support.memory_tables import memory_catalog
 
 ORDERS = pa.schema([("id", pa.int64()), ("status", pa.string()), ("at", pa.timestamp("us"))])
@@ -240,11 +249,53 @@ def test_wrong_definition_is_refused_in_one_line(catalog, change, text):
     assert not catalog.table_exists("t.result")
 
 
-def test_right_join_in_a_chain_is_refused(catalog):
-    step = {"table": "t.lines", "as": "l", "how": "right", "on": ON}
-    third = {"table": "t.orders", "as": "p", "on": {"l.order_id": "p.id"}}
-    with pytest.raises(InvalidInputError, match=r"key=join\.0\.how"):
-        catalog.delta_join(definition() | {"join": [step, third]})
+def chain(first: str, second: str) -> dict[str, Any]:
+    """Orders, their lines, and orders again that are compared with the first ones."""
+    return {
+        "into": "t.chain",
+        "from": {"table": "t.orders", "as": "o"},
+        "join": [
+            {"table": "t.lines", "as": "l", "how": first, "on": ON},
+            {"table": "t.orders", "as": "p", "how": second, "on": {"o.id": "p.id"}},
+        ],
+        "select": {"id": "o.id", "order_id": "l.order_id", "p": "p.id"},
+        "key-column": "row_key",
+    }
+
+
+def chained(catalog: TableCatalog, given: dict[str, Any]) -> list[tuple[Any, ...]]:
+    with catalog.delta_join(given) as join:
+        join.run()
+    result = catalog.load_table("t.chain")
+    if result.state.head("staging") is not None:
+        resolve(result)
+    rows = result.scan(columns=["id", "order_id", "p"]).to_arrow().to_pylist()
+    return sorted((tuple(row.values()) for row in rows), key=str)
+
+
+@pytest.mark.parametrize("how", ["right", "full"])
+def test_row_counts_as_unmatched_if_the_join_before_left_its_match_out(catalog, how):
+    given = chain("inner", how)
+    assert chained(catalog, given) == [(1, 1, 1), (None, None, 2)]
+    put(catalog, "lines", {"order_id": 2, "line": 1, "price": 7.0})
+    assert chained(catalog, given) == [(1, 1, 1), (2, 2, 2)]
+    put(catalog, "lines", order_id=1, line=1)
+    assert chained(catalog, given) == [(2, 2, 2), (None, None, 1)]
+
+
+def test_rows_of_a_full_join_without_the_compared_table_end_in_an_inner_one_only(catalog):
+    put(catalog, "lines", {"order_id": 3, "line": 1, "price": 7.0})
+    assert chained(catalog, chain("full", "inner")) == [(1, 1, 1), (2, None, 2)]
+    given = chain("full", "left") | {"into": "t.left"}
+    with catalog.delta_join(given) as join:
+        assert join.run().upserts == 3
+
+
+def test_right_or_full_join_in_a_chain_needs_a_computed_key(catalog):
+    given = chain("inner", "right")
+    del given["key-column"]
+    with pytest.raises(InvalidInputError, match=r"o\.id is part .* null where a row has no match"):
+        catalog.delta_join(given)
 
 
 def test_result_of_others_or_of_another_definition_is_refused(catalog):
@@ -297,3 +348,41 @@ def test_command_runs_rounds_of_a_file(tmp_path, monkeypatch):
     (tmp_path / "join.toml").write_text("into = ")
     with pytest.raises(InvalidInputError, match="cannot read the definition"):
         load_definition(tmp_path / "join.toml")
+
+
+def test_rounds_that_follow_outlast_what_passes_and_end_with_what_does_not(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    local = tf.open_catalog("local", warehouse="warehouse")
+    local.create_table("t.orders", ORDERS, primary_key=["id"])
+    lines = local.create_table("t.lines", LINES, primary_key=["order_id", "line"])
+    lines.add_index("by_order", ["order_id"])
+    put(local, "orders", {"id": 1, "status": "new"})
+    put(local, "lines", {"order_id": 1, "line": 1, "price": 5.0})
+    (tmp_path / "join.json").write_text(json.dumps(definition()))
+    waits: list[float] = []
+    errors = [
+        StoreUnavailableError("the store does not answer"),
+        CommitUnknownError("the answer was lost"),
+        None,
+        CommitConflictError("another was faster"),
+        LeaseUnavailableError("somebody else has the lock"),
+        CorruptDataError("bad bytes"),
+    ]
+    run = DeltaJoin.run
+
+    def troubled(self: DeltaJoin) -> JoinRound:
+        error = errors.pop(0)
+        if error is not None:
+            raise error
+        return run(self)
+
+    monkeypatch.setattr(DeltaJoin, "run", troubled)
+    monkeypatch.setattr(SystemClock, "sleep_ms", lambda _, wait_ms: waits.append(wait_ms))
+    done = CliRunner().invoke(cli, ["join", "join.json", "--follow", "--resolve", "--every", "7s"])
+    assert done.exit_code == 1
+    assert done.stdout.count("round 0: all rows; 1 row and 0 deletes staged") == 1
+    assert local.load_table("t.result").scan().count() == 1
+    told = done.stderr.splitlines()
+    assert [line.count("tried again in") for line in told] == [1, 1, 1, 1, 0]
+    assert told[-1] == "icefold: corrupt-data: bad bytes"
+    assert [round(wait_ms / 1e3) for wait_ms in waits] == [1, 2, 7, 1, 2]
