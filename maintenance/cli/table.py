@@ -59,7 +59,7 @@ def create(
     enforce_immutable: bool,
     table_property: dict[str, str],
 ) -> None:
-    """Create the Iceberg v3 table NAME (namespace.table)."""
+    """Create the Iceberg table NAME (namespace.table): v3, unless format-version says 2."""
     schema = parse_columns_ddl(columns)
     check_own_properties(table_property)
     created = context.new_catalog.create_table(
@@ -81,6 +81,8 @@ def create(
 def list_tables(context: CliContext, namespace: str | None, as_json: bool) -> None:
     """List tables, of NAMESPACE or all."""
     names = context.catalog.list_tables(namespace)
+    if namespace is not None and not names:
+        context.check_namespace(namespace)
     if as_json:
         print_json(names)
     elif not names:
@@ -136,9 +138,13 @@ def _facts(loaded: Table) -> dict[str, object]:
 
 @table.command("drop")
 @click.argument("name", type=TableName())
-@click.confirmation_option(prompt="Remove the table from the catalog? (its files stay)")
+@click.option("--yes", is_flag=True, help="Do not ask.")
 @pass_context
-def drop(context: CliContext, name: str) -> None:
+def drop(context: CliContext, name: str, yes: bool) -> None:
     """Remove NAME from the catalog; its files stay."""
+    if name not in context.catalog.list_tables():  # one whose metadata are lost can be dropped, too
+        context.table(name)
+    if not yes:
+        click.confirm(f"Remove {name} from the catalog? (its files stay)", abort=True)
     context.catalog.drop_table(name)
     click.echo(f"dropped {name}; its files stay where they are")
