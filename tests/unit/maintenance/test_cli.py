@@ -228,10 +228,17 @@ def test_table_whose_metadata_are_lost_can_be_dropped(orders):
     [
         ["scan"],
         ["resolve", "shop.orders", "--limit", "0"],
+        ["resolve", "shop.*"],
         ["-p", "nope", "table", "list"],
         ["nope"],
     ],
-    ids=["no table", "zero limit", "property without value", "unknown command"],
+    ids=[
+        "no table",
+        "zero limit",
+        "pattern without cut",
+        "property without value",
+        "unknown command",
+    ],
 )
 def test_usage_errors_exit_with_2(shell, words):
     assert shell.run(*words).exit_code == 2
