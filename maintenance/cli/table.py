@@ -18,6 +18,7 @@ from maintenance.cli.context import (
 )
 from maintenance.cli.own_properties import check_own_properties
 from tableformat import Table
+from tableformat.spec.names import PRIMARY_KEY
 
 
 @click.group(cls=ListedGroup)
@@ -113,6 +114,7 @@ def describe(context: CliContext, name: str, as_json: bool) -> None:
 
 def _facts(loaded: Table) -> dict[str, object]:
     metadata, constraint = loaded.state.metadata, loaded.immutable_columns
+    believed = metadata.properties.get(PRIMARY_KEY)  # what resolve takes, and the schema knows not
     return {
         "table": loaded.name,
         "format-version": metadata.format_version,
@@ -125,6 +127,7 @@ def _facts(loaded: Table) -> dict[str, object]:
             for each in loaded.computed_columns.values()
         ],
         "primary-key": list(loaded.primary_key),
+        **({PRIMARY_KEY: believed} if believed else {}),
         "partition-by": [
             f"{field.transform}({loaded.schema().find_column_name(field.source_id)})"
             for field in loaded.spec().fields
