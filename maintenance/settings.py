@@ -7,6 +7,7 @@ before the property, for all tables. A threshold of 0 turns its trigger off.
 from __future__ import annotations
 
 import difflib
+import textwrap
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -246,10 +247,20 @@ def parse_duration_ms(text: str) -> int:
 
 
 def settings_table(settings: Iterable[Setting] = SETTINGS.values()) -> str:
-    """The settings as a Markdown table, for the documentation."""
+    """The settings as a Markdown table, for the documentation; see also `settings_text`."""
     lines = ["| property | default | what it says |", "|---|---|---|"]
     lines += [
         f"| `{each.property_name}` | `{each.show(each.default)}` | {each.text} |"
         for each in settings
     ]
+    return "\n".join(lines)
+
+
+def settings_text(width: int, settings: Iterable[Setting] = SETTINGS.values()) -> str:
+    """The settings for a terminal of `width` characters: name=default, and below what it says."""
+    lines = []
+    for each in settings:
+        lines.append(f"{each.property_name}={each.show(each.default)}")
+        indent = "    "
+        lines += textwrap.wrap(each.text, width, initial_indent=indent, subsequent_indent=indent)
     return "\n".join(lines)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import csv
+import difflib
 import json
 import os
 import sys
@@ -61,8 +62,32 @@ class CliContext:
         return self.opened
 
     def table(self, name: str) -> Table:
-        """Load one table."""
-        return self.catalog.load_table(name)
+        """Load one table; the error about one that is not there names the nearest."""
+        catalog = self.catalog
+        try:
+            return catalog.load_table(name)
+        except NotFoundError as error:
+            with suppress(TableError):
+                known = catalog.list_tables()
+                if name not in known:  # else a file of it is not there
+                    error.action = _point_to(name, known)
+            raise
+
+    def check_namespace(self, name: str) -> None:
+        """A word that is no namespace is a typing error, not an empty one.
+
+        Raises:
+            NotFoundError: There is no such namespace; names the nearest.
+        """
+        known = self.catalog.list_namespaces()
+        if name not in known:
+            action = _point_to(name, known)
+            raise NotFoundError("there is no such namespace", namespace=name, action=action)
+
+
+def _point_to(name: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(name, known, n=1)
+    return f"did you mean {near[0]}?" if near else "icefold table list shows all tables"
 
 
 pass_context = click.make_pass_decorator(CliContext)

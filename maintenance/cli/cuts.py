@@ -14,6 +14,7 @@ from maintenance.table_patterns import find_tables
 from resolver import GroupReport, resolve_group
 from resolver.engine import EngineName
 from tableformat.cdc.cuts import Cut
+from tableformat.errors import NotFoundError
 
 
 @click.command("cuts")
@@ -27,6 +28,8 @@ def cuts(context: CliContext, namespace: str, as_json: bool) -> None:
     published with it, and the snapshot of every table, by which any engine reads it.
     """
     found = context.catalog.cuts(namespace)
+    if not found:
+        context.check_namespace(namespace)
     if as_json:
         print_json([_to_dict(each) for each in found])
         return
@@ -67,10 +70,11 @@ def publish_cut(
     engine: EngineName,
 ) -> GroupReport:
     """Publish the tables that names and patterns mean together; see `resolve_group`."""
-    catalog = context.catalog
-    found = find_tables(catalog.environment.catalog, names)
+    found = find_tables(context.catalog.environment.catalog, names)
+    if not found:
+        raise NotFoundError("no table has such a name", pattern=" ".join(names))
     return resolve_group(
-        [catalog.load_table(".".join(each)) for each in found],
+        [context.table(".".join(each)) for each in found],
         set_aside=set_aside,
         staging=staging,
         target=target,

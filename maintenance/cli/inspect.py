@@ -31,9 +31,11 @@ HIDDEN = frozenset(
 SHOWN_ROWS = 100
 
 
-@click.command("inspect")
+@click.command(
+    "inspect", help=f"Show a VIEW of TABLE's metadata.\n\nVIEW is one of {', '.join(VIEWS)}."
+)
 @table_argument
-@click.argument("view", type=click.Choice(list(VIEWS)))
+@click.argument("view", metavar="VIEW", type=click.Choice(list(VIEWS)))
 @click.option("--branch", help="Of the head of a branch.  [main]")
 @click.option("--tag", help="Of a tag.")
 @click.option("--snapshot-id", type=int, help="Of a snapshot.")

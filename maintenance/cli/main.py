@@ -78,7 +78,7 @@ class _Commands(GuardedGroup):
 def cli(
     ctx: click.Context, catalog_name: str, warehouse: str | None, properties: dict[str, str]
 ) -> None:
-    """Keep primary-keyed Apache Iceberg v3 tables clean under a stream of changes."""
+    """Keep primary-keyed Apache Iceberg tables clean under a stream of changes."""
     if warehouse is not None:
         properties["warehouse"] = warehouse
     ctx.obj = CliContext(catalog_name, properties)

@@ -29,7 +29,7 @@ from maintenance.scheduler import Scheduler, SchedulerEnd, SchedulerOptions
 from maintenance.settings import (
     TaskName,
     parse_overrides,
-    settings_table,
+    settings_text,
 )
 from resolver.number_text import plural
 from tableformat.errors import NotFoundError
@@ -41,7 +41,7 @@ logger = logging.getLogger("icefold.maintain")
 
 def _show_settings(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
     if value:
-        click.echo(settings_table())
+        click.echo(settings_text(ctx.make_formatter().width))
         ctx.exit()
 
 
@@ -98,7 +98,7 @@ def _show_settings(ctx: click.Context, _param: click.Parameter, value: bool) -> 
     is_eager=True,
     expose_value=False,
     callback=_show_settings,
-    help="List all settings and end.",
+    help="List all settings with their defaults, and end.",
 )
 @json_option
 @pass_context
@@ -155,7 +155,10 @@ def _maintain(
     host, port = metrics
     with _signals(scheduler), nullcontext() if port is None else watcher.serving(port, host=host):
         if once:
-            return scheduler.run_once()
+            end = scheduler.run_once()
+            if not end.runs:
+                logger.info("nothing was due")
+            return end
         _log_start(names, len(scheduler.tables()), None if port is None else f"{host}:{port}")
         end = scheduler.run()
         logger.info("stopped")

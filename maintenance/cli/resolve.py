@@ -18,6 +18,7 @@ from maintenance.cli.context import (
     progress_bar,
 )
 from maintenance.cli.cuts import publish_cut
+from maintenance.table_patterns import is_pattern
 from resolver import GroupReport, ResolveReport, resolve
 from resolver.engine import ENGINES
 from resolver.index.build import BuildProgress
@@ -104,8 +105,11 @@ def resolve_command(
         given = {"set_aside": set_aside, "staging": staging, "target": target, **kept}
         _print(publish_cut(context, names, **given), as_json)
         return
-    if set_aside or len(names) > 1:
-        raise click.UsageError("several tables are published together with --cut only")
+    if set_aside or len(names) > 1 or is_pattern(names[0]):
+        raise click.UsageError(
+            "several tables are published together with --cut only; "
+            "icefold maintain publishes each by itself"
+        )
     loaded = context.table(names[0])
     if from_snapshot is not None and not yes:
         yes = _may_skip(loaded, staging, target, from_snapshot)

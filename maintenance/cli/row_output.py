@@ -29,7 +29,7 @@ def format_option(command: Any) -> Any:
         "--format",
         "output",
         type=click.Choice(["table", "csv", "json", "count"]),
-        help="'table' shows the first rows, 'csv' and 'json' (lines) print all of them.  [table]",
+        help="'table' shows the first rows, 'csv' and 'json' print all of them.  [table]",
     )
     short = click.option("--json", "output", flag_value="json", help="Short for --format json.")
     return formats(short(command))

@@ -15,6 +15,7 @@ from maintenance.pause import time_text
 from maintenance.status import IndexStatus, LockStatus, SizeBin, TableStatus, read_status
 from maintenance.table_patterns import find_tables
 from resolver.number_text import bytes_text, count_text, plural, span_text
+from tableformat.errors import NotFoundError
 from tableformat.spec.names import MAIN_BRANCH, STAGING_BRANCH
 
 BAR_WIDTH = 24
@@ -35,6 +36,8 @@ def status(
     would do or waits for.
     """
     identifiers = find_tables(context.catalog.environment.catalog, [table_name or "*"])
+    if table_name is not None and not identifiers:
+        raise NotFoundError("no table has such a name", pattern=table_name)
     found = [
         read_status(context.table(".".join(name)), staging=staging, target=target)
         for name in identifiers

@@ -18,6 +18,7 @@ from maintenance.cli.context import (
 )
 from maintenance.cli.own_properties import check_own_properties
 from tableformat import Table
+from tableformat.spec.names import PRIMARY_KEY
 
 
 @click.group(cls=ListedGroup)
@@ -59,7 +60,7 @@ def create(
     enforce_immutable: bool,
     table_property: dict[str, str],
 ) -> None:
-    """Create the Iceberg v3 table NAME (namespace.table)."""
+    """Create the Iceberg table NAME (namespace.table): v3, unless format-version says 2."""
     schema = parse_columns_ddl(columns)
     check_own_properties(table_property)
     created = context.new_catalog.create_table(
@@ -81,6 +82,8 @@ def create(
 def list_tables(context: CliContext, namespace: str | None, as_json: bool) -> None:
     """List tables, of NAMESPACE or all."""
     names = context.catalog.list_tables(namespace)
+    if namespace is not None and not names:
+        context.check_namespace(namespace)
     if as_json:
         print_json(names)
     elif not names:
@@ -111,6 +114,7 @@ def describe(context: CliContext, name: str, as_json: bool) -> None:
 
 def _facts(loaded: Table) -> dict[str, object]:
     metadata, constraint = loaded.state.metadata, loaded.immutable_columns
+    believed = metadata.properties.get(PRIMARY_KEY)  # what resolve takes, and the schema knows not
     return {
         "table": loaded.name,
         "format-version": metadata.format_version,
@@ -123,6 +127,7 @@ def _facts(loaded: Table) -> dict[str, object]:
             for each in loaded.computed_columns.values()
         ],
         "primary-key": list(loaded.primary_key),
+        **({PRIMARY_KEY: believed} if believed else {}),
         "partition-by": [
             f"{field.transform}({loaded.schema().find_column_name(field.source_id)})"
             for field in loaded.spec().fields
@@ -136,9 +141,13 @@ def _facts(loaded: Table) -> dict[str, object]:
 
 @table.command("drop")
 @click.argument("name", type=TableName())
-@click.confirmation_option(prompt="Remove the table from the catalog? (its files stay)")
+@click.option("--yes", is_flag=True, help="Do not ask.")
 @pass_context
-def drop(context: CliContext, name: str) -> None:
+def drop(context: CliContext, name: str, yes: bool) -> None:
     """Remove NAME from the catalog; its files stay."""
+    if name not in context.catalog.list_tables():  # one whose metadata are lost can be dropped, too
+        context.table(name)
+    if not yes:
+        click.confirm(f"Remove {name} from the catalog? (its files stay)", abort=True)
     context.catalog.drop_table(name)
     click.echo(f"dropped {name}; its files stay where they are")

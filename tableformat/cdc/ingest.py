@@ -308,7 +308,8 @@ def read_events(path: Path, batch_events: int) -> Iterator[pa.Table]:
             yield _placed(events, path, first)
             first += events.num_rows
     except (OSError, EOFError, zlib.error, pa.ArrowInvalid) as error:
-        raise InvalidInputError(f"cannot read events: {error}", file=path) from error
+        why = getattr(error, "strerror", None) or error
+        raise InvalidInputError(f"cannot read events: {why}", file=path) from error
 
 
 def _parquet_rows(path: Path, most: int) -> Iterator[pa.Table]:

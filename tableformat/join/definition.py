@@ -96,7 +96,8 @@ def load_definition(path: Path) -> JoinDefinition:
         text = path.read_text(encoding="utf-8")
         given = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
     except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
         raise InvalidInputError(
-            f"cannot read the definition of a join: {error}", file=path
+            f"cannot read the definition of a join: {why}", file=path
         ) from error
     return parse_definition(given, file=path)

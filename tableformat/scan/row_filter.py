@@ -66,7 +66,8 @@ def parse_filter(row_filter: str | BooleanExpression | None) -> BooleanExpressio
         return parse(row_filter)
     except ParseException as error:
         raise InvalidInputError(
-            f"cannot read the filter {row_filter!r}, at character {error.col}"
+            f"cannot read the filter {row_filter!r}, at character {error.col}",
+            action="write it like: amount > 10 and region = 'EU'",
         ) from error
     except (ValueError, TypeError) as error:
         raise InvalidInputError(f"cannot read the filter {row_filter!r}: {error}") from error

@@ -64,7 +64,8 @@ def read_stream_file(path: Path, beside: Mapping[str, str] | None = None) -> Str
     except FileNotFoundError as error:
         raise NotFoundError("there is no such file", file=path) from error
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInputError(f"cannot read the file: {error}", file=path) from error
+        why = getattr(error, "strerror", None) or error
+        raise InvalidInputError(f"cannot read the file: {why}", file=path) from error
     return parse_stream_file(text, str(path), beside)
 
 

@@ -122,6 +122,11 @@ def test_nothing_to_resolve_is_success(orders):
 
 BAD = {
     "unknown table": (["scan", "shop.nope"], "table does not exist"),
+    "misspelt table": (["scan", "shop.ordrs"], "did you mean shop.orders?"),
+    "misspelt pattern": (["resolve", "shp.*", "--cut"], "no table has such a name"),
+    "status of a misspelt pattern": (["status", "shp.*"], "no table has such a name"),
+    "cuts of a misspelt namespace": (["cuts", "shp"], "did you mean shop?"),
+    "tables of a misspelt namespace": (["table", "list", "shp"], "no such namespace"),
     "unknown column": (["scan", "shop.orders", "--columns", "nope"], "nope"),
     "unknown filter column": (["scan", "shop.orders", "--filter", "nope > 1"], "nope"),
     "broken filter": (["scan", "shop.orders", "--filter", "id >"], "filter"),
@@ -201,15 +206,39 @@ def test_bad_input_ends_in_one_line_and_writes_nothing(orders, words, text):
     )
 
 
+def test_drop_asks_only_about_a_table_that_is_there(orders):
+    result = orders.run("table", "drop", "shop.ordrs")
+    assert result.exit_code == 1
+    assert not result.stdout
+    assert "did you mean shop.orders?" in result.stderr
+    assert "Remove shop.orders" in orders.run("table", "drop", "shop.orders").stdout
+    assert orders.ok("table", "list") == "shop.orders\n"
+    orders.ok("table", "drop", "shop.orders", "--yes")
+    assert not orders.ok("table", "list", "shop")
+
+
+def test_table_whose_metadata_are_lost_can_be_dropped(orders):
+    for file in Path(orders.warehouse).rglob("*.metadata.json"):
+        file.unlink()
+    orders.ok("table", "drop", "shop.orders", "--yes")
+
+
 @pytest.mark.parametrize(
     "words",
     [
         ["scan"],
         ["resolve", "shop.orders", "--limit", "0"],
+        ["resolve", "shop.*"],
         ["-p", "nope", "table", "list"],
         ["nope"],
     ],
-    ids=["no table", "zero limit", "property without value", "unknown command"],
+    ids=[
+        "no table",
+        "zero limit",
+        "pattern without cut",
+        "property without value",
+        "unknown command",
+    ],
 )
 def test_usage_errors_exit_with_2(shell, words):
     assert shell.run(*words).exit_code == 2

@@ -18,6 +18,7 @@ from click.testing import CliRunner
 import tableformat as tf
 from maintenance.cli.main import cli
 from maintenance.run_history import Ledger, load_ledger
+from maintenance.settings import settings_text
 
 ROOT = Path(__file__).resolve().parents[3]
 SCHEMA = pa.schema([("id", pa.int64()), ("note", pa.string())])
@@ -217,8 +218,13 @@ def test_status_of_several_tables_is_one_line_each(tmp_path, catalog, orders):
     assert sum(line.strip().startswith("shop.") for line in lines) == 2
 
 
-def test_settings_are_listed(tmp_path):
-    assert "| `icefold.maintain.compact.files` | `64` |" in ok(tmp_path, "maintain", "--settings")
+def test_settings_are_listed_as_text_that_fits_the_terminal(tmp_path):
+    lines = ok(tmp_path, "maintain", "--settings").splitlines()
+    at = lines.index("icefold.maintain.compact.files=64")
+    assert lines[at + 1] == "    Data files added since then that start one."
+    assert not any("`" in line or "|" in line for line in lines)
+    narrow = settings_text(40).splitlines()
+    assert max(len(line) for line in narrow if line.startswith(" ")) <= 40  # names stay whole
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"records": {"x": {}}, "runs": []}'])

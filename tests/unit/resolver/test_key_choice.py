@@ -179,6 +179,9 @@ def test_adopt_reports_and_changes_nothing_unless_told(theirs):
     assert theirs.location == before
     theirs.cli("adopt", NAME, "--key", "id", "--apply", "key")
     assert theirs.table.refresh().properties["icefold.primary-key"] == "id"
+    assert (
+        json.loads(theirs.cli("table", "describe", NAME, "--json"))["icefold.primary-key"] == "id"
+    )
     theirs.cli("maintain", NAME, "--once", "--staging", "main", "--target", "main")
     assert theirs.rows() == Counter([(1, "paid", 1), *(r for r in ROWS[3:] if r[2] != 0)])
 
