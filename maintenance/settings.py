@@ -120,6 +120,7 @@ _TABLE = (
     _ms("backoff-min-ms", SECOND_MS, "Wait after a task's first failure; doubles with each."),
     _ms("backoff-max-ms", 10 * MINUTE_MS, "The longest wait after failures."),
     _flag("resolve.enabled", "Whether staged changes are published."),
+    _flag("resolve.cut", "Whether the table is published together with others of its stream."),
     _count("resolve.commits", 20, "Staged commits that start a cycle."),
     _count("resolve.deletes", 100_000, "Staged equality deletes that start a cycle."),
     _bytes("resolve.bytes", 256 << 20, "Staged bytes that start a cycle."),

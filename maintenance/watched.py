@@ -10,7 +10,7 @@ from maintenance.settings import MaintainConfig, TaskName, parse_config
 from maintenance.table_figures import Figures, figures_of
 from maintenance.triggers import TablePlan
 from tableformat import Environment
-from tableformat.catalog.base import Identifier
+from tableformat.catalog.base import Identifier, TableState
 from tableformat.errors import TableError
 
 
@@ -21,10 +21,12 @@ class Look:
     Attributes:
         figures: None when it failed.
         problem: Why it failed; one line.
+        state: The version, of a table of a stream into several: a publish looks at all of those.
     """
 
     identifier: Identifier
     figures: Figures | None = None
+    state: TableState | None = None
     config: MaintainConfig = field(default_factory=lambda: MaintainConfig({}))
     ledger: Ledger = field(default_factory=Ledger)
     path: Path | None = None
@@ -117,4 +119,11 @@ def look_at(
         return Look(identifier=identifier, problem=str(error))
     except Exception as error:  # noqa: BLE001 - one table never stops the others
         return Look(identifier=identifier, problem=f"{type(error).__name__}: {error}")
-    return Look(identifier=identifier, figures=figures, config=config, ledger=ledger, path=path)
+    return Look(
+        identifier=identifier,
+        figures=figures,
+        state=state if figures.backlog.stream.queries else None,
+        config=config,
+        ledger=ledger,
+        path=path,
+    )

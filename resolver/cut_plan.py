@@ -56,6 +56,28 @@ class CutPlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StreamShare:
+    """What a table has of streams into several tables.
+
+    Attributes:
+        waiting: Queries with batches that wait on it.
+        tables: All tables that those batches touch, dotted.
+        published: The query whose batch its target shows; None: of no such stream.
+        cut: The newest cut that it was published with.
+    """
+
+    waiting: frozenset[str] = frozenset()
+    tables: frozenset[str] = frozenset()
+    published: str | None = None
+    cut: CutName | None = None
+
+    @property
+    def queries(self) -> frozenset[str]:
+        """All streams that are known to feed it."""
+        return self.waiting if self.published is None else self.waiting | {self.published}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Batch:
     """A batch of several tables, and the snapshot that says so."""
 
@@ -124,6 +146,35 @@ def staged_batches(
                 newest[name.query] = max(name.batch, newest.get(name.query, -1))
                 break
     return newest
+
+
+def stream_share(
+    state: TableState, waiting: Iterable[Snapshot], target: str = MAIN_BRANCH
+) -> StreamShare:
+    """What the metadata of a table says of its streams. Pure.
+
+    Args:
+        state: The table.
+        waiting: The staged snapshots that are not published.
+        target: The branch that they are published to.
+
+    Raises:
+        CorruptDataError: A summary cannot be read.
+    """
+    batches = [batch for each in waiting if (batch := _batch_of(each, state.name)) is not None]
+    head = state.head(target)
+    published, cut = None, None
+    if head is not None:
+        writers = load_carried(snapshots_by_id(state.metadata), head.snapshot_id).writers
+        published = writers.get(QUERY_ID) if BATCH_TABLES in writers else None
+    if published is not None:
+        cut = cut_of(branch_history(state, target))
+    return StreamShare(
+        waiting=frozenset(batch.name.query for batch in batches),
+        tables=frozenset(name for batch in batches for name in batch.tables),
+        published=published,
+        cut=cut,
+    )
 
 
 def plan_cut(
