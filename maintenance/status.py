@@ -220,7 +220,11 @@ def _dead_letters(table: Table) -> int | None:
 
 def _set_aside(properties: Mapping[str, str]) -> str | None:
     record = read_set_aside(properties)
-    return None if record is None else record.reason
+    if record is None:
+        return None
+    return (
+        f"resumed, catches up; it was: {record.reason}" if record.is_asked_back else record.reason
+    )
 
 
 def _config(properties: Mapping[str, str]) -> tuple[MaintainConfig | None, str | None]:

@@ -5,6 +5,8 @@ it, names has it staged or published. On each table it covers the staged snapsho
 one of the stream that is not after n, those that others have staged in between included, and
 nothing that was staged later.
 
+A table that was set aside and has caught up since is in no cut before the batch with which it did.
+
 A cut that somebody began to publish, one table after the other, is finished first, as it was. A
 table that was published by itself beyond n waits for a batch that reaches it.
 
@@ -25,6 +27,7 @@ from resolver.staging import plan_backlog
 from tableformat.catalog.base import TableState
 from tableformat.cdc.batch_commit import batch_in, committed_batch
 from tableformat.cdc.cuts import CutName, cut_of
+from tableformat.cdc.many.set_aside import left_out
 from tableformat.commit.branch_history import branch_history, snapshots_by_id, summary_of
 from tableformat.commit.carried_properties import load_carried
 from tableformat.errors import CorruptDataError, InvalidInputError, error_context
@@ -120,8 +123,15 @@ class _Member:
         found = cut_of(branch_history(self.state, self.target))
         return -1 if found is None or found.query != query else found.batch
 
+    def lacks(self, cut: CutName) -> bool:
+        """Whether the stream has left it out there."""
+        gaps = left_out(self.state.metadata.properties)
+        return any(gap.covers(cut.query, cut.batch) for gap in gaps)
+
     def covered(self, cut: CutName) -> int | None:
         """The last staged snapshot of the stream that is not after the cut; None: none waits."""
+        if self.lacks(cut):
+            return None
         ids = [
             each.snapshot.snapshot_id
             for each in self.waiting
@@ -202,7 +212,7 @@ def plan_cut(
         CorruptDataError: A summary cannot be read.
     """
     members = [_member(state, staging, target) for state in states]
-    waiting = [batch for member in members for batch in member.waiting]
+    waiting = [b for member in members for b in member.waiting if not member.lacks(b.name)]
     if not waiting:
         return CutPlan()
     # An older stream into the same tables ends below a newer one.
