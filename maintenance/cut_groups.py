@@ -135,6 +135,7 @@ class GroupCall:
     staging: str
     target: str
     overrides: Mapping[str, float]
+    defaults: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,7 +204,7 @@ def _members(call: GroupCall) -> tuple[Sequence[Table], set[str]]:
             aside.add(name)
             continue
         with error_context(table=name):
-            config = parse_config(table.properties, call.overrides)
+            config = parse_config(table.properties, call.overrides, call.defaults)
         if _lets_publish(config):
             tables.append(table)
         else:

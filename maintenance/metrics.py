@@ -72,14 +72,15 @@ _GAUGES = (
 
 
 class SchedulerMetrics:
-    """The metrics of one scheduler in a registry of their own; an observer of its runs.
+    """The metrics of one scheduler; an observer of its runs.
 
     Args:
         clock: For ages.
+        registry: Where they go; None: a registry of their own.
     """
 
-    def __init__(self, clock: Clock) -> None:
-        self.registry = CollectorRegistry()
+    def __init__(self, clock: Clock, registry: CollectorRegistry | None = None) -> None:
+        self.registry = registry or CollectorRegistry()
         labels = ("table", "task", "outcome")
         self._runs = Counter("icefold_task_runs", "Runs of tasks.", labels, registry=self.registry)
         self._seconds = Histogram(

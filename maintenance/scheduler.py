@@ -19,7 +19,7 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -64,6 +64,7 @@ class SchedulerOptions:
         parallel_max: Tasks at a time. All but one may be long ones, so that cycles get through.
         tasks: What is done at all.
         overrides: Settings for all tables, by name without prefix; see `settings`.
+        defaults: The same, for tables that say nothing themselves.
         rediscover_ms: How often patterns are matched again.
         grace_ms: How long a stop waits for what is running.
         lock_timeout_ms: How long a task waits for other maintenance of its table.
@@ -73,6 +74,7 @@ class SchedulerOptions:
     parallel_max: int = 4
     tasks: tuple[TaskName, ...] = tuple(TaskName)
     overrides: Mapping[str, float] = field(default_factory=dict)
+    defaults: Mapping[str, float] = field(default_factory=dict)
     staging: str = STAGING_BRANCH
     target: str = MAIN_BRANCH
     rediscover_ms: int = 60_000
@@ -106,6 +108,11 @@ class SchedulerEnd:
     failed: Mapping[str, str] = field(default_factory=dict)
     abandoned: tuple[str, ...] = ()
     was_stopped: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Woken:
+    names: tuple[str, ...]
 
 
 class Scheduler:
@@ -144,7 +151,9 @@ class Scheduler:
         self._observers = tuple(observers)
         self._executor = executor
         self._watched: dict[Identifier, WatchedTable] = {}
-        self._results: queue.SimpleQueue[Look | Finished | GroupFinished] = queue.SimpleQueue()
+        self._results: queue.SimpleQueue[Look | Finished | GroupFinished | _Woken] = (
+            queue.SimpleQueue()
+        )
         self._rediscover_ms = 0.0
         self._stops = 0
         self._once = False
@@ -175,6 +184,14 @@ class Scheduler:
         """End soon; a second call: now. Safe in a signal handler and from other threads."""
         self._stops += 1
 
+    def wake(self, names: Collection[str]) -> None:
+        """Look at tables now: somebody has committed to them. Safe from other threads.
+
+        Args:
+            names: Dotted; of one that is not known the patterns are matched again.
+        """
+        self._results.put(_Woken(tuple(names)))
+
     def tables(self) -> list[WatchedTable]:
         """What is known of each table; for metrics and status."""
         with self._view_lock:
@@ -193,6 +210,7 @@ class Scheduler:
             staging=self._options.staging,
             target=self._options.target,
             overrides=self._overrides(),
+            defaults=self._options.defaults,
             is_stopping=lambda: self._stops > 0,
         )
         tasks = self._executor or ThreadPoolExecutor(
@@ -328,6 +346,7 @@ class Scheduler:
                 staging=self._options.staging,
                 target=self._options.target,
                 overrides=overrides,
+                defaults=self._options.defaults,
             )
         )
 
@@ -412,13 +431,23 @@ class Scheduler:
             except queue.Empty:
                 return
             timeout = 0.0
-            if isinstance(result, GroupFinished):
+            if isinstance(result, _Woken):
+                self._take_wake(result)
+            elif isinstance(result, GroupFinished):
                 self._take_group(result)
             elif isinstance(result, Finished):
                 self._busy.remove(result.run.task)
                 self._take_run(result)
             elif (each := self._watched.get(result.identifier)) is not None:
                 self._take_look(each, result)
+
+    def _take_wake(self, woken: _Woken) -> None:
+        for name in woken.names:
+            each = self._watched.get(tuple(name.split(".")))
+            if each is None:
+                self._rediscover_ms = 0.0
+            else:
+                each.needs_look, each.moved_ms = True, self._clock.monotonic_ms()
 
     def _take_look(self, each: WatchedTable, look: Look) -> None:
         before = each.problem

@@ -184,14 +184,21 @@ class MaintainConfig:
 
 
 def parse_config(
-    properties: Mapping[str, str], overrides: Mapping[str, float] | None = None
+    properties: Mapping[str, str],
+    overrides: Mapping[str, float] | None = None,
+    defaults: Mapping[str, float] | None = None,
 ) -> MaintainConfig:
-    """The settings that table properties say; `overrides`, by name without prefix, go first.
+    """The settings that table properties say.
+
+    Args:
+        properties: Of the table.
+        overrides: By name without prefix; they go before the properties.
+        defaults: Where neither says anything, instead of the defaults of all.
 
     Raises:
         InvalidInputError: An `icefold.maintain.` property that is none, or a wrong value.
     """
-    values: dict[str, float] = {}
+    values = dict(defaults or {})
     for name, text in properties.items():
         if name.startswith(PREFIX):
             setting = find_setting(name)

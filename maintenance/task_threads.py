@@ -68,6 +68,7 @@ class Worker:
     staging: str
     target: str
     overrides: Mapping[str, float]
+    defaults: Mapping[str, float]
     is_stopping: Callable[[], bool]
 
     def run(self, each: WatchedTable, due: Due) -> Finished:
@@ -113,6 +114,7 @@ class Worker:
             staging=self.staging,
             target=self.target,
             overrides=self.overrides,
+            defaults=self.defaults,
         )
         found = self._guarded(lambda: publish_group(call), f"{due.task} {first.name}")
         if isinstance(found, _Failure):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -97,7 +98,8 @@ def look_at(
     *,
     staging: str,
     target: str,
-    overrides: dict[str, float],
+    overrides: Mapping[str, float],
+    defaults: Mapping[str, float],
 ) -> Look:
     """Load a table's metadata and count. Never raises for what is wrong with the table.
 
@@ -108,12 +110,13 @@ def look_at(
         staging: Branch with staged changes.
         target: The published branch.
         overrides: Settings that go before the table's own.
+        defaults: Those that the table's own go before.
     """
     try:
         state = environment.catalog.load_table(identifier)
         path = ledger_path(environment, state, target)
         ledger = load_ledger(path) if ledger is None else ledger
-        config = parse_config(state.metadata.properties, overrides)
+        config = parse_config(state.metadata.properties, overrides, defaults)
         figures = figures_of(state, ledger, staging=staging, target=target)
     except TableError as error:
         return Look(identifier=identifier, problem=str(error))
