@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -20,6 +21,8 @@ from maintenance.logs import LogFormat, logging_to_stderr
 from maintenance.metrics import serving_metrics
 from maintenance.scheduler import Scheduler, SchedulerEnd, SchedulerOptions
 from maintenance.settings import TaskName, parse_overrides
+from tableformat import TableCatalog
+from tableformat.recent_store import RecentStore
 
 # What is staged here is published at once, unless the table says how much shall wait.
 AT_ONCE = {"resolve.commits": 1.0}
@@ -104,8 +107,9 @@ def _run(
     *,
     metrics: tuple[str, int | None],
 ) -> tuple[Heard, SchedulerEnd]:
-    catalog, registry = context.new_catalog, CollectorRegistry()
-    environment = catalog.environment
+    opened, registry = context.new_catalog.environment, CollectorRegistry()
+    environment = replace(opened, store=RecentStore(opened.store))
+    catalog = TableCatalog(environment)
     namespace = request.settings.routing.namespace
     watch = IngestWatch(namespace, environment.runtime.clock, is_many=True, registry=registry)
     host, port = metrics
@@ -118,9 +122,9 @@ def _run(
         heard = Heard(watch, on_staged=scheduler.wake)
         stream = stream_runner(stack, request, environment, heard)
         assert not isinstance(stream, dict)
+        interrupted = stack.enter_context(interrupt_event(again=lambda: stop_now(scheduler)))
         where = "" if port is None else f"; metrics on {host}:{port}"
         logger.info("streaming into %s and maintaining it%s", namespace, where)
-        interrupted = stack.enter_context(interrupt_event(again=lambda: stop_now(scheduler)))
         end = run_together(scheduler, stream, interrupted)
         logger.info("stopped")
         return heard, end

@@ -7,6 +7,7 @@ import os
 import random
 import signal
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -18,6 +19,7 @@ from maintenance.scheduler import Scheduler, SchedulerOptions
 from tableformat.cdc.many.local_engine import Cut
 from tableformat.cdc.many.stream_tables import StreamListener
 from tableformat.errors import NotFoundError
+from tableformat.recent_store import RecentStore
 from tests.support.crash_child import KILLED, LEASE_MS, PATIENT_LEASE_MS, started
 from tests.support.fake_kafka import FakeCluster
 from tests.support.goals import goal
@@ -70,7 +72,8 @@ class Waking(StreamListener):
 
 def run_for_ever(warehouse, seed, lease_ms):
     """In a child: what the command does, with the fake cluster for Kafka."""
-    catalog = tf.open_catalog("local", warehouse=warehouse)
+    opened = tf.open_catalog("local", warehouse=warehouse).environment
+    catalog = tf.TableCatalog(replace(opened, store=RecentStore(opened.store)))
     runtime = catalog.environment.runtime
     lock = open_lock(
         f"{catalog.environment.catalog.properties['uri']}.locks",

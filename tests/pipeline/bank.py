@@ -31,6 +31,13 @@ def run_bank(
 ) -> Counter[str]:
     """Transfer for so long while actors are killed; then wait for the end, and compare.
 
+    Args:
+        pipeline: With its connectors running.
+        seconds: How long.
+        kills: Actors, each to be killed once for each time that it is named; `stop` is SIGTERM. Who
+            is killed with a lease in hand costs the next one the time of a lease.
+        seed: Of what is transferred, and when who is killed.
+
     Returns:
         Counts: transfers, cuts that were checked, kills by actor.
 
@@ -67,7 +74,7 @@ def run_bank(
 
         wait_until(is_there, "what PostgreSQL holds")
         status = service.stop()
-        assert status == 0, (pipeline.folder / "run.log").read_text(errors="replace")[-3000:]
+        assert status == 0, _log(pipeline)[-3000:]
         check_cuts(pipeline.catalog, checked)
         assert total_in_duckdb(pipeline.catalog) == TOTAL
     finally:
@@ -76,9 +83,19 @@ def run_bank(
     return counts
 
 
+def _log(pipeline: Pipeline) -> str:
+    log = pipeline.folder / "run.log"
+    return log.read_text(errors="replace") if log.exists() else ""
+
+
 def _kill(pipeline: Pipeline, service: Service, actor: str) -> None:
     if actor == "run":
         service.kill()
+        return
+    if actor == "stop":
+        wait_until(lambda: "streaming into" in _log(pipeline), "the start of icefold run")
+        status = service.stop()
+        assert status == 0, _log(pipeline)[-3000:]
         return
     server = pipeline.connect if actor == "connect" else pipeline.broker
     server.kill()

@@ -22,8 +22,8 @@ pytestmark = [
 def test_every_cut_of_a_live_bank_holds_all_the_money(pipeline: Pipeline) -> None:
     if pipeline.connect.process is None:
         pipeline.connect.start()
-    counts = run_bank(pipeline, seconds=8, kills=["run"])
-    assert counts["run kills"] == 1
+    counts = run_bank(pipeline, seconds=8, kills=["stop"])
+    assert counts["stop kills"] == 1
     assert counts["cuts"] > 1
     ids = {event["id"] for event in boundaries(pipeline)}
     assert len(ids) > counts["transfers"]
