@@ -13,6 +13,7 @@ from tests.pipeline.service import Service
 from tests.support.pipeline import Pipeline, wait_until
 from tests.support.pipeline_bank import (
     TOTAL,
+    Balances,
     check_cuts,
     open_accounts,
     shown,
@@ -53,6 +54,8 @@ def run_bank(
         with pipeline.connection() as connection:
             pipeline.await_slots([f"{pipeline.database.name}_bank"])
             open_accounts(connection)
+            opening = source_balances(connection)
+            wait_until(lambda: _shows(pipeline, service, opening), "the opening balances")
             start = checked_s = time.monotonic()
             while (now := time.monotonic()) - start < seconds:
                 service.keep_up()
@@ -67,12 +70,7 @@ def run_bank(
                 counts["transfers"] += 1
             pipeline.await_slots([f"{pipeline.database.name}_bank"])
             expected = source_balances(connection)
-
-        def is_there() -> bool:
-            service.keep_up()
-            return shown(pipeline.catalog) == expected
-
-        wait_until(is_there, "what PostgreSQL holds")
+        wait_until(lambda: _shows(pipeline, service, expected), "what PostgreSQL holds")
         status = service.stop()
         assert status == 0, _log(pipeline)[-3000:]
         check_cuts(pipeline.catalog, checked)
@@ -81,6 +79,11 @@ def run_bank(
         service.kill()
     counts["cuts"] = len(checked)
     return counts
+
+
+def _shows(pipeline: Pipeline, service: Service, expected: dict[str, Balances]) -> bool:
+    service.keep_up()
+    return shown(pipeline.catalog) == expected
 
 
 def _log(pipeline: Pipeline) -> str:
