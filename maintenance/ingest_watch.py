@@ -32,10 +32,18 @@ class IngestWatch:
         clock: For ages, and to space the lines.
         is_many: The stream has many tables, which are told with what happens to them; else `name`
             is a label of every metric, there before anything happens.
+        registry: Where the metrics go; None: a registry of their own.
     """
 
-    def __init__(self, name: str, clock: Clock, *, is_many: bool = False) -> None:
-        self.registry = CollectorRegistry()
+    def __init__(
+        self,
+        name: str,
+        clock: Clock,
+        *,
+        is_many: bool = False,
+        registry: CollectorRegistry | None = None,
+    ) -> None:
+        self.registry = registry or CollectorRegistry()
         self._clock = clock
         self._name = name
         self._tables = () if is_many else (name,)

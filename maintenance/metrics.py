@@ -48,6 +48,9 @@ _GAUGES = (
     _Gauge("icefold_source_lag_seconds",
            "Age of the newest published change by the source's clock.",
            lambda f, now_ms: None if (lag := f.source_lag_ms(now_ms)) is None else lag / 1e3),
+    _Gauge("icefold_cut_batch",
+           "Batch of the newest cut that the table was published with.",
+           lambda f, _: None if (cut := f.backlog.stream.cut) is None else cut.batch),
     _Gauge("icefold_table_records", "Iceberg total-records: rows, deleted ones included.",
            lambda f, _: f.totals["records"]),
     _Gauge("icefold_table_data_files", "Iceberg total-data-files.",
@@ -69,14 +72,15 @@ _GAUGES = (
 
 
 class SchedulerMetrics:
-    """The metrics of one scheduler in a registry of their own; an observer of its runs.
+    """The metrics of one scheduler; an observer of its runs.
 
     Args:
         clock: For ages.
+        registry: Where they go; None: a registry of their own.
     """
 
-    def __init__(self, clock: Clock) -> None:
-        self.registry = CollectorRegistry()
+    def __init__(self, clock: Clock, registry: CollectorRegistry | None = None) -> None:
+        self.registry = registry or CollectorRegistry()
         labels = ("table", "task", "outcome")
         self._runs = Counter("icefold_task_runs", "Runs of tasks.", labels, registry=self.registry)
         self._seconds = Histogram(

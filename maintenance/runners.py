@@ -23,7 +23,7 @@ from maintenance.tasks.options import (
 from maintenance.tasks.remove_orphans import remove_orphans
 from maintenance.tasks.rewrite_manifests import rewrite_manifests
 from maintenance.tasks.rewrite_vectors import rewrite_vectors
-from resolver import resolve
+from resolver import ResolveReport, resolve
 from tableformat import Table
 from tableformat.commit.expiry_plan import ExpiryPolicy
 
@@ -45,7 +45,7 @@ class TaskResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskCall:
-    """What a runner is given."""
+    """What a runner is given. `until`: the last staged snapshot to publish; None: all."""
 
     table: Table
     lock: LockManager
@@ -53,6 +53,7 @@ class TaskCall:
     staging: str
     target: str
     config: MaintainConfig
+    until: int | None = None
 
 
 class Runner(Protocol):
@@ -68,9 +69,15 @@ def run_resolve(call: TaskCall) -> TaskResult:
         call.table,
         staging=call.staging,
         target=call.target,
+        until=call.until,
         lock=call.lock,
         lock_timeout_ms=call.lock_timeout_ms,
     )
+    return cycle_result(report)
+
+
+def cycle_result(report: ResolveReport) -> TaskResult:
+    """What a cycle did."""
     return TaskResult(
         changed=report.staged_snapshots > 0,
         text=report.describe(),

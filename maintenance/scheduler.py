@@ -8,7 +8,8 @@ found. Per turn:
 2. read the catalog's pointers of tables whose poll is due, in one query where there are many; a
    table that moves is polled often, a quiet one seldom;
 3. look at the metadata of tables whose pointer moved, and only of those;
-4. start the tasks that are due, the most urgent first, as far as threads are free.
+4. start the tasks that are due, the most urgent first, as far as threads are free. Tables that one
+   stream feeds are published together, as one cycle (`cut_groups`).
 
 A table that fails waits by itself, twice as long after each failure; the others go on.
 """
@@ -18,23 +19,24 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from lock import LeaseLostError, LeaseUnavailableError, LockError, LockManager
-from maintenance.pause import announce_pause
+from lock import LockManager
+from maintenance.cut_groups import STALLED_MS, CutGroup, cut_groups, has_batches
 from maintenance.run_history import Ledger, Outcome, Run, save_ledger
-from maintenance.runners import RUNNERS, Runner, TaskCall
+from maintenance.runners import RUNNERS, Runner
 from maintenance.settings import TaskName
 from maintenance.stopping import stoppable
 from maintenance.table_patterns import find_tables
+from maintenance.task_threads import Finished, GroupFinished, Worker
 from maintenance.triggers import Due, plan_table
 from maintenance.watched import Look, WatchedTable, look_at
 from resolver.job import LOCK_TIMEOUT_MS
 from resolver.maintenance_lock import maintenance_lock
-from tableformat import Table, TableCatalog
+from tableformat import TableCatalog
 from tableformat.catalog.base import Identifier
 from tableformat.commit.retry import backoff_ms
 from tableformat.errors import InvalidInputError, TableError
@@ -47,7 +49,6 @@ POLL_MAX_MS = 2_000
 POLL_MAX_LOADING_MS = 10_000  # where a poll is a load of the whole metadata (REST)
 QUIET_SHARE = 8  # a table is polled at an eighth of the time for which it has been quiet
 TURN_MAX_MS = 500  # a signal is noticed within this time
-BUSY_RETRY_MS = 2_000
 LOOK_BACKOFF_MIN_MS, LOOK_BACKOFF_MAX_MS = 1_000, 600_000
 LOOK_THREADS = 2
 ONCE_OVERRIDES = {"resolve.commits": 1.0}  # who comes once publishes whatever waits
@@ -63,6 +64,7 @@ class SchedulerOptions:
         parallel_max: Tasks at a time. All but one may be long ones, so that cycles get through.
         tasks: What is done at all.
         overrides: Settings for all tables, by name without prefix; see `settings`.
+        defaults: The same, for tables that say nothing themselves.
         rediscover_ms: How often patterns are matched again.
         grace_ms: How long a stop waits for what is running.
         lock_timeout_ms: How long a task waits for other maintenance of its table.
@@ -72,6 +74,7 @@ class SchedulerOptions:
     parallel_max: int = 4
     tasks: tuple[TaskName, ...] = tuple(TaskName)
     overrides: Mapping[str, float] = field(default_factory=dict)
+    defaults: Mapping[str, float] = field(default_factory=dict)
     staging: str = STAGING_BRANCH
     target: str = MAIN_BRANCH
     rediscover_ms: int = 60_000
@@ -107,11 +110,9 @@ class SchedulerEnd:
     was_stopped: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Finished:
-    run: Run
-    identifier: Identifier
-    snapshot_id: int | None
+@dataclass(frozen=True, slots=True)
+class _Woken:
+    names: tuple[str, ...]
 
 
 class Scheduler:
@@ -150,11 +151,16 @@ class Scheduler:
         self._observers = tuple(observers)
         self._executor = executor
         self._watched: dict[Identifier, WatchedTable] = {}
-        self._results: queue.SimpleQueue[Look | _Finished] = queue.SimpleQueue()
+        self._results: queue.SimpleQueue[Look | Finished | GroupFinished | _Woken] = (
+            queue.SimpleQueue()
+        )
         self._rediscover_ms = 0.0
         self._stops = 0
         self._once = False
         self._runs: list[Run] = []
+        self._busy: list[TaskName] = []  # what occupies threads
+        # Groups whose next cut is not there yet: the versions that said so, and until when.
+        self._stalled: dict[tuple[Identifier, ...], tuple[tuple[str | None, ...], float]] = {}
         self._view_lock = threading.Lock()
         self._discover()
         for watched in self._watched.values():
@@ -178,6 +184,14 @@ class Scheduler:
         """End soon; a second call: now. Safe in a signal handler and from other threads."""
         self._stops += 1
 
+    def wake(self, names: Collection[str]) -> None:
+        """Look at tables now: somebody has committed to them. Safe from other threads.
+
+        Args:
+            names: Dotted; of one that is not known the patterns are matched again.
+        """
+        self._results.put(_Woken(tuple(names)))
+
     def tables(self) -> list[WatchedTable]:
         """What is known of each table; for metrics and status."""
         with self._view_lock:
@@ -188,7 +202,17 @@ class Scheduler:
         own = maintenance_lock(self._environment) if self._lock is None else None
         manager = own or self._lock
         assert manager is not None
-        self._manager = stoppable(manager, lambda: self._stops > 0)
+        self._worker = Worker(
+            environment=self._environment,
+            runners=self._runners,
+            lock=stoppable(manager, lambda: self._stops > 0),
+            lock_timeout_ms=self._options.lock_timeout_ms,
+            staging=self._options.staging,
+            target=self._options.target,
+            overrides=self._overrides(),
+            defaults=self._options.defaults,
+            is_stopping=lambda: self._stops > 0,
+        )
         tasks = self._executor or ThreadPoolExecutor(
             self._options.parallel_max, thread_name_prefix="maintain"
         )
@@ -298,10 +322,14 @@ class Scheduler:
 
     # What is run
 
-    def _start_looks(self) -> None:
+    def _overrides(self) -> dict[str, float]:
         overrides = dict(self._options.overrides)
         if self._once or self._options.every_ms is not None:
-            overrides = ONCE_OVERRIDES | overrides
+            return ONCE_OVERRIDES | overrides
+        return overrides
+
+    def _start_looks(self) -> None:
+        overrides = self._overrides()
         for each in self._watched.values():
             if each.needs_look and not each.is_looking:
                 each.needs_look, each.is_looking = False, True
@@ -318,6 +346,7 @@ class Scheduler:
                 staging=self._options.staging,
                 target=self._options.target,
                 overrides=overrides,
+                defaults=self._options.defaults,
             )
         )
 
@@ -333,11 +362,14 @@ class Scheduler:
         if not due:
             return
         due.sort(key=lambda pair: pair[1].rank(now_ms))
-        running = [task for each in self._watched.values() for task in each.running]
+        groups = self._groups(due)
         for each, one in due:
-            if each.may_start(one.task) and self._has_room(one.task, running):
-                running.append(one.task)
+            if not (each.may_start(one.task) and self._has_room(one.task)):
+                continue
+            if one.task != TaskName.RESOLVE or not has_batches(each):
                 self._start(each, one)
+            elif self._may_publish(groups[each.identifier], now_ms):
+                self._start_group(groups[each.identifier], each, one)
 
     def _plan(self, each: WatchedTable, now_ms: int) -> None:
         assert each.look is not None
@@ -352,61 +384,41 @@ class Scheduler:
         )
         each.replan_ms = each.plan.next_ms
 
-    def _has_room(self, task: TaskName, running: Sequence[TaskName]) -> bool:
-        long = sum(one != TaskName.RESOLVE for one in running)
+    def _groups(self, due: Sequence[tuple[WatchedTable, Due]]) -> dict[Identifier, CutGroup]:
+        is_wanted = any(one.task == TaskName.RESOLVE and has_batches(each) for each, one in due)
+        return cut_groups(self._watched.values()) if is_wanted else {}
+
+    def _may_publish(self, group: CutGroup, now_ms: int) -> bool:
+        if not group.may_start(now_ms, with_waits=not self._once):
+            return False
+        versions, until_ms = self._stalled.get(group.key, (None, 0.0))
+        return versions != group.locations or self._clock.monotonic_ms() >= until_ms
+
+    def _start_group(self, group: CutGroup, each: WatchedTable, due: Due) -> None:
+        for member in group.members:
+            member.running[TaskName.RESOLVE] = due.reason
+            if self._once:
+                member.tried.add(TaskName.RESOLVE)
+        self._busy.append(TaskName.RESOLVE)
+        self._tasks.submit(self._put, self._worker.publish, group, each, due)
+
+    def _has_room(self, task: TaskName) -> bool:
+        long = sum(one != TaskName.RESOLVE for one in self._busy)
         room = self._options.parallel_max
         if task != TaskName.RESOLVE and room > 1 and long >= room - 1:
             return False
-        return len(running) < room
+        return len(self._busy) < room
 
     def _start(self, each: WatchedTable, due: Due) -> None:
         each.running[due.task] = due.reason
         if self._once:
             each.tried.add(due.task)
-        self._tasks.submit(self._perform, each, due)
+        self._busy.append(due.task)
+        self._tasks.submit(self._put, self._worker.run, each, due)
 
-    def _perform(self, each: WatchedTable, due: Due) -> None:
-        """In a thread: run one task; whatever goes wrong becomes its outcome."""
-        assert each.look is not None
-        began_ms, begin_ms = self._clock.now_ms(), self._clock.monotonic_ms()
-        facts: Mapping[str, object] = {}
-        snapshot_id = None
-        try:
-            table = Table(self._environment, self._environment.catalog.load_table(each.identifier))
-            call = TaskCall(
-                table=table,
-                lock=self._manager,
-                lock_timeout_ms=self._options.lock_timeout_ms,
-                staging=self._options.staging,
-                target=self._options.target,
-                config=each.look.config,
-            )
-            result = self._runners[due.task](call)
-            snapshot_id = table.refresh().state.head_id(self._options.target)
-            outcome = Outcome.DONE if result.changed else Outcome.NOTHING
-            outcome = Outcome.FAILED if result.failed else outcome
-            text, facts = result.text, result.facts
-        except LeaseUnavailableError as error:
-            outcome, text = Outcome.BUSY, str(error)
-        except LeaseLostError as error:
-            outcome, text = Outcome.BUSY if self._stops else Outcome.FAILED, str(error)
-        except (TableError, LockError) as error:
-            outcome, text = Outcome.FAILED, str(error)
-        except Exception as error:
-            logger.debug("%s %s", due.task, each.name, exc_info=True)
-            outcome, text = Outcome.FAILED, f"{type(error).__name__}: {error}"
-        run = Run(
-            table=each.name,
-            task=due.task,
-            outcome=outcome,
-            began_ms=began_ms,
-            duration_ms=round(self._clock.monotonic_ms() - begin_ms, 1),
-            reason=due.reason,
-            text=text.replace("\n", " "),
-            facts=facts,
-        )
-        run = announce_pause(run, each.look.config)
-        self._results.put(_Finished(run=run, identifier=each.identifier, snapshot_id=snapshot_id))
+    def _put(self, work: Callable[..., Finished | GroupFinished], *given: object) -> None:
+        """In a thread."""
+        self._results.put(work(*given))
 
     # What comes back
 
@@ -419,11 +431,23 @@ class Scheduler:
             except queue.Empty:
                 return
             timeout = 0.0
-            each = self._watched.get(result.identifier)
-            if isinstance(result, _Finished):
-                self._take_run(each, result)
-            elif each is not None:
+            if isinstance(result, _Woken):
+                self._take_wake(result)
+            elif isinstance(result, GroupFinished):
+                self._take_group(result)
+            elif isinstance(result, Finished):
+                self._busy.remove(result.run.task)
+                self._take_run(result)
+            elif (each := self._watched.get(result.identifier)) is not None:
                 self._take_look(each, result)
+
+    def _take_wake(self, woken: _Woken) -> None:
+        for name in woken.names:
+            each = self._watched.get(tuple(name.split(".")))
+            if each is None:
+                self._rediscover_ms = 0.0
+            else:
+                each.needs_look, each.moved_ms = True, self._clock.monotonic_ms()
 
     def _take_look(self, each: WatchedTable, look: Look) -> None:
         before = each.problem
@@ -445,8 +469,20 @@ class Scheduler:
         )
         each.look_again_ms = self._clock.monotonic_ms() + wait_ms  # or when its metadata moves
 
-    def _take_run(self, each: WatchedTable | None, finished: _Finished) -> None:
-        run = finished.run
+    def _take_group(self, finished: GroupFinished) -> None:
+        self._busy.remove(TaskName.RESOLVE)
+        key = finished.group.key
+        self._stalled.pop(key, None)
+        if finished.stalled is not None:
+            self._stalled[key] = finished.stalled, self._clock.monotonic_ms() + STALLED_MS
+        for each in finished.group.members:
+            each.running.pop(TaskName.RESOLVE, None)
+            each.needs_look = True
+        for one in finished.tables:
+            self._take_run(one)
+
+    def _take_run(self, finished: Finished) -> None:
+        run, each = finished.run, self._watched.get(finished.identifier)
         if self._once:
             self._runs.append(run)
         if each is not None:
@@ -459,11 +495,11 @@ class Scheduler:
             except Exception:
                 logger.exception("an observer of runs has failed")
 
-    def _note(self, each: WatchedTable, finished: _Finished) -> None:
+    def _note(self, each: WatchedTable, finished: Finished) -> None:
         assert each.look is not None
         run, config = finished.run, each.look.config
         ledger = each.ledger or Ledger()
-        wait_ms: float = BUSY_RETRY_MS
+        wait_ms = finished.wait_ms
         if run.outcome == Outcome.FAILED:
             wait_ms = backoff_ms(
                 ledger.record(run.task).failures + 1,

@@ -121,6 +121,7 @@ _TABLE = (
     _ms("backoff-min-ms", SECOND_MS, "Wait after a task's first failure; doubles with each."),
     _ms("backoff-max-ms", 10 * MINUTE_MS, "The longest wait after failures."),
     _flag("resolve.enabled", "Whether staged changes are published."),
+    _flag("resolve.cut", "Whether the table is published together with others of its stream."),
     _count("resolve.commits", 20, "Staged commits that start a cycle."),
     _count("resolve.deletes", 100_000, "Staged equality deletes that start a cycle."),
     _bytes("resolve.bytes", 256 << 20, "Staged bytes that start a cycle."),
@@ -184,14 +185,21 @@ class MaintainConfig:
 
 
 def parse_config(
-    properties: Mapping[str, str], overrides: Mapping[str, float] | None = None
+    properties: Mapping[str, str],
+    overrides: Mapping[str, float] | None = None,
+    defaults: Mapping[str, float] | None = None,
 ) -> MaintainConfig:
-    """The settings that table properties say; `overrides`, by name without prefix, go first.
+    """The settings that table properties say.
+
+    Args:
+        properties: Of the table.
+        overrides: By name without prefix; they go before the properties.
+        defaults: Where neither says anything, instead of the defaults of all.
 
     Raises:
         InvalidInputError: An `icefold.maintain.` property that is none, or a wrong value.
     """
-    values: dict[str, float] = {}
+    values = dict(defaults or {})
     for name, text in properties.items():
         if name.startswith(PREFIX):
             setting = find_setting(name)

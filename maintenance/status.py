@@ -112,6 +112,8 @@ class TableStatus:
         dead_letters: Bad records that wait in the dead-letter table; None: cannot be told.
         next_publish_ms: Wall-clock time before which `maintain` does not publish; None: it may now.
         set_aside: Why `icefold ingest` has set the table aside, if it has.
+        streams: The streams into several tables that feed it, by name.
+        cut: The newest cut that it was published with; None: none.
         problem: Why the next resolve would stop, if it would.
         totals: Of the target head, by the summary's counters.
         dv_share: Share of the rows in data files that deletion vectors hide.
@@ -144,6 +146,8 @@ class TableStatus:
     cycles: Sequence[Cycle]
     tasks: Sequence[TaskStatus] = ()
     next_publish_ms: int | None = None
+    streams: Sequence[str] = ()
+    cut: str | None = None
     settings_problem: str | None = None
     runs: Sequence[Mapping[str, Any]] = field(default=())
 
@@ -200,6 +204,8 @@ def read_status(
         next_publish_ms=None
         if config is None
         else announced_ms(figures, ledger, config, now_ms=now_ms),
+        streams=sorted(backlog.stream.queries),
+        cut=None if backlog.stream.cut is None else str(backlog.stream.cut),
         settings_problem=settings_problem,
         runs=ledger.runs[-RUNS_MAX:],
     )  # fmt: skip
@@ -214,7 +220,11 @@ def _dead_letters(table: Table) -> int | None:
 
 def _set_aside(properties: Mapping[str, str]) -> str | None:
     record = read_set_aside(properties)
-    return None if record is None else record.reason
+    if record is None:
+        return None
+    return (
+        f"resumed, catches up; it was: {record.reason}" if record.is_asked_back else record.reason
+    )
 
 
 def _config(properties: Mapping[str, str]) -> tuple[MaintainConfig | None, str | None]:

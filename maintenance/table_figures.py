@@ -9,6 +9,7 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 
 from maintenance.run_history import Ledger
 from maintenance.settings import TaskName
+from resolver.cut_plan import StreamShare, stream_share
 from resolver.cycle_figures import is_publish
 from resolver.staging import plan_backlog
 from tableformat.catalog.base import TableState
@@ -41,6 +42,7 @@ class Backlog:
         commits: None: cannot be told, see `problem`.
         oldest_ms: Wall-clock time of the oldest one.
         problem: Why the next resolve would stop.
+        stream: What is of streams into several tables.
     """
 
     commits: int | None = 0
@@ -49,6 +51,7 @@ class Backlog:
     size_bytes: int = 0
     oldest_ms: int | None = None
     problem: str | None = None
+    stream: StreamShare = field(default_factory=StreamShare)
 
     def lag_ms(self, now_ms: int) -> int:
         """Age of the oldest one; 0 without any."""
@@ -153,10 +156,10 @@ def backlog_of(state: TableState, *, staging: str, target: str) -> Backlog:
     """What waits on staging; in place (`staging` is `target`) the equality deletes there."""
     if staging == target:
         return _in_place(state, target)
-    if state.head(staging) is None:
-        return Backlog()
     try:
-        waiting = plan_backlog(state, staging=staging, target=target)
+        has_staging = state.head(staging) is not None
+        waiting = plan_backlog(state, staging=staging, target=target) if has_staging else []
+        stream = stream_share(state, waiting, target)
     except TableError as error:
         return Backlog(commits=None, problem=str(error))
     return Backlog(
@@ -165,6 +168,7 @@ def backlog_of(state: TableState, *, staging: str, target: str) -> Backlog:
         deletes=sum(counter(each, "added-equality-deletes") for each in waiting),
         size_bytes=sum(counter(each, "added-files-size") for each in waiting),
         oldest_ms=min((each.timestamp_ms for each in waiting), default=None),
+        stream=stream,
     )
 
 

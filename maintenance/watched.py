@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from maintenance.settings import MaintainConfig, TaskName, parse_config
 from maintenance.table_figures import Figures, figures_of
 from maintenance.triggers import TablePlan
 from tableformat import Environment
-from tableformat.catalog.base import Identifier
+from tableformat.catalog.base import Identifier, TableState
 from tableformat.errors import TableError
 
 
@@ -21,10 +22,12 @@ class Look:
     Attributes:
         figures: None when it failed.
         problem: Why it failed; one line.
+        state: The version, of a table of a stream into several: a publish looks at all of those.
     """
 
     identifier: Identifier
     figures: Figures | None = None
+    state: TableState | None = None
     config: MaintainConfig = field(default_factory=lambda: MaintainConfig({}))
     ledger: Ledger = field(default_factory=Ledger)
     path: Path | None = None
@@ -95,7 +98,8 @@ def look_at(
     *,
     staging: str,
     target: str,
-    overrides: dict[str, float],
+    overrides: Mapping[str, float],
+    defaults: Mapping[str, float],
 ) -> Look:
     """Load a table's metadata and count. Never raises for what is wrong with the table.
 
@@ -106,15 +110,23 @@ def look_at(
         staging: Branch with staged changes.
         target: The published branch.
         overrides: Settings that go before the table's own.
+        defaults: Those that the table's own go before.
     """
     try:
         state = environment.catalog.load_table(identifier)
         path = ledger_path(environment, state, target)
         ledger = load_ledger(path) if ledger is None else ledger
-        config = parse_config(state.metadata.properties, overrides)
+        config = parse_config(state.metadata.properties, overrides, defaults)
         figures = figures_of(state, ledger, staging=staging, target=target)
     except TableError as error:
         return Look(identifier=identifier, problem=str(error))
     except Exception as error:  # noqa: BLE001 - one table never stops the others
         return Look(identifier=identifier, problem=f"{type(error).__name__}: {error}")
-    return Look(identifier=identifier, figures=figures, config=config, ledger=ledger, path=path)
+    return Look(
+        identifier=identifier,
+        figures=figures,
+        state=state if figures.backlog.stream.queries else None,
+        config=config,
+        ledger=ledger,
+        path=path,
+    )

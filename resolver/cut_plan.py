@@ -5,6 +5,8 @@ it, names has it staged or published. On each table it covers the staged snapsho
 one of the stream that is not after n, those that others have staged in between included, and
 nothing that was staged later.
 
+A table that was set aside and has caught up since is in no cut before the batch with which it did.
+
 A cut that somebody began to publish, one table after the other, is finished first, as it was. A
 table that was published by itself beyond n waits for a batch that reaches it.
 
@@ -25,6 +27,7 @@ from resolver.staging import plan_backlog
 from tableformat.catalog.base import TableState
 from tableformat.cdc.batch_commit import batch_in, committed_batch
 from tableformat.cdc.cuts import CutName, cut_of
+from tableformat.cdc.many.set_aside import left_out
 from tableformat.commit.branch_history import branch_history, snapshots_by_id, summary_of
 from tableformat.commit.carried_properties import load_carried
 from tableformat.errors import CorruptDataError, InvalidInputError, error_context
@@ -53,6 +56,28 @@ class CutPlan:
     cut: CutName | None = None
     covered: Mapping[str, int] = field(default_factory=dict)
     waits_for: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamShare:
+    """What a table has of streams into several tables.
+
+    Attributes:
+        waiting: Queries with batches that wait on it.
+        tables: All tables that those batches touch, dotted.
+        published: The query whose batch its target shows; None: of no such stream.
+        cut: The newest cut that it was published with.
+    """
+
+    waiting: frozenset[str] = frozenset()
+    tables: frozenset[str] = frozenset()
+    published: str | None = None
+    cut: CutName | None = None
+
+    @property
+    def queries(self) -> frozenset[str]:
+        """All streams that are known to feed it."""
+        return self.waiting if self.published is None else self.waiting | {self.published}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,8 +123,15 @@ class _Member:
         found = cut_of(branch_history(self.state, self.target))
         return -1 if found is None or found.query != query else found.batch
 
+    def lacks(self, cut: CutName) -> bool:
+        """Whether the stream has left it out there."""
+        gaps = left_out(self.state.metadata.properties)
+        return any(gap.covers(cut.query, cut.batch) for gap in gaps)
+
     def covered(self, cut: CutName) -> int | None:
         """The last staged snapshot of the stream that is not after the cut; None: none waits."""
+        if self.lacks(cut):
+            return None
         ids = [
             each.snapshot.snapshot_id
             for each in self.waiting
@@ -124,6 +156,35 @@ def staged_batches(
                 newest[name.query] = max(name.batch, newest.get(name.query, -1))
                 break
     return newest
+
+
+def stream_share(
+    state: TableState, waiting: Iterable[Snapshot], target: str = MAIN_BRANCH
+) -> StreamShare:
+    """What the metadata of a table says of its streams. Pure.
+
+    Args:
+        state: The table.
+        waiting: The staged snapshots that are not published.
+        target: The branch that they are published to.
+
+    Raises:
+        CorruptDataError: A summary cannot be read.
+    """
+    batches = [batch for each in waiting if (batch := _batch_of(each, state.name)) is not None]
+    head = state.head(target)
+    published, cut = None, None
+    if head is not None:
+        writers = load_carried(snapshots_by_id(state.metadata), head.snapshot_id).writers
+        published = writers.get(QUERY_ID) if BATCH_TABLES in writers else None
+    if published is not None:
+        cut = cut_of(branch_history(state, target))
+    return StreamShare(
+        waiting=frozenset(batch.name.query for batch in batches),
+        tables=frozenset(name for batch in batches for name in batch.tables),
+        published=published,
+        cut=cut,
+    )
 
 
 def plan_cut(
@@ -151,7 +212,7 @@ def plan_cut(
         CorruptDataError: A summary cannot be read.
     """
     members = [_member(state, staging, target) for state in states]
-    waiting = [batch for member in members for batch in member.waiting]
+    waiting = [b for member in members for b in member.waiting if not member.lacks(b.name)]
     if not waiting:
         return CutPlan()
     # An older stream into the same tables ends below a newer one.

@@ -51,6 +51,7 @@ def resolve(
     staging: str = STAGING_BRANCH,
     target: str = MAIN_BRANCH,
     limit: int | None = None,
+    until: int | None = None,
     from_snapshot: int | None = None,
     skip_unpublished: bool = False,
     from_staging_state: bool = False,
@@ -78,6 +79,7 @@ def resolve(
         staging: Branch with staged changes.
         target: Branch readers read.
         limit: At most so many staged snapshots, the oldest.
+        until: The last staged snapshot to publish; nothing is, if it does not wait.
         from_snapshot: Override of a lost cursor: the last staged snapshot that was published.
         skip_unpublished: Go on although `from_snapshot` takes staged snapshots as published that
             are not known to be; without it the call is refused and says how many.
@@ -124,6 +126,7 @@ def resolve(
         staging=staging,
         target=target,
         limit=limit,
+        until=until,
         from_snapshot=from_snapshot,
         skip_unpublished=skip_unpublished,
         from_staging_state=from_staging_state,

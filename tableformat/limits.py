@@ -70,3 +70,8 @@ CACHED_MANIFEST_LISTS_PER_TABLE_MAX = 32
 
 # Manifest records of manifest lists kept decoded per store, ~1 KB each.
 CACHED_LISTED_MANIFESTS_MAX = 20_000
+
+# Objects that a process which stages and publishes has written lately: some seconds of a stream,
+# which is published within a second or two. Larger ones are worth a read of their own.
+RECENT_BYTES_MAX = 32 << 20
+RECENT_OBJECT_BYTES_MAX = 4 << 20

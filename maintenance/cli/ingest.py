@@ -216,7 +216,7 @@ def ingest(
         many={name: streaming.pop(name) for name in NAMES},
         table_name=table_name,
         streaming=streaming,
-        given_format=format_name if _is_given(click_context, "format_name") else None,
+        given_format=format_name if is_given(click_context, "format_name") else None,
         options=options,
         branch=branch,
         query_id=query_id,
@@ -238,7 +238,8 @@ def ingest(
                 log_format=log_format,
                 advance=lambda count: bar.advance(task, count),
             )
-        _end_of_many(heard, allow_dead_letters=allow_dead_letters)
+        if is_left_over(heard, allow_dead_letters=allow_dead_letters):
+            sys.exit(EXIT_DEAD_LETTERS)
         return
     if table_name is None:
         raise click.UsageError("name TABLE and FILES, or --kafka with --topics and --into")
@@ -313,12 +314,13 @@ def ingest(
         sys.exit(EXIT_DEAD_LETTERS)
 
 
-def _is_given(context: click.Context, name: str) -> bool:
+def is_given(context: click.Context, name: str) -> bool:
+    """Whether an option was typed, and is not its default."""
     return context.get_parameter_source(name) is ParameterSource.COMMANDLINE
 
 
-def _end_of_many(heard: Heard, *, allow_dead_letters: bool) -> None:
-    """Say on standard error what is left to do, and end with its code."""
+def is_left_over(heard: Heard, *, allow_dead_letters: bool) -> bool:
+    """Say on standard error what a stream has left to do; whether that is worth an exit code."""
     if heard.aside:
         names = ", ".join(sorted(heard.aside))
         click.echo(
@@ -329,8 +331,7 @@ def _end_of_many(heard: Heard, *, allow_dead_letters: bool) -> None:
     bad = heard.totals.bad_records
     if bad and not allow_dead_letters:
         click.echo(f"icefold: {plural(bad, 'bad record')} put into dead-letter tables", err=True)
-    if heard.aside or (bad and not allow_dead_letters):
-        sys.exit(EXIT_DEAD_LETTERS)
+    return bool(heard.aside or (bad and not allow_dead_letters))
 
 
 def _check_replay(

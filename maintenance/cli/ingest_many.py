@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -198,10 +198,11 @@ def _patterns(text: str | None) -> tuple[TopicPattern, ...]:
 
 @dataclass(slots=True)
 class Heard(StreamListener):
-    """Counts, logs and metrics of what the stream does."""
+    """Counts, logs and metrics of what the stream does; `on_staged` is told the tables."""
 
     watch: IngestWatch
-    advance: Callable[[int], None]
+    advance: Callable[[int], None] = lambda _: None
+    on_staged: Callable[[Collection[str]], None] = lambda _: None
     totals: IngestTotals = field(default_factory=IngestTotals)
     tables: dict[str, IngestTotals] = field(default_factory=dict)
     aside: dict[str, str] = field(default_factory=dict)
@@ -214,6 +215,7 @@ class Heard(StreamListener):
             self.tables.setdefault(table, IngestTotals()).add(result)
             self.advance(result.events)
         self.watch.staged(results)
+        self.on_staged(results.keys())
 
     def set_aside(self, table: str, reason: str) -> None:
         """See `StreamListener`."""
@@ -264,7 +266,7 @@ def run_many(
             stack.callback(watch.line)
         if metrics_port is not None:
             stack.enter_context(serving_metrics(watch.registry, metrics_port, host=metrics_host))
-        run = _runner(stack, request, environment, listener)
+        run = stream_runner(stack, request, environment, listener)
         if isinstance(run, dict):
             _tell_plans(run, as_json=as_json)
             return listener
@@ -279,7 +281,7 @@ Run = Callable[[Callable[[], bool]], None]
 """Runs a stream until what it is given says stop."""
 
 
-def _runner(
+def stream_runner(
     stack: ExitStack, request: ManyRequest, environment: Environment, listener: Heard
 ) -> Run | dict[str, NewTable | str]:
     """What runs the stream; with `--dry-run` the tables that it would make."""

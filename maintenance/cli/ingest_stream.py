@@ -190,11 +190,16 @@ class Interrupt(threading.Event):
 
 
 @contextmanager
-def interrupt_event() -> Iterator[Interrupt]:
-    """Is set by Ctrl-C and SIGTERM; an exception instead would break a call to Java."""
+def interrupt_event(again: Callable[[], None] = lambda: None) -> Iterator[Interrupt]:
+    """Is set by Ctrl-C and SIGTERM; an exception instead would break a call to Java.
+
+    `again` is called when one comes that is not the first.
+    """
     interrupted = Interrupt()
 
     def interrupt(number: int, _frame: FrameType | None) -> None:
+        if interrupted.is_set():
+            again()
         interrupted.number = number
         interrupted.set()
 

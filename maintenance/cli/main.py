@@ -20,6 +20,7 @@ from maintenance.cli.maintain import maintain
 from maintenance.cli.ref import ref
 from maintenance.cli.report import report
 from maintenance.cli.resolve import resolve_command
+from maintenance.cli.run import run
 from maintenance.cli.scan import scan
 from maintenance.cli.sequence import sequence
 from maintenance.cli.sql import sql
@@ -85,7 +86,7 @@ def cli(
 
 
 for command in (
-    table, adopt, ingest, resolve_command, maintain, join, scan, lookup,
+    table, adopt, ingest, resolve_command, maintain, run, join, scan, lookup,
     inspect, sql, changes, cuts, status, report, ref, index, lock,
     *TASK_COMMANDS,
 ):  # fmt: skip

@@ -6,12 +6,13 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 import click
+from prometheus_client import CollectorRegistry
 
 from maintenance.cli.context import (
     CliContext,
@@ -32,6 +33,7 @@ from maintenance.settings import (
     settings_text,
 )
 from resolver.number_text import plural
+from tableformat import TableCatalog
 from tableformat.errors import NotFoundError
 from tableformat.spec.names import MAIN_BRANCH, STAGING_BRANCH
 
@@ -134,7 +136,20 @@ def maintain(
         end = _maintain(context, names, options, once=once, metrics=(metrics_host, metrics_port))
     if as_json:
         print_json([run.to_dict() for run in end.runs])
-    _leave(end, once=once)
+    leave(end, exit_code(end) if once else 0)
+
+
+def open_scheduler(
+    catalog: TableCatalog,
+    names: Sequence[str],
+    options: SchedulerOptions,
+    registry: CollectorRegistry | None = None,
+) -> tuple[Scheduler, SchedulerMetrics]:
+    """A scheduler that logs and counts what it does."""
+    watcher = SchedulerMetrics(catalog.environment.runtime.clock, registry)
+    scheduler = Scheduler(catalog, names, options, observers=(log_run, watcher, release_after))
+    watcher.watch(scheduler)
+    return scheduler, watcher
 
 
 def _maintain(
@@ -145,11 +160,7 @@ def _maintain(
     once: bool,
     metrics: tuple[str, int | None],
 ) -> SchedulerEnd:
-    watcher = SchedulerMetrics(context.catalog.environment.runtime.clock)
-    scheduler = Scheduler(
-        context.catalog, names, options, observers=(log_run, watcher, release_after)
-    )
-    watcher.watch(scheduler)
+    scheduler, watcher = open_scheduler(context.catalog, names, options)
     if once and not scheduler.tables():
         raise NotFoundError("no table has such a name", pattern=" ".join(names))
     host, port = metrics
@@ -189,8 +200,8 @@ def _signals(scheduler: Scheduler) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _leave(end: SchedulerEnd, *, once: bool) -> None:
-    code = exit_code(end) if once else 0
+def leave(end: SchedulerEnd, code: int) -> NoReturn:
+    """End the process, with 3 if something was left behind, or with a code."""
     if end.abandoned:  # Python would wait for the threads that were left behind
         logging.shutdown()
         sys.stdout.flush()

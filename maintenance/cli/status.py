@@ -94,6 +94,7 @@ def _lines(one: TableStatus) -> list[tuple[str, str]]:
         ("published", _published(one)),
         ("staged, waiting", _waiting(one)),
         ("lag", _lag(one)),
+        *_cut(one),
         *_pause(one),
         ("live rows", count_text(totals["records"] - totals["position_deletes"])),
         ("data files", f"{count_text(totals['data_files'])}, {bytes_text(totals['size_bytes'])}"),
@@ -153,6 +154,13 @@ def _waiting(one: TableStatus) -> str:
 def _pause(one: TableStatus) -> list[tuple[str, str]]:
     at_ms = one.next_publish_ms
     return [] if at_ms is None else [("next publish", f"not before {time_text(at_ms)}")]
+
+
+def _cut(one: TableStatus) -> list[tuple[str, str]]:
+    if not one.streams:
+        return []
+    cut = "not published with a cut yet" if one.cut is None else f"cut {one.cut}"
+    return [("stream", f"{', '.join(one.streams)}; {cut}")]
 
 
 def _sizes(sizes: Sequence[SizeBin]) -> list[tuple[str, str]]:

@@ -24,6 +24,7 @@ from pyiceberg.table.snapshots import Snapshot
 
 from tableformat.catalog.base import Catalog, Identifier, TableState
 from tableformat.cdc.batch_commit import CommittedBatch, batch_in
+from tableformat.cdc.many.set_aside import LeftOut, left_out
 from tableformat.commit.branch_history import branch_history, summary_of
 from tableformat.errors import CorruptDataError, NotFoundError
 from tableformat.spec.decimal_text import parse_decimal
@@ -31,7 +32,6 @@ from tableformat.spec.names import (
     CUT,
     CUT_TABLES,
     MAIN_BRANCH,
-    SET_ASIDE,
     SOURCE_OFFSETS,
     SOURCE_TRANSACTION,
     STAGING_BRANCH,
@@ -107,14 +107,14 @@ class _History:
     """The target of a table, newest first.
 
     `staged`: the batches of each query that staging's history names. `is_whole`: nothing of the
-    target has expired. `aside`: from which batch of which query on the stream has left it out.
+    target has expired. `gaps`: batches for which the stream has left it out.
     """
 
     table: str
     versions: tuple[_Version, ...]
     staged: Mapping[str, frozenset[int]]
     is_whole: bool
-    aside: CutName | None = None
+    gaps: Sequence[LeftOut] = ()
 
     def at(self, cut: CutName) -> _Version | None:
         """The table as the cut has it."""
@@ -122,8 +122,8 @@ class _History:
 
     def is_at(self, cut: CutName, version: _Version) -> bool:
         """Whether a version of the table has all batches up to the cut."""
-        if self.aside is not None and self.aside.query in (cut.query, ""):
-            return cut.batch < self.aside.batch
+        if any(gap.covers(cut.query, cut.batch) for gap in self.gaps):
+            return False
         shown = version.shows(cut.query)
         return not any(shown < each <= cut.batch for each in self.staged.get(cut.query, ()))
 
@@ -257,7 +257,7 @@ def _history(state: TableState, target: str, staging: str) -> _History:
         versions=tuple(reversed(versions)),
         staged={query: _staged(state, staging, query) for query in queries},
         is_whole=not chain or chain[-1].parent_snapshot_id is None,
-        aside=_aside(state.metadata.properties),
+        gaps=left_out(state.metadata.properties),
     )
 
 
@@ -265,18 +265,6 @@ def _staged(state: TableState, staging: str, query: str) -> frozenset[int]:
     history = branch_history(state, staging)
     found = (batch_in(summary_of(each), query, each.snapshot_id) for each in history)
     return frozenset(each.number for each in found if each is not None)
-
-
-def _aside(properties: Mapping[str, str]) -> CutName | None:
-    """What the stream says of a table that it has set aside; if it cannot be read: of all cuts."""
-    text = properties.get(SET_ASIDE)
-    if text is None:
-        return None
-    try:
-        said = json.loads(text)
-        return CutName(str(said["query"]), int(said["batch"]))
-    except (ValueError, TypeError, KeyError):
-        return CutName("", 0)
 
 
 def _tables(text: str | None, own: str) -> tuple[str, ...]:

@@ -6,7 +6,9 @@ stopped. Each micro-batch is staged on every table that it touches, as in this p
 files written by the executors.
 
 A table that stands aside is not staged; its topics are read and dropped until the query is started
-again, which begins at the table's own offsets.
+again, which begins at the table's own offsets. One that was resumed has caught up when Spark says
+that all is read that its topics held when that was first asked, or when a query that does not
+follow is done.
 """
 
 from __future__ import annotations
@@ -74,6 +76,7 @@ class SparkEngine:
     on_progress: Callable[[Mapping[str, Any] | None], None] = lambda _: None
     _read: dict[Place, int] = field(default_factory=dict)
     _dropped: set[str] = field(default_factory=set)
+    _goal: dict[Place, int] | None = None
 
     def run(self, *, follow: bool, stop: Callable[[], bool] = lambda: False) -> None:
         """Stage what there is, or go on until `stop` says so.
@@ -110,7 +113,29 @@ class SparkEngine:
                 .trigger(**trigger)
                 .start()
             )
-            _await(query, stop, self.on_progress)
+
+            def on_progress(progress: Mapping[str, Any] | None) -> None:
+                self._check_caught_up(tables, progress)
+                self.on_progress(progress)
+
+            if _await(query, stop, on_progress):
+                for name in list(tables.resumed):
+                    tables.caught_up(name)
+
+    def _check_caught_up(self, tables: StreamTables, progress: Mapping[str, Any] | None) -> None:
+        source = next(iter((progress or {}).get("sources", ())), None)
+        if not tables.resumed or source is None or not source["endOffset"]:
+            return
+        if self._goal is None:
+            self._goal = decode_offsets(_text(source["latestOffset"]))
+        staged = decode_offsets(_text(source["endOffset"]))
+        behind = {
+            topic for (topic, n), end in self._goal.items() if staged.get((topic, n), 0) < end
+        }
+        for name in list(tables.resumed):
+            table = tables.tables.get(name)
+            if table is not None and not behind & set(table.topics):
+                tables.caught_up(name)
 
     def _reader(self, reader: Any, options: Mapping[str, str]) -> Any:
         named = {PREFIX + name: text for name, text in self.source.client_settings.items()}
@@ -227,11 +252,17 @@ def _java_pattern(settings: StreamSettings) -> str:
     return f"(?!(?:{exclude})$)(?:{include})"
 
 
+def _text(offsets: Any) -> str:
+    """Spark's progress has them as text, or as what that says."""
+    return offsets if isinstance(offsets, str) else json.dumps(offsets or {})
+
+
 def _await(
     query: StreamingQuery,
     stop: Callable[[], bool],
     on_progress: Callable[[Mapping[str, Any] | None], None],
-) -> None:
+) -> bool:
+    """Wait for a query, or stop it; whether it has come to its end."""
     waits, polls = threading.Event(), 0
     try:
         while query.isActive and not stop():
@@ -241,7 +272,8 @@ def _await(
                 on_progress(query.lastProgress)
         if query.isActive:
             query.stop()
-        else:
-            query.awaitTermination()
+            return False
+        query.awaitTermination()
+        return True
     except StreamingQueryException as error:
         raise stream_error(error) from error

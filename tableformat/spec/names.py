@@ -77,6 +77,8 @@ WRITER_PREFIXES = (
 
 # Set by `icefold ingest` on a table whose events it cannot take: why and since when, as JSON.
 SET_ASIDE = "icefold.ingest.set-aside"
+# Set by `icefold ingest` on a table that it has taken up again: the batches it lacked, as JSON.
+LEFT_OUT = "icefold.ingest.left-out"
 # Where bad records go: NAMESPACE.TABLE; without it TABLE_dead_letter.
 DEAD_LETTER_TABLE = "icefold.dead-letter-table"
 # `packed`: many deletion vectors per Puffin file; `per-file`: one in each. Default: packed.

@@ -7,7 +7,8 @@ from collections import Counter
 
 import pytest
 
-from tests.pipeline.run import KILLED_IN, LONG_S, MIB, WARM_S, Life, planned_kills
+from tests.pipeline.run import KILLED_IN, planned_kills
+from tests.pipeline.service import LONG_S, MIB, WARM_S, Life
 
 HOUR_S = 3600
 

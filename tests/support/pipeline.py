@@ -1,6 +1,7 @@
 """A whole pipeline on loopback: PostgreSQL, Debezium in Kafka Connect, Kafka, icefold's commands.
 
-One worker runs three connectors over the same tables, one per shape of the events.
+One worker runs three connectors over the same tables, one per shape of the events, and one over the
+bank that tells its transactions.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from tests.support.debezium import CONNECTOR, Database, missing_debezium, new_co
 from tests.support.guard import stop_with_this_process
 from tests.support.jvm_server import JvmServer
 from tests.support.kafka import CONNECTOR_JARS, missing_kafka, new_broker
+from tests.support.pipeline_bank import CONNECTOR as BANK
+from tests.support.pipeline_bank import NAMESPACE, create_bank
 from tests.support.pipeline_tables import SourceTable, create_tables
 from tests.support.postgres import PASSWORD, USER, postgres_server
 
@@ -263,10 +266,13 @@ def start_pipeline(name: str) -> Pipeline:
         connection.execute(f'CREATE DATABASE "{name}"')  # type: ignore[arg-type]
     broker, servers = new_broker()
     broker.start()
-    connect, port = new_connect(servers, [_connector(shape, database) for shape in SHAPES.values()])
+    connectors = [_connector(name, each.connector, database) for name, each in SHAPES.items()]
+    connectors.append(_connector(NAMESPACE, BANK, database))
+    connect, port = new_connect(servers, connectors)
     pipeline = Pipeline(database, broker, servers, connect, port, folder)
     with pipeline.connection() as connection:
         create_tables(connection)
+        create_bank(connection)
         connection.execute(f"CREATE PUBLICATION {PUBLICATION} FOR ALL TABLES")
     return pipeline
 
@@ -282,11 +288,11 @@ def _admin(database: Database) -> dict[str, Any]:
     return settings | {"password": database.password, "dbname": "postgres"}
 
 
-def _connector(shape: Shape, database: Database) -> dict[str, str]:
+def _connector(name: str, settings: Mapping[str, str], database: Database) -> dict[str, str]:
     own = {
-        "name": shape.name,
-        "topic.prefix": shape.name,
-        "slot.name": f"{database.name}_{shape.name}",
+        "name": name,
+        "topic.prefix": name,
+        "slot.name": f"{database.name}_{name}",
         "publication.name": PUBLICATION,
         # The last table of a snapshot is read only while the gate is open.
         "snapshot.select.statement.overrides": "public.wiped",
@@ -294,7 +300,7 @@ def _connector(shape: Shape, database: Database) -> dict[str, str]:
             "SELECT * FROM public.wiped WHERE passes_gate()"
         ),
     }
-    return {**CONNECTOR, **database.settings, **own, **shape.connector}
+    return {**CONNECTOR, **database.settings, **own, **settings}
 
 
 def wait_until(condition: Callable[[], bool], what: str, seconds: float = ARRIVAL_S) -> None:

@@ -23,7 +23,7 @@ from tableformat.cdc.batch_commit import BatchId
 from tableformat.cdc.debezium_options import FLATTENED
 from tableformat.cdc.events import ORDINAL, VALUE
 from tableformat.cdc.many.buffers import NO_MESSAGES, MessageBuffers, by_table, next_offset
-from tableformat.cdc.many.positions import Place, UnfinishedBatch
+from tableformat.cdc.many.positions import Offsets, Place, UnfinishedBatch
 from tableformat.cdc.many.routing import TRANSACTIONS
 from tableformat.cdc.many.source import EARLIEST, MessageSource, Polled
 from tableformat.cdc.many.staging import StreamBatch, StreamTable
@@ -99,6 +99,7 @@ class LocalEngine:
     _transactions: TransactionCut | None = None
     _last_batch_ms: float = float("-inf")
     _refreshed_ms: float = 0.0
+    _catching_up: dict[str, Offsets] = field(default_factory=dict)
     _told_ms: float = 0.0
     _moved_ms: float = 0.0
 
@@ -139,8 +140,11 @@ class LocalEngine:
             self._take_in(self.source.poll(self._room(), POLL_S))
             if self._is_due(follow=follow):
                 self._stage()
-            if self._goal is not None and self._is_at_goal():
+            is_done = self._goal is not None and self._is_at_goal()
+            if is_done:
                 self._stage()
+            self._check_caught_up()
+            if is_done:
                 return
             self._look_around(follow=follow)
 
@@ -229,6 +233,8 @@ class LocalEngine:
             self._prepare_cut(cut, begin, tables)
         self._read |= {place: max(at, 0) for place, at in begin.items()}
         self.source.assign(begin)
+        for name in self._tables.resumed.keys() - self._catching_up.keys():
+            self._catching_up[name] = self.source.ends(self._places(self._tables.tables[name]))
 
     def _finish(self) -> None:
         """Do a batch again for those of its tables that lack it."""
@@ -358,6 +364,21 @@ class LocalEngine:
             self._leave(table)
         if sum(counts.values()) >= RELEASE_EVENTS:
             release_unused()
+
+    def _check_caught_up(self) -> None:
+        """Tables that were resumed and have all that their topics held then are in cuts again."""
+        for name in list(self._catching_up):
+            table = self._tables.tables.get(name)
+            if table is None:
+                del self._catching_up[name]  # set aside again
+            elif all(self._is_staged(table, *each) for each in self._catching_up[name].items()):
+                del self._catching_up[name]
+                self._tables.caught_up(name)
+
+    def _is_staged(self, table: StreamTable, place: Place, end: int) -> bool:
+        """Whether nothing before an offset waits; what Kafka counts beside messages does not."""
+        is_read = self._read.get(place, 0) >= end and place not in self._buffers.counts()
+        return is_read or table.own.get(place, 0) >= end
 
     def _is_at_goal(self) -> bool:
         assert self._goal is not None

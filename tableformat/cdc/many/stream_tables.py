@@ -24,7 +24,13 @@ from tableformat.cdc.many.positions import (
     unfinished,
 )
 from tableformat.cdc.many.routing import Routed, Routing
-from tableformat.cdc.many.set_aside import SetAside, read_set_aside, resume, set_aside
+from tableformat.cdc.many.set_aside import (
+    SetAside,
+    end_set_aside,
+    read_set_aside,
+    resume,
+    set_aside,
+)
 from tableformat.cdc.many.staging import (
     THREADS_MAX,
     Decode,
@@ -91,6 +97,7 @@ class StreamTables:
         aside: Tables and topics that stand aside, with the reason.
         number: Of the next batch.
         standing: Tables that stand aside.
+        resumed: Why tables did that have been taken up again, and have not caught up yet.
         recorded: Positions of all tables of the namespace that the query has written.
     """
 
@@ -102,6 +109,7 @@ class StreamTables:
     number: int = 0
     recorded: dict[str, TablePosition] = field(default_factory=dict)
     standing: dict[str, StreamTable] = field(default_factory=dict)
+    resumed: dict[str, SetAside] = field(default_factory=dict)
 
     @property
     def table_of(self) -> dict[str, str]:
@@ -196,15 +204,28 @@ class StreamTables:
         """Set a table aside, for this process and for those after it."""
         table = self.tables.pop(name)
         self.standing[name] = replace(table, plan=None)
+        number = self.number if number is None else number
+        before = self.resumed.pop(name, None)
         record = SetAside(
             query=self.settings.query_id,
-            batch=self.number if number is None else number,
+            batch=number if before is None else min(number, before.batch),
             reason=reason,
             at_ms=self.environment.runtime.clock.now_ms(),
         )
         set_aside(self.environment, table.identifier, record)
         self._note(name, reason)
         return table
+
+    def caught_up(self, name: str) -> None:
+        """A table that was resumed has caught up: it is in cuts from the newest batch on.
+
+        Effects: one metadata commit.
+        """
+        record = self.resumed[name]
+        state = self.environment.catalog.load_table(self.tables[name].identifier)
+        end_set_aside(self.environment, state, record, batch=max(self.number - 1, record.batch))
+        del self.resumed[name]
+        logger.info("%s has caught up", name)
 
     def _note(self, name: str, reason: str) -> None:
         if self.aside.get(name) != reason:
@@ -213,28 +234,49 @@ class StreamTables:
             self.listener.set_aside(name, reason)
 
     def _resumed(self) -> list[str]:
-        """Tables that stood aside and whose property is gone, or that somebody has made."""
+        """Tables that stood aside and are asked back or whose property is gone, or that are new."""
         back = []
         for name, table in list(self.standing.items()):
             try:
                 state = self.environment.catalog.load_table(table.identifier)
             except NotFoundError:
                 continue
-            if read_set_aside(state.metadata.properties) is None:
+            record = read_set_aside(state.metadata.properties)
+            if record is None or record.is_asked_back:
                 del self.standing[name]
                 self.aside.pop(name, None)
-                self._take_up(name, table.topics, state)
+                self._take_up(name, table.topics, state, is_back=True)
                 if name in self.tables:
                     back.append(name)
                     self.listener.resumed(name)
         return back
+
+    def _resume(self, table: StreamTable, record: SetAside | None) -> None:
+        """Note what a table that comes back lacks: it is in no cut until it has caught up."""
+        if record is None or not record.resumed:
+            record = SetAside(
+                query=self.settings.query_id,
+                batch=table.position.batch + 1,
+                reason="resumed",
+                at_ms=self.environment.runtime.clock.now_ms(),
+                resumed=True,
+            )
+            set_aside(self.environment, table.identifier, record)
+        self.resumed[table.name] = record
 
     def _load(self, names: Collection[str], routed: Routed) -> None:
         states = _load_states(self.environment, [parse_table_name(name) for name in names])
         for name in names:
             self._take_up(name, routed.tables[name], states.get(parse_table_name(name)))
 
-    def _take_up(self, name: str, topics: tuple[str, ...], state: TableState | None) -> None:
+    def _take_up(
+        self,
+        name: str,
+        topics: tuple[str, ...],
+        state: TableState | None,
+        *,
+        is_back: bool = False,
+    ) -> None:
         """Add a table; one that stands aside, or cannot be right, among those."""
         try:
             table = StreamTable(
@@ -250,8 +292,10 @@ class StreamTables:
             self._note(name, str(error))
             return
         record = None if state is None else read_set_aside(state.metadata.properties)
-        if record is None:
+        if record is None or record.is_asked_back:
             self.tables[name] = table
+            if record is not None or (is_back and table.position.batch >= 0):
+                self._resume(table, record)
         else:
             self.standing[name] = table
             self._note(name, record.reason)
@@ -278,7 +322,7 @@ def open_tables(
         NotFoundError: No topic is read; or a table to resume is none of the stream's.
         InvalidInputError: Topics have no table, or the options of a table cannot be right.
 
-    Effects: takes the property away from tables that are resumed.
+    Effects: notes on tables that are resumed that they are.
     """
     routed = settings.routing.route(topics)
     if routed.refused:

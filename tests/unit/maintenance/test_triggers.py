@@ -204,7 +204,7 @@ def test_cycle_goes_before_compaction_until_that_has_waited_long():
 def test_every_threshold_has_a_trigger():
     known = {trigger.setting.name for found in TRIGGERS.values() for trigger in found}
     others = ("enabled", "min-interval-ms", "backoff-min-ms", "backoff-max-ms", "group-bytes",
-              "older-than-ms", "partial-progress", "max-commits")  # fmt: skip
+              "older-than-ms", "partial-progress", "max-commits", "resolve.cut")  # fmt: skip
     assert known == {name for name in SETTINGS if not name.endswith(others)}
 
 

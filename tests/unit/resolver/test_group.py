@@ -190,6 +190,28 @@ def test_table_that_the_stream_has_set_aside_is_no_member(world):
     assert (set(newest.snapshots), set(older.snapshots)) == ({A, B}, set(NAMES))
 
 
+@pytest.mark.parametrize("limit", [None, 1])
+def test_table_that_has_caught_up_is_in_no_cut_of_the_batches_before(world, limit):
+    """Of batches 1 and 2 it has old events only; with batch 3 it has what the others have."""
+    first = world.batch(A, B, C)
+    world.resolve()
+    world.batch(A, B, C)
+    world.batch(C)
+    third = world.batch(A, C)
+    gap = '{"query": "bank", "begin": 1, "end": 3}'
+    world.tables[C].set_properties({"icefold.ingest.left-out": gap})
+    reports = [world.resolve(limit=limit) for _ in range(3)]
+    done = [(each.cut, [one.table for one in each.tables]) for each in reports]
+    if limit == 1:
+        assert done == [("bank/1", [A, B]), ("bank/3", [A, C]), (None, [])]
+        assert C not in world.catalog.cut("bank", "bank/1").tables
+    else:
+        assert done == [("bank/3", list(NAMES)), (None, []), (None, [])]
+    assert world.shows(third)
+    newest, oldest = (world.catalog.cut("bank", f"bank/{n}") for n in (third, first))
+    assert set(newest.tables) == set(oldest.tables) == set(NAMES)
+
+
 def test_table_that_cannot_be_resolved_stops_the_group_and_is_named(world, monkeypatch):
     world.batch(A, B)
     before = world.heads()

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tableformat.cdc.many.set_aside import read_set_aside
+from tableformat.cdc.many.set_aside import left_out, read_set_aside
 from tableformat.errors import FencedError, InvalidInputError, NotFoundError
 from tableformat.spec.names import (
     BATCH_ID,
@@ -120,6 +120,37 @@ def test_table_that_cannot_take_its_events_stands_aside_and_stops_no_other(catal
     assert SET_ASIDE not in catalog.load_table("shop.lines").properties
 
 
+def test_table_that_is_resumed_stays_out_of_cuts_until_it_has_caught_up(catalog, cluster):
+    """Its batches hold old events beside the others' new ones; a process that ends keeps that."""
+    put(cluster, "orders", row(1))
+    put(cluster, "lines", row(10))
+    engine_of(catalog, cluster).run(follow=False)
+    cluster.send("pg.public.lines", (None, "{no json"))
+    engine_of(catalog, cluster).run(follow=False)
+    for key in range(5):
+        put(cluster, "lines", row(20 + key))
+        put(cluster, "orders", row(2 + key))
+        engine_of(catalog, cluster).run(follow=False)
+    options = {"defaults": {"on-bad-record": "dead-letter"}, "batch_events": 2, "chunk": 2}
+    turns = iter(range(100))
+    back = engine_of(catalog, cluster, resume=["shop.lines"], interval_ms=0, **options)
+    back.run(follow=True, stop=lambda: len(back.listener.batches) > 1 or next(turns) > 90)
+    record = read_set_aside(catalog.load_table("shop.lines").properties)
+    assert (record.batch, record.resumed) == (1, True)
+    assert "not a JSON object" in record.reason
+    put(cluster, "orders", row(7))
+    engine_of(catalog, cluster, **options).run(follow=False)
+    assert notes(catalog, "shop.lines").keys() == {10, *range(20, 25)}
+    properties = catalog.load_table("shop.lines").properties
+    assert SET_ASIDE not in properties
+    last = int(summary(catalog, "shop.lines")[BATCH_ID])
+    assert last > 6
+    (gap,) = left_out(properties)
+    assert (gap.begin, gap.covers("kafka:shop", last - 1), gap.covers("kafka:shop", last)) == (
+        1, True, False,
+    )  # fmt: skip
+
+
 def test_table_that_cannot_be_made_says_so_and_is_tried_again(catalog, cluster):
     put(cluster, "bare", row(1), bare=True)
     put(cluster, "orders", row(1))
@@ -146,7 +177,7 @@ def test_topic_that_comes_later_joins_and_one_that_is_resumed_elsewhere_too(cata
         if turn == 5:
             put(cluster, "late", row(7))
         if turn == 10:
-            catalog.load_table("shop.lines").set_properties(remove=[SET_ASIDE])
+            catalog.load_table("shop.lines").set_properties({SET_ASIDE: "resume"})
             cluster.logs["pg.public.lines", 0][1] = (None, None)
         return turn == 20
 
@@ -157,6 +188,7 @@ def test_topic_that_comes_later_joins_and_one_that_is_resumed_elsewhere_too(cata
     assert notes(catalog, "shop.lines") == {1: "new"}
     assert engine.listener.back == ["shop.lines"]
     assert engine.aside == {}
+    assert SET_ASIDE not in catalog.load_table("shop.lines").properties
 
 
 def _schema(catalog):

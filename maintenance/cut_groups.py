@@ -1,0 +1,212 @@
+"""Tables that one stream feeds are published together: which they are, when, and the publish.
+
+A table is in a group while its settings say so (`resolve.cut`). A table on which no batch of a
+stream waits, only what others have staged behind the last one, is published by itself, up to what
+was seen: that changes no cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from lock import LockManager
+from maintenance.run_history import Ledger
+from maintenance.runners import TaskResult, cycle_result
+from maintenance.settings import MaintainConfig, TaskName, parse_config
+from maintenance.triggers import next_publish_ms
+from maintenance.watched import WatchedTable
+from resolver import resolve_group
+from resolver.number_text import plural
+from tableformat import Environment, Table
+from tableformat.catalog.base import Identifier
+from tableformat.errors import NotFoundError, error_context
+from tableformat.table_definition import parse_table_name
+
+STALLED_MS = 10_000  # a cut that nothing has changed is looked at again after this time
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CutGroup:
+    """Tables that are published together.
+
+    Attributes:
+        members: Those that are watched, by name.
+        others: Those that batches touch as well.
+        aside: Names of tables that batches touch, and whose settings leave them out.
+    """
+
+    members: tuple[WatchedTable, ...]
+    others: tuple[Identifier, ...]
+    aside: frozenset[str]
+
+    @property
+    def key(self) -> tuple[Identifier, ...]:
+        """What tells groups apart."""
+        return tuple(each.identifier for each in self.members)
+
+    @property
+    def locations(self) -> tuple[str | None, ...]:
+        """The versions of its tables, as far as they are watched."""
+        return tuple(each.location for each in self.members)
+
+    @property
+    def waiting(self) -> list[WatchedTable]:
+        """Members with batches to publish."""
+        return [each for each in self.members if has_batches(each)]
+
+    def may_start(self, now_ms: int, *, with_waits: bool = True) -> bool:
+        """Whether all members are known, and none is at work, pauses or waits after a failure.
+
+        Args:
+            now_ms: Wall clock.
+            with_waits: Whether failures make it wait.
+        """
+        return all(
+            each.look is not None and TaskName.RESOLVE not in each.running for each in self.members
+        ) and all(_held_until_ms(each, with_waits=with_waits) <= now_ms for each in self.waiting)
+
+
+def has_batches(each: WatchedTable) -> bool:
+    """Whether batches of a stream into several tables wait on a table that goes with them."""
+    figures = each.figures
+    return figures is not None and bool(figures.backlog.stream.waiting) and goes_with_others(each)
+
+
+def cut_groups(tables: Iterable[WatchedTable]) -> dict[Identifier, CutGroup]:
+    """The group of each table on which batches wait. Pure.
+
+    Tables are of one group if one stream feeds them, or batches that wait name them.
+    """
+    watched = {each.name: each for each in tables}
+    parts: list[tuple[set[str], set[str]]] = []  # queries, and the names of their tables
+    for each in watched.values():
+        if each.figures is None or not goes_with_others(each):
+            continue
+        stream = each.figures.backlog.stream
+        queries, names = set(stream.queries), {each.name, *stream.tables}
+        if not queries:
+            continue
+        for part in [part for part in parts if part[0] & queries]:
+            parts.remove(part)
+            queries |= part[0]
+            names |= part[1]
+        parts.append((queries, names))
+    found: dict[Identifier, CutGroup] = {}
+    for _, names in parts:
+        known = [watched[name] for name in sorted(names & watched.keys())]
+        members = [each for each in known if each.look is None or goes_with_others(each)]
+        alone = {each.name for each in known} - {each.name for each in members}
+        group = CutGroup(
+            members=tuple(members),
+            others=tuple(parse_table_name(name) for name in sorted(names - watched.keys())),
+            aside=frozenset(alone),
+        )
+        found |= dict.fromkeys((each.identifier for each in group.waiting), group)
+    return found
+
+
+def goes_with_others(each: WatchedTable) -> bool:
+    """Whether a table's settings let it be published with others."""
+    return each.look is not None and _lets_publish(each.look.config)
+
+
+def _lets_publish(config: MaintainConfig) -> bool:
+    return config.is_enabled(TaskName.RESOLVE) and bool(config["resolve.cut"])
+
+
+def _held_until_ms(each: WatchedTable, *, with_waits: bool) -> int:
+    """Wall-clock time before which the table is not published."""
+    assert each.figures is not None
+    assert each.look is not None
+    ledger = each.ledger or Ledger()
+    pause_ms = next_publish_ms(each.figures, ledger, each.look.config) or 0
+    return max(pause_ms, ledger.record(TaskName.RESOLVE).retry_ms if with_waits else 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupCall:
+    """What a publish of a group is given."""
+
+    environment: Environment
+    group: CutGroup
+    lock: LockManager
+    lock_timeout_ms: int
+    staging: str
+    target: str
+    overrides: Mapping[str, float]
+    defaults: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupResult:
+    """What it did.
+
+    Attributes:
+        tables: What was published on each, by name, and the target's head after it.
+        text: One line.
+    """
+
+    tables: Mapping[str, tuple[TaskResult, int | None]] = field(default_factory=dict)
+    text: str = ""
+
+
+def publish_group(call: GroupCall) -> GroupResult:
+    """Publish the newest cut of a group; see `resolve_group`.
+
+    Tables whose settings say that they do not go with the others are left out and not waited for,
+    and so are tables that have been dropped.
+    """
+    tables, aside = _members(call)
+    report = resolve_group(
+        tables,
+        set_aside=aside,
+        staging=call.staging,
+        target=call.target,
+        lock=call.lock,
+        lock_timeout_ms=call.lock_timeout_ms,
+    )
+    if report.cut is None:
+        return GroupResult(text=report.describe())
+    head = f"cut {report.cut} of {plural(len(report.tables), 'table')}"
+    results = {each.table: (cycle_result(each), each.target_snapshot_id) for each in report.tables}
+    return GroupResult(
+        tables={
+            name: (
+                TaskResult(
+                    changed=True,
+                    text=f"{head}: {result.text}",
+                    facts={**result.facts, "cut": report.cut},
+                ),
+                snapshot_id,
+            )
+            for name, (result, snapshot_id) in results.items()
+        },
+        text=report.describe(),
+    )
+
+
+def _members(call: GroupCall) -> tuple[Sequence[Table], set[str]]:
+    """The tables that there are, and the names of those that are left out."""
+    tables: list[Table] = []
+    aside = set(call.group.aside)
+    unseen = list(call.group.others)
+    for each in call.group.members:
+        if each.look is None or each.look.state is None:
+            unseen.append(each.identifier)
+        else:
+            tables.append(Table(call.environment, each.look.state))
+    for identifier in unseen:
+        name = ".".join(identifier)
+        try:
+            table = Table(call.environment, call.environment.catalog.load_table(identifier))
+        except NotFoundError:
+            aside.add(name)
+            continue
+        with error_context(table=name):
+            config = parse_config(table.properties, call.overrides, call.defaults)
+        if _lets_publish(config):
+            tables.append(table)
+        else:
+            aside.add(name)
+    return tables, aside
