@@ -529,7 +529,8 @@ def test_messages_of_a_registry_are_decoded_in_the_tasks(
         )
         query.awaitTermination()
     plain = catalog.create_table("shop.plain", real.LINE, primary_key=["order_id", "line_no"])
-    plain.write_changes(pa.table({"value": [json.dumps(each["value"]) for each in records]}))
+    texts = pa.table({"value": [json.dumps(each["value"]) for each in records]})
+    plain.write_changes(texts, format_name="debezium-json")
     found, wanted = (
         sorted(each.refresh().scan(branch="staging").to_arrow().to_pylist(), key=str)
         for each in (table, plain)
