@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -35,12 +36,13 @@ from tableformat import InvalidInputError, NotFoundError, Table, UnsupportedErro
 from tableformat.catalog.base import TableState
 from tableformat.commit.branch_history import branch_ids, committed_to
 from tableformat.commit.request import check_writable
-from tableformat.spec.names import MAIN_BRANCH, STAGING_BRANCH
+from tableformat.spec.names import LOAD, MAIN_BRANCH, STAGING_BRANCH
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LOCK_TIMEOUT_MS = 60_000
+logger = logging.getLogger("icefold.resolver")
 Keeper = LocalIndexKeeper | SharedIndexKeeper
 SUBMITTED = "PYSPARK_GATEWAY_PORT"  # spark-submit has started a JVM for this process
 
@@ -114,7 +116,7 @@ def resolve(
     given, table = table, keyed(table.refresh(), key)
     state = table.state
     check_resolvable(state, staging, target)
-    if was_never_staged(state, staging, target):
+    if was_never_staged(state, staging, target) or is_held_by_load(state, target):
         return ResolveReport(
             table=state.name,
             target_snapshot_id=state.head_id(target),
@@ -256,6 +258,14 @@ def convert_left_deletes(
     own = CycleOptions(staging=options.target, target=options.target, fence=options.fence)
     Cycle(table.environment, table.identifier, own, keeper, engine).run(table.state)
     table.refresh()
+
+
+def is_held_by_load(state: TableState, target: str) -> bool:
+    """Whether nothing is published because rows are loaded (`tableformat.cdc.load`)."""
+    is_held = target == MAIN_BRANCH and LOAD in state.metadata.properties
+    if is_held:
+        logger.warning("%s: nothing is published until its load is through", state.name)
+    return is_held
 
 
 def was_never_staged(state: TableState, staging: str, target: str) -> bool:

@@ -32,7 +32,13 @@ _CHECKS: Mapping[str, Callable[[Mapping[str, str]], object]] = {
     SPARK_BYTES_MIN: lambda given: property_int(given, SPARK_BYTES_MIN, 0),
 }
 # What commands of their own declare; a table's own commits, or its next opening, check it.
-_DECLARED = (*IMMUTABLE_PROPERTIES, *SEQUENCE_PROPERTIES, names.PRIMARY_KEY, names.SET_ASIDE)
+_DECLARED = (
+    *IMMUTABLE_PROPERTIES,
+    *SEQUENCE_PROPERTIES,
+    names.PRIMARY_KEY,
+    names.SET_ASIDE,
+    names.LOAD,
+)
 _DECLARED_PREFIXES = ("icefold.index.", "icefold.computed.")
 
 

@@ -77,6 +77,8 @@ WRITER_PREFIXES = (
 
 # Set by `icefold ingest` on a table whose events it cannot take: why and since when, as JSON.
 SET_ASIDE = "icefold.ingest.set-aside"
+# Set by `icefold load` while it goes on, as JSON: no change is published until it is through.
+LOAD = "icefold.load"
 # Where bad records go: NAMESPACE.TABLE; without it TABLE_dead_letter.
 DEAD_LETTER_TABLE = "icefold.dead-letter-table"
 # `packed`: many deletion vectors per Puffin file; `per-file`: one in each. Default: packed.
