@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -264,8 +264,15 @@ def is_held_by_load(state: TableState, target: str) -> bool:
     """Whether nothing is published because rows are loaded (`tableformat.cdc.load`)."""
     is_held = target == MAIN_BRANCH and LOAD in state.metadata.properties
     if is_held:
-        logger.warning("%s: nothing is published until its load is through", state.name)
+        _tell_held(state.name, state.metadata.properties[LOAD])
     return is_held
+
+
+@lru_cache(maxsize=1_000)
+def _tell_held(name: str, load: str) -> None:
+    """Once per load: a scheduler comes every second."""
+    del load
+    logger.warning("%s: nothing is published until its load is through", name)
 
 
 def was_never_staged(state: TableState, staging: str, target: str) -> bool:

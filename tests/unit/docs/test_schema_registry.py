@@ -17,3 +17,10 @@ def test_options_named_are_those_of_the_command():
     assert len(_OPTIONS) == sum("registry" in name for name in known)
     variables = {param.envvar for param in ingest.params} - {None}
     assert all(name in PAGE for name in variables)
+
+
+def test_snippet_makes_a_decoder_that_hides_its_options():
+    [snippet] = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    names: dict[str, object] = {}
+    exec(compile(snippet, "docs/schema-registry.md", "exec"), names)
+    assert "ca.pem" not in repr(names["decoder"])

@@ -18,6 +18,7 @@ from tableformat.cdc.registry import avro_schema, json_schema
 from tableformat.cdc.registry.client import RegistrySettings
 from tableformat.cdc.registry.decoder import RegistryDecoder
 from tableformat.errors import InvalidInputError, StoreUnavailableError, UnsupportedError
+from tableformat.runtime import SystemClock
 from tests.support import debezium_events as real
 from tests.support.change_events import parse, reasons
 from tests.support.fake_registry import Converter, avro_bytes, fake_registry, framed
@@ -240,6 +241,24 @@ def test_registry_that_is_down_is_told_without_credentials_and_asked_again(regis
     assert decoder.decode(batch).decoded.bad == {}
     again = pickle.loads(pickle.dumps(decoder))
     assert again.decode(batch).decoded.bad == {}
+
+
+def test_task_waits_for_a_registry_as_long_as_it_is_told(registry, monkeypatch):
+    number = registry.register(NUMBERS)
+    batch = batch_of([framed(number, avro_bytes(NUMBERS, {"id": 1, "d": None}))])
+    decoder = decoder_of(registry, **{"max.retries": "0"})
+    assert decoder.waiting(follow=False) == decoder
+    registry.down = True
+    slept = []
+
+    class Clock(SystemClock):
+        def sleep_ms(self, duration_ms):
+            slept.append(duration_ms)
+            registry.down = len(slept) < 3
+
+    monkeypatch.setattr("tableformat.cdc.registry.decoder.SystemClock", Clock)
+    assert decoder.waiting(follow=True).decode(batch).decoded.bad == {}
+    assert len(slept) == 3
 
 
 def test_registry_that_refuses_us_is_told_before_anything_begins(registry):
