@@ -39,6 +39,7 @@ from resolver.job import (
     Workers,
     check_resolvable,
     convert_left_deletes,
+    is_held_by_load,
     open_keeper,
     was_never_staged,
 )
@@ -106,7 +107,7 @@ def resolve_group(
     """
     engine = check_engine(engine)
     members = _members(tables, set_aside)
-    if not members:
+    if not members or any(is_held_by_load(each.refresh().state, target) for each in members):
         return GroupReport()
     environment = members[0].environment
     names = {each.name for each in members}

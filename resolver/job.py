@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,12 +36,13 @@ from tableformat import InvalidInputError, NotFoundError, Table, UnsupportedErro
 from tableformat.catalog.base import TableState
 from tableformat.commit.branch_history import branch_ids, committed_to
 from tableformat.commit.request import check_writable
-from tableformat.spec.names import MAIN_BRANCH, STAGING_BRANCH
+from tableformat.spec.names import LOAD, MAIN_BRANCH, STAGING_BRANCH
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LOCK_TIMEOUT_MS = 60_000
+logger = logging.getLogger("icefold.resolver")
 Keeper = LocalIndexKeeper | SharedIndexKeeper
 SUBMITTED = "PYSPARK_GATEWAY_PORT"  # spark-submit has started a JVM for this process
 
@@ -116,7 +118,7 @@ def resolve(
     given, table = table, keyed(table.refresh(), key)
     state = table.state
     check_resolvable(state, staging, target)
-    if was_never_staged(state, staging, target):
+    if was_never_staged(state, staging, target) or is_held_by_load(state, target):
         return ResolveReport(
             table=state.name,
             target_snapshot_id=state.head_id(target),
@@ -259,6 +261,21 @@ def convert_left_deletes(
     own = CycleOptions(staging=options.target, target=options.target, fence=options.fence)
     Cycle(table.environment, table.identifier, own, keeper, engine).run(table.state)
     table.refresh()
+
+
+def is_held_by_load(state: TableState, target: str) -> bool:
+    """Whether nothing is published because rows are loaded (`tableformat.cdc.load`)."""
+    is_held = target == MAIN_BRANCH and LOAD in state.metadata.properties
+    if is_held:
+        _tell_held(state.name, state.metadata.properties[LOAD])
+    return is_held
+
+
+@lru_cache(maxsize=1_000)
+def _tell_held(name: str, load: str) -> None:
+    """Once per load: a scheduler comes every second."""
+    del load
+    logger.warning("%s: nothing is published until its load is through", name)
 
 
 def was_never_staged(state: TableState, staging: str, target: str) -> bool:

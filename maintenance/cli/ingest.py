@@ -30,6 +30,7 @@ from maintenance.cli.ingest_many import (
 )
 from maintenance.cli.ingest_stream import KAFKA_BATCH_EVENTS, StreamRequest, ingest_stream
 from maintenance.cli.ingest_totals import IngestTotals
+from maintenance.cli.registry_options import registry_options, take_decoder
 from maintenance.ingest_watch import IngestWatch
 from maintenance.logs import LogFormat, logging_to_stderr
 from maintenance.metrics import serving_metrics
@@ -130,6 +131,7 @@ def _known_format(_ctx: click.Context, _param: click.Parameter, value: str) -> s
     callback=parse_properties,
     help="A setting of Kafka's consumer, such as security.protocol=SSL; may be repeated.",
 )
+@registry_options
 @click.option(
     "--starting-offsets",
     type=click.Choice(["earliest", "latest"]),
@@ -212,6 +214,8 @@ def ingest(
     With --checkpoint the events are streamed through Spark, from --kafka or from a folder. The exit
     code is 3 if bad records were put into the dead-letter table.
     """
+    reads_messages = streaming["kafka"] is not None or replay_dead_letters
+    decoder = take_decoder(streaming, reads_messages=reads_messages)
     many = many_request(
         many={name: streaming.pop(name) for name in NAMES},
         table_name=table_name,
@@ -221,6 +225,7 @@ def ingest(
         branch=branch,
         query_id=query_id,
         batch_events=batch_events,
+        decoder=decoder,
     )
     if many is not None:
         if replay_dead_letters or in_any_order:
@@ -253,6 +258,8 @@ def ingest(
     if metrics_port is not None and not (request and request.follow):
         raise click.UsageError("--metrics-port needs --follow")
     table = context.table(table_name)
+    if decoder is not None:
+        decoder.registry.check()
     totals = IngestTotals()
     watch = IngestWatch(table.name, table.environment.runtime.clock)
 
@@ -286,6 +293,7 @@ def ingest(
                 branch=branch,
                 progress=progress,
                 on_backlog=watch.progress,
+                decoder=decoder,
             )
         else:
             plan = plan_sink(
@@ -294,6 +302,7 @@ def ingest(
                 format_name=format_name,
                 options=options,
                 branch=branch,
+                decoder=decoder,
             )
             size = batch_events or BATCH_EVENTS
             results = (

@@ -6,7 +6,7 @@ import logging
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from tableformat.cdc.many.stream_file import StreamFile, read_stream_file
 from tableformat.cdc.many.stream_tables import StreamListener, StreamSettings
 from tableformat.cdc.many.table_making import NewTable
 from tableformat.cdc.many.table_options import FORMAT, StreamOptions, TableOptions
+from tableformat.cdc.registry.decoder import RegistryDecoder
 from tableformat.environment import Environment
 from tableformat.errors import TableError, UnsupportedError
 
@@ -99,6 +100,7 @@ class ManyRequest:
     kafka_settings: Mapping[str, str]
     connector_jars: Sequence[Path]
     settings: StreamSettings
+    decoder: RegistryDecoder | None
     engine: Engine
     cut: Cut
     pace: Pace
@@ -118,6 +120,7 @@ def many_request(
     branch: str,
     query_id: str | None,
     batch_events: int | None,
+    decoder: RegistryDecoder | None,
 ) -> ManyRequest | None:
     """The request that the words make; None: they are of another form of the command.
 
@@ -157,7 +160,9 @@ def many_request(
                 namespace=namespace, defaults=given | dict(file.defaults), tables=file.tables
             ),
             branch=branch,
+            decoder=decoder,
         ),
+        decoder=decoder,
         engine=engine,
         cut=cut,
         pace=Pace(
@@ -285,6 +290,8 @@ def stream_runner(
     stack: ExitStack, request: ManyRequest, environment: Environment, listener: Heard
 ) -> Run | dict[str, NewTable | str]:
     """What runs the stream; with `--dry-run` the tables that it would make."""
+    if request.decoder is not None:
+        request.decoder.registry.check()
     if request.engine is Engine.SPARK and not request.dry_run:
         return _spark_run(request, environment, listener)
     source = KafkaConsumer(request.servers, request.kafka_settings)
@@ -333,7 +340,9 @@ def _spark_run(request: ManyRequest, environment: Environment, listener: Heard) 
         conf=conf | ({"spark.driver.extraClassPath": path} if path else {}),
     )
     session.sparkContext.setLogLevel("FATAL")  # what goes wrong is told once, by the engine
-    routing = request.settings.routing
+    routing, settings = request.settings.routing, request.settings
+    if request.decoder is not None:
+        settings = replace(settings, decoder=request.decoder.waiting(follow=request.follow))
 
     def on_progress(progress: Mapping[str, Any] | None) -> None:
         backlog = kafka_backlog(progress)
@@ -352,7 +361,7 @@ def _spark_run(request: ManyRequest, environment: Environment, listener: Heard) 
             batch_events=request.batch_events or KAFKA_BATCH_EVENTS,
             settings=request.kafka_settings,
         ),
-        settings=request.settings,
+        settings=settings,
         interval_ms=request.pace.interval_ms,
         listener=listener,
         resume_tables=request.resume_tables,

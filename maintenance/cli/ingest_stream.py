@@ -15,6 +15,7 @@ from maintenance.ingest_watch import Backlog, kafka_backlog
 from tableformat import InvalidInputError, Table, UnsupportedError
 from tableformat.cdc.formats import choose_format
 from tableformat.cdc.ingest import IngestResult
+from tableformat.cdc.registry.decoder import RegistryDecoder
 from tableformat.cdc.sink import SinkOptions, plan_sink
 from tableformat.spark.checkpoint import CheckpointedStream, check_checkpoint
 
@@ -65,6 +66,7 @@ def ingest_stream(
     branch: str,
     progress: Callable[[IngestResult], None],
     on_backlog: Callable[[Backlog], None] = lambda _: None,
+    decoder: RegistryDecoder | None = None,
 ) -> None:
     """Run a stream to the end of what is there, or until the process is interrupted.
 
@@ -111,6 +113,7 @@ def ingest_stream(
         branch=branch,
         trigger=every if request.follow else {"availableNow": True},
         on_batch=lambda _, result: progress(result),
+        decoder=None if decoder is None else decoder.waiting(follow=request.follow),
     )
     _wait(query, on_backlog)
 

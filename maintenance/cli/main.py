@@ -14,6 +14,7 @@ from maintenance.cli.index import index
 from maintenance.cli.ingest import ingest
 from maintenance.cli.inspect import inspect
 from maintenance.cli.join import join
+from maintenance.cli.load import load
 from maintenance.cli.lock import lock
 from maintenance.cli.lookup import lookup
 from maintenance.cli.maintain import maintain
@@ -86,7 +87,7 @@ def cli(
 
 
 for command in (
-    table, adopt, ingest, resolve_command, maintain, run, join, scan, lookup,
+    table, adopt, ingest, load, resolve_command, maintain, run, join, scan, lookup,
     inspect, sql, changes, cuts, status, report, ref, index, lock,
     *TASK_COMMANDS,
 ):  # fmt: skip

@@ -33,8 +33,13 @@ _CHECKS: Mapping[str, Callable[[Mapping[str, str]], object]] = {
 }
 # What commands of their own declare; a table's own commits, or its next opening, check it.
 _DECLARED = (
-    *IMMUTABLE_PROPERTIES, *SEQUENCE_PROPERTIES, names.PRIMARY_KEY, names.SET_ASIDE, names.LEFT_OUT,
-)  # fmt: skip
+    *IMMUTABLE_PROPERTIES,
+    *SEQUENCE_PROPERTIES,
+    names.PRIMARY_KEY,
+    names.SET_ASIDE,
+    names.LEFT_OUT,
+    names.LOAD,
+)
 _DECLARED_PREFIXES = ("icefold.index.", "icefold.computed.")
 
 

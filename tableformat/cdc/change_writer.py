@@ -18,7 +18,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
 
 from tableformat.cdc.dead_letter import FROM_FIELD
-from tableformat.cdc.events import FILE, KIND, TIMESTAMP_MS, EventBatch, ParsedEvents
+from tableformat.cdc.events import FILE, KIND, TIMESTAMP_MS, Decoder, EventBatch, ParsedEvents
 from tableformat.cdc.formats import ChangeFormat, FormatChoice
 from tableformat.cdc.reduce import ReducedChanges, reduce_changes
 from tableformat.cdc.row_codec import key_columns
@@ -81,6 +81,7 @@ class ChangeWriter:
     per_partition: int | None
     table: str  # its name, for dead letters
     dead_letter: TableMetadata | None  # None: a bad record fails the batch
+    decoder: Decoder | None = None  # None: the format reads what comes
 
     @property
     def schema(self) -> Schema:
@@ -120,6 +121,8 @@ class ChangeWriter:
         While there are `schema_changes` the result means nothing: apply them
         (`SinkPlan.evolved`), then parse the whole batch again.
         """
+        if self.decoder is not None:
+            events = self.decoder.decode(events)
         parsed = change_format.parse(events)
         if parsed.schema_changes:
             return parsed

@@ -34,6 +34,7 @@ from tableformat.cdc.encodings import (
     decode_rows,
     encodings_of,
 )
+from tableformat.cdc.events import PayloadSchemas
 from tableformat.cdc.json_objects import JsonLayout, parse_json_objects
 
 RowNumbers = npt.NDArray[np.int64]
@@ -81,14 +82,24 @@ class PayloadGroup:
         return PayloadGroup(self.schema, self.rows[mask], self.payloads.filter(pa.array(mask)))
 
 
-def split_payloads(texts: pa.StringArray, bad: dict[int, str]) -> Iterator[PayloadGroup]:
+def split_payloads(
+    texts: pa.StringArray, bad: dict[int, str], schemas: PayloadSchemas | None = None
+) -> Iterator[PayloadGroup]:
     """Group events by their schema.
 
     Args:
         texts: Events, shape (n,); null rows belong to no group.
         bad: Receives the rows whose envelope cannot be read.
+        schemas: Those of texts that are payloads only.
     """
     remaining = np.flatnonzero(texts.is_valid().to_numpy(zero_copy_only=False))
+    if schemas is not None:
+        numbers = schemas.numbers[remaining]
+        for number, declared in enumerate(schemas.declared):
+            rows = remaining[numbers == number]
+            if len(rows):
+                yield PayloadGroup(declared, rows, texts.take(pa.array(rows)))
+        remaining = remaining[numbers < 0]
     while len(remaining):
         left = texts.take(pa.array(remaining))
         first = left[0].as_py()

@@ -40,7 +40,7 @@ from tableformat.cdc.debezium_rows import (
     delete_by_key,
 )
 from tableformat.cdc.encodings import EncodingDefaults, Hint, overlaid
-from tableformat.cdc.events import KEY, VALUE, ChangeCollector, EventBatch, ParsedEvents
+from tableformat.cdc.events import VALUE, ChangeCollector, EventBatch, ParsedEvents
 from tableformat.cdc.events import change_schema as change_schema_of
 from tableformat.cdc.format_options import WHOLE_ROW, SchemaEvolution
 from tableformat.cdc.json_objects import (
@@ -115,10 +115,10 @@ class DebeziumFormat:
         """
         collector = ChangeCollector(batch=events, schema=self.change_schema)
         values = events.required(VALUE)
-        keys = MessageKeys.parse(events.optional(KEY), self.codec, self._codec_for, collector.bad)
+        keys = MessageKeys.parse(events, self.codec, self._codec_for, collector.bad)
         texts = utf8_rows(values, collector.bad)
         self._tombstones(np.flatnonzero(as_mask(values.is_null())), keys, collector)
-        for group in split_payloads(texts, collector.bad):
+        for group in split_payloads(texts, collector.bad, events.schemas(VALUE)):
             absent = as_mask(pc.equal(group.payloads, "null"))
             if absent.any():
                 self._tombstones(group.rows[absent], keys, collector)

@@ -27,8 +27,9 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -93,10 +94,45 @@ def change_schema(
 
 
 @dataclass(frozen=True, slots=True)
+class PayloadSchemas:
+    """Kafka Connect's schemas of payloads that do not carry their own.
+
+    `numbers`: of each row's schema in `declared`, shape `(rows,)`; negative: none.
+    """
+
+    numbers: RowNumbers
+    declared: Sequence[Mapping[str, Any]]
+
+    def of(self, row: int) -> Mapping[str, Any] | None:
+        """The schema of one row."""
+        number = int(self.numbers[row])
+        return None if number < 0 else self.declared[number]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodedMessages:
+    """What messages of a schema registry say, as formats read it.
+
+    Attributes:
+        texts: JSON of `value` and of `key`, one per event.
+        schemas: Of the same.
+        bad: Events that cannot be decoded, and why; their texts are null.
+    """
+
+    texts: Mapping[str, pa.Array]
+    schemas: Mapping[str, PayloadSchemas]
+    bad: Mapping[int, str]
+
+
+@dataclass(frozen=True, slots=True)
 class EventBatch:
-    """Events, one per row; see the module's table."""
+    """Events, one per row; see the module's table.
+
+    With `decoded`, formats see that; bad records keep what came.
+    """
 
     rows: pa.RecordBatch
+    decoded: DecodedMessages | None = None
 
     @classmethod
     def split(cls, rows: pa.Table, most: int) -> list[EventBatch]:
@@ -123,6 +159,15 @@ class EventBatch:
 
     def optional(self, name: str) -> pa.Array | None:
         """A column, or None without it."""
+        if self.decoded is not None and name in self.decoded.texts:
+            return self.decoded.texts[name]
+        return self._stored(name)
+
+    def schemas(self, name: str) -> PayloadSchemas | None:
+        """The schemas of `value` or `key`, if its texts do not carry their own."""
+        return None if self.decoded is None else self.decoded.schemas.get(name)
+
+    def _stored(self, name: str) -> pa.Array | None:
         index = self.rows.schema.get_field_index(name)
         return None if index < 0 else self.rows.column(index)
 
@@ -153,12 +198,31 @@ class EventBatch:
         return pa.Table.from_arrays(columns, schema=BAD_RECORD_SCHEMA)
 
     def _raw(self, name: str) -> pa.Array:
-        column = self.optional(name)
+        column = self._stored(name)
         if column is None and name == VALUE:
             given = [each for each in self.rows.schema.names if each not in EVENT_COLUMNS]
             rows = self.rows.select(given).to_pylist()
             return pa.array([json.dumps(row, default=str).encode() for row in rows], pa.binary())
         return pa.nulls(len(self), pa.binary()) if column is None else column.cast(pa.binary())
+
+
+class Decoder(Protocol):
+    """Makes JSON of messages that are none: of a schema registry."""
+
+    def decode(self, events: EventBatch) -> EventBatch:
+        """The same events, with what they say.
+
+        Raises:
+            StoreUnavailableError: A schema cannot be had now.
+            UnsupportedError: The messages are of a kind that is not read.
+        """
+
+    def learn(self, messages: Iterable[pa.Table]) -> None:
+        """Fetch what decoding messages of these tables takes, so that it does no I/O.
+
+        Raises:
+            StoreUnavailableError: As `decode`.
+        """
 
 
 @dataclass(slots=True)
@@ -206,6 +270,10 @@ class ChangeCollector:
     skipped: list[tuple[str, RowNumbers]] = field(default_factory=list)
     schema_changes: SchemaChanges = field(default_factory=SchemaChanges)
     source_ms: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.batch.decoded is not None:
+            self.bad.update(self.batch.decoded.bad)
 
     def skip(self, what: str, rows: RowNumbers) -> None:
         """Note events that are no changes; those that are bad too count as bad."""

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tableformat.cdc.connect_schema import split_payloads
+from tableformat.cdc.events import KEY, EventBatch
 from tableformat.cdc.json_objects import JsonLayout, parse_json_objects, utf8_rows
 from tableformat.cdc.row_codec import RowCodec
 
@@ -31,7 +32,7 @@ class MessageKeys:
     @classmethod
     def parse(
         cls,
-        keys: pa.Array | None,
+        events: EventBatch,
         codec: RowCodec,
         codec_for: Callable[[Mapping[str, Any] | None], RowCodec],
         bad: dict[int, str],
@@ -39,7 +40,7 @@ class MessageKeys:
         """Read message keys: JSON objects, with or without Connect's envelope.
 
         Args:
-            keys: Message keys, one per event.
+            events: The events; their message keys are read.
             codec: The table's columns.
             codec_for: The same as a Connect schema of keys encodes them.
             bad: Receives the events whose key cannot be read.
@@ -47,6 +48,7 @@ class MessageKeys:
         Keys that are no objects (a plain text or number) say nothing about columns: they are taken
         as absent. Keys that are broken JSON are bad records.
         """
+        keys = events.optional(KEY)
         targets = {name: codec.decoders[name].target for name in codec.key}
         if keys is None or keys.null_count == len(keys):
             count = 0 if keys is None else len(keys)
@@ -55,7 +57,7 @@ class MessageKeys:
         is_object = pc.match_substring_regex(texts, r"^\s*\{")
         texts = pc.if_else(pc.fill_null(is_object, False), texts, pa.scalar(None, pa.string()))
         columns = {name: pa.nulls(len(keys), kind) for name, kind in targets.items()}
-        for group in split_payloads(texts, bad):
+        for group in split_payloads(texts, bad, events.schemas(KEY)):
             codec = codec_for(group.schema)
             layout = JsonLayout(
                 schema=pa.schema(list(codec.struct(codec.key))),
@@ -70,9 +72,9 @@ class MessageKeys:
                 bad.setdefault(int(group.rows[row]), f"message key: {reason}")
             for rows, table in parsed.pieces:
                 wires = {name: table.column(name).combine_chunks() for name in targets}
-                events = group.rows[rows]
-                decoded = codec.decode(wires, rows=events, bad=bad, check_required=())
-                columns = {name: _put(columns[name], events, decoded[name]) for name in targets}
+                at = group.rows[rows]
+                decoded = codec.decode(wires, rows=at, bad=bad, check_required=())
+                columns = {name: _put(columns[name], at, decoded[name]) for name in targets}
         return cls(columns)
 
     def take(self, rows: RowNumbers) -> dict[str, pa.Array]:

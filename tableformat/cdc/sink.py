@@ -15,6 +15,7 @@ from pyiceberg.table.metadata import TableMetadata
 from tableformat.catalog.base import Identifier, TableState
 from tableformat.cdc.change_writer import ChangeWriter
 from tableformat.cdc.dead_letter import dead_letter_table, load_dead_letter_table
+from tableformat.cdc.events import Decoder
 from tableformat.cdc.formats import FormatChoice, choose_format
 from tableformat.cdc.row_policy import PolicyOptions, RowPolicy
 from tableformat.cdc.rowkind import check_sink_takes
@@ -139,6 +140,7 @@ def plan_sink(
     format_name: str,
     options: GivenOptions,
     branch: str,
+    decoder: Decoder | None = None,
 ) -> SinkPlan:
     """Check everything that can be checked before a stream starts.
 
@@ -148,6 +150,7 @@ def plan_sink(
         format_name: The change format.
         options: Options of the format and of the sink together.
         branch: Where changes go.
+        decoder: Makes JSON of messages that are none; see `registry.decoder`.
 
     Raises:
         InvalidInputError: An option, the format or the branch cannot be right for this table.
@@ -190,6 +193,7 @@ def plan_sink(
         per_partition=values.shards_per_partition,
         table=state.name,
         dead_letter=None if letters is None else without_history(letters.metadata),
+        decoder=decoder,
     )
     return SinkPlan(
         environment=environment,

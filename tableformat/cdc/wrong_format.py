@@ -52,7 +52,8 @@ def check_format(
             raise InvalidInputError(
                 "the events are not JSON but binary, as a schema registry's converters write them "
                 "(Avro, Protobuf)",
-                action="set value.converter=org.apache.kafka.connect.json.JsonConverter",
+                action="name the registry with --schema-registry, or set "
+                "value.converter=org.apache.kafka.connect.json.JsonConverter",
             )
         try:
             value = json.loads(raw)

@@ -51,7 +51,7 @@ from tableformat.environment import Environment
 from tableformat.errors import CommitConflictError, InvalidInputError, TableError
 from tableformat.paths import metadata_directory
 from tableformat.spec.manifest_file import ManifestFile
-from tableformat.spec.names import COMMITTED_TO, MAIN_BRANCH
+from tableformat.spec.names import COMMITTED_TO, LOAD, MAIN_BRANCH, STAGING_MARKER
 
 SNAPSHOTS_NAMED_MAX = 20
 
@@ -87,6 +87,7 @@ class SnapshotChange:
             _check_head(changeset, state, parent_id)
         carried = load_carried(snapshots_by_id(metadata), parent_id)
         check_fence(changeset.fence, carried, branch=changeset.branch)
+        _check_no_load(changeset, state)
         check_conflicts(metadata, changeset, head_id=parent_id, history=self._history)
         stands_on = {} if carries_marker(changeset) else self._staging_base(state, parent_id)
         extra = {
@@ -298,6 +299,16 @@ def _branch_ref(state: TableState, branch: str) -> SnapshotRef | None:
 def _parent(state: TableState, branch: str) -> Snapshot | None:
     """The head of the branch, or of `main` when the branch does not exist."""
     return state.head(branch) if state.ref(branch) is not None else state.head(MAIN_BRANCH)
+
+
+def _check_no_load(changeset: Changeset, state: TableState) -> None:
+    """Refuse a publish of staged changes while rows are loaded that must be older than those."""
+    if STAGING_MARKER in changeset.summary and LOAD in state.metadata.properties:
+        raise InvalidInputError(
+            "changes are not published while a load goes on",
+            action="run icefold load again until it is through, or end it with --abandon",
+            table=state.name,
+        )
 
 
 def _check_head(changeset: Changeset, state: TableState, parent_id: int | None) -> None:

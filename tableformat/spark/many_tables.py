@@ -225,7 +225,13 @@ class SparkEngine:
         def first() -> pa.Table:
             return events.select("value", "key").limit(EVENTS_LOOKED_AT_MAX).toArrow()
 
-        table = planned(self.environment, table, first, branch=self.settings.branch)
+        table = planned(
+            self.environment,
+            table,
+            first,
+            branch=self.settings.branch,
+            decoder=self.settings.decoder,
+        )
         assert table.plan is not None
         plan = table.plan.refreshed()
         labels = shard_labels(self.spark, plan.shards or self.spark.sparkContext.defaultParallelism)

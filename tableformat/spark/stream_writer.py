@@ -24,7 +24,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from tableformat.catalog.base import Identifier
 from tableformat.cdc.batch_commit import BatchId, committed_batch
-from tableformat.cdc.events import EVENT_COLUMNS, FILE, ORDINAL, POSITION, TIMESTAMP_MS
+from tableformat.cdc.events import EVENT_COLUMNS, FILE, ORDINAL, POSITION, TIMESTAMP_MS, Decoder
 from tableformat.cdc.ingest import IngestResult, PreparedBatch, commit_written
 from tableformat.cdc.sink import SinkPlan, plan_sink
 from tableformat.environment import Environment
@@ -59,6 +59,7 @@ def write_stream(
     query_name: str | None = None,
     trigger: Mapping[str, Any] | None = None,
     on_batch: BatchListener | None = None,
+    decoder: Decoder | None = None,
 ) -> StreamingQuery:
     """Start a query that writes a stream of change events to a staging branch.
 
@@ -79,6 +80,7 @@ def write_stream(
         trigger: Arguments of `DataStreamWriter.trigger`, e.g. `{"availableNow": True}`; default:
             one batch after the other.
         on_batch: Called with the batch id and its result after every batch.
+        decoder: Makes JSON of messages that are none; it must pickle. See `cdc.registry.decoder`.
 
     Raises:
         InvalidInputError: See `plan_sink`; or the checkpoint is another stream's, or in use (see
@@ -88,7 +90,12 @@ def write_stream(
     a checkpoint older than the table ends the query with a `StreamingQueryException`.
     """
     plan = plan_sink(
-        environment, identifier, format_name=format_name, options=options or {}, branch=branch
+        environment,
+        identifier,
+        format_name=format_name,
+        options=options or {},
+        branch=branch,
+        decoder=decoder,
     )
     sink = _BatchSink(plan=plan, checkpoint=checkpoint, on_batch=on_batch, query_id=query_id)
     writer = (

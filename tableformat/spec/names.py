@@ -79,6 +79,8 @@ WRITER_PREFIXES = (
 SET_ASIDE = "icefold.ingest.set-aside"
 # Set by `icefold ingest` on a table that it has taken up again: the batches it lacked, as JSON.
 LEFT_OUT = "icefold.ingest.left-out"
+# Set by `icefold load` while it goes on, as JSON: no change is published until it is through.
+LOAD = "icefold.load"
 # Where bad records go: NAMESPACE.TABLE; without it TABLE_dead_letter.
 DEAD_LETTER_TABLE = "icefold.dead-letter-table"
 # `packed`: many deletion vectors per Puffin file; `per-file`: one in each. Default: packed.

@@ -14,7 +14,7 @@ from tableformat.cdc.many.buffers import MESSAGE_SCHEMA
 from tableformat.cdc.many.source import EARLIEST, Polled
 
 Place = tuple[str, int]
-Message = tuple[str | None, str | None]  # key and value
+Message = tuple[str | bytes | None, str | bytes | None]  # key and value
 
 
 @dataclass
@@ -117,8 +117,8 @@ class FakeSource:
 
 def _table(messages: list[Message], first: int) -> pa.Table:
     columns = [
-        [None if value is None else value.encode() for _, value in messages],
-        [None if key is None else key.encode() for key, _ in messages],
+        [value.encode() if isinstance(value, str) else value for _, value in messages],
+        [key.encode() if isinstance(key, str) else key for key, _ in messages],
         list(range(first, first + len(messages))),
         [1] * len(messages),
     ]

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tableformat import TableCatalog
+from tableformat.cdc.events import Decoder
 from tableformat.cdc.many.local_engine import Cut, LocalEngine, Pace
 from tableformat.cdc.many.routing import Route, Routing, TopicPattern
 from tableformat.cdc.many.stream_tables import StreamListener, StreamSettings
@@ -89,6 +90,7 @@ def engine_of(
     chunk: int = 1_000_000,
     resume: Sequence[str] = (),
     threads: int = 1,
+    decoder: Decoder | None = None,
     **pace: Any,
 ) -> LocalEngine:
     routing = Routing(
@@ -102,7 +104,7 @@ def engine_of(
         environment=catalog.environment,
         source=cluster.source(chunk),
         settings=StreamSettings(
-            query_id=query_id, routing=routing, options=options, threads=threads
+            query_id=query_id, routing=routing, options=options, threads=threads, decoder=decoder
         ),
         cut=cut,
         pace=Pace(**pace),

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from tableformat.cdc.batch_commit import BatchId
 from tableformat.cdc.debezium_options import FLATTENED
-from tableformat.cdc.events import ORDINAL, VALUE
+from tableformat.cdc.events import ORDINAL, VALUE, EventBatch
 from tableformat.cdc.many.buffers import NO_MESSAGES, MessageBuffers, by_table, next_offset
 from tableformat.cdc.many.positions import Offsets, Place, UnfinishedBatch
 from tableformat.cdc.many.routing import TRANSACTIONS
@@ -47,6 +47,7 @@ RELEASE_EVENTS = 10_000  # after larger batches memory is given back: 40 of 300 
 POLL_S = 0.05  # what a change waits for at most before it is looked at
 REFRESH_MS = 5_000  # how soon a new topic joins
 TELL_MS = 1_000
+ASK_AGAIN_MS = 2_000  # a schema registry that did not answer
 STILL_MS = 60_000  # nothing moves for so long: say so, or stop if there is an end
 OPEN_TRANSACTIONS_MAX = 50_000  # ENDs that wait for their events; about 30 MB
 logger = logging.getLogger("icefold.ingest")
@@ -97,6 +98,8 @@ class LocalEngine:
     _paused: set[Place] = field(default_factory=set)
     _goal: dict[Place, int] | None = None
     _transactions: TransactionCut | None = None
+    _held: Polled | None = None
+    _ask_again_ms: float = 0.0
     _last_batch_ms: float = float("-inf")
     _refreshed_ms: float = 0.0
     _catching_up: dict[str, Offsets] = field(default_factory=dict)
@@ -137,7 +140,7 @@ class LocalEngine:
         if not follow:
             self._goal = dict(self.source.ends(list(self._read)))
         while not stop():
-            self._take_in(self.source.poll(self._room(), POLL_S))
+            self._take_in(self._next(follow=follow))
             if self._is_due(follow=follow):
                 self._stage()
             is_done = self._goal is not None and self._is_at_goal()
@@ -194,8 +197,8 @@ class LocalEngine:
             events = pa.concat_tables(first[table.name]) if table.name in first else None
             try:
                 if events is not None:
-                    messages = self.settings.decode(events)
-                    found[table.name] = plan_table(table.name, messages, table.options)
+                    decoder = self.settings.decoder
+                    found[table.name] = plan_table(table.name, events, table.options, decoder)
                 else:
                     found[table.name] = "its topics are empty"
             except TableError as error:
@@ -299,6 +302,43 @@ class LocalEngine:
         if self._transactions is not None:
             self._transactions.forget(table.topics)
 
+    def _next(self, *, follow: bool) -> Polled:
+        """What comes next, once all that decoding it takes is known.
+
+        What a registry that is down holds up is kept, and asked for again; nothing of it has been
+        taken in.
+        """
+        decoder = self.settings.decoder
+        if self._held is None:
+            polled = self.source.poll(self._room(), POLL_S)
+        elif self._now_ms() < self._ask_again_ms:
+            self.environment.runtime.clock.sleep_ms(POLL_S * 1e3)
+            return Polled()
+        else:
+            polled = self._held
+        if decoder is None:
+            return polled
+        try:
+            decoder.learn(polled.messages.values())
+        except StoreUnavailableError as error:
+            if not follow:
+                raise
+            if self._held is None:
+                logger.warning("%s; the stream waits for it", error)
+            self._held, self._ask_again_ms = polled, self._now_ms() + ASK_AGAIN_MS
+            return Polled()
+        if self._held is not None:
+            self._held = None
+            logger.info("the schema registry answers again")
+        return polled
+
+    def _values(self, messages: pa.Table) -> pa.Array:
+        """The values of messages, decoded."""
+        if self.settings.decoder is None:
+            return messages.column(VALUE).combine_chunks()
+        (batch,) = EventBatch.split(messages.combine_chunks(), max(len(messages), 1))
+        return self.settings.decoder.decode(batch).required(VALUE)
+
     def _take_in(self, polled: Polled) -> None:
         for place, reason in polled.gone.items():
             name = self._tables.table_of.get(place[0])
@@ -314,13 +354,12 @@ class LocalEngine:
                 continue  # left a moment ago
             offsets = messages.column(ORDINAL).to_numpy()
             if cut is not None and place == _boundaries(cut):
-                values = messages.column(VALUE).to_pylist()
+                values = self._values(messages).to_pylist()
                 cut.add_boundaries(boundaries_of(values, offsets), next_offset(messages))
                 continue
             self._buffers.add(place, messages)
             if cut is not None:
-                value = messages.column(VALUE).combine_chunks()
-                cut.add_events(place, runs_of(value, offsets))
+                cut.add_events(place, runs_of(self._values(messages), offsets))
         for place, at in polled.read.items():
             if place in self._read:
                 self._read[place] = at

@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from tableformat.catalog.base import Identifier, TableState
 from tableformat.cdc.batch_commit import BatchId
+from tableformat.cdc.events import Decoder
 from tableformat.cdc.ingest import IngestResult, PreparedBatch, commit_written, prepare_batch
 from tableformat.cdc.many.positions import (
     Offsets,
@@ -57,15 +58,8 @@ OF_ONE_TABLE = (
 
 In = TypeVar("In")
 Out = TypeVar("Out")
-Decode = Callable[[pa.Table], pa.Table]
-"""From messages (`events.EventBatch`: `value`, `key`) to events that the table's format reads."""
 Prepare = Callable[["StreamTable", Any], tuple["StreamTable", PreparedBatch]]
 """Writes the files of one table's events, which are the engine's: Arrow or a Spark frame."""
-
-
-def as_they_are(messages: pa.Table) -> pa.Table:
-    """Messages that the formats read themselves: JSON."""
-    return messages
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,26 +211,30 @@ def prepare_messages(
     messages: pa.Table,
     *,
     branch: str,
-    decode: Decode = as_they_are,
+    decoder: Decoder | None = None,
 ) -> tuple[StreamTable, PreparedBatch]:
     """Write the files of one table's messages in this process; see `prepare_batch`.
 
     Effects: makes the table if it does not exist.
     """
-    events = decode(messages)
-    table = planned(environment, table, lambda: events, branch=branch)
+    table = planned(environment, table, lambda: messages, branch=branch, decoder=decoder)
     assert table.plan is not None
-    return table, prepare_batch(table.plan.refreshed(), events)
+    return table, prepare_batch(table.plan.refreshed(), messages)
 
 
 def planned(
-    environment: Environment, table: StreamTable, first: Callable[[], pa.Table], *, branch: str
+    environment: Environment,
+    table: StreamTable,
+    first: Callable[[], pa.Table],
+    *,
+    branch: str,
+    decoder: Decoder | None = None,
 ) -> StreamTable:
     """The table with its sink; made from its first events if it does not exist."""
     if table.plan is not None:
         return table
     if not table.exists:
-        make_table(environment, plan_table(table.name, first(), table.options))
+        make_table(environment, plan_table(table.name, first(), table.options, decoder))
         environment.runtime.fail_point("ingest.many.made")
     plan = plan_sink(
         environment,
@@ -244,6 +242,7 @@ def planned(
         format_name=table.options.choice.identifier,
         options=table.options.sink,
         branch=branch,
+        decoder=decoder,
     )
     return replace(table, plan=plan, exists=True)
 

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from tableformat.catalog.base import Identifier, TableState
 from tableformat.cdc.batch_commit import BatchId
+from tableformat.cdc.events import Decoder
 from tableformat.cdc.ingest import IngestResult, PreparedBatch
 from tableformat.cdc.many.positions import (
     TablePosition,
@@ -33,11 +34,9 @@ from tableformat.cdc.many.set_aside import (
 )
 from tableformat.cdc.many.staging import (
     THREADS_MAX,
-    Decode,
     Prepare,
     StreamBatch,
     StreamTable,
-    as_they_are,
     prepare_messages,
     stage_batch,
 )
@@ -61,7 +60,7 @@ class StreamSettings:
         options: Of the tables.
         branch: The staging branch.
         threads: Tables that are staged at once.
-        decode: Makes events of messages.
+        decoder: Makes JSON of messages that are none; None: they are.
     """
 
     query_id: str
@@ -69,7 +68,7 @@ class StreamSettings:
     options: StreamOptions
     branch: str = STAGING_BRANCH
     threads: int = THREADS_MAX
-    decode: Decode = as_they_are
+    decoder: Decoder | None = None
 
 
 class StreamListener:
@@ -193,7 +192,7 @@ class StreamTables:
     ) -> tuple[StreamTable, PreparedBatch]:
         settings = self.settings
         return prepare_messages(
-            self.environment, table, messages, branch=settings.branch, decode=settings.decode
+            self.environment, table, messages, branch=settings.branch, decoder=settings.decoder
         )
 
     def batch_id(self) -> BatchId:

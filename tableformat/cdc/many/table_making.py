@@ -19,7 +19,7 @@ from pyiceberg.schema import Schema
 from tableformat.catalog.base import TableState
 from tableformat.cdc.connect_schema import declared_schema, row_fields
 from tableformat.cdc.debezium_options import FLATTENED
-from tableformat.cdc.events import KEY, VALUE
+from tableformat.cdc.events import KEY, VALUE, Decoder, EventBatch
 from tableformat.cdc.formats import FormatChoice
 from tableformat.cdc.many.table_options import MakingOptions, TableOptions
 from tableformat.cdc.schema_changes import connect_type
@@ -89,18 +89,17 @@ class NewTable:
         return f"{text}\nALTER TABLE {self.name} SET IDENTIFIER FIELDS {key};"
 
 
-def declared_row(events: pa.Table, choice: FormatChoice) -> DeclaredRow | None:
+def declared_row(events: EventBatch, choice: FormatChoice) -> DeclaredRow | None:
     """What the first event with a schema says of its row; None: none of them carries one."""
     path = () if getattr(choice.values, "layout", None) == FLATTENED else ("after",)
-    keys = events.column(KEY) if KEY in events.column_names else None
-    values = events.column(VALUE)
-    for place in range(min(events.num_rows, EVENTS_LOOKED_AT_MAX)):
-        schema = declared_schema(_text(values[place]))
+    has_keys = events.optional(KEY) is not None
+    for place in range(min(len(events), EVENTS_LOOKED_AT_MAX)):
+        schema = _schema_of(events, VALUE, place)
         fields = row_fields(schema, *path)
         fields = {name: each for name, each in fields.items() if not _is_metadata(name, path)}
         if schema is None or not fields:
             continue
-        key = () if keys is None else _key_columns(_text(keys[place]))
+        key = _key_columns(events, place) if has_keys else ()
         row = schema if not path else row_schema(schema, *path)
         doc = row.get("doc")
         return DeclaredRow(fields=fields, key=key, comment=doc if isinstance(doc, str) else None)
@@ -168,9 +167,15 @@ def new_table(name: str, declared: DeclaredRow | None, options: MakingOptions) -
     )
 
 
-def plan_table(name: str, events: pa.Table, options: TableOptions) -> NewTable:
+def plan_table(
+    name: str, events: pa.Table, options: TableOptions, decoder: Decoder | None = None
+) -> NewTable:
     """`new_table` of a topic's first events."""
-    return new_table(name, declared_row(events, options.choice), options.making)
+    first = events.slice(0, EVENTS_LOOKED_AT_MAX).combine_chunks()
+    (batch,) = EventBatch.split(first, EVENTS_LOOKED_AT_MAX)
+    if decoder is not None:
+        batch = decoder.decode(batch)
+    return new_table(name, declared_row(batch, options.choice), options.making)
 
 
 def make_table(environment: Environment, table: NewTable) -> TableState:
@@ -235,11 +240,18 @@ def _is_metadata(name: str, path: tuple[str, ...]) -> bool:
     return not path and name.startswith(METADATA_PREFIX)
 
 
-def _key_columns(text: str) -> tuple[str, ...]:
+def _schema_of(events: EventBatch, name: str, row: int) -> Mapping[str, Any] | None:
+    schemas = events.schemas(name)
+    beside = None if schemas is None else schemas.of(row)
+    return declared_schema(_text(events.required(name)[row])) if beside is None else beside
+
+
+def _key_columns(events: EventBatch, row: int) -> tuple[str, ...]:
     """The columns of a message key: of its schema, else the names of a plain object."""
-    fields = row_fields(declared_schema(text))
+    fields = row_fields(_schema_of(events, KEY, row))
     if fields:
         return tuple(fields)
+    text = _text(events.required(KEY)[row])
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):

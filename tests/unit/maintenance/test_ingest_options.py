@@ -31,6 +31,8 @@ KAFKA = ("--kafka", "localhost:9092", "--topic", "orders", "--checkpoint", "c")
         (("a.jsonl", "--metrics-port", "9"), "--metrics-port needs --follow"),
         (("a.jsonl", "--in-any-order"), "--in-any-order needs --replay-dead-letters"),
         (("a.jsonl", "--replay-dead-letters"), "--replay-dead-letters and FILES exclude"),
+        (("a.jsonl", "--schema-registry", "http://r"), "--schema-registry needs --kafka"),
+        ((*KAFKA, "--registry-option", "timeout=1"), "needs --schema-registry"),
         ((*KAFKA, "--replay-dead-letters"), "--replay-dead-letters and --kafka exclude"),
     ],
 )
@@ -123,3 +125,20 @@ def test_folder_is_streamed_and_goes_on_where_it_stopped(spark, shell, tmp_path)
     assert [(each["events"], each["commits"]) for each in (first, second)] == [(1, 1), (2, 2)]
     status = json.loads(shell("status", "--json").stdout)[0]
     assert status["backlog_rows"] == 3
+
+
+def test_credentials_of_a_registry_show_nowhere(tmp_path):
+    where = ["--warehouse", str(tmp_path), "ingest", *MANY]
+    down = "http://127.0.0.1:1"
+    fast = ("--registry-option", "max.retries=0")
+    for words, line in [
+        (("--schema-registry", down, *fast), "registry does not answer"),
+        (("--schema-registry", "http://me:hunter2@r"), "must hold no credentials"),
+        (("--schema-registry", down, "--registry-option", "what=hunter2"), "refuses a setting"),
+    ]:
+        result = CliRunner().invoke(
+            cli, [*where, *words], env={"ICEFOLD_REGISTRY_USER_INFO": "me:hunter2"}
+        )
+        assert result.exit_code != 0
+        assert line in result.stderr.splitlines()[-1]
+        assert "hunter2" not in result.output

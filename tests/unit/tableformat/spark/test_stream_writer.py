@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyiceberg.types import LongType
 from pyspark.errors import PythonException, StreamingQueryException
@@ -22,6 +23,8 @@ from benchmarks.flights import (
 from tableformat import InvalidInputError, Table, open_catalog
 from tableformat.cdc.batch_commit import BatchId
 from tableformat.cdc.ingest import IngestResult
+from tableformat.cdc.registry.client import RegistrySettings
+from tableformat.cdc.registry.decoder import RegistryDecoder
 from tableformat.cdc.sink import plan_sink
 from tableformat.environment import Environment
 from tableformat.runtime import FailPoints, Runtime
@@ -41,7 +44,9 @@ from tableformat.spark.stream_writer import (
     write_stream,
 )
 from tableformat.spec.names import BATCH_ID, QUERY_ID, SOURCE_OFFSETS
+from tests.support import debezium_events as real
 from tests.support.change_events import ORDERS, create_orders, envelope, order
+from tests.support.fake_registry import Converter, fake_registry
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -500,3 +505,35 @@ def test_source_offsets_are_left_out_where_they_cannot_be_read(tmp_path: Path) -
 def test_blobs_keep_tables_as_they_are() -> None:
     table = pa.Table.from_pylist([order(1)], schema=ORDERS)
     assert decode_table(pa.py_buffer(encode_table(table))).equals(table)
+
+
+def test_messages_of_a_registry_are_decoded_in_the_tasks(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    catalog = open_catalog("local", warehouse=str(tmp_path / "warehouse"))
+    table = catalog.create_table("shop.line", real.LINE, primary_key=["order_id", "line_no"])
+    with fake_registry() as registry:
+        converter = Converter(registry)
+        records = real.records("db.public.line")
+        values = [converter.write(each["value"]) for each in records]
+        (tmp_path / "in").mkdir()
+        messages = pa.table({"value": pa.array([*values, None], pa.binary())})
+        pq.write_table(messages, tmp_path / "in" / "a.parquet")
+        query = write_stream(
+            table.environment,
+            table.identifier,
+            with_order(spark.readStream.schema("value binary").parquet(str(tmp_path / "in"))),
+            checkpoint=str(tmp_path / "checkpoint"),
+            trigger={"availableNow": True},
+            decoder=RegistryDecoder(RegistrySettings(registry.url)),
+        )
+        query.awaitTermination()
+    plain = catalog.create_table("shop.plain", real.LINE, primary_key=["order_id", "line_no"])
+    texts = pa.table({"value": [json.dumps(each["value"]) for each in records]})
+    plain.write_changes(texts, format_name="debezium-json")
+    found, wanted = (
+        sorted(each.refresh().scan(branch="staging").to_arrow().to_pylist(), key=str)
+        for each in (table, plain)
+    )
+    assert found == wanted
+    assert len(found) > 1

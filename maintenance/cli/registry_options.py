@@ -1,0 +1,64 @@
+"""The options of `icefold ingest` that name a schema registry."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from maintenance.cli.context import parse_properties
+from tableformat.cdc.registry.client import RegistrySettings
+from tableformat.cdc.registry.decoder import RegistryDecoder
+
+USER_INFO = "basic.auth.user.info"
+_OPTIONS = (
+    click.option(
+        "--schema-registry",
+        metavar="URL",
+        help="With --kafka: messages are Avro or JSON Schema in Confluent's wire format, and their "
+        "schemas are there.",
+    ),
+    click.option(
+        "--registry-user-info",
+        metavar="USER:PASSWORD",
+        envvar="ICEFOLD_REGISTRY_USER_INFO",
+        show_envvar=True,
+        help="Who we are to the registry. On the command line others may see it.",
+    ),
+    click.option(
+        "--registry-option",
+        "registry_options",
+        multiple=True,
+        metavar="KEY=VALUE",
+        callback=parse_properties,
+        help="A setting of the registry's client, such as ssl.ca.location=FILE; may be repeated.",
+    ),
+)
+
+
+def registry_options(command: Any) -> Any:
+    """Add the options."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+def take_decoder(streaming: dict[str, Any], *, reads_messages: bool) -> RegistryDecoder | None:
+    """The decoder that the options ask for; they are taken out of the others.
+
+    Raises:
+        click.UsageError: They miss another option.
+        InvalidInputError: The URL holds credentials.
+    """
+    url = streaming.pop("schema_registry")
+    user_info = streaming.pop("registry_user_info")
+    options = streaming.pop("registry_options")
+    if url is None:
+        if options:
+            raise click.UsageError("--registry-option needs --schema-registry")
+        return None
+    if not reads_messages:
+        raise click.UsageError("--schema-registry needs --kafka")
+    if user_info is not None:
+        options = options | {USER_INFO: user_info}
+    return RegistryDecoder(RegistrySettings(url, options))

@@ -1,0 +1,251 @@
+"""The files of a load: which there are, how they are cut into pieces, and their rows.
+
+A piece is what one commit holds: some row groups of Parquet files, or whole CSV files. The same
+files are cut into the same pieces whenever they are looked at, so that a load can go on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.csv as pacsv
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+from pyiceberg.schema import Schema
+
+from tableformat.errors import InvalidInputError, NotFoundError, UnsupportedError
+from tableformat.spec.types import arrow_schema
+
+PIECE_BYTES = 256 << 20  # of row groups before compression, of CSV as it lies there
+PARQUET, CSV = "parquet", "csv"
+_KINDS = {".parquet": PARQUET, ".csv": CSV, ".csv.gz": CSV}
+_SCHEME = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*):")
+_GLOB = re.compile(r"[*?\[]")
+_ROWS = 65_536  # of a batch: some megabytes
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Row groups `first` to `stop` of a Parquet file; a CSV file has one."""
+
+    path: str
+    first: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class LoadSource:
+    """Files of one kind. Made by `open_source`.
+
+    Attributes:
+        files: Paths and sizes in bytes, by path.
+        kind: `parquet` or `csv`.
+    """
+
+    filesystem: pafs.FileSystem
+    files: tuple[tuple[str, int], ...]
+    kind: str
+
+    @property
+    def fingerprint(self) -> str:
+        """The same for the same files, cut in the same way."""
+        said = json.dumps([self.kind, PIECE_BYTES, self.files])
+        return hashlib.sha256(said.encode()).hexdigest()[:32]
+
+    def pieces(self) -> list[tuple[Part, ...]]:
+        """The pieces, in order. Reads the footers of Parquet files."""
+        found: list[tuple[Part, ...]] = []
+        parts: list[Part] = []
+        filled = 0
+        for path, first, stop, size in self._groups():
+            if parts and filled + size > PIECE_BYTES:
+                found.append(tuple(parts))
+                parts, filled = [], 0
+            filled += size
+            if parts and parts[-1].path == path:
+                parts[-1] = Part(path, parts[-1].first, stop)
+            else:
+                parts.append(Part(path, first, stop))
+        return [*found, tuple(parts)] if parts else found
+
+    def _groups(self) -> Iterator[tuple[str, int, int, int]]:
+        for path, size in self.files:
+            if self.kind == CSV:
+                yield path, 0, 1, size
+                continue
+            with _telling(path), self._open(path) as file:
+                sizes = [
+                    file.metadata.row_group(number).total_byte_size
+                    for number in range(file.metadata.num_row_groups)
+                ]
+            for number, of_group in enumerate(sizes):
+                yield path, number, number + 1, of_group
+
+    def schema(self) -> pa.Schema:
+        """The columns of the first file; of CSV as Arrow takes its first block for."""
+        path = self.files[0][0]
+        with _telling(path):
+            if self.kind == PARQUET:
+                with self._open(path) as file:
+                    return file.schema_arrow.remove_metadata()
+            with self.filesystem.open_input_stream(path, compression="detect") as stream:
+                return pacsv.open_csv(stream).schema
+
+    def rows(self, piece: Sequence[Part], schema: Schema) -> Iterator[pa.RecordBatch]:
+        """The rows of a piece.
+
+        Raises:
+            InvalidInputError: A file cannot be read, or holds what its column cannot.
+        """
+        for part in piece:
+            with _telling(part.path):
+                if self.kind == CSV:
+                    yield from self._csv(part.path, schema)
+                    continue
+                with self._open(part.path) as file:
+                    groups = list(range(part.first, part.stop))
+                    yield from file.iter_batches(batch_size=_ROWS, row_groups=groups)
+
+    def _open(self, path: str) -> pq.ParquetFile:
+        return pq.ParquetFile(self.filesystem.open_input_file(path))
+
+    def _csv(self, path: str, schema: Schema) -> Iterator[pa.RecordBatch]:
+        kinds = {
+            each.name: each.type
+            for each in arrow_schema(schema, with_field_ids=False)
+            if not (pa.types.is_nested(each.type) or isinstance(each.type, pa.BaseExtensionType))
+        }
+        # Empty is null and "" is an empty text, as databases write it; NA and null are texts.
+        options = pacsv.ConvertOptions(
+            column_types=kinds,
+            null_values=[""],
+            strings_can_be_null=True,
+            quoted_strings_can_be_null=False,
+        )
+        with self.filesystem.open_input_stream(path, compression="detect") as stream:
+            parse = pacsv.ParseOptions(newlines_in_values=True)
+            yield from pacsv.open_csv(stream, parse_options=parse, convert_options=options)
+
+
+def open_source(text: str) -> LoadSource:
+    """The files that a path, a glob or a URL names.
+
+    Args:
+        text: A file, a folder (with those below it) or a glob of one; local, or a URL that Arrow's
+            file systems read (`s3://`, `gs://`, `file://`).
+
+    Raises:
+        UnsupportedError: Another kind of URL.
+        NotFoundError: There is no such file.
+        InvalidInputError: The files are of several kinds, of none that is read, or their folders
+            hold values.
+    """
+    filesystem, path = _located(text)
+    try:
+        found = _listed(filesystem, path)
+    except OSError as error:
+        raise InvalidInputError(
+            f"cannot list the files: {_line(error)}", path=_shown(text)
+        ) from None
+    files = {each.path: int(each.size or 0) for each in found if _is_data(each.path)}
+    if not files:
+        raise NotFoundError("there is no file to load", path=_shown(text))
+    kinds = {_kind(each) for each in files}
+    if len(kinds) > 1 or None in kinds:
+        wrong = next((each for each in sorted(files) if _kind(each) is None), sorted(files)[0])
+        raise InvalidInputError(
+            "a load takes Parquet files or CSV files",
+            action="name those of one kind by a glob",
+            file=wrong,
+        )
+    for each in files:
+        if any("=" in part for part in each.split("/")[:-1]):
+            raise InvalidInputError(
+                "folders named column=value hold a column that the files may not have",
+                action="write the files with all columns and without such folders",
+                file=each,
+            )
+    (kind,) = kinds
+    assert kind is not None
+    return LoadSource(filesystem, tuple(sorted(files.items())), kind)
+
+
+def _located(text: str) -> tuple[pafs.FileSystem, str]:
+    scheme = _SCHEME.match(text)
+    if scheme is None or len(scheme[1]) == 1:  # C: is a drive
+        return pafs.LocalFileSystem(), Path(text).absolute().as_posix()
+    name = scheme[1].lower()
+    if name == "jdbc":
+        raise UnsupportedError(
+            "a load reads Parquet and CSV files, no database",
+            action="export the table first: COPY ... TO, or Spark's read.jdbc and write.parquet",
+        )
+    if name in ("http", "https"):
+        raise UnsupportedError("a load does not read from web servers", action="download the files")
+    try:
+        filesystem, path = pafs.FileSystem.from_uri(text)
+        return filesystem, str(path)
+    except (OSError, ValueError) as error:
+        raise InvalidInputError(
+            f"cannot read from this URL: {_line(error)}", path=_shown(text)
+        ) from None
+
+
+def _listed(filesystem: pafs.FileSystem, path: str) -> list[pafs.FileInfo]:
+    parts = path.split("/")
+    at = next((place for place, part in enumerate(parts) if _GLOB.search(part)), None)
+    if at is not None:
+        below = pafs.FileSelector("/".join(parts[:at]) or "/", recursive=at < len(parts) - 1,
+                                  allow_not_found=True)  # fmt: skip
+        listed = filesystem.get_file_info(below)
+        return [each for each in listed if each.is_file and _fits(each.path.split("/"), parts)]
+    info = filesystem.get_file_info(path.rstrip("/") or "/")
+    if info.type == pafs.FileType.Directory:
+        below = pafs.FileSelector(info.path, recursive=True)
+        return [each for each in filesystem.get_file_info(below) if each.is_file]
+    return [info] if info.is_file else []
+
+
+def _fits(parts: Sequence[str], pattern: Sequence[str]) -> bool:
+    return len(parts) == len(pattern) and all(map(fnmatchcase, parts, pattern))
+
+
+def _is_data(path: str) -> bool:
+    """Not what engines write beside data: `_SUCCESS`, `.crc`."""
+    return not path.rpartition("/")[2].startswith(("_", "."))
+
+
+def _kind(path: str) -> str | None:
+    return next((kind for end, kind in _KINDS.items() if path.lower().endswith(end)), None)
+
+
+def _shown(text: str) -> str:
+    """Without credentials that a URL may hold."""
+    return re.sub(r"//[^/@]*@", "//", text).partition("?")[0]
+
+
+def _line(error: Exception) -> str:
+    return _shown(str(error).splitlines()[0] if str(error) else type(error).__name__)
+
+
+class _telling:  # noqa: N801 - a context manager
+    """Says which file cannot be read."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if isinstance(error, (OSError, pa.ArrowInvalid, pa.ArrowNotImplementedError)):
+            raise InvalidInputError(
+                f"a file cannot be read: {_line(error)}", file=self.path
+            ) from error
