@@ -10,6 +10,7 @@ from maintenance.cli.context import parse_properties
 from tableformat.cdc.registry.client import RegistrySettings
 from tableformat.cdc.registry.decoder import RegistryDecoder
 
+NAMES = ("schema_registry", "registry_user_info", "registry_options")
 USER_INFO = "basic.auth.user.info"
 _OPTIONS = (
     click.option(
@@ -50,9 +51,7 @@ def take_decoder(streaming: dict[str, Any], *, reads_messages: bool) -> Registry
         click.UsageError: They miss another option.
         InvalidInputError: The URL holds credentials.
     """
-    url = streaming.pop("schema_registry")
-    user_info = streaming.pop("registry_user_info")
-    options = streaming.pop("registry_options")
+    url, user_info, options = (streaming.pop(name) for name in NAMES)
     if url is None:
         if options:
             raise click.UsageError("--registry-option needs --schema-registry")

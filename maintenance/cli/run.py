@@ -11,6 +11,7 @@ from typing import Any
 import click
 from prometheus_client import CollectorRegistry
 
+from maintenance.cli import registry_options
 from maintenance.cli.context import CliContext, pass_context
 from maintenance.cli.ingest import EXIT_DEAD_LETTERS, ingest, is_given, is_left_over
 from maintenance.cli.ingest_many import NAMES, Heard, ManyRequest, Run, many_request, stream_runner
@@ -29,7 +30,7 @@ AT_ONCE = {"resolve.commits": 1.0}
 OF_INGEST = (
     "kafka", *(name for name in NAMES if name != "dry_run"), "format_name", "options", "query_id",
     "batch_events", "interval_s", "connector_jars", "kafka_options", "allow_dead_letters",
-    "as_json",
+    "as_json", *registry_options.NAMES,
 )  # fmt: skip
 OF_MAINTAIN = (
     "tasks", "overrides", "parallel_max", "staging", "target", "grace_ms",
@@ -71,6 +72,7 @@ def run(
     The exit code is 0 after a stop; 1: the stream cannot go on; 3: tables are set aside, bad
     records were put aside, or something was left behind.
     """
+    decoder = registry_options.take_decoder(given, reads_messages=given["kafka"] is not None)
     many = {name: given.pop(name, False) for name in NAMES}
     of_kafka = ("kafka", "kafka_options", "connector_jars", "interval_s")
     request = many_request(
@@ -84,6 +86,7 @@ def run(
         branch=given["staging"],
         query_id=query_id,
         batch_events=batch_events,
+        decoder=decoder,
     )
     if request is None:
         raise click.UsageError("name --kafka, --topics and --into")
