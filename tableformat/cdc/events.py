@@ -161,15 +161,12 @@ class EventBatch:
         """A column, or None without it."""
         if self.decoded is not None and name in self.decoded.texts:
             return self.decoded.texts[name]
-        return self._stored(name)
+        index = self.rows.schema.get_field_index(name)
+        return None if index < 0 else self.rows.column(index)
 
     def schemas(self, name: str) -> PayloadSchemas | None:
         """The schemas of `value` or `key`, if its texts do not carry their own."""
         return None if self.decoded is None else self.decoded.schemas.get(name)
-
-    def _stored(self, name: str) -> pa.Array | None:
-        index = self.rows.schema.get_field_index(name)
-        return None if index < 0 else self.rows.column(index)
 
     def ordinals(self) -> pa.Array:
         """Arrival order, int64."""
@@ -182,7 +179,7 @@ class EventBatch:
         if not rows:
             return BAD_RECORD_SCHEMA.empty_table()
         indices = pa.array(rows, pa.int64())
-        bad = EventBatch(self.rows.take(indices))
+        bad = EventBatch(self.rows.take(indices))  # as they came, not as they were decoded
         position = bad.optional(POSITION)
         if position is None:
             ordinals = self.ordinals().take(indices).cast(pa.string())
@@ -198,7 +195,7 @@ class EventBatch:
         return pa.Table.from_arrays(columns, schema=BAD_RECORD_SCHEMA)
 
     def _raw(self, name: str) -> pa.Array:
-        column = self._stored(name)
+        column = self.optional(name)
         if column is None and name == VALUE:
             given = [each for each in self.rows.schema.names if each not in EVENT_COLUMNS]
             rows = self.rows.select(given).to_pylist()

@@ -126,6 +126,7 @@ def test_loaded_rows_are_plain_appends(world):
     assert world.rows() == world.loaded
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("point", POINTS)
 def test_load_killed_at_any_step_goes_on_and_loads_each_row_once(tmp_path, point):
     for turn in range(12):
