@@ -304,6 +304,22 @@ def read_staged(
     )
 
 
+def as_in_state(batch: Sequence[tuple[int, Staged]]) -> list[tuple[int, Staged]]:
+    """Staged snapshots as the state of their branch shows them: of the vectors of a staged data
+    file the last one is there, and says nothing of when each row died."""
+    new = {file.path for _, each in batch for file in each.files}
+    last = {
+        dead.place[0]: order for order, each in batch for dead in (*each.places, *each.repeated)
+    }
+    places: dict[int, list[DeadPlace]] = {order: [] for order, _ in batch}
+    for order, each in batch:
+        for dead in each.places:
+            is_new = dead.place[0] in new
+            at = last[dead.place[0]] if is_new else order
+            places[at].append(replace(dead, is_own=is_new))
+    return [(order, replace(each, places=tuple(places[order]))) for order, each in batch]
+
+
 def in_other_schema(rows: Identities, old: TableSchema, new: TableSchema) -> Identities:
     """Rows by row ids under another version of the schema."""
     if old.fields == new.fields:

@@ -18,6 +18,7 @@ from tests.support.sim_fold import (
     Base,
     Folded,
     Staged,
+    as_in_state,
     fold,
     in_other_schema,
     picked,
@@ -156,6 +157,7 @@ class Oracle:
         self.heads: list[tuple[int, int]] = []  # of main, by the swaps that made them
         self.deletes: dict[int, frozenset[str]] = {}  # of snapshots of main, no vectors
         self.stranded: set[int] = set()  # staged snapshots that another tool's expiry took
+        self.reads_state = False  # publishes take staged changes from the branch's state
 
     @property
     def waiting(self) -> int:
@@ -735,8 +737,9 @@ class Oracle:
     ) -> Iterator[MainState]:
         """Its parent's rows and the staged snapshots up to its marker.
 
-        A rewrite that gave new row ids hides what became of rows, and an expired history that a
-        staged data file was there: then either answer is right.
+        A rewrite that gave new row ids hides what became of rows, an expired history that a staged
+        data file was there, and the state of staging when a vector's rows died: then either answer
+        is right.
         """
         mark = snapshot["summary"].get(MARKER)
         carried = 0 if mark is None else self.staged.index(int(mark)) + 1
@@ -753,8 +756,9 @@ class Oracle:
                 orders = {i: at for i, at in base.orders.items() if at not in unknown}
                 base = replace(base, ever=base.ever - gone, orders=orders)
                 rewrites = self.world.profile.rewrites
-                folded = fold(base, batch, self.files, schema, rewrites=rewrites)
-                yield MainState(folded.rows, published, schema, folded=folded)
+                for changes in (batch, as_in_state(batch)) if self.reads_state else (batch,):
+                    folded = fold(base, changes, self.files, schema, rewrites=rewrites)
+                    yield MainState(folded.rows, published, schema, folded=folded)
 
     def _forgotten(
         self, parent_id: int | None, parent: MainState, batch: list[tuple[int, Staged]]

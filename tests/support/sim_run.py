@@ -806,6 +806,7 @@ class _Simulation:
                     world.outcomes["drain stopped"] += 1
                     break
                 from_state, limit = True, None
+                oracle.reads_state = True
                 world.outcomes["drained from the state of staging"] += 1
                 continue
             if report is None or report.staged_snapshots == 0:
