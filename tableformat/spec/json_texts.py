@@ -24,8 +24,7 @@ from tableformat.errors import InvalidInputError
 
 _texts: dict[int, tuple[weakref.ref[Any], bytes]] = {}
 
-_LISTS_MAX = 16
-_LIST_BYTES_MAX = 4 << 20  # 64 MiB in all; 4 MiB are about 6,000 snapshots
+_LISTS_BYTES_MAX = 8 << 20  # together; 8 MiB are about 8,000 snapshots
 _PARTS_PER_CHUNK = 64
 _CHUNK_BYTES_MAX = 64 << 10
 _lists: OrderedDict[int, tuple[Sequence[IcebergBaseModel], list[bytes]]] = OrderedDict()
@@ -102,13 +101,13 @@ def _longer(chunks: list[bytes], text: bytes) -> list[bytes]:
 
 
 def _remember_chunks(parts: Sequence[IcebergBaseModel], chunks: list[bytes]) -> None:
-    if sum(map(len, chunks)) > _LIST_BYTES_MAX:
-        return
     with _lists_lock:
         _lists[id(parts[-1])] = (parts, chunks)
         _lists.move_to_end(id(parts[-1]))
-        while len(_lists) > _LISTS_MAX:
-            _lists.popitem(last=False)
+        size_bytes = sum(len(chunk) for _, kept in _lists.values() for chunk in kept)
+        while size_bytes > _LISTS_BYTES_MAX:
+            _, (_, dropped) = _lists.popitem(last=False)
+            size_bytes -= sum(map(len, dropped))
 
 
 def _remembered(parts: Sequence[IcebergBaseModel]) -> list[bytes] | None:

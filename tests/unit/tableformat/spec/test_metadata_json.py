@@ -279,6 +279,19 @@ def test_text_memory_goes_with_its_objects() -> None:
     assert len(json_texts._texts) <= before
 
 
+def test_texts_of_former_versions_go_when_they_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    json_texts._lists.clear()
+    newest = metadata_of(40)
+    size_bytes = sum(map(len, json_texts.texts_of(newest.snapshots)))
+    monkeypatch.setattr(json_texts, "_LISTS_BYTES_MAX", 3 * size_bytes)
+    for _ in range(9):
+        newest = metadata_of(40)
+        encode_metadata(newest)
+    kept = [len(chunk) for _, chunks in json_texts._lists.values() for chunk in chunks]
+    assert size_bytes < sum(kept) <= 3 * size_bytes
+    assert id(newest.snapshots[-1]) in json_texts._lists
+
+
 def test_second_encoding_serializes_no_snapshot_again(monkeypatch: pytest.MonkeyPatch) -> None:
     metadata = metadata_of(20)
     encode_metadata(metadata)
