@@ -362,10 +362,15 @@ class Oracle:
 
     @property
     def has_moved_positions(self) -> bool:
-        """Whether a waiting position is in a file that main does not have, nor the backlog."""
+        """Whether a waiting position is in a file that main does not have, nor the backlog.
+
+        The state of staging does not say which ones a vector only repeats.
+        """
         if not self.waiting:
             return False
         batch = [self.stages[each] for each in self.staged[-self.waiting :]]
+        if self.reads_state:
+            batch = [each.whole for each in batch]
         live = {path for path, _ in self.places.get(self.refs.get("main", -1), {})}
         known = live | {file.path for each in batch for file in each.files}
         return any(dead.place[0] not in known for each in batch for dead in each.places)
