@@ -6,8 +6,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from maintenance.tasks.compact import compact
 from maintenance.tasks.expire import expire
-from maintenance.tasks.options import ExpireOptions
+from maintenance.tasks.options import CompactOptions, ExpireOptions
 from resolver import resolve
 from tableformat.codec.avro.manifest_store import clear_manifest_cache
 from tableformat.commit.expiry_plan import ExpiryPolicy
@@ -68,6 +69,20 @@ def test_upserted_row_keeps_its_id_whatever_the_cycles(staged, limit):
     resolve_all(staged, None)
     assert ids(staged)[7] == ("newest", after[7][1])
     assert ids(staged)[1] == ("last", before[1][1])
+
+
+@pytest.mark.slow
+def test_chain_of_a_hundred_upserts_ends_with_the_first_id(staged):
+    """Published one by one, some at once, and with compactions in between."""
+    first = ids(staged)[1][1]
+    for version in range(100):
+        staged.table.stage(staged.rows((1, ("eu", "us")[version % 2], f"v{version}")))
+        if version < 30 or version % 7 == 0:
+            resolve(staged.table)
+        if version in (20, 60):
+            compact(staged.table, CompactOptions(rewrite_all=True, input_files_min=1))
+    resolve(staged.table)
+    assert ids(staged)[1] == ("v99", first)
 
 
 def test_unknown_value_is_refused_before_anything_is_written(staged):
