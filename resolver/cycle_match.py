@@ -12,7 +12,7 @@ from pyiceberg.table.snapshots import Snapshot
 
 from resolver.batch_parts import BatchPart, batch_parts, part_count, whole
 from resolver.batch_row_ids import BatchRowIds, batch_row_ids
-from resolver.cycle_input import CycleInput, OrderedFile
+from resolver.cycle_input import CycleInput, OrderedFile, dead_positions
 from resolver.cycle_options import CycleOptions, IndexKeeper, Phases
 from resolver.engine import Engine
 from resolver.filled_columns import Fill, lacks_columns, plan_fill
@@ -42,7 +42,7 @@ from resolver.staged_on_target import (
     staged_on_target,
     without_staged_rows,
 )
-from resolver.staged_view import without_repeated_deletes
+from resolver.staged_view import without_dead_before
 from resolver.staging import (
     LostCursorError,
     cursor_of,
@@ -152,9 +152,9 @@ class Matcher:
     def match(self, state: TableState, live: LiveFiles, work: Work) -> Match:
         """Dead rows, from the index at the head of `state`."""
         options, known = self.options, self._staged_on_target(state, live, work)
-        batch = without_repeated_deletes(
-            self.environment, state, known.placed(work.batch), known.repeated
-        )
+        batch = known.placed(work.batch)
+        own = tuple(without_dead_before(self.environment, state, batch.own_positions))
+        batch = replace(batch, own_positions=own, positions=dead_positions(own))
         work = replace(work, batch=batch)
         self._check_none_came(state, live, work)
         count = len(batch.rows.keys)

@@ -157,8 +157,7 @@ def add_target_positions(
         NotFoundError: An old file is gone, so its rows cannot be found again.
         UnsupportedError: What row ids a file had on the target is no longer known.
     """
-    named = _split(environment, state, batch, live, moved, kills)
-    lost = list(without_dead_before(environment, state, named))
+    lost = list(_split(environment, state, batch, live, moved, kills))
     if not lost:
         return
     files, untold, rewritten = _files_of(
@@ -324,20 +323,23 @@ def _split(
 ) -> Iterator[StagedPositions]:
     """Add what dies where it is; give what has to be looked for."""
     position_files = _PositionFiles(environment, state.metadata)
+    named, untold = list[StagedPositions](), set[tuple[int, str]]()
     for each in batch.target_positions:
         before = _deleted_before(position_files, each)
         if before is None:
-            if each.path in live.data:
-                kills.add(each.path, each.positions, each.staged.order)
-            elif list(without_dead_before(environment, state, [each])):
-                _refuse(each)
-            continue
-        lost = each.positions - before
+            untold.add((each.staged.order, each.path))
+        new = each.positions - (before or BitMap64())
+        if new:
+            named.append(replace(each, positions=new))
+    for each in without_dead_before(environment, state, named):
+        lost, is_untold = each.positions, (each.staged.order, each.path) in untold
         if each.path in live.data:
             kills.add(each.path, lost, each.staged.order)
             lost = lost & _deleted(environment, state, live, each.path)
-        if lost:
-            yield StagedPositions(path=each.path, positions=lost, staged=each.staged)
+        elif is_untold:
+            _refuse(each)
+        if lost and not is_untold:
+            yield replace(each, positions=lost)
     seen: dict[str, BitMap64] = defaultdict(BitMap64)
     for each in sorted(batch.own_positions, key=lambda own: own.staged.order):
         if each.path in moved:

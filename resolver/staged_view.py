@@ -8,13 +8,11 @@ the staging branch or on the target, is another row.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Iterable, Iterator
 
 from pyiceberg.expressions import AlwaysTrue
 
-from resolver.cycle_input import CycleInput, StagedPositions, dead_positions
+from resolver.cycle_input import StagedPositions
 from resolver.staging import StagedSnapshot, sequence_numbers_of
 from resolver.target import live_files
 from tableformat.catalog.base import TableState
@@ -34,8 +32,10 @@ def without_dead_before(
 ) -> Iterator[StagedPositions]:
     """Staged positions without those of rows that were deleted before; none is empty.
 
-    Deletes by key do not count on a table with a sequence column: a key may name a row's older
-    version there. What vectors had deleted is not looked at.
+    Deletes by key count whether they still take effect or not: to its readers a delete file that a
+    writer's retry names again reaches what was staged in between. They do not count on a table with
+    a sequence column: a key may name a row's older version there. What vectors had deleted is not
+    looked at. Nothing is read for positions in data files of the same commit.
 
     Raises:
         CorruptDataError: A file is damaged.
@@ -43,7 +43,10 @@ def without_dead_before(
     """
     by_commit: dict[int, list[StagedPositions]] = {}
     for each in staged:
-        by_commit.setdefault(each.staged.order, []).append(each)
+        if any(each.path == entry.data_file.file_path for entry in each.staged.data_files):
+            yield each
+        else:
+            by_commit.setdefault(each.staged.order, []).append(each)
     for group in by_commit.values():
         paths = {each.path for each in group}
         dead = _dead_before(environment, state, group[0].staged, paths)
@@ -51,38 +54,6 @@ def without_dead_before(
             rest = each.positions - dead.get(each.path, Positions())
             if rest:
                 yield StagedPositions(path=each.path, positions=rest, staged=each.staged)
-
-
-def without_repeated_deletes(
-    environment: Environment, state: TableState, batch: CycleInput, repeated: Collection[str]
-) -> CycleInput:
-    """A batch without staged positions of rows that delete files only reach as named again.
-
-    To its readers such a file deletes what was staged since it came, and a tool that turns deletes
-    by key into vectors says so; but a repeat takes no effect.
-
-    Args:
-        environment: Where files are read; nothing is where no delete file is named again.
-        state: The table version.
-        batch: The cycle's input.
-        repeated: Files that were named before the batch.
-
-    Raises:
-        CorruptDataError: A file is damaged.
-        NotFoundError: A data file is gone.
-    """
-    named = Counter(
-        entry.data_file.file_path for each in batch.staged for entry in each.equality_deletes
-    )
-    if not any(times > 1 or path in repeated for path, times in named.items()):
-        return batch
-    own = tuple(without_dead_before(environment, state, batch.own_positions))
-    return replace(
-        batch,
-        positions=dead_positions(own),
-        own_positions=own,
-        target_positions=tuple(without_dead_before(environment, state, batch.target_positions)),
-    )
 
 
 def _dead_before(

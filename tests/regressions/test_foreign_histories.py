@@ -622,8 +622,9 @@ def test_repeated_deletes_do_not_reach_rows_that_came_since(world, when, with_ro
     world.resolve_all(*without(1, 2), (1, "eu", "again"), new(20))
 
 
+@pytest.mark.parametrize("limit", [None, 1])
 @pytest.mark.parametrize("is_published", [True, False])
-def test_vector_for_what_repeated_deletes_would_reach_takes_no_row(world, is_published):
+def test_vector_for_what_repeated_deletes_would_reach_takes_no_row(world, is_published, limit):
     """A tool that turns staged deletes into vectors applies the repeated ones, too."""
     again = [*world.foreign.data_files([new(11)]), *world.foreign.key_deletes([1, 11])]
     world.foreign.commit("staging", "overwrite", add=again)
@@ -633,6 +634,8 @@ def test_vector_for_what_repeated_deletes_would_reach_takes_no_row(world, is_pub
     [row] = [each for each in world.foreign.rows("staging") if each.values == new(1, "since")]
     world.foreign.commit("staging", "overwrite", add=again)
     vector(world, row)
+    for _ in range(3 if limit else 0):
+        world.resolve(limit=limit)
     world.resolve_all(*without(1), new(1, "since"), new(11))
 
 
