@@ -9,8 +9,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Literal
 
+from lock import LockError
 from maintenance.pause import time_text
 from maintenance.run_history import Outcome, Run
+from tableformat.errors import TableError
 
 LogFormat = Literal["text", "json"]
 RUN = "icefold_run"  # the attribute of a log record that holds a run
@@ -22,6 +24,11 @@ _LEVELS = {
     Outcome.BUSY: logging.WARNING,
     Outcome.FAILED: logging.ERROR,
 }
+
+
+def error_text(error: TableError | LockError) -> str:
+    """An error as commands and runs show it; its first word is what the run book goes by."""
+    return f"{error.kind.value}: {error}" if isinstance(error, TableError) else f"lock: {error}"
 
 
 def log_run(run: Run) -> None:

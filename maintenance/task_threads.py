@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from lock import LeaseLostError, LeaseUnavailableError, LockError, LockManager
 from maintenance.cut_groups import CutGroup, GroupCall, goes_with_others, publish_group
+from maintenance.logs import error_text
 from maintenance.pause import announce_pause
 from maintenance.run_history import Outcome, Run
 from maintenance.runners import Runner, TaskCall, TaskResult
@@ -137,9 +138,10 @@ class Worker:
         except LeaseUnavailableError as error:
             return _Failure(Outcome.BUSY, str(error))
         except LeaseLostError as error:
-            return _Failure(Outcome.BUSY if self.is_stopping() else Outcome.FAILED, str(error))
+            outcome = Outcome.BUSY if self.is_stopping() else Outcome.FAILED
+            return _Failure(outcome, error_text(error))
         except (TableError, LockError) as error:
-            return _Failure(Outcome.FAILED, str(error))
+            return _Failure(Outcome.FAILED, error_text(error))
         except Exception as error:
             logger.debug("%s", what, exc_info=True)
             return _Failure(Outcome.FAILED, f"{type(error).__name__}: {error}")

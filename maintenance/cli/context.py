@@ -20,6 +20,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from sqlalchemy.engine import make_url
 
 from lock import LockError
+from maintenance.logs import error_text
 from tableformat import Table, TableCatalog, open_catalog
 from tableformat.catalog.sqlite_files import is_missing
 from tableformat.errors import InvalidInputError, NotFoundError, TableError
@@ -239,11 +240,6 @@ class GuardedGroup(ListedGroup):
             _give_up_output()
             _fail(f"the output cannot be written: {error.strerror}")
         return result
-
-
-def error_text(error: TableError | LockError) -> str:
-    """An error as commands show it, without the program's name."""
-    return f"{error.kind.value}: {error}" if isinstance(error, TableError) else f"lock: {error}"
 
 
 def _give_up_output() -> None:

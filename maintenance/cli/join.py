@@ -9,8 +9,9 @@ from pathlib import Path
 import click
 
 from lock import LeaseLostError, LeaseUnavailableError, LockError, LockUnavailableError
-from maintenance.cli.context import CliContext, error_text, json_flag, pass_context, print_json
+from maintenance.cli.context import CliContext, json_flag, pass_context, print_json
 from maintenance.cli.option_types import duration
+from maintenance.logs import error_text
 from resolver import resolve
 from resolver.number_text import plural
 from tableformat.commit.retry import backoff_ms

@@ -19,6 +19,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from maintenance.cli.main import cli
+from tableformat.errors import ErrorKind
 from tests.support.observed_metrics import observed_registries
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -136,6 +137,16 @@ def understood(words: list[str]) -> None:
         assert found is not None, words
         command, context = found, Context(found, info_name=name, parent=context)
     command.make_context(command.name, list(words), parent=context.parent)
+
+
+def test_run_book_says_what_each_kind_of_error_asks_for() -> None:
+    table = RUN_BOOK.partition("| error | do |")[2].partition("\n\n")[0]
+    words = [
+        word
+        for row in table.splitlines()[2:]
+        for word in re.findall("`([a-z-]+)`", row.split("|")[1])
+    ]
+    assert sorted(words) == sorted(["lock", *ErrorKind])
 
 
 def test_commands_of_the_run_book_are_understood() -> None:

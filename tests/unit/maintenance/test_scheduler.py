@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import maintenance
-from lock import LeaseUnavailableError
+from lock import LeaseUnavailableError, LockUnavailableError
 from maintenance import read_status
 from maintenance.logs import log_run
 from maintenance.metrics import SchedulerMetrics
@@ -135,6 +135,21 @@ def test_failing_table_does_not_stop_the_others(catalog):
     found = {run.table: (run.outcome, run.text) for run in end.runs}
     assert found["t.bad"] == (Outcome.FAILED, "ZeroDivisionError: boom second line")
     assert found["t.good"][0] == Outcome.DONE
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"), [(StoreUnavailableError, "unavailable"), (LockUnavailableError, "lock")]
+)
+def test_failed_run_begins_with_the_kind_of_its_error(catalog, error, kind):
+    """It is what the run book goes by."""
+
+    def resolve(_call):
+        raise error("no answer")
+
+    new_table(catalog).stage(upserts=rows(9))
+    end = once(catalog, "t.rows", resolve=resolve)
+    found = [(run.outcome, run.text) for run in end.runs]
+    assert found == [(Outcome.FAILED, f"{kind}: no answer")]
 
 
 def test_compaction_that_can_rewrite_nothing_is_a_failure_and_says_why(catalog):
