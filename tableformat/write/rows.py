@@ -184,7 +184,7 @@ def _column(values: pa.Array, field: iceberg.NestedField, path: str) -> pa.Array
         if field.required and values.null_count:
             raise InvalidInputError("required column holds nulls", column=path)
     elif pa.types.is_run_end_encoded(values.type):
-        return _column(pc.run_end_decode(values), field, path)
+        return _unrolled(values, field, path)
     elif isinstance(values.type, pa.BaseExtensionType) and not isinstance(values.type, pa.UuidType):
         return _column(values.storage, field, path)
     if pa.types.is_null(values.type):
@@ -204,6 +204,15 @@ def _decoded(values: pa.DictionaryArray) -> pa.Array:
         plain = pa.string() if is_string(dictionary.type) else pa.binary()
         values = pa.DictionaryArray.from_arrays(values.indices, dictionary.cast(plain))
     return values.dictionary_decode()
+
+
+def _unrolled(values: pa.RunEndEncodedArray, field: iceberg.NestedField, path: str) -> pa.Array:
+    """The runs are brought into the schema's form first: Arrow repeats no views and no UUIDs."""
+    first, count = values.find_physical_offset(), values.find_physical_length()
+    runs = _column(values.values.slice(first, count), field, path)
+    numbers = pa.array(np.arange(-first, len(values.run_ends) - first))
+    of_rows = pc.run_end_decode(pa.RunEndEncodedArray.from_arrays(values.run_ends, numbers))
+    return runs.take(of_rows.slice(values.offset, len(values)))
 
 
 def _primitive(values: pa.Array, kind: iceberg.IcebergType, path: str) -> pa.Array:

@@ -249,6 +249,12 @@ def _leaf(rows: pa.Table, name: str) -> pa.ChunkedArray:
     column = rows[top]
     for part in rest:
         column = pc.struct_field(column, part)
+    if pa.types.is_run_end_encoded(column.type):
+        raise InvalidInputError(
+            "key columns cannot be run-end encoded here",
+            column=name,
+            action="decode it with pyarrow.compute.run_end_decode",
+        )
     if isinstance(column.type, pa.BaseExtensionType):  # uuid: Arrow does not group by it
         return pa.chunked_array(
             [chunk.storage for chunk in column.chunks], column.type.storage_type

@@ -48,7 +48,7 @@ class MakingOptions(Options):
         (), description="columns and transforms: region, month(at), bucket(16, id)"
     )
     columns: Annotated[dict[str, str], MAPPING] = Field(
-        {}, description="Iceberg types of single columns, where the events' schema has none"
+        {}, description="Iceberg types of single columns, whatever the events' schema says of them"
     )
     properties: Annotated[dict[str, str], MAPPING] = Field({}, description="table properties")
     nullability: Literal["source", "nullable"] = Field(

@@ -223,6 +223,13 @@ def test_documented_layouts_are_taken_exactly(name: str, layout: str) -> None:
     kind = array.type
     if not pa.types.is_nested(kind) and not layout.startswith(("halffloat", "decimal")):
         assert _take(array.dictionary_encode()[1:2], name).equals(expected)
+    for runs in (array[:2], pa.concat_arrays([expected, expected])):
+        repeated = pa.RunEndEncodedArray.from_arrays(pa.array([2, 5], pa.int16()), runs)
+        assert _take(repeated[3:4], name).equals(expected)
+        assert (
+            _take(repeated, name).is_null().to_pylist()
+            == [runs[0].as_py() is None] * 2 + [False] * 3
+        )
 
 
 @pytest.mark.parametrize(

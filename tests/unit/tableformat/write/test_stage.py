@@ -66,6 +66,16 @@ def test_key_twice_in_upserts_is_refused_before_anything_is_written() -> None:
     assert table.refresh().state.ref("staging") is None
 
 
+def test_run_end_encoded_key_is_refused_before_anything_is_written() -> None:
+    table = create_orders(memory_catalog())
+    key = pa.RunEndEncodedArray.from_arrays(pa.array([1, 2], pa.int32()), pa.array([1, 2]))
+    given = rows(order(1), order(2))
+    given = given.set_column(given.column_names.index("id"), "id", key)
+    with pytest.raises(InvalidInputError, match=r"run-end encoded.*column=id"):
+        table.stage(upserts=given)
+    assert table.refresh().state.ref("staging") is None
+
+
 def test_uuid_keys_are_checked_and_staged() -> None:
     schema = pa.schema([pa.field("id", pa.uuid(), nullable=False), pa.field("v", pa.int64())])
     table = memory_catalog().create_table("shop.uuids", schema, primary_key=["id"])
