@@ -38,6 +38,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 from pyroaring import BitMap64
 
+from resolver.cycle_figures import is_rewriting_publish
 from resolver.cycle_input import CycleInput, StagedPositions
 from resolver.index.base import Matches
 from resolver.keys import EncodedKeys, KeySchema, encode_batch, factorize
@@ -71,6 +72,7 @@ from tableformat.errors import NotFoundError, UnsupportedError
 from tableformat.scan.key_fields import key_schema
 from tableformat.spec.data_file import DataFile, FileContent, ManifestEntry
 from tableformat.spec.names import ROW_ID_FIELD_ID
+from tableformat.spec.properties import publishing
 
 NOT_KILLED = TARGET_ORDER
 NO_NEWER_ROWS = np.iinfo(np.int64).max
@@ -193,7 +195,9 @@ def add_target_positions(
         unsure.append((gone, min(rewritten)))
     for unsure_rows, location in unsure:
         since = _staged_since_base(state, [each.staged.snapshot for each in lost], staging, target)
-        _check_gone(environment, state, live, since, unsure_rows, look_up, kills.dead, location)
+        _check_gone(
+            environment, state, live, since, unsure_rows, look_up, kills.dead, location, target
+        )
 
 
 def _add_same_rows(
@@ -241,6 +245,7 @@ def _check_gone(
     look_up: Callable[[EncodedKeys], Matches],
     dead: DeadPositions,
     location: str,
+    target: str,
 ) -> None:
     """Refuse rows of rewritten files whose row ids nothing tells, unless they must be gone.
 
@@ -250,6 +255,8 @@ def _check_gone(
     number, matches, row_id, alive = _of_their_keys(environment, state, live, rows, look_up)
     free = np.full(int(number.max(initial=-1)) + 1, NO_NEWER_ROWS, dtype=np.int64)
     np.minimum.at(free, number, rows.next_row_id)
+    if _may_have_older_ids(state, target):
+        free[:] = 0
     may_be = alive & ((row_id >= free[matches.key_ordinal]) | (row_id == NO_ROW_ID))
     by_id = snapshots_by_id(state.metadata)
     staged = {
@@ -270,6 +277,15 @@ def _check_gone(
                 action="delete these rows by their keys: stage(deletes=...), and take the "
                 "position delete off the staging branch",
             )
+
+
+def _may_have_older_ids(state: TableState, target: str) -> bool:
+    """Whether a publish may have given staged rows the ids of the rows that they replaced."""
+    history = list(branch_history(state, target))
+    if any(is_rewriting_publish(each) for each in history):
+        return True
+    has_expired = bool(history) and history[-1].parent_snapshot_id is not None
+    return has_expired and publishing(state.metadata.properties) == "rewrite"
 
 
 def _orders_of(
