@@ -250,13 +250,14 @@ def _check_gone(
     """Refuse rows of rewritten files whose row ids nothing tells, unless they must be gone.
 
     The rows of their keys that live, and do not die in this cycle, would have to be older than what
-    staging stands on, or be in the file that they were staged in: those were never rewritten.
+    staging stands on, or be in the file that they were staged in: those were never rewritten. Where
+    a publish may have handed older ids on, only the latter.
     """
     number, matches, row_id, alive = _of_their_keys(environment, state, live, rows, look_up)
     free = np.full(int(number.max(initial=-1)) + 1, NO_NEWER_ROWS, dtype=np.int64)
     np.minimum.at(free, number, rows.next_row_id)
     if _may_have_older_ids(state, target):
-        free[:] = 0
+        free[:] = 0  # an id tells nothing of a row's age
     may_be = alive & ((row_id >= free[matches.key_ordinal]) | (row_id == NO_ROW_ID))
     by_id = snapshots_by_id(state.metadata)
     staged = {

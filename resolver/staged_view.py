@@ -42,8 +42,12 @@ def without_dead_before(
         NotFoundError: A data file is gone.
     """
     by_commit: dict[int, list[StagedPositions]] = {}
+    new: dict[int, set[str]] = {}
     for each in staged:
-        if any(each.path == entry.data_file.file_path for entry in each.staged.data_files):
+        at, files = each.staged.order, each.staged.data_files
+        if at not in new:
+            new[at] = {entry.data_file.file_path for entry in files}
+        if each.path in new[at]:
             yield each
         else:
             by_commit.setdefault(each.staged.order, []).append(each)
