@@ -5,6 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyiceberg.table.update import RemoveSnapshotsUpdate
 
 from maintenance.tasks.compact import compact
 from maintenance.tasks.expire import expire
@@ -223,6 +224,23 @@ def test_staged_position_finds_the_row_that_a_publish_wrote_anew(staged):
     assert 1 not in ids(staged)
     assert ids(staged)[8][0] == "other"
     assert ids(staged)[3] == ("later", before[3][1])
+
+
+def test_staged_position_is_refused_where_the_publish_that_wrote_its_row_has_expired(staged):
+    """The row has the id of the one that it replaced: older than what staging stands on."""
+    upsert(staged, (1, "new"))
+    files = [task.entry.data_file for task in staged.tasks("staging")]
+    [new] = [f for f in files if "new" in notes_of(staged, f)]
+    upsert(staged, (3, "later"))
+    resolve(staged.table, limit=1)
+    publish = staged.table.refresh().state.head("main").snapshot_id
+    staged.stage_vector(new, notes_of(staged, new).index("new"))
+    staged.table.append(staged.rows((10, "eu", "appended")))
+    state = staged.table.refresh().state
+    staged.environment.catalog.commit(state, [RemoveSnapshotsUpdate(snapshot_ids=[publish])])
+    with pytest.raises(UnsupportedError, match="history has expired"):
+        resolve(staged.table)
+    assert ids(staged)[1][0] == "new"
 
 
 def notes_of(staged, file):
