@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from maintenance.scheduler import Scheduler, SchedulerEnd, SchedulerOptions
+from maintenance.scheduler import Scheduler, SchedulerEnd
+from maintenance.scheduler_options import SchedulerOptions
 from maintenance.settings import TaskName
 from maintenance.status import TableStatus, read_status
 from maintenance.tasks.compact import compact

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from lock import LockManager
 from maintenance.run_history import Ledger
 from maintenance.runners import TaskResult, cycle_result
+from maintenance.scheduler_options import SchedulerOptions
 from maintenance.settings import MaintainConfig, TaskName, parse_config
 from maintenance.triggers import next_publish_ms
 from maintenance.watched import WatchedTable
@@ -125,20 +126,6 @@ def _held_until_ms(each: WatchedTable, *, with_waits: bool) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupCall:
-    """What a publish of a group is given."""
-
-    environment: Environment
-    group: CutGroup
-    lock: LockManager
-    lock_timeout_ms: int
-    staging: str
-    target: str
-    overrides: Mapping[str, float]
-    defaults: Mapping[str, float]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class GroupResult:
     """What it did.
 
@@ -151,20 +138,22 @@ class GroupResult:
     text: str = ""
 
 
-def publish_group(call: GroupCall) -> GroupResult:
+def publish_group(
+    environment: Environment, group: CutGroup, options: SchedulerOptions, *, lock: LockManager
+) -> GroupResult:
     """Publish the newest cut of a group; see `resolve_group`.
 
     Tables whose settings say that they do not go with the others are left out and not waited for,
     and so are tables that have been dropped.
     """
-    tables, aside = _members(call)
+    tables, aside = _members(environment, group, options)
     report = resolve_group(
         tables,
         set_aside=aside,
-        staging=call.staging,
-        target=call.target,
-        lock=call.lock,
-        lock_timeout_ms=call.lock_timeout_ms,
+        staging=options.staging,
+        target=options.target,
+        lock=lock,
+        lock_timeout_ms=options.lock_timeout_ms,
     )
     if report.cut is None:
         return GroupResult(text=report.describe())
@@ -186,25 +175,27 @@ def publish_group(call: GroupCall) -> GroupResult:
     )
 
 
-def _members(call: GroupCall) -> tuple[Sequence[Table], set[str]]:
+def _members(
+    environment: Environment, group: CutGroup, options: SchedulerOptions
+) -> tuple[Sequence[Table], set[str]]:
     """The tables that there are, and the names of those that are left out."""
     tables: list[Table] = []
-    aside = set(call.group.aside)
-    unseen = list(call.group.others)
-    for each in call.group.members:
+    aside = set(group.aside)
+    unseen = list(group.others)
+    for each in group.members:
         if each.look is None or each.look.state is None:
             unseen.append(each.identifier)
         else:
-            tables.append(Table(call.environment, each.look.state))
+            tables.append(Table(environment, each.look.state))
     for identifier in unseen:
         name = ".".join(identifier)
         try:
-            table = Table(call.environment, call.environment.catalog.load_table(identifier))
+            table = Table(environment, environment.catalog.load_table(identifier))
         except NotFoundError:
             aside.add(name)
             continue
         with error_context(table=name):
-            config = parse_config(table.properties, call.overrides, call.defaults)
+            config = parse_config(table.properties, options.overrides, options.defaults)
         if _lets_publish(config):
             tables.append(table)
         else:

@@ -21,26 +21,25 @@ import queue
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from lock import LockManager
 from maintenance.cut_groups import STALLED_MS, CutGroup, cut_groups, has_batches
 from maintenance.run_history import Ledger, Outcome, Run, save_ledger
 from maintenance.runners import RUNNERS, Runner
+from maintenance.scheduler_options import SchedulerOptions
 from maintenance.settings import TaskName
 from maintenance.stopping import stoppable
 from maintenance.table_patterns import find_tables
 from maintenance.task_threads import Finished, GroupFinished, Worker
 from maintenance.triggers import Due, plan_table
 from maintenance.watched import Look, WatchedTable, look_at
-from resolver.job import LOCK_TIMEOUT_MS
 from resolver.maintenance_lock import maintenance_lock
 from tableformat import TableCatalog
 from tableformat.catalog.base import Identifier
 from tableformat.commit.retry import backoff_ms
-from tableformat.errors import InvalidInputError, TableError
-from tableformat.spec.names import MAIN_BRANCH, STAGING_BRANCH
+from tableformat.errors import TableError
 
 logger = logging.getLogger("icefold.maintain")
 
@@ -52,38 +51,6 @@ TURN_MAX_MS = 500  # a signal is noticed within this time
 LOOK_BACKOFF_MIN_MS, LOOK_BACKOFF_MAX_MS = 1_000, 600_000
 LOOK_THREADS = 2
 ONCE_OVERRIDES = {"resolve.commits": 1.0}  # who comes once publishes whatever waits
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SchedulerOptions:
-    """How a scheduler works.
-
-    Attributes:
-        every_ms: Look at the tables, and publish whatever waits, in this rhythm; None: as soon as
-            triggers say.
-        parallel_max: Tasks at a time. All but one may be long ones, so that cycles get through.
-        tasks: What is done at all.
-        overrides: Settings for all tables, by name without prefix; see `settings`.
-        defaults: The same, for tables that say nothing themselves.
-        rediscover_ms: How often patterns are matched again.
-        grace_ms: How long a stop waits for what is running.
-        lock_timeout_ms: How long a task waits for other maintenance of its table.
-    """
-
-    every_ms: int | None = None
-    parallel_max: int = 4
-    tasks: tuple[TaskName, ...] = tuple(TaskName)
-    overrides: Mapping[str, float] = field(default_factory=dict)
-    defaults: Mapping[str, float] = field(default_factory=dict)
-    staging: str = STAGING_BRANCH
-    target: str = MAIN_BRANCH
-    rediscover_ms: int = 60_000
-    grace_ms: int = 20_000
-    lock_timeout_ms: int = LOCK_TIMEOUT_MS
-
-    def __post_init__(self) -> None:
-        if self.parallel_max < 1:
-            raise InvalidInputError("at least one task at a time", parallel_max=self.parallel_max)
 
 
 class Observer(Protocol):
@@ -206,11 +173,7 @@ class Scheduler:
             environment=self._environment,
             runners=self._runners,
             lock=stoppable(manager, lambda: self._stops > 0),
-            lock_timeout_ms=self._options.lock_timeout_ms,
-            staging=self._options.staging,
-            target=self._options.target,
-            overrides=self._overrides(),
-            defaults=self._options.defaults,
+            options=replace(self._options, overrides=self._overrides()),
             is_stopping=lambda: self._stops > 0,
         )
         tasks = self._executor or ThreadPoolExecutor(

@@ -8,14 +8,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 from lock import LeaseLostError, LeaseUnavailableError, LockError, LockManager
-from maintenance.cut_groups import CutGroup, GroupCall, goes_with_others, publish_group
+from maintenance.cut_groups import CutGroup, goes_with_others, publish_group
 from maintenance.logs import error_text
 from maintenance.pause import announce_pause
 from maintenance.run_history import Outcome, Run
 from maintenance.runners import Runner, TaskCall, TaskResult
+from maintenance.scheduler_options import SchedulerOptions
 from maintenance.settings import TaskName
 from maintenance.triggers import Due
 from maintenance.watched import WatchedTable
@@ -60,16 +62,12 @@ class _Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worker:
-    """What all runs of a scheduler have in common; see `SchedulerOptions`."""
+    """What all runs of a scheduler have in common."""
 
     environment: Environment
     runners: Mapping[TaskName, Runner]
     lock: LockManager
-    lock_timeout_ms: int
-    staging: str
-    target: str
-    overrides: Mapping[str, float]
-    defaults: Mapping[str, float]
+    options: SchedulerOptions
     is_stopping: Callable[[], bool]
 
     def run(self, each: WatchedTable, due: Due) -> Finished:
@@ -84,15 +82,15 @@ class Worker:
             call = TaskCall(
                 table=table,
                 lock=self.lock,
-                lock_timeout_ms=self.lock_timeout_ms,
-                staging=self.staging,
-                target=self.target,
+                lock_timeout_ms=self.options.lock_timeout_ms,
+                staging=self.options.staging,
+                target=self.options.target,
                 config=each.look.config,
                 # Behind what was seen there may be a batch by now, which goes with its group.
                 until=each.figures.staging_snapshot_id if is_alone else None,
             )
             result = self.runners[due.task](call)
-            return result, table.refresh().state.head_id(self.target)
+            return result, table.refresh().state.head_id(self.options.target)
 
         found = self._guarded(work, f"{due.task} {each.name}")
         result, snapshot_id = (found, None) if isinstance(found, _Failure) else found
@@ -107,17 +105,8 @@ class Worker:
             due: The trigger.
         """
         begun, locations = self._begin(), group.locations
-        call = GroupCall(
-            environment=self.environment,
-            group=group,
-            lock=self.lock,
-            lock_timeout_ms=self.lock_timeout_ms,
-            staging=self.staging,
-            target=self.target,
-            overrides=self.overrides,
-            defaults=self.defaults,
-        )
-        found = self._guarded(lambda: publish_group(call), f"{due.task} {first.name}")
+        publish = partial(publish_group, self.environment, group, self.options, lock=self.lock)
+        found = self._guarded(publish, f"{due.task} {first.name}")
         if isinstance(found, _Failure):
             failed = [self._finished(each, due, begun, found) for each in group.waiting]
             return GroupFinished(group=group, tables=failed)

@@ -26,7 +26,8 @@ from maintenance.logs import LogFormat, log_run, logging_to_stderr
 from maintenance.memory_release import release_after
 from maintenance.metrics import SchedulerMetrics
 from maintenance.run_history import Outcome
-from maintenance.scheduler import Scheduler, SchedulerEnd, SchedulerOptions
+from maintenance.scheduler import Scheduler, SchedulerEnd
+from maintenance.scheduler_options import SchedulerOptions
 from maintenance.settings import (
     TaskName,
     parse_overrides,

@@ -20,7 +20,8 @@ from maintenance.cli.maintain import leave, maintain, open_scheduler
 from maintenance.ingest_watch import IngestWatch
 from maintenance.logs import LogFormat, logging_to_stderr
 from maintenance.metrics import serving_metrics
-from maintenance.scheduler import Scheduler, SchedulerEnd, SchedulerOptions
+from maintenance.scheduler import Scheduler, SchedulerEnd
+from maintenance.scheduler_options import SchedulerOptions
 from maintenance.settings import TaskName, parse_overrides
 from tableformat import TableCatalog
 from tableformat.recent_store import RecentStore

@@ -15,7 +15,8 @@ import tableformat as tf
 from lock import open_lock
 from maintenance.cli.ingest_stream import Interrupt
 from maintenance.cli.run import AT_ONCE, run_together
-from maintenance.scheduler import Scheduler, SchedulerOptions
+from maintenance.scheduler import Scheduler
+from maintenance.scheduler_options import SchedulerOptions
 from tableformat.cdc.many.local_engine import Cut
 from tableformat.cdc.many.stream_tables import StreamListener
 from tableformat.errors import NotFoundError

@@ -10,7 +10,8 @@ from prometheus_client import CollectorRegistry
 import tableformat as tf
 from maintenance.ingest_watch import IngestWatch
 from maintenance.metrics import SchedulerMetrics
-from maintenance.scheduler import Scheduler, SchedulerOptions
+from maintenance.scheduler import Scheduler
+from maintenance.scheduler_options import SchedulerOptions
 from tableformat.cdc.ingest import IngestResult
 
 TABLE = "shop.orders"

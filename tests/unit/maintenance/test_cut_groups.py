@@ -13,7 +13,8 @@ from maintenance.cut_groups import cut_groups
 from maintenance.metrics import SchedulerMetrics
 from maintenance.run_history import Outcome, ledger_path, load_ledger
 from maintenance.runners import RUNNERS
-from maintenance.scheduler import Scheduler, SchedulerOptions
+from maintenance.scheduler import Scheduler
+from maintenance.scheduler_options import SchedulerOptions
 from maintenance.settings import TaskName
 from tests.support.bank import QUERY, Bank, balances_of, rows_of, stage_batch
 from tests.support.memory_tables import memory_catalog
@@ -127,7 +128,8 @@ def test_cut_that_waits_is_looked_at_again_only_when_a_table_moves(world, monkey
     looked = []
     real = maintenance_publish()
     monkeypatch.setattr(
-        "maintenance.task_threads.publish_group", lambda call: looked.append(1) or real(call)
+        "maintenance.task_threads.publish_group",
+        lambda *args, **given: looked.append(1) or real(*args, **given),
     )
     last = world.batch(A, B, only=(A,))
     with running(world.scheduler(overrides={"resolve.age-ms": 1.0})):

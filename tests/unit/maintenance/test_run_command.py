@@ -15,7 +15,7 @@ from maintenance.cli.main import cli
 from maintenance.cli.maintain import open_scheduler
 from maintenance.cli.run import AT_ONCE, run_together
 from maintenance.ingest_watch import IngestWatch
-from maintenance.scheduler import SchedulerOptions
+from maintenance.scheduler_options import SchedulerOptions
 from maintenance.settings import TaskName, parse_config
 from tableformat.errors import StoreUnavailableError
 from tests.support.fake_kafka import FakeCluster

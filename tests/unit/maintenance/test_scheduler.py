@@ -16,7 +16,8 @@ from maintenance.metrics import SchedulerMetrics
 from maintenance.pause import time_text
 from maintenance.run_history import Outcome, ledger_path, load_ledger
 from maintenance.runners import RUNNERS, TaskResult, run_resolve
-from maintenance.scheduler import Scheduler, SchedulerOptions
+from maintenance.scheduler import Scheduler
+from maintenance.scheduler_options import SchedulerOptions
 from maintenance.settings import TaskName
 from tableformat import InvalidInputError, NotFoundError, StoreUnavailableError
 from tests.support.memory_tables import memory_catalog
