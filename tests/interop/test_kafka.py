@@ -229,13 +229,13 @@ class ManyShell:
         self.folder, self.broker = folder, broker
         self.warehouse = str(folder / "warehouse")
 
-    def start(self, *words):
+    def start(self, *words, command="ingest"):
         source = ["--kafka", self.broker.servers, "--topics", "many.public.*", "--into", "shop"]
         source += ["--connector-jar", str(self.broker.connector)]
         return subprocess.Popen(
             [
                 *(sys.executable, "-c", "from maintenance.cli.main import main; main()"),
-                *("--warehouse", self.warehouse, "ingest", *source, "--json", *words),
+                *("--warehouse", self.warehouse, command, *source, "--json", *words),
             ],
             cwd=ROOT,
             stdout=subprocess.PIPE,
@@ -249,10 +249,10 @@ class ManyShell:
         assert process.returncode == code, err
         return json.loads(out)
 
-    def state(self, name):
+    def state(self, name, branch="staging"):
         catalog = tf.open_catalog("local", warehouse=self.warehouse)
         try:
-            scan = catalog.load_table(f"shop.{name}").scan(branch="staging")
+            scan = catalog.load_table(f"shop.{name}").scan(branch=branch)
         except tf.NotFoundError:
             return {}  # not made, or not staged on
         rows = scan.to_arrow().to_pylist()
@@ -313,6 +313,13 @@ def test_many_topics_are_staged_once_by_either_engine_whatever_happens(tmp_path,
     for name in sent:
         numbers = shell.batches(name)
         assert numbers == sorted(set(numbers)), "a batch came twice"
+
+    process = shell.start(*new_keys, "--engine", "spark", "--interval-s", "1", command="run")
+    send("late", 5)
+    wait_for(lambda: shell.state("late", "main") == sent["late"], process)
+    assert shell.state("orders", "main") == sent["orders"]
+    process.send_signal(signal.SIGTERM)
+    assert list(shell.finish(process, code=3)["set_aside"]) == ["shop.lines"]
 
 
 def scrape(port):
