@@ -314,12 +314,15 @@ def test_many_topics_are_staged_once_by_either_engine_whatever_happens(tmp_path,
         numbers = shell.batches(name)
         assert numbers == sorted(set(numbers)), "a batch came twice"
 
-    process = shell.start(*new_keys, "--engine", "spark", "--interval-s", "1", command="run")
+    taken_up = ("--resume", "shop.lines", "-o", "on-bad-record=dead-letter", "--allow-dead-letters")
+    words = (*new_keys, *taken_up, "--engine", "spark", "--interval-s", "1")
+    process = shell.start(*words, command="run")
     send("late", 5)
-    wait_for(lambda: shell.state("late", "main") == sent["late"], process)
-    assert shell.state("orders", "main") == sent["orders"]
+    send("lines", 3)
+    wait_for(lambda: all(shell.state(name, "main") == rows for name, rows in sent.items()), process)
     process.send_signal(signal.SIGTERM)
-    assert list(shell.finish(process, code=3)["set_aside"]) == ["shop.lines"]
+    answer = shell.finish(process)
+    assert (answer["events"], answer["bad_records"], answer["set_aside"]) == (9, 1, {})
 
 
 def scrape(port):
