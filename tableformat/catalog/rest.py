@@ -44,7 +44,11 @@ from tableformat.catalog.rest_client import (
     refused,
     unavailable,
 )
-from tableformat.catalog.rest_credentials import TableCredentials, vended_credentials
+from tableformat.catalog.rest_credentials import (
+    TableCredentials,
+    offers_signing,
+    vended_credentials,
+)
 from tableformat.catalog.rest_requirements import requirements_for
 from tableformat.catalog.table_locations import TablePlaces
 from tableformat.catalog.table_names import check_new_names, check_table_name, namespace_not_empty
@@ -355,6 +359,8 @@ class RestCatalog:
         renew = TableCredentials(self._name, self._properties, identifier, metadata.location)
         vended = vended_credentials(reply, metadata.location)
         self._vault.grant(vended, renew)
+        if not vended and offers_signing(reply):
+            self._vault.offer_signing(metadata.location)
         state = TableState(identifier, metadata, location)
         if not _shows(state, updates):
             raise NoAnswerError("the answer does not show the commit")
