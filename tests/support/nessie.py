@@ -7,8 +7,10 @@ survives `kill -9`.
 
 from __future__ import annotations
 
+import functools
 import json
 from dataclasses import dataclass
+from typing import Any
 from urllib.request import urlopen
 
 import pytest
@@ -62,6 +64,7 @@ def start_nessie() -> Nessie:
     if missing is not None:
         pytest.skip(missing)
     endpoint = s3_server().endpoint
+    _sessions_last_a_little_longer()
     create_bucket(endpoint, BUCKET)
     folder = server_folder("nessie")
     http, management = free_ports(2)
@@ -92,6 +95,22 @@ def start_nessie() -> Nessie:
     server = JvmServer("Nessie", folder, [*command, "-jar", jar], lambda: _answers(uri))
     server.start()
     return Nessie(server, uri)
+
+
+@functools.cache
+def _sessions_last_a_little_longer() -> None:
+    """Nessie refuses credentials that end before its clock plus what it asked for.
+
+    STS counts from when it made them, which on a busy machine is seconds before Nessie has them.
+    """
+    from moto.sts.models import STSBackend
+
+    own = STSBackend.assume_role
+
+    def assume_role(self: STSBackend, *arguments: Any, duration: int, **more: Any) -> Any:
+        return own(self, *arguments, duration=duration + 600, **more)
+
+    STSBackend.assume_role = assume_role
 
 
 def _answers(uri: str) -> bool:
