@@ -14,7 +14,9 @@ random existing keys. Sections:
   - `pyiceberg`: `Table.upsert` on a v2 table (rewrites the touched files);
 - `scale`: 10 k upserts on tables of several sizes; peak memory of processes of their own that build
   the index and that resolve 1 M upserts;
-- `reads`: a query before, with staged deletes unresolved, and after, in DuckDB, DataFusion, Spark.
+- `reads`: a query before, with staged deletes unresolved, and after, in DuckDB, DataFusion, Spark;
+- `in-place`: equality deletes on `main`, a tenth of the rows, resolved on v2 beside v3 (at most 1.5
+  times the CPU).
 
     scripts/bench resolve [--sections NAME ...] [--rows N ...] [--batches N ...] [--repeat N]
                           [--peers NAME ...] [--peer-seconds S] [--scale-rows N ...]
@@ -38,9 +40,10 @@ from rich.table import Table as Grid
 from benchmarks.support.java_iceberg import NoPeerError
 from benchmarks.support.peers import PEERS, Peer
 from benchmarks.support.resolve_bars import bench_build, bench_reads, bench_scale
+from benchmarks.support.resolve_in_place import bench_in_place
 from benchmarks.support.resolve_tables import Icefold, batch_of, rows_of
 
-SECTIONS = ("build", "batches", "scale", "reads")
+SECTIONS = ("build", "batches", "scale", "reads", "in-place")
 
 
 def spread(values: list[float], unit: Callable[[float], str] = lambda v: f"{v:.3f}") -> str:
@@ -72,6 +75,8 @@ def main() -> int:
         bench_scale(console, arguments.scale_rows, arguments.repeat)
     if "reads" in arguments.sections:
         bench_reads(console, largest, largest // 10, arguments.repeat)
+    if "in-place" in arguments.sections:
+        bench_in_place(console, largest, largest // 10, arguments.repeat)
     return 0
 
 

@@ -12,10 +12,10 @@ from typing import Any
 
 from pyiceberg.schema import Schema
 
-from resolver.key_choice import chosen_key
+from resolver.key_choice import chosen_key, key_columns
 from resolver.number_text import bytes_text, plural
 from resolver.target import LiveFiles, live_files
-from tableformat import Table
+from tableformat import InvalidInputError, Table
 from tableformat.catalog.base import TableState
 from tableformat.commit.branch_history import ancestors, summary_of
 from tableformat.spec.data_file import PARQUET_FORMAT, DataFile
@@ -135,7 +135,7 @@ def look_at(table: Table, key: Sequence[str] | None = None) -> Adoption:
     """
     state = table.refresh().state
     chosen = chosen_key(table.environment, state, key)
-    names = chosen or table.primary_key
+    names = table.primary_key if chosen is None else _named_now(state, chosen)
     source = "--key" if key else "property" if chosen else "schema" if names else ""
     live = live_files(table.environment, state.head(MAIN_BRANCH))
     schema = state.metadata.schema()
@@ -162,6 +162,14 @@ def look_at(table: Table, key: Sequence[str] | None = None) -> Adoption:
         problems=tuple(_problems(state, names, found, data)),
         next=tuple(_next(state, names, source, found)),
     )
+
+
+def _named_now(state: TableState, chosen: Sequence[str]) -> tuple[str, ...]:
+    """As they are called now; as given where they mean no column, which is reported."""
+    try:
+        return key_columns(state, chosen)
+    except InvalidInputError:
+        return tuple(chosen)
 
 
 def _names(columns: Iterable[str]) -> str:

@@ -7,7 +7,8 @@
 | the table property `icefold.primary-key` | the table: set by `icefold adopt --apply` |
 | identifier fields of the schema | the table |
 
-The first one counts. Only the last one is known to other tools; the table is changed by none.
+The first one counts; names stand for field ids (`tableformat.spec.believed_key`). Only the last
+one is known to other tools; the table is changed by none.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from tableformat import InvalidInputError, Table
 from tableformat.catalog.base import TableState
 from tableformat.catalog.keyed import KeyedCatalog
 from tableformat.environment import Environment
+from tableformat.errors import error_context
+from tableformat.spec.believed_key import believed_key_ids
 from tableformat.spec.names import PRIMARY_KEY
 from tableformat.table_definition import define_schema
 
@@ -49,6 +52,18 @@ def chosen_key(
     return None
 
 
+def key_columns(state: TableState, names: Sequence[str]) -> tuple[str, ...]:
+    """What the columns of a key that somebody names are called now.
+
+    Raises:
+        InvalidInputError: See `spec.believed_key`.
+    """
+    with error_context(table=state.name):
+        ids = believed_key_ids(state.metadata, names)
+    schema = state.metadata.schema()
+    return tuple(str(schema.find_column_name(each)) for each in ids)
+
+
 def keyed(table: Table, key: Sequence[str] | None = None) -> Table:
     """The table with the key that was chosen; the table itself where the schema declares it.
 
@@ -61,6 +76,6 @@ def keyed(table: Table, key: Sequence[str] | None = None) -> Table:
     names = chosen_key(environment, table.state, key)
     if names is None or isinstance(environment.catalog, KeyedCatalog):
         return table
-    define_schema(table.schema(), names)  # refuses what cannot be a key
+    define_schema(table.schema(), key_columns(table.state, names))  # refuses what cannot be a key
     catalog = KeyedCatalog.of(environment.catalog, table.identifier, names)
     return Table(replace(environment, catalog=catalog), catalog.load_table(table.identifier))

@@ -13,9 +13,10 @@ from maintenance.cli.context import (
     print_json,
     table_argument,
 )
-from resolver.key_choice import keyed
+from resolver.key_choice import key_columns, keyed
 from tableformat.errors import InvalidInputError
-from tableformat.spec.names import PRIMARY_KEY
+from tableformat.spec.believed_key import believed_key_ids
+from tableformat.spec.names import PRIMARY_KEY, PRIMARY_KEY_FIELD_IDS
 
 
 @click.command("adopt")
@@ -39,7 +40,11 @@ def adopt(
         if not columns:
             raise InvalidInputError("there is no key to set", action="name its columns with --key")
         keyed(table, columns)  # refuses what cannot be a key
-        table.set_properties({PRIMARY_KEY: ",".join(columns)})
+        ids = believed_key_ids(table.state.metadata, columns)
+        now = key_columns(table.state, columns)
+        table.set_properties(
+            {PRIMARY_KEY: ",".join(now), PRIMARY_KEY_FIELD_IDS: ",".join(map(str, ids))}
+        )
         columns = None  # the table says it now
     report = look_at(table, columns)
     if as_json:

@@ -36,6 +36,7 @@ _DECLARED = (
     *IMMUTABLE_PROPERTIES,
     *SEQUENCE_PROPERTIES,
     names.PRIMARY_KEY,
+    names.PRIMARY_KEY_FIELD_IDS,
     names.SET_ASIDE,
     names.LEFT_OUT,
     names.LOAD,

@@ -14,7 +14,8 @@ from typing import Any, cast
 from pyiceberg.table.update import AddSchemaUpdate, TableUpdate
 
 from tableformat.catalog.base import Catalog, Identifier, TableCommit, TableState
-from tableformat.errors import InvalidInputError
+from tableformat.errors import InvalidInputError, error_context
+from tableformat.spec.believed_key import believed_key_ids
 
 _KeyIds = tuple[int, ...]
 
@@ -44,7 +45,7 @@ class KeyedCatalog:
         """See `Catalog.load_table`.
 
         Raises:
-            InvalidInputError: The table has no such columns.
+            InvalidInputError: The table has no such columns (`spec.believed_key`).
         """
         state = self._catalog.load_table(identifier)
         return self.with_key(state) if identifier == self._identifier else state
@@ -81,20 +82,11 @@ class KeyedCatalog:
         """The table as it is seen."""
         metadata = state.metadata
         schema = metadata.schema()
-        ids: list[int] = []
-        for name in self._key:
-            try:
-                ids.append(schema.find_field(name).field_id)
-            except ValueError:
-                raise InvalidInputError(
-                    "the key names a column that the table does not have",
-                    table=state.name,
-                    column=name,
-                    action="name others with --key",
-                ) from None
+        with error_context(table=state.name):
+            ids = believed_key_ids(metadata, self._key)
         place = (str(metadata.table_uuid), schema.schema_id)
         self._declared[place] = tuple(schema.identifier_field_ids)
-        return _with_ids(state, {schema.schema_id: tuple(ids)})
+        return _with_ids(state, {schema.schema_id: ids})
 
     def _without(self, state: TableState) -> TableState:
         uuid, schemas = str(state.metadata.table_uuid), state.metadata.schemas

@@ -13,6 +13,9 @@ Outcomes of a commit:
 | 5xx (503 too, R58), time-out, no    | committed if the table shows our snapshot, else      |
 | JSON in a 2xx                       | unknown                                              |
 
+A server that keeps no refs but `main` takes a snapshot for any other as the head of `main`. Where
+its configuration says so nothing is sent; where its answer lacks a ref that was set, that is told.
+
 Several tables go to `transactions/commit`, which answers 204 without them, so they are loaded. What
 one of them shows holds for all.
 """
@@ -20,8 +23,9 @@ one of them shows holds for all.
 from __future__ import annotations
 
 import json
+import logging
 import threading
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -30,11 +34,12 @@ from pyiceberg.exceptions import NamespaceAlreadyExistsError
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table.sorting import SortOrder
-from pyiceberg.table.update import AddSnapshotUpdate, TableUpdate
+from pyiceberg.table.update import AddSnapshotUpdate, SetSnapshotRefUpdate, TableUpdate
 
 from tableformat.catalog.base import Identifier, Locations, TableCommit, TableState
 from tableformat.catalog.new_table import FORMAT_VERSION, new_metadata
 from tableformat.catalog.rest_client import (
+    CANNOT,
     TRANSACTIONS,
     NoAnswerError,
     RefusedError,
@@ -44,7 +49,11 @@ from tableformat.catalog.rest_client import (
     refused,
     unavailable,
 )
-from tableformat.catalog.rest_credentials import TableCredentials, vended_credentials
+from tableformat.catalog.rest_credentials import (
+    TableCredentials,
+    offers_signing,
+    vended_credentials,
+)
 from tableformat.catalog.rest_requirements import requirements_for
 from tableformat.catalog.table_locations import TablePlaces
 from tableformat.catalog.table_names import check_new_names, check_table_name, namespace_not_empty
@@ -61,7 +70,11 @@ from tableformat.runtime import Runtime
 from tableformat.spec.json_texts import model_json
 from tableformat.spec.metadata_json import metadata_from_json
 from tableformat.spec.metadata_update import apply_updates
+from tableformat.spec.names import MAIN_BRANCH
 from tableformat.store.vended import CredentialVault
+
+logger = logging.getLogger("icefold.catalog")
+_IN_PLACE = "have writers commit to main, and resolve in place: --staging main --target main"
 
 
 class RestCatalog:
@@ -189,7 +202,7 @@ class RestCatalog:
         body = json.loads(model_json(request))
         with error_context(table=".".join(identifier)):
             try:
-                return self._state(
+                state = self._state(
                     identifier, client.send("POST", Endpoints.create_table, path, body)
                 )
             except RefusedError as error:
@@ -203,6 +216,14 @@ class RestCatalog:
                     f"table may or may not have been created: {error}",
                     action="look whether it is there",
                 ) from error
+        if state.metadata.format_version != planned.format_version:
+            logger.warning(
+                "%s: REST catalog made a v%d table, v%d was asked for",
+                state.name,
+                state.metadata.format_version,
+                planned.format_version,
+            )
+        return state
 
     def load_table(self, identifier: Identifier) -> TableState:
         """See `Catalog.load_table`."""
@@ -265,8 +286,25 @@ class RestCatalog:
             )
         if changed:
             with error_context(table=", ".join(each.base.name for each in changed)):
-                states |= {state.identifier: state for state in self._commit(changed)}
+                self._check_branches(changed)
+                landed = {state.identifier: state for state in self._commit(changed)}
+                for each in changed:
+                    _check_refs(landed[each.base.identifier], each.updates)
+                states |= landed
         return [states[each.base.identifier] for each in commits]
+
+    def _check_branches(self, commits: Sequence[TableCommit]) -> None:
+        """Refuse what a server that keeps no refs would do to `main`."""
+        words = self._client().main_only
+        names = [one.ref_name for each in commits for one in _set_refs(each.updates)]
+        others = [name for name in names if name != MAIN_BRANCH]
+        if words is not None and others:
+            raise UnsupportedError(
+                f"REST catalog keeps no branch or tag of a table but main ({words})",
+                branch=others[0],
+                action=_IN_PLACE,
+                catalog=self._name,
+            )
 
     def _changes(self, commit: TableCommit) -> bool:
         """Whether a commit changes anything; checks what it would make."""
@@ -303,6 +341,11 @@ class RestCatalog:
         except NoAnswerError as error:
             if not error.sent:
                 raise unavailable(self._name, str(error)) from None
+            if error.kind == CANNOT and not any(_added_snapshots(commits)):
+                # No file hangs on the outcome of a change of metadata alone.
+                raise UnsupportedError(
+                    f"REST catalog cannot do this: {error}", catalog=self._name
+                ) from None
             return self._settle(commits, error)
         except CommitUnknownError:
             raise
@@ -355,6 +398,8 @@ class RestCatalog:
         renew = TableCredentials(self._name, self._properties, identifier, metadata.location)
         vended = vended_credentials(reply, metadata.location)
         self._vault.grant(vended, renew)
+        if not vended and offers_signing(reply):
+            self._vault.offer_signing(metadata.location)
         state = TableState(identifier, metadata, location)
         if not _shows(state, updates):
             raise NoAnswerError("the answer does not show the commit")
@@ -397,9 +442,29 @@ def _shows(state: TableState, updates: Sequence[TableUpdate]) -> bool:
     )
 
 
+def _added_snapshots(commits: Sequence[TableCommit]) -> Iterator[AddSnapshotUpdate]:
+    for each in commits:
+        yield from (one for one in each.updates if isinstance(one, AddSnapshotUpdate))
+
+
+def _set_refs(updates: Sequence[TableUpdate]) -> list[SetSnapshotRefUpdate]:
+    return [one for one in updates if isinstance(one, SetSnapshotRefUpdate)]
+
+
+def _check_refs(state: TableState, updates: Sequence[TableUpdate]) -> None:
+    """Tell of a ref that the server took and does not show; what it did to `main` is done."""
+    for one in _set_refs(updates):
+        if one.ref_name not in state.metadata.refs:
+            raise UnsupportedError(
+                "REST catalog does not keep branches or tags: it took one and does not show it",
+                branch=one.ref_name,
+                snapshot_id=one.snapshot_id,
+                action=f"look whether the snapshot is on main now; {_IN_PLACE}",
+            )
+
+
 def _unknown(commits: Sequence[TableCommit], cause: Exception) -> CommitUnknownError:
-    updates = (one for each in commits for one in each.updates)
-    ids = [one.snapshot.snapshot_id for one in updates if isinstance(one, AddSnapshotUpdate)]
+    ids = [one.snapshot.snapshot_id for one in _added_snapshots(commits)]
     return CommitUnknownError(
         f"the commit may or may not have landed: {cause}",
         action="look for the snapshot before trying again; delete nothing",

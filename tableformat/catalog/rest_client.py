@@ -57,8 +57,10 @@ _READ_TIMEOUT_S = 60.0
 _CHUNK_BYTES = 1 << 20
 _TEXT_MAX = 300
 _FROM_SERVER = ("prefix", "namespace-separator", "rest-page-size")
+_MAIN_ONLY = "nessie.is-nessie-catalog"  # its branches are of the catalog, a table has one
 _SECRET_KEYS = re.compile(r"token|secret|credential|password|access-key|authorization", re.I)
 _EXPIRED = (401, 419)
+CANNOT = "UnsupportedOperationException"  # what Java servers call what they have not got
 TRANSACTIONS = "transactions/commit"
 _COMMIT_TRANSACTION = Endpoint(http_method=HttpMethod.POST, path=f"{API_PREFIX}/{TRANSACTIONS}")
 
@@ -75,13 +77,20 @@ class RefusedError(Exception):
 class NoAnswerError(Exception):
     """Nobody knows what the server did. `sent` is False if it cannot have got the request."""
 
-    def __init__(self, reason: str, *, sent: bool = True) -> None:
+    def __init__(self, reason: str, *, sent: bool = True, kind: str = "") -> None:
         super().__init__(reason)
         self.sent = sent
+        self.kind = kind  # of a failure that the server names
 
 
 class RestClient(PyIcebergRestCatalog):
-    """One server. The constructor asks it for its configuration."""
+    """One server. The constructor asks it for its configuration.
+
+    Attributes:
+        main_only: The words in which it says that a table has no branches; None: it does not.
+    """
+
+    main_only: str | None
 
     def __init__(self, name: str, properties: Mapping[str, Any]) -> None:
         # PyIceberg loads classes from these, and would believe them from the server too.
@@ -148,9 +157,12 @@ class RestClient(PyIcebergRestCatalog):
         if 200 <= status < 300 and parsed is not None:
             return parsed
         error = parsed.get("error") if parsed else None
-        if isinstance(error, dict) and 400 <= status < 500:
+        if isinstance(error, dict) and status >= 400:
             message = self.redact(str(error.get("message", "")))
-            raise RefusedError(status, str(error.get("type", ""))[:100], message)
+            kind = str(error.get("type", ""))[:100]
+            if status < 500:
+                raise RefusedError(status, kind, message)
+            raise NoAnswerError(f"status {status}: {kind}: {message}", kind=kind)
         raise NoAnswerError(f"status {status}" + ("" if parsed else ", not a catalog's answer"))
 
     @contextmanager
@@ -202,6 +214,8 @@ class RestClient(PyIcebergRestCatalog):
         """Take the server's routing only; everything that could redirect or run code is dropped."""
         origin = _origin(self.uri)
         super()._fetch_config()
+        given = str(self.properties.get(_MAIN_ONLY, "")).lower()
+        self.main_only = f"{_MAIN_ONLY}=true" if given == "true" else None
         if _origin(self.uri) != origin:
             raise UnsupportedError("REST catalog's configuration moves it to another server")
         server = {key: self.properties[key] for key in _FROM_SERVER if key in self.properties}

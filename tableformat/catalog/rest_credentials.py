@@ -11,7 +11,7 @@ from pyiceberg.catalog.rest import Endpoints
 
 from tableformat.catalog.base import Identifier
 from tableformat.catalog.rest_client import RestClient, reading, redact
-from tableformat.store.vended import VendedCredentials
+from tableformat.store.vended import SIGNING, VendedCredentials
 
 
 def vended_credentials(reply: Mapping[str, Any], location: str) -> list[VendedCredentials]:
@@ -30,6 +30,15 @@ def vended_credentials(reply: Mapping[str, Any], location: str) -> list[VendedCr
     ]
     found = [VendedCredentials.of(prefix, of) for prefix, of in given or [(location, config)]]
     return [each for each in found if each is not None]
+
+
+def offers_signing(reply: Mapping[str, Any]) -> bool:
+    """Whether a server would sign requests to the table's files itself (remote signing)."""
+    config = reply.get("config")
+    given = config if isinstance(config, dict) else {}
+    return any(
+        key.startswith(SIGNING) and str(value).lower() != "false" for key, value in given.items()
+    )
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -233,7 +233,7 @@ class _GroupSwap:
                     "the answer of the commit was lost, and the table does not show it yet",
                     action="look for it again before anything else; delete nothing",
                     looks=looks,
-                    cause=type(cause).__name__,
+                    cause=cause.message if isinstance(cause, TableError) else type(cause).__name__,
                     **self._context(),
                 ) from cause
             runtime.clock.sleep_ms(policy.wait_ms(looks, runtime))

@@ -96,6 +96,8 @@ ON_MISSING_ROW = "icefold.on-missing-row"
 ON_MISSING_ROW_DEFAULT = "fail"
 # The columns that name a row, where no identifier fields do; set by `icefold adopt --apply key`.
 PRIMARY_KEY = "icefold.primary-key"
+# Their field ids, which decide.
+PRIMARY_KEY_FIELD_IDS = "icefold.primary-key.field-ids"
 # Whether UPDATE and MERGE refuse to give a key to a second row. Default: true.
 CHECK_PRIMARY_KEY = "icefold.sql.check-primary-key"
 # The columns of the IMMUTABLE constraint; set by `icefold table immutable`.

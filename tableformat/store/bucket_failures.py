@@ -40,6 +40,9 @@ _KEYS = {
     "abfss": "set adls.account-key, adls.sas-token or adls.client-*, or AZURE_* variables",
 }
 
+_SIGNED = ": the catalog would sign requests itself (remote signing), which is not supported"
+_SIGNED_ACTION = f"{_KEYS['s3']}; or let the catalog vend credentials"
+
 
 class TransientError(Exception):
     """A failure worth another try."""
@@ -49,8 +52,8 @@ class RangeError(Exception):
     """The range starts behind the end: 416, or an answer that is not about the range."""
 
 
-def explain(error: Exception, at: ParsedLocation) -> Exception:
-    """A failure of obstore as one of ours."""
+def explain(error: Exception, at: ParsedLocation, *, is_signed: bool = False) -> Exception:
+    """A failure of obstore as one of ours; `is_signed`: a catalog offers to sign requests on it."""
     if not isinstance(error, BaseError | FileNotFoundError):
         return error
     text = str(error)
@@ -61,7 +64,8 @@ def explain(error: Exception, at: ParsedLocation) -> Exception:
     found, code = _STATUS.search(text), _CODE.search(text)
     status, name = int(found[1]) if found else 0, code[1] if code else ""
     if any(server in text for server in _IDENTITY):
-        return InvalidInputError(f"no {at.scheme} credentials", action=_KEYS.get(at.scheme))
+        why, action = (_SIGNED, _SIGNED_ACTION) if is_signed else ("", _KEYS.get(at.scheme))
+        return InvalidInputError(f"no {at.scheme} credentials{why}", action=action)
     if isinstance(error, TakenError | PreconditionError) and (status == 412 or name in _TAKEN):
         return AlreadyExistsError("object exists already", location=str(at))
     if status == 416 or "InvalidRangeRequest" in text:
@@ -79,7 +83,7 @@ def explain(error: Exception, at: ParsedLocation) -> Exception:
     if status in _TRANSIENT_STATUS or status >= 500 or status < 400:
         return TransientError(f"{status} {name}")
     return StoreUnavailableError(
-        f"object store refused: {status} {name}",
-        action="check credentials and permissions",
+        f"object store refused: {status} {name}{_SIGNED if is_signed else ''}",
+        action=_SIGNED_ACTION if is_signed else "check credentials and permissions",
         location=str(at),
     )

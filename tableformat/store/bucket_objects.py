@@ -189,7 +189,7 @@ class BucketObjects:
             try:
                 return request(client)
             except Exception as error:
-                found = explain(error, at)
+                found = explain(error, at, is_signed=self._buckets.is_signed(at))
                 if found is error:
                     raise
                 raise found from error

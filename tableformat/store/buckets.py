@@ -78,6 +78,10 @@ class Buckets:
         self._lock = threading.Lock()
         self._clients: dict[object, Any] = {}
 
+    def is_signed(self, at: ParsedLocation) -> bool:
+        """Whether a catalog offers to sign requests on `at`, and no credentials for them."""
+        return self._vault.is_signed(str(at))
+
     def client(self, at: ParsedLocation, upload_bytes: int = 0) -> Any:
         """The client for requests on `at` that send so many bytes.
 

@@ -21,6 +21,8 @@ from tableformat.store.locations import canonical_location
 
 RENEWED_BEFORE_MS = 300_000  # as the library does; of a short life the last half
 _KINDS = ("s3.", "gcs.", "adls.", "client.region")
+# What a catalog says that would sign requests itself; beside credentials, which are used, no need.
+SIGNING = ("s3.remote-signing-enabled", "s3.signer")
 _EXPIRY = (
     "s3.session-token-expires-at-ms",
     "gcs.oauth2.token-expires-at",
@@ -56,7 +58,11 @@ class VendedCredentials:
     @classmethod
     def of(cls, prefix: str, config: Mapping[str, Any]) -> VendedCredentials | None:
         """What of a server's configuration concerns buckets; None without any credentials."""
-        known = {k: str(v) for k, v in config.items() if k.startswith(_KINDS)}
+        known = {
+            k: str(v)
+            for k, v in config.items()
+            if k.startswith(_KINDS) and not k.startswith(SIGNING)
+        }
         for key in list(known):
             for name in ("adls.sas-token", "adls.sas-token-expires-at-ms"):
                 if key.startswith(f"{name}."):  # followed by the account's host
@@ -108,11 +114,20 @@ class CredentialVault:
     """All that catalogs have handed out. Thread-safe; pickles with the means to renew it."""
 
     _granted: dict[str, _Granted] = field(default_factory=dict)
+    _signed: set[str] = field(default_factory=set)
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
     def __reduce__(self) -> tuple[Any, ...]:
         with self._lock:
-            return (CredentialVault, (dict(self._granted),))
+            return (CredentialVault, (dict(self._granted), set(self._signed)))
+
+    def offer_signing(self, prefix: str) -> None:
+        """Note that a catalog hands out nothing for a prefix, and would sign requests instead."""
+        self._signed.add(prefix)
+
+    def is_signed(self, location: str) -> bool:
+        """Whether a catalog only offers to sign requests there."""
+        return self.find(location) is None and any(map(location.startswith, tuple(self._signed)))
 
     def grant(self, credentials: Sequence[VendedCredentials], renew: Renew) -> None:
         """Take what a catalog hands out; `renew` asks it again, and pickles."""

@@ -10,9 +10,17 @@ from tests.support.azurite import missing_azurite
 from tests.support.debezium import missing_debezium
 from tests.support.java_iceberg import missing_java_iceberg
 from tests.support.kafka import missing_kafka
+from tests.support.nessie import missing_nessie
 from tests.support.trino import missing_trino
 
-FETCHES = (missing_java_iceberg, missing_azurite, missing_trino, missing_kafka, missing_debezium)
+FETCHES = (
+    missing_java_iceberg,
+    missing_azurite,
+    missing_trino,
+    missing_kafka,
+    missing_debezium,
+    missing_nessie,
+)
 
 
 def main() -> None:

@@ -29,7 +29,7 @@ def fetch_jars(folder: Path, artifacts: Sequence[str], *, transitive: bool) -> s
 
     Args:
         folder: Where to; what is there is taken as it is.
-        artifacts: `group:artifact:version`.
+        artifacts: `group:artifact:version`, or with `:classifier` behind.
         transitive: With what they need, too.
 
     """
@@ -61,8 +61,10 @@ def _pom(artifacts: Sequence[str], *, transitive: bool) -> str:
     alone = f"<exclusions>{everything}</exclusions>"
     dependencies = "".join(
         f"<dependency><groupId>{group}</groupId><artifactId>{artifact}</artifactId>"
-        f"<version>{version}</version>{'' if transitive else alone}</dependency>"
-        for group, artifact, version in (one.split(":") for one in artifacts)
+        f"<version>{version}</version>"
+        f"{''.join(f'<classifier>{one}</classifier>' for one in classifier)}"
+        f"{'' if transitive else alone}</dependency>"
+        for group, artifact, version, *classifier in (one.split(":") for one in artifacts)
     )
     return (
         '<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>'

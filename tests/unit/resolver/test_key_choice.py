@@ -91,6 +91,9 @@ class Theirs:
         )
         commit(environment, self.table.identifier, change)
 
+    def write_number(self, number):
+        self.write([], pa.table({"number": pa.array([number], pa.int64())}))
+
     def rows(self):
         return Counter(row[:3] for row in scanned_rows(self.table.refresh()).elements())
 
@@ -198,3 +201,41 @@ def test_backlog_of_a_table_that_is_resolved_in_place_is_its_equality_deletes(th
     assert backlog().oldest_ms < theirs.table.current_snapshot().timestamp_ms + 1
     resolve(theirs.table, staging="main", target="main", key=["id"])
     assert (backlog().commits, backlog().deletes, backlog().oldest_ms) == (0, 0, None)
+
+
+@pytest.mark.parametrize("said_by", ["call", "catalog", "names", "names and ids"])
+def test_renamed_key_column_stays_the_key_and_a_new_one_of_its_name_is_not_taken(theirs, said_by):
+    table = theirs.open(**{f"key.{NAME}": "id"}) if said_by == "catalog" else theirs.table
+    given = ["id"] if said_by == "call" else None
+    if said_by == "names":
+        table.set_properties({"icefold.primary-key": "id"})
+    elif said_by == "names and ids":
+        theirs.cli("adopt", NAME, "--key", "id", "--apply", "key")
+    theirs.write([], key(1))
+    theirs.table.update_schema(lambda change: change.rename_column("id", "number"))
+    report = resolve(table, staging="main", target="main", key=given)
+    assert report.deleted_rows == 1
+    theirs.table.refresh().update_schema(lambda change: change.add_column("id", LongType()))
+    theirs.write_number(2)
+    if said_by == "names and ids":
+        assert resolve(table, staging="main", target="main", key=given).deleted_rows == 1
+        assert "key: number (from property)" in theirs.cli("adopt", NAME)
+        return
+    before = theirs.location
+    with pytest.raises(InvalidInputError, match=r"name another column has had.*#1, #5.*#5") as told:
+        resolve(table, staging="main", target="main", key=given)
+    assert NAME in str(told.value)
+    assert theirs.location == before
+    assert resolve(table, staging="main", target="main", key=["#1"]).deleted_rows == 1
+
+
+def test_key_column_that_was_dropped_and_ids_of_other_names_are_refused(theirs):
+    theirs.cli("adopt", NAME, "--key", "id", "--apply", "key")
+    theirs.write([], key(1))
+    theirs.table.set_properties({"icefold.primary-key": "n"})  # by hand: the ids are id's
+    with pytest.raises(InvalidInputError, match=r"do not mean the same columns.*--apply key"):
+        resolve(theirs.table, staging="main", target="main")
+    theirs.table.set_properties({"icefold.primary-key": "id"})
+    theirs.table.update_schema(lambda change: change.delete_column("id"))
+    with pytest.raises(InvalidInputError, match=r"column that was dropped.*field_id=1"):
+        resolve(theirs.table, staging="main", target="main")

@@ -16,6 +16,8 @@ import pytest
 from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
+from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
+from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 from pyiceberg.table.update import (
     AddSnapshotUpdate,
     AssertTableUUID,
@@ -693,3 +695,60 @@ def test_stale_plan_is_a_conflict_before_anything_is_sent(server: Server) -> Non
     with pytest.raises(CommitConflictError):
         environment.catalog.commit(base, [AddSnapshotUpdate(snapshot=snapshot.snapshot)])
     assert all(method != "POST" for method, _, _ in server.requests)
+
+
+# -- what a server cannot
+
+
+@pytest.mark.parametrize("group", ["defaults", "overrides"])
+def test_branch_on_a_server_that_says_it_keeps_none_is_refused_before_it_is_sent(
+    server: Server, group: str
+) -> None:
+    server.config[group]["nessie.is-nessie-catalog"] = "true"
+    environment, base = load(server)
+    with pytest.raises(UnsupportedError) as caught:
+        environment.catalog.commit(base, append_updates(base.metadata, "staging"))
+    assert "keeps no branch or tag of a table but main (nessie.is-nessie-catalog=true)" in str(
+        caught.value
+    )
+    assert "resolve in place: --staging main --target main" in str(caught.value)
+    assert "POST" not in {method for method, _, _ in server.requests}
+    environment.catalog.commit(base, append(base)[0])  # main is
+
+
+def test_branch_that_a_server_took_and_does_not_show_is_told(server: Server) -> None:
+    environment, base = load(server)
+    updates = append_updates(base.metadata, "staging")
+
+    def take_for_main(body: dict[str, Any]) -> None:
+        body["updates"] = [{**one, "ref-name": "main"} for one in body["updates"]]
+
+    server.on["POST"] = take_for_main
+    with pytest.raises(UnsupportedError, match=r"took one and does not show it.*main now") as found:
+        environment.catalog.commit(base, updates)
+    assert not found.value.files_safe_to_delete  # they are on main
+
+
+def test_what_a_server_has_not_got_is_said_in_its_words(server: Server) -> None:
+    environment, base = load(server)
+    words = "Implement format version update"
+    server.on["POST"] = lambda _: error_of(500, "UnsupportedOperationException", words)
+    with pytest.raises(UnsupportedError, match=words):
+        environment.catalog.commit(base, [SetPropertiesUpdate(updates={"a": "b"})])
+    with pytest.raises(CommitUnknownError, match=words):  # files: nobody knows, nothing is deleted
+        environment.catalog.commit(base, append(base)[0])
+
+
+def test_table_of_another_version_than_asked_for_is_told(server: Server, caplog) -> None:
+    server.raw |= {"format-version": 2}
+    server.raw.pop("next-row-id", None)
+    environment = open_rest(server)
+    environment.catalog.create_table(
+        TABLE,
+        schema=SCHEMA,
+        partition_spec=UNPARTITIONED_PARTITION_SPEC,
+        sort_order=UNSORTED_SORT_ORDER,
+        location=None,
+        properties={},
+    )
+    assert "made a v2 table, v3 was asked for" in caplog.text

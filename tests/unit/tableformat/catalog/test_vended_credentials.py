@@ -13,7 +13,7 @@ from tableformat.errors import InvalidInputError, StoreUnavailableError
 from tableformat.store import vended
 from tableformat.store.vended import CredentialVault, VendedCredentials
 from tests.support.s3_server import SECRET as S3_SECRET
-from tests.support.s3_server import create_bucket, s3_server
+from tests.support.s3_server import Fault, create_bucket, s3_server
 from tests.unit.tableformat.catalog.test_rest import TABLE, Server, load, server  # noqa: F401
 
 HOUR_MS = 3_600_000
@@ -172,6 +172,50 @@ def test_nothing_to_sign_with_is_one_line_that_says_what_to_set(server, s3, monk
     environment, _ = load(server, **given(s3))
     with pytest.raises(InvalidInputError, match=r"no s3 credentials.*set s3\.access-key-id"):
         environment.store.get(AT)
+
+
+@pytest.mark.parametrize(
+    "offer",
+    [
+        {"s3.remote-signing-enabled": "true"},
+        {"s3.signer": "S3V4RestSigner", "s3.signer.uri": "https://catalog"},
+    ],
+)
+def test_signing_offer_is_named_with_what_to_set_also_on_executors(
+    server,  # noqa: F811
+    s3,
+    monkeypatch,
+    offer,
+):
+    answers(server, monkeypatch, offer)
+    environment, _ = load(server, **given(s3))
+    for store in (environment.store, pickle.loads(pickle.dumps(environment.store))):
+        with pytest.raises(InvalidInputError) as caught:
+            store.get(AT)
+        text = str(caught.value)
+        assert "(remote signing), which is not supported" in text
+        assert "set s3.access-key-id and s3.secret-access-key, or AWS_*" in text
+        assert "let the catalog vend credentials" in text
+        assert "\n" not in text
+    with pytest.raises(InvalidInputError) as caught:  # another table's files
+        environment.store.get("s3://bucket/elsewhere/x")
+    assert "remote signing" not in str(caught.value)
+
+
+def test_own_keys_that_are_refused_where_a_server_would_sign_are_told_so(server, s3, monkeypatch):  # noqa: F811
+    answers(server, monkeypatch, {"s3.remote-signing-enabled": "true"})
+    environment, _ = load(server, **given(s3, **keys("operator")))
+    s3.faults.append(Fault("GET", "before", "403 Access Denied"))
+    with pytest.raises(StoreUnavailableError, match=r"403 AccessDenied.*remote signing.*; .*set "):
+        environment.store.get(AT)
+
+
+def test_credentials_beside_an_offer_to_sign_are_used(server, s3, monkeypatch):  # noqa: F811
+    offer = {"s3.remote-signing-enabled": "true", "s3.signer": "S3V4RestSigner"}
+    answers(server, monkeypatch, given(s3, **keys(), **offer))
+    environment, _ = load(server)
+    environment.store.put(f"{AT}-both", b"rows")
+    assert used_keys(s3) == ["vended"]
 
 
 @pytest.mark.parametrize("listed", ["x", [{"prefix": "s3://bucket"}], [3], [{"config": {}}]])
