@@ -55,6 +55,7 @@ NAME = "plans.t"
 REAL_FILES = 200
 ROWS_PER_FILE = 10
 FILES_PER_COMMIT = 50_000
+ASIDE = "aside"  # takes what nobody may read
 VECTORS_PER_MANIFEST = 1000
 TARGET_SIZE = "commit.manifest.target-size-bytes"
 EXPIRE = ExpireOptions(policy=ExpiryPolicy(max_snapshot_age_ms=0, min_snapshots_to_keep=1))
@@ -224,7 +225,7 @@ def cycle(table: tf.Table, rows: int) -> None:
 def append_one(table: tf.Table) -> None:
     like = planted_file(table.state.metadata.location + "/data", _LIKE, 0)
     commit(table.environment, table.identifier,
-           Changeset(kind=CommitKind.APPEND, added_data_files=(like,)))  # fmt: skip
+           Changeset(kind=CommitKind.APPEND, branch=ASIDE, added_data_files=(like,)))  # fmt: skip
 
 
 _LIKE = DataFile(
