@@ -6,7 +6,7 @@ ledger are read; no data file is.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -25,13 +25,14 @@ from resolver.index.position import read_position, read_shared_position
 from resolver.index_keeper import index_folder
 from resolver.maintenance_lock import maintenance_lock, maintenance_lock_name
 from resolver.shared_keeper import configured_root, index_depot
-from resolver.target import live_files
+from resolver.target import live_entries
 from tableformat import InvalidInputError, Table
 from tableformat.cdc.dead_letter import count_dead_letters
 from tableformat.cdc.many.set_aside import read_set_aside
 from tableformat.codec.avro.manifest_store import load_manifest_list
 from tableformat.commit.branch_history import ancestors
 from tableformat.errors import TableError
+from tableformat.spec.manifest_file import ManifestContent, ManifestFile
 from tableformat.spec.names import MAIN_BRANCH, STAGING_BRANCH
 
 SIZE_LIMITS_MB = (1, 4, 16, 64, 256, 1024)
@@ -195,8 +196,8 @@ def read_status(
         snapshots=figures.snapshots,
         manifests=len(manifests),
         metadata_bytes=sum(manifest.manifest_length for manifest in manifests),
-        sizes=_sizes([e.data_file.file_size_in_bytes
-                      for e in live_files(environment, head).data.values()]),
+        sizes=_sizes(entry.data_file.file_size_in_bytes
+                     for entry in live_entries(environment.store, _of_data(manifests))),
         index=_index(table, target, figures),
         lock=_lock(table),
         cycles=read_cycles(state.metadata, target)[-CYCLES_MAX:],
@@ -262,9 +263,13 @@ def _task(
     )
 
 
-def _sizes(sizes_bytes: Sequence[int]) -> list[SizeBin]:
+def _of_data(manifests: Iterable[ManifestFile]) -> Iterator[ManifestFile]:
+    return (each for each in manifests if each.content == ManifestContent.DATA)
+
+
+def _sizes(sizes_bytes: Iterable[int]) -> list[SizeBin]:
     limits = [limit << 20 for limit in SIZE_LIMITS_MB]
-    sizes = np.asarray(sizes_bytes, dtype=np.int64)
+    sizes = np.fromiter(sizes_bytes, dtype=np.int64)
     bins = np.digitize(sizes, limits)
     return [
         SizeBin(

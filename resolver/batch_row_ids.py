@@ -188,11 +188,11 @@ def _killed_in_batch(batch: CycleInput) -> Int64s:
 def _dead_on_target(
     environment: Environment, live: LiveFiles, paths: Iterable[str]
 ) -> dict[str, BitMap64]:
-    named = [path for path in paths if path in live.dvs]
+    dvs = live.find_dvs(tuple(paths))
     vectors = read_deletion_vectors(
-        environment.store, [(live.dvs[path].data_file, None) for path in named]
+        environment.store, [(each.data_file, None) for each in dvs.values()]
     )
-    return dict(zip(named, vectors, strict=True))
+    return dict(zip(dvs, vectors, strict=True))
 
 
 def _replaced_lives(

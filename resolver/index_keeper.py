@@ -268,7 +268,7 @@ def _follow(index: PrimaryKeyIndex, head: TargetHead) -> str | None:
         return difference.rebuild
     moved = difference.added_rows
     if moved > FOLLOWED_ROWS_MIN:
-        total = sum(entry.data_file.record_count for entry in head.live.data.values())
+        total = head.live.rows
         if moved * FOLLOW_TO_BUILD > total:
             return f"{moved:,} of {total:,} rows are in new files: building takes less time"
     try:
@@ -313,8 +313,9 @@ def rows_to_put(
         RowsToPut(indexed_file(entry.data_file), partial(reader.read_rows, entry.data_file))
         for entry in difference.added
     ]
+    files = live.find([vector.data_file_path for vector in difference.vectors])
     for vector in difference.vectors:
-        file = live.data[vector.data_file_path].data_file
+        file = files[vector.data_file_path].data_file
         read = partial(_undeleted_rows, store, reader, file, vector)
         rows.append(RowsToPut(indexed_file(file), read))
     return rows

@@ -252,7 +252,7 @@ def staged_on_target(
     by_id = snapshots_by_id(state.metadata)
     staged_at = {each.file.file_path: each.sequence_number for each in batch.files}
     published, brought = set[str](), set[str]()
-    here = {path: live.data[path] for path in live.find(staged_at)}
+    here = live.find_whole(staged_at)
     for path, entry in here.items():
         if is_publish(by_id.get(entry.snapshot_id or 0)):
             brought.add(path)

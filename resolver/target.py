@@ -7,6 +7,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from pyiceberg.table.snapshots import Snapshot
 
 from tableformat.codec.avro.manifest_store import load_manifest, load_manifest_list, open_manifest
+from tableformat.codec.avro.named_files import Wanted, wanted
+from tableformat.commit.branch_history import summary_of
 from tableformat.environment import Environment
 from tableformat.errors import CorruptDataError
 from tableformat.spec.data_file import FileContent, ManifestEntry
@@ -17,16 +19,31 @@ from tableformat.store.base import ObjectStore
 class LiveFiles:
     """The live entries of one snapshot; manifests are read when their entries are asked for.
 
-    A cycle of few rows asks for few files: `find` them, `data` decodes every manifest.
+    A cycle of few rows asks for few files: `find` them and their vectors (`find_dvs`); `data` and
+    `dvs` decode every manifest.
     """
 
     # No cached_property: its lock would be held while the store is read, for all tables.
 
-    def __init__(self, store: ObjectStore, manifests: Iterable[ManifestFile]) -> None:
+    def __init__(
+        self,
+        store: ObjectStore,
+        manifests: Iterable[ManifestFile],
+        totals: Mapping[str, str] | None = None,
+    ) -> None:
+        """Wrap.
+
+        Args:
+            store: Where manifests are read.
+            manifests: The snapshot's.
+            totals: Its summary.
+        """
         self._store = store
         self._manifests = tuple(manifests)
+        self._totals = totals or {}
+        self._found: dict[str, ManifestEntry | None] = {}
         self._data: Mapping[str, ManifestEntry] | None = None
-        self._deletes: tuple[ManifestEntry, ...] | None = None
+        self._delete_files: tuple[ManifestEntry, ...] | None = None
         self._dvs: Mapping[str, ManifestEntry] | None = None
 
     @property
@@ -41,15 +58,36 @@ class LiveFiles:
         """Those of `paths` that are live data files; `first_row_id` may be missing.
 
         Cost: reads data manifests, the newest first, until all are found; decodes little of them.
+        What was looked for once, is not looked for again.
         """
+        missing = wanted({path for path in paths if path not in self._found})
         found: dict[str, ManifestEntry] = {}
-        for manifest in self._of(ManifestContent.DATA):
-            missing = set(paths) - found.keys()
-            if not missing:
-                break
+        for manifest in self._of(ManifestContent.DATA) if missing else ():
             entries = open_manifest(self._store, manifest).live_files(missing)
-            found |= {entry.data_file.file_path: entry for entry in entries}
-        return found
+            for entry in entries:
+                found.setdefault(entry.data_file.file_path, entry)
+            if len(found) == len(missing):
+                break
+        self._found |= dict.fromkeys(missing) | found
+        known = {path: self._found[path] for path in paths}
+        return {path: entry for path, entry in known.items() if entry is not None}
+
+    def find_dvs(self, paths: Collection[str]) -> dict[str, ManifestEntry]:
+        """The deletion vectors of some data files, by data file.
+
+        Raises:
+            CorruptDataError: One of the files has two deletion vectors.
+
+        Cost: reads delete manifests; decodes little of them.
+        """
+        if self._dvs is not None:
+            return {path: self._dvs[path] for path in paths if path in self._dvs}
+        names = wanted(paths)
+        dvs: dict[str, ManifestEntry] = {}
+        for manifest in self._of(ManifestContent.DELETES) if names else ():
+            for entry in open_manifest(self._store, manifest).live_vectors(names):
+                _add_dv(dvs, entry)
+        return dvs
 
     def find_whole(self, paths: Collection[str]) -> dict[str, ManifestEntry]:
         """Those of `paths` that are live data files, with the `first_row_id` that they inherit.
@@ -58,16 +96,13 @@ class LiveFiles:
         """
         if self._data is not None:
             return {path: self._data[path] for path in paths if path in self._data}
+        names = wanted(paths)
         found: dict[str, ManifestEntry] = {}
         for manifest in self._of(ManifestContent.DATA):
-            missing = set(paths) - found.keys()
-            if not missing:
+            if len(found) == len(names):
                 break
-            if open_manifest(self._store, manifest).live_files(missing):
-                entries = live_entries(self._store, [manifest])
-                found |= {
-                    e.data_file.file_path: e for e in entries if e.data_file.file_path in missing
-                }
+            for entry in self._whole(manifest, names):
+                found.setdefault(entry.data_file.file_path, entry)
         return found
 
     def copies(self, paths: Collection[str]) -> list[ManifestEntry]:
@@ -75,13 +110,14 @@ class LiveFiles:
 
         Cost: as `find_whole`, but all data manifests are looked at.
         """
-        return [
-            entry
-            for manifest in self._of(ManifestContent.DATA)
-            if open_manifest(self._store, manifest).live_files(paths)
-            for entry in live_entries(self._store, [manifest])
-            if entry.data_file.file_path in paths
-        ]
+        names, manifests = wanted(paths), self._of(ManifestContent.DATA)
+        return [entry for manifest in manifests for entry in self._whole(manifest, names)]
+
+    def _whole(self, manifest: ManifestFile, names: Wanted) -> list[ManifestEntry]:
+        """Live entries of data files, all that they inherit filled in."""
+        loaded = open_manifest(self._store, manifest)
+        entries = loaded.entries if loaded.live_files(names) else ()
+        return [e for e in entries if e.is_live and e.data_file.file_path in names]
 
     @property
     def dvs(self) -> Mapping[str, ManifestEntry]:
@@ -92,7 +128,7 @@ class LiveFiles:
         """
         if self._dvs is None:
             dvs: dict[str, ManifestEntry] = {}
-            for entry in self._with(FileContent.POSITION_DELETES):
+            for entry in live_entries(self._store, self._of(ManifestContent.DELETES)):
                 if entry.data_file.is_dv:
                     _add_dv(dvs, entry)
             self._dvs = dvs
@@ -101,17 +137,36 @@ class LiveFiles:
     @property
     def position_deletes(self) -> tuple[ManifestEntry, ...]:
         """v2 position delete files."""
-        return tuple(e for e in self._with(FileContent.POSITION_DELETES) if not e.data_file.is_dv)
+        return self._delete_files_of(FileContent.POSITION_DELETES)
 
     @property
     def equality_deletes(self) -> tuple[ManifestEntry, ...]:
-        """Equality delete files; none on a published branch."""
-        return tuple(self._with(FileContent.EQUALITY_DELETES))
+        """Equality delete files; none on a published branch.
 
-    def _with(self, content: FileContent) -> Iterator[ManifestEntry]:
-        if self._deletes is None:
-            self._deletes = tuple(live_entries(self._store, self._of(ManifestContent.DELETES)))
-        return (entry for entry in self._deletes if entry.data_file.content == content)
+        Cost: reads delete manifests only where summary and manifest list do not both say so.
+        """
+        if self._delete_files is None and self._has_positions_only:
+            return ()
+        return self._delete_files_of(FileContent.EQUALITY_DELETES)
+
+    @property
+    def rows(self) -> int:
+        """Rows in data files, dead ones included. Reads nothing."""
+        return sum(map(_live_rows, self._of(ManifestContent.DATA)))
+
+    @property
+    def _has_positions_only(self) -> bool:
+        """Whether deleted positions, as the summary counts them, are all that is deleted."""
+        rows = sum(map(_live_rows, self._of(ManifestContent.DELETES)))
+        equality = self._totals.get("total-equality-deletes")
+        return equality == "0" and self._totals.get("total-position-deletes") == str(rows)
+
+    def _delete_files_of(self, content: FileContent) -> tuple[ManifestEntry, ...]:
+        if self._delete_files is None:
+            manifests = self._of(ManifestContent.DELETES)
+            loaded = (open_manifest(self._store, manifest) for manifest in manifests)
+            self._delete_files = tuple(e for each in loaded for e in each.live_delete_files)
+        return tuple(e for e in self._delete_files if e.data_file.content == content)
 
     def _of(self, content: ManifestContent) -> Iterator[ManifestFile]:
         return (m for m in self._manifests if m.content == content and m.has_live_files)
@@ -120,7 +175,7 @@ class LiveFiles:
 def live_files(environment: Environment, snapshot: Snapshot | None) -> LiveFiles:
     """The live entries of `snapshot`. Reads its manifest list."""
     manifests = [] if snapshot is None else load_manifest_list(environment.store, snapshot)
-    return LiveFiles(environment.store, manifests)
+    return LiveFiles(environment.store, manifests, summary_of(snapshot))
 
 
 def live_entries(store: ObjectStore, manifests: Iterable[ManifestFile]) -> Iterator[ManifestEntry]:
@@ -128,6 +183,10 @@ def live_entries(store: ObjectStore, manifests: Iterable[ManifestFile]) -> Itera
     for manifest in manifests:
         if manifest.has_live_files:
             yield from (entry for entry in load_manifest(store, manifest) if entry.is_live)
+
+
+def _live_rows(manifest: ManifestFile) -> int:
+    return manifest.added_rows_count + manifest.existing_rows_count
 
 
 def _add_dv(dvs: dict[str, ManifestEntry], entry: ManifestEntry) -> None:

@@ -51,12 +51,12 @@ def known_deletes(
 
     Cost: each delete file that may name one of the data files is read, once.
     """
-    files = live.find([path for path in paths if path in live.dvs])
-    pairs = [
-        (live.dvs[path].data_file, entry.data_file.record_count) for path, entry in files.items()
-    ]
+    paths = tuple(paths)
+    dvs = live.find_dvs(paths)
+    files = live.find(dvs.keys())
+    pairs = [(dvs[path].data_file, entry.data_file.record_count) for path, entry in files.items()]
     found = {
-        path: KnownDeletes(positions, (live.dvs[path],))
+        path: KnownDeletes(positions, (dvs[path],))
         for path, positions in zip(files, read_deletion_vectors(store, pairs), strict=True)
     }
     if not has_vectors(metadata):
@@ -79,10 +79,11 @@ def files_with_deletes(
     """Those live data files of which rows are, or may be, deleted by position. Reads no file."""
     entries = list(entries)
     index = _index(metadata, live)
+    dvs = live.find_dvs([entry.data_file.file_path for entry in entries])
     return {
         entry.data_file.file_path
         for entry in entries
-        if entry.data_file.file_path in live.dvs or index.for_data_file(entry).position_deletes
+        if entry.data_file.file_path in dvs or index.for_data_file(entry).position_deletes
     }
 
 

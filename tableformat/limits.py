@@ -65,6 +65,9 @@ PUFFIN_FOOTER_GUESS_BYTES = 64 * 1024
 # Manifest entries kept decoded per store. One entry with five statistics columns takes ~3 KB.
 CACHED_MANIFEST_ENTRIES_MAX = 100_000
 
+# Bytes of manifests kept as they are stored per store, with the names in them: ~100 a data file.
+CACHED_MANIFEST_BYTES_MAX = 256 << 20
+
 # Manifest lists kept decoded per table: those of its branches, and a backlog of staged snapshots.
 CACHED_MANIFEST_LISTS_PER_TABLE_MAX = 32
 

@@ -21,7 +21,8 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update import RemoveSnapshotRefUpdate, RemoveSnapshotsUpdate, TableUpdate
 
 from tableformat.catalog.base import Identifier, TableState
-from tableformat.codec.avro.manifest_store import load_manifest_list
+from tableformat.codec.avro.manifest_store import load_manifest_list, open_manifest
+from tableformat.codec.avro.named_files import wanted
 from tableformat.commit.branch_history import snapshots_by_id
 from tableformat.commit.carried_properties import check_fence, load_carried
 from tableformat.commit.changeset import Fence
@@ -171,11 +172,18 @@ class _Candidates:
         self.statistics_files -= statistics_locations(state.metadata)
 
     def take_out_content(self) -> None:
-        """Drop files that a remaining manifest has live; stops reading when none are left."""
+        """Drop files that a remaining manifest has live; stops reading when none are left.
+
+        Cost: decodes those manifests that name one of them.
+        """
+        names = wanted(self.data_files | self.delete_files)
         while self.unread and (self.data_files or self.delete_files):
-            live = live_locations(self.store, self.unread.pop())
-            self.data_files -= live
-            self.delete_files -= live
+            manifest = self.unread.pop()
+            # What is not told by its own name may be spelled in another way there (R75).
+            if names.others or open_manifest(self.store, manifest).may_name(names):
+                live = live_locations(self.store, manifest)
+                self.data_files -= live
+                self.delete_files -= live
 
     def _add_content_of(self, manifest: ManifestFile) -> None:
         if manifest.has_live_files:

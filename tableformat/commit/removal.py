@@ -8,14 +8,16 @@ What holds after every commit of ours, whoever planned it (I6):
 * a data file has at most one live deletion vector, found by the file it references, whatever filter
   the statement had (iceberg #15966, R43).
 
-Manifests are skipped by content, spec, partition summary and sequence number; in the rest the files
-are looked up. They come from the manifest cache in a process that commits often.
+Manifests are skipped by content, spec, partition summary and sequence number, then by the names in
+them; in the rest the files are looked up. They come from the manifest cache in a process that
+commits often.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from pyiceberg.conversions import from_bytes
@@ -23,6 +25,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.types import PrimitiveType
 
 from tableformat.codec.avro.loaded_manifest import LoadedManifest
+from tableformat.codec.avro.named_files import Wanted, wanted
 from tableformat.codec.avro.partition_values import partition_type, schema_for_spec
 from tableformat.errors import AlreadyExistsError, CommitConflictError
 from tableformat.spec.data_file import DataFile, DeleteFileKey, FileContent, ManifestEntry
@@ -46,7 +49,7 @@ class Removal:
     files: tuple[DataFile, ...]
 
 
-@dataclass(slots=True)
+@dataclass
 class _Search:
     """What to look for among delete files or among data files, and what was found.
 
@@ -91,6 +94,11 @@ class _Search:
             new_vectors=new_vectors,
         )
 
+    @cached_property
+    def names(self) -> Wanted:
+        """Locations, one of which is in every manifest that has something to find."""
+        return wanted(self.referenced | {location for location, _, _ in self.by_identity})
+
     @property
     def is_over(self) -> bool:
         """Whether all is found: a file is live once, but anything may refer to a data file."""
@@ -98,6 +106,8 @@ class _Search:
 
     def look_into(self, path: str, manifest: LoadedManifest) -> None:
         """Find what the manifest has, by look-ups: its size does not matter."""
+        if not manifest.may_name(self.names):
+            return
         if self.referenced:
             by_file = manifest.live_by_referenced_file
             for data_file in self.referenced & by_file.keys():

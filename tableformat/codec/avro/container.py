@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,10 +67,17 @@ WRITE_CODECS = frozenset({"null", "deflate", "zstandard", "bzip2"})
 
 @dataclass(frozen=True, slots=True)
 class AvroBlock:
-    """One block, decompressed: `record_count` records stand back to back in `data`."""
+    """One block: `record_count` records that stand back to back in `data`."""
 
     record_count: int
-    data: bytes
+    stored: bytes
+    codec: str
+    decoded_bytes: int
+
+    @property
+    def data(self) -> bytes:
+        """Decompressed, each time."""
+        return decompress(self.stored, self.codec, bytes_max=self.decoded_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,20 +117,27 @@ def encode_container(
             out += part
     write_long(out, 0)
     parts = [records[at : at + BLOCK_RECORDS] for at in range(0, len(records), BLOCK_RECORDS)]
-    blocks = [AvroBlock(len(part), b"".join(part)) for part in parts]
-    sync = _sync_marker(out, *blocks)
+    blocks = [(len(part), b"".join(part)) for part in parts]
+    sync = _sync_marker(out, blocks)
     out += sync
-    for block in blocks:
-        stored = compress(block.data, READ_CODECS[avro_codec])
-        write_long(out, block.record_count)
+    for record_count, data in blocks:
+        stored = compress(data, READ_CODECS[avro_codec])
+        write_long(out, record_count)
         write_long(out, len(stored))
         out += stored
         out += sync
     return bytes(out)
 
 
-def decode_container(data: bytes, *, location: str) -> AvroContainer:
+def decode_container(
+    data: bytes, *, location: str, look: Callable[[bytes], None] | None = None
+) -> AvroContainer:
     """Read a whole container; checks everything but the records.
+
+    Args:
+        data: The file.
+        location: Of the file, for errors.
+        look: Given the records of each block, which are decompressed to be checked.
 
     Raises:
         CorruptDataError: Magic, header, a block, a sync marker or (of files written here) the
@@ -132,7 +146,7 @@ def decode_container(data: bytes, *, location: str) -> AvroContainer:
         UnsupportedError: The codec is valid Avro, but not read here.
     """
     try:
-        return _decode_container(data)
+        return _decode_container(data, look)
     except UnsupportedError as error:
         raise error.with_context(location=location) from error
     except (IndexError, ValueError, RecursionError) as error:
@@ -141,7 +155,7 @@ def decode_container(data: bytes, *, location: str) -> AvroContainer:
         ) from error
 
 
-def _decode_container(data: bytes) -> AvroContainer:
+def _decode_container(data: bytes, look: Callable[[bytes], None] | None) -> AvroContainer:
     if data[: len(MAGIC)] != MAGIC:
         raise MalformedAvroError("wrong magic bytes")
     metadata, position = _read_metadata(data, len(MAGIC))
@@ -159,6 +173,7 @@ def _decode_container(data: bytes) -> AvroContainer:
 
     budget = min(AVRO_DECODED_BYTES_FLOOR + AVRO_EXPANSION_MAX * len(data), AVRO_DECODED_BYTES_MAX)
     records_left = AVRO_RECORDS_FLOOR + len(data)
+    checksum = _Checksum(data[:header_size])
     blocks: list[AvroBlock] = []
     while position < len(data):
         record_count, position = read_long(data, position)
@@ -171,20 +186,38 @@ def _decode_container(data: bytes) -> AvroContainer:
             raise MalformedAvroError(f"a block claims {record_count} records")
         decoded = decompress(stored, READ_CODECS[codec], bytes_max=budget)
         budget -= len(decoded)
-        blocks.append(AvroBlock(record_count, decoded))
-    if sync.startswith(_SYNC_TAG) and sync != _sync_marker(data[:header_size], *blocks):
+        blocks.append(AvroBlock(record_count, stored, READ_CODECS[codec], len(decoded)))
+        checksum.add(record_count, decoded)
+        if look is not None:
+            look(decoded)
+    if sync.startswith(_SYNC_TAG) and sync != checksum.sync_marker:
         raise MalformedAvroError("header or records do not match their checksum")
     return AvroContainer(schema, metadata, tuple(blocks))
 
 
-def _sync_marker(header: bytes | bytearray, *blocks: AvroBlock) -> bytes:
-    """Tag and checksum; `header` ends before the marker."""
-    digest = hashlib.blake2b(header, digest_size=SYNC_SIZE - len(_SYNC_TAG))
-    for block in blocks:
-        if block.record_count:
-            digest.update(block.record_count.to_bytes(8, "big"))
-            digest.update(block.data)
-    return _SYNC_TAG + digest.digest()
+def _sync_marker(header: bytes | bytearray, blocks: Iterable[tuple[int, bytes]]) -> bytes:
+    checksum = _Checksum(header)
+    for record_count, data in blocks:
+        checksum.add(record_count, data)
+    return checksum.sync_marker
+
+
+class _Checksum:
+    """Of a header, which ends before the sync marker, and of the records of each block."""
+
+    def __init__(self, header: bytes | bytearray) -> None:
+        self._digest = hashlib.blake2b(header, digest_size=SYNC_SIZE - len(_SYNC_TAG))
+
+    def add(self, record_count: int, data: bytes) -> None:
+        """One more block."""
+        if record_count:
+            self._digest.update(record_count.to_bytes(8, "big"))
+            self._digest.update(data)
+
+    @property
+    def sync_marker(self) -> bytes:
+        """Tag and checksum."""
+        return _SYNC_TAG + self._digest.digest()
 
 
 def _read_metadata(data: bytes, position: int) -> tuple[dict[str, str], int]:

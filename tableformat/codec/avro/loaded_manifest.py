@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import cached_property
 
-from tableformat.codec.avro.manifest_entries import EncodedManifest
+from tableformat.codec.avro.manifest_entries import EncodedManifest, delete_files_of
+from tableformat.codec.avro.named_files import Wanted, wanted
 from tableformat.spec.data_file import DeleteFileKey, ManifestEntry
 
-SEARCHED_MAX = 64  # look-ups of one file in an encoded manifest
+# Entries of the blocks to look into, as a share of all: beyond, all are decoded, once.
+DECODED_SHARE_MAX = 0.5
 
 
 class LoadedManifest:
     """The entries of a manifest, and look-ups into the live ones. Shared; not to be changed."""
 
-    def __init__(self, content: EncodedManifest | tuple[ManifestEntry, ...]) -> None:
+    def __init__(
+        self,
+        content: EncodedManifest | tuple[ManifestEntry, ...],
+        on_decoded: Callable[[LoadedManifest], None] | None = None,
+    ) -> None:
+        """Wrap.
+
+        Args:
+            content: The manifest as it was read, or its entries.
+            on_decoded: Called when the entries have been decoded, and are worth keeping.
+        """
         self._content = content
-        self._searched = 0
+        self._on_decoded = on_decoded
         self.entry_count = len(content) if isinstance(content, tuple) else content.entry_count
 
     @property
@@ -25,19 +37,59 @@ class LoadedManifest:
         content = self._content
         if not isinstance(content, tuple):
             content = self._content = tuple(content.decode())
+            if self._on_decoded is not None:
+                self._on_decoded(self)
         return content
+
+    def may_name(self, locations: Collection[str]) -> bool:
+        """Whether an entry may be one of some files, or for one of them; False is a proof."""
+        content = self._content
+        return isinstance(content, tuple) or bool(content.blocks_naming(locations))
 
     def live_files(self, paths: Collection[str]) -> list[ManifestEntry]:
         """The live entries of some data files; `first_row_id` may be missing.
 
-        A few are looked for in the encoded manifest: decoding it all takes as long as many of them.
+        Only the blocks that name one are decoded, unless that is a good part of the manifest.
         """
-        content = self._content
-        self._searched += len(paths)
-        if not isinstance(content, tuple) and self._searched <= SEARCHED_MAX:
-            return [entry for entry in content.find(paths) if entry.is_live]
+        names = wanted(paths)
+        some = self._some(names)
+        if some is not None:
+            return [e for e in some if e.is_live and e.data_file.file_path in names]
         known, named = self.live_by_identity, [(path, None, None) for path in paths]
         return [known[identity] for identity in named if identity in known]
+
+    def live_vectors(self, paths: Collection[str]) -> list[ManifestEntry]:
+        """The live deletion vectors of some data files; decodes as `live_files` does."""
+        names = wanted(paths)
+        some = self._some(names)
+        if some is None:
+            known = self.live_by_referenced_file
+            some = [entry for path in paths for entry in known.get(path, ())]
+        return [
+            entry
+            for entry in some
+            if entry.is_live
+            and entry.data_file.is_dv
+            and entry.data_file.referenced_data_file in names
+        ]
+
+    @property
+    def live_delete_files(self) -> tuple[ManifestEntry, ...]:
+        """The live delete files of a delete manifest that are no vectors."""
+        content = self._content
+        return delete_files_of(content) if isinstance(content, tuple) else content.live_delete_files
+
+    def _some(self, paths: Wanted) -> list[ManifestEntry] | None:
+        """Entries among which are all that name one of `paths`; None: look into all."""
+        content = self._content
+        if isinstance(content, tuple):
+            return None
+        blocks = content.blocks_naming(paths)
+        if not blocks:
+            return []
+        if sum(block.record_count for block in blocks) > DECODED_SHARE_MAX * self.entry_count:
+            return None
+        return content.decode_blocks(blocks)
 
     @cached_property
     def live_by_identity(self) -> Mapping[DeleteFileKey, ManifestEntry]:

@@ -1,6 +1,8 @@
 """What is remembered of one store: the manifest lists used last, and the manifests they name.
 
-Lists and manifests are immutable, so a decoded one stays right. But every commit replaces some, and
+Lists and manifests are immutable, so what was read stays right. Manifests are kept twice: as they
+are stored, with the names in them, which is little, so that a large table fits; and decoded, where
+all their entries were asked for, which is much. But every commit replaces some, and
 a process that follows a table never looks at the former ones again: of each table a few lists are
 kept, and a manifest for as long as one of them names it. What is kept so does not grow with the
 number of commits that a process has seen.
@@ -13,9 +15,11 @@ from collections import Counter, OrderedDict
 from collections.abc import Hashable, Sequence
 
 from tableformat.codec.avro.loaded_manifest import LoadedManifest
+from tableformat.codec.avro.manifest_entries import EncodedManifest
 from tableformat.codec.sized_cache import SizedCache
 from tableformat.limits import (
     CACHED_LISTED_MANIFESTS_MAX,
+    CACHED_MANIFEST_BYTES_MAX,
     CACHED_MANIFEST_ENTRIES_MAX,
     CACHED_MANIFEST_LISTS_PER_TABLE_MAX,
 )
@@ -23,7 +27,7 @@ from tableformat.spec.manifest_file import ManifestFile
 
 
 class ManifestCache:
-    """Decoded manifest lists by location and manifests by what they inherit; for several threads.
+    """Manifest lists by location and manifests by what they inherit; for several threads.
 
     A table is the folder of its lists. The list, table and manifest used longest ago go first.
     """
@@ -34,6 +38,9 @@ class ManifestCache:
         self._named: Counter[Hashable] = Counter()
         self._manifests: SizedCache[LoadedManifest] = SizedCache(
             CACHED_MANIFEST_ENTRIES_MAX, lambda each: each.entry_count + 1
+        )
+        self._encoded: SizedCache[EncodedManifest] = SizedCache(
+            CACHED_MANIFEST_BYTES_MAX, lambda each: each.size_bytes
         )
         self._lock = threading.Lock()
 
@@ -63,14 +70,30 @@ class ManifestCache:
 
     def manifest(self, manifest: ManifestFile) -> LoadedManifest | None:
         """The manifest as that record lists it, if it is here."""
-        return self._manifests.get(_key(manifest))
+        key = _key(manifest)
+        found = self._manifests.get(key)
+        if found is None:
+            encoded = self._encoded.get(key)
+            found = None if encoded is None else self._as_loaded(manifest, encoded)
+        return found
 
     def put_manifest(self, manifest: ManifestFile, loaded: LoadedManifest) -> None:
-        """Keep a manifest that a list kept here names; any other is not kept."""
+        """Keep a decoded manifest that a list kept here names; any other is not kept."""
         key = _key(manifest)
         with self._lock:
             if key in self._named:
                 self._manifests.put(key, loaded)
+
+    def put_encoded(self, manifest: ManifestFile, encoded: EncodedManifest) -> LoadedManifest:
+        """The same with one that was read; and once all of it has been decoded, that is kept."""
+        key = _key(manifest)
+        with self._lock:
+            if key in self._named:
+                self._encoded.put(key, encoded)
+        return self._as_loaded(manifest, encoded)
+
+    def _as_loaded(self, manifest: ManifestFile, encoded: EncodedManifest) -> LoadedManifest:
+        return LoadedManifest(encoded, lambda loaded: self.put_manifest(manifest, loaded))
 
     def _touch(self, table: str, location: str) -> None:
         self._tables.move_to_end(table)
@@ -87,6 +110,7 @@ class ManifestCache:
             if not self._named[key]:
                 del self._named[key]
                 self._manifests.drop(key)
+                self._encoded.drop(key)
 
 
 def _table_of(location: str) -> str:

@@ -21,6 +21,7 @@ from dataclasses import replace
 from typing import Any
 
 from tableformat.codec.avro.container import AvroBlock, AvroContainer, decode_container
+from tableformat.codec.avro.named_files import NamedFiles, wanted
 from tableformat.codec.avro.records import (
     ROOT,
     AvroType,
@@ -100,7 +101,7 @@ def decode_manifest(data: bytes, manifest: ManifestFile) -> list[ManifestEntry]:
 class EncodedManifest:
     """A manifest whose container was read and checked, and whose entries are decoded when needed.
 
-    Args, Raises: as `decode_manifest`.
+    Args, Raises: as `decode_manifest`. Kept as it is stored, with the names in it.
     """
 
     def __init__(self, data: bytes, manifest: ManifestFile) -> None:
@@ -108,10 +109,13 @@ class EncodedManifest:
         if manifest.key_metadata is not None:
             raise UnsupportedError("cannot read an encrypted manifest", location=location)
         self._manifest = manifest
-        self._container = decode_container(data, location=location)
+        self._named = NamedFiles()
+        self._container = decode_container(data, location=location, look=self._named.add)
         with self._checked():
             _check_header(self._container.metadata, manifest)
         self.entry_count = self._container.record_count
+        self.size_bytes = len(data) + self._named.size_bytes
+        self._delete_files: tuple[ManifestEntry, ...] | None = None
 
     def decode(self) -> list[ManifestEntry]:
         """See `decode_manifest`."""
@@ -121,18 +125,31 @@ class EncodedManifest:
             _check_counts(entries, self._manifest)
         return entries
 
-    def find(self, paths: Collection[str]) -> list[ManifestEntry]:
-        """The entries of some files, by decoding only the blocks that name one.
+    @property
+    def live_delete_files(self) -> tuple[ManifestEntry, ...]:
+        """Live delete files that are no vectors: few, as a rule. Decoded once, then remembered."""
+        if self._delete_files is None:
+            self._delete_files = delete_files_of(self.decode())
+        return self._delete_files
+
+    def blocks_naming(self, locations: Collection[str]) -> list[AvroBlock]:
+        """The blocks that may name one of some files, as its own location or as what it is for."""
+        names, blocks = wanted(locations), self._container.blocks
+        found = self._named.blocks(names)
+        if names.others:
+            for ordinal, block in enumerate(blocks):
+                if ordinal not in found:
+                    data = block.data
+                    found |= {ordinal} if any(name in data for name in names.others) else set()
+        return [blocks[ordinal] for ordinal in sorted(found)]
+
+    def decode_blocks(self, blocks: Sequence[AvroBlock]) -> list[ManifestEntry]:
+        """The entries of some of its blocks.
 
         They lack the `first_row_id` that they inherit: for that the entries before them count.
         """
-        names = [path.encode() for path in paths]
-        blocks = [
-            block for block in self._container.blocks if any(name in block.data for name in names)
-        ]
         with self._checked():
-            entries = _decode_entries(self._container, self._manifest, blocks, None)
-            return [entry for entry in entries if entry.data_file.file_path in paths]
+            return list(_decode_entries(self._container, self._manifest, blocks, None))
 
     @contextmanager
     def _checked(self) -> Iterator[None]:
@@ -143,6 +160,11 @@ class EncodedManifest:
                 f"not a valid manifest: {describe_malformed(error)}",
                 location=self._manifest.manifest_path,
             ) from error
+
+
+def delete_files_of(entries: Iterable[ManifestEntry]) -> tuple[ManifestEntry, ...]:
+    """The live position and equality delete files among entries of a delete manifest."""
+    return tuple(entry for entry in entries if entry.is_live and not entry.data_file.is_dv)
 
 
 def inherited_entries(

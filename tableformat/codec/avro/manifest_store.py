@@ -1,4 +1,4 @@
-"""Manifest lists and manifests through an object store, with a bounded cache of decoded ones.
+"""Manifest lists and manifests through an object store, with a bounded cache.
 
 The cache belongs to the store object and dies with it. A writer hands in what it has just written,
 so that its next commit reads nothing back.
@@ -77,9 +77,8 @@ def open_manifest(store: ObjectStore, manifest: ManifestFile) -> LoadedManifest:
                 expected_bytes=manifest.manifest_length,
                 found_bytes=len(data),
             )
-        loaded = LoadedManifest(EncodedManifest(data, manifest))
-        if cache is not None:
-            cache.put_manifest(manifest, loaded)
+        encoded = EncodedManifest(data, manifest)
+        loaded = LoadedManifest(encoded) if cache is None else cache.put_encoded(manifest, encoded)
     return loaded
 
 

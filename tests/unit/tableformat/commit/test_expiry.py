@@ -1,5 +1,6 @@
 import pytest
 
+from tableformat.codec.avro import manifest_entries
 from tableformat.codec.avro.manifest_store import clear_manifest_cache
 from tableformat.commit.changeset import Changeset, CommitKind, Fence
 from tableformat.commit.evolution import update_properties
@@ -476,3 +477,25 @@ def test_history_of_the_target_goes_where_it_proves_nothing_for_a_copy(table):
     replace_branch(table.environment, IDENTIFIER, "staging", to="main", expected_head=later)
     assert set(table.plan().snapshot_ids) == {later, *published[:-1]}
     assert set(table.plan().protected) == {base}
+
+
+def test_expiry_decodes_the_manifests_that_name_what_goes_and_no_others(table, monkeypatch):
+    for number in range(20):
+        table.add(f"f{number}")
+    table.remove("f3")
+    table.remove("f7")
+    clear_manifest_cache(table.store)
+    decoded = []
+    inherit = manifest_entries._inherit
+
+    def counted(values, manifest, *rest):
+        decoded.append(manifest.manifest_path)
+        return inherit(values, manifest, *rest)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(manifest_entries, "_inherit", counted)
+        table.clock.advance(1)
+        report = apply_expiry(table.environment, IDENTIFIER, EVERYTHING, fence=None)
+    assert report.data_files == 2
+    assert "f3.parquet" not in table.files()
+    assert len(set(decoded)) <= 4  # of twenty: those that only expired snapshots had, and the last

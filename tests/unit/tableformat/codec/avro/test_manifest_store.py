@@ -6,7 +6,7 @@ import pytest
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 
 from tableformat.codec.avro import container as avro
-from tableformat.codec.avro import loaded_manifest, manifest_cache, manifest_store
+from tableformat.codec.avro import manifest_cache, manifest_entries, manifest_store
 from tableformat.codec.avro.manifest_list import encode_manifest_list
 from tableformat.codec.avro.manifest_store import (
     clear_manifest_cache,
@@ -149,6 +149,7 @@ def test_store_without_weak_references_works_uncached():
 
 def test_least_recently_used_manifests_leave_a_full_cache(monkeypatch):
     monkeypatch.setattr(manifest_cache, "CACHED_MANIFEST_ENTRIES_MAX", 7)
+    monkeypatch.setattr(manifest_cache, "CACHED_MANIFEST_BYTES_MAX", 0)
     objects, manifests = {}, []
     for name in "abc":
         location = f"memory://warehouse/t/metadata/{name}.avro"
@@ -168,6 +169,7 @@ def test_least_recently_used_manifests_leave_a_full_cache(monkeypatch):
 
 def test_manifest_larger_than_the_cache_is_not_kept(monkeypatch):
     monkeypatch.setattr(manifest_cache, "CACHED_MANIFEST_ENTRIES_MAX", 2)
+    monkeypatch.setattr(manifest_cache, "CACHED_MANIFEST_BYTES_MAX", 0)
     store, manifest = stored([added(data_file(str(i))) for i in range(2)])
 
     load_manifest(store, manifest)
@@ -406,13 +408,63 @@ def test_files_are_found_without_decoding_the_other_blocks(monkeypatch, block_re
         assert entry == replace(expected, data_file=file)
 
 
-def test_manifest_that_is_searched_often_is_decoded(monkeypatch):
-    monkeypatch.setattr(loaded_manifest, "SEARCHED_MAX", 2)
-    store, manifest = stored([added(data_file("a"))])
+def test_manifest_that_is_searched_in_most_places_is_decoded_once(monkeypatch):
+    monkeypatch.setattr(avro, "BLOCK_RECORDS", 1)
+    store, manifest = stored([added(data_file(str(number))) for number in range(4)])
+    paths = [data_file(str(number)).file_path for number in range(4)]
     loaded = open_manifest(store, manifest)
-    few = [loaded.live_files([data_file("a").file_path])[0] for _ in range(3)]
-    assert [each.data_file.first_row_id for each in few] == [None, None, 1000]
-    assert few[2] is loaded.entries[0]
+    few, many = loaded.live_files(paths[1:3]), loaded.live_files(paths[:3])
+    assert [each.data_file.first_row_id for each in few] == [None, None]
+    assert many == list(loaded.entries[:3])
+    assert open_manifest(store, manifest).entries is loaded.entries
+    assert len(store.reads) == 1
+
+
+def test_manifest_is_kept_as_it_is_stored_when_its_entries_are_dropped(monkeypatch):
+    monkeypatch.setattr(manifest_cache, "CACHED_MANIFEST_ENTRIES_MAX", 0)
+    store, manifest = stored([added(data_file("a"))])
+    assert load_manifest(store, manifest) == load_manifest(store, manifest)
+    assert len(store.reads) == 1
+    remember_manifest_list(store, LIST + "2", [manifest])
+    for number in range(manifest_cache.CACHED_MANIFEST_LISTS_PER_TABLE_MAX):
+        remember_manifest_list(store, f"{LIST}-{number}", [])
+    load_manifest(store, manifest)
+    assert len(store.reads) == 2  # no list that is kept names it
+
+
+def long_name(number):
+    return f"{number:08d}-0123-4567-89ab-cdef01234567"
+
+
+@pytest.mark.parametrize("block_records", [1, 3, 256])
+@pytest.mark.parametrize("folder", ["", "a.parquet/", "a.puffin"])
+def test_manifest_says_which_files_it_may_name_and_decodes_nothing(
+    monkeypatch, block_records, folder
+):
+    monkeypatch.setattr(avro, "BLOCK_RECORDS", block_records)
+    names = [folder + long_name(number) for number in range(10)]
+    files = [data_file(name) for name in names[:5]]
+    store, manifest = stored(list(map(added, files)))
+    vectors = [added(deletion_vector(name)) for name in names[:5]]
+    monkeypatch.setattr(manifest_entries, "_inherit", None)  # what decodes an entry fails
+    loaded = open_manifest(store, manifest)
+    assert all(loaded.may_name([file.file_path]) for file in files)
+    assert all(loaded.may_name([data_file(name).file_path, files[0].file_path]) for name in names)
+    assert not loaded.may_name([data_file(name).file_path for name in names[5:]])
+    other, deletes = stored(vectors, content=ManifestContent.DELETES)
+    assert all(open_manifest(other, deletes).may_name([file.file_path]) for file in files)
+
+
+def test_vectors_are_found_by_their_data_file_in_few_blocks(monkeypatch):
+    monkeypatch.setattr(avro, "BLOCK_RECORDS", 1)
+    kinds = (added, existing, deleted, added)
+    entries = [kind(deletion_vector(long_name(number))) for number, kind in enumerate(kinds)]
+    store, manifest = stored(entries, content=ManifestContent.DELETES)
+    paths = [data_file(long_name(number)).file_path for number in (1, 2)]
+    found = open_manifest(store, manifest).live_vectors(paths)
+    whole = load_manifest(store, manifest)
+    assert found == [whole[1]]
+    assert open_manifest(store, manifest).live_vectors(paths) == found  # from all entries
 
 
 def test_file_is_not_looked_for_in_a_damaged_manifest():

@@ -1,0 +1,92 @@
+"""Which blocks of a manifest may name a file: twelve bytes a name, and nothing is decoded.
+
+Of each `.parquet` and `.puffin` in the records the bytes before it are hashed, back to the last
+slash: where a location is that ends so, that is its file's name. So whatever wrote the manifest,
+"no" is a proof, and "yes" is to be looked up. Other locations may be anywhere. The folder does not
+count, so two spellings of it (`s3a://`) are one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+SUFFIXES = (b".parquet", b".puffin")
+
+Int64s = npt.NDArray[np.int64]
+
+
+class Wanted(frozenset[str]):
+    """Locations to look for, in many manifests."""
+
+    @cached_property
+    def hashes(self) -> Int64s:
+        """Of those that can be told by their names."""
+        names = [name for name in map(_name_of, self) if name is not None]
+        return np.array([hash(name) for name in names], dtype=np.int64)
+
+    @cached_property
+    def others(self) -> tuple[bytes, ...]:
+        """The rest: files of other formats."""
+        return tuple(location.encode() for location in self if _name_of(location) is None)
+
+
+def wanted(locations: Collection[str]) -> Wanted:
+    """`locations` as they are looked for; their hashes are made once."""
+    return locations if isinstance(locations, Wanted) else Wanted(locations)
+
+
+class NamedFiles:
+    """The names in the blocks of one manifest; `add` the blocks in their order, then ask."""
+
+    def __init__(self) -> None:
+        self._found: list[Int64s] = []
+        self._sorted: tuple[Int64s, npt.NDArray[np.int32]] | None = None
+
+    def add(self, block: bytes) -> None:
+        """Note the names in one more block."""
+        names = [
+            hash(part[part.rfind(b"/") + 1 :])
+            for suffix in SUFFIXES
+            for part in block.split(suffix)[:-1]
+        ]
+        self._found.append(np.array(names, dtype=np.int64))
+
+    def blocks(self, locations: Wanted) -> set[int]:
+        """Ordinals of the blocks that may name one of `locations`, but for its `others`."""
+        hashes, block = self._by_hash()
+        low = np.searchsorted(hashes, locations.hashes, side="left")
+        high = np.searchsorted(hashes, locations.hashes, side="right")
+        found = np.flatnonzero(high > low)
+        return {
+            int(ordinal) for at in found.tolist() for ordinal in block[int(low[at]) : int(high[at])]
+        }
+
+    @property
+    def size_bytes(self) -> int:
+        """What it takes in memory."""
+        hashes, block = self._by_hash()
+        return hashes.nbytes + block.nbytes
+
+    def _by_hash(self) -> tuple[Int64s, npt.NDArray[np.int32]]:
+        if self._sorted is None:
+            counts = [len(each) for each in self._found]
+            hashes = np.concatenate([*self._found, np.empty(0, dtype=np.int64)])
+            block = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
+            order = np.argsort(hashes)
+            self._sorted = hashes[order], block[order]
+            self._found = []
+        return self._sorted
+
+
+def _name_of(location: str) -> bytes | None:
+    """What is hashed of a location; None: it cannot be told by that."""
+    _, slash, name = location.encode().rpartition(b"/")
+    for suffix in SUFFIXES:
+        at = name.find(suffix)
+        if at >= 0:
+            return name[:at] if slash and at + len(suffix) == len(name) else None
+    return None
