@@ -255,7 +255,7 @@ def _merged(reader: IndexReader, overlay: _Overlay, keys: EncodedKeys) -> Locate
     on_disk = reader.lookup(keys)
     gone = [i for i, file in on_disk.files.items() if file.file_path in overlay.dropped]
     if gone:
-        stays = ~np.isin(on_disk.file_id, np.array(gone, dtype=np.int32))
+        stays = ~np.isin(on_disk.file_id, np.array(gone, dtype=np.int64))
         on_disk = Matches(
             on_disk.key_ordinal[stays],
             on_disk.file_id[stays],

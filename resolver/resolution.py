@@ -243,8 +243,8 @@ def index_changes(batch: CycleInput, resolution: Resolution, published: set[str]
         published: Paths of the staged data files that are published.
     """
     added = [i for i, each in enumerate(batch.files) if each.file.file_path in published]
-    ordinal = np.full(len(batch.files), -1, dtype=np.int32)
-    ordinal[added] = np.arange(len(added), dtype=np.int32)
+    ordinal = np.full(len(batch.files), -1, dtype=np.int64)
+    ordinal[added] = np.arange(len(added), dtype=np.int64)
     live = resolution.live_rows & (ordinal[batch.rows.file] >= 0) & ~dead_by_position(batch)
     rows = np.flatnonzero(live)
     return IndexChanges(

@@ -156,7 +156,7 @@ class RewrittenBatch:
                 file = np.searchsorted(ends, places, side="right")
                 yield Entries(
                     keys=batch.rows.keys.take(self.row[some]),
-                    file_id=(first + file).astype(np.int32),
+                    file_id=(first + file).astype(np.int64),
                     position=places - np.r_[0, ends][file],
                 )
 

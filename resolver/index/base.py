@@ -30,7 +30,6 @@ import numpy.typing as npt
 from resolver.keys import ENCODING_VERSION, EncodedKeys
 from tableformat.errors import CorruptDataError
 
-Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
 
 
@@ -91,7 +90,7 @@ class Matches:
     """
 
     key_ordinal: Int64s
-    file_id: Int32s
+    file_id: Int64s
     position: Int64s
     files: Mapping[int, IndexedFile]
 
@@ -110,7 +109,7 @@ class Entries:
     """
 
     keys: EncodedKeys
-    file_id: Int32s
+    file_id: Int64s
     position: Int64s
 
     def __post_init__(self) -> None:

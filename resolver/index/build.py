@@ -28,7 +28,6 @@ import pyarrow as pa
 
 from resolver.index.base import IndexBinding, IndexedFile
 from resolver.index.build_state import BuildState, SpilledFile
-from resolver.index.change import split_by_shard
 from resolver.index.dictionary import file_changes
 from resolver.index.entry import keyed_batches
 from resolver.index.folder import (
@@ -44,6 +43,7 @@ from resolver.index.key_ranges import key_ranges
 from resolver.index.local import DEFAULT_CACHE_BYTES, LocalIndex
 from resolver.index.runs import write_run
 from resolver.index.shard import Shard, open_cache, write_sst
+from resolver.index.shard_map import default_shard_count
 from resolver.index.spill import ShardSpill
 from resolver.keys import KeySchema
 from tableformat.errors import CorruptDataError, InvalidInputError
@@ -53,11 +53,8 @@ BUILT = "built"  # the state of a fresh generation
 
 DEFAULT_MEMORY_BYTES = 512 << 20
 DEFAULT_THREADS = 2
-# A cycle writes and syncs one file per shard: once every core has some, shards grow instead.
-ROWS_PER_SHARD_MIN = 2_000_000
-SMALL_SHARDS_MAX = 8
-ROWS_PER_SHARD_MAX = 12_500_000
-SHARDS_MAX = 32  # each has a handful of open files; still larger tables make larger shards
+# A build has a file open per shard. Beyond, shards are larger, and split as they grow.
+BUILD_SHARDS_MAX = 512
 # Sorting holds the keys, their order and a sorted copy.
 _SORT_COPIES = 4
 
@@ -97,21 +94,28 @@ class BuildOptions:
 
     Attributes:
         shard_count: None: chosen from the number of rows.
+        shard_rows: Rows that a shard should have: one with more than twice as many is split. None:
+            follows the size of the table.
         memory_bytes: Bound of what is sorted at a time, over all threads.
         threads: Files read, and shards written, at a time.
         cache_bytes: Block cache of the index that is returned.
     """
 
     shard_count: int | None = None
+    shard_rows: int | None = None
     memory_bytes: int = DEFAULT_MEMORY_BYTES
     threads: int = DEFAULT_THREADS
     cache_bytes: int = DEFAULT_CACHE_BYTES
 
 
-def default_shard_count(rows: int) -> int:
-    """Shards for a table of `rows` rows: work for every core, few files per cycle."""
-    small = min(-(-rows // ROWS_PER_SHARD_MIN), SMALL_SHARDS_MAX)
-    return max(1, small, min(-(-rows // ROWS_PER_SHARD_MAX), SHARDS_MAX))
+def shard_count_of(options: BuildOptions, rows: int) -> int:
+    """How many shards a build of so many rows in this process makes."""
+    if options.shard_count is not None:
+        return options.shard_count
+    count = default_shard_count(rows)
+    if options.shard_rows is not None:
+        count = max(-(-rows // options.shard_rows), 1)
+    return min(count, BUILD_SHARDS_MAX)
 
 
 def build_index(
@@ -156,8 +160,8 @@ def build_index(
                 folder,
                 binding,
                 [source.file.file_path for source in sources],
-                shard_count=options.shard_count
-                or default_shard_count(sum(source.record_count for source in sources)),
+                shard_count=shard_count_of(options, sum(source.record_count for source in sources)),
+                shard_rows=options.shard_rows,
                 runtime=runtime,
             )
         build = _Build(state, key, sources, runtime, options, progress)
@@ -216,8 +220,7 @@ class _Build:
         rows = 0
         for keyed in keyed_batches(source.read(), self.key, file_id):
             parts = [
-                (shard, keyed.take(part))
-                for shard, part in split_by_shard(keyed.keys, self.state.shard_count)
+                (shard, keyed.take(part)) for shard, part in self.state.shards.split(keyed.keys)
             ]
             with self.mutex, disk_errors(self.state.path):
                 for shard, part in parts:
@@ -234,7 +237,7 @@ class _Build:
     def write_shards(self) -> None:
         """Write the shards that are not finished yet."""
         self._report("write")
-        file_ids = np.array([file.file_id for file in self.state.spilled.values()], dtype=np.int32)
+        file_ids = np.array([file.file_id for file in self.state.spilled.values()], dtype=np.int64)
         expected = sum(file.rows for file in self.state.spilled.values())
         found = sum(
             self._parallel(
@@ -252,7 +255,7 @@ class _Build:
                 action="run the build again",
             )
 
-    def _write_shard(self, shard: int, file_ids: npt.NDArray[np.int32]) -> int:
+    def _write_shard(self, shard: int, file_ids: npt.NDArray[np.int64]) -> int:
         """Write the run of one shard, if that is not done; returns its rows."""
         generation = self.state.unfinished
         name = self._run_name(shard)
@@ -285,6 +288,8 @@ class _Build:
             generation=state.finished.name,
             state=BUILT,
             runs=tuple(map(self._runs_of, range(state.shard_count))),
+            starts=state.shards.starts,
+            shard_rows=state.shard_rows,
             next_file_id=state.next_file_id,
             binding=state.binding,
         )

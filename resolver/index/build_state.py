@@ -1,7 +1,7 @@
 """What a build remembers on disk, so that an interrupted one goes on.
 
 ```
-build/PLAN                 JSON: binding, generation name, shard count, next free file id
+build/PLAN                 JSON: binding, generation name, shards, next free file id, bits of a row
 build/LOG                  a JSON line [path, file id, rows] per file that is spilled completely
 build/spill/               keyed rows by shard (see `spill`)
 build/index/runs/          a run per finished shard; `shard-0000.rows` is its number of rows
@@ -17,7 +17,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from resolver.index.base import IndexBinding
+from resolver.index.entry import POSITION_BITS
 from resolver.index.folder import Generation, build_path, generation_path, write_atomically
+from resolver.index.shard_map import ShardMap
 from resolver.index.stored_fields import check_fields
 from tableformat.runtime import Runtime
 
@@ -38,6 +40,7 @@ class BuildState:
     binding: IndexBinding
     generation_id: str
     shard_count: int
+    shard_rows: int | None = None
     next_file_id: int
     spilled: dict[str, SpilledFile]
 
@@ -48,6 +51,7 @@ class BuildState:
         paths: Iterable[str],
         *,
         shard_count: int,
+        shard_rows: int | None = None,
         runtime: Runtime,
     ) -> BuildState:
         """The interrupted build for the same binding, or a new one; others are wiped.
@@ -57,6 +61,7 @@ class BuildState:
             binding: What is built.
             paths: The data files of the snapshot; others in the log are ignored.
             shard_count: Of a new build.
+            shard_rows: Of a new build.
             runtime: Ids.
         """
         scratch = build_path(folder)
@@ -72,11 +77,17 @@ class BuildState:
             binding=binding,
             generation_id=runtime.ids.uuid().hex,
             shard_count=shard_count,
+            shard_rows=shard_rows,
             next_file_id=0,
             spilled={},
         )
         state.save()
         return state
+
+    @property
+    def shards(self) -> ShardMap:
+        """Which shard has a key."""
+        return ShardMap.even(self.shard_count, self.shard_rows)
 
     @property
     def path(self) -> Path:
@@ -121,6 +132,8 @@ class BuildState:
             "binding": asdict(self.binding),
             "generation": self.generation_id,
             "shards": self.shard_count,
+            "shard_rows": self.shard_rows,
+            "position_bits": POSITION_BITS,
             "next_file_id": self.next_file_id,
         }
         write_atomically(self.path / "PLAN", content)
@@ -134,6 +147,8 @@ def _load(folder: Path, binding: IndexBinding, paths: frozenset[str]) -> BuildSt
     scratch = build_path(folder)
     try:
         plan = json.loads((scratch / "PLAN").read_bytes())
+        if plan.get("position_bits") != POSITION_BITS:
+            return None  # spilled rows of an earlier release mean something else
         if plan["binding"] != asdict(binding) or not (scratch / "index" / "runs").is_dir():
             return None  # another snapshot, or one that had become a generation already
         state = BuildState(
@@ -141,11 +156,12 @@ def _load(folder: Path, binding: IndexBinding, paths: frozenset[str]) -> BuildSt
             binding=binding,
             generation_id=plan["generation"],
             shard_count=plan["shards"],
+            shard_rows=plan["shard_rows"],
             next_file_id=plan["next_file_id"],
             spilled=_load_log(scratch / "LOG", paths),
         )
         check_fields(state)
-    except (FileNotFoundError, ValueError, TypeError, KeyError, RecursionError):
+    except (FileNotFoundError, ValueError, TypeError, KeyError, RecursionError, AttributeError):
         return None  # no build, or one that broke before its plan was whole
     return state if state.shard_count > 0 else None
 

@@ -6,7 +6,6 @@ a bound, and then one shard at a time.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +14,7 @@ import numpy.typing as npt
 from resolver.index.base import IndexChanges
 from resolver.index.entry import KeyedRows, TouchedKeys, concat_rows, touched_keys
 from resolver.index.folder import disk_errors
+from resolver.index.shard_map import ShardMap
 from resolver.index.spill import ShardSpill, read_spill
 from resolver.keys import EncodedKeys, concat_keys
 from tableformat.errors import StoreUnavailableError
@@ -22,29 +22,15 @@ from tableformat.memory import release_unused
 
 HELD_ROWS_MAX = 2_000_000
 
-Int64s = npt.NDArray[np.int64]
-
-
-def split_by_shard(keys: EncodedKeys, shard_count: int) -> Iterator[tuple[int, Int64s]]:
-    """The shards that have some of the keys, ascending, each with the rows of its keys."""
-    if not len(keys):
-        return
-    shard_of = keys.shard_of(shard_count)
-    rows = np.argsort(shard_of.astype(np.uint16), kind="stable")
-    counts = np.bincount(shard_of, minlength=shard_count)
-    for shard, part in enumerate(np.split(rows, np.cumsum(counts)[:-1])):
-        if len(part):
-            yield shard, part
-
 
 class ChangeParts:
     """One change, split by shard. Filled by one thread, then loaded by any."""
 
-    __slots__ = ("_cleared", "_folder", "_held_rows", "_put", "_removed", "_shard_count", "_spills")
+    __slots__ = ("_cleared", "_folder", "_held_rows", "_put", "_removed", "_shards", "_spills")
 
-    def __init__(self, shard_count: int, folder: Path) -> None:
+    def __init__(self, shards: ShardMap, folder: Path) -> None:
         """`folder` is scratch space; it is created when needed, and removed with the change."""
-        self._shard_count = shard_count
+        self._shards = shards
         self._folder = folder
         self._cleared: dict[int, list[EncodedKeys]] = {}
         self._removed: dict[int, list[KeyedRows]] = {}
@@ -52,10 +38,10 @@ class ChangeParts:
         self._held_rows = 0
         self._spills: dict[int, ShardSpill] = {}
 
-    def fill(self, changes: IndexChanges, file_ids: npt.NDArray[np.int32]) -> None:
+    def fill(self, changes: IndexChanges, file_ids: npt.NDArray[np.int64]) -> None:
         """Take in a change; `file_ids` are the ids of its added files."""
         for keys in changes.removed_keys:
-            for shard, rows in split_by_shard(keys, self._shard_count):
+            for shard, rows in self._shards.split(keys):
                 self._cleared.setdefault(shard, []).append(keys.take(rows))
         for entries in changes.removed:
             self._add(self._removed, KeyedRows.of(entries))
@@ -96,7 +82,7 @@ class ChangeParts:
         )
 
     def _add(self, parts: dict[int, list[KeyedRows]], keyed: KeyedRows) -> None:
-        for shard, rows in split_by_shard(keyed.keys, self._shard_count):
+        for shard, rows in self._shards.split(keyed.keys):
             parts.setdefault(shard, []).append(keyed.take(rows))
 
     def _spill(self) -> None:

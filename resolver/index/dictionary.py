@@ -4,7 +4,8 @@
 |---|---|
 | `` (empty) | the index header, JSON |
 | `i` + file id, int32 big-endian | JSON `[path, spec id, partition values]` |
-| `p` + path, UTF-8 | file id, int32 big-endian |
+| `I` + file id, int64 big-endian | the same, of ids that have more bits |
+| `p` + path, UTF-8 | file id, int32 or int64 big-endian |
 
 An id is given once and never again, so that entries of a file that has left the table are
 recognized as dead. Partition values are JSON; those that JSON lacks are tagged objects.
@@ -31,7 +32,10 @@ from resolver.index.stored_fields import check_fields
 from tableformat.errors import InvalidInputError
 
 _ID = struct.Struct(">i")
+_LONG_ID = struct.Struct(">q")
+_LONG_IDS_FROM = 1 << 31
 _BY_ID = b"i"
+_BY_LONG_ID = b"I"
 _BY_PATH = b"p"
 _CACHED_FILES_MAX = 100_000
 
@@ -58,7 +62,7 @@ class FileDictionary:
         cache = self._cache
         found = {file_id: cache[file_id] for file_id in ids if file_id in cache}
         missing = [file_id for file_id in ids if file_id not in found]
-        values = self._shard.get([_BY_ID + _ID.pack(file_id) for file_id in missing])
+        values = self._shard.get(list(map(_id_key, missing)))
         for file_id, value in zip(missing, values, strict=True):
             found[file_id] = decode_file(value) if value else None
         if missing:
@@ -73,12 +77,12 @@ class FileDictionary:
             return {}
         values = self._shard.get([_BY_PATH + path.encode() for path in wanted])
         return {
-            path: _ID.unpack(value)[0] for path, value in zip(wanted, values, strict=True) if value
+            path: _unpack_id(value) for path, value in zip(wanted, values, strict=True) if value
         }
 
     def assign_ids(
         self, added: Sequence[IndexedFile], dropped: Mapping[str, int], next_file_id: int
-    ) -> tuple[npt.NDArray[np.int32], int]:
+    ) -> tuple[npt.NDArray[np.int64], int]:
         """An id per added file, its own when it stays; and the next free id after that.
 
         Raises:
@@ -93,13 +97,14 @@ class FileDictionary:
             ids.append(known[file.file_path])
         if next_file_id > FILE_ID_LIMIT:
             raise damaged("the index has used up its file ids", self._shard.path)
-        return np.array(ids, dtype=np.int32), next_file_id
+        return np.array(ids, dtype=np.int64), next_file_id
 
     def all(self) -> dict[int, IndexedFile]:
         """Every file."""
         return {
-            _ID.unpack(key[len(_BY_ID) :])[0]: decode_file(value)
-            for batch in self._shard.scan(prefix=_BY_ID)
+            _unpack_id(key[len(prefix) :]): decode_file(value)
+            for prefix in (_BY_ID, _BY_LONG_ID)
+            for batch in self._shard.scan(prefix=prefix)
             for key, value in batch
         }
 
@@ -114,13 +119,29 @@ def file_changes(
     """Dictionary pairs for files that leave (path, id) and files that come or are renewed."""
     pairs: dict[bytes, bytes] = {}
     for path, file_id in dropped:
-        pairs[_BY_ID + _ID.pack(file_id)] = b""
+        pairs[_id_key(file_id)] = b""
         pairs[_BY_PATH + path.encode()] = b""
     for file_id, file in added:
-        pairs[_BY_ID + _ID.pack(file_id)] = encode_file(file)
-        pairs[_BY_PATH + file.file_path.encode()] = _ID.pack(file_id)
+        pairs[_id_key(file_id)] = encode_file(file)
+        pairs[_BY_PATH + file.file_path.encode()] = _pack_id(file_id)
     keys = tuple(sorted(pairs))
     return FileChanges(keys, tuple(pairs[key] for key in keys))
+
+
+def _pack_id(file_id: int) -> bytes:
+    return (_ID if file_id < _LONG_IDS_FROM else _LONG_ID).pack(file_id)
+
+
+def _unpack_id(data: bytes) -> int:
+    """Raises IndexDamagedError: Not what `_pack_id` gives."""
+    if len(data) not in (_ID.size, _LONG_ID.size):
+        raise damaged("a file id of the index dictionary cannot be read", "files")
+    (file_id,) = (_ID if len(data) == _ID.size else _LONG_ID).unpack(data)
+    return int(file_id)
+
+
+def _id_key(file_id: int) -> bytes:
+    return (_BY_ID if file_id < _LONG_IDS_FROM else _BY_LONG_ID) + _pack_id(file_id)
 
 
 def encode_file(file: IndexedFile) -> bytes:

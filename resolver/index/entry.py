@@ -1,6 +1,7 @@
 """Rows as words, with their keys, and how a change of a key's rows is computed. Pure NumPy.
 
-A row is one 64-bit word: `file_id << 36 | position`.
+A row is one 64-bit word: `file_id << 30 | position`. An id is given once and never again, so ids
+have the larger part: ten billion files over the life of an index, of a billion rows each.
 """
 
 from __future__ import annotations
@@ -16,38 +17,38 @@ from resolver.index.base import Entries
 from resolver.keys import EncodedKeys, KeySchema, concat_keys, encode_batch, factorize
 from tableformat.errors import UnsupportedError
 
-POSITION_BITS = 36
+POSITION_BITS = 30
 POSITION_LIMIT = 1 << POSITION_BITS  # rows per data file
-FILE_ID_LIMIT = 1 << (64 - POSITION_BITS - 1)  # files over the life of an index; int32 holds them
+FILE_ID_LIMIT = (1 << (64 - POSITION_BITS)) - 1  # files over the life of an index: 1.7e10
 POSITION_COLUMN = "_pos"
 SPLIT_ROWS = 262_144  # rows that are split by shard at a time
 
 Rows = npt.NDArray[np.uint64]
 Int64s = npt.NDArray[np.int64]
-Int32s = npt.NDArray[np.int32]
 _SHIFT = np.uint64(POSITION_BITS)
 _POSITION_MASK = np.uint64(POSITION_LIMIT - 1)
 _NO_ROWS: Rows = np.empty(0, dtype=np.uint64)
 
 
-def pack_rows(file_id: Int32s | int, position: Int64s) -> Rows:
+def pack_rows(file_id: Int64s | int, position: Int64s) -> Rows:
     """Rows as words.
 
     Raises:
-        UnsupportedError: A data file with 2**36 rows or more.
+        UnsupportedError: A data file with 2**30 rows or more.
     """
     if position.size and (position.max() >= POSITION_LIMIT or position.min() < 0):
         raise UnsupportedError(
             "row position is outside what the index can hold",
             position=int(position.max()),
             position_limit=POSITION_LIMIT,
+            action="rewrite the file as several smaller ones",
         )
     return (np.asarray(file_id).astype(np.uint64) << _SHIFT) | position.astype(np.uint64)
 
 
-def file_id_of(rows: Rows) -> Int32s:
+def file_id_of(rows: Rows) -> Int64s:
     """The file of each row."""
-    return (rows >> _SHIFT).astype(np.int32)
+    return (rows >> _SHIFT).astype(np.int64)
 
 
 def position_of(rows: Rows) -> Int64s:
@@ -63,7 +64,7 @@ class KeyedRows:
     rows: Rows
 
     @staticmethod
-    def of(entries: Entries, file_ids: Int32s | None = None) -> KeyedRows:
+    def of(entries: Entries, file_ids: Int64s | None = None) -> KeyedRows:
         """Entries as keyed rows; `file_ids` maps ordinals to ids where they are ordinals."""
         ids = entries.file_id if file_ids is None else file_ids[entries.file_id]
         return KeyedRows(keys=entries.keys, rows=pack_rows(ids, entries.position))
@@ -72,7 +73,7 @@ class KeyedRows:
         """Some of them."""
         return KeyedRows(keys=self.keys.take(selected), rows=self.rows[selected])
 
-    def of_files(self, file_ids: Int32s) -> KeyedRows:
+    def of_files(self, file_ids: Int64s) -> KeyedRows:
         """Those in one of the files."""
         selected = np.isin(file_id_of(self.rows), file_ids)
         return self if selected.all() else self.take(selected)

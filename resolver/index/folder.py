@@ -2,7 +2,7 @@
 
 ```
 <folder>/LOCK                     flock while an index or a build is open; ends with the process
-<folder>/CURRENT                  JSON: format, generation, shard count; replaced atomically
+<folder>/CURRENT                  JSON: format, generation, shards of the build; replaced atomically
 <folder>/<generation>/files/      RocksDB: file dictionary, and the header that binds everything
 <folder>/<generation>/runs/       runs of the key shards (see `run_format`)
 <folder>/build/                   a build in progress; becomes a generation when it is complete
@@ -35,7 +35,10 @@ _GENERATION_PREFIX = "gen-"
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """One complete index inside a folder."""
+    """One complete index inside a folder.
+
+    `shard_count` is what the build made; the header says how many there are.
+    """
 
     path: Path
     shard_count: int

@@ -178,6 +178,6 @@ class EntriesOfFiles:
                 positions = batch.column(POSITION_COLUMN).to_numpy()
                 yield Entries(
                     encode_batch(batch, self.key),
-                    np.full(len(positions), ordinal, dtype=np.int32),
+                    np.full(len(positions), ordinal, dtype=np.int64),
                     positions.astype(np.int64, copy=False),
                 )

@@ -1,9 +1,10 @@
 """Reads indexes of format 1, once: each key shard was a database with one record per key.
 
-A record's value was the rows of its key, little-endian words. An index is converted where it
-lies, when it is opened for work: a run per shard, then a header that names them. The databases stay
-until then, so a conversion that was cut begins again. Shards in different states (a release of that
-format was killed in mid-change) are damage as ever, and the index is built again.
+A record's value was the rows of its key, little-endian words (`file id << 36 | position`). An index
+is converted where it lies, when it is opened for work: a run per shard, then a header that names
+them. The databases stay until then, so a conversion that was cut begins again. Shards in different
+states (a release of that format was killed in mid-change) are damage as ever, and the index is
+built again.
 """
 
 from __future__ import annotations
@@ -17,14 +18,16 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from resolver.index.damage import damaged
-from resolver.index.entry import KeyedRows, Rows
+from resolver.index.entry import POSITION_LIMIT, KeyedRows, Rows, pack_rows
 from resolver.index.folder import Generation, disk_errors, sync_folder
 from resolver.index.header import FilesHeader, ShardHeader
 from resolver.index.runs import write_run
 from resolver.index.shard import Shard, open_cache, write_sst
+from resolver.index.shard_map import even_starts
 from resolver.keys import EncodedKeys
 
 ROW_BYTES = 8
+_POSITION_BITS = 36  # of a row in a record; the other bits are the file id
 BATCH_KEYS = 1 << 18  # a section of the run each
 
 
@@ -54,7 +57,9 @@ def convert(generation: Generation, files: Shard) -> FilesHeader:
             runs.append((name,) if write_run(path, name, keyed_rows(shard)) else ())
         finally:
             shard.close()
-    converted = replace(FilesHeader.parse(content, files.path), runs=tuple(runs))
+    converted = replace(
+        FilesHeader.parse(content, files.path), runs=tuple(runs), starts=even_starts(count)
+    )
     sst = generation.runs_path / "converted.sst"
     with disk_errors(sst):
         sst.unlink(missing_ok=True)
@@ -90,5 +95,11 @@ def decode_values(values: Sequence[bytes]) -> tuple[npt.NDArray[np.int64], Rows]
     counts, rest = np.divmod(lengths, ROW_BYTES)
     if rest.any():
         raise damaged("an index entry is not a whole number of rows", "shard")
-    rows = np.frombuffer(b"".join(values), dtype="<u8").astype(np.uint64, copy=False)
+    words = np.frombuffer(b"".join(values), dtype="<u8").astype(np.uint64, copy=False)
+    position = words & np.uint64((1 << _POSITION_BITS) - 1)
+    if position.size and position.max() >= POSITION_LIMIT:
+        raise damaged("the index has a row position that is not taken any more", "shard")
+    rows = pack_rows(
+        (words >> np.uint64(_POSITION_BITS)).astype(np.int64), position.astype(np.int64)
+    )
     return np.repeat(np.arange(len(values), dtype=np.int64), counts), rows

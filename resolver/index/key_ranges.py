@@ -21,7 +21,7 @@ _SAMPLES_PER_RANGE = 32
 
 
 def key_ranges(
-    folder: Path, shard: int, file_ids: npt.NDArray[np.int32], memory_bytes: int
+    folder: Path, shard: int, file_ids: npt.NDArray[np.int64], memory_bytes: int
 ) -> Iterator[KeyedRows]:
     """Read the rows of a shard, range by range; rows in a range are in no given order.
 
@@ -47,7 +47,7 @@ def key_ranges(
         remove_spill(scratch, number)
 
 
-def _whole(folder: Path, shard: int, file_ids: npt.NDArray[np.int32]) -> Iterator[KeyedRows]:
+def _whole(folder: Path, shard: int, file_ids: npt.NDArray[np.int64]) -> Iterator[KeyedRows]:
     parts = [part.of_files(file_ids) for part in read_spill(folder, shard)]
     if any(map(len, parts)):
         yield concat_rows(parts)

@@ -6,7 +6,8 @@ the binding, so it is the one record that makes a change visible, all of it at o
 
 Steps of a change, and what a crash after each leaves:
 
-1. `prepare` writes one run per touched shard. Left: files that nothing names.
+1. `prepare` writes one run per touched shard, or several where it splits one (see `write_change`).
+   Left: files that nothing names.
 2. The caller publishes. Left: an index bound to the older snapshot; the next run follows.
 3. `apply` ingests the changes of the dictionary with the new header: the change is visible and
    bound. Left: runs that nothing names any more.
@@ -42,6 +43,7 @@ from resolver.index.matching import ShardKeys, entries_of, live_rows, look_up
 from resolver.index.run import Run
 from resolver.index.runs import merged_entries, rows_of_keys, write_change
 from resolver.index.shard import Shard, open_cache, write_sst
+from resolver.index.shard_map import after_change
 from resolver.keys import EncodedKeys
 from tableformat.errors import InvalidInputError, StoreUnavailableError
 from tableformat.runtime import Runtime
@@ -49,7 +51,6 @@ from tableformat.runtime import Runtime
 DEFAULT_CACHE_BYTES = 128 << 20
 THREADS_MAX = 8
 
-Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
@@ -66,14 +67,17 @@ class _Change:
 class OpenRuns:
     """The open runs of a generation, by shard. Close it to release them."""
 
-    __slots__ = ("_open", "shards")
+    __slots__ = ("_keep_open", "_open", "shards")
 
-    def __init__(self, generation: Generation, header: FilesHeader) -> None:
-        """Open all runs, or none.
+    def __init__(
+        self, generation: Generation, header: FilesHeader, *, keep_open: bool = False
+    ) -> None:
+        """Open all runs, or none; `keep_open` where another process maintains the index.
 
         Raises:
             IndexDamagedError: One is missing or damaged, or the header is another generation's.
         """
+        self._keep_open = keep_open
         self._open: dict[str, Run] = {}
         self.shards: list[list[Run]] = []
         try:
@@ -91,11 +95,10 @@ class OpenRuns:
             )
         if header.generation != generation.name:
             raise damaged("the file dictionary belongs to another index", generation.files_path)
-        if len(runs) != generation.shard_count:
-            raise damaged("the index has another number of shards", generation.files_path)
         named = {name for shard in runs for name in shard}
         for name in named - self._open.keys():
-            self._open[name] = Run(generation.run_path(name), name)
+            path = generation.run_path(name)
+            self._open[name] = Run(path, name, keep_open=self._keep_open)
         for name in self._open.keys() - named:
             del self._open[name]  # one that is being read closes with its last reader
         self.shards = [[self._open[name] for name in shard] for shard in runs]
@@ -115,6 +118,7 @@ class LocalIndex:
         "_header",
         "_interrupted",
         "_lock",
+        "_map",
         "_pending",
         "_pool",
         "_runs",
@@ -159,9 +163,8 @@ class LocalIndex:
                 self._files.close()
                 raise
         self._dictionary = FileDictionary(self._files)
-        self._pool = ThreadPoolExecutor(
-            min(generation.shard_count, THREADS_MAX), thread_name_prefix="index"
-        )
+        self._map = self._header.shards
+        self._pool = ThreadPoolExecutor(THREADS_MAX, thread_name_prefix="index")
 
     @property
     def binding(self) -> IndexBinding:
@@ -171,7 +174,7 @@ class LocalIndex:
     @property
     def shard_count(self) -> int:
         """Number of key shards."""
-        return self.generation.shard_count
+        return len(self._map)
 
     @property
     def run_names(self) -> tuple[tuple[str, ...], ...]:
@@ -184,7 +187,7 @@ class LocalIndex:
         Cost: a block per key at most, so 1 to 2 µs for few keys; 0.3 µs where keys share blocks.
         """
         with self._in_use():
-            return look_up(keys, self.shard_count, self._find, self._dictionary.by_ids)
+            return look_up(keys, self._map, self._find, self._dictionary.by_ids)
 
     def file_ids(self, paths: Iterable[str]) -> dict[str, int]:
         """See `PrimaryKeyIndex`."""
@@ -212,12 +215,14 @@ class LocalIndex:
             )
             name = self._runtime.ids.uuid().hex
             try:
-                runs = self._write_runs(name, changes, file_ids, tuple(dropped.values()))
+                starts, runs = self._write_runs(name, changes, file_ids, tuple(dropped.values()))
             except BaseException:
                 self._remove_runs_of(name)
                 raise
         self._pending[name] = _Change(
-            header=replace(self._header, state=name, runs=runs, next_file_id=next_file_id),
+            header=replace(
+                self._header, state=name, runs=runs, starts=starts, next_file_id=next_file_id
+            ),
             base=self._header.state,
             files=file_changes(
                 dropped.items(), zip(file_ids.tolist(), changes.added_files, strict=True)
@@ -249,6 +254,7 @@ class LocalIndex:
                 self._ingest(header, change.files)
             self._runs.open(self.generation, header)
         self._header = header
+        self._map = header.shards
         self._dictionary.forget_cached()
         self._interrupted = None
         self._pending.clear()  # changes prepared on the older state can no longer be applied
@@ -290,27 +296,39 @@ class LocalIndex:
         )
 
     def _write_runs(
-        self, name: str, changes: IndexChanges, file_ids: Int32s, dropped_ids: tuple[int, ...]
-    ) -> tuple[tuple[str, ...], ...]:
-        """Write one run per touched shard; returns the runs of all shards after the change."""
+        self, name: str, changes: IndexChanges, file_ids: Int64s, dropped_ids: tuple[int, ...]
+    ) -> tuple[tuple[int, ...], tuple[tuple[str, ...], ...]]:
+        """Write a run per touched shard, or per part of one that is split.
+
+        Returns:
+            Where each shard begins after the change, and its runs.
+        """
         folder = self.generation.runs_path
         scratch = folder / f"{name}.scratch"
-        parts = ChangeParts(self.shard_count, scratch)
+        parts = ChangeParts(self._map, scratch)
         parts.fill(changes, file_ids)
-        dropped = np.array(dropped_ids, dtype=np.int32)
+        dropped = np.array(dropped_ids, dtype=np.int64)
 
         def stays(rows: Rows) -> Bools:
             alive = live_rows(rows, self._dictionary.by_ids)[0]
             return alive & ~np.isin(file_id_of(rows), dropped) if len(dropped) else alive
 
-        def write(shard: int) -> tuple[str, ...]:
+        def write(shard: int) -> list[tuple[int, tuple[str, ...]]]:
             runs = self._runs.shards[shard]
-            run = f"{name}-{shard:04d}"
-            path = self.generation.run_path(run)
-            merged, count = write_change(path, run, runs, parts.load(shard), stays)
-            return ((run,) if count else ()) + tuple(each.name for each in runs[merged:])
+            written = write_change(
+                folder,
+                f"{name}-{shard:04d}",
+                runs,
+                parts.load(shard),
+                stays,
+                self._map.range_of(shard),
+            )
+            older = tuple(each.name for each in runs[written.merged :])
+            return [
+                (start, (() if run is None else (run,)) + older) for start, run in written.parts
+            ]
 
-        shards = list(self.run_names)
+        changed: dict[int, list[tuple[int, tuple[str, ...]]]] = {}
         touched = parts.touched()
         at_a_time = os.cpu_count() or 1  # a shard's share of a large change is held while it is
         for start in range(0, len(touched), at_a_time):
@@ -320,11 +338,11 @@ class LocalIndex:
             if errors:
                 raise errors[0]
             for shard, future in zip(group, futures, strict=True):
-                shards[shard] = future.result()
+                changed[shard] = future.result()
         shutil.rmtree(scratch, ignore_errors=True)
         with disk_errors(folder):
             sync_folder(folder)
-        return tuple(shards)
+        return after_change(self._header.starts, self.run_names, changed)
 
     def _ingest(self, header: FilesHeader, files: FileChanges) -> None:
         sst = self.generation.runs_path / f"{header.state}.sst"

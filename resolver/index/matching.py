@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from resolver.index.base import Entries, IndexedFile, Matches
-from resolver.index.change import split_by_shard
 from resolver.index.entry import Rows, file_id_of, position_of
+from resolver.index.shard_map import ShardMap
 from resolver.keys import EncodedKeys
 
 Int64s = npt.NDArray[np.int64]
@@ -20,7 +20,7 @@ FilesOf = Callable[[Sequence[int]], dict[int, IndexedFile]]
 
 def look_up(
     keys: EncodedKeys,
-    shard_count: int,
+    shards: ShardMap,
     find: Callable[[Sequence[ShardKeys]], list[tuple[Int64s, Rows]]],
     files_of: FilesOf,
 ) -> Matches:
@@ -28,11 +28,11 @@ def look_up(
 
     Args:
         keys: In any order.
-        shard_count: Number of key shards.
+        shards: Which shard has a key.
         find: Rows of each shard's share of the keys, with the ordinals in that share.
         files_of: Files that the table has, by id.
     """
-    parts = list(split_by_shard(keys, shard_count))
+    parts = list(shards.split(keys))
     answers = find([(shard, keys.take(ordinals)) for shard, ordinals in parts])
     ordinal = np.concatenate(
         [
@@ -56,7 +56,7 @@ def live_rows(rows: Rows, files_of: FilesOf) -> tuple[Bools, dict[int, IndexedFi
     files = files_of(distinct.tolist())
     if len(files) == len(distinct):
         return np.ones(len(rows), dtype=np.bool_), files
-    return np.isin(file_id, np.fromiter(files, dtype=np.int32, count=len(files))), files
+    return np.isin(file_id, np.fromiter(files, dtype=np.int64, count=len(files))), files
 
 
 def entries_of(keys: npt.NDArray[np.uint8], rows: Rows, alive: Bools) -> Entries:

@@ -50,9 +50,8 @@ def read_position(folder: Path) -> IndexPosition:
             shard.close()
     except TableError as error:
         return IndexPosition(size_bytes=size_bytes, problem=str(error))
-    return IndexPosition(
-        size_bytes=size_bytes, shard_count=generation.shard_count, binding=header.binding
-    )
+    shard_count = generation.shard_count if header.runs is None else len(header.runs)
+    return IndexPosition(size_bytes=size_bytes, shard_count=shard_count, binding=header.binding)
 
 
 def read_shared_position(depot: IndexDepot) -> IndexPosition:

@@ -31,7 +31,7 @@ RETRY_MS = 20.0
 class IndexReader:
     """A point-in-time view of one index. Get one from `open_reader`."""
 
-    __slots__ = ("_dictionary", "_files", "_runs", "header")
+    __slots__ = ("_dictionary", "_files", "_map", "_runs", "header")
 
     def __init__(self, generation: Generation, cache_bytes: int = CACHE_BYTES) -> None:
         """Open the dictionary read-only, and the runs that its header names, or nothing.
@@ -44,7 +44,8 @@ class IndexReader:
         self._files = Shard.open_read_only(generation.files_path, open_cache(cache_bytes))
         try:
             self.header = FilesHeader.parse(self._files.header(), self._files.path)
-            self._runs = OpenRuns(generation, self.header)
+            self._runs = OpenRuns(generation, self.header, keep_open=True)
+            self._map = self.header.shards
         except BaseException:
             self._files.close()
             raise
@@ -60,7 +61,7 @@ class IndexReader:
         shards = self._runs.shards
         return look_up(
             keys,
-            len(shards),
+            self._map,
             lambda parts: [rows_of_keys(shards[shard], part) for shard, part in parts],
             self._dictionary.by_ids,
         )

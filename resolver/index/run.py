@@ -7,6 +7,7 @@ when the run is opened; a changed byte of either is an error and never a wrong r
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 from bisect import bisect_left
 from contextlib import suppress
@@ -35,8 +36,11 @@ from resolver.index.run_format import (
     pack_section,
     parse_footer,
 )
+from tableformat.codec.sized_cache import SizedCache
 
 SECTION_ENTRIES = 1 << 20  # packing one takes four times its memory
+# In one process; one that is closed for another is opened again when it is read.
+OPEN_FILES_MAX = 512
 _FOOTER_BYTES_MAX = 1 << 34
 # Reading what lies between costs less than a call per block, up to this part of it.
 _SPAN_READ_MAX = 3
@@ -44,13 +48,35 @@ _SPAN_READ_MAX = 3
 Int64s = npt.NDArray[np.int64]
 
 
+class _OpenFile:
+    """Closes with its last user."""
+
+    __slots__ = ("__weakref__", "descriptor")
+
+    def __init__(self, path: Path) -> None:
+        try:
+            self.descriptor = os.open(path, os.O_RDONLY)
+        except FileNotFoundError as error:
+            raise damaged("a run of the index is missing", path) from error
+        finalize(self, os.close, self.descriptor)
+
+
+_open_files: SizedCache[_OpenFile] = SizedCache(OPEN_FILES_MAX, lambda _: 1)
+_run_numbers = itertools.count()
+
+
 class Run:
     """An open run. Reads may come from several threads; it closes with its last user."""
 
-    __slots__ = ("__weakref__", "_close", "_descriptor", "count", "name", "path", "sections")
+    __slots__ = ("__weakref__", "_close", "_kept", "_number", "count", "name", "path", "sections")
 
-    def __init__(self, path: Path, name: str) -> None:
+    def __init__(self, path: Path, name: str, *, keep_open: bool = False) -> None:
         """Open the run called `name`.
+
+        Args:
+            path: Its file.
+            name: What it must call itself.
+            keep_open: Whether its file may be removed by others while it is read.
 
         Raises:
             IndexDamagedError: It is missing, cut, changed or another run.
@@ -59,18 +85,26 @@ class Run:
         self.path = path
         self.name = name
         with disk_errors(path):
-            try:
-                self._descriptor = os.open(path, os.O_RDONLY)
-            except FileNotFoundError as error:
-                raise damaged("a run of the index is missing", path) from error
-            self._close = finalize(self, os.close, self._descriptor)
+            self._number = next(_run_numbers)
+            self._close = finalize(self, _open_files.drop, self._number)
+            self._kept: _OpenFile | None = None
+            self._kept = self._opened() if keep_open else None
             footer_at, footer = self._footer()
         self.sections = parse_footer(footer, name, footer_at, path)
         self.count = sum(section.count for section in self.sections)
 
     def close(self) -> None:
         """Release the file; twice is no error."""
+        self._kept = None
         self._close()
+
+    @property
+    def memory_bytes(self) -> int:
+        """What an open run takes: first keys and checksums of its blocks."""
+        return sum(
+            section.directory.nbytes + section.checksums.nbytes + section.order.nbytes
+            for section in self.sections
+        )
 
     def find(self, keys: Bytes2d) -> tuple[Int64s, Rows]:
         """Rows of keys.
@@ -145,11 +179,12 @@ class Run:
         end = section.offset + section.count * columns
         first, span = int(blocks[0]), int(blocks[-1] - blocks[0]) + 1
         with disk_errors(self.path):
+            file = self._opened()
             if span <= _SPAN_READ_MAX * len(blocks):
-                data = self._read(section.offset + first * size, span * size, end)
+                data = self._read(file, section.offset + first * size, span * size, end)
             else:
                 starts = (section.offset + blocks * size).tolist()
-                data = b"".join([self._read(start, size, end) for start in starts])
+                data = b"".join([self._read(file, start, size, end) for start in starts])
                 first, span = 0, len(blocks)
         missing = span * size - len(data)
         matrix = np.frombuffer(data + bytes(missing) if missing else data, dtype=np.uint8)
@@ -165,25 +200,33 @@ class Run:
         entries = matrix.reshape(-1, columns)
         return entries[: len(entries) - unused]
 
-    def _read(self, start: int, size: int, end: int) -> bytes:
+    def _opened(self) -> _OpenFile:
+        file = self._kept or _open_files.get(self._number)
+        if file is None:
+            file = _OpenFile(self.path)
+            _open_files.put(self._number, file)
+        return file
+
+    def _read(self, file: _OpenFile, start: int, size: int, end: int) -> bytes:
         size = min(size, end - start)
-        data = os.pread(self._descriptor, size, start)
+        data = os.pread(file.descriptor, size, start)
         while len(data) < size:  # one call reads 2 GiB at most
-            more = os.pread(self._descriptor, size - len(data), start + len(data))
+            more = os.pread(file.descriptor, size - len(data), start + len(data))
             if not more:
                 raise damaged("a run of the index ended early", self.path)
             data += more
         return data
 
     def _footer(self) -> tuple[int, bytes]:
-        size = os.fstat(self._descriptor).st_size
+        file = self._opened()
+        size = os.fstat(file.descriptor).st_size
         if size < TAIL.size:
             raise damaged("a run of the index is cut", self.path)
         tail_at = size - TAIL.size
-        length, digest, magic = TAIL.unpack(self._read(tail_at, TAIL.size, size))
+        length, digest, magic = TAIL.unpack(self._read(file, tail_at, TAIL.size, size))
         if magic != MAGIC or length > min(tail_at, _FOOTER_BYTES_MAX):
             raise damaged("a run of the index is cut or changed", self.path)
-        footer = self._read(tail_at - length, length, size)
+        footer = self._read(file, tail_at - length, length, size)
         if hashlib.sha256(footer).digest() != digest:
             raise damaged("the footer of a run does not match its checksum", self.path)
         return tail_at - length, footer

@@ -24,10 +24,11 @@ from resolver.index.depot import IndexDepot
 from resolver.index.folder import disk_errors
 from resolver.index.run import Run
 from resolver.index.shard_cache import fetch, keep, remove_abandoned
+from resolver.index.shard_map import ShardRange
 from resolver.index.shared_versions import StoredFile
 from tableformat.codec.sized_cache import SizedCache
 
-OPEN_RUNS_MAX = 400  # in one process; each holds an open file
+OPEN_RUNS_BYTES_MAX = 512 << 20  # in one process; 0.2 bytes per key of what they hold
 
 T = TypeVar("T")
 
@@ -40,12 +41,14 @@ class RunsPlace:
         depot: Shared storage.
         folder: Gives the cache folder of the index on the machine it is called on.
         shard: Number of the shard.
+        hashes: Its range.
         runs: What the shard is.
     """
 
     depot: IndexDepot
     folder: Callable[[], Path]
     shard: int
+    hashes: ShardRange
     runs: tuple[StoredFile, ...]
 
     @property
@@ -55,7 +58,7 @@ class RunsPlace:
 
 
 # By path. One that is given up while it is in use closes with its last user.
-_open_runs: SizedCache[Run] = SizedCache(OPEN_RUNS_MAX, lambda _: 1)
+_open_runs: SizedCache[Run] = SizedCache(OPEN_RUNS_BYTES_MAX, lambda run: run.memory_bytes + 1)
 
 
 def with_runs(place: RunsPlace, work: Callable[[list[Run]], T]) -> T:

@@ -40,6 +40,8 @@ TAIL = struct.Struct("<Q32s8s")
 MAGIC = b"icefrun2"
 _WORD_BYTES = 8  # blocks have whole words: their entries are a multiple of eight
 _POSITION_MASK = np.uint64((1 << POSITION_BITS) - 1)
+# Of a row that was written when positions had more bits; a section has what it needs.
+_WRITTEN_POSITION_BITS_MAX = 36
 
 Bytes2d = npt.NDArray[np.uint8]
 Uint64s = npt.NDArray[np.uint64]
@@ -104,7 +106,11 @@ class Section:
         return keys
 
     def rows_of(self, entries: Bytes2d) -> Rows:
-        """Rows of entries."""
+        """Rows of entries.
+
+        Raises:
+            IndexDamagedError: A position that only earlier releases took.
+        """
         base = bytearray(self.base[self.width :])
         columns = [column - self.width for column in self.columns if column >= self.width]
         for column in columns:
@@ -115,7 +121,13 @@ class Section:
             packed |= entries[:, place].astype(np.uint64) << shift
         bits = np.uint64(self.position_bits)
         position = packed & np.uint64((1 << self.position_bits) - 1)
-        return ((packed >> bits) << np.uint64(POSITION_BITS)) | position
+        rows = ((packed >> bits) << np.uint64(POSITION_BITS)) | position
+        if self.position_bits > POSITION_BITS:
+            gone = packed == TOMBSTONE
+            if (position[~gone] > _POSITION_MASK).any():
+                raise damaged("the index has a row position that is not taken any more", "runs")
+            rows[gone] = TOMBSTONE
+        return rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +217,12 @@ def _section_of(meta: dict[str, Any], arrays: bytes, at: int) -> tuple[Section, 
     if any(type(each) is not int for each in (*integers, *columns, meta["offset"])):
         raise TypeError("a number is no integer")
     width, count, block_entries, position_bits = integers
-    if width < 0 or count < 1 or block_entries < 1 or not 0 <= position_bits <= POSITION_BITS:
+    if (
+        width < 0
+        or count < 1
+        or block_entries < 1
+        or not 0 <= position_bits <= _WRITTEN_POSITION_BITS_MAX
+    ):
         raise ValueError("a number outside its range")
     blocks = -(-count // block_entries)
     key_columns = sum(column < width for column in columns)

@@ -8,6 +8,8 @@ came since are merged into it, so a shard has few runs and a row is written anew
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +18,7 @@ import numpy.typing as npt
 from resolver.index.entry import KeyedRows, Rows, TouchedKeys, new_rows
 from resolver.index.run import Run, RunWriter
 from resolver.index.run_format import TOMBSTONE, Bytes2d, Section, comparable
+from resolver.index.shard_map import ShardRange, part_of
 from resolver.keys import EncodedKeys
 
 # An older run that is at most so many times as large as all newer ones is merged with them: a
@@ -69,38 +72,63 @@ def _rows_of_sorted(runs: Sequence[Run], keys: Bytes2d) -> tuple[Int64s, Rows]:
     return np.concatenate(ordinals), np.concatenate(rows)
 
 
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What a change of one shard has written.
+
+    Attributes:
+        merged: How many of the older runs the new one stands for.
+        parts: Where each part of the shard begins, and the name of its run; None: it has no
+            entries, and so no file. More than one: the shard is split, and no older run is left.
+    """
+
+    merged: int
+    parts: tuple[tuple[int, str | None], ...]
+
+
 def write_change(
-    path: Path, name: str, runs: Sequence[Run], change: TouchedKeys, stays: Stays
-) -> tuple[int, int]:
+    folder: Path,
+    name: str,
+    runs: Sequence[Run],
+    change: TouchedKeys,
+    stays: Stays,
+    hashes: ShardRange,
+) -> Written:
     """Write the run of a change, merged with the newest of the older ones.
 
+    Where all older ones are merged, all of the shard is written anyway: that is when a shard that
+    has grown is split, one run for each part.
+
     Args:
-        path: Where; must not exist, nor must `path` with the suffix `.fresh`.
-        name: The run's name.
+        folder: Where; the runs are called by their names.
+        name: The run's name, and what the names of the others begin with.
         runs: The shard's runs, the newest first.
         change: What changes.
         stays: Which of some rows are in files that the table has after the change.
+        hashes: The shard.
 
-    Returns:
-        How many of `runs` the new one stands for, and its entries: none, no file.
-
-    Effects: one file, complete and synced.
+    Effects: files, complete and synced. What fails may leave some of them.
     """
     wanted = np.flatnonzero(~change.is_cleared)
     ordinal, present = rows_of_keys(runs, change.keys.take(wanted))
     kept = stays(present)
     key, rows = new_rows(change, wanted[ordinal[kept]], present[kept])
-    merged = merged_count(len(change.keys), [run.count for run in runs])
+    sizes = [run.count for run in runs]
+    merged = merged_count(len(change.keys), sizes)
     is_last = merged == len(runs)
+    starts = [hashes.start]
+    if is_last:
+        starts = hashes.part_starts(sum(sizes) + len(rows))
     if not merged:
-        return 0, _write(path, name, fresh_entries(change.keys, key, rows, keep_gone=not is_last))
-    fresh_path = path.with_suffix(".fresh")
+        fresh_rows = fresh_entries(change.keys, key, rows, keep_gone=not is_last)
+        return Written(merged, _write_parts(folder, name, fresh_rows, starts))
+    fresh_path = folder / f"{name}.fresh"
     try:
         _write(fresh_path, name, fresh_entries(change.keys, key, rows, keep_gone=True))
         fresh = Run(fresh_path, name)
         try:
             entries = merged_entries([fresh, *runs[:merged]], keep_gone=not is_last)
-            return merged, _write(path, name, entries)
+            return Written(merged, _write_parts(folder, name, entries, starts))
         finally:
             fresh.close()
     finally:
@@ -176,6 +204,35 @@ def _write(path: Path, name: str, entries: Iterator[tuple[Bytes2d, Rows]]) -> in
     if not writer.count:
         path.unlink()
     return writer.count
+
+
+def _write_parts(
+    folder: Path, name: str, entries: Iterator[tuple[Bytes2d, Rows]], starts: Sequence[int]
+) -> tuple[tuple[int, str | None], ...]:
+    """Write entries to the runs of their parts, which begin at ascending hashes."""
+    names = [name, *(f"{name}-{part}" for part in range(1, len(starts)))]
+    paths = [folder / f"{each}.run" for each in names]
+    if len(starts) == 1:
+        counts = [_write(paths[0], name, entries)]
+        return ((starts[0], name if counts[0] else None),)
+    bounds = np.array(starts, dtype=np.uint64)
+    with ExitStack() as stack:
+        writers = [
+            stack.enter_context(RunWriter(path, each))
+            for path, each in zip(paths, names, strict=True)
+        ]
+        for keys, rows in entries:
+            part_of_key = part_of(bounds, EncodedKeys(fixed=keys))
+            for part, writer in enumerate(writers):
+                mine = part_of_key == part
+                writer.add(keys[mine], rows[mine])
+    for path, writer in zip(paths, writers, strict=True):
+        if not writer.count:
+            path.unlink()
+    return tuple(
+        (start, each if writer.count else None)
+        for start, each, writer in zip(starts, names, writers, strict=True)
+    )
 
 
 def merged_entries(runs: Sequence[Run], *, keep_gone: bool) -> Iterator[tuple[Bytes2d, Rows]]:

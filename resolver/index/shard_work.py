@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from pyroaring import BitMap
+from pyroaring import BitMap64
 
-from resolver.index.change import split_by_shard
 from resolver.index.entry import (
     KeyedRows,
     Rows,
@@ -39,6 +39,7 @@ from resolver.index.shard_cache import (
     work_folder,
     writable_copy,
 )
+from resolver.index.shard_map import ShardMap
 from resolver.index.shared_versions import ShardVersion, StoredFile
 from resolver.index.spill import ShardSpill
 from resolver.keys import EncodedKeys, KeySchema
@@ -48,6 +49,8 @@ SORT_BYTES = 64 << 20
 
 Int64s = npt.NDArray[np.int64]
 Runs = tuple[StoredFile, ...]
+# Where each part of a shard begins, and its runs; more than one: it is split.
+Parts = tuple[tuple[int, Runs], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +85,11 @@ class Loaded:
         return self.touched
 
 
-def without_gone(rows: Rows, gone: BitMap) -> npt.NDArray[np.bool_]:
+def without_gone(rows: Rows, gone: BitMap64) -> npt.NDArray[np.bool_]:
     """Which rows are in files that the table still has."""
     file_id = file_id_of(rows)
     dead = [each for each in np.unique(file_id).tolist() if each in gone] if gone else []
-    return ~np.isin(file_id, np.array(dead, dtype=np.int32))
+    return ~np.isin(file_id, np.array(dead, dtype=np.int64))
 
 
 def look_up(gone: bytes, item: tuple[RunsPlace, EncodedKeys]) -> tuple[Int64s, Rows]:
@@ -98,31 +101,38 @@ def look_up(gone: bytes, item: tuple[RunsPlace, EncodedKeys]) -> tuple[Int64s, R
     """
     place, keys = item
     ordinal, rows = with_runs(place, lambda runs: rows_of_keys(runs, keys))
-    live = without_gone(rows, BitMap.deserialize(gone))
+    live = without_gone(rows, BitMap64.deserialize(gone))
     return ordinal[live], rows[live]
 
 
-def change_shard(gone: bytes, change: ShardChange) -> Runs:
-    """Make the next runs of one shard.
+def change_shard(gone: bytes, change: ShardChange) -> Parts:
+    """Make the next runs of one shard, or of each part into which it is split.
 
     Args:
         gone: `IndexVersion.gone_files` after the change.
         change: What changes.
 
-    Effects: an object, which is garbage until a version names it.
+    Effects: objects, which are garbage until a version names them.
     """
     touched, place = change.load(), change.place
-    gone_files = BitMap.deserialize(gone)
+    gone_files = BitMap64.deserialize(gone)
 
-    def work(runs: list[Run]) -> Runs:
+    def work(runs: list[Run]) -> Parts:
         name = Runtime().ids.uuid().hex
         with work_folder(place.path) as folder:
-            path = folder / "change.run"
-            merged, count = write_change(
-                path, name, runs, touched, lambda rows: without_gone(rows, gone_files)
+            written = write_change(
+                folder,
+                name,
+                runs,
+                touched,
+                lambda rows: without_gone(rows, gone_files),
+                place.hashes,
             )
-            new = (publish_run(place, path, name),) if count else ()
-            return new + place.runs[merged:]
+            older = place.runs[written.merged :]
+            return tuple(
+                (start, older if run is None else (_publish(place, folder, run), *older))
+                for start, run in written.parts
+            )
 
     return with_runs(place, work)
 
@@ -134,6 +144,10 @@ def convert_shard(item: tuple[ShardPlace, RunsPlace]) -> Runs:
     """
     old, new = item
     return with_shard(old, lambda shard: _write_and_publish(new, keyed_rows(shard)))
+
+
+def _publish(place: RunsPlace, folder: Path, name: str) -> StoredFile:
+    return publish_run(place, folder / f"{name}.run", name)
 
 
 def _write_and_publish(place: RunsPlace, parts: Iterator[KeyedRows]) -> Runs:
@@ -173,21 +187,21 @@ def create(place: ShardPlace, state: str, pairs: Iterable[SstChunk]) -> ShardVer
 
 
 def split_rows(
-    key: KeySchema, shard_count: int, source: RowSource
+    key: KeySchema, shards: ShardMap, source: RowSource
 ) -> Iterator[tuple[int, KeyedRows]]:
     """Read one data file and split its rows by shard."""
     for keyed in keyed_batches(source.read(), key, source.file_id):
-        for shard, rows in split_by_shard(keyed.keys, shard_count):
+        for shard, rows in shards.split(keyed.keys):
             yield shard, keyed.take(rows)
 
 
 def put_rows(
     places: Sequence[RunsPlace], gone: bytes, shard: int, parts: Iterator[KeyedRows]
-) -> Runs:
-    """The next runs of a shard after rows that came."""
+) -> Parts:
+    """The next runs of a shard, or of its parts, after rows that came."""
     put = list(parts)
     if not put:
-        return places[shard].runs
+        return ((places[shard].hashes.start, places[shard].runs),)
     touched = touched_keys(EncodedKeys.empty(), concat_rows([]), concat_rows(put))
     return change_shard(gone, ShardChange(places[shard], Loaded(touched)))
 
@@ -197,12 +211,12 @@ def build_shard(places: Sequence[RunsPlace], shard: int, parts: Iterator[KeyedRo
     place = places[shard]
     with work_folder(place.path) as scratch:
         spill = ShardSpill(scratch, shard, "build")
-        file_ids = BitMap()
+        file_ids = BitMap64()
         try:
             for part in parts:
                 spill.append(part.keys, part.rows)
-                file_ids |= BitMap(np.unique(file_id_of(part.rows)).tolist())
+                file_ids |= BitMap64(np.unique(file_id_of(part.rows)).tolist())
         finally:
             spill.close()
-        ids = np.array(file_ids, dtype=np.int32)
+        ids = np.array(file_ids, dtype=np.int64)
         return _write_and_publish(place, key_ranges(scratch, shard, ids, SORT_BYTES))

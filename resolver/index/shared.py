@@ -2,8 +2,8 @@
 
 Steps of a change, and what a crash after each leaves:
 
-1. `prepare` makes a run of each touched shard, on the executors: objects with fresh names. Left:
-   garbage.
+1. `prepare` makes a run of each touched shard, or of each part of one that it splits, on the
+   executors: objects with fresh names. Left: garbage.
 2. The caller publishes. Left: an index bound to the older snapshot; the next run follows.
 3. `apply` creates one small object, the version: it binds the new shards to the published snapshot.
    It exists whole or not at all, and its number can be taken once, so of two processes that moved
@@ -24,7 +24,7 @@ from typing import Self
 
 import numpy as np
 import numpy.typing as npt
-from pyroaring import BitMap
+from pyroaring import BitMap64
 
 from resolver.index.base import (
     Entries,
@@ -47,8 +47,10 @@ from resolver.index.runs import merged_entries
 from resolver.index.shard import Shard
 from resolver.index.shard_cache import ShardPlace, with_shard, work_folder
 from resolver.index.shard_cache import forget_open as forget_open_databases
+from resolver.index.shard_map import ShardMap, after_change
 from resolver.index.shard_work import (
     Loaded,
+    Parts,
     RowSource,
     Runs,
     ShardChange,
@@ -69,7 +71,6 @@ DICTIONARY_SHARD = -1
 # Listing all files costs little next to a cycle, and garbage need not go at once.
 GARBAGE_EVERY = 8
 
-Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
 Folder = Callable[[], Path]
 
@@ -92,7 +93,7 @@ class Workplace:
 class SharedIndex:
     """A `PrimaryKeyIndex` in shared storage. Get one from `open_shared` or `build_shared`."""
 
-    __slots__ = ("_depot", "_dictionary", "_prepared", "_runtime", "_version", "_workplace")
+    __slots__ = ("_depot", "_dictionary", "_map", "_prepared", "_runtime", "_version", "_workplace")
 
     def __init__(
         self, depot: IndexDepot, version: IndexVersion, workplace: Workplace, runtime: Runtime
@@ -105,6 +106,7 @@ class SharedIndex:
         """
         self._depot = depot
         self._version = version
+        self._map = version.map
         self._workplace = workplace
         self._runtime = runtime
         self._prepared: dict[str, IndexVersion] = {}
@@ -135,7 +137,7 @@ class SharedIndex:
                 [(places[shard], part) for shard, part in parts],
             )
 
-        return look_up(keys, self.shard_count, find, self._files_of)
+        return look_up(keys, self._map, find, self._files_of)
 
     def file_ids(self, paths: Iterable[str]) -> dict[str, int]:
         """See `PrimaryKeyIndex`."""
@@ -147,7 +149,7 @@ class SharedIndex:
 
     def entries(self) -> Iterator[Entries]:
         """See `PrimaryKeyIndex`. Fetches every shard to this machine."""
-        gone = BitMap.deserialize(self._version.gone_files)
+        gone = BitMap64.deserialize(self._version.gone_files)
         for place in self._places(self._own_folder):
             runs = with_runs(place, _runs_themselves)
             for keys, rows in merged_entries(runs, keep_gone=False):
@@ -161,15 +163,16 @@ class SharedIndex:
             changes.added_files, dropped, version.next_file_id
         )
         state = self._runtime.ids.uuid().hex
-        gone = BitMap.deserialize(version.gone_files) | BitMap(dropped.values())
+        gone = BitMap64.deserialize(version.gone_files) | BitMap64(dropped.values())
         gone.run_optimize()
-        shards = self._change_shards(gone.serialize(), changes, file_ids)
+        starts, shards = self._change_shards(gone.serialize(), changes, file_ids)
         self._prepared[state] = replace(
             version,
             number=version.number + 1,
             next_file_id=next_file_id,
             gone_files=gone.serialize(),
             dictionary=self._change_dictionary(state, changes.added_files, file_ids, dropped),
+            starts=starts,
             shards=shards,
         )
         self._runtime.fail_point("index.prepare.written")
@@ -203,6 +206,7 @@ class SharedIndex:
             )
         self._runtime.fail_point("index.apply.after")
         self._version = version
+        self._map = version.map
         self._prepared.clear()  # changes prepared on the older version can no longer be applied
         self._dictionary = self._open_dictionary()
         if version.number % GARBAGE_EVERY == 0:
@@ -234,8 +238,8 @@ class SharedIndex:
         return files
 
     def _change_shards(
-        self, gone: bytes, changes: IndexChanges, file_ids: Int32s
-    ) -> tuple[Runs, ...]:
+        self, gone: bytes, changes: IndexChanges, file_ids: Int64s
+    ) -> tuple[tuple[int, ...], tuple[Runs, ...]]:
         places = self._places(self._workplace.cache)
         runner = self._workplace.runner
         if isinstance(changes.put, EntriesOfFiles) and isinstance(runner, ShufflingRunner):
@@ -243,14 +247,14 @@ class SharedIndex:
             assert not changes.removed
             rows = changes.put.rows
             found = runner.shuffle(
-                partial(split_rows, changes.put.key, self.shard_count),
+                partial(split_rows, changes.put.key, self._map),
                 [RowSource(int(i), each.read) for i, each in zip(file_ids, rows, strict=True)],
                 partial(put_rows, places, gone),
                 self.shard_count,
             )
-            return tuple(found)
+            return self._after(dict(enumerate(found)))
         with work_folder(self._workplace.own_cache) as scratch:
-            parts = ChangeParts(self.shard_count, scratch)
+            parts = ChangeParts(self._map, scratch)
             parts.fill(changes, file_ids)
             touched = parts.touched()
             changed = runner.run(
@@ -265,16 +269,16 @@ class SharedIndex:
                     for shard in touched
                 ],
             )
-        shards = list(self._version.shards)
-        for shard, runs in zip(touched, changed, strict=True):
-            shards[shard] = runs
-        return tuple(shards)
+        return self._after(dict(zip(touched, changed, strict=True)))
+
+    def _after(self, changed: dict[int, Parts]) -> tuple[tuple[int, ...], tuple[Runs, ...]]:
+        return after_change(self._version.starts, self._version.shards, changed)
 
     def _change_dictionary(
         self,
         state: str,
         added: Sequence[IndexedFile],
-        file_ids: Int32s,
+        file_ids: Int64s,
         dropped: dict[str, int],
     ) -> ShardVersion:
         if not added and not dropped:
@@ -288,7 +292,7 @@ class SharedIndex:
         return FileDictionary(with_shard(place, _itself))
 
     def _places(self, folder: Folder) -> list[RunsPlace]:
-        return places_of(self._depot, folder, self._version.shards)
+        return places_of(self._depot, folder, self._map, self._version.shards)
 
     def _own_folder(self) -> Path:
         return self._workplace.own_cache
@@ -298,11 +302,15 @@ class IndexMovedError(StoreUnavailableError):
     """Another process has taken the next version: load it, and go on from there."""
 
 
-def places_of(depot: IndexDepot, folder: Folder, shards: Sequence[Runs]) -> list[RunsPlace]:
+def places_of(
+    depot: IndexDepot, folder: Folder, shards: ShardMap, runs: Sequence[Runs]
+) -> list[RunsPlace]:
     """The places of all key shards."""
     return [
-        RunsPlace(depot=depot, folder=folder, shard=shard, runs=runs)
-        for shard, runs in enumerate(shards)
+        RunsPlace(
+            depot=depot, folder=folder, shard=shard, hashes=shards.range_of(shard), runs=of_shard
+        )
+        for shard, of_shard in enumerate(runs)
     ]
 
 

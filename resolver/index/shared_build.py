@@ -14,23 +14,27 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from pyroaring import BitMap
+from pyroaring import BitMap64
 
 from resolver.index.base import IndexBinding, IndexDamagedError, IndexedFile
 from resolver.index.build import (
     BUILT,
-    SHARDS_MAX,
     BuildOptions,
     BuildProgress,
     SourceFile,
     build_index,
-    default_shard_count,
 )
 from resolver.index.depot import IndexDepot
 from resolver.index.dictionary import file_changes
 from resolver.index.open import compare_bindings
 from resolver.index.run_cache import RunsPlace, publish_run
 from resolver.index.shard_cache import ShardPlace
+from resolver.index.shard_map import (
+    ROWS_PER_SHARD_MIN,
+    ShardMap,
+    default_shard_count,
+    even_starts,
+)
 from resolver.index.shard_work import (
     RowSource,
     Runs,
@@ -53,6 +57,8 @@ from tableformat.errors import InvalidInputError, StoreUnavailableError
 from tableformat.runtime import Runtime
 
 Progress = Callable[[BuildProgress], None]
+# Every core has a shard, also of a small table; beyond, of `ROWS_PER_SHARD_MIN` rows at least.
+EXECUTOR_SHARDS_MAX = 32
 _NOTHING = ShardVersion("", "", b"", ())
 
 
@@ -98,7 +104,7 @@ def open_shared(
 def _convert(depot: IndexDepot, version: IndexVersion, workplace: Workplace) -> IndexVersion:
     """Make and take the version with runs that says what a version with databases says."""
     count = len(version.databases)
-    places = places_of(depot, workplace.cache, [()] * count)
+    places = places_of(depot, workplace.cache, ShardMap.even(count), [()] * count)
     shards = workplace.runner.run(
         convert_shard,
         [
@@ -116,7 +122,13 @@ def _convert(depot: IndexDepot, version: IndexVersion, workplace: Workplace) -> 
             for place, database in zip(places, version.databases, strict=True)
         ],
     )
-    converted = replace(version, number=version.number + 1, shards=tuple(shards), databases=())
+    converted = replace(
+        version,
+        number=version.number + 1,
+        shards=tuple(shards),
+        starts=even_starts(count),
+        databases=(),
+    )
     if not depot.take(converted):
         raise IndexMovedError("another process has converted the index", index=depot.root)
     return converted
@@ -171,9 +183,11 @@ def build_shared(
         generation=built.generation,
         binding=binding,
         next_file_id=max(built.files, default=-1) + 1,
-        gone_files=BitMap().serialize(),
+        gone_files=BitMap64().serialize(),
         dictionary=create(dictionary_at, BUILT, [(pairs.keys, pairs.values)]),
         shards=built.shards,
+        starts=even_starts(len(built.shards)),
+        shard_rows=options.shard_rows,
     )
     if not depot.take(version):
         raise IndexMovedError("another process has built the index", index=depot.root)
@@ -204,22 +218,22 @@ def _on_executors(
     assert isinstance(runner, ShufflingRunner)
     rows = sum(source.record_count for source in sources)
     # Every core should have a shard to look up.
-    count = options.shard_count or max(
-        default_shard_count(rows), min(runner.parallelism, SHARDS_MAX)
-    )
+    wanted = max(EXECUTOR_SHARDS_MAX, rows // ROWS_PER_SHARD_MIN)
+    count = options.shard_count or max(default_shard_count(rows), min(runner.parallelism, wanted))
+    shards = ShardMap.even(count, options.shard_rows)
     generation = f"gen-{runtime.ids.uuid().hex}"
-    places = places_of(depot, workplace.cache, [()] * count)
+    places = places_of(depot, workplace.cache, shards, [()] * count)
     if progress is not None:
         progress(BuildProgress("on executors", 0, rows, 0, count))
-    shards = runner.shuffle(
-        partial(split_rows, key, count),
+    built = runner.shuffle(
+        partial(split_rows, key, shards),
         [RowSource(file_id, source.read) for file_id, source in enumerate(sources)],
         partial(build_shard, places),
         count,
     )
     if progress is not None:
         progress(BuildProgress("on executors", rows, rows, count, count))
-    return _Built(generation, tuple(shards), {i: source.file for i, source in enumerate(sources)})
+    return _Built(generation, tuple(built), {i: source.file for i, source in enumerate(sources)})
 
 
 def _in_process(
@@ -244,7 +258,12 @@ def _in_process(
             publish_run(place, generation.run_path(name), name) for name in names[place.shard]
         )
 
-    places = places_of(depot, workplace.cache, [()] * generation.shard_count)
+    places = places_of(
+        depot,
+        workplace.cache,
+        ShardMap.even(len(names), options.shard_rows),
+        [()] * len(names),
+    )
     shards = workplace.runner.run(upload, places)
     shutil.rmtree(folder, ignore_errors=True)
     return _Built(generation.name, tuple(shards), files)

@@ -21,12 +21,16 @@ import re
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from pyroaring import BitMap, BitMap64
+
 from resolver.index.base import IndexBinding
 from resolver.index.damage import damaged
+from resolver.index.shard_map import ShardMap, even_starts
 from resolver.index.stored_fields import check_fields
 
 # On disk: never change the value for the same meaning of versions, keys and values.
-SHARED_FORMAT = 2
+SHARED_FORMAT = 3
+_EVEN_FORMAT = 2  # no shard was ever split; `gone_files` has 32-bit ids
 _DATABASES_FORMAT = 1  # key shards are checkpoints, too, see `format_1`
 
 # Names become paths: of local files, and of objects below the index's folder.
@@ -76,9 +80,11 @@ class IndexVersion:
         generation: The build it descends from.
         binding: What the content is true for.
         next_file_id: The next free file id.
-        gone_files: A serialized 32-bit roaring bitmap: ids of files that have left the table.
+        gone_files: A serialized 64-bit roaring bitmap: ids of files that have left the table.
         dictionary: The file dictionary.
         shards: The runs of each key shard, the newest first.
+        starts: The first hash of each key shard, see `ShardMap`.
+        shard_rows: Rows that a shard should have; None: by the size of the table.
         databases: The key shards of a version of format 1; then `shards` is empty.
     """
 
@@ -89,7 +95,14 @@ class IndexVersion:
     gone_files: bytes
     dictionary: ShardVersion
     shards: tuple[tuple[StoredFile, ...], ...]
+    starts: tuple[int, ...]
+    shard_rows: int | None = None
     databases: tuple[ShardVersion, ...] = ()
+
+    @property
+    def map(self) -> ShardMap:
+        """Which shard has a key."""
+        return ShardMap(self.starts, self.shard_rows)
 
     @property
     def files(self) -> list[StoredFile]:
@@ -111,6 +124,8 @@ class IndexVersion:
             "next_file_id": self.next_file_id,
             "gone_files": base64.b64encode(self.gone_files).decode(),
             "dictionary": _shard_json(self.dictionary),
+            "starts": self.starts,
+            "shard_rows": self.shard_rows,
             "shards": [[asdict(run) for run in shard] for shard in self.shards],
         }
         text = json.dumps(body, sort_keys=True, separators=(",", ":")).encode()
@@ -129,7 +144,8 @@ class IndexVersion:
         try:
             body = json.loads(text)
             is_old = body["format"] == _DATABASES_FORMAT
-            if body["format"] != SHARED_FORMAT and not is_old:
+            is_current = body["format"] == SHARED_FORMAT
+            if not is_current and body["format"] not in (_DATABASES_FORMAT, _EVEN_FORMAT):
                 raise damaged(
                     "the index has another format",
                     location,
@@ -141,16 +157,24 @@ class IndexVersion:
                 generation=body["generation"],
                 binding=IndexBinding(**body["binding"]),
                 next_file_id=body["next_file_id"],
-                gone_files=base64.b64decode(body["gone_files"], validate=True),
+                gone_files=_gone_of(body["gone_files"], is_wide=is_current),
                 dictionary=_shard_of(body["dictionary"]),
                 shards=() if is_old else tuple(map(_runs_of, body["shards"])),
+                starts=tuple(body["starts"]) if is_current else even_starts(len(body["shards"])),
+                shard_rows=body["shard_rows"] if is_current else None,
                 databases=tuple(map(_shard_of, body["shards"])) if is_old else (),
             )
             check_fields(version)
             check_fields(version.binding)
+            version.map.check_count(len(body["shards"]))
         except (KeyError, TypeError, ValueError, RecursionError) as error:
             raise damaged("a version of the index is unreadable", location) from error
         return version
+
+
+def _gone_of(text: str, *, is_wide: bool) -> bytes:
+    data = base64.b64decode(text, validate=True)
+    return data if is_wide else BitMap64(BitMap.deserialize(data)).serialize()
 
 
 def _shard_json(shard: ShardVersion) -> dict[str, Any]:

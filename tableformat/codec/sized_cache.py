@@ -23,7 +23,7 @@ class SizedCache(Generic[Value]):
         self._bound = bound
         self._cost = cost
         self._entries: OrderedDict[Hashable, tuple[Value, int]] = OrderedDict()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a finalizer may drop a value in the middle of anything
         self.used = 0
 
     def get(self, key: Hashable) -> Value | None:

@@ -35,6 +35,7 @@ from tests.support.index_builder import (
 from tests.support.memory_index import MemoryIndex
 
 IMPLEMENTATIONS = ["memory", "local-1", "local-3", "shared-1", "shared-3"]
+SHARD_ROWS = {"1": None, "3": 2}  # those with three shards split them all the time
 Make = Callable[[Path], PrimaryKeyIndex]
 
 
@@ -42,8 +43,10 @@ def make_index(name: str, folder: Path) -> PrimaryKeyIndex:
     if name == "memory":
         return MemoryIndex.create(BINDING, runtime=Runtime())
     if name.startswith("shared-"):
-        return build_shared_in(folder, shards=int(name.removeprefix("shared-")))
-    return build_local(folder, shards=int(name.removeprefix("local-")))
+        shards = name.removeprefix("shared-")
+        return build_shared_in(folder, shards=int(shards), shard_rows=SHARD_ROWS[shards])
+    shards = name.removeprefix("local-")
+    return build_local(folder, shards=int(shards), shard_rows=SHARD_ROWS[shards])
 
 
 def reopen(name: str, folder: Path, machine: str) -> PrimaryKeyIndex:

@@ -23,7 +23,7 @@ from pyiceberg.table.update import AddSchemaUpdate, SetCurrentSchemaUpdate
 from pyiceberg.types import DecimalType, LongType, TimestampType
 
 from resolver import resolve
-from resolver.index import build as index_build
+from resolver.index import shard_map
 from resolver.index_check import verify
 from tableformat.commit.evolution import update_schema
 from tableformat.errors import TableError
@@ -649,7 +649,7 @@ def test_r28_delete_file_with_the_key_alone_never_fails_on_required_columns(tmp_
 )
 def test_r29_empty_string_key_is_the_same_for_every_code_path(tmp_path, monkeypatch, kinds, keys):
     """An index of several shards: built from files, changed by a cycle, asked by key."""
-    monkeypatch.setattr(index_build, "ROWS_PER_SHARD_MIN", 1)
+    monkeypatch.setattr(shard_map, "ROWS_PER_SHARD_MIN", 1)
     keyed = KeyedTable(tmp_path, kinds)
     numbered = list(enumerate(keys))
     keyed.table.append(keyed.rows(numbered))

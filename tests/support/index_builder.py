@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -74,10 +75,10 @@ def build_local(
     folder: Path,
     sources: Sequence[SourceFile] = (),
     *,
-    shards: int = 1,
+    shards: int | None = 1,
     binding: IndexBinding = BINDING,
     runtime: Runtime | None = None,
-    **options: int,
+    **options: int | None,
 ) -> LocalIndex:
     return build_index(
         folder,
@@ -85,7 +86,7 @@ def build_local(
         KEY,
         sources,
         runtime=runtime or Runtime(),
-        options=BuildOptions(shard_count=shards, **options),
+        options=replace(BuildOptions(shard_count=shards), **options),
     )
 
 
@@ -103,7 +104,12 @@ def workplace_in(folder: Path, machine: str = "a", runner: Runner | None = None)
 
 
 def build_shared_in(
-    folder: Path, sources: Sequence[SourceFile] = (), *, shards: int = 1, machine: str = "a"
+    folder: Path,
+    sources: Sequence[SourceFile] = (),
+    *,
+    shards: int | None = 1,
+    shard_rows: int | None = None,
+    machine: str = "a",
 ) -> SharedIndex:
     return build_shared(
         depot_in(folder),
@@ -112,7 +118,7 @@ def build_shared_in(
         sources,
         workplace_in(folder, machine),
         runtime=Runtime(),
-        options=BuildOptions(shard_count=shards),
+        options=BuildOptions(shard_count=shards, shard_rows=shard_rows),
     )
 
 

@@ -18,9 +18,9 @@ from resolver.index.build import (
     BuildProgress,
     SourceFile,
     build_index,
-    default_shard_count,
 )
 from resolver.index.open import Refusal, open_index
+from resolver.index.shard_map import default_shard_count
 from resolver.keys import KeySchema, encode_keys
 from tableformat.errors import CorruptDataError, InvalidInputError, StoreUnavailableError
 from tableformat.runtime import FailPoints, Runtime
@@ -300,7 +300,17 @@ def test_one_key_larger_than_memory_is_one_range(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("millions", "shards"),
-    [(0, 1), (2, 1), (3, 2), (10, 5), (60, 8), (100, 8), (200, 16), (1_000_000, 32)],
+    [
+        (0, 1),
+        (2, 1),
+        (3, 2),
+        (10, 5),
+        (60, 8),
+        (100, 8),
+        (200, 16),
+        (1_000, 80),
+        (1_000_000, 80_000),
+    ],
 )
 def test_default_shard_count_follows_the_rows(millions: int, shards: int) -> None:
     assert default_shard_count(millions * 1_000_000) == shards

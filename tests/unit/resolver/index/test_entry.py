@@ -19,7 +19,7 @@ from tableformat.errors import UnsupportedError
 
 @given(st.lists(st.tuples(st.integers(0, FILE_ID_LIMIT - 1), st.integers(0, POSITION_LIMIT - 1))))
 def test_rows_are_packed_without_loss_and_in_order(pairs: list[tuple[int, int]]) -> None:
-    ids = np.array([pair[0] for pair in pairs], dtype=np.int32)
+    ids = np.array([pair[0] for pair in pairs], dtype=np.int64)
     positions = np.array([pair[1] for pair in pairs], dtype=np.int64)
     rows = pack_rows(ids, positions)
     assert file_id_of(rows).tolist() == ids.tolist()

@@ -12,7 +12,6 @@ import pytest
 from resolver.index import format_1
 from resolver.index.base import IndexDamagedError
 from resolver.index.dictionary import file_changes
-from resolver.index.entry import pack_rows
 from resolver.index.folder import Generation, make_current
 from resolver.index.header import ShardHeader
 from resolver.index.open import Refusal, open_index
@@ -56,7 +55,7 @@ def write_format_1(folder: Path, states: tuple[str, ...] = ("s1", "s2", "s2")) -
     pairs: list[list[tuple[bytes, bytes]]] = [[] for _ in range(SHARDS)]
     for row, (key, shard) in enumerate(zip(keys.to_list(), shard_of, strict=True)):
         files = np.array([0, 1] if row % 7 == 0 else [0], dtype=np.int32)
-        words = pack_rows(files, np.full(len(files), row))
+        words = files.astype(np.uint64) << np.uint64(36) | np.uint64(row)
         pairs[shard].append((key, words.astype("<u8").tobytes()))
     for shard, state in enumerate(states):
         header = ShardHeader(generation.name, shard, SHARDS, state).to_json()

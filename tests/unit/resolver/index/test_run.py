@@ -18,9 +18,11 @@ from resolver.index.entry import KeyedRows, TouchedKeys, pack_rows, touched_keys
 from resolver.index.run import Run
 from resolver.index.run_format import TOMBSTONE, parse_footer
 from resolver.index.runs import merged_count, merged_entries, rows_of_keys, write_change, write_run
+from resolver.index.shard_map import HASHES, ShardRange
 from resolver.keys import EncodedKeys
 
 Model = dict[bytes, set[int]]
+WHOLE = ShardRange(0, HASHES)
 
 # Few bytes and lengths: keys that share beginnings, that are prefixes of others, that end in NULs.
 key = st.one_of(
@@ -102,9 +104,10 @@ def test_runs_say_what_a_dict_says(
         runs = [Run(folder / "0.run", "0")]
     for number, (cleared, put) in enumerate(changes, start=1):
         path = folder / f"{number}.run"
-        merged, count = write_change(path, str(number), runs, touched(cleared, put), all_stay)
-        assert path.exists() == bool(count)
-        runs = [*([Run(path, str(number))] if count else []), *runs[merged:]]
+        written = write_change(folder, str(number), runs, touched(cleared, put), all_stay, WHOLE)
+        ((_, name),) = written.parts
+        assert path.exists() == (name is not None)
+        runs = [*([Run(path, name)] if name else []), *runs[written.merged :]]
         for each in cleared:
             model.pop(each, None)
         for each, row in put:
@@ -127,7 +130,7 @@ def test_newer_runs_hide_older_ones_before_and_after_some_are_merged(tmp_path: P
     expected[:10] = [set()] * 5 + [{1, 2}] * 5
     for number, change in enumerate(changes, start=1):
         path = tmp_path / f"{number}.run"
-        merged, _ = write_change(path, str(number), runs, change, all_stay)
+        merged = write_change(tmp_path, str(number), runs, change, all_stay, WHOLE).merged
         assert merged == number - 1, "all but the first"
         runs = [Run(path, str(number)), *runs[merged:]]
         if number == 2:
@@ -179,7 +182,7 @@ def small_run(tiny: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
     write_run(tmp_path / "0.run", "0", iter([keyed([(b"x" * 20, 8)])]))
     older = [Run(tmp_path / "0.run", "0")]
     change = touched([b"gone", bytes(3)], rows)
-    write_change(tmp_path / "a.run", "a", older, change, all_stay)
+    write_change(tmp_path, "a", older, change, all_stay, WHOLE)
     return tmp_path / "a.run"
 
 

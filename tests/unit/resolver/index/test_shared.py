@@ -222,7 +222,7 @@ def test_other_format_is_refused(folder):
     body = json.loads(newest.read_bytes().partition(b"\n")[2])
     encoded = IndexVersion.decode(newest.read_bytes(), "x").encode()
     assert encoded == newest.read_bytes()
-    text = json.dumps(body | {"format": 3}).encode()
+    text = json.dumps(body | {"format": 4}).encode()
     newest.write_bytes(hashlib.sha256(text).hexdigest().encode() + b"\n" + text)
     assert "another format" in refusal(folder)
 

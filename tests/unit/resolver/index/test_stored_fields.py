@@ -13,6 +13,7 @@ import pytest
 from resolver.index.base import IndexDamagedError
 from resolver.index.build_state import BuildState
 from resolver.index.dictionary import decode_file
+from resolver.index.entry import POSITION_BITS
 from resolver.index.folder import current_generation
 from resolver.index.header import FilesHeader, ShardHeader
 from resolver.index.shard import Shard
@@ -27,7 +28,12 @@ PATH = Path("index")
 
 def files_header(**changes: Any) -> dict[str, Any]:
     header = FilesHeader(
-        generation="g", state="b", runs=(("a", "b"), ()), next_file_id=1, binding=BINDING
+        generation="g",
+        state="b",
+        runs=(("a", "b"), ()),
+        starts=(0, 7),
+        next_file_id=1,
+        binding=BINDING,
     )
     return {**json.loads(json.dumps(header.to_json())), **changes}
 
@@ -44,6 +50,7 @@ def version(**changes: Any) -> bytes:
         gone_files=b"",
         dictionary=shard,
         shards=((run,), ()),
+        starts=(7, 0),
     )
     body = json.loads(whole.encode().partition(b"\n")[2])
     text = json.dumps({**body, **changes}).encode()
@@ -70,6 +77,13 @@ def test_header_that_was_written_is_read() -> None:
         {"runs": [[1]]},
         {"runs": 7},
         {"runs": [["../x"]]},
+        {"starts": [0, "7"]},
+        {"starts": [0]},
+        {"starts": [0, 0]},
+        {"starts": [1, 7]},
+        {"starts": [0, -7]},
+        {"starts": [0, 1 << 32]},
+        {"shard_rows": "7"},
         {"binding": {**asdict(BINDING), "branch": 5}},
         {"binding": {**asdict(BINDING), "snapshot_id": "5"}},
     ],
@@ -89,18 +103,23 @@ def test_header_of_a_shard_with_a_value_of_another_type_is_damage() -> None:
     [
         {"number": "1"},
         {"generation": 5},
-        {"shards": [shard_with(size_bytes="1")]},
-        {"shards": [shard_with(sha256=None)]},
-        {"shards": [shard_with(name="../../x.sst")]},
-        {"shards": [shard_with(object_name="/x")]},
-        {"shards": [shard_with(object_name="..")]},
-        {"shards": [shard_with(name="")]},
+        {"starts": [0, "7"]},
+        {"starts": [0]},
+        {"starts": [1, 7]},
+        {"starts": [0, 1 << 32]},
+        {"shards": [shard_with(size_bytes="1"), []]},
+        {"shards": [shard_with(sha256=None), []]},
+        {"shards": [shard_with(name="../../x.sst"), []]},
+        {"shards": [shard_with(object_name="/x"), []]},
+        {"shards": [shard_with(object_name=".."), []]},
+        {"shards": [shard_with(name=""), []]},
     ],
 )
 def test_version_with_a_wrong_value_or_a_name_outside_its_folder_is_damage(
     changes: dict[str, Any],
 ) -> None:
     assert IndexVersion.decode(version(), "v").number == 1
+    assert IndexVersion.decode(version(shards=[shard_with(), []]), "v").number == 1
     with pytest.raises(IndexDamagedError):
         IndexVersion.decode(version(**changes), "v")
 
@@ -147,6 +166,7 @@ def test_plan_of_a_build_with_a_wrong_value_begins_a_new_build(
     scratch = tmp_path / "build"
     (scratch / "index" / "runs").mkdir(parents=True)
     plan = {"binding": asdict(BINDING), "generation": "old", "shards": 3, "next_file_id": 1}
+    plan |= {"shard_rows": None, "position_bits": POSITION_BITS}
     (scratch / "PLAN").write_text(json.dumps({**plan, **changes}))
     state = BuildState.load_or_start(tmp_path, BINDING, ["a"], shard_count=2, runtime=Runtime())
     assert (state.generation_id == "old", state.shard_count) == (False, 2)
@@ -156,6 +176,7 @@ def test_log_of_a_build_ends_where_it_is_wrong(tmp_path: Path) -> None:
     scratch = tmp_path / "build"
     (scratch / "index" / "runs").mkdir(parents=True)
     plan = {"binding": asdict(BINDING), "generation": "old", "shards": 3, "next_file_id": 1}
+    plan |= {"shard_rows": None, "position_bits": POSITION_BITS}
     (scratch / "PLAN").write_text(json.dumps(plan))
     (scratch / "LOG").write_text('["a", 0, 5]\n["b", "1", 5]\n["c", 2, 5]\n')
     state = BuildState.load_or_start(
