@@ -104,6 +104,10 @@ class FakeSource:
         self._check_open()
         return {place: len(self.cluster.logs[place]) for place in places}
 
+    def begins(self, places: Collection[Place]) -> Mapping[Place, int]:
+        self._check_open()
+        return {place: self.cluster.first.get(place, 0) for place in places}
+
     def known_ends(self, places: Collection[Place]) -> Mapping[Place, int]:
         return self.ends(places)
 

@@ -147,9 +147,16 @@ class KafkaConsumer:
 
     def ends(self, places: Collection[Place]) -> Offsets:
         """See `MessageSource`."""
+        return {place: end for place, (_, end) in self._marks(places).items()}
+
+    def begins(self, places: Collection[Place]) -> Offsets:
+        """See `MessageSource`."""
+        return {place: begin for place, (begin, _) in self._marks(places).items()}
+
+    def _marks(self, places: Collection[Place]) -> dict[Place, tuple[int, int]]:
         try:
             return {
-                place: self._client.get_watermark_offsets(_at(place), timeout=ANSWER_S)[1]
+                place: self._client.get_watermark_offsets(_at(place), timeout=ANSWER_S)
                 for place in places
             }
         except kafka.KafkaException as error:

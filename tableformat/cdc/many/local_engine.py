@@ -34,7 +34,13 @@ from tableformat.cdc.many.stream_tables import (
     open_tables,
 )
 from tableformat.cdc.many.table_making import NewTable, plan_table
-from tableformat.cdc.many.transactions import Backlog, TransactionCut, boundaries_of, runs_of
+from tableformat.cdc.many.transactions import (
+    KNOWN_MAX,
+    Backlog,
+    TransactionCut,
+    boundaries_of,
+    runs_of,
+)
 from tableformat.environment import Environment
 from tableformat.errors import InvalidInputError, StoreUnavailableError, TableError
 from tableformat.memory import release_unused
@@ -50,6 +56,7 @@ TELL_MS = 1_000
 ASK_AGAIN_MS = 2_000  # a schema registry that did not answer
 STILL_MS = 60_000  # nothing moves for so long: say so, or stop if there is an end
 OPEN_TRANSACTIONS_MAX = 50_000  # ENDs that wait for their events; about 30 MB
+REMEMBERED_MAX = 2 * KNOWN_MAX  # messages of the transaction topic: a BEGIN and an END of each
 logger = logging.getLogger("icefold.ingest")
 
 
@@ -133,6 +140,8 @@ class LocalEngine:
         """
         if self._opened is None:
             self.open()
+        if self._transactions is not None and not self._read:
+            self._remember(self._transactions)
         self._finish()
         self._begin(list(self._tables.tables.values()))
         now_ms = self._now_ms()
@@ -248,7 +257,11 @@ class LocalEngine:
         topics = {topic for table in lacking for topic in table.topics}
         ends = {place: end for place, end in found.ends.items() if place[0] in topics}
         begin = {p: at for p, at in self._offsets(lacking).items() if p in ends and at < ends[p]}
-        events = self._between(begin, ends)
+        events = {
+            place: self._new_to_its_table(place, messages)
+            for place, messages in self._between(begin, ends).items()
+            if place[0] in self._tables.table_of
+        }
         there = {table.name: NO_MESSAGES for table in lacking if table.name in self._tables.tables}
         there |= by_table(events, self._tables.table_of.__getitem__)
         self.environment.runtime.fail_point("ingest.many.read_again")
@@ -280,7 +293,17 @@ class LocalEngine:
                     del left[place]
                     self.source.unassign([place])
             self._check_moves(moved_ms)
-        return {p: pa.concat_tables(t) for p, t in found.items() if p[0] in self._tables.table_of}
+        return {place: pa.concat_tables(tables) for place, tables in found.items()}
+
+    def _new_to_its_table(self, place: Place, messages: pa.Table) -> pa.Table:
+        """Without what a batch left out because its table has it."""
+        cut, table = self._transactions, self._tables.tables[self._tables.table_of[place[0]]]
+        if cut is None or not len(messages):
+            return messages
+        resumed = table.name in self._tables.resumed
+        end = 0 if resumed else table.position.offsets.get(_boundaries(cut), 0)
+        runs = runs_of(self._values(messages), messages.column(ORDINAL).to_numpy())
+        return messages.filter(pa.array(cut.not_before(place[0], runs, end)))
 
     def _set_aside_gone(self, polled: Polled, left: dict[Place, None]) -> None:
         for place, reason in polled.gone.items():
@@ -357,9 +380,11 @@ class LocalEngine:
                 values = self._values(messages).to_pylist()
                 cut.add_boundaries(boundaries_of(values, offsets), next_offset(messages))
                 continue
-            self._buffers.add(place, messages)
             if cut is not None:
-                cut.add_events(place, runs_of(self._values(messages), offsets))
+                is_new = cut.add_events(place, runs_of(self._values(messages), offsets))
+                messages = messages if is_new.all() else messages.filter(pa.array(is_new))
+            if len(messages):
+                self._buffers.add(place, messages)
         for place, at in polled.read.items():
             if place in self._read:
                 self._read[place] = at
@@ -467,11 +492,12 @@ class LocalEngine:
     def _waiting(self) -> dict[str, dict[Place, int]]:
         ends = self.source.known_ends(list(self._read))
         waiting: dict[str, dict[Place, int]] = {}
+        buffered = self._buffers.counts()
         for name, table in self._tables.tables.items():
-            staged = table.own
             for place in self._places(table):
                 if place in ends:
-                    count = max(ends[place] - staged.get(place, 0), 0)
+                    passed = 0 if place in buffered else self._read.get(place, 0)
+                    count = max(ends[place] - max(table.own.get(place, 0), passed), 0)
                     waiting.setdefault(name, {})[place] = count
         return waiting
 
@@ -524,8 +550,7 @@ class LocalEngine:
     ) -> None:
         """Add topics to the cut; the first time, the transaction topic to what is read."""
         place = _boundaries(cut)
-        known = [each.offsets.get(place, -1) for each in self._tables.recorded.values()]
-        newest = max(known, default=-1)
+        newest = self._boundaries_staged(place)
         for table in tables:
             for topic in table.topics:
                 cut.partitions[topic] = self._topics.get(topic, 0)
@@ -533,6 +558,10 @@ class LocalEngine:
             p for t in tables for p in self._places(t)
             if p in begin and (begin[p] == EARLIEST or t.position.offsets.get(place, -1) < newest)
         }  # fmt: skip
+        cut.let_join(
+            p for t in tables for p in self._places(t)
+            if p in begin and (begin[p] == EARLIEST or t.name in self._tables.resumed)
+        )  # fmt: skip
         if place not in self._read:
             begin[place] = newest if newest >= 0 else EARLIEST
             cut.is_fresh = newest < 0
@@ -540,6 +569,21 @@ class LocalEngine:
         ends = self.source.ends(sorted(behind))
         boundaries_end = self.source.ends([place])[place]  # after them
         cut.backlogs |= {p: Backlog(end, boundaries_end) for p, end in ends.items()}
+
+    def _boundaries_staged(self, place: Place) -> int:
+        """Where batches have ended in the transaction topic; -1: none has."""
+        known = [each.offsets.get(place, -1) for each in self._tables.recorded.values()]
+        return max(known, default=-1)
+
+    def _remember(self, cut: TransactionCut) -> None:
+        """Read again which transactions the last batches hold."""
+        place = _boundaries(cut)
+        end = self._boundaries_staged(place)
+        begin = max(self.source.begins([place])[place], end - REMEMBERED_MAX)
+        if begin < end:
+            for messages in self._between({place: begin}, {place: end}).values():
+                offsets = messages.column(ORDINAL).to_numpy()
+                cut.remember(boundaries_of(self._values(messages).to_pylist(), offsets))
 
     def _balance(self, cut: TransactionCut, wanted: str | None) -> None:
         """Where too much waits, bring only what the oldest open transaction waits for."""

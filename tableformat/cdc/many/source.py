@@ -62,6 +62,9 @@ class MessageSource(Protocol):
     def ends(self, places: Collection[Place]) -> Offsets:
         """Where these partitions end now, asked of the brokers."""
 
+    def begins(self, places: Collection[Place]) -> Offsets:
+        """The first offset that these partitions still have."""
+
     def known_ends(self, places: Collection[Place]) -> Offsets:
         """The same as the last answers had it, without asking."""
 

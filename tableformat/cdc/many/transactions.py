@@ -11,8 +11,11 @@ with the number of events per table. Debezium writes transactions in the order o
   partition the prefix that belongs to them. Events without a transaction (of the first snapshot,
   tombstones) go with what stands before them.
 
-Events are sent again when Debezium restarts: transactions that were taken stay known for a while,
-and what comes again of one is taken at once.
+Debezium sends events again when it restarts: of some transaction and then of those after it. What
+comes again would show an older state until all of it has come, so it is left out: events of a
+transaction that was taken, and numbers that were seen. Transactions that were taken stay known for
+a while; a process that begins reads them in the transaction topic. A partition that joins late
+holds events of transactions taken before that its table has not seen: those are taken at once.
 """
 
 from __future__ import annotations
@@ -21,10 +24,11 @@ import json
 import re
 from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -32,6 +36,7 @@ from tableformat.cdc.connect_schema import split_payloads
 from tableformat.cdc.json_objects import JsonLayout, parse_json_objects, utf8_rows
 from tableformat.cdc.many.positions import Place
 
+Bools = npt.NDArray[np.bool_]
 TRANSACTION = "transaction"
 _ID, _ORDER = "id", "data_collection_order"
 _EVENT = JsonLayout(
@@ -56,7 +61,7 @@ class Run:
 
     Attributes:
         transaction: Its id; None: they are of none.
-        orders: Their numbers among the transaction's events of their table.
+        orders: Of each its number among the transaction's events of its table; 0: none.
         end: The offset after the last one.
         count: How many; those without a transaction among them too.
     """
@@ -65,6 +70,37 @@ class Run:
     orders: tuple[int, ...]
     end: int
     count: int
+
+    def without_repeats(
+        self, seen: dict[tuple[str, str], int], topic: str, taken: Mapping[str, int], since: int
+    ) -> tuple[Bools, Run | None]:
+        """What of it has not come before; `seen` grows by that.
+
+        Args:
+            seen: Numbers that have come, as bits, by transaction and topic.
+            topic: Of the run.
+            taken: Transactions that batches hold, with the offsets of their ENDs.
+            since: Those that ended before it may be new here nevertheless.
+
+        Returns:
+            Shape (count,), and the run of those; None: nothing is new.
+        """
+        everything = np.ones(self.count, np.bool_)
+        if self.transaction is None:
+            return everything, self
+        ended = taken.get(self.transaction)
+        if ended is not None:
+            return (everything, self) if ended < since else (~everything, None)
+        mine = (self.transaction, topic)
+        before, bits = seen.get(mine, 0), _bits(self.orders)
+        seen[mine] = before | bits
+        numbered = sum(1 for order in self.orders if order)
+        if not before & bits and bits.bit_count() == numbered:
+            return everything, self
+        is_new = _first_of_each(self.orders, before)
+        orders = tuple(order for order, new in zip(self.orders, is_new, strict=True) if new)
+        run = replace(self, orders=orders, count=len(orders)) if orders else None
+        return np.array(is_new, np.bool_), run
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +131,7 @@ def runs_of(values: pa.Array, offsets: Sequence[int]) -> list[Run]:
     return [
         Run(
             transaction=names[numbers[start]] or None,
-            orders=tuple(orders[start:stop][orders[start:stop] > 0].tolist()),
+            orders=tuple(orders[start:stop].tolist()),
             end=int(offsets[stop - 1]) + 1,
             count=int(stop - start),
         )
@@ -154,23 +190,55 @@ class TransactionCut:
     _read: dict[Place, int] = field(default_factory=dict)
     _begun: set[str] = field(default_factory=set)
     _ended: OrderedDict[str, Boundary] = field(default_factory=OrderedDict)
-    _taken: OrderedDict[str, None] = field(default_factory=OrderedDict)
+    _joined: dict[Place, int] = field(default_factory=dict)
+    _taken: OrderedDict[str, int] = field(default_factory=OrderedDict)  # the offset of its END
     _seen: dict[tuple[str, str], int] = field(default_factory=dict)
     _boundaries_read: int = 0
 
-    def add_events(self, place: Place, runs: Sequence[Run]) -> None:
-        """Messages of a partition, in the order of their offsets."""
+    def remember(self, boundaries: Iterable[Boundary]) -> None:
+        """What earlier batches hold: transactions that have ended before the last one."""
+        for each in boundaries:
+            if each.counts is not None:
+                self._taken.setdefault(each.transaction, each.offset)
+
+    def let_join(self, places: Iterable[Place]) -> None:
+        """Partitions whose tables may lack events of what has been taken until now."""
+        last = next(reversed(self._taken.values()), -1)
+        self._joined |= dict.fromkeys(places, last + 1)
+
+    def add_events(self, place: Place, runs: Sequence[Run]) -> Bools:
+        """Messages of a partition, in the order of their offsets.
+
+        Returns:
+            Shape (messages,): which are waited with; the others have come before.
+        """
         queue = self._runs.setdefault(place, deque())
+        since = self._joined.get(place, 0)
+        kept = []
         for each in runs:
-            run = each
+            is_new, run = each.without_repeats(self._seen, place[0], self._taken, since)
+            kept.append(is_new)
+            if run is None:
+                continue
             if run.transaction is None and queue:
-                run = Run(queue[-1].transaction, (), run.end, run.count)
+                run = replace(run, transaction=queue[-1].transaction)
             queue.append(run)
-            if run.orders and run.transaction is not None:
-                mine = (run.transaction, place[0])
-                self._seen[mine] = self._seen.get(mine, 0) | _bits(run.orders)
         if runs:
             self._read[place] = runs[-1].end
+        return np.concatenate([*kept, np.empty(0, np.bool_)])
+
+    def not_before(self, topic: str, runs: Sequence[Run], boundaries_end: int) -> Bools:
+        """Which messages of a batch that is staged again are new to a table.
+
+        Args:
+            topic: Theirs.
+            runs: They, in the order of their offsets.
+            boundaries_end: Transactions that ended before this offset are in the table.
+        """
+        seen: dict[tuple[str, str], int] = {}
+        known = {name: at for name, at in self._taken.items() if at < boundaries_end}
+        kept = [each.without_repeats(seen, topic, known, 0)[0] for each in runs]
+        return np.concatenate([*kept, np.empty(0, np.bool_)])
 
     def add_boundaries(self, boundaries: Sequence[Boundary], read: int) -> None:
         """Events of the transaction topic; `read`: the offset after them."""
@@ -220,7 +288,7 @@ class TransactionCut:
             whole.append(end)
         for end in whole:
             del self._ended[end.transaction]
-            self._taken[end.transaction] = None
+            self._taken[end.transaction] = end.offset
             for topic in self.partitions:
                 self._seen.pop((end.transaction, topic), None)
         counts = {place: self._take(place) for place in self._runs}
@@ -307,9 +375,22 @@ def _payload(value: bytes | None) -> Mapping[str, Any]:
     return payload if isinstance(payload, dict) else {}
 
 
+def _first_of_each(orders: Sequence[int], seen: int) -> list[bool]:
+    """Whether each number comes for the first time; one without goes with the one before it."""
+    found: list[bool] = []
+    for order in orders:
+        bit = 1 << (order - 1) if order else 0
+        found.append(not seen & bit if bit else not found or found[-1])
+        seen |= bit
+    return found
+
+
 def _bits(orders: Collection[int]) -> int:
-    if not orders:
+    """Numbers as bits; 0 is none."""
+    numbers = np.fromiter(orders, np.int64, len(orders))
+    numbers = numbers[numbers > 0]
+    if not len(numbers):
         return 0
-    places = np.zeros(max(orders), np.uint8)
-    places[np.fromiter(orders, np.int64, len(orders)) - 1] = 1
+    places = np.zeros(int(numbers.max()), np.uint8)
+    places[numbers - 1] = 1
     return int.from_bytes(np.packbits(places, bitorder="little").tobytes(), "little")

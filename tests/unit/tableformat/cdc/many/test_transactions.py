@@ -19,7 +19,7 @@ from tableformat.cdc.many.transactions import (
     runs_of,
     transaction_id,
 )
-from tableformat.errors import InvalidInputError
+from tableformat.errors import InvalidInputError, NotFoundError
 from tableformat.spec.names import SOURCE_OFFSETS, SOURCE_TRANSACTION
 from tests.support.fake_kafka import FakeCluster
 from tests.support.memory_tables import memory_catalog
@@ -56,7 +56,7 @@ def test_runs_are_neighbours_of_one_transaction_and_tombstones_go_with_them():
     assert [(run.transaction, run.count, run.end) for run in found] == [
         (None, 1, 1), ("7", 3, 4), ("8", 1, 5),
     ]  # fmt: skip
-    assert found[1].orders == (1, 2)
+    assert found[1].orders == (1, 2, 0)
 
 
 def test_id_of_postgresql_is_without_the_position_and_others_stay():
@@ -107,18 +107,29 @@ def test_table_that_is_not_read_is_not_waited_for_unless_it_will_be():
     assert cut.take()[0] == {(A, 0): 1}
 
 
-def test_events_sent_again_make_nothing_whole_too_early_and_pass_when_it_was():
+def test_events_sent_again_are_left_out_and_make_nothing_whole_too_early():
     cut = TransactionCut(prefix="pg", partitions={A: 2})
-    twice = [change(1, "x", "1", 1), change(1, "x", "1", 1)]
-    cut.add_events((A, 0), runs(*twice))
+    twice = [change(1, "x", "1", 1), (None, None), change(1, "x", "1", 1), (None, None)]
+    assert cut.add_events((A, 0), runs(*twice)).tolist() == [True, True, False, False]
     cut.add_boundaries([ended("1", 1, a=2)], 2)
     assert cut.take() == ({}, None)
-    cut.add_events((A, 1), runs(change(2, "x", "1", 2)))
+    more = [change(1, "x", "1", 1), change(2, "x", "1", 2)]
+    assert cut.add_events((A, 1), runs(*more)).tolist() == [False, True]
     assert cut.take()[0] == {(A, 0): 2, (A, 1): 1}
-    cut.add_events((A, 0), runs(change(1, "x", "1", 1), first=2))
+    assert not cut.add_events((A, 0), runs(change(1, "x", "1", 1), first=4)).any()
     cut.add_boundaries([ended("1", 4, a=2)], 5)
-    assert cut.take()[0] == {(A, 0): 1}
+    assert cut.take() == ({}, None)
     assert cut.open_count == 0
+
+
+def test_partition_that_joins_late_brings_what_its_table_has_not_seen():
+    cut = cut_of(A)
+    cut.remember([ended("1", 1, a=1)])
+    cut.let_join([(B, 0)])
+    cut.partitions[B] = 1
+    assert not cut.add_events((A, 0), runs(change(1, "x", "1", 1))).any()
+    assert cut.add_events((B, 0), runs(change(1, "x", "1", 1))).all()
+    assert cut.take()[0] == {(B, 0): 1}
 
 
 def test_backlog_whose_ends_are_gone_is_taken_but_not_what_is_open():
@@ -272,6 +283,70 @@ def test_new_table_of_a_transaction_joins_before_it_is_cut(world):
     engine = engine_of(catalog, cluster, cut=Cut.TRANSACTION, interval_ms=0, refresh_ms=0)
     engine.run(follow=True, stop=stop)
     assert engine.listener.batches == [(0, ["shop.a", "shop.b", "shop.c"])]
+
+
+@pytest.mark.slow
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 2**32))
+def test_tables_never_go_back_when_the_source_sends_again(seed):
+    """A connector that was killed goes on from an older transaction; so do we, or not."""
+    drawn = random.Random(seed)
+    catalog, cluster = memory_catalog(), FakeCluster()
+    for topic in (A, B, "pg.transaction"):
+        cluster.create(topic)
+    sent, states, state = [], [({}, {})], ({}, {})
+    shown = 0
+
+    def send(number, some):
+        counts = {"a": 0, "b": 0}
+        cluster.send("pg.transaction", begin(str(number)))
+        for side, key in some:
+            counts["ab"[side]] += 1
+            note = f"{number}.{counts['ab'[side]]}"
+            cluster.send((A, B)[side], change(key, note, str(number), counts["ab"[side]], "u"))
+            look(0.15)
+        counted = {name: count for name, count in counts.items() if count}
+        cluster.send("pg.transaction", end(str(number), **counted))
+
+    def look(share):
+        nonlocal engine, shown
+        if drawn.random() >= share:
+            return
+        if drawn.random() < 0.5:
+            engine = engine_of(catalog, cluster, cut=Cut.TRANSACTION, chunk=drawn.choice([1, 9]))
+        engine.run(follow=False)
+        found = held(catalog)
+        assert found in states[shown:], f"torn or older than {shown}: {found}"
+        shown = states.index(found, shown)
+
+    engine = engine_of(catalog, cluster, cut=Cut.TRANSACTION)
+    for number in range(drawn.randint(2, 8)):
+        some = [(drawn.randrange(2), drawn.randrange(3)) for _ in range(drawn.randint(1, 4))]
+        counts = [0, 0]
+        state = (dict(state[0]), dict(state[1]))
+        for side, key in some:
+            counts[side] += 1
+            state[side][key] = f"{number}.{counts[side]}"
+        sent.append(some)
+        states.append(state)
+        send(number, some)
+        look(0.4)
+        if drawn.random() < 0.4:
+            for older in range(drawn.randint(0, number), number + 1):
+                send(older, sent[older])
+                look(0.4)
+    engine.run(follow=False)
+    assert held(catalog) == state
+
+
+def held(catalog):
+    found = []
+    for name in ("shop.a", "shop.b"):
+        try:
+            found.append(notes(catalog, name))
+        except NotFoundError:
+            found.append({})
+    return tuple(found)
 
 
 def test_source_that_does_not_tell_its_transactions_is_refused(world):
