@@ -257,11 +257,8 @@ class LocalEngine:
         topics = {topic for table in lacking for topic in table.topics}
         ends = {place: end for place, end in found.ends.items() if place[0] in topics}
         begin = {p: at for p, at in self._offsets(lacking).items() if p in ends and at < ends[p]}
-        events = {
-            place: self._new_to_its_table(place, messages)
-            for place, messages in self._between(begin, ends).items()
-            if place[0] in self._tables.table_of
-        }
+        found_again = self._between(begin, ends)
+        events = {p: found_again[p] for p in found_again if p[0] in self._tables.table_of}
         there = {table.name: NO_MESSAGES for table in lacking if table.name in self._tables.tables}
         there |= by_table(events, self._tables.table_of.__getitem__)
         self.environment.runtime.fail_point("ingest.many.read_again")
@@ -294,16 +291,6 @@ class LocalEngine:
                     self.source.unassign([place])
             self._check_moves(moved_ms)
         return {place: pa.concat_tables(tables) for place, tables in found.items()}
-
-    def _new_to_its_table(self, place: Place, messages: pa.Table) -> pa.Table:
-        """Without what a batch left out because its table has it."""
-        cut, table = self._transactions, self._tables.tables[self._tables.table_of[place[0]]]
-        if cut is None or not len(messages):
-            return messages
-        resumed = table.name in self._tables.resumed
-        end = 0 if resumed else table.position.offsets.get(_boundaries(cut), 0)
-        runs = runs_of(self._values(messages), messages.column(ORDINAL).to_numpy())
-        return messages.filter(pa.array(cut.not_before(place[0], runs, end)))
 
     def _set_aside_gone(self, polled: Polled, left: dict[Place, None]) -> None:
         for place, reason in polled.gone.items():

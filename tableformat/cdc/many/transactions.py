@@ -16,6 +16,7 @@ comes again would show an older state until all of it has come, so it is left ou
 transaction that was taken, and numbers that were seen. Transactions that were taken stay known for
 a while; a process that begins reads them in the transaction topic. A partition that joins late
 holds events of transactions taken before that its table has not seen: those are taken at once.
+A batch that is staged again holds what comes again, too, but all of it: it ends with what is new.
 """
 
 from __future__ import annotations
@@ -225,19 +226,6 @@ class TransactionCut:
             queue.append(run)
         if runs:
             self._read[place] = runs[-1].end
-        return np.concatenate([*kept, np.empty(0, np.bool_)])
-
-    def not_before(self, topic: str, runs: Sequence[Run], boundaries_end: int) -> Bools:
-        """Which messages of a batch that is staged again are new to a table.
-
-        Args:
-            topic: Theirs.
-            runs: They, in the order of their offsets.
-            boundaries_end: Transactions that ended before this offset are in the table.
-        """
-        seen: dict[tuple[str, str], int] = {}
-        known = {name: at for name, at in self._taken.items() if at < boundaries_end}
-        kept = [each.without_repeats(seen, topic, known, 0)[0] for each in runs]
         return np.concatenate([*kept, np.empty(0, np.bool_)])
 
     def add_boundaries(self, boundaries: Sequence[Boundary], read: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from contextlib import contextmanager
 
 import pyarrow as pa
 import pytest
@@ -19,7 +20,8 @@ from tableformat.cdc.many.transactions import (
     runs_of,
     transaction_id,
 )
-from tableformat.errors import InvalidInputError, NotFoundError
+from tableformat.errors import CommitUnknownError, InvalidInputError, NotFoundError
+from tableformat.runtime import Runtime
 from tableformat.spec.names import SOURCE_OFFSETS, SOURCE_TRANSACTION
 from tests.support.fake_kafka import FakeCluster
 from tests.support.memory_tables import memory_catalog
@@ -289,9 +291,10 @@ def test_new_table_of_a_transaction_joins_before_it_is_cut(world):
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 2**32))
 def test_tables_never_go_back_when_the_source_sends_again(seed):
-    """A connector that was killed goes on from an older transaction; so do we, or not."""
+    """A connector that was killed goes on from an older transaction; we are killed, too."""
     drawn = random.Random(seed)
-    catalog, cluster = memory_catalog(), FakeCluster()
+    runtime = Runtime()
+    catalog, cluster = memory_catalog(runtime=runtime), FakeCluster()
     for topic in (A, B, "pg.transaction"):
         cluster.create(topic)
     sent, states, state = [], [({}, {})], ({}, {})
@@ -312,9 +315,13 @@ def test_tables_never_go_back_when_the_source_sends_again(seed):
         nonlocal engine, shown
         if drawn.random() >= share:
             return
-        if drawn.random() < 0.5:
+        if engine is None or drawn.random() < 0.5:
             engine = engine_of(catalog, cluster, cut=Cut.TRANSACTION, chunk=drawn.choice([1, 9]))
-        engine.run(follow=False)
+        with killed_at(runtime, drawn.randint(1, 60)) as is_killed:
+            engine.run(follow=False)
+        if is_killed:  # in the middle of a batch, which the next one makes whole
+            engine = None
+            return
         found = held(catalog)
         assert found in states[shown:], f"torn or older than {shown}: {found}"
         shown = states.index(found, shown)
@@ -335,8 +342,31 @@ def test_tables_never_go_back_when_the_source_sends_again(seed):
             for older in range(drawn.randint(0, number), number + 1):
                 send(older, sent[older])
                 look(0.4)
-    engine.run(follow=False)
+    engine_of(catalog, cluster, cut=Cut.TRANSACTION).run(follow=False)
     assert held(catalog) == state
+
+
+class Killed(BaseException):
+    pass
+
+
+@contextmanager
+def killed_at(runtime, number):
+    """Kills at the fail point of that number; what it yields is not empty then."""
+    hits, killed = [], []
+
+    def hit(name):
+        hits.append(name)
+        if len(hits) == number:
+            raise Killed
+
+    runtime.fail_points.observer = hit
+    try:
+        yield killed
+    except (Killed, CommitUnknownError):
+        killed.append(number)
+    finally:
+        runtime.fail_points.observer = None
 
 
 def held(catalog):
