@@ -15,8 +15,17 @@ import pytest
 
 import tableformat as tf
 from resolver import resolve
+from resolver.index.reader import open_reader
 from resolver.index_check import verify
-from tests.support.crash_child import KILLED, open_table, run_until_killed, short_lock
+from resolver.index_keeper import index_folder
+from tableformat.runtime import Runtime
+from tests.support.crash_child import (
+    KILLED,
+    ROWS_PER_SHARD,
+    open_table,
+    run_until_killed,
+    short_lock,
+)
 from tests.support.staging_ledger import check_exactly_once, markers
 from tests.support.table_checker import check_table
 
@@ -101,6 +110,22 @@ def test_killed_resolve_run_again_gives_the_same_table(history, point):
     assert run_until_killed(run_resolve, history.warehouse, NAME, point=point) == KILLED
     history.table.refresh()
     history.stage([(4, "us", 3)], deletes=[1])
+    run_resolve(open_table(history.warehouse, NAME))
+    history.check()
+
+
+@pytest.mark.parametrize(
+    ("point", "is_split"), [("index.prepare.written", False), ("index.apply.after", True)]
+)
+def test_resolve_killed_around_a_split_gives_the_same_table(history, point, is_split):
+    assert run_until_killed(run_resolve, history.warehouse, NAME, point=point) == KILLED
+    folder = index_folder(history.table.environment, history.table.state, "main")
+    built = history.states[None].total() // ROWS_PER_SHARD
+    with open_reader(folder, Runtime()) as reader:
+        assert (len(reader.header.shards) > built) == is_split
+    history.table.refresh()
+    history.stage([(key, "us", 3) for key in range(20, 60)], deletes=[1])
+    assert run_until_killed(run_resolve, history.warehouse, NAME, point=point) == KILLED
     run_resolve(open_table(history.warehouse, NAME))
     history.check()
 

@@ -75,8 +75,11 @@ def test_resolve_killed_in_its_first_cycle_gives_the_same_table(history, point):
 def test_resolve_killed_with_an_index_is_followed_elsewhere(history, point):
     assert run_on_machine(open_table(history.warehouse, NAME), "second") == "built"
     history.table.refresh()
-    history.stage([(5, "us", 7)], deletes=[1])
+    history.stage([(key, "us", 7) for key in range(3, 9)], deletes=[1])  # enough for a split
     assert run_until_killed(run_first, history.warehouse, NAME, point=point) == KILLED
+    depot = depot_of(history)
+    is_split = len(depot.load(depot.newest_number()).shards) > 1
+    assert is_split == (point in ("index.apply.after", "resolve.after_apply"))
     history.table.refresh()
     history.stage([(4, "us", 3)], deletes=[3])
     assert run_on_machine(open_table(history.warehouse, NAME), "second") in ("current", "followed")

@@ -15,10 +15,12 @@ from typing import Any
 
 import tableformat as tf
 from lock import LeaseManager, LockError, open_lock
+from resolver.index import shard_map
 from tableformat import Table
 from tableformat.errors import TableError
 from tests.support.goals import goal
 
+ROWS_PER_SHARD = 1  # of a child's indexes: what it resolves splits shards
 LEASE_MS = 1_500  # of who is killed: gone soon, and never lost to a busy machine before that
 PATIENT_LEASE_MS = 30_000  # of who lives
 KILLED = -signal.SIGKILL
@@ -59,6 +61,8 @@ def run_until_killed(
     task: Callable[..., Any], warehouse: str, name: str, *, point: str, hits: int = 1
 ) -> int:
     """Run `task(table)` in a child that is killed at the `hits`-th time it passes `point`.
+
+    Indexes that the child builds or changes have shards of a row or two, and split them.
 
     Returns:
         Its exit code: `KILLED`, or 0 when it never came that far.
@@ -109,6 +113,7 @@ def _child(
     hits: int,
     sent: signal.Signals = signal.SIGKILL,
 ) -> None:
+    shard_map.ROWS_PER_SHARD_MIN = shard_map.ROWS_PER_SHARD_MAX = ROWS_PER_SHARD
     table = open_table(warehouse, name)
     left = hits
 

@@ -45,7 +45,9 @@ def write_shard(path: Path, pairs: list[tuple[bytes, bytes]], header: dict) -> N
     shard.close()
 
 
-def write_format_1(folder: Path, states: tuple[str, ...] = ("s1", "s2", "s2")) -> Generation:
+def write_format_1(
+    folder: Path, states: tuple[str, ...] = ("s1", "s2", "s2"), first_position: int = 0
+) -> Generation:
     generation = Generation(folder / "gen-old", SHARDS)
     generation.path.mkdir(parents=True)
     (generation.pending_path / "x").mkdir(parents=True)
@@ -55,7 +57,7 @@ def write_format_1(folder: Path, states: tuple[str, ...] = ("s1", "s2", "s2")) -
     pairs: list[list[tuple[bytes, bytes]]] = [[] for _ in range(SHARDS)]
     for row, (key, shard) in enumerate(zip(keys.to_list(), shard_of, strict=True)):
         files = np.array([0, 1] if row % 7 == 0 else [0], dtype=np.int32)
-        words = files.astype(np.uint64) << np.uint64(36) | np.uint64(row)
+        words = files.astype(np.uint64) << np.uint64(36) | np.uint64(first_position + row)
         pairs[shard].append((key, words.astype("<u8").tobytes()))
     for shard, state in enumerate(states):
         header = ShardHeader(generation.name, shard, SHARDS, state).to_json()
@@ -127,6 +129,24 @@ def test_shard_of_another_state_is_damage(tmp_path: Path) -> None:
     assert open_index(tmp_path, BINDING, runtime=Runtime()).refusal == Refusal.DAMAGED
     with build_local(tmp_path, [source_of("a", [1])]) as index:
         assert rows_of(index, [1]) == [[("a", 0)]]
+
+
+@pytest.mark.parametrize("is_taken", [True, False])
+def test_position_beyond_those_of_the_index_is_damage_and_is_built_again(
+    tmp_path: Path, is_taken: bool
+) -> None:
+    first = (1 << 30) - len(KEYS) + (not is_taken)  # the last row is at 2^30 - 1, or 2^30
+    write_format_1(tmp_path, first_position=first)
+    opened = open_index(tmp_path, BINDING, runtime=Runtime())
+    if is_taken:
+        assert opened.index is not None
+        with opened.index as index:
+            assert rows_of(index, KEYS[-1:]) == [[("a", (1 << 30) - 1)]]
+        return
+    assert opened.refusal == Refusal.DAMAGED
+    assert "position" in opened.detail
+    with build_local(tmp_path, [source_of("a", KEYS)]) as index:
+        assert rows_of(index, KEYS) == [[("a", row)] for row in range(len(KEYS))]
 
 
 def test_missing_shard_is_damage(tmp_path: Path) -> None:
