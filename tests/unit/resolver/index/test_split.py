@@ -221,7 +221,10 @@ def test_shared_index_of_format_2_is_read_as_it_is(tmp_path: Path) -> None:
     index.close()
 
 
-def test_build_that_an_earlier_release_began_is_not_continued(tmp_path: Path) -> None:
+@pytest.mark.parametrize("bits", [None, 36], ids=["earlier", "other-bits"])
+def test_build_that_a_release_of_other_bits_began_is_not_continued(
+    tmp_path: Path, bits: int | None
+) -> None:
     def kill(_: str) -> None:
         raise Killed
 
@@ -231,7 +234,9 @@ def test_build_that_an_earlier_release_began_is_not_continued(tmp_path: Path) ->
     plan = tmp_path / "build" / "PLAN"
     content = json.loads(plan.read_text())
     first = content["generation"]
-    del content["position_bits"], content["shard_rows"]
+    content["position_bits"] = bits
+    if bits is None:
+        del content["position_bits"], content["shard_rows"]
     plan.write_text(json.dumps(content))
     with build_local(tmp_path, [source_of("a", [1, 2])]) as index:
         assert first not in index.generation.name
