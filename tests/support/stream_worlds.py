@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +14,8 @@ from tableformat.cdc.many.local_engine import Cut, LocalEngine, Pace
 from tableformat.cdc.many.routing import Route, Routing, TopicPattern
 from tableformat.cdc.many.stream_tables import StreamListener, StreamSettings
 from tableformat.cdc.many.table_options import StreamOptions
+from tableformat.errors import CommitUnknownError
+from tableformat.runtime import Runtime
 from tests.support.fake_kafka import FakeCluster, Message
 
 ROW = [
@@ -118,3 +121,34 @@ def notes(catalog: TableCatalog, table: str) -> dict[int, str | None]:
     rows = catalog.load_table(table).scan(branch="staging").to_arrow().to_pylist()
     assert len({row["id"] for row in rows}) == len(rows), "a key has two rows"
     return {row["id"]: row["note"] for row in rows}
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+@dataclass
+class Life:
+    """What became of a process: the fail points that it hit, and whether it was killed at one."""
+
+    hits: list[str] = field(default_factory=list)
+    is_killed: bool = False
+
+
+@contextmanager
+def killed_at(runtime: Runtime, number: int | None) -> Iterator[Life]:
+    """Kills what runs inside at the fail point of that number; None: only counts them."""
+    life = Life()
+
+    def hit(name: str) -> None:
+        life.hits.append(name)
+        if len(life.hits) == number:
+            raise Killed
+
+    runtime.fail_points.observer = hit
+    try:
+        yield life
+    except (Killed, CommitUnknownError):
+        life.is_killed = True
+    finally:
+        runtime.fail_points.observer = None

@@ -95,7 +95,7 @@ class Run:
         mine = (self.transaction, topic)
         before, bits = seen.get(mine, 0), _bits(self.orders)
         seen[mine] = before | bits
-        numbered = sum(1 for order in self.orders if order)
+        numbered = self.count - self.orders.count(0)
         if not before & bits and bits.bit_count() == numbered:
             return everything, self
         is_new = _first_of_each(self.orders, before)

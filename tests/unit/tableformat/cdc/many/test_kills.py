@@ -9,19 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tableformat.errors import CommitUnknownError
 from tableformat.runtime import Runtime
 from tableformat.spec.names import BATCH_ID, BATCH_TABLES, SOURCE_OFFSETS
 from tests.support.fake_kafka import FakeCluster
 from tests.support.memory_tables import memory_catalog
-from tests.support.stream_worlds import engine_of, message, notes
+from tests.support.stream_worlds import Killed, engine_of, killed_at, message, notes
 
 TABLES = ("a", "b", "c")
 NEW_KEYS = {"assume-new-keys": "true"}  # a change that is staged twice is two rows
-
-
-class Killed(BaseException):
-    pass
 
 
 class World:
@@ -40,23 +35,10 @@ class World:
 
     def run(self, kill_at=None, **pace):
         """The fail points that were hit; killed at the one of this number."""
-        hits = []
-
-        def hit(name):
-            hits.append(name)
-            if len(hits) == kill_at:
-                raise Killed
-
-        self.runtime.fail_points.observer = hit
-        try:
+        with killed_at(self.runtime, kill_at) as life:
             engine_of(self.catalog, self.cluster, defaults=NEW_KEYS, **pace).run(follow=False)
-        except Killed:
-            pass
-        except CommitUnknownError:
-            assert kill_at is not None
-        finally:
-            self.runtime.fail_points.observer = None
-        return hits
+        assert kill_at is not None or not life.is_killed
+        return life.hits
 
     def check(self):
         """Every event is in its table once, and every batch on all tables that it names."""

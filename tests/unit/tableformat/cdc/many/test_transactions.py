@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-from contextlib import contextmanager
 
 import pyarrow as pa
 import pytest
@@ -20,12 +19,12 @@ from tableformat.cdc.many.transactions import (
     runs_of,
     transaction_id,
 )
-from tableformat.errors import CommitUnknownError, InvalidInputError, NotFoundError
+from tableformat.errors import InvalidInputError, NotFoundError
 from tableformat.runtime import Runtime
 from tableformat.spec.names import SOURCE_OFFSETS, SOURCE_TRANSACTION
 from tests.support.fake_kafka import FakeCluster
 from tests.support.memory_tables import memory_catalog
-from tests.support.stream_worlds import engine_of, message, notes
+from tests.support.stream_worlds import engine_of, killed_at, message, notes
 
 A, B = "pg.public.a", "pg.public.b"
 
@@ -317,9 +316,9 @@ def test_tables_never_go_back_when_the_source_sends_again(seed):
             return
         if engine is None or drawn.random() < 0.5:
             engine = engine_of(catalog, cluster, cut=Cut.TRANSACTION, chunk=drawn.choice([1, 9]))
-        with killed_at(runtime, drawn.randint(1, 60)) as is_killed:
+        with killed_at(runtime, drawn.randint(1, 60)) as life:
             engine.run(follow=False)
-        if is_killed:  # in the middle of a batch, which the next one makes whole
+        if life.is_killed:  # in the middle of a batch, which the next one makes whole
             engine = None
             return
         found = held(catalog)
@@ -344,29 +343,6 @@ def test_tables_never_go_back_when_the_source_sends_again(seed):
                 look(0.4)
     engine_of(catalog, cluster, cut=Cut.TRANSACTION).run(follow=False)
     assert held(catalog) == state
-
-
-class Killed(BaseException):
-    pass
-
-
-@contextmanager
-def killed_at(runtime, number):
-    """Kills at the fail point of that number; what it yields is not empty then."""
-    hits, killed = [], []
-
-    def hit(name):
-        hits.append(name)
-        if len(hits) == number:
-            raise Killed
-
-    runtime.fail_points.observer = hit
-    try:
-        yield killed
-    except (Killed, CommitUnknownError):
-        killed.append(number)
-    finally:
-        runtime.fail_points.observer = None
 
 
 def held(catalog):
