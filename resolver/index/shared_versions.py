@@ -174,7 +174,10 @@ class IndexVersion:
 
 def _gone_of(text: str, *, is_wide: bool) -> bytes:
     data = base64.b64decode(text, validate=True)
-    return data if is_wide else BitMap64(BitMap.deserialize(data)).serialize()
+    if not data:
+        raise ValueError("no bitmap of the files that are gone")
+    gone = BitMap64.deserialize(data) if is_wide else BitMap64(BitMap.deserialize(data))
+    return gone.serialize()
 
 
 def _shard_json(shard: ShardVersion) -> dict[str, Any]:

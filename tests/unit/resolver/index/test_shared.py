@@ -227,6 +227,16 @@ def test_other_format_is_refused(folder):
     assert "another format" in refusal(folder)
 
 
+@pytest.mark.parametrize("version_format", [2, 3])
+@pytest.mark.parametrize("gone_files", ["", "eA==", "no base64"])
+def test_unreadable_bitmap_under_a_right_checksum_is_damage(folder, version_format, gone_files):
+    newest = versions_in(folder)[-1]
+    body = json.loads(newest.read_bytes().partition(b"\n")[2])
+    text = json.dumps(body | {"format": version_format, "gone_files": gone_files}).encode()
+    newest.write_bytes(hashlib.sha256(text).hexdigest().encode() + b"\n" + text)
+    assert "unreadable" in refusal(folder)
+
+
 # -- races ---------------------------------------------------------------------------------------
 
 
