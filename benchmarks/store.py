@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -24,6 +23,7 @@ from pyarrow.fs import FileSelector, S3FileSystem
 
 from tableformat.store.arrow_store import ArrowObjectStore
 from tableformat.store.locations import AllowedLocations
+from tests.support.ports import free_port
 
 SMALL, SMALL_BYTES, LARGE_BYTES, THREADS = 200, 4_096, 64 << 20, 8
 ROOT = "bench/t"
@@ -31,9 +31,7 @@ ROOT = "bench/t"
 
 @contextmanager
 def moto() -> Iterator[str]:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port = listener.getsockname()[1]
+    port = free_port()
     command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
     server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     endpoint = f"http://127.0.0.1:{port}"

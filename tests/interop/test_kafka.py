@@ -15,8 +15,8 @@ import pytest
 import tableformat as tf
 from tableformat.spec.names import BATCH_ID, QUERY_ID
 from tests.support.change_events import envelope
-from tests.support.jvm_server import free_ports
 from tests.support.kafka import kafka
+from tests.support.ports import free_port
 from tests.support.stream_worlds import message
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
@@ -112,7 +112,7 @@ def test_topic_is_staged_once_whatever_happens_to_the_process(shell):
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
 
-    (port,) = free_ports(1)
+    port = free_port()
     process = shell.start(topic, *follow, "--metrics-port", str(port))
     shell.broker.send(topic, [upsert(7, "again"), *deletion(9)])
     expected[7] = "again"
@@ -290,7 +290,7 @@ def test_many_topics_are_staged_once_by_either_engine_whatever_happens(tmp_path,
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
 
-    (port,) = free_ports(1)
+    port = free_port()
     process = shell.start(*local, "--metrics-port", str(port))
     broker.create_topic("many.public.late")
     send("late", 3)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import socket
 import subprocess
 import time
 import urllib.parse
@@ -20,6 +19,7 @@ import yaml  # type: ignore[import-untyped]
 
 from maintenance.metrics import serving_metrics
 from tests.support.observed_metrics import TABLE, observed_registries
+from tests.support.ports import free_port
 
 pytestmark = [pytest.mark.services, pytest.mark.slow]
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
@@ -90,13 +90,6 @@ def test_each_alert_fires_on_its_cause_and_no_other_does(tmp_path: Path) -> None
     cases = {"rule_files": [str(ALERTS)], "evaluation_interval": "1m", "tests": tests}
     file.write_text(yaml.safe_dump(cases))
     promtool("test", "rules", file)
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,6 @@ import hashlib
 import hmac
 import itertools
 import shutil
-import socket
 import subprocess
 import time
 from email.utils import formatdate
@@ -22,6 +21,8 @@ from pathlib import Path
 
 import pytest
 import requests
+
+from tests.support.ports import free_port
 
 VERSION = "3.35.0"
 ACCOUNT = "devstoreaccount1"
@@ -35,9 +36,7 @@ _containers = itertools.count(1)
 @functools.cache
 def azurite() -> str:
     """Host and port of the server of this test run; skips where it cannot be had."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port = listener.getsockname()[1]
+    port = free_port()
     server = subprocess.Popen(
         [
             _program(), "--blobPort", str(port), "--inMemoryPersistence", "--silent",

@@ -11,9 +11,10 @@ from typing import Any
 from urllib.request import urlopen
 
 from tableformat.spark.java import find_java
-from tests.support.jvm_server import JvmServer, free_ports, server_folder
+from tests.support.jvm_server import JvmServer, server_folder
 from tests.support.kafka import BROKER
 from tests.support.maven import fetch_jars
+from tests.support.ports import free_port
 
 DEBEZIUM = "3.3.1.Final"
 CACHE = Path(__file__).resolve().parents[2] / ".cache" / f"debezium-{DEBEZIUM}"
@@ -79,7 +80,7 @@ def new_connect(servers: str, connectors: Sequence[Mapping[str, str]]) -> tuple[
     java = find_java()
     assert java is not None
     folder = server_folder("connect")
-    (port,) = free_ports(1)
+    port = free_port()
     worker = folder / "connect.properties"
     worker.write_text(
         SETTINGS.format(servers=servers, port=port, folder=folder, plugins=PLUGINS.absolute())

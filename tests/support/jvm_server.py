@@ -74,15 +74,6 @@ def server_folder(name: str) -> Path:
     return Path(tempfile.mkdtemp(prefix=f"icefold-{name}-"))
 
 
-def free_ports(count: int) -> list[int]:
-    """Ports nobody listens on."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports: list[int] = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
-
-
 def listens(port: int) -> bool:
     """Whether somebody does."""
     with socket.socket() as probe:

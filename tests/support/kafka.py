@@ -19,8 +19,9 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from tableformat.spark.java import find_java
 from tests.support.guard import let_run
-from tests.support.jvm_server import START_S, JvmServer, free_ports, listens, server_folder
+from tests.support.jvm_server import START_S, JvmServer, listens, server_folder
 from tests.support.maven import fetch_jars
+from tests.support.ports import free_ports
 
 BROKER = "4.1.0"
 # By Spark's minor version; Spark 4.3 runs with the one of 4.2.

@@ -15,8 +15,9 @@ from urllib.request import urlopen
 
 import pytest
 
-from tests.support.jvm_server import JvmServer, free_ports, server_folder
+from tests.support.jvm_server import JvmServer, server_folder
 from tests.support.maven import CACHE, fetch_jars
+from tests.support.ports import free_ports
 from tests.support.s3_server import create_bucket, s3_server
 from tests.support.trino import java_from
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import os
 import shutil
-import socket
 import subprocess
 import tempfile
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.guard import check_servers_allowed, stop_with_this_process
+from tests.support.ports import free_port
 
 PASSWORD = "s3cret-of-the-test"
 USER = "icefold"
@@ -46,7 +46,7 @@ def postgres_server() -> PostgresServer:
     secret.write_text(PASSWORD)
     secret.chmod(0o644)
     data = str(folder / "data")
-    server = PostgresServer(_free_port())
+    server = PostgresServer(free_port())
     options = f"-h 127.0.0.1 -p {server.port} -k {folder} -c fsync=off -c max_connections=100"
     options += " -c wal_level=logical"
     setup = [f"{binaries}/initdb", "-D", data, "-U", USER, "-A", "scram-sha-256", "--no-sync"]
@@ -70,10 +70,3 @@ def _run(command: list[str], folder: Path) -> None:
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)} failed: {done.stderr[-2000:]}")
-
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port

@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import os
 import shutil
-import socket
 import subprocess
 import tempfile
 import time
@@ -22,6 +21,7 @@ import pytest
 from pyiceberg.catalog.rest import RestCatalog
 
 from tests.support.guard import let_run, stop_with_this_process
+from tests.support.ports import free_port
 
 ICEBERG = "1.11.0"  # the newest release whose test jars are published
 _JETTY = "12.1.2"
@@ -72,9 +72,7 @@ def _running_server() -> RestServer:
         pytest.skip("java is not installed: no REST catalog server")
     class_path = _class_path()
     folder = Path(tempfile.mkdtemp(prefix="icefold-rest-"))
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port = listener.getsockname()[1]
+    port = free_port()
     server = RestServer(f"http://127.0.0.1:{port}", f"file://{folder}/wh")
     settings = {
         "CATALOG_WAREHOUSE": server.warehouse,

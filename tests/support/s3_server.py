@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import functools
 import itertools
-import socket
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -13,6 +12,8 @@ from typing import Any
 
 import pytest
 import requests
+
+from tests.support.ports import free_port
 
 SECRET = "s3cret-of-the-test"
 _buckets = itertools.count(1)
@@ -63,9 +64,7 @@ def serve(app: App, *, threaded: bool) -> S3Server:
         def log(self, type: str, message: str, *args: Any) -> None:
             pass
 
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port = listener.getsockname()[1]
+    port = free_port()
     server = S3Server(f"http://127.0.0.1:{port}")
     app = _with_faults(app, server)
     http = make_server("127.0.0.1", port, app, threaded=threaded, request_handler=Quiet)

@@ -4,7 +4,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -19,6 +18,7 @@ import tableformat as tf
 from maintenance.cli.main import cli
 from maintenance.run_history import Ledger, load_ledger
 from maintenance.settings import settings_text
+from tests.support.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[3]
 SCHEMA = pa.schema([("id", pa.int64()), ("note", pa.string())])
@@ -59,12 +59,6 @@ def start(tmp_path, *words):
         stderr=subprocess.PIPE,
         text=True,
     )
-
-
-def free_port():
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
 
 
 def wait_for(condition, seconds=60):

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyroaring import BitMap64
 
 from resolver.index.base import IndexDamagedError
 from resolver.index.build_state import BuildState
@@ -47,7 +48,7 @@ def version(**changes: Any) -> bytes:
         generation="g",
         binding=BINDING,
         next_file_id=1,
-        gone_files=b"",
+        gone_files=BitMap64().serialize(),
         dictionary=shard,
         shards=((run,), ()),
         starts=(7, 0),
