@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.pipeline import Pipeline, missing_pipeline, start_pipeline
+from tests.support.pipeline_bank import Bank
 
 
 @pytest.fixture(scope="package")
@@ -13,6 +14,6 @@ def pipeline() -> Iterator[Pipeline]:
     missing = missing_pipeline()
     if missing is not None:
         pytest.skip(missing)
-    started = start_pipeline("short")
+    started = start_pipeline("short", Bank())
     yield started
     started.close()

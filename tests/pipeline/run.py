@@ -17,10 +17,12 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from tests.pipeline.bank import ACTORS, run_bank
+from tests.pipeline.cuts import ACTORS, run_cuts
 from tests.pipeline.service import LONG_S, MINUTE_S, Service
 from tests.support.debezium import states
 from tests.support.pipeline import SHAPES, Pipeline, missing_pipeline, start_pipeline
+from tests.support.pipeline_bank import Bank
+from tests.support.pipeline_cuts import CutWorkload
 from tests.support.pipeline_readers import READERS
 from tests.support.pipeline_tables import (
     ACCOUNT,
@@ -32,6 +34,7 @@ from tests.support.pipeline_tables import (
     engine_rows,
     source_rows,
 )
+from tests.support.pipeline_tpcc import Tpcc
 from tests.support.pipeline_workload import Workload
 
 TABLES = {table.name: table for table in (ACCOUNT, ACCOUNT_FULL, LINE, TOAST, TORN)}
@@ -60,23 +63,37 @@ def main() -> int:
     parser.add_argument("--torn", type=int, default=0, help="updated rows of `torn` at the end")
     parser.add_argument("--pause-s", type=float, default=0.2, help="between two transactions")
     parser.add_argument("--bank", action="store_true", help="the bank, and nothing else")
+    parser.add_argument("--tpcc", action="store_true", help="TPC-C, and nothing else")
+    parser.add_argument("--clients", type=int, default=1, help="of the bank or TPC-C")
     parser.add_argument("--samples", type=Path, help="a file for the memory samples (JSON lines)")
     given = parser.parse_args()
     missing = missing_pipeline()
     if missing is not None:
         print(f"scripts/pipeline: {missing}", file=sys.stderr)
         return 1
-    pipeline = start_pipeline("long")
+    if given.bank or given.tpcc:
+        return _run_cuts(Tpcc() if given.tpcc else Bank(), given)
+    pipeline = start_pipeline("long", Bank())
     try:
-        if given.bank:
-            pipeline.connect.start()
-            kills = [ACTORS[number % len(ACTORS)] for number in range(given.kills)]
-            counts = run_bank(pipeline, seconds=given.minutes * 60, kills=kills, seed=given.seed)
-            print(", ".join(f"{count:,} {what}" for what, count in sorted(counts.items())))
-            return 0
         return Run(pipeline, given).run()
     finally:
         pipeline.close()
+
+
+def _run_cuts(workload: CutWorkload, given: argparse.Namespace) -> int:
+    pipeline = start_pipeline("long", workload, shapes=())
+    kills = [ACTORS[number % len(ACTORS)] for number in range(given.kills)]
+    seconds = given.minutes * 60
+    try:
+        pipeline.connect.start()
+        counts = run_cuts(
+            pipeline, workload, seconds=seconds, kills=kills, seed=given.seed, clients=given.clients
+        )
+    finally:
+        pipeline.close()
+    print(", ".join(f"{count:,} {what}" for what, count in sorted(counts.items())))
+    print(f"{counts['transactions'] / seconds:,.0f} transactions a second")
+    return 0
 
 
 class Run:

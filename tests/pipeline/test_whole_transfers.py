@@ -8,8 +8,9 @@ import re
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from tests.pipeline.bank import run_bank
+from tests.pipeline.cuts import run_cuts
 from tests.support.pipeline import Pipeline
+from tests.support.pipeline_bank import Bank
 
 pytestmark = [
     pytest.mark.interop,
@@ -22,11 +23,11 @@ pytestmark = [
 def test_every_cut_of_a_live_bank_holds_all_the_money(pipeline: Pipeline) -> None:
     if pipeline.connect.process is None:
         pipeline.connect.start()
-    counts = run_bank(pipeline, seconds=8, kills=["stop"])
+    counts = run_cuts(pipeline, Bank(), seconds=8, kills=["stop"])
     assert counts["stop kills"] == 1
     assert counts["cuts"] > 1
     ids = {event["id"] for event in boundaries(pipeline)}
-    assert len(ids) > counts["transfers"]
+    assert len(ids) > counts["transactions"]
     assert all(re.fullmatch(r"\d+:\d+", one) for one in ids)
 
 

@@ -1,7 +1,7 @@
 """A whole pipeline on loopback: PostgreSQL, Debezium in Kafka Connect, Kafka, icefold's commands.
 
 One worker runs three connectors over the same tables, one per shape of the events, and one over the
-bank that tells its transactions.
+tables of a workload that tells its transactions.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ from tests.support.debezium import CONNECTOR, Database, missing_debezium, new_co
 from tests.support.guard import stop_with_this_process
 from tests.support.jvm_server import JvmServer
 from tests.support.kafka import CONNECTOR_JARS, missing_kafka, new_broker
-from tests.support.pipeline_bank import CONNECTOR as BANK
-from tests.support.pipeline_bank import NAMESPACE, create_bank
+from tests.support.pipeline_cuts import CutWorkload, connector
 from tests.support.pipeline_tables import SourceTable, create_tables
 from tests.support.postgres import PASSWORD, USER, postgres_server
 
@@ -256,8 +255,13 @@ def missing_pipeline() -> str | None:
     return missing_kafka() or missing_debezium()
 
 
-def start_pipeline(name: str) -> Pipeline:
-    """Everything but the connectors; `name` is that of a new database."""
+def start_pipeline(
+    name: str, workload: CutWorkload, shapes: Sequence[str] = tuple(SHAPES)
+) -> Pipeline:
+    """Everything but the connectors, which are those of a workload and of shapes.
+
+    `name` is that of a new database.
+    """
     server = postgres_server()
     database = Database(server.port, USER, PASSWORD, name)
     folder = Path(tempfile.mkdtemp(prefix="icefold-pipeline-"))
@@ -266,13 +270,14 @@ def start_pipeline(name: str) -> Pipeline:
         connection.execute(f'CREATE DATABASE "{name}"')  # type: ignore[arg-type]
     broker, servers = new_broker()
     broker.start()
-    connectors = [_connector(name, each.connector, database) for name, each in SHAPES.items()]
-    connectors.append(_connector(NAMESPACE, BANK, database))
+    connectors = [_connector(each, SHAPES[each].connector, database) for each in shapes]
+    connectors.append(_connector(workload.namespace, connector(workload), database))
     connect, port = new_connect(servers, connectors)
     pipeline = Pipeline(database, broker, servers, connect, port, folder)
     with pipeline.connection() as connection:
         create_tables(connection)
-        create_bank(connection)
+        for ddl in workload.tables.values():
+            connection.execute(ddl)  # type: ignore[arg-type]
         connection.execute(f"CREATE PUBLICATION {PUBLICATION} FOR ALL TABLES")
     return pipeline
 

@@ -54,6 +54,7 @@ POLL_S = 0.05  # what a change waits for at most before it is looked at
 REFRESH_MS = 5_000  # how soon a new topic joins
 TELL_MS = 1_000
 ASK_AGAIN_MS = 2_000  # a schema registry that did not answer
+SETTLE_MS = 5_000  # what one partition shows later than another, at most
 STILL_MS = 60_000  # nothing moves for so long: say so, or stop if there is an end
 OPEN_TRANSACTIONS_MAX = 50_000  # ENDs that wait for their events; about 30 MB
 REMEMBERED_MAX = 2 * KNOWN_MAX  # messages of the transaction topic: a BEGIN and an END of each
@@ -69,12 +70,26 @@ class Cut(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """How much a batch holds at most, and how often there is one."""
+    """How much a batch holds at most, how often there is one, and how soon a topic joins.
+
+    `settle_ms`: by how much Kafka may show what one partition was sent later than what others were
+    sent after it.
+    """
 
     batch_events: int = BATCH_EVENTS
     batch_bytes: int = BATCH_BYTES
     interval_ms: float = 1_000
     refresh_ms: float = REFRESH_MS
+    settle_ms: float = SETTLE_MS
+
+
+@dataclass(frozen=True, slots=True)
+class FirstLook:
+    """Where partitions and the transaction topic ended, of a `Backlog`."""
+
+    at_ms: float
+    ends: Offsets
+    boundaries_end: int
 
 
 @dataclass(slots=True, kw_only=True)
@@ -105,6 +120,7 @@ class LocalEngine:
     _paused: set[Place] = field(default_factory=set)
     _goal: dict[Place, int] | None = None
     _transactions: TransactionCut | None = None
+    _looks: list[FirstLook] = field(default_factory=list)
     _held: Polled | None = None
     _ask_again_ms: float = 0.0
     _last_batch_ms: float = float("-inf")
@@ -155,6 +171,7 @@ class LocalEngine:
             is_done = self._goal is not None and self._is_at_goal()
             if is_done:
                 self._stage()
+                is_done = not (self._looks and self._buffers.events)
             self._check_caught_up()
             if is_done:
                 return
@@ -377,6 +394,8 @@ class LocalEngine:
                 self._read[place] = at
                 if cut is not None and place == _boundaries(cut):
                     cut.add_boundaries((), at)
+                elif cut is not None:
+                    cut.read_to(place, at)
 
     def _is_due(self, *, follow: bool) -> bool:
         if not self._buffers.events:
@@ -446,6 +465,7 @@ class LocalEngine:
             self._refreshed_ms = now_ms
             self._refresh()
         if cut is not None:
+            self._look_again(cut)
             self._balance(cut, None if waits is None else waits[1])
         if now_ms - self._told_ms >= TELL_MS:
             self._told_ms = now_ms
@@ -549,13 +569,30 @@ class LocalEngine:
             p for t in tables for p in self._places(t)
             if p in begin and (begin[p] == EARLIEST or t.name in self._tables.resumed)
         )  # fmt: skip
+        boundaries_end = 0
         if place not in self._read:
             begin[place] = newest if newest >= 0 else EARLIEST
-            cut.is_fresh = newest < 0
-            behind = set(begin) - {place} if cut.is_fresh else behind
+            if newest < 0:
+                behind = set(begin) - {place}
+                boundaries_end = self.source.ends([place])[place]
+        for each, at in begin.items():
+            cut.read_to(each, max(at, 0))
         ends = self.source.ends(sorted(behind))
-        boundaries_end = self.source.ends([place])[place]  # after them
-        cut.backlogs |= {p: Backlog(end, boundaries_end) for p, end in ends.items()}
+        if any(ends.values()):
+            self._looks.append(FirstLook(self._now_ms(), ends, boundaries_end))
+
+    def _look_again(self, cut: TransactionCut) -> None:
+        """The second look at what has had the time to arrive."""
+        now_ms, place = self._now_ms(), _boundaries(cut)
+        due = [each for each in self._looks if now_ms - each.at_ms >= self.pace.settle_ms]
+        for first in due:
+            self._looks.remove(first)
+            places = [each for each in first.ends if each in self._read]
+            later_end = self.source.ends([place])[place]
+            cut.backlogs |= {
+                each: Backlog(first.ends[each], first.boundaries_end, end, later_end)
+                for each, end in self.source.ends(places).items()
+            }
 
     def _boundaries_staged(self, place: Place) -> int:
         """Where batches have ended in the transaction topic; -1: none has."""

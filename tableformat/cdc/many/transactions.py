@@ -160,13 +160,24 @@ def boundaries_of(values: Iterable[bytes | None], offsets: Sequence[int]) -> lis
 class Backlog:
     """What a partition held when reading began where nothing says what was read of transactions.
 
-    `end`: where the partition ended; `boundaries_end`: where the transaction topic ended, looked up
-    after it. Of what stands before `end`, only transactions whose BEGIN or END stands before
-    `boundaries_end`, and those that are read later, can be open.
+    Kafka may show what one partition was sent later than what others were sent after it. So there
+    are two looks, some seconds apart, each at the partition and at the transaction topic:
+
+    * of an event before `end` the BEGIN is there at the second look, or its END is gone;
+    * of a transaction whose END was there at the first look, the events stand before `later_end`,
+      or other batches have read them, or they are gone.
+
+    Attributes:
+        end: Where the partition ended at the first look.
+        boundaries_end: Where the transaction topic ended at the first; 0: ENDs say nothing here.
+        later_end: Where the partition ended at the second.
+        later_boundaries_end: Where the transaction topic ended at the second.
     """
 
     end: int
     boundaries_end: int
+    later_end: int
+    later_boundaries_end: int
 
 
 @dataclass(slots=True, kw_only=True)
@@ -177,18 +188,17 @@ class TransactionCut:
         prefix: `topic.prefix`, which the topics' names begin with.
         partitions: Partitions of each topic that is read.
         expects: Whether a topic that is not read yet will be: a transaction waits for it.
-        backlogs: Of partitions that are read from where no batch of this kind has ended.
-        is_fresh: No batch of the stream has ended with a transaction: of those in the backlog, any
-            part may have been read or may be gone.
+        backlogs: Of partitions that are read from where no batch of this kind has ended, after the
+            second look.
     """
 
     prefix: str
     partitions: dict[str, int] = field(default_factory=dict)
     expects: Callable[[str], bool] = lambda _: False
     backlogs: dict[Place, Backlog] = field(default_factory=dict)
-    is_fresh: bool = False
     _runs: dict[Place, deque[Run]] = field(default_factory=dict)
     _read: dict[Place, int] = field(default_factory=dict)
+    _found: dict[Place, int] = field(default_factory=dict)  # messages
     _begun: set[str] = field(default_factory=set)
     _ended: OrderedDict[str, Boundary] = field(default_factory=OrderedDict)
     _joined: dict[Place, int] = field(default_factory=dict)
@@ -206,6 +216,10 @@ class TransactionCut:
         """Partitions whose tables may lack events of what has been taken until now."""
         last = next(reversed(self._taken.values()), -1)
         self._joined |= dict.fromkeys(places, last + 1)
+
+    def read_to(self, place: Place, offset: int) -> None:
+        """Nothing of a partition before an offset is still to come."""
+        self._read[place] = max(self._read.get(place, 0), offset)
 
     def add_events(self, place: Place, runs: Sequence[Run]) -> Bools:
         """Messages of a partition, in the order of their offsets.
@@ -225,7 +239,8 @@ class TransactionCut:
                 run = replace(run, transaction=queue[-1].transaction)
             queue.append(run)
         if runs:
-            self._read[place] = runs[-1].end
+            self.read_to(place, runs[-1].end)
+            self._found[place] = self._found.get(place, 0) + sum(run.count for run in runs)
         return np.concatenate([*kept, np.empty(0, np.bool_)])
 
     def add_boundaries(self, boundaries: Sequence[Boundary], read: int) -> None:
@@ -299,7 +314,7 @@ class TransactionCut:
         if backlog is None or run.end > backlog.end or name in self._begun or name in self._ended:
             return False
         # Its END is older than what is read of the transaction topic.
-        return is_passed or self._boundaries_read >= backlog.boundaries_end
+        return is_passed or self._boundaries_read >= backlog.later_boundaries_end
 
     def _missing(self, end: Boundary) -> str | None:
         """The topic that a transaction waits for; None: it is whole."""
@@ -324,9 +339,11 @@ class TransactionCut:
         last = self._last_end(place)
         if last is not None and last.offset > end.offset:
             return True
-        backlog = self.backlogs.get(place)
-        is_read = backlog is not None and self._read.get(place, 0) >= backlog.end
-        return self.is_fresh and is_read and end.offset < (backlog or Backlog(0, 0)).boundaries_end
+        backlog, read = self.backlogs.get(place), self._read.get(place, 0)
+        if backlog is None or read < backlog.later_end:
+            return False
+        # Where every message from the first one on was read, nothing is gone.
+        return end.offset < backlog.boundaries_end and self._found.get(place, 0) < read
 
     def _last_end(self, place: Place) -> Boundary | None:
         """The END of the last transaction in a partition's buffer that has one."""
