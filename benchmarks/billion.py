@@ -328,6 +328,8 @@ def main() -> None:
         table = Table(is_judged=keys.rows >= BILLION)
         globals()[options.stage](options.folder, keys, table, options.sustain_minutes)
         return
+    if options.folder is not None:
+        options.folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="icefold-bench-", dir=options.folder) as name:
         check_disk(Path(name), keys)
         for stage in STAGES:

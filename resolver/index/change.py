@@ -55,6 +55,11 @@ class ChangeParts:
             for spill in self._spills.values():
                 spill.close()
 
+    @property
+    def is_large(self) -> bool:
+        """Whether it is more than is held in memory."""
+        return bool(self._spills)
+
     def touched(self) -> list[int]:
         """The shards that the change touches."""
         return sorted({*self._cleared, *self._removed, *self._put, *self._spills})

@@ -11,7 +11,7 @@ Steps of a change, and what a crash after each leaves:
 2. The caller publishes. Left: an index bound to the older snapshot; the next run follows.
 3. `apply` ingests the changes of the dictionary with the new header: the change is visible and
    bound. Left: runs that nothing names any more.
-4. It removes the runs that were merged.
+4. It removes the runs that were merged, in the background.
 
 What nothing names is removed when the index is opened. A run that is missing, or is not the one
 that the header names, means damage, and the index is built again; it is never partly trusted (I19).
@@ -21,12 +21,13 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Self
+from typing import Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -50,6 +51,7 @@ from tableformat.runtime import Runtime
 
 DEFAULT_CACHE_BYTES = 128 << 20
 THREADS_MAX = 8
+T = TypeVar("T")
 
 Int64s = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -158,7 +160,7 @@ class LocalIndex:
                     self._header = convert(generation, self._files)
                 remove_shards(generation)
                 self._runs = OpenRuns(generation, self._header)
-                self._remove_unnamed()
+                _remove_all(self._unnamed())
             except BaseException:
                 self._files.close()
                 raise
@@ -235,7 +237,7 @@ class LocalIndex:
         """See `PrimaryKeyIndex`.
 
         Effects: *1. ingests the dictionary's changes with the header; 2. removes the runs that it
-        does not name.* A crash before 1 leaves the index at its older snapshot.
+        does not name, in the background.* A crash before 1 leaves the index at its older snapshot.
         """
         change = self._pending.get(prepared.id)
         if change is None:
@@ -258,7 +260,7 @@ class LocalIndex:
         self._dictionary.forget_cached()
         self._interrupted = None
         self._pending.clear()  # changes prepared on the older state can no longer be applied
-        self._remove_unnamed()
+        self._pool.submit(_remove_all, self._unnamed())
 
     def discard(self, prepared: Prepared) -> None:
         """See `PrimaryKeyIndex`."""
@@ -328,21 +330,31 @@ class LocalIndex:
                 (start, (() if run is None else (run,)) + older) for start, run in written.parts
             ]
 
-        changed: dict[int, list[tuple[int, tuple[str, ...]]]] = {}
-        touched = parts.touched()
-        at_a_time = os.cpu_count() or 1  # a shard's share of a large change is held while it is
-        for start in range(0, len(touched), at_a_time):
-            group = touched[start : start + at_a_time]
-            futures = [self._pool.submit(write, shard) for shard in group]
-            errors = [error for future in futures if (error := future.exception()) is not None]
-            if errors:
-                raise errors[0]
-            for shard, future in zip(group, futures, strict=True):
-                changed[shard] = future.result()
+        # A shard's share of a large change is held while its run is written; a small run is mostly
+        # waiting for the disk.
+        at_a_time = os.cpu_count() or 1 if parts.is_large else THREADS_MAX
+        changed = dict(self._side_by_side(write, parts.touched(), at_a_time))
         shutil.rmtree(scratch, ignore_errors=True)
         with disk_errors(folder):
             sync_folder(folder)
         return after_change(self._header.starts, self.run_names, changed)
+
+    def _side_by_side(
+        self, work: Callable[[int], T], shards: Sequence[int], at_a_time: int
+    ) -> Iterator[tuple[int, T]]:
+        """Answers by shard. An error is raised once nothing is running any more."""
+        running: deque[tuple[int, Future[T]]] = deque()
+        try:
+            for shard in shards:
+                if len(running) == at_a_time:
+                    done, future = running.popleft()
+                    yield done, future.result()
+                running.append((shard, self._pool.submit(work, shard)))
+            while running:
+                done, future = running.popleft()
+                yield done, future.result()
+        finally:
+            wait([future for _, future in running])
 
     def _ingest(self, header: FilesHeader, files: FileChanges) -> None:
         sst = self.generation.runs_path / f"{header.state}.sst"
@@ -356,17 +368,14 @@ class LocalIndex:
     def _has_landed(self, change: str) -> bool:
         return FilesHeader.parse(self._files.header(), self._files.path).state == change
 
-    def _remove_unnamed(self) -> None:
-        """Remove what the header does not name. Failing costs disk only."""
+    def _unnamed(self) -> list[Path]:
+        """What the header does not name. To leave it costs disk only."""
         named = {f"{run.name}.run" for runs in self._runs.shards for run in runs}
         with disk_errors(self.generation.runs_path):
-            for path in self.generation.runs_path.iterdir():
-                if path.name not in named:
-                    _remove(path)
+            return [p for p in self.generation.runs_path.iterdir() if p.name not in named]
 
     def _remove_runs_of(self, change: str) -> None:
-        for path in self.generation.runs_path.glob(f"{change}*"):
-            _remove(path)
+        _remove_all(list(self.generation.runs_path.glob(f"{change}*")))
 
     @contextmanager
     def _in_use(self) -> Iterator[None]:
@@ -381,9 +390,10 @@ class LocalIndex:
             yield
 
 
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        with suppress(OSError):
-            path.unlink()
+def _remove_all(paths: Sequence[Path]) -> None:
+    for path in paths:
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            with suppress(OSError):
+                path.unlink()
