@@ -70,6 +70,7 @@ from tableformat.errors import (
     TableError,
 )
 from tableformat.spec.data_file import DataFile
+from tableformat.spec.missing_columns import has_missing_columns
 from tableformat.spec.properties import publishing
 from tableformat.write.row_deletes import is_cumulative
 
@@ -276,6 +277,8 @@ class Cycle:
                 *(entry.data_file for each in staged for entry in each.data_files),
             ],
             target=lambda: [entry.data_file for entry in live.data.values()],
+            whole_rows=publishing(state.metadata.properties) == "rewrite"
+            or any(has_missing_columns(entry.data_file) for s in staged for entry in s.data_files),
         )
         unread = plan_cycle_input(
             self._environment,

@@ -13,7 +13,11 @@ import resolver.shard_match as shard_match
 import tableformat as tf
 from resolver import resolve
 from resolver.index_check import verify
-from tableformat.errors import CommitConflictError, CorruptDataError
+from tableformat.commit.changeset import Changeset, CommitKind, Validation
+from tableformat.commit.engine import commit
+from tableformat.errors import CorruptDataError, FencedError
+from tableformat.paths import equality_delete_locations
+from tableformat.write.equality_deletes import write_equality_deletes
 from tests.support.task_runner import on_tasks
 
 SCHEMA = pa.schema([("id", pa.int64()), ("region", pa.string()), ("note", pa.string())])
@@ -26,9 +30,9 @@ def runner(tmp_path, monkeypatch):
     return on_tasks(monkeypatch, tmp_path / "executors")
 
 
-def rows(ids, note, region="eu"):
+def rows(ids, note):
     ids = list(ids)
-    values = [ids, [region] * len(ids), [note] * len(ids)]
+    values = [ids, [("eu", "us")[key % 2] for key in ids], [note] * len(ids)]
     return pa.table(values, schema=SCHEMA)
 
 
@@ -55,7 +59,29 @@ class Twins:
             self.model.pop(key, None)
         self._take(upserts)
         for table in self.tables:
-            table.stage(upserts=upserts, deletes=pa.table({"id": pa.array(deletes, pa.int64())}))
+            keys = pa.table({"id": pa.array(deletes, pa.int64())}) if len(deletes) else None
+            table.stage(upserts=upserts, deletes=keys)
+
+    def stage_scoped_deletes(self, ids) -> None:
+        """Of another writer: each reaches the partition only that `rows` puts the key into."""
+        for table in self.tables:
+            metadata, environment = table.refresh().state.metadata, table.environment
+            files = write_equality_deletes(
+                environment.store,
+                rows(ids, "gone"),
+                schema=metadata.schema(),
+                equality_ids=[metadata.schema().find_field("id").field_id],
+                spec=metadata.spec(),
+                properties=metadata.properties,
+                location_for=equality_delete_locations(metadata, environment.runtime.ids),
+            )
+            changeset = Changeset(
+                kind=CommitKind.ROW_DELTA,
+                branch="staging",
+                added_delete_files=tuple(files),
+                validation=Validation(starting_snapshot_id=table.state.head_id("staging")),
+            )
+            commit(environment, table.identifier, changeset)
 
     def resolve(self):
         tasks, here = self.tables
@@ -78,8 +104,10 @@ def left_in(folder: str) -> list[Path]:
     return list(Path(folder).rglob("*.left"))
 
 
-@pytest.mark.parametrize("partition_by", [(), ("bucket(2, id)",)])
-@pytest.mark.parametrize("share_keys", [shard_match.SHARE_KEYS, 10])
+@pytest.mark.parametrize(
+    ("partition_by", "share_keys"),
+    [((), shard_match.SHARE_KEYS), (("bucket(2, id)",), 20), (("region",), 60)],
+)
 def test_cycles_by_tasks_equal_those_of_this_process(
     tmp_path, runner, partition_by, share_keys, monkeypatch
 ):
@@ -90,14 +118,15 @@ def test_cycles_by_tasks_equal_those_of_this_process(
     for start in range(0, 90, 30):
         twins.append(rows(range(start, start + 30), "base"))
     draw = random.Random(3)
-    for cycle in range(3):
-        for commit in range(3):
+    for cycle in range(2):
+        for number in range(2):
             upserts = draw.sample(range(110), 20)
             deletes = sorted(set(draw.sample(range(110), 6)) - set(upserts))
-            twins.stage(rows(upserts, f"{cycle}.{commit}"), deletes)
+            deletes = [] if "region" in partition_by else deletes
+            twins.stage(rows(upserts, f"{cycle}.{number}"), deletes)
         report = twins.resolve()
         assert report.index == ("current" if cycle else "built")
-    assert runner.tasks.count("write_group") == 3
+    assert runner.tasks.count("write_group") == 2
     check = verify(twins.tables[0], index_location=twins.index)
     assert check.report.is_sound
     assert check.report.live_rows == len(twins.model)
@@ -121,6 +150,20 @@ def test_nothing_is_left_of_a_cycle(twins):
     assert not left_in(twins.index)
 
 
+def test_scoped_delete_reaches_its_partition_only(tmp_path, runner):
+    twins = Twins(tmp_path, ("region",))
+    twins.append(rows(range(10), "base"))
+    elsewhere = pa.table([[20, 22], ["us", "us"], ["moved", "moved"]], schema=SCHEMA)
+    twins.append(elsewhere)
+    twins.stage(rows([1, 2, 3], "new"))
+    twins.stage_scoped_deletes(range(4, 24))
+    for key in range(4, 10):
+        del twins.model[key]
+    assert twins.resolve().deleted_rows == 9
+    assert {20, 22} <= twins.model.keys()
+    assert "write_group" in runner.tasks
+
+
 def test_driver_gets_no_more_for_more_rows(twins, runner, monkeypatch):
     monkeypatch.setattr("resolver.spread_match.GROUP_KEYS", 1 << 40)
     twins.resolve()
@@ -128,7 +171,7 @@ def test_driver_gets_no_more_for_more_rows(twins, runner, monkeypatch):
     for count in (2_000, 20_000):
         twins.stage(rows(range(count), f"all {count}"))
         runner.sizes_bytes.clear()
-        twins.resolve()
+        resolve(twins.tables[0], engine="spark", index_location=twins.index)
         sizes.append(sum(runner.sizes_bytes))
     assert sizes[1] < 1.5 * sizes[0]
 
@@ -153,12 +196,11 @@ def test_append_of_others_meanwhile_is_matched_again(twins, runner):
 
 def test_lost_publish_leaves_nothing(twins):
     def lose(_):
-        raise CommitConflictError("lost")
+        raise FencedError("another one has published")
 
-    table = twins.tables[0].set_properties({"commit.retry.num-retries": "0"})
-    points = table.environment.runtime.fail_points
-    points.armed["catalog.before_swap"] = lose
-    with pytest.raises(CommitConflictError):
+    table = twins.tables[0]
+    table.environment.runtime.fail_points.armed["catalog.before_swap"] = lose
+    with pytest.raises(FencedError):
         resolve(table, engine="spark", index_location=twins.index)
     assert not puffins(twins)
     assert not left_in(twins.index)
@@ -204,10 +246,14 @@ def test_batch_that_is_not_large_is_read_by_the_driver(twins, runner, monkeypatc
 
 
 @pytest.mark.parametrize(
-    "properties", [{"icefold.publish": "rewrite"}, {"icefold.sequence-column": "id"}]
+    "declare",
+    [
+        lambda table: table.set_properties({"icefold.publish": "rewrite"}),
+        lambda table: table.set_immutable_columns(["region"], enforced="except-delete"),
+    ],
 )
-def test_batch_that_takes_more_than_keys_is_read_by_the_driver(twins, runner, properties):
+def test_batch_that_takes_more_than_keys_is_read_by_the_driver(twins, runner, declare):
     for table in twins.tables:
-        table.set_properties(properties)
+        declare(table)
     twins.resolve()
     assert "write_group" not in runner.tasks
