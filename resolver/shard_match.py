@@ -33,7 +33,7 @@ from resolver.staged_on_target import without_staged_rows
 from tableformat.spec.data_file import DataFile
 
 CHUNK_ROWS = 500_000  # read and split by one task
-SHARE_KEYS = 3_000_000  # matched by one task: some 200 bytes each
+SHARE_KEYS = 1_500_000  # matched by one task: some 300 bytes each
 
 
 @dataclass(frozen=True, slots=True)
