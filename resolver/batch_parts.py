@@ -39,6 +39,11 @@ def whole(batch: CycleInput) -> BatchPart:
     return BatchPart(batch=batch.part(slice(None), slice(None)), rows=slice(None))
 
 
+def is_divided(key_count: int) -> bool:
+    """Whether a batch of so many rows and deletes is matched by parts, if it can be."""
+    return key_count > PART_KEYS
+
+
 def part_count(batch: CycleInput) -> int:
     """In how many parts a batch is matched."""
     return -(-(len(batch.rows.keys) + len(batch.deletes.keys)) // PART_KEYS) or 1

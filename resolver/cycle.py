@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from pyiceberg.table.snapshots import Snapshot
 
 from resolver.cycle_figures import cycle_figures, file_hashes, freshness_ms
-from resolver.cycle_input import OrderedFile, read_cycle_input, staged_files
+from resolver.cycle_input import OrderedFile, plan_cycle_input, staged_files
 from resolver.cycle_match import (
     BroughtMeanwhileError,
     Match,
@@ -36,11 +36,14 @@ from resolver.cycle_match import (
 from resolver.cycle_options import CycleOptions, IndexKeeper, Phases
 from resolver.engine import Engine
 from resolver.filled_columns import check_target_is_whole, lacks_columns
+from resolver.index.base import Prepared, PrimaryKeyIndex
+from resolver.index.shared import SharedIndex
 from resolver.merge_deletes import Conversion, convert
 from resolver.publish import publish_changeset, publish_summary
 from resolver.report import ResolveReport
 from resolver.resolution import index_changes
 from resolver.rewrite_batch import BatchWriter, RewrittenBatch, check_rewritable
+from resolver.spread_match import SpreadMatch
 from resolver.staging import (
     StagedSnapshot,
     load_staged,
@@ -54,6 +57,7 @@ from resolver.target import LiveFiles, live_files
 from resolver.target_deletes import folded_deletes, known_deletes
 from resolver.trim import hides_a_writer, trim_idle, trim_staging
 from resolver.unfilled_rows import put_aside
+from resolver.vector_tasks import write_groups
 from resolver.vector_writer import VectorWriter
 from tableformat.catalog.base import Identifier, TableState
 from tableformat.commit.engine import CommitResult, TableChangeset, commit
@@ -66,6 +70,7 @@ from tableformat.errors import (
     TableError,
 )
 from tableformat.spec.data_file import DataFile
+from tableformat.spec.missing_columns import has_missing_columns
 from tableformat.spec.properties import publishing
 from tableformat.write.row_deletes import is_cumulative
 
@@ -116,6 +121,7 @@ class Cycle:
         )
         self._vectors = VectorWriter(environment)
         self._rows = BatchWriter(environment)
+        self._spread: list[SpreadMatch] = []  # those whose objects are still there
 
     def run(self, state: TableState | None = None) -> ResolveReport:
         """Resolve what waits.
@@ -159,14 +165,20 @@ class Cycle:
         if staged is None:
             return None
         with self._phases.timed("read"):
-            work = self._rewritten(state, self._read(state, live, staged))
-        return Computed(work=work, match=self._matcher.match(state, live, work))
+            listed = self._rewritten(state, self._listed(state, live, staged))
+            work = self._read(state, live, listed)
+        return self._matched(Computed(work=work, match=self._matcher.match(state, live, work)))
 
     def rebase(self, computed: Computed) -> Computed:
         """The same on the head that got there first."""
         with self._phases.timed("rebase"):
             match = self._matcher.rebase(computed.match, computed.work)
-        return replace(computed, match=match)
+        return self._matched(replace(computed, match=match))
+
+    def _matched(self, computed: Computed) -> Computed:
+        if computed.match.spread is not None:
+            self._spread.append(computed.match.spread)
+        return computed
 
     def _rewritten(self, state: TableState, work: Work) -> Work:
         """The work, with the choice whether staged rows are written once more.
@@ -247,9 +259,17 @@ class Cycle:
         )
         return staged or None
 
-    def _read(self, state: TableState, live: LiveFiles, staged: list[StagedSnapshot]) -> Work:
+    def _read(self, state: TableState, live: LiveFiles, work: Work) -> Work:
+        """The work with its keys, unless tasks are to read them."""
+        if work.unread is not None and not self._matcher.may_spread(state, live, work):
+            batch = work.unread.read(self._environment, state.metadata, self._engine.runner)
+            work = replace(work, batch=batch, unread=None)
+        self._environment.runtime.fail_point("resolve.after_read")
+        return work
+
+    def _listed(self, state: TableState, live: LiveFiles, staged: list[StagedSnapshot]) -> Work:
         converted = live.equality_deletes if self._options.is_in_place else ()
-        runner = self._engine.choose(
+        self._engine.choose(
             state.metadata,
             changes=[
                 *(entry.data_file for entry in converted),
@@ -257,8 +277,10 @@ class Cycle:
                 *(entry.data_file for each in staged for entry in each.data_files),
             ],
             target=lambda: [entry.data_file for entry in live.data.values()],
+            whole_rows=publishing(state.metadata.properties) == "rewrite"
+            or any(has_missing_columns(entry.data_file) for s in staged for entry in s.data_files),
         )
-        batch = read_cycle_input(
+        unread = plan_cycle_input(
             self._environment,
             state.metadata,
             state.metadata.schema().identifier_field_ids,
@@ -267,13 +289,12 @@ class Cycle:
                 *staged_files(staged, "equality_deletes"),
             ],
             staged=staged,
-            runner=runner,
         )
-        self._environment.runtime.fail_point("resolve.after_read")
         return Work(
             covered=tuple({each.snapshot.snapshot_id: each.snapshot for each in staged}.values()),
-            batch=batch,
+            batch=unread.batch,
             converted=converted,
+            unread=unread,
         )
 
     def publish(self, computed: Computed) -> ResolveReport:
@@ -306,6 +327,9 @@ class Cycle:
     def write(self, computed: Computed) -> Written:
         """Step 5. What an earlier call has written and is the same is not written again."""
         match, work = computed.match, computed.work
+        if match.spread is not None:
+            with self._phases.timed("write"):
+                return self._write_by_tasks(computed, match.spread)
         with self._phases.timed("write"):
             touched = {*match.resolution.dead.paths(), *work.batch.paths}
             conversion = convert(
@@ -340,6 +364,24 @@ class Cycle:
             computed=computed, conversion=conversion, rewritten=rewritten, dv_files=dv_files
         )
 
+    def _write_by_tasks(self, computed: Computed, spread: SpreadMatch) -> Written:
+        match, batch = computed.match, computed.match.work.batch
+        with self._vectors.written_elsewhere() as note:
+            conversion, dv_files = write_groups(
+                self._environment.store,
+                match.state.metadata,
+                self._engine.runner,
+                spread.groups(match.live, batch),
+                [each.file for each in batch.files],
+            )
+            note(dv_files)
+        return Written(
+            computed=computed,
+            conversion=conversion,
+            rewritten=RewrittenBatch(),
+            dv_files=dv_files,
+        )
+
     def changeset(self, written: Written) -> TableChangeset:
         """The commit of step 6, for the version of the table that was matched.
 
@@ -370,6 +412,7 @@ class Cycle:
         self._vectors.delete_unused(written.dv_files)
         with self._phases.timed("apply"):
             self._advance_index(written, result)
+            self._remove_left()
         with self._phases.timed("trim"):
             trimmed = self._trim(result, written.computed.work)
         return self._report(written, result, attempts=attempts, trimmed=trimmed)
@@ -378,6 +421,12 @@ class Cycle:
         """Delete what was written. Only where it is known that nothing of it was published."""
         self._vectors.delete_unused()
         self._rows.delete_unused()
+        self._remove_left()
+
+    def _remove_left(self) -> None:
+        """What tasks have left of any attempt."""
+        while self._spread:
+            self._spread.pop().remove_left(self._environment.store)
 
     def _summary(self, work: Work, conversion: Conversion) -> dict[str, str]:
         figures = cycle_figures(
@@ -397,14 +446,10 @@ class Cycle:
         The publish has landed, so trouble here costs the next cycle time and nothing else.
         """
         runtime, match = self._environment.runtime, written.computed.match
-        paths = {file.file_path for file in written.conversion.published}
-        paths |= match.live.find(written.computed.work.batch.paths).keys()
-        changes = index_changes(match.work.batch, match.resolution, paths)
-        changes = written.rewritten.add_to(changes, match.work.batch)
         snapshot = result.snapshot
         try:
             index, _ = self._keeper.at_head(match.state, self._options.target, match.live)
-            prepared = index.prepare(changes)
+            prepared = self._prepared(index, written)
             runtime.fail_point("resolve.after_prepare")
             binding = index.binding.at(
                 snapshot_id=snapshot.snapshot_id, sequence_number=snapshot.sequence_number or 0
@@ -418,6 +463,16 @@ class Cycle:
                 error,
             )
         runtime.fail_point("resolve.after_apply")
+
+    def _prepared(self, index: PrimaryKeyIndex, written: Written) -> Prepared:
+        match, published = written.computed.match, written.conversion.published
+        if match.spread is not None:
+            assert isinstance(index, SharedIndex)
+            return match.spread.prepare(index, match.work.batch, published)
+        paths = {file.file_path for file in published}
+        paths |= match.live.find(written.computed.work.batch.paths).keys()
+        changes = index_changes(match.work.batch, match.resolution, paths)
+        return index.prepare(written.rewritten.add_to(changes, match.work.batch))
 
     def _trim(self, result: CommitResult, work: Work) -> bool:
         if self._options.is_in_place:
@@ -468,7 +523,7 @@ class Cycle:
             staged_snapshots=len(work.covered) or 1,
             equality_delete_files=batch.equality_delete_files,
             equality_deletes=_delete_count(work),
-            staged_rows=len(batch.rows.keys),
+            staged_rows=sum(each.file.record_count for each in batch.files),
             deleted_rows=conversion.new_positions,
             outdated_rows=match.resolution.outdated,
             data_files=len(conversion.published),
@@ -485,4 +540,5 @@ class Cycle:
 
 
 def _delete_count(work: Work) -> int:
-    return sum(len(each.keys) for each in (work.batch.deletes, *work.batch.other_deletes))
+    deletes = (work.batch.deletes, *work.batch.other_deletes)
+    return sum(file.record_count for each in deletes for file in each.files)

@@ -8,7 +8,7 @@ sequence numbers and every row is already in the index.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -163,16 +163,63 @@ class CycleInput:
         return self.scopes.of_files(each.file for each in self.files)
 
 
-def read_cycle_input(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnreadInput:
+    """What one cycle has to resolve, before the keys are read.
+
+    Attributes:
+        batch: All but keys: no rows, no deletes.
+        deletes: The files of `batch.deletes`.
+        other_deletes: Equality deletes on other columns, by those.
+    """
+
+    batch: CycleInput
+    deletes: tuple[OrderedFile, ...]
+    other_deletes: Mapping[tuple[int, ...], Sequence[OrderedFile]]
+
+    @property
+    def key_count(self) -> int:
+        """Rows and deletes on the key that are read."""
+        return sum(each.file.record_count for each in (*self.batch.files, *self.deletes))
+
+    def read(
+        self, environment: Environment, metadata: TableMetadata, runner: Runner | None = None
+    ) -> CycleInput:
+        """Read the keys; by the runner, or in this process.
+
+        Raises:
+            CorruptDataError: A file is damaged.
+        """
+        batch = self.batch
+        return replace(
+            batch,
+            deletes=_read_deletes(
+                environment,
+                metadata,
+                batch.scopes,
+                batch.deletes.key.field_ids,
+                self.deletes,
+                runner,
+            ),
+            other_deletes=tuple(
+                _read_deletes(environment, metadata, batch.scopes, ids, group, runner)
+                for ids, group in sorted(self.other_deletes.items())
+            ),
+            rows=KeyReader(environment.store, metadata, batch.deletes.key.field_ids).read_files(
+                (each.file for each in batch.files), runner
+            ),
+        )
+
+
+def plan_cycle_input(
     environment: Environment,
     metadata: TableMetadata,
     key_ids: Sequence[int],
     *,
     equality_deletes: Iterable[OrderedFile],
     staged: Sequence[StagedSnapshot] = (),
-    runner: Runner | None = None,
-) -> CycleInput:
-    """Read the files of a backlog.
+) -> UnreadInput:
+    """List the files of a backlog, and read what it deletes by position.
 
     Args:
         environment: Where files are read.
@@ -181,18 +228,16 @@ def read_cycle_input(
         equality_deletes: To resolve.
         staged: The snapshots whose data files, deletion vectors and position delete files are
             taken, oldest first; none in place, where all rows are in the index.
-        runner: Where keys are read; None: in this process.
 
     Raises:
         CorruptDataError: A file is damaged.
     """
-    scopes = Scopes(metadata.specs(), frozenset(immutable_field_ids(metadata)))
     groups: dict[tuple[int, ...], list[OrderedFile]] = defaultdict(list)
     equality_deletes = list(equality_deletes)
     for each in equality_deletes:
         groups[tuple(sorted(each.file.equality_ids or ()))].append(each)
     primary = tuple(sorted(key_ids))
-    reader = KeyReader(environment.store, metadata, primary)
+    deletes = tuple(groups.pop(primary, ()))
     files = tuple(staged_files(staged, "data_files"))
     paths = frozenset(each.file.file_path for each in files)
     found = [
@@ -200,23 +245,26 @@ def read_cycle_input(
         for each, path, positions in _staged_positions(environment, metadata, staged)
     ]
     own = tuple(each for each in found if each.path in paths)
-    return CycleInput(
-        deletes=_read_deletes(
-            environment, metadata, scopes, primary, groups.pop(primary, []), runner
+    none = np.empty(0, dtype=np.int64)
+    batch = CycleInput(
+        deletes=KeyedDeletes(
+            key=KeyReader(environment.store, metadata, primary).key,
+            keys=EncodedKeys.empty(),
+            order=none,
+            scope=none,
+            files=tuple(each.file for each in deletes),
         ),
-        other_deletes=tuple(
-            _read_deletes(environment, metadata, scopes, ids, group, runner)
-            for ids, group in sorted(groups.items())
-        ),
-        rows=reader.read_files((each.file for each in files), runner),
+        other_deletes=(),
+        rows=file_keys(()),
         staged=tuple(staged),
         files=files,
-        scopes=scopes,
+        scopes=Scopes(metadata.specs(), frozenset(immutable_field_ids(metadata))),
         positions=dead_positions(own),
         own_positions=own,
         target_positions=tuple(each for each in found if each.path not in paths),
         equality_delete_files=len(equality_deletes),
     )
+    return UnreadInput(batch=batch, deletes=deletes, other_deletes=groups)
 
 
 def dead_positions(staged: Iterable[StagedPositions]) -> DeadPositions:
@@ -254,8 +302,8 @@ def _read_deletes(
     environment: Environment,
     metadata: TableMetadata,
     scopes: Scopes,
-    ids: tuple[int, ...],
-    files: list[OrderedFile],
+    ids: Sequence[int],
+    files: Sequence[OrderedFile],
     runner: Runner | None,
 ) -> KeyedDeletes:
     reader = KeyReader(environment.store, metadata, ids)

@@ -6,18 +6,20 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
+from typing import TypeVar
 
 import numpy as np
 from pyiceberg.table.snapshots import Snapshot
 
-from resolver.batch_parts import BatchPart, batch_parts, part_count, whole
+from resolver.batch_parts import BatchPart, batch_parts, is_divided, part_count, whole
 from resolver.batch_row_ids import BatchRowIds, batch_row_ids
-from resolver.cycle_input import CycleInput, OrderedFile, dead_positions
+from resolver.cycle_input import CycleInput, OrderedFile, UnreadInput, dead_positions
 from resolver.cycle_options import CycleOptions, IndexKeeper, Phases
 from resolver.engine import Engine
 from resolver.filled_columns import Fill, lacks_columns, plan_fill
 from resolver.immutable_check import check_immutable, check_nothing_is_deleted, is_enforced
-from resolver.index.base import Matches
+from resolver.index.base import IndexDamagedError, Matches, PrimaryKeyIndex
+from resolver.index.shared import SharedIndex
 from resolver.index_keeper import snapshot_difference
 from resolver.keys import EncodedKeys
 from resolver.match import TARGET_ORDER, Int64s, group_by_file
@@ -34,7 +36,10 @@ from resolver.resolution import (
 )
 from resolver.row_identity import NO_ROW_ID
 from resolver.row_versions import compares_versions, guarded_dead_rows
+from resolver.runner import ShufflingRunner
 from resolver.scan_join import add_joined_positions
+from resolver.shared_keeper import SharedIndexKeeper
+from resolver.spread_match import SpreadMatch, match_by_tasks
 from resolver.staged_on_target import (
     StagedOnTarget,
     brought_by_others,
@@ -56,19 +61,31 @@ from tableformat.commit.branch_history import branch_history, branch_ids
 from tableformat.environment import Environment
 from tableformat.errors import CommitConflictError, CorruptDataError
 from tableformat.spec.data_file import ManifestEntry
+from tableformat.write.row_deletes import has_vectors
 
 logger = logging.getLogger("icefold.resolver")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What the cycle resolves; read once, whatever happens on the target."""
+    """What the cycle resolves; read once, whatever happens on the target.
+
+    Attributes:
+        covered: The staged snapshots.
+        batch: What they hold; without keys if `unread` is set.
+        converted: In place: the equality deletes that go.
+        unread: Tasks read the keys, and the driver does not: see `spread_match`.
+        rewrites: Live staged rows are written once more ...
+        keeps_ids: ... with the ids of the rows that they replace.
+    """
 
     covered: tuple[Snapshot, ...]
     batch: CycleInput
-    converted: tuple[ManifestEntry, ...]  # in place: the equality deletes that go
-    rewrites: bool = False  # live staged rows are written once more
-    keeps_ids: bool = False  # with the ids of the rows that they replace
+    converted: tuple[ManifestEntry, ...]
+    unread: UnreadInput | None = None
+    rewrites: bool = False
+    keeps_ids: bool = False
 
 
 def plan_waiting(state: TableState, options: CycleOptions) -> list[Snapshot] | None:
@@ -103,7 +120,8 @@ class Match:
         live: The live files of its target.
         work: What is resolved there: the cycle's work, but for staged files that were published.
         known: Staged files that the target has, or had.
-        resolution: The dead rows.
+        resolution: The dead rows; none of those that tasks have found.
+        spread: Those, where tasks have matched.
         index: How the index got there.
         row_id: Shape `(staged rows,)`: their row ids, where they are written once more.
         fill: Where their missing columns come from; None: none is missing.
@@ -116,6 +134,7 @@ class Match:
     known: StagedOnTarget
     resolution: Resolution
     index: str
+    spread: SpreadMatch | None = None
     row_id: Int64s | None = None
     fill: Fill | None = None
     unfilled: Int64s = field(default_factory=lambda: np.empty(0, dtype=np.int64))
@@ -157,6 +176,8 @@ class Matcher:
         batch = replace(batch, own_positions=own, positions=dead_positions(own))
         work = replace(work, batch=batch)
         self._check_none_came(state, live, work)
+        if work.unread is not None:
+            return self._match_by_tasks(state, live, work, work.unread, known)
         count = len(batch.rows.keys)
         resolution = Resolution(dead=DeadPositions(), live_rows=np.ones(count, dtype=np.bool_))
         row_id = np.full(count if work.rewrites else 0, NO_ROW_ID, dtype=np.int64)
@@ -238,6 +259,56 @@ class Matcher:
             row_id=row_id if work.rewrites else None,
             fill=fill,
             unfilled=unfilled,
+        )
+
+    def may_spread(self, state: TableState, live: LiveFiles, work: Work) -> bool:
+        """Whether tasks match a batch that is not read: a large one, of which keys decide all."""
+        unread, metadata = work.unread, state.metadata
+        return (
+            unread is not None
+            and is_divided(unread.key_count)
+            and isinstance(self.engine.runner, ShufflingRunner)
+            and isinstance(self.keeper, SharedIndexKeeper)
+            and not (self.options.is_in_place or work.rewrites or unread.other_deletes)
+            and has_vectors(metadata)
+            and not folded_deletes(metadata, live)
+            and self._may_split(
+                state, live, unread.batch, self._staged_on_target(state, live, work)
+            )
+        )
+
+    def _match_by_tasks(
+        self,
+        state: TableState,
+        live: LiveFiles,
+        work: Work,
+        unread: UnreadInput,
+        known: StagedOnTarget,
+    ) -> Match:
+        if not self.may_spread(state, live, work):  # as it did when the cycle began
+            raise BroughtMeanwhileError(
+                "others have changed on the target what decides how a batch is matched",
+                table=state.name,
+                branch=self.options.target,
+                action="run resolve again",
+            )
+        runner, environment = self.engine.runner, self.environment
+        assert isinstance(runner, ShufflingRunner)
+
+        def match(index: PrimaryKeyIndex) -> SpreadMatch:
+            assert isinstance(index, SharedIndex)
+            return match_by_tasks(environment.store, state.metadata, index, runner, unread)
+
+        spread, how = self._ask(state, live, match, IndexDamagedError)
+        environment.runtime.fail_point("resolve.after_match")
+        return Match(
+            state=state,
+            live=live,
+            work=work,
+            known=known,
+            resolution=Resolution(dead=DeadPositions(), live_rows=np.empty(0, dtype=np.bool_)),
+            spread=spread,
+            index=how,
         )
 
     def _may_split(
@@ -389,18 +460,28 @@ class Matcher:
     def _look_up(
         self, state: TableState, live: LiveFiles, keys: EncodedKeys
     ) -> tuple[Matches, str]:
-        """The rows that have the keys; an index that turns out damaged is built afresh."""
+        """The rows that have the keys."""
+        return self._ask(state, live, lambda index: index.lookup(keys))
+
+    def _ask(
+        self,
+        state: TableState,
+        live: LiveFiles,
+        ask: Callable[[PrimaryKeyIndex], T],
+        damage: type[CorruptDataError] = CorruptDataError,
+    ) -> tuple[T, str]:
+        """What the index says; one that turns out damaged is built afresh, and asked again."""
         with self.phases.timed("index"):
             index, how = self.keeper.at_head(state, self.options.target, live)
         with self.phases.timed("match"):
             try:
-                return index.lookup(keys), how
-            except CorruptDataError as error:
+                return ask(index), how
+            except damage as error:
                 logger.warning("%s: the index is damaged: %s", state.name, error)
         with self.phases.timed("index"):
             index, how = self.keeper.at_head(state, self.options.target, live, rebuild=True)
         with self.phases.timed("match"):
-            return index.lookup(keys), how
+            return ask(index), how
 
     def rebase(self, match: Match, work: Work) -> Match:
         """The same dead rows on the head that got there first; only what it touched is read.
@@ -410,7 +491,8 @@ class Matcher:
         continuation (rollback, replaced branch) and may have brought rows back that the index had
         dropped, where row versions are compared, where rows are written once more, where staged
         snapshots delete by position in files that others may have rewritten, where others brought
-        or took staged files, and where staged files repeat published ones.
+        or took staged files, where staged files repeat published ones, and where tasks have matched
+        (the keys that the others' files would be compared with are not here).
         """
         target = self.options.target
         state = self.environment.catalog.load_table(self.identifier)
@@ -436,7 +518,8 @@ class Matcher:
         if not is_continued:
             self._check_still_waits(state, work)
         compares_rows = work.rewrites or compares_versions(state.metadata)
-        if not is_continued or compares_rows or work.batch.target_positions:
+        is_unread = work.unread is not None
+        if not is_continued or compares_rows or is_unread or work.batch.target_positions:
             return self.match(state, live, work)
         staged = work.batch.paths
         on_target = self._staged_on_target(state, live, work)

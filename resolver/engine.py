@@ -7,7 +7,10 @@ reached:
 | table property | default | what is counted |
 |---|---|---|
 | `icefold.resolve.spark-rows-min` | 5 000 000 | rows of staged data and delete files |
-| `icefold.resolve.spark-bytes-min` | 536 870 912 | bytes of the same files |
+| `icefold.resolve.spark-bytes-min` | 536 870 912 | bytes of them that are read |
+
+Of data files the key columns are read, and all only where rows are written once more: a million
+wide rows are a small batch, if their keys are short.
 
 Where deletes on other columns than the key must be joined with the target, its files count too.
 """
@@ -59,6 +62,7 @@ class Engine:
         *,
         changes: Sequence[DataFile],
         target: Callable[[], Sequence[DataFile]],
+        whole_rows: bool = False,
     ) -> Runner:
         """Choose by what waits.
 
@@ -66,6 +70,7 @@ class Engine:
             metadata: The table: its key and its properties.
             changes: Files to resolve.
             target: Gives the data files of the target, if deletes on other columns are joined with.
+            whole_rows: Rows are read, too, and not only their keys.
 
         Raises:
             InvalidInputError: A property is no number.
@@ -73,9 +78,10 @@ class Engine:
         rows_min, bytes_min = thresholds(metadata.properties)
         if self.name == "auto" and self.spark is not None:
             key = sorted(metadata.schema().identifier_field_ids)
-            read = [*changes, *(target() if any(_is_joined(file, key) for file in changes) else ())]
-            rows = sum(file.record_count for file in read)
-            size_bytes = sum(file.file_size_in_bytes for file in read)
+            joined = target() if any(_is_joined(file, key) for file in changes) else ()
+            rows = sum(file.record_count for file in (*changes, *joined))
+            size_bytes = sum(file.file_size_in_bytes for file in joined)
+            size_bytes += sum(_read_bytes(file, None if whole_rows else key) for file in changes)
             is_large = rows >= rows_min or size_bytes >= bytes_min
             self.runner = self.spark if is_large else self.local
         return self.runner
@@ -114,6 +120,14 @@ def check_engine(name: str) -> EngineName:
 def _is_joined(file: DataFile, key: list[int]) -> bool:
     is_equality_delete = file.content == FileContent.EQUALITY_DELETES
     return is_equality_delete and sorted(file.equality_ids or ()) != key
+
+
+def _read_bytes(file: DataFile, key: Sequence[int] | None) -> int:
+    """What is read of a file, of whose rows only the columns of `key` are wanted; None: all."""
+    sizes = file.column_sizes or {}
+    if key is None or file.content != FileContent.DATA or not all(each in sizes for each in key):
+        return file.file_size_in_bytes
+    return sum(sizes[each] for each in key)
 
 
 def _number(properties: Mapping[str, str], name: str, default: int) -> int:

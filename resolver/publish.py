@@ -30,7 +30,7 @@ def publish_changeset(
         state: The table version the cycle was computed on.
         target: The branch.
         conversion: Files to add and deletes to replace.
-        dv_files: The written deletion vectors of `conversion.vectors`.
+        dv_files: The written deletion vectors, of `conversion.vectors` and others.
         removed: Further live entries to remove (converted equality deletes, in-place mode).
         summary: The cursor and the writers' own properties.
         fence: The lock's token.
@@ -38,12 +38,14 @@ def publish_changeset(
     head = state.head(target)
     added = tuple(file.with_(first_row_id=None) for file in conversion.published)
     published = {file.file_path for file in added}
+    dv_files = tuple(dv_files)
     touched = {vector.data_file.file_path for vector in conversion.vectors}
+    touched |= {file.referenced_data_file for file in dv_files if file.referenced_data_file}
     return Changeset(
         kind=CommitKind.ROW_DELTA,
         branch=target,
         added_data_files=added,
-        added_delete_files=tuple(dv_files),
+        added_delete_files=dv_files,
         removed_entries=(*conversion.replaced, *removed),
         validation=Validation(
             starting_snapshot_id=None if head is None else head.snapshot_id,

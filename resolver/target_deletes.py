@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from pyiceberg.table.metadata import TableMetadata
@@ -53,16 +53,26 @@ def known_deletes(
     """
     paths = tuple(paths)
     dvs = live.find_dvs(paths)
-    files = live.find(dvs.keys())
-    pairs = [(dvs[path].data_file, entry.data_file.record_count) for path, entry in files.items()]
-    found = {
-        path: KnownDeletes(positions, (dvs[path],))
-        for path, positions in zip(files, read_deletion_vectors(store, pairs), strict=True)
-    }
+    found = known_vectors(store, dvs, live.find(dvs.keys()))
     if not has_vectors(metadata):
         rest = live.find([path for path in paths if path not in found])
         found |= _by_files(store, metadata, live, rest.values())
     return found
+
+
+def known_vectors(
+    store: ObjectStore, dvs: Mapping[str, ManifestEntry], files: Mapping[str, ManifestEntry]
+) -> dict[str, KnownDeletes]:
+    """What vectors delete of data files, both by the path of the data file.
+
+    Raises:
+        CorruptDataError: A vector is damaged.
+    """
+    pairs = [(dvs[path].data_file, entry.data_file.record_count) for path, entry in files.items()]
+    return {
+        path: KnownDeletes(positions, (dvs[path],))
+        for path, positions in zip(files, read_deletion_vectors(store, pairs), strict=True)
+    }
 
 
 def deleted_positions(

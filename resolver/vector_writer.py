@@ -6,7 +6,8 @@ v2 table they are position delete files, of which each holds what goes into one 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from pyiceberg.table.metadata import TableMetadata
@@ -47,6 +48,14 @@ class VectorWriter:
             self._locations.update(file.file_path for file in written)
         runtime.fail_point("resolve.after_dv_write")
         return [file for key in groups for file in self._written[key][1]]
+
+    @contextmanager
+    def written_elsewhere(self) -> Iterator[Callable[[Iterable[DataFile]], None]]:
+        """While tasks write vectors: tell what it gives of them, so that they can be removed."""
+        runtime = self.environment.runtime
+        runtime.fail_point("resolve.before_dv_write")
+        yield lambda files: self._locations.update(file.file_path for file in files)
+        runtime.fail_point("resolve.after_dv_write")
 
     def delete_unused(self, used: Iterable[DataFile] = ()) -> None:
         """Remove the files that nothing in `used` lies in. Only after a known outcome."""

@@ -115,6 +115,16 @@ class IndexDepot:
         if digest.hexdigest() != file.sha256:
             raise damaged("a file of the index does not match its checksum", location)
 
+    def leave(self, data: bytes, object_name: str) -> str:
+        """Store what later tasks of the same cycle read; returns its location.
+
+        Effects: one object, which no version will name: the cycle removes it, else the garbage
+        collection.
+        """
+        location = self._file_location(object_name)
+        self.store.put(location, data)
+        return location
+
     # -- garbage ---------------------------------------------------------------------------------
 
     def collect_garbage(self, *, age_min_ms: int = GARBAGE_AGE_MIN_MS) -> int:

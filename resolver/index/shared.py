@@ -35,11 +35,11 @@ from resolver.index.base import (
     Prepared,
 )
 from resolver.index.change import ChangeParts
-from resolver.index.damage import damaged
 from resolver.index.depot import IndexDepot
 from resolver.index.dictionary import FileDictionary, file_changes
 from resolver.index.entry import Rows
 from resolver.index.follow import EntriesOfFiles
+from resolver.index.left import LeftChanges, LoadLeft
 from resolver.index.matching import ShardKeys, entries_of, look_up
 from resolver.index.run import Run
 from resolver.index.run_cache import RunsPlace, forget_open, with_runs
@@ -62,6 +62,7 @@ from resolver.index.shard_work import (
 )
 from resolver.index.shard_work import look_up as look_up_shard
 from resolver.index.shared_versions import IndexVersion, ShardVersion
+from resolver.index.task_lookup import IndexOnTasks, files_of
 from resolver.keys import EncodedKeys
 from resolver.runner import Runner, ShufflingRunner
 from tableformat.errors import InvalidInputError, StoreUnavailableError
@@ -137,7 +138,25 @@ class SharedIndex:
                 [(places[shard], part) for shard, part in parts],
             )
 
-        return look_up(keys, self._map, find, self._files_of)
+        return look_up(keys, self._map, find, self.files_of)
+
+    def on_tasks(self) -> IndexOnTasks:
+        """What tasks need to look up keys in the version that is open."""
+        folder = self._workplace.cache
+        return IndexOnTasks(
+            shards=self._map,
+            places=tuple(self._places(folder)),
+            gone=self._version.gone_files,
+            dictionary=dictionary_place(self._depot, folder, self._version),
+        )
+
+    def files_of(self, ids: Sequence[int]) -> dict[int, IndexedFile]:
+        """The files of rows that were looked up.
+
+        Raises:
+            IndexDamagedError: One is not known.
+        """
+        return files_of(self._dictionary, ids, self._depot.root)
 
     def file_ids(self, paths: Iterable[str]) -> dict[str, int]:
         """See `PrimaryKeyIndex`."""
@@ -157,21 +176,50 @@ class SharedIndex:
 
     def prepare(self, changes: IndexChanges) -> Prepared:
         """See `PrimaryKeyIndex`. Effects: objects, which are garbage until `apply`."""
-        version = self._version
-        dropped = self._dictionary.by_paths(changes.dropped_files)
-        file_ids, next_file_id = self._dictionary.assign_ids(
-            changes.added_files, dropped, version.next_file_id
+        return self._prepare(
+            changes.added_files,
+            self._dictionary.by_paths(changes.dropped_files),
+            lambda gone, ids: self._change_shards(gone, changes, ids),
         )
+
+    def prepare_left(self, added: Sequence[IndexedFile], left: LeftChanges) -> Prepared:
+        """As `prepare`, of changes that tasks have left.
+
+        Args:
+            added: Files that come.
+            left: Their rows, and the rows that go.
+
+        Raises:
+            IndexMovedError: The index is another one, or its shards are others, by now.
+            IndexDamagedError, StoreUnavailableError: As for `prepare`.
+            CorruptDataError, NotFoundError: What was left is not there any more.
+        """
+        if (left.generation, left.starts) != (self._version.generation, self._version.starts):
+            raise IndexMovedError(
+                "another process has changed the shards of the index",
+                index=self._depot.root,
+                action="nothing is lost: the next run follows the table",
+            )
+        return self._prepare(added, {}, lambda gone, ids: self._take_left(gone, left, ids))
+
+    def _prepare(
+        self,
+        added: Sequence[IndexedFile],
+        dropped: dict[str, int],
+        change: Callable[[bytes, Int64s], tuple[tuple[int, ...], tuple[Runs, ...]]],
+    ) -> Prepared:
+        version = self._version
+        file_ids, next_file_id = self._dictionary.assign_ids(added, dropped, version.next_file_id)
         state = self._runtime.ids.uuid().hex
         gone = BitMap64.deserialize(version.gone_files) | BitMap64(dropped.values())
         gone.run_optimize()
-        starts, shards = self._change_shards(gone.serialize(), changes, file_ids)
+        starts, shards = change(gone.serialize(), file_ids)
         self._prepared[state] = replace(
             version,
             number=version.number + 1,
             next_file_id=next_file_id,
             gone_files=gone.serialize(),
-            dictionary=self._change_dictionary(state, changes.added_files, file_ids, dropped),
+            dictionary=self._change_dictionary(state, added, file_ids, dropped),
             starts=starts,
             shards=shards,
         )
@@ -231,12 +279,6 @@ class SharedIndex:
 
     # -- help ------------------------------------------------------------------------------------
 
-    def _files_of(self, ids: Sequence[int]) -> dict[int, IndexedFile]:
-        files = self._dictionary.by_ids(ids)
-        if len(files) != len(ids):
-            raise damaged("the index names a file that it does not know", self._depot.root)
-        return files
-
     def _change_shards(
         self, gone: bytes, changes: IndexChanges, file_ids: Int64s
     ) -> tuple[tuple[int, ...], tuple[Runs, ...]]:
@@ -270,6 +312,20 @@ class SharedIndex:
                 ],
             )
         return self._after(dict(zip(touched, changed, strict=True)))
+
+    def _take_left(
+        self, gone: bytes, left: LeftChanges, file_ids: Int64s
+    ) -> tuple[tuple[int, ...], tuple[Runs, ...]]:
+        places, id_of = self._places(self._workplace.cache), left.ids_by_ordinal(file_ids)
+        by_shard = left.by_shard()
+        changed = self._workplace.runner.run(
+            partial(change_shard, gone),
+            [
+                ShardChange(places[shard], LoadLeft(self._depot.store, each, id_of))
+                for shard, each in by_shard.items()
+            ],
+        )
+        return self._after(dict(zip(by_shard, changed, strict=True)))
 
     def _after(self, changed: dict[int, Parts]) -> tuple[tuple[int, ...], tuple[Runs, ...]]:
         return after_change(self._version.starts, self._version.shards, changed)

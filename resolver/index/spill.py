@@ -39,15 +39,15 @@ class ShardSpill:
         Raises:
             StoreUnavailableError: The disk is full or read-only.
         """
-        column = keys.to_arrow()
-        batch = pa.record_batch([column, pa.array(rows)], names=["key", "row"])
+        batch = _keyed_batch(keys, rows)
+        form = batch.column(0).type
         with disk_errors(self._folder):
-            writer = self._writers.get(column.type)
+            writer = self._writers.get(form)
             if writer is None:
                 name = f"{self._prefix}.{len(self._writers)}{_SUFFIX}"
                 sink = pa.OSFile(str(self._folder / name), "wb")
                 self._files.append(sink)
-                writer = self._writers[column.type] = pa.ipc.new_stream(sink, batch.schema)
+                writer = self._writers[form] = pa.ipc.new_stream(sink, batch.schema)
             writer.write_batch(batch)
         self.row_count += len(rows)
 
@@ -71,6 +71,26 @@ def read_spill(folder: Path, shard: int) -> Iterator[KeyedRows]:
     for path in _streams(folder, shard):
         with pa.OSFile(str(path), "rb") as source:
             yield from _read_stream(source)
+
+
+def keyed_to_bytes(keyed: KeyedRows) -> bytes:
+    """Keyed rows as one stream in memory; none: nothing."""
+    if not len(keyed):
+        return b""
+    batch, sink = _keyed_batch(keyed.keys, keyed.rows), pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
+
+
+def keyed_from_bytes(data: bytes) -> Iterator[KeyedRows]:
+    """The inverse of `keyed_to_bytes`, of bytes that are known to be whole."""
+    if data:
+        yield from _read_stream(pa.BufferReader(data))
+
+
+def _keyed_batch(keys: EncodedKeys, rows: Rows) -> pa.RecordBatch:
+    return pa.record_batch([keys.to_arrow(), pa.array(rows)], names=["key", "row"])
 
 
 def _read_stream(source: Any) -> Iterator[KeyedRows]:

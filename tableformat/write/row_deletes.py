@@ -9,8 +9,10 @@ from pyiceberg.table.metadata import TableMetadata
 from tableformat.codec.puffin.dv_file import DeletionVector, write_deletion_vectors
 from tableformat.environment import Environment
 from tableformat.paths import puffin_locations
+from tableformat.runtime import IdSource
 from tableformat.spec.data_file import DataFile
 from tableformat.spec.properties import delete_granularity, dv_placement
+from tableformat.store.base import ObjectStore
 from tableformat.write.position_deletes import (
     DeletedInFiles,
     by_granularity,
@@ -64,11 +66,18 @@ def write_row_deletes(
     store, ids = environment.store, environment.runtime.ids
     if not has_vectors(metadata):
         return [write_position_deletes(store, metadata, ids, group) for group in groups]
-    vectors = write_deletion_vectors(
+    vectors = [vector for group in groups for vector in group]
+    return [(file,) for file in write_vectors(store, ids, metadata, vectors)]
+
+
+def write_vectors(
+    store: ObjectStore, ids: IdSource, metadata: TableMetadata, vectors: Sequence[DeletionVector]
+) -> list[DataFile]:
+    """Write deletion vectors of a v3 table as its properties say; see `write_deletion_vectors`."""
+    return write_deletion_vectors(
         store,
-        [vector for group in groups for vector in group],
+        vectors,
         location_for=puffin_locations(metadata, ids),
         placement=dv_placement(metadata.properties),
         bounds_of=metadata.schema().identifier_field_ids,
     )
-    return [(vector,) for vector in vectors]

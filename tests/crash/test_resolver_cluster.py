@@ -45,7 +45,7 @@ def report(folder):
 
 def opened_by_executors(folder: Path) -> dict[str, Counter]:
     """Index files by verb: (executor, object) -> how often."""
-    found = {"read": Counter(), "write": Counter()}
+    found = {"read": Counter(), "write": Counter(), "put": Counter()}
     for line in (folder / "trace").read_text().splitlines():
         verb, location, place, _ = line.split(" ")
         if "/shared-index/" in location and Path(place).parent.name.startswith("app-"):
@@ -55,11 +55,11 @@ def opened_by_executors(folder: Path) -> dict[str, Counter]:
 
 def test_cycles_with_killed_executors_equal_the_local_engine_and_a_dict(report):
     """The driver has compared after every cycle; it got this far."""
-    assert report["how"] == ["built", "current", "current", "followed", *["current"] * 4]
+    assert report["how"] == ["built", "current", "current", "followed", *["current"] * 5]
 
 
 def test_every_killed_executor_was_replaced(report):
-    assert len(report["executors"]) == 4
+    assert len(report["executors"]) == 5
 
 
 def test_shards_were_taken_by_different_executors(folder):
@@ -67,6 +67,17 @@ def test_shards_were_taken_by_different_executors(folder):
     assert len(writers) >= 3
     readers = {executor for executor, _ in opened_by_executors(folder)["read"]}
     assert readers - {"0", "1"}, "no replacement has fetched a shard"
+
+
+def test_executors_write_the_vectors_of_large_batches(folder):
+    lines = (folder / "trace").read_text().splitlines()
+    by_executor = Counter(
+        Path(place).parent.name.startswith("app-")
+        for verb, location, place, _ in (line.split(" ") for line in lines)
+        if verb == "put" and location.endswith("-dvs.puffin")
+    )
+    assert by_executor[True] >= 7
+    assert by_executor[False] == 2, "the small batch, and the one with deletes on another column"
 
 
 def test_an_executor_fetches_only_what_it_misses(folder):

@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+import resolver.batch_parts as batch_parts
 import tableformat as tf
 from resolver import resolve
 from resolver.index.depot import IndexDepot
@@ -34,6 +35,7 @@ from tests.support.watched_store import WatchedStore
 SCHEMA = pa.schema([("id", pa.int64()), ("note", pa.string())])
 ON_CLUSTER, HERE = "t.cluster", "t.here"
 ROWS = 20_000
+LARGE = 100  # keys of a batch that tasks match, if it is no other kind
 DRIVER_LEASE_MS = 3_000  # of the driver that is killed; its successor waits for so long
 
 
@@ -157,6 +159,7 @@ def kill_executor_while(twins: Twins, text: str) -> threading.Thread:
 
 def main(folder: Path) -> None:
     os.environ["XDG_CACHE_HOME"] = str(folder / "driver-cache")
+    batch_parts.PART_KEYS = LARGE
     spark = cluster_session(folder)
     twins = Twins(folder)
     draw = np.random.default_rng(5)
@@ -197,6 +200,12 @@ def main(folder: Path) -> None:
     twins.stage(some(500), "g")
     how.append(twins.resolve())
 
+    # Killed before the publish: while it writes deletion vectors.
+    killer = kill_executor_while(twins, "-dvs.puffin")
+    twins.stage(some(500), "h", deletes=range(30, 40))
+    how.append(twins.resolve())
+    killer.join()
+
     report = {
         "how": how,
         "uploaders_before": [sorted(each) for each in before],
@@ -206,7 +215,7 @@ def main(folder: Path) -> None:
         "staged": twins.staged,
     }
 
-    twins.stage([1, 2, 3], "last")
+    twins.stage(range(1, LARGE), "last")
     report["model_after"] = sorted(twins.model.items())
     (folder / "report.json").write_text(json.dumps(report))
     points = twins.tables[ON_CLUSTER].environment.runtime.fail_points

@@ -18,8 +18,8 @@ class WatchedStore:
     """Passes everything on to a real store. Pickles.
 
     `folder/trace` gets a line `<verb> <location> <working folder> <pid>` for each object opened.
-    While `folder/wait` holds a text, the first process other than `spared_pid` that opens an object
-    with the text in verb and location writes its pid to `folder/waiting` and sleeps.
+    While `folder/wait` holds a text, the first process other than `spared_pid` that opens or puts
+    an object with the text in verb and location writes its pid to `folder/waiting` and sleeps.
     """
 
     inner: ArrowObjectStore
@@ -41,6 +41,7 @@ class WatchedStore:
         return self.inner.size_bytes(location)
 
     def put(self, location: str, data: bytes | memoryview) -> None:
+        self._note("put", location)
         self.inner.put(location, data)
 
     def open_input(self, location: str) -> Any:

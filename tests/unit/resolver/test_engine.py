@@ -33,13 +33,15 @@ def staged(tmp_path):
     return staged
 
 
-def choose(staged, changes, properties=None, **options):
+def choose(staged, changes, properties=None, *, whole_rows=False, **options):
     if properties:
         staged.table.set_properties(properties)
     metadata = staged.table.refresh().state.metadata
     target = staged.data_files(*((i, "eu", "old") for i in range(50)))
     engine = Engine(spark=OtherRunner(), **options)
-    return engine.choose(metadata, changes=changes, target=lambda: target).name
+    return engine.choose(
+        metadata, changes=changes, target=lambda: target, whole_rows=whole_rows
+    ).name
 
 
 def test_small_backlog_stays_in_this_process(staged):
@@ -50,8 +52,18 @@ def test_small_backlog_stays_in_this_process(staged):
 def test_backlog_from_the_table_property_on_takes_spark(staged, name):
     files = staged.data_files((1, "eu", "new"), (2, "eu", "new"))
     size = 2 if name == SPARK_ROWS_MIN else files[0].file_size_in_bytes
-    assert choose(staged, files, {name: str(size)}) == "spark"
-    assert choose(staged, files, {name: str(size + 1)}) == "local"
+    assert choose(staged, files, {name: str(size)}, whole_rows=True) == "spark"
+    assert choose(staged, files, {name: str(size + 1)}, whole_rows=True) == "local"
+
+
+def test_columns_that_are_not_read_are_not_counted(staged):
+    """Wide rows are published by linking their files: only the keys are read."""
+    [file] = staged.data_files(*((key, "eu", "x" * 1_000) for key in range(100)))
+    [deletes] = staged.equality_deletes(staged.rows((1, "eu", "x")))
+    size = file.column_sizes[1] + deletes.file_size_in_bytes
+    assert size < file.file_size_in_bytes
+    assert choose(staged, [file, deletes], {SPARK_BYTES_MIN: str(size)}) == "spark"
+    assert choose(staged, [file, deletes], {SPARK_BYTES_MIN: str(size + 1)}) == "local"
 
 
 def test_deletes_on_other_columns_count_the_files_they_are_joined_with(staged):
