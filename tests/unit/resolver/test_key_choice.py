@@ -3,6 +3,7 @@
 import io
 import json
 from collections import Counter
+from dataclasses import replace
 
 import fastavro
 import pyarrow as pa
@@ -18,8 +19,10 @@ from maintenance.table_figures import backlog_of
 from resolver import resolve
 from resolver.index_check import verify
 from tableformat import InvalidInputError
+from tableformat.catalog.keyed import real_catalog
 from tableformat.commit.changeset import Changeset, CommitKind
 from tableformat.commit.engine import commit
+from tableformat.commit.evolution import update_schema
 from tableformat.paths import data_file_locations, equality_delete_locations
 from tableformat.write.data_files import write_data_files
 from tableformat.write.equality_deletes import write_equality_deletes
@@ -91,6 +94,12 @@ class Theirs:
         )
         commit(environment, self.table.identifier, change)
 
+    def drop(self, column):
+        """As a tool drops it that knows of no key."""
+        environment = self.table.environment
+        theirs = replace(environment, catalog=real_catalog(environment.catalog))
+        update_schema(theirs, self.table.identifier, lambda change: change.delete_column(column))
+
     def write_number(self, number):
         self.write([], pa.table({"number": pa.array([number], pa.int64())}))
 
@@ -154,7 +163,8 @@ def test_key_of_the_catalog_and_of_the_table_are_taken_without_a_call_naming_it(
     theirs.table.set_properties({"icefold.primary-key": "id"})
     assert resolve(theirs.table, staging="main", target="main").deleted_rows == 1
     assert verify(theirs.table).report.is_sound
-    assert theirs.table.primary_key == ()
+    assert theirs.table.refresh().primary_key == ("id",)
+    assert not any(each.get("identifier-field-ids") for each in theirs.facts()[0])
 
 
 @pytest.mark.parametrize("columns", [["nothing"], ["x"], ["id", "id"]])
@@ -236,6 +246,8 @@ def test_key_column_that_was_dropped_and_ids_of_other_names_are_refused(theirs):
     with pytest.raises(InvalidInputError, match=r"do not mean the same columns.*--apply key"):
         resolve(theirs.table, staging="main", target="main")
     theirs.table.set_properties({"icefold.primary-key": "id"})
-    theirs.table.update_schema(lambda change: change.delete_column("id"))
+    with pytest.raises(InvalidInputError, match=r"cannot drop a column of the table's key.*=id"):
+        theirs.table.update_schema(lambda change: change.delete_column("id"))
+    theirs.drop("id")
     with pytest.raises(InvalidInputError, match=r"column that was dropped.*field_id=1"):
         resolve(theirs.table, staging="main", target="main")
