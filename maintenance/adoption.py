@@ -12,11 +12,12 @@ from typing import Any
 
 from pyiceberg.schema import Schema
 
-from resolver.key_choice import chosen_key, key_columns
+from resolver.key_choice import key_columns
 from resolver.number_text import bytes_text, plural
 from resolver.target import LiveFiles, live_files
 from tableformat import InvalidInputError, Table
 from tableformat.catalog.base import TableState
+from tableformat.catalog.keyed import chosen_key
 from tableformat.commit.branch_history import ancestors, summary_of
 from tableformat.spec.data_file import PARQUET_FORMAT, DataFile
 from tableformat.spec.names import MAIN_BRANCH, STAGING_BRANCH
@@ -134,7 +135,7 @@ def look_at(table: Table, key: Sequence[str] | None = None) -> Adoption:
     Effects: none. Cost: reads every manifest of `main`.
     """
     state = table.refresh().state
-    chosen = chosen_key(table.environment, state, key)
+    chosen = chosen_key(table.environment.catalog, state, key)
     names = table.primary_key if chosen is None else _named_now(state, chosen)
     source = "--key" if key else "property" if chosen else "schema" if names else ""
     live = live_files(table.environment, state.head(MAIN_BRANCH))

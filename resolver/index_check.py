@@ -16,7 +16,6 @@ from resolver.index.open import open_index
 from resolver.index.shared import SharedIndex
 from resolver.index.verify import FileRows, VerifyReport, verify_index
 from resolver.index_keeper import head_binding, index_folder
-from resolver.key_choice import keyed
 from resolver.key_reader import KeyReader
 from resolver.keys import encode_batch
 from resolver.position_files import read_position_file
@@ -72,7 +71,7 @@ def verify(
         InvalidInputError: The index is damaged or for another key; `resolve --rebuild-index`.
         StoreUnavailableError: Another process has the index open.
     """
-    table = keyed(table.refresh())
+    table = table.refresh()
     state = table.state
     field_ids = key_columns(state, name)
     reader = KeyReader(table.environment.store, state.metadata, field_ids)

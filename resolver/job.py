@@ -309,12 +309,7 @@ def was_never_staged(state: TableState, staging: str, target: str) -> bool:
 def check_resolvable(state: TableState, staging: str, target: str) -> None:
     """Refuse a table that cannot be resolved, and branches that are none; see `resolve`."""
     check_writable(state.metadata, table=state.name)
-    if not state.metadata.schema().identifier_field_ids:
-        raise InvalidInputError(
-            "cannot resolve a table without a primary key",
-            table=state.name,
-            action="name it with --key; icefold adopt shows what its writers delete by",
-        )
+    state.required_key_ids("resolve")
     for branch in (staging, target):
         ref = state.ref(branch)
         if not branch or (ref is not None and ref.snapshot_ref_type.value != "branch"):

@@ -17,9 +17,8 @@ from pathlib import Path
 
 from resolver.index.folder import FolderLock
 from resolver.index_keeper import LocalIndexKeeper, Progress, index_folder
-from resolver.key_choice import keyed
 from resolver.target import LiveFiles, live_files
-from tableformat import InvalidInputError, Table
+from tableformat import Table
 from tableformat.catalog.base import TableState
 from tableformat.environment import Environment
 from tableformat.errors import StoreUnavailableError, TableError
@@ -73,7 +72,7 @@ def build_index(
         InvalidInputError: The table has no primary key, or a column of the index was dropped.
         StoreUnavailableError: Another process is using the index.
     """
-    table = keyed(table.refresh())
+    table = table.refresh()
     state = table.state
     field_ids = key_columns(state, name)
     live = live_files(table.environment, state.head(target))
@@ -98,10 +97,7 @@ def key_columns(state: TableState, name: str | None) -> tuple[int, ...]:
     """
     if name is not None:
         return secondary_index(state.metadata, name).field_ids
-    ids = tuple(sorted(state.metadata.schema().identifier_field_ids))
-    if not ids:
-        raise InvalidInputError("a table without a primary key has no index", table=state.name)
-    return ids
+    return state.required_key_ids("index")
 
 
 def maintain_indexes(

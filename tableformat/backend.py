@@ -12,17 +12,20 @@ configuration (`.pyiceberg.yaml`, `PYICEBERG_CATALOG__<NAME>__<KEY>`); given pro
 | `uri`               | SQLAlchemy URL (SQLite, PostgreSQL) or the REST server's address      |
 | `warehouse`         | location of new tables; for REST the name the server wants            |
 | `allowed-locations` | more prefixes that tables may use, comma separated                    |
+| `key.<namespace>.<table>` | the table's key, if its schema does not declare it (catalog.keyed)  |
 | `s3.*`, `gcs.*`, `adls.*` | access to buckets, PyIceberg's names (docs/object-stores.md)    |
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from pyiceberg.utils.config import Config
 
+from tableformat.catalog.keyed import KeyedCatalog
 from tableformat.catalog.rest import RestCatalog
 from tableformat.catalog.sql import SqlCatalog
 from tableformat.catalog.table_locations import TablePlaces
@@ -64,7 +67,8 @@ def open_backend(
         key: value if isinstance(value, Mapping) else str(value)  # auth, ssl: nested, REST only
         for key, value in (_configured(name) | given).items()
     }
-    return _factory(_catalog_type(name, merged))(name, merged, runtime or Runtime())
+    opened = _factory(_catalog_type(name, merged))(name, merged, runtime or Runtime())
+    return replace(opened, catalog=KeyedCatalog.of(opened.catalog))
 
 
 def _factory(kind: str) -> CatalogFactory:

@@ -21,14 +21,12 @@ from pyiceberg.transforms import (
     YearTransform,
 )
 from pyiceberg.types import (
-    DoubleType,
-    FloatType,
     NestedField,
     StructType,
 )
 
 from tableformat.errors import InvalidInputError
-from tableformat.spec.field_paths import field_path
+from tableformat.spec.key_column import check_key_column
 from tableformat.spec.names import USER_FIELD_ID_MAX
 from tableformat.spec.types import iceberg_schema
 
@@ -114,22 +112,7 @@ def _key_field_id(schema: Schema, column: str) -> int:
             column=column,
             columns=list(schema.column_names),
         ) from error
-    if isinstance(field.field_type, FloatType | DoubleType):
-        raise InvalidInputError(
-            "a float or double column cannot be in a primary key: NaN and -0.0 have no one value",
-            column=column,
-            action="use a decimal, an integer or a string",
-        )
-    if not field.field_type.is_primitive:
-        raise InvalidInputError(
-            "a primary key column must have a primitive type",
-            column=column,
-            type=field.field_type,
-        )
-    if field_path(schema, field.field_id) is None:
-        raise InvalidInputError(
-            "a primary key column cannot be inside a list or a map", column=column
-        )
+    check_key_column(schema, field.field_id)
     return field.field_id
 
 

@@ -13,7 +13,7 @@ from maintenance.cli.context import (
     print_json,
     table_argument,
 )
-from resolver.key_choice import key_columns, keyed
+from resolver.key_choice import key_columns
 from tableformat.errors import InvalidInputError
 from tableformat.spec.believed_key import believed_key_ids
 from tableformat.spec.names import PRIMARY_KEY, PRIMARY_KEY_FIELD_IDS
@@ -39,7 +39,6 @@ def adopt(
     if applied == "key":
         if not columns:
             raise InvalidInputError("there is no key to set", action="name its columns with --key")
-        keyed(table, columns)  # refuses what cannot be a key
         ids = believed_key_ids(table.state.metadata, columns)
         now = key_columns(table.state, columns)
         table.set_properties(

@@ -9,6 +9,7 @@ tables in one step, where the backend has one (`commits_groups`).
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -20,22 +21,70 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.sorting import SortOrder
 from pyiceberg.table.update import TableUpdate
 
+from tableformat.errors import InvalidInputError, TableError
+
+KEY_OF_TABLE = "key."  # and a table's name: the catalog property that names its key
 Identifier = tuple[str, ...]
 Locations = Mapping[Identifier, str]
 
 
 @dataclass(frozen=True, slots=True)
 class TableState:
-    """One version of a table, as loaded. Immutable: a refresh gives a new one."""
+    """One version of a table, as loaded. Immutable: a refresh gives a new one.
+
+    Attributes:
+        identifier: Namespace and name.
+        metadata: What all code looks at: schemas whose identifier fields are the table's key.
+        metadata_location: Its file.
+        stored: What the file holds, where the key is one that its schema does not declare
+            (`catalog.keyed`); None: that is `metadata`.
+        key_problem: Why no key is known though somebody names one.
+    """
 
     identifier: Identifier
     metadata: TableMetadata
     metadata_location: str
+    stored: TableMetadata | None = None
+    key_problem: TableError | None = None
 
     @property
     def name(self) -> str:
         """Dotted identifier for people."""
         return ".".join(self.identifier)
+
+    @property
+    def declared(self) -> TableState:
+        """The version as it is stored, and as changes of its schema begin with."""
+        if self.stored is None:
+            return self
+        return TableState(self.identifier, self.stored, self.metadata_location)
+
+    @property
+    def key_ids(self) -> tuple[int, ...]:
+        """Field ids of the primary key, ascending; none without one.
+
+        Raises:
+            InvalidInputError: What names the key does not fit the table.
+        """
+        if self.key_problem is not None:
+            raise copy(self.key_problem)
+        return tuple(sorted(self.metadata.schema().identifier_field_ids))
+
+    def required_key_ids(self, task: str) -> tuple[int, ...]:
+        """The same, for what cannot be done without: `task` completes "cannot ... a table".
+
+        Raises:
+            InvalidInputError: There is none.
+        """
+        ids = self.key_ids
+        if not ids:
+            raise InvalidInputError(
+                f"cannot {task} a table without a primary key",
+                table=self.name,
+                action=f"name its columns: -p {KEY_OF_TABLE}{self.name}=COLUMNS, or icefold adopt "
+                "TABLE --key COLUMNS --apply key",
+            )
+        return ids
 
     def ref(self, name: str) -> SnapshotRef | None:
         """The branch or tag `name`."""

@@ -1,8 +1,17 @@
-"""A table whose primary key its schema does not declare: seen with the key, written without it.
+"""Tables whose primary key their schema does not declare: seen with the key, written without it.
 
-Tables of other tools often have no identifier fields, and to declare them is to change the schema:
-the columns must be required, and every tool that writes the table has to agree. So the key is put
-into what is loaded, and taken out of what is committed: nothing of it gets into the metadata.
+| what says it | who holds it |
+|---|---|
+| `key=` of a call, `--key` of a command | this call |
+| the catalog property `key.<namespace>.<table>` | who runs icefold |
+| the table property `icefold.primary-key` | the table: set by `icefold adopt --apply` |
+| identifier fields of the schema | the table |
+
+The first one counts; names stand for field ids (`tableformat.spec.believed_key`). Only the last one
+is known to other tools. To declare a key is to change the schema: its columns must be required, and
+every tool that writes the table has to agree. So the others are put into what is loaded and left
+out of what is committed, here and nowhere else: all other code finds the key where Iceberg has it,
+in identifier fields, and nothing of it gets into the table.
 """
 
 from __future__ import annotations
@@ -11,44 +20,38 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
-from pyiceberg.table.update import AddSchemaUpdate, TableUpdate
+from pyiceberg.schema import Schema
+from pyiceberg.table.update import TableUpdate
 
-from tableformat.catalog.base import Catalog, Identifier, TableCommit, TableState
+from tableformat.catalog.base import KEY_OF_TABLE, Catalog, Identifier, TableCommit, TableState
 from tableformat.errors import InvalidInputError, error_context
 from tableformat.spec.believed_key import believed_key_ids
-
-_KeyIds = tuple[int, ...]
+from tableformat.spec.names import PRIMARY_KEY
 
 
 class KeyedCatalog:
-    """A `Catalog` in which the current schema of one table has another key.
+    """A `Catalog` that gives each table with its key. All but loads and commits is the real one's.
 
-    Everything but loading and committing that table is the real catalog's.
+    Args:
+        catalog: The real one.
+        given: Columns that a call names, by table.
     """
 
-    def __init__(self, catalog: Catalog, identifier: Identifier, key: Sequence[str]) -> None:
+    def __init__(self, catalog: Catalog, given: Mapping[Identifier, Sequence[str]]) -> None:
         self._catalog = catalog
-        self._identifier = identifier
-        self._key = tuple(key)
-        # A schema never changes: what an id declared once it declares for ever.
-        self._declared: dict[tuple[str, int], _KeyIds] = {}
+        self._given = given
 
     @staticmethod
-    def of(catalog: Catalog, identifier: Identifier, key: Sequence[str]) -> Catalog:
-        """The catalog, as one that gives the table with the key."""
-        return cast("Catalog", KeyedCatalog(catalog, identifier, key))
+    def of(catalog: Catalog, given: Mapping[Identifier, Sequence[str]] | None = None) -> Catalog:
+        """The catalog with the keys that a call names."""
+        return cast("Catalog", KeyedCatalog(real_catalog(catalog), given or {}))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._catalog, name)
 
     def load_table(self, identifier: Identifier) -> TableState:
-        """See `Catalog.load_table`.
-
-        Raises:
-            InvalidInputError: The table has no such columns (`spec.believed_key`).
-        """
-        state = self._catalog.load_table(identifier)
-        return self.with_key(state) if identifier == self._identifier else state
+        """See `Catalog.load_table`."""
+        return self.with_key(self._catalog.load_table(identifier))
 
     def commit(self, base: TableState, updates: Sequence[TableUpdate]) -> TableState:
         """See `Catalog.commit`: a group of one."""
@@ -56,54 +59,62 @@ class KeyedCatalog:
         return state
 
     def commit_group(self, commits: Sequence[TableCommit]) -> list[TableState]:
-        """See `Catalog.commit_group`.
-
-        Raises:
-            InvalidInputError: The table's schema would be changed, and the key with it.
-        """
-        states = self._catalog.commit_group([self._as_declared(each) for each in commits])
-        return [
-            self.with_key(state) if state.identifier == self._identifier else state
-            for state in states
-        ]
-
-    def _as_declared(self, commit: TableCommit) -> TableCommit:
-        if commit.base.identifier != self._identifier:
-            return commit
-        if any(isinstance(update, AddSchemaUpdate) for update in commit.updates):
-            raise InvalidInputError(
-                "cannot change the schema of a table that was opened with a key of its own",
-                table=commit.base.name,
-                action="open it without",
-            )
-        return replace(commit, base=self._without(commit.base))
+        """See `Catalog.commit_group`."""
+        declared = [replace(each, base=each.base.declared) for each in commits]
+        return [self.with_key(state) for state in self._catalog.commit_group(declared)]
 
     def with_key(self, state: TableState) -> TableState:
-        """The table as it is seen."""
-        metadata = state.metadata
-        schema = metadata.schema()
-        with error_context(table=state.name):
-            ids = believed_key_ids(metadata, self._key)
-        place = (str(metadata.table_uuid), schema.schema_id)
-        self._declared[place] = tuple(schema.identifier_field_ids)
-        return _with_ids(state, {schema.schema_id: ids})
+        """The table as it is seen.
 
-    def _without(self, state: TableState) -> TableState:
-        uuid, schemas = str(state.metadata.table_uuid), state.metadata.schemas
-        own = {
-            each.schema_id: self._declared[uuid, each.schema_id]
-            for each in schemas
-            if (uuid, each.schema_id) in self._declared
-        }
-        return _with_ids(state, own)
+        A key that does not fit the table is no reason to refuse its other uses, the mending among
+        them: the table has none then, not even the declared one, and who asks is told why.
+        """
+        state, ids, problem = state.declared, frozenset[int](), None
+        try:
+            names = chosen_key(self._catalog, state, self._given.get(state.identifier))
+            if names is None:
+                return state
+            with error_context(table=state.name):
+                ids = frozenset(believed_key_ids(state.metadata, names))
+        except InvalidInputError as error:
+            problem = error
+        schemas = [_with_key(each, ids) for each in state.metadata.schemas]
+        metadata = state.metadata.model_copy(update={"schemas": schemas})
+        return replace(state, metadata=metadata, stored=state.metadata, key_problem=problem)
 
 
-def _with_ids(state: TableState, ids: Mapping[int, _KeyIds]) -> TableState:
-    """The state with other identifier fields of some schemas; nothing validates them."""
-    schemas = [
-        each.model_copy(update={"identifier_field_ids": list(ids[each.schema_id])})
-        if each.schema_id in ids
-        else each
-        for each in state.metadata.schemas
-    ]
-    return replace(state, metadata=state.metadata.model_copy(update={"schemas": schemas}))
+def real_catalog(catalog: Catalog) -> Catalog:
+    """The catalog that gives tables with the keys that their schemas declare."""
+    return catalog._catalog if isinstance(catalog, KeyedCatalog) else catalog  # noqa: SLF001
+
+
+def _with_key(schema: Schema, ids: frozenset[int]) -> Schema:
+    """The schema with other identifier fields, which nothing validates: they may be optional."""
+    has_all = all(schema.find_column_name(each) is not None for each in ids)
+    return schema.model_copy(update={"identifier_field_ids": sorted(ids) if has_all else []})
+
+
+def chosen_key(
+    catalog: Catalog, state: TableState, key: Sequence[str] | None = None
+) -> tuple[str, ...] | None:
+    """The columns that somebody names, dotted inside structs; None: those that the schema declares.
+
+    Raises:
+        InvalidInputError: A property that names none.
+    """
+    if key:
+        return tuple(key)
+    places = (
+        (catalog.properties, KEY_OF_TABLE + state.name),
+        (state.metadata.properties, PRIMARY_KEY),
+    )
+    for properties, name in places:
+        text = properties.get(name)
+        if text is not None:
+            names = tuple(part.strip() for part in text.split(",") if part.strip())
+            if not names:
+                raise InvalidInputError(
+                    "the property names no column", property=name, table=state.name
+                )
+            return names
+    return None

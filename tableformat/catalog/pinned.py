@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tableformat.catalog.base import Identifier, TableState
 from tableformat.errors import NotFoundError
@@ -30,7 +30,7 @@ class PinnedCatalog:
     def of(name: str, properties: Mapping[str, str], state: TableState) -> PinnedCatalog:
         """Pin a table."""
         kept = {key: properties[key] for key in _KEPT if key in properties}
-        return PinnedCatalog(name, kept, state)
+        return PinnedCatalog(name, kept, replace(state, stored=None))  # who reads needs it once
 
     def load_table(self, identifier: Identifier) -> TableState:
         """See `Catalog.load_table`."""

@@ -14,7 +14,8 @@ Outcomes of a commit:
 | JSON in a 2xx                       | unknown                                              |
 
 A server that keeps no refs but `main` takes a snapshot for any other as the head of `main`. Where
-its configuration says so nothing is sent; where its answer lacks a ref that was set, that is told.
+its configuration says so nothing is sent; where the version that our commit made lacks a ref that
+it set, that is told. A later version proves nothing: others drop branches.
 
 Several tables go to `transactions/commit`, which answers 204 without them, so they are loaded. What
 one of them shows holds for all.
@@ -287,10 +288,11 @@ class RestCatalog:
         if changed:
             with error_context(table=", ".join(each.base.name for each in changed)):
                 self._check_branches(changed)
-                landed = {state.identifier: state for state in self._commit(changed)}
-                for each in changed:
-                    _check_refs(landed[each.base.identifier], each.updates)
-                states |= landed
+                landed, is_answer = self._commit(changed)
+                for each, state in zip(changed, landed, strict=True):
+                    if is_answer or _follows(state, each.base):
+                        _check_refs(each, state)
+                states |= {state.identifier: state for state in landed}
         return [states[each.base.identifier] for each in commits]
 
     def _check_branches(self, commits: Sequence[TableCommit]) -> None:
@@ -323,7 +325,8 @@ class RestCatalog:
             self._places.check_properties(planned.properties)
         return True
 
-    def _commit(self, commits: Sequence[TableCommit]) -> list[TableState]:
+    def _commit(self, commits: Sequence[TableCommit]) -> tuple[list[TableState], bool]:
+        """The tables, and whether that is the server's answer: else others may have been there."""
         bodies = [_request(each) for each in commits]
         client = self._client()
         self._runtime.fail_point("catalog.before_swap")
@@ -332,12 +335,13 @@ class RestCatalog:
                 path = client.table_path(commits[0].base.identifier)
                 reply = client.send("POST", Endpoints.update_table, path, bodies[0])
                 self._runtime.fail_point("catalog.after_swap")
-                return [self._state(commits[0].base.identifier, reply, commits[0].updates)]
+                state = self._state(commits[0].base.identifier, reply, commits[0].updates)
+                return [state], True
             client.send("POST", TRANSACTIONS, {}, {"table-changes": bodies})
             self._runtime.fail_point("catalog.after_swap")
-            return self._settle(commits, NoAnswerError("the tables do not show the commit"))
+            lost: Exception = NoAnswerError("the tables do not show the commit")
         except RefusedError as error:
-            return self._settle_refusal(commits, error)
+            return self._settle_refusal(commits, error), False
         except NoAnswerError as error:
             if not error.sent:
                 raise unavailable(self._name, str(error)) from None
@@ -346,11 +350,10 @@ class RestCatalog:
                 raise UnsupportedError(
                     f"REST catalog cannot do this: {error}", catalog=self._name
                 ) from None
-            return self._settle(commits, error)
-        except CommitUnknownError:
-            raise
+            lost = error
         except Exception as error:  # noqa: BLE001 - whatever it was, the request was sent
-            return self._settle(commits, error)
+            lost = error
+        return self._settle(commits, lost), False
 
     def _settle_refusal(
         self, commits: Sequence[TableCommit], error: RefusedError
@@ -451,10 +454,19 @@ def _set_refs(updates: Sequence[TableUpdate]) -> list[SetSnapshotRefUpdate]:
     return [one for one in updates if isinstance(one, SetSnapshotRefUpdate)]
 
 
-def _check_refs(state: TableState, updates: Sequence[TableUpdate]) -> None:
-    """Tell of a ref that the server took and does not show; what it did to `main` is done."""
-    for one in _set_refs(updates):
-        if one.ref_name not in state.metadata.refs:
+def _follows(state: TableState, base: TableState) -> bool:
+    """Whether a version is the next one after `base`: if it shows our commit, it is that alone."""
+    log = state.metadata.metadata_log
+    return bool(log) and log[-1].metadata_file == base.metadata_location
+
+
+def _check_refs(commit: TableCommit, state: TableState) -> None:
+    """Tell of a ref that the server took and does not show; what it did to `main` is done.
+
+    `state` is the version that the commit made. A server that had the ref before keeps refs.
+    """
+    for one in _set_refs(commit.updates):
+        if one.ref_name not in {*state.metadata.refs, *commit.base.metadata.refs}:
             raise UnsupportedError(
                 "REST catalog does not keep branches or tags: it took one and does not show it",
                 branch=one.ref_name,

@@ -217,10 +217,7 @@ def _check_unique(keys: list[pa.RecordBatch], key: Sequence[str], piece: Sequenc
 
 def _check_table(state: TableState) -> None:
     check_writable(state.metadata, table=state.name)
-    if not key_columns(state.metadata.schema()):
-        raise InvalidInputError(
-            "a load needs a table with a primary key", action="append the rows", table=state.name
-        )
+    state.required_key_ids("load into")
     constraint = immutable_columns(state.metadata)
     if constraint is not None and constraint.enforced:
         raise InvalidInputError(

@@ -53,7 +53,7 @@ class RowCodec:
             decoders=decoders,
             field_ids={column.name: column.field_id for column in schema.fields},
             key=key_columns(schema),
-            required=frozenset(column.name for column in schema.fields if column.required),
+            required=required_columns(schema),
         )
 
     def struct(self, names: Collection[str] | None = None) -> pa.DataType:
@@ -180,6 +180,15 @@ def key_columns(schema: Schema) -> tuple[str, ...]:
             )
         names.append(name)
     return tuple(names)
+
+
+def required_columns(schema: Schema) -> frozenset[str]:
+    """Columns that the row of a change must have.
+
+    The key's are among them also where the table leaves them optional: an event without its key
+    would look like one of the row whose key is NULL.
+    """
+    return frozenset(c.name for c in schema.fields if c.required) | {*key_columns(schema)}
 
 
 def struct_columns(

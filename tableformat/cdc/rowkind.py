@@ -105,7 +105,8 @@ def check_sink_takes(produced: ChangelogMode, *, format_name: str, has_primary_k
     if refused:
         raise InvalidInputError(
             "the table takes inserts only, because it has no primary key",
-            action="declare a primary key, or use the format 'append'",
+            action="name one (icefold adopt TABLE --key COLUMNS --apply key), or use the format "
+            "'append'",
             format=format_name,
             produces=produced,
         )

@@ -211,7 +211,7 @@ def _check_table(state: TableState, choice: FormatChoice, branch: str) -> None:
     check_sink_takes(
         choice.factory.mode,
         format_name=choice.identifier,
-        has_primary_key=bool(state.metadata.schema().identifier_field_ids),
+        has_primary_key=bool(state.key_ids),
     )
     if branch == MAIN_BRANCH and choice.deletes_rows:
         raise InvalidInputError(

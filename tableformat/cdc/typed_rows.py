@@ -33,7 +33,7 @@ from tableformat.cdc.events import (
 )
 from tableformat.cdc.events import change_schema as change_schema_of
 from tableformat.cdc.format_options import FormatOptions, KeyedOptions, SchemaEvolution
-from tableformat.cdc.row_codec import key_columns
+from tableformat.cdc.row_codec import key_columns, required_columns
 from tableformat.cdc.rowkind import ALL_KINDS, INSERT_ONLY, RowKind, adding
 from tableformat.cdc.schema_changes import (
     SchemaChanges,
@@ -146,7 +146,7 @@ class TypedRowsFormat:
         """The format `append`; see `FormatChoice.build`."""
         return cls(
             schema=schema,
-            key=key_columns(schema),
+            key=(),  # rows that are added name no older ones
             kind_column=None,
             default_kind=RowKind.INSERT,
             sequence=(),
@@ -220,7 +220,9 @@ class TypedRowsFormat:
         names = enumerate(rows.schema.names)  # by number: a name that is there twice is reported
         given = rows.select([number for number, name in names if name not in dropped])
         schema = self.schema
-        if needed is None:
+        if needed is None and self.key:
+            needed = required_columns(schema)
+        elif needed is None:
             needed = frozenset(field.name for field in schema.fields if field.required)
         relaxed = [
             field.model_copy(update={"required": field.name in needed - lacks.keys()})

@@ -149,6 +149,7 @@ def new_changes(
         raise InvalidInputError(
             "changes lead to a snapshot or to the head of a branch, not both", table=state.name
         )
+    _ = state.key_ids  # refused where what names the key does not fit the table
     old = None if from_snapshot is None else _select(state, from_snapshot).snapshot
     new = _select(state, to_snapshot if to_snapshot is not None else branch or MAIN_BRANCH)
     metadata = state.metadata

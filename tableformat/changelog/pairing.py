@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from tableformat.cdc.rowkind import RowKind
 from tableformat.changelog.value_codes import Codes, value_codes
+from tableformat.spec.types import ROW_ID_FIELD
 
 KIND = "\0kind"  # a name no table column can have: control characters are refused
 KeyPath = tuple[str, ...]
@@ -37,8 +38,8 @@ def pair_rows(
     Args:
         removed: Rows of the old version.
         added: Rows of the new version, with the same columns.
-        key: Columns that tell which row is which, by path. A row with a NULL among them is never
-            part of an update.
+        key: Columns that tell which row is which, by path. NULL equals NULL; but a row without a
+            `_row_id`, where that is the key, is never part of an update.
         values: Columns that are compared.
 
     Returns:
@@ -51,7 +52,7 @@ def pair_rows(
     keys = key_columns(rows, key)
     codes = value_codes(keys)
     known = np.ones(rows.num_rows, dtype=np.bool_)
-    for column in keys:
+    for column in keys if tuple(key) == ((ROW_ID_FIELD.name,),) else ():
         known &= column.is_valid().to_numpy(zero_copy_only=False)
     changed = ~_matched(value_codes([one_array(rows, name) for name in values]), is_old)
     updated = np.zeros(rows.num_rows, dtype=np.bool_)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from pyiceberg.exceptions import ValidationError
+from pyiceberg.schema import Schema
 from pyiceberg.table import Transaction
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.update import (
@@ -67,7 +68,8 @@ def update_schema(
         UnsupportedError: A column default on a table older than v3.
     """
 
-    def plan(metadata: TableMetadata) -> Sequence[TableUpdate]:
+    def plan(state: TableState) -> Sequence[TableUpdate]:
+        metadata = state.declared.metadata
         builder = UpdateSchema(
             _planning_on(metadata),
             allow_incompatible_changes=allow_incompatible_changes,
@@ -75,7 +77,7 @@ def update_schema(
         )
         updates = _built(edit, builder)
         _check_defaults(builder, metadata)
-        return [*updates, *_declared(updates, metadata)]
+        return [*updates, *_declared(updates, state)]
 
     return _evolve(environment, identifier, plan, structure=lambda m: m.current_schema_id)
 
@@ -93,9 +95,9 @@ def update_spec(
         InvalidInputError: The edit is not possible.
     """
 
-    def plan(metadata: TableMetadata) -> Sequence[TableUpdate]:
+    def plan(state: TableState) -> Sequence[TableUpdate]:
         # PyIceberg reuses field ids for v2 only; the rule holds for v3 too.
-        as_v2 = metadata.model_copy(update={"format_version": 2})
+        as_v2 = state.declared.metadata.model_copy(update={"format_version": 2})
         return _built(edit, UpdateSpec(_planning_on(as_v2)))
 
     return _evolve(
@@ -152,7 +154,8 @@ def update_declarations(
             raising. Called again on every newer version that gets in between.
     """
 
-    def plan(metadata: TableMetadata) -> Sequence[TableUpdate]:
+    def plan(state: TableState) -> Sequence[TableUpdate]:
+        metadata = state.metadata
         wanted, removals = decide(metadata)
         changed = {k: v for k, v in wanted.items() if metadata.properties.get(k) != v}
         gone = [name for name in removals if name in metadata.properties]
@@ -181,8 +184,8 @@ def upgrade_format_version(
     if version != 3:
         raise UnsupportedError("only v3 can be written", format_version=version)
 
-    def plan(metadata: TableMetadata) -> Sequence[TableUpdate]:
-        if metadata.format_version == version:
+    def plan(state: TableState) -> Sequence[TableUpdate]:
+        if state.metadata.format_version == version:
             return []
         return [UpgradeFormatVersionUpdate(format_version=version)]
 
@@ -193,7 +196,7 @@ def upgrade_format_version(
 class _MetadataChange:
     """`TableChange` of metadata alone."""
 
-    plan: Callable[[TableMetadata], Sequence[TableUpdate]]
+    plan: Callable[[TableState], Sequence[TableUpdate]]
     structure: Callable[[TableMetadata], object]
     _planned_on: list[object] = field(default_factory=list)
     _updates: Sequence[TableUpdate] = ()
@@ -209,12 +212,13 @@ class _MetadataChange:
                 action="look at the new structure, then evolve again",
                 table=state.name,
             )
-        self._updates = self.plan(state.metadata)
+        self._updates = self.plan(state)
         return self._updates
 
     def has_landed(self, state: TableState) -> bool:
         """Whether the table shows every update; who made it so makes no difference."""
-        return bool(self._updates) and all(_shows(state.metadata, each) for each in self._updates)
+        metadata = state.declared.metadata
+        return bool(self._updates) and all(_shows(metadata, each) for each in self._updates)
 
     def context(self) -> dict[str, object]:
         """Nothing that names it."""
@@ -224,7 +228,7 @@ class _MetadataChange:
 def _evolve(
     environment: Environment,
     identifier: Identifier,
-    plan: Callable[[TableMetadata], Sequence[TableUpdate]],
+    plan: Callable[[TableState], Sequence[TableUpdate]],
     *,
     structure: Callable[[TableMetadata], object],
 ) -> TableState:
@@ -275,14 +279,32 @@ def _built(edit: Callable[[Any], object], builder: Any) -> Sequence[TableUpdate]
     return tuple(updates)
 
 
-def _declared(updates: Sequence[TableUpdate], metadata: TableMetadata) -> list[TableUpdate]:
+def _declared(updates: Sequence[TableUpdate], state: TableState) -> list[TableUpdate]:
     """Properties that name columns follow a rename, in the same commit."""
     schemas = [update.schema_ for update in updates if isinstance(update, AddSchemaUpdate)]
     ids = [update.schema_id for update in updates if isinstance(update, SetCurrentSchemaUpdate)]
-    known = {schema.schema_id: schema for schema in metadata.schemas}
+    known = {schema.schema_id: schema for schema in state.metadata.schemas}
     schemas += [known[schema_id] for schema_id in ids if schema_id in known]
-    changed = properties_after(metadata, schemas[-1]) if schemas else {}
+    if not schemas:
+        return []
+    changed = properties_after(state.metadata, _keyed(schemas[-1], state))
     return [SetPropertiesUpdate(updates=changed)] if changed else []
+
+
+def _keyed(schema: Schema, state: TableState) -> Schema:
+    """The new schema as it will be seen; refused without the key, as if that were declared."""
+    if state.stored is None:
+        return schema
+    now = state.metadata.schema()
+    for field_id in now.identifier_field_ids:
+        if schema.find_column_name(field_id) is None:
+            raise InvalidInputError(
+                "cannot drop a column of the table's key",
+                table=state.name,
+                column=now.find_column_name(field_id),
+                action="name another key first: icefold adopt TABLE --key COLUMNS --apply key",
+            )
+    return schema.model_copy(update={"identifier_field_ids": now.identifier_field_ids})
 
 
 def _check_defaults(builder: UpdateSchema, metadata: TableMetadata) -> None:

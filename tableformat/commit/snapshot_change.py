@@ -75,7 +75,7 @@ class SnapshotChange:
 
     def prepare(self, state: TableState) -> Sequence[TableUpdate]:
         """Validate against `state`, write manifests and list, and give the updates."""
-        metadata, changeset = state.metadata, self.changeset
+        metadata, changeset = state.declared.metadata, self.changeset
         check_writable(metadata, table=state.name)
         check_files(changeset, metadata)
         if self.check is not None:

@@ -197,7 +197,7 @@ class _Binder:
 
     def key(self, alias: str) -> Columns:
         schema = self.schema(alias)
-        names = [schema.find_column_name(i) or "" for i in sorted(schema.identifier_field_ids)]
+        names = [schema.find_column_name(i) or "" for i in self.states[alias].key_ids]
         if not names or not {*names} <= {field.name for field in schema.fields}:
             raise InvalidInputError(
                 "a join takes tables with a primary key of top-level columns",

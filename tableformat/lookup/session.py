@@ -159,9 +159,9 @@ class Lookup:
         self, state: TableState, selected: SelectedSnapshot, index: str | None
     ) -> KeyColumns:
         if index is None:
-            ids = sorted(state.metadata.schema().identifier_field_ids)
+            ids = state.required_key_ids("look up by key in")
             return KeyColumns.of(selected.schema, ids, what="the primary key")
-        ids = list(secondary_index(state.metadata, index).field_ids)
+        ids = secondary_index(state.metadata, index).field_ids
         return KeyColumns.of(selected.schema, ids, what=f"index {index}")
 
     def _rows_of(self, wanted: _Wanted) -> SnapshotRows:

@@ -149,7 +149,7 @@ def key_check(
         InvalidInputError: The property is neither true nor false.
     """
     metadata = plan.state.metadata
-    ids = sorted(metadata.schema().identifier_field_ids)
+    ids = plan.state.key_ids
     checks = property_bool(metadata.properties, CHECK_PRIMARY_KEY, default=True)
     if not ids or not written or not checks:
         return None

@@ -145,8 +145,8 @@ class _UpsertEngine:
 
 
 def _key(state: TableState) -> KeyColumns:
-    schema = state.metadata.schema()
-    return KeyColumns.of(schema, sorted(schema.identifier_field_ids), what="the primary key")
+    ids = state.required_key_ids("upsert into")
+    return KeyColumns.of(state.metadata.schema(), ids, what="the primary key")
 
 
 def _keys(rows: pa.Table, key: KeyColumns) -> pa.Table:

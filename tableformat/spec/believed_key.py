@@ -14,6 +14,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
 
 from tableformat.errors import InvalidInputError
+from tableformat.spec.key_column import check_key_column
 from tableformat.spec.names import PRIMARY_KEY, PRIMARY_KEY_FIELD_IDS
 
 
@@ -21,8 +22,9 @@ def believed_key_ids(metadata: TableMetadata, names: Sequence[str]) -> tuple[int
     """The field ids of a key's columns, in the order of the names.
 
     Raises:
-        InvalidInputError: A column that is not there or was dropped, a name that two columns have
-            had, or names of the property that are not those of its field ids.
+        InvalidInputError: A column that is not there, was dropped, is named twice or cannot be in a
+            key, a name that two columns have had, or names of the property that are not those of
+            its field ids.
     """
     schema = metadata.schema()
     recorded = _recorded_ids(metadata, names)
@@ -38,6 +40,9 @@ def believed_key_ids(metadata: TableMetadata, names: Sequence[str]) -> tuple[int
                 field_id=field_id,
                 action="name others with --key",
             )
+        check_key_column(schema, field_id)
+    if len(set(ids)) < len(ids):
+        raise InvalidInputError("the key names a column twice", columns=",".join(names))
     return tuple(ids)
 
 

@@ -61,10 +61,8 @@ def write_equality_deletes(
         field.source_id for field in spec.fields if not isinstance(field.transform, VoidTransform)
     }
     carried = set(carried_ids)
-    given_schema = _optional(
-        prune_columns(schema, set(ids) | sources | carried, select_full_types=False), carried
-    )
-    stored = _optional(prune_columns(schema, set(ids) | carried, select_full_types=False), carried)
+    given_schema = _optional(_pruned(schema, set(ids) | sources | carried), carried)
+    stored = _optional(_pruned(schema, set(ids) | carried), carried)
     keys = _with_carried(keys, given_schema, carried - sources)
     _, batches = conform_rows(_key_columns(keys, given_schema, schema), given_schema)
     partitioner = Partitioner(spec, given_schema)
@@ -82,6 +80,12 @@ def write_equality_deletes(
             for partition, part in partitioner.split(piece):
                 files.add(partition, part)
         return files.finish()
+
+
+def _pruned(schema: Schema, ids: set[int]) -> Schema:
+    # Without identifier fields: PyIceberg refuses optional ones, which a key of ours may have.
+    bare = schema.model_copy(update={"identifier_field_ids": []})
+    return prune_columns(bare, ids, select_full_types=False)
 
 
 def _optional(schema: Schema, ids: set[int]) -> Schema:

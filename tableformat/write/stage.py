@@ -152,12 +152,7 @@ def check_stageable(state: TableState, branch: str) -> None:
             action="stage on 'staging' and run resolve",
         )
     check_writable(state.metadata, table=state.name)
-    if not state.metadata.schema().identifier_field_ids:
-        raise InvalidInputError(
-            "cannot stage on a table without a primary key",
-            table=state.name,
-            action="declare identifier fields",
-        )
+    state.required_key_ids("stage on")
 
 
 def _check_sequence(state: TableState, upserts: pa.Table | None) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from pyroaring import BitMap64
 
+import maintenance.tasks.rewrite_vectors
 import resolver.batch_row_ids
 import resolver.cycle
 import resolver.cycle_match
@@ -201,6 +202,18 @@ def filled_past_staged_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resolver.filled_columns, "previous_rows", of_the_target)
 
 
+def half_merged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of position delete files that are merged, those of a data file are left out."""
+    module = maintenance.tasks.rewrite_vectors
+    real = module.plan_merge
+
+    def plan_merge(*given: Any) -> Any:
+        merge = real(*given)
+        return replace(merge, tasks=merge.tasks[1:])
+
+    monkeypatch.setattr(module, "plan_merge", plan_merge)
+
+
 BUGS: list[tuple[Plant, Callable[[Profile], bool]]] = [
     (null_defaults, lambda p: p.changes_schema),
     (no_conflicts, lambda p: p.has_statements and p.keys == 3 and not p.has_sink),
@@ -278,4 +291,14 @@ def test_planted_bug_about_missing_columns_is_found(
 ) -> None:
     plant(monkeypatch)
     runs = (run_seed(seed, steps=STEPS, leaves_out=True) for seed in range(1, SEEDS + 1))
+    assert any(run.violation is not None for run in runs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("plant", [forgotten_vectors, half_merged], ids=lambda p: p.__name__)
+def test_planted_bug_about_position_deletes_is_found(
+    plant: Plant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch)
+    runs = (run_seed(seed, steps=STEPS, v2=True) for seed in range(1, SEEDS + 1))
     assert any(run.violation is not None for run in runs)

@@ -57,6 +57,14 @@ def test_seeds_in_which_writers_leave_columns_out_hold_every_invariant(rewrites)
     assert sum(result.publishes for result in results) > 6
 
 
+@pytest.mark.slow
+def test_seeds_of_v2_tables_hold_every_invariant():
+    results = [run_seed(each, steps=STEPS, v2=True) for each in range(1, 2 * SEEDS_OF_A_TEST + 1)]
+    assert {result.seed: result.violation for result in results if result.violation} == {}
+    assert {result.profile.v2 for result in results} == {"partition", "file"}
+    assert sum(result.publishes for result in results) > 12
+
+
 @pytest.mark.parametrize(("seed", "steps"), FAILED_ONCE)
 def test_seed_that_failed_once_holds_every_invariant(seed, steps):
     assert counted(seed, steps).violation is None

@@ -17,6 +17,7 @@ from tests.support.table_checker import CheckedSnapshot, LiveFile, Read
 
 Spec = tuple[tuple[int, str], ...]  # source field id and transform of every field
 Place = tuple[str, int]  # a data file and a position in it
+IDS_OF_A_FILE = 1_000_000  # of a data file without row ids: more than it has rows
 Identities = dict[int, tuple[Row, int]]  # by row id: the row, and its last update
 
 
@@ -31,7 +32,8 @@ class View:
         places: Row ids of the live rows, by where they are.
         dead: Where rows are that a delete of the snapshot deletes, in every copy of a file that is
             named twice.
-        has_deletes: Whether equality deletes or position delete files are live.
+        surplus: Live files of deletes that a publish leaves none of: equality deletes, and on v3
+            position deletes that are no vectors.
     """
 
     checked: CheckedSnapshot
@@ -39,7 +41,11 @@ class View:
     identities: Identities = field(default_factory=dict)
     places: dict[Place, int] = field(default_factory=dict)
     dead: set[Place] = field(default_factory=set)
-    has_deletes: bool = False
+    surplus: list[LiveFile] = field(default_factory=list)
+
+    @property
+    def has_deletes(self) -> bool:
+        return bool(self.surplus)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +71,7 @@ class Files:
         self._rows: dict[tuple[str, int], list[Row]] = {}
         self._vectors: dict[tuple[int, str], BitMap64] = {}
         self._positions: dict[str, dict[str, set[int]]] = {}
+        self._numbers: dict[str, int] = {}  # of data files without row ids
 
     @property
     def memoized(self) -> int:
@@ -85,7 +92,13 @@ class Files:
 
     def row_id(self, file: LiveFile, position: int) -> int:
         stored = self.file(file.path).row_ids[position]
-        return (file.first_row_id or 0) + position if stored is None else stored
+        return self._first_row_id(file) + position if stored is None else stored
+
+    def _first_row_id(self, file: LiveFile) -> int:
+        """On v2 a number in their place: a row is known by where it is."""
+        if file.first_row_id is not None:
+            return file.first_row_id
+        return self._numbers.setdefault(file.path, len(self._numbers)) * IDS_OF_A_FILE
 
     def vector(self, file: LiveFile) -> BitMap64:
         assert file.offset is not None
@@ -123,7 +136,8 @@ class Files:
         foreign = [f for f in checked.live if f.content != 0 and f.offset is None]
         equality = [self._equality(f, metadata) for f in foreign if f.content == 2]
         positional = [f for f in foreign if f.content == 1]
-        view.has_deletes = bool(foreign)
+        is_v2 = metadata["format-version"] == 2
+        view.surplus = [f for f in foreign if f.content == 2] if is_v2 else foreign
         for file in checked.live:
             if file.content != 0:
                 continue
@@ -139,8 +153,7 @@ class Files:
                     view.dead.add((file.path, at))
                     continue
                 view.found[row] += 1
-                kept, updated = stored.row_ids[at], stored.updates[at]
-                row_id = (file.first_row_id or 0) + at if kept is None else kept
+                row_id, updated = self.row_id(file, at), stored.updates[at]
                 assert row_id not in view.identities, f"row id {row_id} twice"
                 view.places[file.path, at] = row_id
                 view.identities[row_id] = (
@@ -152,7 +165,8 @@ class Files:
     def _gone_by_files(self, file: LiveFile, deletes: list[LiveFile]) -> set[int]:
         gone: set[int] = set()
         for each in deletes:
-            if each.sequence_number >= file.sequence_number:
+            reaches = (each.spec_id, each.partition) == (file.spec_id, file.partition)
+            if reaches and each.sequence_number >= file.sequence_number:
                 gone |= self.position_file(each.path).get(file.path, set())
         return gone
 

@@ -239,8 +239,9 @@ class Oracle:
             operation.shown |= operation.shows is not None and operation.shows(
                 self.schemas.current, self.spec
             )
-        assert metadata["next-row-id"] >= self.next_row_id, "next-row-id went back"
-        self.next_row_id = metadata["next-row-id"]
+        next_row_id = metadata.get("next-row-id", 0)  # v2 has none
+        assert next_row_id >= self.next_row_id, "next-row-id went back"
+        self.next_row_id = next_row_id
         refs = {name: ref["snapshot-id"] for name, ref in metadata.get("refs", {}).items()}
         old, self.refs = self.refs, refs
         if refs.get("main") != old.get("main"):
@@ -460,7 +461,7 @@ class Oracle:
         """The first row id that nobody had where staging left main."""
         ancestors = self._history(staged.get("parent-snapshot-id"))
         left = next((each for each in ancestors if each not in self.stages), None)
-        if left is None:
+        if left is None or self.metadata["format-version"] == 2:  # where nobody stages positions
             return 0
         return int(self.landed[left]["first-row-id"] + self.landed[left]["added-rows"])
 
@@ -862,8 +863,8 @@ class Oracle:
 
 
 def _deletes(view: View) -> frozenset[str]:
-    """Equality and position delete files."""
-    return frozenset(f.path for f in view.checked.live if f.content != 0 and f.offset is None)
+    """Files of equality deletes and, on v3, of position deletes."""
+    return frozenset(f.path for f in view.surplus)
 
 
 def _different(snapshot: dict[str, Any], found: Counter[Row], wanted: Counter[Row]) -> Violation:

@@ -129,11 +129,13 @@ def run_seed(
     meddlers: tuple[str, ...] | None = None,
     rewrites: bool | None = None,
     leaves_out: bool = False,
+    v2: bool = False,
 ) -> SeedResult:
     """Run one seed: faults and assertions first, then a healed system that must drain.
 
     `meddlers`, `rewrites`: these instead of those that the seed draws. `leaves_out`: writers leave
-    columns out of rows; nobody else then brings staged rows to main, or changes the table.
+    columns out of rows; nobody else then brings staged rows to main, or changes the table. `v2`:
+    the table is of format version 2, and as drawn otherwise where that can be (`Profile.on_v2`).
     """
     profile = Profile.draw(random.Random(f"{seed}/profile"), steps)
     if rewrites is not None:
@@ -149,6 +151,8 @@ def run_seed(
         profile = replace(
             profile, leaves_out=True, meddlers=(), changes_schema=False, changes_spec=False
         )
+    if v2:
+        profile = profile.on_v2(random.Random(f"{seed}/v2"))
     world = World(seed, profile)
     world.trace = [] if trace else None
     simulation = _Simulation(world)
@@ -186,6 +190,12 @@ def _batches_in_parts() -> Iterator[None]:
         patch.object(resolver.key_reader, "SMALL_FROM_ROWS", 0),
     ):
         yield
+
+
+def _of_format(profile: Profile) -> dict[str, str]:
+    if profile.v2 is None:
+        return {}
+    return {"format-version": "2", "write.delete.granularity": profile.v2}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,6 +254,7 @@ class _Simulation:
             properties={
                 "icefold.publish": "rewrite" if world.profile.rewrites else "link",
                 "icefold.on-missing-row": "null",
+                **_of_format(world.profile),
             },
         )
         self.oracle.start(created.metadata_location)
@@ -462,7 +473,7 @@ class _Simulation:
         if not rows:
             typed = {schema.name(ID): schema.by_id[ID].kind}
         keys = frozenset([row[0] for row in rows] + gone)
-        empties = actor.rng.random() < TRUNCATE_RATE
+        empties = actor.rng.random() < TRUNCATE_RATE and self.world.profile.v2 is None
         operation = Operation(actor.name, "stage", rows, keys, typed, empties=empties)
         self.batch = _Batch(self.batches, operation, as_events(typed, rows, gone))
         self.batches += 1
@@ -722,6 +733,7 @@ class _Simulation:
             sort_by=(amount.name,) if strategy == "sort" else (),
             concurrent_groups_max=1,  # pools neither hand over nor fail
         )
+        operation.is_lossy = self.world.profile.v2 is not None  # there are no row ids
         report = compact(table, options, lock=self.lock, lock_timeout_ms=0)
         assert len(report.commits) <= 1
         if report.errors and not report.commits:

@@ -14,7 +14,7 @@ import threading
 import uuid
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tableformat.errors import StoreUnavailableError
 from tableformat.runtime import FailPoints, Runtime, snapshot_id_of
@@ -79,6 +79,7 @@ class Profile:
     keeps_row_ids: bool  # the foreign compactor keeps them
     rewrites: bool  # publishes write staged rows once more
     leaves_out: bool = False  # writers leave columns out of rows
+    v2: str | None = None  # partition | file: of a v2 table, the granularity of its deletes
 
     @property
     def expires(self) -> bool:
@@ -92,6 +93,19 @@ class Profile:
     def forgets(self) -> bool:
         """Whether history may go that icefold's expiry would keep."""
         return (self.rolls_back and self.expires) or "foreign-expirer" in self.meddlers
+
+    def on_v2(self, rng: random.Random) -> Profile:
+        """The same on a v2 table, without what needs v3 and those who write v3 by themselves."""
+        return replace(
+            self,
+            v2=rng.choice(["partition", "file"]),
+            has_statements=False,
+            changes_schema=False,
+            starts_narrow=False,
+            rewrites=False,
+            flink=None,
+            meddlers=(),
+        )
 
     @staticmethod
     def draw(rng: random.Random, steps: int) -> Profile:

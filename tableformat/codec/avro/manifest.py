@@ -81,7 +81,7 @@ def encode_manifest(
         records,
         schema=layout.avro_schema,
         metadata={
-            "schema": text_of(_declared(schema)).decode(),
+            "schema": text_of(schema).decode(),
             "schema-id": str(schema.schema_id),
             "partition-spec": json.dumps([each.model_dump() for each in spec.fields]),
             "partition-spec-id": str(spec.spec_id),
@@ -225,16 +225,6 @@ def _entry_schema(partition: StructType, format_version: int) -> Schema:
     return manifest_entry_schema_with_data_file(
         2 if format_version == 2 else 3, StructType(*fields)
     )
-
-
-def _declared(schema: Schema) -> Schema:
-    """The schema as the table has it: a key that only icefold knows of may have optional columns.
-
-    Java refuses to read a schema whose identifier fields are not required.
-    """
-    if all(schema.find_field(each).required for each in schema.identifier_field_ids):
-        return schema
-    return schema.model_copy(update={"identifier_field_ids": []})
 
 
 def _check_writable(entry: ManifestEntry, spec_id: int, content: ManifestContent) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from tableformat.backend import absolute_location, open_backend
+from tableformat.catalog.keyed import real_catalog
 from tableformat.catalog.rest import RestCatalog
 from tableformat.catalog.sql import SqlCatalog
 from tableformat.errors import CommitConflictError, InvalidInputError, UnsupportedError
@@ -63,7 +64,7 @@ def test_configured_catalog_is_found_and_given_properties_win(tmp_path: Path) ->
         f"    warehouse: {tmp_path}/a\n    init: true\n",
     )
     environment = open_backend("prod", {"warehouse": f"{tmp_path}/b", "missing": None})
-    assert isinstance(environment.catalog, SqlCatalog)
+    assert isinstance(real_catalog(environment.catalog), SqlCatalog)
     assert environment.catalog.properties["warehouse"] == f"file://{tmp_path}/b"
     create(environment.catalog, ("shop", "orders"))
     assert (tmp_path / "p.db").exists()
@@ -75,7 +76,7 @@ def test_environment_variables_configure_too(
     monkeypatch.setenv("PYICEBERG_CATALOG__PROD__URI", "http://127.0.0.1:1")
     monkeypatch.setenv("PYICEBERG_CATALOG__PROD__TOKEN", SECRET)
     environment = open_backend("prod", {})
-    assert isinstance(environment.catalog, RestCatalog)
+    assert isinstance(real_catalog(environment.catalog), RestCatalog)
     assert SECRET not in repr(environment)
 
 

@@ -94,6 +94,11 @@ class Server:
                 if update["ref-name"] == "main":
                     self.raw["current-snapshot-id"] = update["snapshot-id"]
 
+    def log(self, base: TableState, *later: str) -> None:
+        """Say which versions came before, as servers that write metadata files do."""
+        places = (base.metadata_location, *later)
+        self.raw["metadata-log"] = [{"metadata-file": each, "timestamp-ms": 1} for each in places]
+
     def table(self) -> dict[str, Any]:
         location = f"{self.raw['location']}/metadata/{self.version:05}-x.metadata.json"
         return {"metadata-location": location, "metadata": self.raw, "config": {}}
@@ -716,17 +721,61 @@ def test_branch_on_a_server_that_says_it_keeps_none_is_refused_before_it_is_sent
     environment.catalog.commit(base, append(base)[0])  # main is
 
 
-def test_branch_that_a_server_took_and_does_not_show_is_told(server: Server) -> None:
+@pytest.mark.parametrize("is_lost", [False, True], ids=["answered", "answer lost"])
+def test_branch_that_a_server_took_and_does_not_show_is_told(server: Server, is_lost: bool) -> None:
     environment, base = load(server)
     updates = append_updates(base.metadata, "staging")
 
-    def take_for_main(body: dict[str, Any]) -> None:
+    def take_for_main(body: dict[str, Any]) -> Reply | None:
         body["updates"] = [{**one, "ref-name": "main"} for one in body["updates"]]
+        if not is_lost:
+            return None
+        server.land(body)
+        server.log(base)  # nobody else has committed since
+        return 500, b"oops"
 
     server.on["POST"] = take_for_main
     with pytest.raises(UnsupportedError, match=r"took one and does not show it.*main now") as found:
         environment.catalog.commit(base, updates)
     assert not found.value.files_safe_to_delete  # they are on main
+
+
+@pytest.mark.parametrize("has_log", [True, False])
+@pytest.mark.parametrize("reply", [(500, b"oops"), error_of(409, "Ours, repeated")], ids=str)
+def test_branch_that_somebody_dropped_after_a_commit_was_kept(
+    server: Server, reply: Reply, has_log: bool
+) -> None:
+    environment, base = load(server)
+    updates = append_updates(base.metadata, "staging")
+
+    def land_and_drop(body: dict[str, Any]) -> Reply:
+        server.land(body)
+        ours = server.table()["metadata-location"]
+        server.land({})
+        del server.raw["refs"]["staging"]  # by another process, before anybody looks
+        if has_log:
+            server.log(base, ours)
+        return reply
+
+    server.on["POST"] = land_and_drop
+    state = environment.catalog.commit(base, updates)
+    assert state.metadata.snapshot_by_id(updates[0].snapshot.snapshot_id) is not None
+    assert state.ref("staging") is None
+
+
+def test_branch_of_a_group_that_somebody_dropped_was_kept(server: Server) -> None:
+    environment, group = load_two(server)
+    updates = append_updates(group[0].base.metadata, "staging")
+
+    def land_and_drop(body: dict[str, Any]) -> Reply:
+        server.land(next(each for each in body["table-changes"]
+                         if each["identifier"]["name"] == TABLE[-1]))  # fmt: skip
+        del server.raw["refs"]["staging"]
+        return 204, b""
+
+    server.on["POST"] = land_and_drop
+    landed, _ = environment.catalog.commit_group([TableCommit(group[0].base, updates), group[1]])
+    assert landed.ref("staging") is None
 
 
 def test_what_a_server_has_not_got_is_said_in_its_words(server: Server) -> None:

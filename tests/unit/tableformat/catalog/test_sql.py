@@ -15,6 +15,7 @@ from sqlalchemy import create_engine, event, text
 from sqlalchemy.exc import OperationalError
 
 from tableformat.backend import open_backend
+from tableformat.catalog.keyed import real_catalog
 from tableformat.catalog.sql import SqlCatalog, SqlPointers
 from tableformat.environment import Environment
 from tableformat.errors import (
@@ -226,7 +227,7 @@ class _LostCommit:
 def test_commit_without_an_answer_is_settled(tmp_path: Path, kind: str, landed: bool) -> None:
     uri = f"sqlite:///{tmp_path}/c.db" if kind == "sqlite" else postgres_server().url()
     given = {"uri": uri, "warehouse": str(tmp_path)}
-    catalog = open_backend(tmp_path.name, given).catalog
+    catalog = real_catalog(open_backend(tmp_path.name, given).catalog)
     assert isinstance(catalog, SqlCatalog)
     base = create(catalog, TABLE)
     _LostCommit(catalog._pointers, landed=landed)
