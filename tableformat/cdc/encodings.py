@@ -49,7 +49,7 @@ from tableformat.spec.types import arrow_type
 from tableformat.spec.uuid_text import parse_uuids
 
 VARIABLE_SCALE = pa.struct([("scale", pa.int32()), ("value", pa.string())])
-NOT_FINITE = pa.array(["NaN", "Infinity", "-Infinity"])
+NOT_FINITE = ("NaN", "Infinity", "-Infinity")
 ELEMENT = "element"  # names the part of a list
 Decode = Callable[[pa.Array], pa.Array]
 
@@ -482,7 +482,7 @@ def _boolean(values: pa.Array) -> pa.Array:
 def _float_of(target: pa.DataType, encoding: Encoding | None) -> Decode:
     def decode(values: pa.Array) -> pa.Array:
         if pa.types.is_string(values.type) and encoding is None:
-            known = pc.is_in(values.drop_null(), NOT_FINITE)
+            known = pc.is_in(values.drop_null(), pa.array(NOT_FINITE))
             if not pc.all(known, min_count=0).as_py():
                 # Digits may be base64: "1234" is a valid text of either.
                 raise pa.ArrowInvalid("a text, which may be base64; encodings=COLUMN=text says no")

@@ -22,7 +22,7 @@ import pyarrow as pa
 from tableformat.cdc.batch_commit import BatchId
 from tableformat.cdc.debezium_options import FLATTENED
 from tableformat.cdc.events import ORDINAL, VALUE, EventBatch
-from tableformat.cdc.many.buffers import NO_MESSAGES, MessageBuffers, by_table, next_offset
+from tableformat.cdc.many.buffers import PLACED_SCHEMA, MessageBuffers, by_table, next_offset
 from tableformat.cdc.many.positions import Offsets, Place, UnfinishedBatch
 from tableformat.cdc.many.routing import TRANSACTIONS
 from tableformat.cdc.many.source import EARLIEST, MessageSource, Polled
@@ -259,7 +259,8 @@ class LocalEngine:
         begin = {p: at for p, at in self._offsets(lacking).items() if p in ends and at < ends[p]}
         found_again = self._between(begin, ends)
         events = {p: found_again[p] for p in found_again if p[0] in self._tables.table_of}
-        there = {table.name: NO_MESSAGES for table in lacking if table.name in self._tables.tables}
+        nothing = PLACED_SCHEMA.empty_table()
+        there = {table.name: nothing for table in lacking if table.name in self._tables.tables}
         there |= by_table(events, self._tables.table_of.__getitem__)
         self.environment.runtime.fail_point("ingest.many.read_again")
         self._tables.stage(_again(found, self.settings.query_id, there))
