@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from maintenance.cli.context import CliContext, print_json
-from maintenance.cli.ingest_stream import KAFKA_BATCH_EVENTS, interrupt_event
+from maintenance.cli.ingest_stream import KAFKA_BATCH_EVENTS, interrupt_event, stream_session
 from maintenance.cli.ingest_totals import IngestTotals
 from maintenance.ingest_watch import Backlog, IngestWatch, kafka_backlog
 from maintenance.logs import LogFormat, logging_to_stderr
@@ -325,21 +325,13 @@ def stream_runner(
 def _spark_run(request: ManyRequest, environment: Environment, listener: Heard) -> Run:
     """Starts Spark."""
     try:
-        from tableformat.spark.kafka_source import KafkaSource, connector_class_path
+        from tableformat.spark.kafka_source import KafkaSource
         from tableformat.spark.many_tables import SparkEngine
-        from tableformat.spark.session import local_session
     except ImportError as error:
         raise UnsupportedError(
             "--engine spark needs Spark", action="pip install 'icefold[spark]'"
         ) from error
-    path = connector_class_path(request.connector_jars)
-    # A batch is a fixed plan: nothing to adapt.
-    conf = {"spark.sql.adaptive.enabled": "false"}
-    session = local_session(
-        f"icefold ingest {request.settings.query_id}",
-        conf=conf | ({"spark.driver.extraClassPath": path} if path else {}),
-    )
-    session.sparkContext.setLogLevel("FATAL")  # what goes wrong is told once, by the engine
+    session = stream_session(request.settings.query_id, connector_jars=request.connector_jars)
     routing, settings = request.settings.routing, request.settings
     if request.decoder is not None:
         settings = replace(settings, decoder=request.decoder.waiting(follow=request.follow))

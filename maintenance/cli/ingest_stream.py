@@ -21,10 +21,7 @@ from tableformat.spark.checkpoint import CheckpointedStream, check_checkpoint
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
 
-POLL_S = 0.1
-POLLS_PER_LOOK = 10
 KAFKA_BATCH_EVENTS = 500_000
 
 
@@ -92,15 +89,15 @@ def ingest_stream(
         table.environment, table.identifier, format_name=format_name, options=options, branch=branch
     )
     try:
-        from tableformat.spark.session import local_session
+        from tableformat.spark.stream_errors import await_query
         from tableformat.spark.stream_writer import write_stream
     except ImportError as error:
         raise UnsupportedError(
             "streaming needs Spark", action="pip install 'icefold[spark]'"
         ) from error
     check_checkpoint(request.checkpoint, stream_of(table, request, branch))
-    session = local_session(f"icefold ingest {table.name}", conf=_settings(request))
-    session.sparkContext.setLogLevel("FATAL")  # what goes wrong is told by `stream_error`, once
+    jars = None if request.kafka is None else request.connector_jars
+    session = stream_session(table.name, connector_jars=jars)
     every = {"processingTime": f"{round(request.interval_s * 1000)} milliseconds"}
     events = _events(session, request)
     query = write_stream(
@@ -115,7 +112,9 @@ def ingest_stream(
         on_batch=lambda _, result: progress(result),
         decoder=None if decoder is None else decoder.waiting(follow=request.follow),
     )
-    _wait(query, on_backlog)
+    with interrupt_event() as interrupted:
+        await_query(query, interrupted.is_set, lambda told: on_backlog(kafka_backlog(told)))
+        interrupted.check()
 
 
 def stream_of(table: Table, request: StreamRequest, branch: str) -> CheckpointedStream:
@@ -130,15 +129,23 @@ def stream_of(table: Table, request: StreamRequest, branch: str) -> Checkpointed
     )
 
 
-def _settings(request: StreamRequest) -> dict[str, str]:
+def stream_session(name: str, *, connector_jars: Sequence[Path] | None) -> SparkSession:
+    """A session for a stream; jars of Kafka's connector, None for a stream of files.
+
+    Raises:
+        UnsupportedError, NotFoundError, InvalidInputError: See `connector_class_path`.
+    """
+    from tableformat.spark.kafka_source import connector_class_path
+    from tableformat.spark.session import local_session
+
     # A batch is one fixed plan: nothing to adapt, and asking costs a tenth of a second each time.
     settings = {"spark.sql.adaptive.enabled": "false"}
-    if request.kafka is None:
-        return settings
-    from tableformat.spark.kafka_source import connector_class_path
-
-    path = connector_class_path(request.connector_jars)
-    return settings | ({"spark.driver.extraClassPath": path} if path else {})
+    path = None if connector_jars is None else connector_class_path(connector_jars)
+    if path:
+        settings["spark.driver.extraClassPath"] = path
+    session = local_session(f"icefold ingest {name}", conf=settings)
+    session.sparkContext.setLogLevel("FATAL")  # what goes wrong is told by `await_query`, once
+    return session
 
 
 def _events(session: SparkSession, request: StreamRequest) -> DataFrame:
@@ -158,27 +165,6 @@ def _events(session: SparkSession, request: StreamRequest) -> DataFrame:
     )
     check_kafka(session, source)
     return kafka_events(session, source)
-
-
-def _wait(query: StreamingQuery, on_backlog: Callable[[Backlog], None]) -> None:
-    from pyspark.errors import StreamingQueryException
-
-    from tableformat.spark.stream_errors import stream_error
-
-    try:
-        with interrupt_event() as interrupted:
-            polls = 0
-            while query.isActive and not interrupted.wait(POLL_S):
-                polls += 1
-                if polls % POLLS_PER_LOOK == 0:
-                    on_backlog(kafka_backlog(query.lastProgress))
-        if interrupted.is_set():
-            query.stop()
-            interrupted.check()
-        else:
-            query.awaitTermination()
-    except StreamingQueryException as error:
-        raise stream_error(error) from error
 
 
 class Interrupt(threading.Event):

@@ -25,7 +25,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from tableformat.catalog.base import TableState
-from tableformat.cdc.batch_commit import BatchId, committed_batch
+from tableformat.cdc.batch_commit import BatchId, is_committed
 from tableformat.cdc.change_writer import ChangeWriter, WrittenFiles
 from tableformat.cdc.events import EVENT_COLUMNS, EventBatch
 from tableformat.cdc.format_options import SCHEMA_EVOLUTION, SchemaEvolution
@@ -41,7 +41,7 @@ from tableformat.commit.operations import (
     select_files,
 )
 from tableformat.environment import Environment
-from tableformat.errors import FencedError, InvalidInputError
+from tableformat.errors import InvalidInputError
 from tableformat.lookup.immutable_rows import commit_rows
 from tableformat.paths import data_file_locations
 from tableformat.runtime import SystemIds
@@ -197,16 +197,8 @@ class ChangeTask:
         plan = self.plan()
         if batch is not None:
             state = plan.environment.catalog.load_table(plan.identifier)
-            done = committed_batch(state, plan.branch, batch.query_id)
-            if done is not None and done > batch.number:
-                raise FencedError(
-                    "a later batch of this query has been committed: another driver runs it, or "
-                    "its checkpoint is older than the table",
-                    table=state.name,
-                    query_id=batch.query_id,
-                    batch_id=batch.number,
-                    committed=done,
-                )
+            if is_committed(state, plan.branch, batch, by_this_driver=True):
+                return
         commit_written(plan, WrittenFiles.together([each.written for each in parts]), batch)
 
     def _check_keys(self, parts: Sequence[WrittenChanges]) -> None:
