@@ -8,7 +8,7 @@ import difflib
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
@@ -154,10 +154,14 @@ def _print_csv(value: object) -> None:
     records = value if isinstance(value, list) else [value]
     rows = [each if isinstance(each, Mapping) else {"name": each} for each in records]
     names = list(dict.fromkeys(name for row in rows for name in row))
+    write_csv(names, rows)
+
+
+def write_csv(names: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
+    """A line of names, if there are any, and one for each row, on standard output."""
     writer = csv.writer(sys.stdout, lineterminator="\n")
-    if names:
-        writer.writerow(names)
-    writer.writerows([[csv_cell(row.get(name)) for name in names] for row in rows])
+    writer.writerows([names] if names else ())
+    writer.writerows([csv_cell(row.get(name)) for name in names] for row in rows)
 
 
 class TableName(click.ParamType[str]):

@@ -26,7 +26,6 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from tableformat.cdc.batch_commit import BatchId
 from tableformat.cdc.ingest import PreparedBatch
 from tableformat.cdc.many.positions import Place, decode_offsets, encode_offsets
 from tableformat.cdc.many.source import EARLIEST
@@ -174,14 +173,7 @@ class SparkEngine:
                 "endingOffsets": encode_offsets(ends),
             }
             frames[name] = with_order(self._reader(self.spark.read, between).load())
-        batch = StreamBatch(
-            batch=BatchId(self.settings.query_id, found.number),
-            events=frames,
-            ends=found.ends,
-            transaction=found.transaction,
-            tables=found.tables,
-        )
-        tables.stage(batch, self._prepare)
+        tables.stage_again(found, frames, self._prepare)
 
     def _batch(self, tables: StreamTables, checkpoint: str, events: DataFrame, number: int) -> None:
         """One micro-batch."""
