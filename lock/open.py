@@ -24,7 +24,6 @@ from lock.memory_store import MemoryRecordStore
 from lock.object_store import ObjectRecordStore
 from lock.register import ConditionalStore, RecordStore
 from lock.seams import Clock, FailPoint, IdSource, no_fail_point
-from lock.sql import SqlRecordStore
 
 _BUCKETS = {"s3": "s3", "s3a": "s3", "s3n": "s3", "gs": "gs", "gcs": "gs"} | dict.fromkeys(
     ("abfss", "abfs", "wasbs", "wasb"), "abfss"
@@ -107,6 +106,8 @@ def _open_store(
         return ObjectRecordStore(_local(Path(unquote(parts.path))), ids=ids)
     if scheme in _BUCKETS:
         return ObjectRecordStore(_bucket(url, connect), ids=ids)
+    from lock.sql import SqlRecordStore  # SQLAlchemy is heavy, and other stores do without it
+
     return SqlRecordStore(url, read_only=read_only)
 
 

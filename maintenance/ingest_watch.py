@@ -6,7 +6,6 @@ from an ingester that is dead.
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
 from collections.abc import Mapping
@@ -16,6 +15,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from resolver.number_text import plural, span_text
 from tableformat.cdc.ingest import IngestResult
+from tableformat.cdc.many.positions import decode_offsets
 from tableformat.runtime import Clock
 
 LINE_EVERY_MS = 10_000
@@ -177,13 +177,7 @@ def kafka_backlog(progress: Mapping[str, Any] | None) -> dict[tuple[str, int], i
 
 
 def _offsets(given: Any) -> dict[tuple[str, int], int]:
-    """Kafka's offsets as Spark writes them: `{"topic":{"0":42}}`."""
     try:
-        topics = json.loads(given) if isinstance(given, str) else given
-        return {
-            (topic, int(partition)): int(offset)
-            for topic, offsets in (topics or {}).items()
-            for partition, offset in offsets.items()
-        }
+        return decode_offsets(given)
     except (ValueError, AttributeError, TypeError):
         return {}  # another source's form

@@ -26,8 +26,6 @@ from typing import Any
 from pyiceberg.utils.config import Config
 
 from tableformat.catalog.keyed import KeyedCatalog
-from tableformat.catalog.rest import RestCatalog
-from tableformat.catalog.sql import SqlCatalog
 from tableformat.catalog.table_locations import TablePlaces
 from tableformat.entry_points import EntryPoints
 from tableformat.environment import Environment
@@ -110,7 +108,13 @@ def _catalog_type(name: str, properties: Mapping[str, Any]) -> str:
     )
 
 
+# Each catalog brings a client of its own, and a process has one: SQLAlchemy, or requests and what
+# PyIceberg needs beside it.
+
+
 def _open_sql(name: str, given: Mapping[str, Any], runtime: Runtime) -> Environment:
+    from tableformat.catalog.sql import SqlCatalog
+
     properties = _text_properties(given)
     place = properties.get("warehouse")
     if place is None and "uri" in properties:
@@ -132,6 +136,8 @@ def _open_sql(name: str, given: Mapping[str, Any], runtime: Runtime) -> Environm
 
 
 def _open_rest(name: str, properties: Mapping[str, Any], runtime: Runtime) -> Environment:
+    from tableformat.catalog.rest import RestCatalog
+
     if not properties.get("uri"):
         raise InvalidInputError("a rest catalog needs a uri", catalog=name, key="uri")
     given = str(properties.get("warehouse", ""))

@@ -8,7 +8,7 @@ import difflib
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
@@ -17,12 +17,10 @@ import click
 from click.shell_completion import CompletionItem
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-from sqlalchemy.engine import make_url
 
 from lock import LockError
 from maintenance.logs import error_text
 from tableformat import Table, TableCatalog, open_catalog
-from tableformat.catalog.sqlite_files import is_missing
 from tableformat.errors import InvalidInputError, NotFoundError, TableError
 
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells have it
@@ -47,12 +45,8 @@ class CliContext:
         """
         catalog = self.new_catalog
         uri = str(catalog.environment.catalog.properties.get("uri", ""))
-        url = make_url(uri) if uri.startswith("sqlite") else None
-        if url is not None and is_missing(url):
-            raise NotFoundError(
-                f"there is no catalog at {url.database}",
-                action="check --warehouse (or ICEFOLD_WAREHOUSE); 'icefold table create' makes one",
-            )
+        if uri.startswith("sqlite"):
+            _check_there(uri)
         return catalog
 
     @property
@@ -84,6 +78,19 @@ class CliContext:
         if name not in known:
             action = _point_to(name, known)
             raise NotFoundError("there is no such namespace", namespace=name, action=action)
+
+
+def _check_there(sqlite_uri: str) -> None:
+    from sqlalchemy.engine import make_url  # a catalog of another kind does without
+
+    from tableformat.catalog.sqlite_files import is_missing
+
+    url = make_url(sqlite_uri)
+    if is_missing(url):
+        raise NotFoundError(
+            f"there is no catalog at {url.database}",
+            action="check --warehouse (or ICEFOLD_WAREHOUSE); 'icefold table create' makes one",
+        )
 
 
 def _point_to(name: str, known: list[str]) -> str:
@@ -147,10 +154,14 @@ def _print_csv(value: object) -> None:
     records = value if isinstance(value, list) else [value]
     rows = [each if isinstance(each, Mapping) else {"name": each} for each in records]
     names = list(dict.fromkeys(name for row in rows for name in row))
+    write_csv(names, rows)
+
+
+def write_csv(names: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
+    """A line of names, if there are any, and one for each row, on standard output."""
     writer = csv.writer(sys.stdout, lineterminator="\n")
-    if names:
-        writer.writerow(names)
-    writer.writerows([[csv_cell(row.get(name)) for name in names] for row in rows])
+    writer.writerows([names] if names else ())
+    writer.writerows([csv_cell(row.get(name)) for name in names] for row in rows)
 
 
 class TableName(click.ParamType[str]):

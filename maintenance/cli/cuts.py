@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Sequence
-from datetime import UTC, datetime
 
 import click
 
 from maintenance.cli.context import CliContext, json_option, pass_context, print_json
-from maintenance.cli.row_output import print_records
+from maintenance.cli.row_output import moment_text, print_records
 from maintenance.table_patterns import find_tables
 from resolver import GroupReport, resolve_group
 from resolver.engine import EngineName
@@ -36,9 +35,7 @@ def cuts(context: CliContext, namespace: str, as_json: bool) -> None:
     records = [
         {
             "cut": str(each.name),
-            "published": datetime.fromtimestamp(each.published_ms / 1e3, UTC).strftime(
-                "%Y-%m-%d %H:%M:%SZ"
-            ),
+            "published": moment_text(each.published_ms),
             "transaction": each.transaction or "",
             "offsets": json.dumps(each.offsets),
             "tables": ", ".join(each.tables),

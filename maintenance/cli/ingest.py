@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -21,23 +21,20 @@ from maintenance.cli.context import (
     print_json,
     progress_bar,
 )
-from maintenance.cli.ingest_many import (
-    NAMES,
-    Heard,
-    many_options,
-    many_request,
-    run_many,
-)
-from maintenance.cli.ingest_stream import KAFKA_BATCH_EVENTS, StreamRequest, ingest_stream
+from maintenance.cli.ingest_many import Heard, ManyRequest, many_options, many_request, run_many
+from maintenance.cli.ingest_stream import checked_stream, ingest_stream
 from maintenance.cli.ingest_totals import IngestTotals
-from maintenance.cli.registry_options import registry_options, take_decoder
+from maintenance.cli.ingest_words import KAFKA_BATCH_EVENTS, IngestWords
+from maintenance.cli.registry_options import registry_decoder, registry_options
 from maintenance.ingest_watch import IngestWatch
-from maintenance.logs import LogFormat, logging_to_stderr
+from maintenance.logs import logging_to_stderr
 from maintenance.metrics import serving_metrics
 from resolver.number_text import plural
+from tableformat import Table
 from tableformat.cdc.dead_letter import dead_letter_table
 from tableformat.cdc.formats import BUILT_IN, find_format, format_names
 from tableformat.cdc.ingest import BATCH_EVENTS, IngestResult, ingest_files
+from tableformat.cdc.registry.decoder import RegistryDecoder
 from tableformat.cdc.replay import replay_dead_letters as replay_letters
 from tableformat.cdc.sink import SinkOptions, plan_sink
 from tableformat.errors import InvalidInputError
@@ -186,26 +183,7 @@ def _known_format(_ctx: click.Context, _param: click.Parameter, value: str) -> s
 @json_flag
 @pass_context
 @click.pass_context
-def ingest(
-    click_context: click.Context,
-    context: CliContext,
-    /,
-    table_name: str | None,
-    files: tuple[Path, ...],
-    format_name: str,
-    options: dict[str, str],
-    branch: str,
-    query_id: str | None,
-    batch_events: int | None,
-    metrics_port: int | None,
-    metrics_host: str,
-    log_format: LogFormat,
-    allow_dead_letters: bool,
-    replay_dead_letters: bool,
-    in_any_order: bool,
-    as_json: bool,
-    **streaming: Any,
-) -> None:
+def ingest(click_context: click.Context, context: CliContext, /, **given: Any) -> None:
     """Stage change events for TABLE from FILES (JSON lines or Parquet), or from Kafka.
 
     With --topics and --into, many topics of Kafka go into many tables, which make themselves.
@@ -214,107 +192,70 @@ def ingest(
     With --checkpoint the events are streamed through Spark, from --kafka or from a folder. The exit
     code is 3 if bad records were put into the dead-letter table.
     """
-    reads_messages = streaming["kafka"] is not None or replay_dead_letters
-    decoder = take_decoder(streaming, reads_messages=reads_messages)
-    many = many_request(
-        many={name: streaming.pop(name) for name in NAMES},
-        table_name=table_name,
-        streaming=streaming,
-        given_format=format_name if is_given(click_context, "format_name") else None,
-        options=options,
-        branch=branch,
-        query_id=query_id,
-        batch_events=batch_events,
-        decoder=decoder,
-    )
+    words = IngestWords(**given, given_format=given_format(click_context))
+    decoder = registry_decoder(words)
+    many = many_request(words, decoder)
     if many is not None:
-        if replay_dead_letters or in_any_order:
-            raise click.UsageError("--replay-dead-letters and --topics exclude each other")
-        if metrics_port is not None and not many.follow:
-            raise click.UsageError("--metrics-port needs --follow")
-        with progress_bar(context) as bar:
-            task = bar.add_task("staging events", total=None)
-            heard = run_many(
-                context,
-                many,
-                as_json=as_json,
-                metrics_port=metrics_port,
-                metrics_host=metrics_host,
-                log_format=log_format,
-                advance=lambda count: bar.advance(task, count),
-            )
-        if is_left_over(heard, allow_dead_letters=allow_dead_letters):
-            sys.exit(EXIT_DEAD_LETTERS)
-        return
-    if table_name is None:
+        _ingest_many(context, many)
+    elif words.table_name is None:
         raise click.UsageError("name TABLE and FILES, or --kafka with --topics and --into")
-    request = None
-    if replay_dead_letters:
-        _check_replay(files, query_id, batch_events, streaming)
-    elif in_any_order:
+    else:
+        _ingest_one(context, words.table_name, words, decoder)
+
+
+def _ingest_many(context: CliContext, request: ManyRequest) -> None:
+    words = request.words
+    if words.replay_dead_letters or words.in_any_order:
+        raise click.UsageError("--replay-dead-letters and --topics exclude each other")
+    _check_metrics(words, is_followed=words.follow)
+    with progress_bar(context) as bar:
+        task = bar.add_task("staging events", total=None)
+        heard = run_many(context, request, advance=lambda count: bar.advance(task, count))
+    if is_left_over(heard, allow_dead_letters=words.allow_dead_letters):
+        sys.exit(EXIT_DEAD_LETTERS)
+
+
+def _ingest_one(
+    context: CliContext, name: str, words: IngestWords, decoder: RegistryDecoder | None
+) -> None:
+    is_stream = False
+    if words.replay_dead_letters:
+        _check_replay(words)
+    elif words.in_any_order:
         raise click.UsageError("--in-any-order needs --replay-dead-letters")
     else:
-        request = _stream_request(files, batch_events, query_id, **streaming)
-    if metrics_port is not None and not (request and request.follow):
-        raise click.UsageError("--metrics-port needs --follow")
-    table = context.table(table_name)
+        is_stream = checked_stream(words)
+    is_followed = is_stream and words.follow
+    _check_metrics(words, is_followed=is_followed)
+    table = context.table(name)
     if decoder is not None:
         decoder.registry.check()
     totals = IngestTotals()
     watch = IngestWatch(table.name, table.environment.runtime.clock)
-
-    def tell() -> None:
-        if as_json:
-            print_json(asdict(totals))
-        else:
-            click.echo(totals.text(branch))
-
     with ExitStack() as stack:
-        stack.enter_context(_telling_when_interrupted(tell))
+        stack.enter_context(_telling_when_interrupted(lambda: _tell(words, totals)))
         bar = stack.enter_context(progress_bar(context))
         task = bar.add_task("staging events", total=None)
-        if request is not None and request.follow:
-            stack.enter_context(logging_to_stderr(log_format))
+        if is_followed:
+            stack.enter_context(logging_to_stderr(words.log_format))
             stack.callback(watch.line)
-        if metrics_port is not None:
-            stack.enter_context(serving_metrics(watch.registry, metrics_port, host=metrics_host))
+        if words.metrics_port is not None:
+            serving = serving_metrics(watch.registry, words.metrics_port, host=words.metrics_host)
+            stack.enter_context(serving)
 
         def progress(result: IngestResult) -> None:
             totals.add(result)
             watch.batch(result)
             bar.advance(task, result.events)
 
-        if request is not None:
-            ingest_stream(
-                table,
-                request,
-                format_name=format_name,
-                options=options,
-                branch=branch,
-                progress=progress,
-                on_backlog=watch.progress,
-                decoder=decoder,
-            )
+        if is_stream:
+            ingest_stream(table, words, decoder, progress=progress, on_backlog=watch.progress)
         else:
-            plan = plan_sink(
-                table.environment,
-                table.identifier,
-                format_name=format_name,
-                options=options,
-                branch=branch,
-                decoder=decoder,
-            )
-            size = batch_events or BATCH_EVENTS
-            results = (
-                replay_letters(plan, any_order=in_any_order)
-                if replay_dead_letters
-                else ingest_files(plan, files, query_id=query_id, batch_events=size)
-            )
-            for result in results:
+            for result in _staged(table, words, decoder):
                 progress(result)
-    tell()
-    if totals.bad_records and not allow_dead_letters:
-        letters = options.get("dead-letter-table") or ".".join(dead_letter_table(table.state))
+    _tell(words, totals)
+    if totals.bad_records and not words.allow_dead_letters:
+        letters = words.options.get("dead-letter-table") or ".".join(dead_letter_table(table.state))
         click.echo(
             f"icefold: {plural(totals.bad_records, 'bad record')} put into {letters}; see the "
             "column 'reason', then icefold ingest --replay-dead-letters",
@@ -323,9 +264,35 @@ def ingest(
         sys.exit(EXIT_DEAD_LETTERS)
 
 
-def is_given(context: click.Context, name: str) -> bool:
-    """Whether an option was typed, and is not its default."""
-    return context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+def _staged(
+    table: Table, words: IngestWords, decoder: RegistryDecoder | None
+) -> Iterator[IngestResult]:
+    """What becomes of each batch of files, or of dead letters."""
+    plan = plan_sink(
+        table.environment,
+        table.identifier,
+        format_name=words.format_name,
+        options=words.options,
+        branch=words.branch,
+        decoder=decoder,
+    )
+    if words.replay_dead_letters:
+        return replay_letters(plan, any_order=words.in_any_order)
+    size = words.batch_events or BATCH_EVENTS
+    return ingest_files(plan, words.files, query_id=words.query_id, batch_events=size)
+
+
+def _tell(words: IngestWords, totals: IngestTotals) -> None:
+    if words.as_json:
+        print_json(asdict(totals))
+    else:
+        click.echo(totals.text(words.branch))
+
+
+def given_format(context: click.Context) -> str | None:
+    """The format that was typed; None: it is the default."""
+    is_typed = context.get_parameter_source("format_name") is ParameterSource.COMMANDLINE
+    return str(context.params["format_name"]) if is_typed else None
 
 
 def is_left_over(heard: Heard, *, allow_dead_letters: bool) -> bool:
@@ -343,16 +310,26 @@ def is_left_over(heard: Heard, *, allow_dead_letters: bool) -> bool:
     return bool(heard.aside or (bad and not allow_dead_letters))
 
 
-def _check_replay(
-    files: tuple[Path, ...],
-    query_id: str | None,
-    batch_events: int | None,
-    streaming: Mapping[str, object],
-) -> None:
+def _check_metrics(words: IngestWords, *, is_followed: bool) -> None:
+    if words.metrics_port is not None and not is_followed:
+        raise click.UsageError("--metrics-port needs --follow")
+
+
+def _check_replay(words: IngestWords) -> None:
     """The records and how far they are come from the dead-letter table alone."""
-    given: dict[str, object] = {"FILES": files, "--query-id": query_id}
-    given["--batch-events"] = batch_events
-    given |= {f"--{name.replace('_', '-')}": value for name, value in streaming.items()}
+    given: dict[str, object] = {
+        "FILES": words.files,
+        "--query-id": words.query_id,
+        "--batch-events": words.batch_events,
+        "--kafka": words.kafka,
+        "--topic": words.topic,
+        "--connector-jar": words.connector_jars,
+        "--kafka-option": words.kafka_options,
+        "--starting-offsets": words.starting_offsets,
+        "--checkpoint": words.checkpoint,
+        "--follow": words.follow,
+        "--interval-s": words.interval_s,
+    }
     for name, value in given.items():
         if value:
             raise click.UsageError(f"--replay-dead-letters and {name} exclude each other")
@@ -366,65 +343,3 @@ def _telling_when_interrupted(tell: Callable[[], None]) -> Iterator[None]:
     except KeyboardInterrupt:
         tell()
         raise
-
-
-def _stream_request(
-    files: tuple[Path, ...],
-    batch_events: int | None,
-    query_id: str | None,
-    *,
-    kafka: str | None,
-    topic: str | None,
-    connector_jars: tuple[Path, ...],
-    kafka_options: dict[str, str],
-    starting_offsets: str | None,
-    checkpoint: Path | None,
-    follow: bool,
-    interval_s: float | None,
-) -> StreamRequest | None:
-    """The stream that the options ask for; None: plain files. Options that miss another are errors.
-
-    Raises:
-        click.UsageError: They do not go together.
-    """
-    of_kafka = {
-        "--topic": topic,
-        "--connector-jar": connector_jars,
-        "--kafka-option": kafka_options,
-        "--starting-offsets": starting_offsets,
-    }
-    if kafka is None:
-        for name, value in of_kafka.items():
-            if value:
-                raise click.UsageError(f"{name} needs --kafka")
-        if not files:
-            raise click.UsageError("name FILES, or --kafka with --topic")
-    elif files:
-        raise click.UsageError("FILES and --kafka exclude each other")
-    elif topic is None:
-        raise click.UsageError("--kafka needs --topic")
-    if interval_s is not None and not follow:
-        raise click.UsageError("--interval-s needs --follow")
-    if checkpoint is None:
-        if kafka is not None or follow:
-            raise click.UsageError("--kafka and --follow need --checkpoint")
-        return None
-    if query_id is not None:
-        raise click.UsageError("--query-id is for plain files; a stream has its --checkpoint")
-    if kafka is None:
-        if len(files) != 1 or not files[0].is_dir():
-            raise click.UsageError("with --checkpoint FILES is one folder of JSON-lines files")
-        if batch_events is not None:
-            raise click.UsageError("a streamed folder is committed file by file: no --batch-events")
-    return StreamRequest(
-        folder=files[0] if kafka is None else None,
-        kafka=kafka,
-        topic=topic,
-        connector_jars=connector_jars,
-        kafka_settings=kafka_options,
-        starting_offsets=starting_offsets or "earliest",
-        batch_events=batch_events or KAFKA_BATCH_EVENTS,
-        checkpoint=checkpoint,
-        follow=follow,
-        interval_s=1.0 if interval_s is None else interval_s,
-    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -13,10 +13,11 @@ from typing import Any
 import click
 
 from maintenance.cli.context import CliContext, print_json
-from maintenance.cli.ingest_stream import KAFKA_BATCH_EVENTS, interrupt_event
+from maintenance.cli.ingest_stream import interrupt_event, stream_session
 from maintenance.cli.ingest_totals import IngestTotals
+from maintenance.cli.ingest_words import KAFKA_BATCH_EVENTS, IngestWords
 from maintenance.ingest_watch import Backlog, IngestWatch, kafka_backlog
-from maintenance.logs import LogFormat, logging_to_stderr
+from maintenance.logs import logging_to_stderr
 from maintenance.metrics import serving_metrics
 from resolver.number_text import plural
 from tableformat.cdc.ingest import IngestResult
@@ -96,105 +97,82 @@ NAMES = {
 class ManyRequest:
     """What was asked for, checked as far as it can be without a catalog and Kafka."""
 
+    words: IngestWords
     servers: str
-    kafka_settings: Mapping[str, str]
-    connector_jars: Sequence[Path]
     settings: StreamSettings
     decoder: RegistryDecoder | None
     engine: Engine
     cut: Cut
     pace: Pace
-    batch_events: int | None
-    dry_run: bool
-    follow: bool
-    resume_tables: tuple[str, ...]
 
 
-def many_request(
-    *,
-    many: Mapping[str, Any],
-    table_name: str | None,
-    streaming: Mapping[str, Any],
-    given_format: str | None,
-    options: Mapping[str, str],
-    branch: str,
-    query_id: str | None,
-    batch_events: int | None,
-    decoder: RegistryDecoder | None,
-) -> ManyRequest | None:
+def many_request(words: IngestWords, decoder: RegistryDecoder | None) -> ManyRequest | None:
     """The request that the words make; None: they are of another form of the command.
 
     Raises:
         click.UsageError: Words do not go together.
         TableError: A pattern, the file or an option in it is wrong.
     """
-    if many["topics"] is None:
-        for name, value in many.items():
-            if value:
-                raise click.UsageError(f"{NAMES[name]} needs --topics")
+    if words.topics is None:
+        for name, option in NAMES.items():
+            if getattr(words, name):
+                raise click.UsageError(f"{option} needs --topics")
         return None
-    _check_words(many, table_name, streaming)
-    cut = Cut(many["cut"] or Cut.BATCH.value)
-    engine = Engine(many["engine"] or Engine.AUTO.value)
+    servers, namespace = _checked(words)
+    cut = Cut(words.cut or Cut.BATCH.value)
+    engine = Engine(words.engine or Engine.AUTO.value)
     if cut is Cut.TRANSACTION and engine is Engine.SPARK:
         raise click.UsageError("--cut transaction needs --engine local")
-    given = dict(options) | ({} if given_format is None else {FORMAT: given_format})
+    given = dict(words.options)
+    if words.given_format is not None:
+        given[FORMAT] = words.given_format
     TableOptions.of(given)
-    path, namespace = many["tables_file"], many["into"]
+    path = words.tables_file
     file = StreamFile() if path is None else read_stream_file(path, given)
     routing = Routing(
         namespace=namespace,
-        include=_patterns(many["topics"]),
-        exclude=(*_patterns(many["exclude_topics"]), *file.exclude),
+        include=_patterns(words.topics),
+        exclude=(*_patterns(words.exclude_topics), *file.exclude),
         routes=file.routes,
     )
-    interval_s = streaming["interval_s"]
+    defaults = given | dict(file.defaults)
+    settings = StreamSettings(
+        query_id=words.query_id or QUERY_PREFIX + namespace,
+        routing=routing,
+        options=StreamOptions(namespace=namespace, defaults=defaults, tables=file.tables),
+        branch=words.branch,
+        decoder=decoder,
+    )
+    pace = Pace(batch_events=words.batch_events or BATCH_EVENTS, interval_ms=words.interval_ms)
     return ManyRequest(
-        servers=streaming["kafka"],
-        kafka_settings=streaming["kafka_options"],
-        connector_jars=streaming["connector_jars"],
-        settings=StreamSettings(
-            query_id=query_id or QUERY_PREFIX + namespace,
-            routing=routing,
-            options=StreamOptions(
-                namespace=namespace, defaults=given | dict(file.defaults), tables=file.tables
-            ),
-            branch=branch,
-            decoder=decoder,
-        ),
+        words=words,
+        servers=servers,
+        settings=settings,
         decoder=decoder,
         engine=engine,
         cut=cut,
-        pace=Pace(
-            batch_events=batch_events or BATCH_EVENTS,
-            interval_ms=1_000 if interval_s is None else interval_s * 1_000,
-        ),
-        batch_events=batch_events,
-        dry_run=many["dry_run"],
-        follow=streaming["follow"],
-        resume_tables=tuple(many["resume_tables"]),
+        pace=pace,
     )
 
 
-def _check_words(
-    many: Mapping[str, Any], table_name: str | None, streaming: Mapping[str, Any]
-) -> None:
-    if streaming["kafka"] is None:
+def _checked(words: IngestWords) -> tuple[str, str]:
+    """The servers and the namespace."""
+    if words.kafka is None:
         raise click.UsageError("--topics needs --kafka")
-    if many["into"] is None:
+    if words.into is None:
         raise click.UsageError("--topics needs --into")
-    given = {"TABLE": table_name, "--topic": streaming["topic"]}
-    for name, value in given.items():
+    for name, value in {"TABLE": words.table_name, "--topic": words.topic}.items():
         if value is not None:
             raise click.UsageError(f"{name} and --topics exclude each other")
-    if streaming["checkpoint"] is not None:
+    if words.checkpoint is not None:
         raise click.UsageError("with --topics the tables know how far they are: no --checkpoint")
-    if streaming["starting_offsets"] == "latest":
+    if words.starting_offsets == "latest":
         raise click.UsageError("with --topics a table begins where its topic does")
-    if streaming["interval_s"] is not None and not streaming["follow"]:
+    if words.interval_s is not None and not words.follow:
         raise click.UsageError("--interval-s needs --follow")
-    if many["dry_run"] and (streaming["follow"] or many["resume_tables"]):
+    if words.dry_run and (words.follow or words.resume_tables):
         raise click.UsageError("--dry-run reads and stops: no --follow, no --resume")
+    return words.kafka, words.into
 
 
 def _patterns(text: str | None) -> tuple[TopicPattern, ...]:
@@ -236,9 +214,9 @@ class Heard(StreamListener):
         """See `StreamListener`."""
         self.watch.waiting(waiting)
 
-    def tell(self, request: ManyRequest, *, as_json: bool) -> None:
+    def tell(self, request: ManyRequest) -> None:
         """What was done, on standard output."""
-        if as_json:
+        if request.words.as_json:
             tables = {name: asdict(each) for name, each in sorted(self.tables.items())}
             print_json(asdict(self.totals) | {"tables": tables, "set_aside": self.aside})
         else:
@@ -246,38 +224,30 @@ class Heard(StreamListener):
             click.echo(f"{plural(len(self.tables), 'table')}: {text}")
 
 
-def run_many(
-    context: CliContext,
-    request: ManyRequest,
-    *,
-    as_json: bool,
-    metrics_port: int | None,
-    metrics_host: str,
-    log_format: LogFormat,
-    advance: Callable[[int], None],
-) -> Heard:
+def run_many(context: CliContext, request: ManyRequest, *, advance: Callable[[int], None]) -> Heard:
     """Run the stream, or print what it would make.
 
     Raises:
         TableError: See `LocalEngine.run` and `KafkaConsumer`.
         KeyboardInterrupt: Ctrl-C; what is staged has been told.
     """
-    environment = context.new_catalog.environment
+    words, environment = request.words, context.new_catalog.environment
     watch = IngestWatch(request.settings.routing.namespace, environment.runtime.clock, is_many=True)
     listener = Heard(watch, advance)
     with ExitStack() as stack:
-        stack.enter_context(logging_to_stderr(log_format))
-        if request.follow:
+        stack.enter_context(logging_to_stderr(words.log_format))
+        if words.follow:
             stack.callback(watch.line)
-        if metrics_port is not None:
-            stack.enter_context(serving_metrics(watch.registry, metrics_port, host=metrics_host))
+        if words.metrics_port is not None:
+            serving = serving_metrics(watch.registry, words.metrics_port, host=words.metrics_host)
+            stack.enter_context(serving)
         run = stream_runner(stack, request, environment, listener)
         if isinstance(run, dict):
-            _tell_plans(run, as_json=as_json)
+            _tell_plans(run, as_json=words.as_json)
             return listener
         with interrupt_event() as interrupted:
             run(interrupted.is_set)
-            listener.tell(request, as_json=as_json)
+            listener.tell(request)
             interrupted.check()
     return listener
 
@@ -290,11 +260,12 @@ def stream_runner(
     stack: ExitStack, request: ManyRequest, environment: Environment, listener: Heard
 ) -> Run | dict[str, NewTable | str]:
     """What runs the stream; with `--dry-run` the tables that it would make."""
+    words = request.words
     if request.decoder is not None:
         request.decoder.registry.check()
-    if request.engine is Engine.SPARK and not request.dry_run:
+    if request.engine is Engine.SPARK and not words.dry_run:
         return _spark_run(request, environment, listener)
-    source = KafkaConsumer(request.servers, request.kafka_settings)
+    source = KafkaConsumer(request.servers, words.kafka_options)
     stack.callback(source.close)
     engine = LocalEngine(
         environment=environment,
@@ -303,46 +274,39 @@ def stream_runner(
         cut=request.cut,
         pace=request.pace,
         listener=listener,
-        resume_tables=request.resume_tables,
+        resume_tables=words.resume_tables,
     )
     engine.open()
-    if request.dry_run:
+    if words.dry_run:
         return engine.plan_tables()
     if request.engine is Engine.AUTO:
         chosen, why = choose_engine(
             lag=engine.lag(),
             has_session=_has_session(),
             ends_with_transactions=request.cut is Cut.TRANSACTION,
-            no_spark=_no_spark(request),
+            no_spark=_no_spark(words),
         )
         name = request.settings.routing.namespace
         logger.info("%s: engine %s: %s", name, chosen.value, why)
         if chosen is Engine.SPARK:
             return _spark_run(request, environment, listener)
-    return lambda stop: engine.run(follow=request.follow, stop=stop)
+    return lambda stop: engine.run(follow=words.follow, stop=stop)
 
 
 def _spark_run(request: ManyRequest, environment: Environment, listener: Heard) -> Run:
     """Starts Spark."""
     try:
-        from tableformat.spark.kafka_source import KafkaSource, connector_class_path
+        from tableformat.spark.kafka_source import KafkaSource
         from tableformat.spark.many_tables import SparkEngine
-        from tableformat.spark.session import local_session
     except ImportError as error:
         raise UnsupportedError(
             "--engine spark needs Spark", action="pip install 'icefold[spark]'"
         ) from error
-    path = connector_class_path(request.connector_jars)
-    # A batch is a fixed plan: nothing to adapt.
-    conf = {"spark.sql.adaptive.enabled": "false"}
-    session = local_session(
-        f"icefold ingest {request.settings.query_id}",
-        conf=conf | ({"spark.driver.extraClassPath": path} if path else {}),
-    )
-    session.sparkContext.setLogLevel("FATAL")  # what goes wrong is told once, by the engine
-    routing, settings = request.settings.routing, request.settings
+    words, settings = request.words, request.settings
+    session = stream_session(settings.query_id, connector_jars=words.connector_jars)
+    routing = settings.routing
     if request.decoder is not None:
-        settings = replace(settings, decoder=request.decoder.waiting(follow=request.follow))
+        settings = replace(settings, decoder=request.decoder.waiting(follow=words.follow))
 
     def on_progress(progress: Mapping[str, Any] | None) -> None:
         backlog = kafka_backlog(progress)
@@ -358,16 +322,16 @@ def _spark_run(request: ManyRequest, environment: Environment, listener: Heard) 
         source=KafkaSource(
             servers=request.servers,
             topic="",
-            batch_events=request.batch_events or KAFKA_BATCH_EVENTS,
-            settings=request.kafka_settings,
+            batch_events=words.batch_events or KAFKA_BATCH_EVENTS,
+            settings=words.kafka_options,
         ),
         settings=settings,
         interval_ms=request.pace.interval_ms,
         listener=listener,
-        resume_tables=request.resume_tables,
+        resume_tables=words.resume_tables,
         on_progress=on_progress,
     )
-    return lambda stop: engine.run(follow=request.follow, stop=stop)
+    return lambda stop: engine.run(follow=words.follow, stop=stop)
 
 
 def _tell_plans(plans: Mapping[str, NewTable | str], *, as_json: bool) -> None:
@@ -387,12 +351,12 @@ def _has_session() -> bool:
     return pyspark is not None and pyspark.SparkSession.getActiveSession() is not None
 
 
-def _no_spark(request: ManyRequest) -> str | None:
+def _no_spark(words: IngestWords) -> str | None:
     """Why Spark cannot read Kafka here; None: it can."""
     try:
         from tableformat.spark.kafka_source import connector_class_path
 
-        connector_class_path(request.connector_jars)
+        connector_class_path(words.connector_jars)
     except ImportError:
         return "pip install 'icefold[spark]'"
     except TableError as error:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
+import click
+
+from maintenance.cli.ingest_words import KAFKA_BATCH_EVENTS, IngestWords
 from maintenance.ingest_watch import Backlog, kafka_backlog
 from tableformat import InvalidInputError, Table, UnsupportedError
 from tableformat.cdc.formats import choose_format
@@ -21,56 +23,59 @@ from tableformat.spark.checkpoint import CheckpointedStream, check_checkpoint
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
-
-POLL_S = 0.1
-POLLS_PER_LOOK = 10
-KAFKA_BATCH_EVENTS = 500_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StreamRequest:
-    """What to stream, and how long.
+def checked_stream(words: IngestWords) -> bool:
+    """Whether the words ask for a stream; else for plain files.
 
-    Attributes:
-        folder: A folder of JSON-lines files; None: Kafka.
-        kafka: Bootstrap servers; None: the folder.
-        topic: The topic.
-        connector_jars: Jars, and folders of jars, of Spark's Kafka connector.
-        kafka_settings: Kafka's own consumer settings.
-        starting_offsets: Where a new checkpoint begins: `earliest` or `latest`.
-        batch_events: Messages per commit, at most.
-        checkpoint: Spark's checkpoint.
-        follow: Go on until interrupted; else stop after what is there.
-        interval_s: With `follow`, seconds from the start of one batch to that of the next.
+    Raises:
+        click.UsageError: They do not go together.
     """
-
-    folder: Path | None = None
-    kafka: str | None = None
-    topic: str | None = None
-    connector_jars: Sequence[Path] = ()
-    kafka_settings: Mapping[str, str] = field(default_factory=dict)
-    starting_offsets: str = "earliest"
-    batch_events: int = KAFKA_BATCH_EVENTS
-    checkpoint: Path
-    follow: bool = False
-    interval_s: float = 1.0
+    files = words.files
+    if words.kafka is None:
+        of_kafka = {
+            "--topic": words.topic,
+            "--connector-jar": words.connector_jars,
+            "--kafka-option": words.kafka_options,
+            "--starting-offsets": words.starting_offsets,
+        }
+        for name, value in of_kafka.items():
+            if value:
+                raise click.UsageError(f"{name} needs --kafka")
+        if not files:
+            raise click.UsageError("name FILES, or --kafka with --topic")
+    elif files:
+        raise click.UsageError("FILES and --kafka exclude each other")
+    elif words.topic is None:
+        raise click.UsageError("--kafka needs --topic")
+    if words.interval_s is not None and not words.follow:
+        raise click.UsageError("--interval-s needs --follow")
+    if words.checkpoint is None:
+        if words.kafka is not None or words.follow:
+            raise click.UsageError("--kafka and --follow need --checkpoint")
+        return False
+    if words.query_id is not None:
+        raise click.UsageError("--query-id is for plain files; a stream has its --checkpoint")
+    if words.kafka is None:
+        if len(files) != 1 or not files[0].is_dir():
+            raise click.UsageError("with --checkpoint FILES is one folder of JSON-lines files")
+        if words.batch_events is not None:
+            raise click.UsageError("a streamed folder is committed file by file: no --batch-events")
+    return True
 
 
 def ingest_stream(
     table: Table,
-    request: StreamRequest,
+    words: IngestWords,
+    decoder: RegistryDecoder | None,
     *,
-    format_name: str,
-    options: Mapping[str, str],
-    branch: str,
     progress: Callable[[IngestResult], None],
-    on_backlog: Callable[[Backlog], None] = lambda _: None,
-    decoder: RegistryDecoder | None = None,
+    on_backlog: Callable[[Backlog], None],
 ) -> None:
     """Run a stream to the end of what is there, or until the process is interrupted.
 
-    `progress` is called after every batch, `on_backlog` every second with what waits in Kafka.
+    `words` passed `checked_stream`. `progress` is called after every batch, `on_backlog` every
+    second with what waits in Kafka.
 
     Raises:
         TableError: See `plan_sink`, `check_checkpoint`, `connector_class_path`, `check_kafka` and
@@ -81,104 +86,86 @@ def ingest_stream(
     Effects: starts Spark; see `stream_writer.write_stream`. Interrupted or killed at any instant
     and started again with the same checkpoint, every event is in the table once.
     """
-    choice = choose_format(format_name, options, SinkOptions)
+    name, options, branch = words.format_name, words.options, words.branch
+    choice = choose_format(name, options, SinkOptions)
     if choice.factory.is_typed:
         raise InvalidInputError(
-            f"format '{format_name}' reads typed columns, a stream of messages has none",
+            f"format '{name}' reads typed columns, a stream of messages has none",
             action="use a JSON format, or write_stream with your own DataFrame",
         )
     # Whatever can be told without Spark is told before it starts.
-    plan_sink(
-        table.environment, table.identifier, format_name=format_name, options=options, branch=branch
-    )
+    environment, identifier = table.environment, table.identifier
+    plan_sink(environment, identifier, format_name=name, options=options, branch=branch)
     try:
-        from tableformat.spark.session import local_session
-        from tableformat.spark.stream_writer import write_stream
+        from tableformat.spark.stream_errors import await_query
+        from tableformat.spark.stream_writer import file_events, write_stream
     except ImportError as error:
         raise UnsupportedError(
             "streaming needs Spark", action="pip install 'icefold[spark]'"
         ) from error
-    check_checkpoint(request.checkpoint, stream_of(table, request, branch))
-    session = local_session(f"icefold ingest {table.name}", conf=_settings(request))
-    session.sparkContext.setLogLevel("FATAL")  # what goes wrong is told by `stream_error`, once
-    every = {"processingTime": f"{round(request.interval_s * 1000)} milliseconds"}
-    events = _events(session, request)
-    query = write_stream(
-        table.environment,
-        table.identifier,
-        events,
-        checkpoint=str(request.checkpoint.absolute()),
-        format_name=format_name,
-        options=options,
-        branch=branch,
-        trigger=every if request.follow else {"availableNow": True},
-        on_batch=lambda _, result: progress(result),
-        decoder=None if decoder is None else decoder.waiting(follow=request.follow),
-    )
-    _wait(query, on_backlog)
-
-
-def stream_of(table: Table, request: StreamRequest, branch: str) -> CheckpointedStream:
-    """What the checkpoint of a request is for."""
-    folder = request.folder
-    return CheckpointedStream(
+    assert words.checkpoint is not None
+    folder = None if words.kafka is not None else str(words.files[0].absolute())
+    stream = CheckpointedStream(
         table=table.name,
         table_uuid=str(table.state.metadata.table_uuid),
         branch=branch,
-        topic=request.topic,
-        folder=None if folder is None else str(folder.absolute()),
+        topic=words.topic,
+        folder=folder,
     )
+    check_checkpoint(words.checkpoint, stream)
+    jars = None if words.kafka is None else words.connector_jars
+    session = stream_session(table.name, connector_jars=jars)
+    every = {"processingTime": f"{round(words.interval_ms)} milliseconds"}
+    query = write_stream(
+        environment,
+        identifier,
+        _messages(session, words) if folder is None else file_events(session, folder),
+        checkpoint=str(words.checkpoint.absolute()),
+        format_name=name,
+        options=options,
+        branch=branch,
+        trigger=every if words.follow else {"availableNow": True},
+        on_batch=lambda _, result: progress(result),
+        decoder=None if decoder is None else decoder.waiting(follow=words.follow),
+    )
+    with interrupt_event() as interrupted:
+        await_query(query, interrupted.is_set, lambda told: on_backlog(kafka_backlog(told)))
+        interrupted.check()
 
 
-def _settings(request: StreamRequest) -> dict[str, str]:
+def stream_session(name: str, *, connector_jars: Sequence[Path] | None) -> SparkSession:
+    """A session for a stream; jars of Kafka's connector, None for a stream of files.
+
+    Raises:
+        UnsupportedError, NotFoundError, InvalidInputError: See `connector_class_path`.
+    """
+    from tableformat.spark.kafka_source import connector_class_path
+    from tableformat.spark.session import local_session
+
     # A batch is one fixed plan: nothing to adapt, and asking costs a tenth of a second each time.
     settings = {"spark.sql.adaptive.enabled": "false"}
-    if request.kafka is None:
-        return settings
-    from tableformat.spark.kafka_source import connector_class_path
+    path = None if connector_jars is None else connector_class_path(connector_jars)
+    if path:
+        settings["spark.driver.extraClassPath"] = path
+    session = local_session(f"icefold ingest {name}", conf=settings)
+    session.sparkContext.setLogLevel("FATAL")  # what goes wrong is told by `await_query`, once
+    return session
 
-    path = connector_class_path(request.connector_jars)
-    return settings | ({"spark.driver.extraClassPath": path} if path else {})
 
-
-def _events(session: SparkSession, request: StreamRequest) -> DataFrame:
+def _messages(session: SparkSession, words: IngestWords) -> DataFrame:
     from tableformat.spark.kafka_source import KafkaSource, check_kafka, kafka_events
-    from tableformat.spark.stream_writer import file_events
 
-    if request.folder is not None:
-        return file_events(session, str(request.folder.absolute()))
-    assert request.kafka is not None
-    assert request.topic is not None
+    assert words.kafka is not None
+    assert words.topic is not None
     source = KafkaSource(
-        servers=request.kafka,
-        topic=request.topic,
-        starting_offsets=request.starting_offsets,
-        batch_events=request.batch_events,
-        settings=request.kafka_settings,
+        servers=words.kafka,
+        topic=words.topic,
+        starting_offsets=words.starting_offsets or "earliest",
+        batch_events=words.batch_events or KAFKA_BATCH_EVENTS,
+        settings=words.kafka_options,
     )
     check_kafka(session, source)
     return kafka_events(session, source)
-
-
-def _wait(query: StreamingQuery, on_backlog: Callable[[Backlog], None]) -> None:
-    from pyspark.errors import StreamingQueryException
-
-    from tableformat.spark.stream_errors import stream_error
-
-    try:
-        with interrupt_event() as interrupted:
-            polls = 0
-            while query.isActive and not interrupted.wait(POLL_S):
-                polls += 1
-                if polls % POLLS_PER_LOOK == 0:
-                    on_backlog(kafka_backlog(query.lastProgress))
-        if interrupted.is_set():
-            query.stop()
-            interrupted.check()
-        else:
-            query.awaitTermination()
-    except StreamingQueryException as error:
-        raise stream_error(error) from error
 
 
 class Interrupt(threading.Event):

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from maintenance.cli.context import parse_properties
+from maintenance.cli.ingest_words import IngestWords
 from tableformat.cdc.registry.client import RegistrySettings
 from tableformat.cdc.registry.decoder import RegistryDecoder
 
@@ -44,20 +45,20 @@ def registry_options(command: Any) -> Any:
     return command
 
 
-def take_decoder(streaming: dict[str, Any], *, reads_messages: bool) -> RegistryDecoder | None:
-    """The decoder that the options ask for; they are taken out of the others.
+def registry_decoder(words: IngestWords) -> RegistryDecoder | None:
+    """The decoder that the options ask for.
 
     Raises:
         click.UsageError: They miss another option.
         InvalidInputError: The URL holds credentials.
     """
-    url, user_info, options = (streaming.pop(name) for name in NAMES)
-    if url is None:
-        if options:
+    if words.schema_registry is None:
+        if words.registry_options:
             raise click.UsageError("--registry-option needs --schema-registry")
         return None
-    if not reads_messages:
+    if words.kafka is None and not words.replay_dead_letters:
         raise click.UsageError("--schema-registry needs --kafka")
-    if user_info is not None:
-        options = options | {USER_INFO: user_info}
-    return RegistryDecoder(RegistrySettings(url, options))
+    user = {} if words.registry_user_info is None else {USER_INFO: words.registry_user_info}
+    return RegistryDecoder(
+        RegistrySettings(words.schema_registry, {**words.registry_options, **user})
+    )

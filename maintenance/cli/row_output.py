@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import csv
 import json
-import sys
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from itertools import chain, islice
 from typing import Any
 
@@ -16,7 +15,7 @@ from rich.table import Column
 from rich.table import Table as Grid
 from rich.text import Text
 
-from maintenance.cli.context import CliContext, csv_cell, json_value
+from maintenance.cli.context import CliContext, json_value, write_csv
 
 PREVIEW_ROWS = 20
 GRID_WIDTH_MAX = 1000
@@ -57,7 +56,7 @@ def print_rows(
         click.echo(empty, err=True)
     rows = rows if first is None else chain([first], rows)
     if output == "csv":
-        _print_csv(names, rows)
+        write_csv(names, rows)
     elif output == "json":
         for row in rows:
             click.echo(json.dumps(row, default=json_value))
@@ -101,10 +100,9 @@ def _rows(batches: Iterator[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
         yield from batch.to_pylist()
 
 
-def _print_csv(names: list[str], rows: Iterator[dict[str, Any]]) -> None:
-    writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow(names)
-    writer.writerows([csv_cell(row[name]) for name in names] for row in rows)
+def moment_text(at_ms: int) -> str:
+    """A moment, to the second."""
+    return datetime.fromtimestamp(at_ms / 1e3, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
 
 
 def printable(value: Any) -> Text:

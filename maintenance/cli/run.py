@@ -13,12 +13,13 @@ from prometheus_client import CollectorRegistry
 
 from maintenance.cli import registry_options
 from maintenance.cli.context import CliContext, pass_context
-from maintenance.cli.ingest import EXIT_DEAD_LETTERS, ingest, is_given, is_left_over
+from maintenance.cli.ingest import EXIT_DEAD_LETTERS, given_format, ingest, is_left_over
 from maintenance.cli.ingest_many import NAMES, Heard, ManyRequest, Run, many_request, stream_runner
 from maintenance.cli.ingest_stream import Interrupt, interrupt_event
+from maintenance.cli.ingest_words import IngestWords
 from maintenance.cli.maintain import leave, maintain, open_scheduler
 from maintenance.ingest_watch import IngestWatch
-from maintenance.logs import LogFormat, logging_to_stderr
+from maintenance.logs import logging_to_stderr
 from maintenance.metrics import serving_metrics
 from maintenance.scheduler import Scheduler, SchedulerEnd
 from maintenance.scheduler_options import SchedulerOptions
@@ -51,17 +52,12 @@ def run(
     click_context: click.Context,
     context: CliContext,
     /,
-    format_name: str,
-    options: dict[str, str],
-    query_id: str | None,
-    batch_events: int | None,
-    allow_dead_letters: bool,
-    as_json: bool,
     tasks: tuple[str, ...],
     overrides: dict[str, str],
-    metrics_port: int | None,
-    metrics_host: str,
-    log_format: LogFormat,
+    parallel_max: int,
+    staging: str,
+    target: str,
+    grace_ms: int,
     **given: Any,
 ) -> None:
     """Bring many topics of Kafka into many tables, and maintain those: one process for all.
@@ -73,50 +69,36 @@ def run(
     The exit code is 0 after a stop; 1: the stream cannot go on; 3: tables are set aside, bad
     records were put aside, or something was left behind.
     """
-    decoder = registry_options.take_decoder(given, reads_messages=given["kafka"] is not None)
-    many = {name: given.pop(name, False) for name in NAMES}
-    of_kafka = ("kafka", "kafka_options", "connector_jars", "interval_s")
-    request = many_request(
-        many=many,
-        table_name=None,
-        streaming=dict.fromkeys(("topic", "checkpoint", "starting_offsets"))
-        | {name: given.pop(name) for name in of_kafka}
-        | {"follow": True},
-        given_format=format_name if is_given(click_context, "format_name") else None,
-        options=options,
-        branch=given["staging"],
-        query_id=query_id,
-        batch_events=batch_events,
-        decoder=decoder,
-    )
+    typed = given_format(click_context)
+    words = IngestWords(**given, given_format=typed, branch=staging, follow=True)
+    request = many_request(words, registry_options.registry_decoder(words))
     if request is None:
         raise click.UsageError("name --kafka, --topics and --into")
     scheduling = SchedulerOptions(
         tasks=tuple(TaskName(task) for task in tasks) or tuple(TaskName),
         overrides=parse_overrides(overrides),
         defaults=AT_ONCE,
-        **given,
+        parallel_max=parallel_max,
+        staging=staging,
+        target=target,
+        grace_ms=grace_ms,
     )
-    with logging_to_stderr(log_format):
-        heard, end = _run(context, request, scheduling, metrics=(metrics_host, metrics_port))
-    heard.tell(request, as_json=as_json)
-    is_left = is_left_over(heard, allow_dead_letters=allow_dead_letters)
+    with logging_to_stderr(words.log_format):
+        heard, end = _run(context, request, scheduling)
+    heard.tell(request)
+    is_left = is_left_over(heard, allow_dead_letters=words.allow_dead_letters)
     leave(end, EXIT_DEAD_LETTERS if is_left else 0)
 
 
 def _run(
-    context: CliContext,
-    request: ManyRequest,
-    options: SchedulerOptions,
-    *,
-    metrics: tuple[str, int | None],
+    context: CliContext, request: ManyRequest, options: SchedulerOptions
 ) -> tuple[Heard, SchedulerEnd]:
     opened, registry = context.new_catalog.environment, CollectorRegistry()
     environment = replace(opened, store=RecentStore(opened.store))
     catalog = TableCatalog(environment)
     namespace = request.settings.routing.namespace
     watch = IngestWatch(namespace, environment.runtime.clock, is_many=True, registry=registry)
-    host, port = metrics
+    host, port = request.words.metrics_host, request.words.metrics_port
     with ExitStack() as stack:
         stack.callback(watch.line)
         if port is not None:

@@ -9,10 +9,11 @@ import click
 from maintenance.cli.context import CliContext, json_option, pass_context, print_json
 from resolver.number_text import plural
 from tableformat.errors import TableError, UnsupportedError
-from tableformat.rowlevel.execute import RowLevelResult
 
 if TYPE_CHECKING:  # Spark is an optional dependency
     from pyspark.sql import SparkSession
+
+    from tableformat.rowlevel.execute import RowLevelResult
 
 
 @click.command("sql")

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 
 import click
 from rich.markup import escape
 from rich.table import Table as Grid
 
 from maintenance.cli.context import CliContext, TableName, json_option, pass_context, print_json
-from maintenance.cli.row_output import print_grid
+from maintenance.cli.row_output import moment_text, print_grid
 from maintenance.pause import time_text
 from maintenance.status import IndexStatus, LockStatus, SizeBin, TableStatus, read_status
 from maintenance.table_patterns import find_tables
@@ -132,7 +131,7 @@ def _published(one: TableStatus) -> str:
 def _lag(one: TableStatus) -> str:
     if one.source_ms is None:
         return span_text(one.lag_ms)
-    newest = f"the newest published change was made at {_time(one.source_ms)}"
+    newest = f"the newest published change was made at {moment_text(one.source_ms)}"
     return f"{span_text(one.lag_ms)} behind the source: {newest}"
 
 
@@ -198,7 +197,7 @@ def _cycles(one: TableStatus) -> Grid:
         grid.add_column(name, justify="left" if name == "at" else "right", no_wrap=True)
     for each in one.cycles:
         grid.add_row(
-            _time(each.at_ms)[5:],
+            moment_text(each.at_ms)[5:],
             count_text(each.staged_commits),
             count_text(each.rows),
             count_text(each.equality_deletes),
@@ -221,11 +220,7 @@ def _tasks(one: TableStatus) -> Grid:
         grid.add_row(
             each.task,
             "[green]due[/green]" if each.is_due else "waits",
-            "never" if each.ended_ms is None else _time(each.ended_ms),
+            "never" if each.ended_ms is None else moment_text(each.ended_ms),
             (failed if each.failures else "") + escape(each.why),
         )
     return grid
-
-
-def _time(at_ms: int) -> str:
-    return datetime.fromtimestamp(at_ms / 1e3, UTC).strftime("%Y-%m-%d %H:%M:%SZ")

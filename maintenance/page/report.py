@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from maintenance.cycle_history import Cycle, Point
 from maintenance.page.charts import TimeChart, draw_bars, draw_time_chart
@@ -130,20 +131,17 @@ def _tiles(status: TableStatus, cycles: Sequence[Cycle]) -> str:
 
 
 def _charts(history: Sequence[Point], cycles: Sequence[Cycle]) -> str:
-    by_cycle = [
-        (freshness_chart, "Freshness"), (backlog_chart, "Backlog"), (phases_chart, "Cycle phases")
-    ]  # fmt: skip
-    by_point = [
-        (files_chart, "Files"),
-        (share_chart, "Rows hidden by deletion vectors"),
-        (rows_chart, "Live rows"),
-    ]
-    drawn = {title: _figure(draw(cycles)) if cycles else _empty(title) for draw, title in by_cycle}
-    drawn |= {
-        title: _figure(make(history)) if history else _empty(title) for make, title in by_point
-    }
-    order = ("Freshness", "Backlog", "Files", "Rows hidden by deletion vectors", "Cycle phases")
-    return "".join(drawn[title] for title in (*order, "Live rows"))
+    charts: tuple[tuple[str, Callable[[Any], TimeChart], Sequence[Any]], ...] = (
+        ("Freshness", freshness_chart, cycles),
+        ("Backlog", backlog_chart, cycles),
+        ("Files", files_chart, history),
+        ("Rows hidden by deletion vectors", share_chart, history),
+        ("Cycle phases", phases_chart, cycles),
+        ("Live rows", rows_chart, history),
+    )
+    return "".join(
+        _figure(draw(items)) if items else _empty(title) for title, draw, items in charts
+    )
 
 
 def _figure(chart: TimeChart) -> str:

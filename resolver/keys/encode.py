@@ -121,7 +121,7 @@ def _encode_single(array: pa.Array, field: KeyField) -> EncodedKeys:
     if isinstance(field.field_type, StringType | BinaryType | FixedType):
         values = array.cast(pa.large_binary())
         tag = pa.scalar(bytes([_VALUE_TAG]), pa.large_binary())
-        joined = pc.binary_join_element_wise(tag, values, _EMPTY)
+        joined = pc.binary_join_element_wise(tag, values, _empty())
         return EncodedKeys(binary=_fill_null_keys(joined))
     matrix = _fixed_values(array, field)
     if array.null_count == 0:
@@ -141,13 +141,13 @@ def _encode_ragged(arrays: Sequence[pa.Array], fields: Sequence[KeyField]) -> En
         if field.width_bytes is not None:
             parts.append(EncodedKeys(fixed=_tagged(array, field)).to_binary().binary)
             continue
-        values = pc.fill_null(array.cast(pa.large_binary()), _EMPTY)
+        values = pc.fill_null(array.cast(pa.large_binary()), _empty())
         header = np.empty((len(array), 1 + _LENGTH_BYTES), dtype=np.uint8)
         header[:, 0] = _tags(array)
         lengths = pc.binary_length(values).to_numpy(zero_copy_only=False)
         header[:, 1:] = lengths.astype(">u4").view(np.uint8).reshape(-1, _LENGTH_BYTES)
         parts += [EncodedKeys(fixed=header).to_binary().binary, values]
-    return EncodedKeys(binary=_one_chunk(pc.binary_join_element_wise(*parts, _EMPTY)))
+    return EncodedKeys(binary=_one_chunk(pc.binary_join_element_wise(*parts, _empty())))
 
 
 def _tagged(array: pa.Array, field: KeyField) -> Bytes2d:
@@ -299,9 +299,12 @@ def _wire_type(wanted: IcebergType) -> pa.DataType:
     return pa.int64() if logical != pa.date32() else pa.int32()
 
 
+def _empty() -> pa.Scalar:
+    return pa.scalar(b"", pa.large_binary())
+
+
 def _one_chunk(column: Column) -> pa.Array:
     return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
 
 
-_EMPTY = pa.scalar(b"", pa.large_binary())
 _NO_BYTES: npt.NDArray[np.uint8] = np.empty(0, dtype=np.uint8)

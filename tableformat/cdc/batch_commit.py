@@ -32,6 +32,7 @@ from tableformat.errors import (
     CommitConflictError,
     CommitUnknownError,
     CorruptDataError,
+    FencedError,
     InvalidInputError,
 )
 from tableformat.spec.data_file import DataFile
@@ -111,11 +112,36 @@ def committed(state: TableState, branch: str, query_id: str) -> CommittedBatch |
     """As `committed_batch`, with what its commit says of the source."""
     walked: set[str] = set()
     for snapshot in _history(state, branch):
-        found = _batch_in(summary_of(snapshot), query_id, snapshot.snapshot_id)
+        found = batch_in(summary_of(snapshot), query_id, snapshot.snapshot_id)
         if found is not None:
             return found
         walked.add(str(snapshot.snapshot_id))
     return _published_batch(state, walked, query_id)
+
+
+def is_committed(
+    state: TableState, branch: str, batch: BatchId, *, by_this_driver: bool = False
+) -> bool:
+    """Whether a batch or a later one of its query is in a branch, or was published from it.
+
+    Raises:
+        FencedError: With `by_this_driver`, there is a later one.
+        CorruptDataError: See `committed_batch`.
+    """
+    done = committed_batch(state, branch, batch.query_id)
+    if done is None or done < batch.number:
+        return False
+    if by_this_driver and done > batch.number:
+        raise FencedError(
+            "a later batch of this query has been committed: another driver runs it, or its "
+            "checkpoint is older than the table",
+            action="stop the other driver, or start with a new checkpoint and query id",
+            table=state.name,
+            query_id=batch.query_id,
+            batch_id=batch.number,
+            committed=done,
+        )
+    return True
 
 
 def commit_batch(
@@ -163,7 +189,7 @@ def commit_batch(
     while True:
         attempt += 1
         state = environment.catalog.load_table(identifier)
-        if batch is not None and _is_committed(state, branch, batch):
+        if batch is not None and is_committed(state, branch, batch):
             return None
         if check is not None:
             check(state)  # here, not below: what it refuses does not get right by trying again
@@ -195,17 +221,6 @@ def commit_batch(
         runtime.clock.sleep_ms(HEAD_LOSSES.wait_ms(attempt, runtime))
 
 
-def batch_in(
-    properties: Mapping[str, str], query_id: str, snapshot_id: int
-) -> CommittedBatch | None:
-    """The batch of a query that a snapshot's summary says; None: it says none.
-
-    Raises:
-        CorruptDataError: The batch id is no number.
-    """
-    return _batch_in(properties, query_id, snapshot_id)
-
-
 def head_of(state: TableState, branch: str) -> Snapshot | None:
     """What a commit on the branch would be based on: its head, or `main`'s while it is missing."""
     return state.head(branch if state.ref(branch) is not None else MAIN_BRANCH)
@@ -225,14 +240,9 @@ def _published_batch(
     for ref in state.metadata.refs.values():
         carried = load_carried(by_id, ref.snapshot_id)
         if carried.marker in staged:
-            found.append(_batch_in(carried.writers, query_id, ref.snapshot_id))
+            found.append(batch_in(carried.writers, query_id, ref.snapshot_id))
     known = (each for each in found if each is not None)
     return max(known, key=lambda each: each.number, default=None)
-
-
-def _is_committed(state: TableState, branch: str, batch: BatchId) -> bool:
-    done = committed_batch(state, branch, batch.query_id)
-    return done is not None and done >= batch.number
 
 
 def _summary(state: TableState, head: Snapshot | None, batch: BatchId | None) -> dict[str, str]:
@@ -247,9 +257,14 @@ def _summary(state: TableState, head: Snapshot | None, batch: BatchId | None) ->
     return others | batch.summary
 
 
-def _batch_in(
+def batch_in(
     properties: Mapping[str, str], query_id: str, snapshot_id: int
 ) -> CommittedBatch | None:
+    """The batch of a query that a snapshot's summary says; None: it says none.
+
+    Raises:
+        CorruptDataError: The batch id is no number.
+    """
     text = properties.get(OTHER_QUERY_BATCH + query_id)
     source: Mapping[str, str] = {}
     if properties.get(QUERY_ID) == query_id:

@@ -159,7 +159,7 @@ class ChangeWriter:
 
     def shards(self, changes: pa.Table, count: int) -> npt.NDArray[np.int64]:
         """The task, 0 to `count` - 1, that writes each change; all changes of a key have one."""
-        key = [_array(changes.column(name)) for name in self.key]
+        key = [changes.column(name).combine_chunks() for name in self.key]
         if self.per_partition is not None:
             partition = Partitioner(self.metadata.spec(), self.schema).columns(changes)
             return shards_by_partition(partition, key, count, self.per_partition)
@@ -254,8 +254,3 @@ def _cannot_lack(column: str) -> str:
         f"the change leaves out column '{column}', which decides which row it replaces: it is of "
         "the key, of the partition that deletes are written to, a sequence or an IMMUTABLE column"
     )
-
-
-def _array(column: pa.ChunkedArray) -> pa.Array:
-    combined = column.combine_chunks()
-    return combined.combine_chunks() if isinstance(combined, pa.ChunkedArray) else combined

@@ -26,6 +26,7 @@ from tableformat.cdc.encodings import (
     BINARIES,
     ELEMENT,
     FLOATS,
+    TEMPORALS,
     TIMESTAMPS,
     Encoding,
     EncodingDefaults,
@@ -66,7 +67,6 @@ SEMANTICS: Mapping[str, tuple[Encoding, tuple[type[iceberg.IcebergType], ...]]] 
 }
 INTEGERS = ("int8", "int16", "int32", "int64")
 FRACTIONS = ("float", "float32", "double", "float64")
-TEMPORALS = (iceberg.DateType, iceberg.TimeType, *TIMESTAMPS)
 
 
 @dataclass(frozen=True, slots=True)

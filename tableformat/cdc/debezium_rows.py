@@ -25,10 +25,10 @@ from tableformat.spec.missing_columns import MISSING, mask_texts
 RowNumbers = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
-INSERT_OPS = pa.array(["c", "r"])
-UPSERT_OPS = pa.array(["c", "r", "u"])
+INSERT_OPS = ("c", "r")
+UPSERT_OPS = (*INSERT_OPS, "u")
 SNAPSHOT_MARK = "__source_snapshot"
-NO_INITIAL_SNAPSHOT = pa.array(["", "false", "incremental"])
+NO_INITIAL_SNAPSHOT = ("", "false", "incremental")
 HEARTBEAT = "heartbeat"
 
 
@@ -61,7 +61,7 @@ class DebeziumRows:
     def envelope(self) -> None:
         """Change rows of events with `before`, `after` and `op`."""
         op, before, after = (self._column(name) for name in ("op", "before", "after"))
-        upsert = as_mask(pc.is_in(op, UPSERT_OPS))
+        upsert = _is_one_of(op, UPSERT_OPS)
         delete = as_mask(pc.fill_null(pc.equal(op, "d"), False))
         has_before, has_after = as_mask(before.is_valid()), as_mask(after.is_valid())
         self._others(op, upsert | delete, has_before | has_after)
@@ -88,7 +88,7 @@ class DebeziumRows:
         else:
             marked = as_mask(pc.fill_null(pc.equal(pc.utf8_lower(mark), "true"), False))
         delete = marked | as_mask(pc.fill_null(pc.equal(op, "d"), False))
-        upsert = ~delete & as_mask(pc.or_(op.is_null(), pc.is_in(op, UPSERT_OPS)))
+        upsert = ~delete & (as_mask(op.is_null()) | _is_one_of(op, UPSERT_OPS))
         self._others(op, upsert | delete, np.ones(len(op), np.bool_))
         columns = {name: self._column(name) for name in self.codec.decoders}
         missing = {name: pa.nulls(int(upsert.sum()), a.type) for name, a in columns.items()}
@@ -120,8 +120,7 @@ class DebeziumRows:
             snapshot = self._column(SNAPSHOT_MARK)
         if pa.types.is_boolean(snapshot.type):
             return as_mask(pc.fill_null(snapshot, False))
-        other = pc.is_in(pc.fill_null(snapshot, ""), NO_INITIAL_SNAPSHOT)
-        return ~as_mask(other)
+        return ~_is_one_of(pc.fill_null(snapshot, ""), NO_INITIAL_SNAPSHOT)
 
     @property
     def _deletes_have_keys_only(self) -> bool:
@@ -146,8 +145,8 @@ class DebeziumRows:
             return
         bad = self.collector.bad
         ops = self._column("__op" if "__op" in self.table.schema.names else "op")
-        have_all = as_mask(pc.is_in(ops, INSERT_OPS))[mask] & self._inserts_are_whole[mask]
-        inserts = as_mask(pc.is_in(ops, INSERT_OPS))[mask]
+        have_all = _is_one_of(ops, INSERT_OPS)[mask] & self._inserts_are_whole[mask]
+        inserts = _is_one_of(ops, INSERT_OPS)[mask]
         keeps = check_key & ~inserts if self.values.keeps_unavailable else None
         after, kept = self._filled(after, before, have_all, rows, keeps)
         required = self.codec.required - self.absent.keys()
@@ -330,3 +329,8 @@ def as_mask(mask: pa.BooleanArray) -> Mask:
     """The array as NumPy booleans; it must not hold nulls."""
     values: Mask = mask.to_numpy(zero_copy_only=False)
     return values
+
+
+def _is_one_of(texts: pa.StringArray, names: tuple[str, ...]) -> Mask:
+    """Where it is; null is none."""
+    return as_mask(pc.is_in(texts, pa.array(names, pa.string())))

@@ -49,9 +49,10 @@ from tableformat.spec.types import arrow_type
 from tableformat.spec.uuid_text import parse_uuids
 
 VARIABLE_SCALE = pa.struct([("scale", pa.int32()), ("value", pa.string())])
-NOT_FINITE = pa.array(["NaN", "Infinity", "-Infinity"])
+NOT_FINITE = ("NaN", "Infinity", "-Infinity")
 ELEMENT = "element"  # names the part of a list
 Decode = Callable[[pa.Array], pa.Array]
+WiresAndDecode = tuple[tuple[pa.DataType, ...], Decode]
 
 
 class Encoding(StrEnum):
@@ -78,6 +79,7 @@ TIMESTAMPS = (
     iceberg.TimestampNanoType,
     iceberg.TimestamptzNanoType,
 )
+TEMPORALS = (iceberg.DateType, iceberg.TimeType, *TIMESTAMPS)
 BINARIES = (iceberg.BinaryType, iceberg.FixedType)
 FLOATS = (iceberg.FloatType, iceberg.DoubleType)
 ENCODINGS_OF: tuple[tuple[tuple[type[iceberg.IcebergType], ...], tuple[Encoding, ...]], ...] = (
@@ -200,51 +202,10 @@ def column_decoder(
     target = arrow_type(kind, path=path, with_field_ids=False)
     parts: Mapping[str, ColumnDecoder] = {}
     encoding = _encoding_of(kind, hint, defaults, path)
-    wires: tuple[pa.DataType, ...]
-    decode: Decode
     match kind:
         case _ if hint.contradiction is not None and hint.encoding is None:
             wires = _all_wires(kind, target)
             decode = _refusing(_contradiction(kind, path, hint.contradiction))
-        case iceberg.BooleanType():
-            wires, decode = (pa.bool_(), pa.int64()), _boolean
-        case iceberg.DecimalType() if encoding is None:
-            wires, decode = _all_wires(kind, target), _self_describing(kind, target, path, defaults)
-        case iceberg.DecimalType():
-            assert encoding is not None
-            scale = kind.scale if hint.scale is None else hint.scale
-            wires, decode = _decimal(target, encoding, scale)
-        case iceberg.DateType():
-            wires, decode = _instant_wires(hint, integer_first=True), decode_dates
-        case iceberg.TimeType():
-            wires = _instant_wires(hint, integer_first=True)
-            decode = _or_undeclared(times_decoder(_unit(encoding)), encoding, kind, path, defaults)
-        case (
-            iceberg.TimestampType()
-            | iceberg.TimestampNanoType()
-            | iceberg.TimestamptzType()
-            | iceberg.TimestamptzNanoType()
-        ):
-            is_local = isinstance(kind, (iceberg.TimestampType, iceberg.TimestampNanoType))
-            wires = _instant_wires(hint, integer_first=is_local)
-            decode = timestamps_decoder(
-                target, _unit(encoding), ends_with_z=encoding == Encoding.ISO
-            )
-            decode = _or_undeclared(decode, encoding, kind, path, defaults)
-        case iceberg.UUIDType():
-            wires, decode = (pa.string(),), parse_uuids
-        case iceberg.BinaryType() | iceberg.FixedType() if encoding is None:
-            wires = (pa.string(),)
-            decode = _refusing(_undeclared(kind, path, defaults))
-        case iceberg.BinaryType() | iceberg.FixedType():
-            assert encoding is not None
-            wires, decode = (pa.string(),), _binary_of(target, encoding)
-        case iceberg.FloatType() | iceberg.DoubleType():
-            wires, decode = (pa.float64(), pa.string()), _float_of(target, encoding)
-        case iceberg.IntegerType() | iceberg.LongType():
-            wires, decode = (pa.int64(),), lambda values: values.cast(target)
-        case iceberg.StringType():
-            wires, decode = (target,), lambda values: values
         case iceberg.StructType():
             parts = {
                 each.name: column_decoder(
@@ -258,13 +219,73 @@ def column_decoder(
                 kind.element_field, hint.parts.get(ELEMENT), defaults, path=f"{path}.{ELEMENT}"
             )
             wires, decode = _list(target, inner)
+        case _ if isinstance(kind, TEMPORALS):
+            wires, decode = _instant(kind, target, hint, encoding, path, defaults)
+        case iceberg.DecimalType() | iceberg.BinaryType() | iceberg.FixedType():
+            wires, decode = _encoded(kind, target, hint, encoding, path, defaults)
         case _:
-            raise UnsupportedError(
-                f"cannot read {kind} from JSON here",
-                action="leave the column out or use a typed DataFrame",
-                column=path,
-            )
+            wires, decode = _plain(kind, target, encoding, path)
     return ColumnDecoder(name=column.name, target=target, wires=wires, decode=decode, parts=parts)
+
+
+def _instant(
+    kind: iceberg.IcebergType,
+    target: pa.DataType,
+    hint: Hint,
+    encoding: Encoding | None,
+    path: str,
+    defaults: EncodingDefaults,
+) -> WiresAndDecode:
+    """Dates, times and timestamps: integers in a unit, or texts."""
+    has_zone = isinstance(kind, (iceberg.TimestamptzType, iceberg.TimestamptzNanoType))
+    wires = _instant_wires(hint, integer_first=not has_zone)
+    if isinstance(kind, iceberg.DateType):
+        return wires, decode_dates
+    if isinstance(kind, iceberg.TimeType):
+        decode = times_decoder(_unit(encoding))
+    else:
+        decode = timestamps_decoder(target, _unit(encoding), ends_with_z=encoding == Encoding.ISO)
+    return wires, _or_undeclared(decode, encoding, kind, path, defaults)
+
+
+def _encoded(
+    kind: iceberg.DecimalType | iceberg.BinaryType | iceberg.FixedType,
+    target: pa.DataType,
+    hint: Hint,
+    encoding: Encoding | None,
+    path: str,
+    defaults: EncodingDefaults,
+) -> WiresAndDecode:
+    """Decimals and binaries: what a text of them means has to be said."""
+    if isinstance(kind, iceberg.DecimalType):
+        if encoding is None:
+            return _all_wires(kind, target), _self_describing(kind, target, path, defaults)
+        return _decimal(target, encoding, kind.scale if hint.scale is None else hint.scale)
+    if encoding is None:
+        return (pa.string(),), _refusing(_undeclared(kind, path, defaults))
+    return (pa.string(),), _binary_of(target, encoding)
+
+
+def _plain(
+    kind: iceberg.IcebergType, target: pa.DataType, encoding: Encoding | None, path: str
+) -> WiresAndDecode:
+    """Values that JSON has a form for."""
+    match kind:
+        case iceberg.BooleanType():
+            return (pa.bool_(), pa.int64()), _boolean
+        case iceberg.UUIDType():
+            return (pa.string(),), parse_uuids
+        case iceberg.FloatType() | iceberg.DoubleType():
+            return (pa.float64(), pa.string()), _float_of(target, encoding)
+        case iceberg.IntegerType() | iceberg.LongType():
+            return (pa.int64(),), lambda values: values.cast(target)
+        case iceberg.StringType():
+            return (target,), lambda values: values
+    raise UnsupportedError(
+        f"cannot read {kind} from JSON here",
+        action="leave the column out or use a typed DataFrame",
+        column=path,
+    )
 
 
 def decode_rows(values: pa.Array, decoder: ColumnDecoder) -> tuple[pa.Array, dict[int, str]]:
@@ -439,9 +460,7 @@ def _contradiction(kind: iceberg.IcebergType, path: str, declared: str) -> Inval
     )
 
 
-def _struct(
-    target: pa.StructType, parts: Mapping[str, ColumnDecoder]
-) -> tuple[tuple[pa.DataType, ...], Decode]:
+def _struct(target: pa.StructType, parts: Mapping[str, ColumnDecoder]) -> WiresAndDecode:
     wire = pa.struct([(name, part.wires[0]) for name, part in parts.items()])
     if all(part.wires == (part.target,) and not part.parts for part in parts.values()):
         return (target,), lambda values: values
@@ -456,7 +475,7 @@ def _struct(
     return (wire,), decode
 
 
-def _list(target: pa.ListType, inner: ColumnDecoder) -> tuple[tuple[pa.DataType, ...], Decode]:
+def _list(target: pa.ListType, inner: ColumnDecoder) -> WiresAndDecode:
     if inner.wires == (inner.target,) and not inner.parts:
         return (target,), lambda values: values
 
@@ -482,7 +501,7 @@ def _boolean(values: pa.Array) -> pa.Array:
 def _float_of(target: pa.DataType, encoding: Encoding | None) -> Decode:
     def decode(values: pa.Array) -> pa.Array:
         if pa.types.is_string(values.type) and encoding is None:
-            known = pc.is_in(values.drop_null(), NOT_FINITE)
+            known = pc.is_in(values.drop_null(), pa.array(NOT_FINITE))
             if not pc.all(known, min_count=0).as_py():
                 # Digits may be base64: "1234" is a valid text of either.
                 raise pa.ArrowInvalid("a text, which may be base64; encodings=COLUMN=text says no")
@@ -500,9 +519,7 @@ def _binary_of(target: pa.DataType, encoding: Encoding) -> Decode:
     return lambda values: decode_text(values).cast(target)
 
 
-def _decimal(
-    target: pa.DataType, encoding: Encoding, scale: int
-) -> tuple[tuple[pa.DataType, ...], Decode]:
+def _decimal(target: pa.DataType, encoding: Encoding, scale: int) -> WiresAndDecode:
     def precise(values: pa.Array) -> pa.Array:
         if pa.types.is_struct(values.type):
             return variable(values)
@@ -522,7 +539,7 @@ def _decimal(
     def rounded(values: pa.Array) -> pa.Array:
         return pc.round(values, target.scale).cast(target)
 
-    by_encoding: Mapping[Encoding, tuple[tuple[pa.DataType, ...], Decode]] = {
+    by_encoding: Mapping[Encoding, WiresAndDecode] = {
         Encoding.PRECISE: ((pa.string(), VARIABLE_SCALE), precise),
         Encoding.VARIABLE: ((VARIABLE_SCALE,), variable),
         # A number is taken digit by digit by Arrow's JSON reader, a text by its cast.

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tableformat.catalog.base import Identifier, TableState
-from tableformat.cdc.batch_commit import BatchId, commit_batch, committed_batch
+from tableformat.cdc.batch_commit import BatchId, commit_batch, is_committed
 from tableformat.cdc.change_writer import WrittenFiles
 from tableformat.cdc.dead_letter import commit_dead_letters
 from tableformat.cdc.events import ORDINAL, POSITION, VALUE, EventBatch, ParsedEvents
@@ -113,8 +113,7 @@ def write_batch(plan: SinkPlan, events: pa.Table, batch: BatchId | None) -> Inge
     environment = plan.environment
     if batch is not None:
         state = environment.catalog.load_table(plan.identifier)
-        done = committed_batch(state, plan.branch, batch.query_id)
-        if done is not None and done >= batch.number:
+        if is_committed(state, plan.branch, batch):
             return IngestResult(events=events.num_rows, repeated=True)
     prepared = prepare_batch(plan, events)
     return prepared.result(commit_written(prepared.plan, prepared.written, batch))

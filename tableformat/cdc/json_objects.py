@@ -79,15 +79,12 @@ class JsonObjects:
     undeclared: dict[Path, int] = field(default_factory=dict)
 
 
-def parse_json_objects(
-    texts: pa.Array, layout: JsonLayout, *, use_threads: bool = False
-) -> JsonObjects:
+def parse_json_objects(texts: pa.Array, layout: JsonLayout) -> JsonObjects:
     """Parse one JSON object per row.
 
     Args:
         texts: string or binary, shape (n,), without nulls.
         layout: The declared fields.
-        use_threads: Let Arrow parse with all its threads; off inside a Spark task.
 
     Returns:
         Every row is either in exactly one piece or bad. A declared field that an object lacks is
@@ -95,7 +92,7 @@ def parse_json_objects(
     """
     result = JsonObjects()
     lines, rows = _screen(texts, result.bad)
-    reader = _Reader(layout=layout, use_threads=use_threads, result=result)
+    reader = _Reader(layout=layout, result=result)
     for start, stop in _blocks(lines):
         reader.read(lines.slice(start, stop - start), rows[start:stop])
     return result
@@ -191,7 +188,6 @@ class _Reader:
     """Reads blocks; remembers the wire types that the last block had."""
 
     layout: JsonLayout
-    use_threads: bool
     result: JsonObjects
     types: dict[Path, pa.DataType] = field(default_factory=dict)
 
@@ -234,7 +230,7 @@ class _Reader:
         table = pj.read_json(
             pa.BufferReader(_text_buffer(joined)),
             read_options=pj.ReadOptions(
-                use_threads=self.use_threads, block_size=max(READER_BLOCK_BYTES, 2 * longest)
+                use_threads=False, block_size=max(READER_BLOCK_BYTES, 2 * longest)
             ),
             parse_options=pj.ParseOptions(
                 explicit_schema=self.layout.with_types(self.types),

@@ -10,6 +10,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -235,17 +236,10 @@ def _line(error: Exception) -> str:
     return _shown(str(error).splitlines()[0] if str(error) else type(error).__name__)
 
 
-class _telling:  # noqa: N801 - a context manager
+@contextmanager
+def _telling(path: str) -> Iterator[None]:
     """Says which file cannot be read."""
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        if isinstance(error, (OSError, pa.ArrowInvalid, pa.ArrowNotImplementedError)):
-            raise InvalidInputError(
-                f"a file cannot be read: {_line(error)}", file=self.path
-            ) from error
+    try:
+        yield
+    except (OSError, pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise InvalidInputError(f"a file cannot be read: {_line(error)}", file=path) from error

@@ -78,7 +78,7 @@ def reduce_changes(
     """
     changes = changes.combine_chunks()
     indices, truncate = _after_truncate(changes, _sorted(changes, order))
-    columns = [_plain(changes.column(name)) for name in key]
+    columns = [storage(changes.column(name).combine_chunks()) for name in key]
     if indices is not None:
         columns = [column.take(indices) for column in columns]
     rows = pa.array(np.arange(changes.num_rows)) if indices is None else indices.cast(pa.int64())
@@ -139,8 +139,3 @@ def _sorted(changes: pa.Table, order: Sequence[str]) -> pa.Array | None:
             columns[f"{name}_is_valid"] = column.is_valid()
         columns[name] = column
     return pc.sort_indices(pa.table(columns), sort_keys=[(name, "ascending") for name in columns])
-
-
-def _plain(column: pa.ChunkedArray) -> pa.Array:
-    array = column.combine_chunks()
-    return storage(array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array)

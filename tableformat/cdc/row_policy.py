@@ -194,7 +194,7 @@ class RowPolicy:
             return rows
         keys: dict[str, pa.Array] = {}
         for number, name in enumerate(self.sort_by):
-            column = _plain(rows.column(name))
+            column = storage(rows.column(name).combine_chunks())
             if column.null_count:  # False sorts before True
                 keys[f"valid_{number}"] = column.is_valid()
             keys[f"value_{number}"] = column
@@ -307,8 +307,3 @@ def _is_zero(column: pa.ChunkedArray) -> npt.NDArray[np.bool_]:
         return np.zeros(len(column), np.bool_)
     mask: npt.NDArray[np.bool_] = pc.fill_null(zero, False).to_numpy().astype(np.bool_)
     return mask
-
-
-def _plain(column: pa.ChunkedArray) -> pa.Array:
-    array = column.combine_chunks()
-    return storage(array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array)

@@ -29,7 +29,7 @@ CHANGE_FIELDS = (
     pa.field(CHANGE_ORDINAL, pa.int32(), nullable=False),
     pa.field(COMMIT_SNAPSHOT_ID, pa.int64()),
 )
-_KIND_NAMES = pa.array([SHORT_NAMES[kind] for kind in RowKind], pa.string())
+_KIND_NAMES = [SHORT_NAMES[kind] for kind in RowKind]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +71,7 @@ class ChangeColumns:
         count = batch.num_rows
         ordinals: NDArray[np.int32] = np.full(count, step.ordinal, np.int32)
         arrays = [batch.column(name) for name in self.rows]
-        arrays.append(_KIND_NAMES.take(kinds))
+        arrays.append(pa.array(_KIND_NAMES, pa.string()).take(kinds))
         arrays.append(pa.array(ordinals))
         arrays.append(pa.repeat(pa.scalar(step.commit_snapshot_id, pa.int64()), count))
         return arrays

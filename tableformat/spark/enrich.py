@@ -55,23 +55,8 @@ class LookedUp(Protocol):
         """Catalog and store."""
 
     @property
-    def identifier(self) -> Identifier:
-        """Namespace and name."""
-
-    @property
     def state(self) -> TableState:
         """As last loaded."""
-
-    @property
-    def name(self) -> str:
-        """For messages."""
-
-    @property
-    def primary_key(self) -> tuple[str, ...]:
-        """Names of its columns."""
-
-    def schema(self) -> Schema:
-        """The current one."""
 
     def refresh(self) -> LookedUp:
         """Load the state anew."""
@@ -159,39 +144,26 @@ def enrich(
             columns of the result would have the same name, or a number is out of range.
         UnsupportedError: Tasks cannot reach the store, because it lives in this process.
     """
-    if how not in ("left", "inner"):
-        raise InvalidInputError("enrich joins left or inner", how=repr(how))
-    if concurrency < 1 or retries < 0 or head_age_max_ms < 0:
-        raise InvalidInputError(
-            "enrich needs a concurrency of at least 1, and retries and age of at least 0",
-            concurrency=concurrency,
-            retries=retries,
-            head_age_max_ms=head_age_max_ms,
-        )
+    _check_numbers(how, concurrency, retries, head_age_max_ms)
     if head_age_max_ms and not frame.isStreaming:
         raise InvalidInputError(
             "head_age_max_ms has no effect on a batch: it is joined with the snapshot at the call",
             action="leave it out",
         )
-    state = table.refresh().state
+    environment, state = table.environment, table.refresh().state
     by_frame = _key_columns(frame, on)
-    index = _index_on(table, list(by_frame.values()))
-    schema = _added_schema(table, columns, set(by_frame.values()))
+    index = _index_on(state, list(by_frame.values()))
+    schema = _added_schema(state.metadata.schema(), columns, set(by_frame.values()))
     names = tuple(prefix + field.name for field in schema.fields)
     _check_names(frame, names)
-    environment = table.environment
-    if frame.isStreaming:
-        pinned, store = None, None
-    else:
-        pinned = PinnedCatalog.of(environment.catalog.name, environment.catalog.properties, state)
-        store = environment.store
-        check_reachable(store)
     catalog = (environment.catalog.name, dict(environment.catalog.properties))
+    if not frame.isStreaming:
+        check_reachable(environment.store)
     join = _Join(
-        identifier=table.identifier,
-        pinned=pinned,
-        store=store,
-        catalog=catalog if pinned is None else None,
+        identifier=state.identifier,
+        pinned=None if frame.isStreaming else PinnedCatalog.of(*catalog, state),
+        store=None if frame.isStreaming else environment.store,
+        catalog=catalog if frame.isStreaming else None,
         index=index,
         on=by_frame,
         schema=schema,
@@ -201,14 +173,25 @@ def enrich(
         retries=retries,
         head_age_max_ms=head_age_max_ms,
     )
-    added = spark_schema(schema)
     fields = [
         spark.StructField(name, field.dataType, nullable=True)
-        for name, field in zip(names, added.fields, strict=True)
+        for name, field in zip(names, spark_schema(schema).fields, strict=True)
     ]
     result = spark.StructType([*frame.schema.fields, *fields])
     run: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]] = partial(_run, join=join)
     return frame.mapInArrow(run, result)
+
+
+def _check_numbers(how: str, concurrency: int, retries: int, head_age_max_ms: int) -> None:
+    if how not in ("left", "inner"):
+        raise InvalidInputError("enrich joins left or inner", how=repr(how))
+    if concurrency < 1 or retries < 0 or head_age_max_ms < 0:
+        raise InvalidInputError(
+            "enrich needs a concurrency of at least 1, and retries and age of at least 0",
+            concurrency=concurrency,
+            retries=retries,
+            head_age_max_ms=head_age_max_ms,
+        )
 
 
 def _run(batches: Iterable[pa.RecordBatch], *, join: _Join) -> Iterator[pa.RecordBatch]:
@@ -323,26 +306,28 @@ def _key_columns(frame: DataFrame, on: str | Sequence[str] | Mapping[str, str]) 
     return pairs
 
 
-def _index_on(table: LookedUp, columns: list[str]) -> str | None:
+def _index_on(state: TableState, columns: list[str]) -> str | None:
     """The index on exactly these columns; None for the primary key's."""
-    wanted = sorted(columns)
-    if wanted == sorted(table.primary_key):
+    wanted, schema = sorted(columns), state.metadata.schema()
+    ids = sorted(schema.identifier_field_ids)
+    key = [schema.find_column_name(field_id) or str(field_id) for field_id in ids]
+    if wanted == sorted(key):
         return None
-    declared = secondary_indexes(table.state.metadata)
+    declared = secondary_indexes(state.metadata)
     for index in declared.values():
         if sorted(index.columns) == wanted:
             return index.name
-    known = [", ".join(table.primary_key), *(", ".join(i.columns) for i in declared.values())]
+    known = [", ".join(key), *(", ".join(i.columns) for i in declared.values())]
     raise InvalidInputError(
         f"there is no index on {', '.join(columns)}",
-        table=table.name,
+        table=state.name,
         indexed=" | ".join(known),
         action="declare one with add_index, or join on the primary key",
     )
 
 
-def _added_schema(table: LookedUp, columns: Sequence[str] | None, key: set[str]) -> Schema:
-    by_name = {field.name: field for field in table.schema().fields}
+def _added_schema(table: Schema, columns: Sequence[str] | None, key: set[str]) -> Schema:
+    by_name = {field.name: field for field in table.fields}
     names = [n for n in by_name if n not in key] if columns is None else list(columns)
     for name in names:
         if name not in by_name:

@@ -16,19 +16,16 @@ from __future__ import annotations
 import json
 import re
 import tempfile
-import threading
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
-from pyspark.sql.streaming.query import StreamingQuery
 
-from tableformat.cdc.batch_commit import BatchId
 from tableformat.cdc.ingest import PreparedBatch
 from tableformat.cdc.many.positions import Place, decode_offsets, encode_offsets
 from tableformat.cdc.many.source import EARLIEST
@@ -43,12 +40,10 @@ from tableformat.cdc.many.table_making import EVENTS_LOOKED_AT_MAX
 from tableformat.environment import Environment
 from tableformat.spark.change_frame import shard_labels
 from tableformat.spark.kafka_source import PREFIX, KafkaSource, topic_partitions
-from tableformat.spark.stream_errors import own_error, stream_error
+from tableformat.spark.stream_errors import await_query, own_error
 from tableformat.spark.stream_writer import OFFSETS, prepare_frame, with_order
 
 LATEST = -1  # as an offset to begin at: of topics that are dropped
-POLL_S = 0.1
-POLLS_PER_LOOK = 10
 
 
 @dataclass(slots=True, kw_only=True)
@@ -118,7 +113,7 @@ class SparkEngine:
                 self._check_caught_up(tables, progress)
                 self.on_progress(progress)
 
-            if _await(query, stop, on_progress):
+            if await_query(query, stop, on_progress):
                 for name in list(tables.resumed):
                     tables.caught_up(name)
 
@@ -127,8 +122,8 @@ class SparkEngine:
         if not tables.resumed or source is None or not source["endOffset"]:
             return
         if self._goal is None:
-            self._goal = decode_offsets(_text(source["latestOffset"]))
-        staged = decode_offsets(_text(source["endOffset"]))
+            self._goal = decode_offsets(source["latestOffset"])
+        staged = decode_offsets(source["endOffset"])
         behind = {
             topic for (topic, n), end in self._goal.items() if staged.get((topic, n), 0) < end
         }
@@ -178,14 +173,7 @@ class SparkEngine:
                 "endingOffsets": encode_offsets(ends),
             }
             frames[name] = with_order(self._reader(self.spark.read, between).load())
-        batch = StreamBatch(
-            batch=BatchId(self.settings.query_id, found.number),
-            events=frames,
-            ends=found.ends,
-            transaction=found.transaction,
-            tables=found.tables,
-        )
-        tables.stage(batch, self._prepare)
+        tables.stage_again(found, frames, self._prepare)
 
     def _batch(self, tables: StreamTables, checkpoint: str, events: DataFrame, number: int) -> None:
         """One micro-batch."""
@@ -256,30 +244,3 @@ def _java_pattern(settings: StreamSettings) -> str:
     include = "|".join(f"(?:{one.regex.pattern})" for one in routing.include)
     exclude = "|".join(["__.*", *(f"(?:{one.regex.pattern})" for one in routing.exclude)])
     return f"(?!(?:{exclude})$)(?:{include})"
-
-
-def _text(offsets: Any) -> str:
-    """Spark's progress has them as text, or as what that says."""
-    return offsets if isinstance(offsets, str) else json.dumps(offsets or {})
-
-
-def _await(
-    query: StreamingQuery,
-    stop: Callable[[], bool],
-    on_progress: Callable[[Mapping[str, Any] | None], None],
-) -> bool:
-    """Wait for a query, or stop it; whether it has come to its end."""
-    waits, polls = threading.Event(), 0
-    try:
-        while query.isActive and not stop():
-            waits.wait(POLL_S)
-            polls += 1
-            if polls % POLLS_PER_LOOK == 0:
-                on_progress(query.lastProgress)
-        if query.isActive:
-            query.stop()
-            return False
-        query.awaitTermination()
-        return True
-    except StreamingQueryException as error:
-        raise stream_error(error) from error

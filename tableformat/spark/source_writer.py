@@ -25,7 +25,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from tableformat.catalog.base import TableState
-from tableformat.cdc.batch_commit import BatchId, committed_batch
+from tableformat.cdc.batch_commit import BatchId, is_committed
 from tableformat.cdc.change_writer import ChangeWriter, WrittenFiles
 from tableformat.cdc.events import EVENT_COLUMNS, EventBatch
 from tableformat.cdc.format_options import SCHEMA_EVOLUTION, SchemaEvolution
@@ -41,14 +41,14 @@ from tableformat.commit.operations import (
     select_files,
 )
 from tableformat.environment import Environment
-from tableformat.errors import FencedError, InvalidInputError
+from tableformat.errors import InvalidInputError
 from tableformat.lookup.immutable_rows import commit_rows
 from tableformat.paths import data_file_locations
 from tableformat.runtime import SystemIds
 from tableformat.scan.row_filter import parse_filter
 from tableformat.spark.source_options import (
     AnySource,
-    Chosen,
+    BranchOptions,
     SourceOptions,
     StreamWriteOptions,
     WriteOptions,
@@ -145,10 +145,10 @@ class ChangeTask:
         self._format_name = format_name
         self._given = dict(given)
 
-    def write(self, batches: Iterator[pa.RecordBatch]) -> WrittenChanges:
-        """Parse one partition's events and write their changes."""
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenChanges:
+        """Runs on a worker: parse one partition's events and write their changes."""
         writer = self._writer
-        taken = list(batches)
+        taken = list(iterator)
         if not taken:
             return WrittenChanges(WrittenFiles(), np.empty(0, np.uint64))
         events = pa.Table.from_batches(taken)
@@ -184,7 +184,9 @@ class ChangeTask:
         )
         return replace(plan, writer=self._writer)
 
-    def commit(self, messages: Sequence[WriterCommitMessage | None], batch: BatchId | None) -> None:
+    def commit_batch(
+        self, messages: Sequence[WriterCommitMessage | None], batch: BatchId | None
+    ) -> None:
         """One commit of all tasks' files, at most once for a batch.
 
         Raises:
@@ -197,16 +199,8 @@ class ChangeTask:
         plan = self.plan()
         if batch is not None:
             state = plan.environment.catalog.load_table(plan.identifier)
-            done = committed_batch(state, plan.branch, batch.query_id)
-            if done is not None and done > batch.number:
-                raise FencedError(
-                    "a later batch of this query has been committed: another driver runs it, or "
-                    "its checkpoint is older than the table",
-                    table=state.name,
-                    query_id=batch.query_id,
-                    batch_id=batch.number,
-                    committed=done,
-                )
+            if is_committed(state, plan.branch, batch, by_this_driver=True):
+                return
         commit_written(plan, WrittenFiles.together([each.written for each in parts]), batch)
 
     def _check_keys(self, parts: Sequence[WrittenChanges]) -> None:
@@ -220,35 +214,22 @@ class ChangeTask:
             )
 
 
-class ChangesWriter(DataSourceArrowWriter):
+class ChangesWriter(ChangeTask, DataSourceArrowWriter):
     """Writes a bounded frame of change events as one commit."""
-
-    def __init__(self, task: ChangeTask) -> None:
-        self._task = task
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Runs on a worker."""
-        return self._task.write(iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """One commit."""
-        self._task.commit(messages, None)
+        self.commit_batch(messages, None)
 
 
-class StreamWriter(DataSourceStreamArrowWriter):
+class StreamWriter(ChangeTask, DataSourceStreamArrowWriter):
     """Writes micro-batches of change events, each as one commit, exactly once."""
-
-    def __init__(self, task: ChangeTask, query_id: str) -> None:
-        self._task = task
-        self._query_id = query_id
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Runs on a worker."""
-        return self._task.write(iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """One commit; none if the batch is in the branch already."""
-        self._task.commit(messages, BatchId(self._query_id, batchId))
+        values = self.options.values
+        assert isinstance(values, StreamWriteOptions)
+        self.commit_batch(messages, BatchId(values.query_id, batchId))
 
 
 def rows_writer(given: Mapping[str, str], schema: StructType, *, overwrite: bool) -> RowsWriter:
@@ -282,8 +263,7 @@ def change_writer(
     """
     if overwrite:
         raise InvalidInputError("changes are appended", action="use mode('append')")
-    task, _ = _change_task(given, schema, WriteOptions)
-    return ChangesWriter(task)
+    return ChangesWriter(*_change_task(given, schema, WriteOptions))
 
 
 def stream_writer(given: Mapping[str, str], schema: StructType, *, overwrite: bool) -> StreamWriter:
@@ -297,13 +277,13 @@ def stream_writer(given: Mapping[str, str], schema: StructType, *, overwrite: bo
     """
     if overwrite:
         raise InvalidInputError("changes are appended", action="use outputMode('append')")
-    task, values = _change_task(given, schema, StreamWriteOptions)
-    return StreamWriter(task, values.query_id)
+    return StreamWriter(*_change_task(given, schema, StreamWriteOptions))
 
 
 def _change_task(
-    given: Mapping[str, str], schema: StructType, model: type[Chosen]
-) -> tuple[ChangeTask, Chosen]:
+    given: Mapping[str, str], schema: StructType, model: type[BranchOptions]
+) -> tuple[AnySource, SinkPlan, str, GivenOptions]:
+    """The arguments of a `ChangeTask`."""
     name = str(given.get("format", "")).strip().lower()
     if not name:
         raise InvalidInputError(
@@ -323,7 +303,7 @@ def _change_task(
         options=others,
         branch=options.values.branch or STAGING_BRANCH,
     )
-    return ChangeTask(options, _evolved(plan, schema), name, others), options.values
+    return options, _evolved(plan, schema), name, others
 
 
 def _evolved(plan: SinkPlan, schema: StructType) -> SinkPlan:

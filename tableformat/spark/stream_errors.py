@@ -1,10 +1,14 @@
-"""What ended a stream, as one of icefold's own errors instead of pages of two languages' stacks."""
+"""The end of a stream; errors as icefold's own, not as pages of two languages' stacks."""
 
 from __future__ import annotations
 
 import re
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from pyspark.errors import StreamingQueryException
+from pyspark.sql.streaming.query import StreamingQuery
 
 from tableformat import errors
 from tableformat.errors import InternalError, StoreUnavailableError, TableError, UnsupportedError
@@ -17,6 +21,37 @@ DATA_LOSS = re.compile(
 KAFKA_ERROR = re.compile(r"org\.apache\.kafka\.[\w.]*?(\w+(?:Exception|Error)): ([^\n]*)")
 # The last line of any other Python traceback.
 PYTHON_ERROR = re.compile(r"^([A-Za-z_][\w.]*(?:Error|Exception)\b[^\n]*)$", re.MULTILINE)
+
+POLL_S = 0.1
+POLLS_PER_LOOK = 10
+
+
+def await_query(
+    query: StreamingQuery,
+    stop: Callable[[], bool],
+    on_progress: Callable[[Mapping[str, Any] | None], None],
+) -> bool:
+    """Wait for a query, or stop it when `stop` says so; whether it has come to its end.
+
+    `on_progress` is called every second with Spark's `lastProgress`.
+
+    Raises:
+        TableError: See `stream_error`.
+    """
+    waits, polls = threading.Event(), 0
+    try:
+        while query.isActive and not stop():
+            waits.wait(POLL_S)
+            polls += 1
+            if polls % POLLS_PER_LOOK == 0:
+                on_progress(query.lastProgress)
+        if query.isActive:
+            query.stop()
+            return False
+        query.awaitTermination()
+        return True
+    except StreamingQueryException as error:
+        raise stream_error(error) from error
 
 
 def stream_error(error: StreamingQueryException) -> TableError:

@@ -23,12 +23,12 @@ from pyspark.sql import functions as sf
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tableformat.catalog.base import Identifier
-from tableformat.cdc.batch_commit import BatchId, committed_batch
+from tableformat.cdc.batch_commit import BatchId, is_committed
 from tableformat.cdc.events import EVENT_COLUMNS, FILE, ORDINAL, POSITION, TIMESTAMP_MS, Decoder
 from tableformat.cdc.ingest import IngestResult, PreparedBatch, commit_written
 from tableformat.cdc.sink import SinkPlan, plan_sink
 from tableformat.environment import Environment
-from tableformat.errors import FencedError, InternalError, InvalidInputError
+from tableformat.errors import InternalError, InvalidInputError
 from tableformat.spark.change_frame import CHANGES, EVENTS, shard_labels, write_frame_files
 from tableformat.spark.checkpoint import local_folder
 from tableformat.spark.stream_claim import claim_for, release_when_over
@@ -140,8 +140,7 @@ def write_frame(
     )
     if batch is not None:
         state = environment.catalog.load_table(identifier)
-        done = committed_batch(state, branch, batch.query_id)
-        if done is not None and done >= batch.number:
+        if is_committed(state, branch, batch):
             return IngestResult(repeated=True)
     if plan.writer.choice.truncates and set(events.columns).issuperset(KAFKA_COLUMNS):
         _check_one_partition(events.select(*KAFKA_COLUMNS[:2]).distinct().count())
@@ -218,8 +217,11 @@ class _BatchSink:
         if not self.started.wait(QUERY_START_SECONDS) or self.query_id is None:
             raise InternalError("the stream's query did not start")
         batch = BatchId(self.query_id, batch_id)
-        result = self._already_committed(batch)
-        if result is None:
+        catalog = self.plan.environment.catalog
+        state = catalog.load_table(self.plan.identifier)
+        if is_committed(state, self.plan.branch, batch, by_this_driver=True):
+            result = IngestResult(repeated=True)
+        else:
             spark = events.sparkSession
             if not self.labels:
                 self.labels = _labels(self.plan, spark)
@@ -230,24 +232,6 @@ class _BatchSink:
             result = _write(self.plan, events, self.labels, batch, summary)
         if self.on_batch is not None:
             self.on_batch(batch_id, result)
-
-    def _already_committed(self, batch: BatchId) -> IngestResult | None:
-        plan = self.plan
-        state = plan.environment.catalog.load_table(plan.identifier)
-        done = committed_batch(state, plan.branch, batch.query_id)
-        if done is None or done < batch.number:
-            return None
-        if done == batch.number:
-            return IngestResult(repeated=True)
-        raise FencedError(
-            "a later batch of this query has been committed: another driver runs it, or its "
-            "checkpoint is older than the table",
-            action="stop the other driver, or start with a new checkpoint and query id",
-            table=state.name,
-            query_id=batch.query_id,
-            batch_id=batch.number,
-            committed=done,
-        )
 
 
 def source_offsets(checkpoint: str, batch_id: int) -> dict[str, str]:

@@ -106,7 +106,10 @@ def from_spark_batch(batch: pa.RecordBatch, schema: Schema) -> pa.RecordBatch:
     columns = []
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         field = known.get(name)
-        columns.append(column if field is None else _from_travel(column, field.field_type, name))
+        if field is not None:
+            kind = _restored(column.type, field.field_type, name)
+            column = column if kind == column.type else column.cast(kind)
+        columns.append(column)
     restored = pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
     check_columns(restored.schema, schema)
     return conform_batch(restored, schema, arrow_schema(schema))
@@ -199,39 +202,33 @@ def _to_travel(values: pa.Array, kind: iceberg.IcebergType) -> pa.Array:
     return pa.MapArray.from_arrays(offsets, keys, items, type=target, mask=mask)
 
 
-def _from_travel(values: pa.Array, kind: iceberg.IcebergType, path: str) -> pa.Array:
-    """Undo what `conform_batch` cannot guess: long to timestamp; the rest it does itself."""
-    if not _holds_nanoseconds(kind) or pa.types.is_null(values.type):
-        return values
+def _restored(given: pa.DataType, kind: iceberg.IcebergType, path: str) -> pa.DataType:
+    """Undoes what `conform_batch` cannot guess: long to timestamp; the rest it does itself.
+
+    Other types stay as they are: its check names what is wrong.
+    """
     if isinstance(kind, iceberg.TimestampNanoType | iceberg.TimestamptzNanoType):
-        if not pa.types.is_int64(values.type):
+        if pa.types.is_null(given):
+            return given
+        if not pa.types.is_int64(given):
             raise InvalidInputError(
-                f"{kind} travels through Spark as long, found {values.type}", column=path
+                f"{kind} travels through Spark as long, found {given}", column=path
             )
-        return values.cast(arrow_type(kind))
-    mask = values.is_null() if values.null_count else None
-    if isinstance(kind, iceberg.StructType) and pa.types.is_struct(values.type):
+        return arrow_type(kind)
+
+    def inner(field: pa.Field, part: iceberg.IcebergType, name: str) -> pa.Field:
+        return field.with_type(_restored(field.type, part, f"{path}.{name}"))
+
+    if isinstance(kind, iceberg.StructType) and pa.types.is_struct(given):
         known = {field.name: field.field_type for field in kind.fields}
-        names = [field.name for field in values.type]
-        children = [
-            _from_travel(
-                values.field(index), known.get(name, iceberg.UnknownType()), f"{path}.{name}"
-            )
-            for index, name in enumerate(names)
-        ]
-        return pa.StructArray.from_arrays(children, names=names, mask=mask)
-    if isinstance(kind, iceberg.ListType) and pa.types.is_list(values.type):
-        offsets, first, count = rebased_offsets(values)
-        stored = values.values.slice(first, count)
-        elements = _from_travel(stored, kind.element_type, f"{path}.element")
-        return pa.ListArray.from_arrays(offsets, elements, mask=mask)
-    if isinstance(kind, iceberg.MapType) and pa.types.is_map(values.type):
-        offsets, first, count = rebased_offsets(values)
-        keys = _from_travel(values.keys.slice(first, count), kind.key_type, f"{path}.key")
-        items = values.items.slice(first, count)
-        items = _from_travel(items, kind.value_type, f"{path}.value")
-        return pa.MapArray.from_arrays(offsets, keys, items, mask=mask)
-    return values  # the type check of `conform_batch` names what is wrong
+        nothing = iceberg.UnknownType()
+        return pa.struct([inner(each, known.get(each.name, nothing), each.name) for each in given])
+    if isinstance(kind, iceberg.ListType) and pa.types.is_list(given):
+        return pa.list_(inner(given.value_field, kind.element_type, "element"))
+    if isinstance(kind, iceberg.MapType) and pa.types.is_map(given):
+        key = inner(given.key_field, kind.key_type, "key")
+        return pa.map_(key, inner(given.item_field, kind.value_type, "value"))
+    return given
 
 
 def travelling_type(kind: spark.DataType, *, path: str) -> pa.DataType:
@@ -259,13 +256,3 @@ def travelling_type(kind: spark.DataType, *, path: str) -> pa.DataType:
             f"no column can hold Spark's type {kind.simpleString()}", column=path
         )
     return found
-
-
-def _holds_nanoseconds(kind: iceberg.IcebergType) -> bool:
-    if isinstance(kind, iceberg.StructType):
-        return any(_holds_nanoseconds(field.field_type) for field in kind.fields)
-    if isinstance(kind, iceberg.ListType):
-        return _holds_nanoseconds(kind.element_type)
-    if isinstance(kind, iceberg.MapType):
-        return _holds_nanoseconds(kind.key_type) or _holds_nanoseconds(kind.value_type)
-    return isinstance(kind, iceberg.TimestampNanoType | iceberg.TimestamptzNanoType)

@@ -14,7 +14,7 @@ from tableformat.cdc.many.positions import Place
 MESSAGE_SCHEMA = pa.schema(
     [(VALUE, pa.binary()), (KEY, pa.binary()), (ORDINAL, pa.int64()), (TIMESTAMP_MS, pa.int64())]
 )
-NO_MESSAGES = MESSAGE_SCHEMA.append(pa.field(POSITION, pa.string())).empty_table()
+PLACED_SCHEMA = MESSAGE_SCHEMA.append(pa.field(POSITION, pa.string()))
 
 
 @dataclass(slots=True)

@@ -19,11 +19,10 @@ from enum import StrEnum
 
 import pyarrow as pa
 
-from tableformat.cdc.batch_commit import BatchId
 from tableformat.cdc.debezium_options import FLATTENED
 from tableformat.cdc.events import ORDINAL, VALUE, EventBatch
-from tableformat.cdc.many.buffers import NO_MESSAGES, MessageBuffers, by_table, next_offset
-from tableformat.cdc.many.positions import Offsets, Place, UnfinishedBatch
+from tableformat.cdc.many.buffers import PLACED_SCHEMA, MessageBuffers, by_table, next_offset
+from tableformat.cdc.many.positions import Offsets, Place
 from tableformat.cdc.many.routing import TRANSACTIONS
 from tableformat.cdc.many.source import EARLIEST, MessageSource, Polled
 from tableformat.cdc.many.staging import StreamBatch, StreamTable
@@ -276,10 +275,11 @@ class LocalEngine:
         begin = {p: at for p, at in self._offsets(lacking).items() if p in ends and at < ends[p]}
         found_again = self._between(begin, ends)
         events = {p: found_again[p] for p in found_again if p[0] in self._tables.table_of}
-        there = {table.name: NO_MESSAGES for table in lacking if table.name in self._tables.tables}
+        nothing = PLACED_SCHEMA.empty_table()
+        there = {table.name: nothing for table in lacking if table.name in self._tables.tables}
         there |= by_table(events, self._tables.table_of.__getitem__)
         self.environment.runtime.fail_point("ingest.many.read_again")
-        self._tables.stage(_again(found, self.settings.query_id, there))
+        self._tables.stage_again(found, there)
         logger.info("batch %d is whole again: it lacked on %s", found.number,
                     ", ".join(found.lacking))  # fmt: skip
 
@@ -625,16 +625,6 @@ class LocalEngine:
 def _boundaries(cut: TransactionCut) -> Place:
     """The partition of the transaction topic."""
     return cut.prefix + TRANSACTIONS, 0
-
-
-def _again(found: UnfinishedBatch, query_id: str, events: Mapping[str, pa.Table]) -> StreamBatch:
-    return StreamBatch(
-        batch=BatchId(query_id, found.number),
-        events=events,
-        ends=found.ends,
-        transaction=found.transaction,
-        tables=found.tables,
-    )
 
 
 def _gone(place: Place, reason: str) -> str:

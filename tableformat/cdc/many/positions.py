@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from tableformat.catalog.base import TableState
 from tableformat.cdc.batch_commit import committed
@@ -154,10 +155,14 @@ def encode_offsets(offsets: Offsets) -> str:
     return json.dumps(topics, separators=(",", ":"))
 
 
-def decode_offsets(text: str) -> dict[Place, int]:
-    """From the text of `encode_offsets`; a `ValueError` or its like if it is none."""
+def decode_offsets(given: Any) -> dict[Place, int]:
+    """From the text of `encode_offsets`, or what it says; a `ValueError` or its like if it is none.
+
+    None, where Spark has nothing to tell yet, is no offsets.
+    """
+    topics = json.loads(given) if isinstance(given, str) else given or {}
     return {
         (topic, int(partition)): int(offset)
-        for topic, partitions in json.loads(text).items()
+        for topic, partitions in topics.items()
         for partition, offset in partitions.items()
     }

@@ -133,9 +133,8 @@ def stage_batch(
     tables: Mapping[str, StreamTable],
     batch: StreamBatch,
     *,
-    branch: str,
+    prepare: Prepare,
     threads: int = THREADS_MAX,
-    prepare: Prepare | None = None,
 ) -> StagedBatch:
     """Stage one batch on all its tables; see the module's text.
 
@@ -143,9 +142,8 @@ def stage_batch(
         environment: Catalog, store, clock.
         tables: Every table that the batch has events for, by name.
         batch: The events.
-        branch: The staging branch.
+        prepare: Writes the files of one table's events.
         threads: Tables whose events are parsed at once, at most.
-        prepare: Writes the files of one table's events; None: `prepare_messages`.
 
     Raises:
         FencedError: Another process of the same query has got ahead.
@@ -155,10 +153,9 @@ def stage_batch(
     Effects: makes tables that do not exist, changes columns as `schema-evolution` says, then one
     commit per table.
     """
-    write = prepare or partial(prepare_messages, environment, branch=branch)
 
     def prepared(table: StreamTable) -> _Prepared:
-        return _Prepared(*write(table, batch.events[table.name]))
+        return _Prepared(*prepare(table, batch.events[table.name]))
 
     wanted = {name: tables[name] for name in sorted(batch.events)}
     ready, failed = _each(threads, prepared, wanted)

@@ -10,13 +10,13 @@ import logging
 from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-
-import pyarrow as pa
+from functools import partial
+from typing import Any
 
 from tableformat.catalog.base import Identifier, TableState
 from tableformat.cdc.batch_commit import BatchId
 from tableformat.cdc.events import Decoder
-from tableformat.cdc.ingest import IngestResult, PreparedBatch
+from tableformat.cdc.ingest import IngestResult
 from tableformat.cdc.many.positions import (
     TablePosition,
     UnfinishedBatch,
@@ -161,7 +161,7 @@ class StreamTables:
 
         Args:
             batch: Its events.
-            prepare: See `stage_batch`.
+            prepare: See `stage_batch`; None: `prepare_messages`.
 
         Returns:
             The tables that were set aside by it.
@@ -173,9 +173,8 @@ class StreamTables:
             self.environment,
             self.tables,
             batch,
-            branch=self.settings.branch,
-            threads=self.settings.threads,
             prepare=prepare or self._prepare_messages,
+            threads=self.settings.threads,
         )
         self.tables |= staged.tables
         self.recorded |= {name: table.position for name, table in staged.tables.items()}
@@ -187,13 +186,23 @@ class StreamTables:
             for name, error in staged.failed.items()
         ]
 
-    def _prepare_messages(
-        self, table: StreamTable, messages: pa.Table
-    ) -> tuple[StreamTable, PreparedBatch]:
-        settings = self.settings
-        return prepare_messages(
-            self.environment, table, messages, branch=settings.branch, decoder=settings.decoder
+    def stage_again(
+        self, found: UnfinishedBatch, events: Mapping[str, Any], prepare: Prepare | None = None
+    ) -> None:
+        """Stage a batch on the tables that lack it; see `stage`."""
+        batch = StreamBatch(
+            batch=BatchId(self.settings.query_id, found.number),
+            events=events,
+            ends=found.ends,
+            transaction=found.transaction,
+            tables=found.tables,
         )
+        self.stage(batch, prepare)
+
+    @property
+    def _prepare_messages(self) -> Prepare:
+        branch, decoder = self.settings.branch, self.settings.decoder
+        return partial(prepare_messages, self.environment, branch=branch, decoder=decoder)
 
     def batch_id(self) -> BatchId:
         """Of the next batch."""

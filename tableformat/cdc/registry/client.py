@@ -19,15 +19,6 @@ from urllib.parse import urlsplit, urlunsplit
 from tableformat.cdc.registry import avro_schema, json_schema
 from tableformat.errors import InvalidInputError, StoreUnavailableError, UnsupportedError
 
-try:
-    import fastavro as _fastavro
-    from confluent_kafka import schema_registry as _schema_registry
-except ImportError:  # the extra is not installed
-    fastavro: Any = None
-    schema_registry: Any = None
-else:
-    fastavro, schema_registry = _fastavro, _schema_registry
-
 TIMEOUT_S = 10
 RETRIES = 1  # whoever asks tries again, too
 NO_SUCH_SCHEMA = (40403,)
@@ -85,12 +76,16 @@ class SchemaRegistry:
     """
 
     def __init__(self, settings: RegistrySettings) -> None:
-        if fastavro is None or schema_registry is None:
+        try:
+            import fastavro
+            from confluent_kafka import schema_registry
+        except ImportError:
             raise UnsupportedError(
                 "reading a schema registry needs its client",
                 action="pip install 'icefold[registry]'",
-            )
+            ) from None
         self.settings = settings
+        self._avro, self._error_class = fastavro, schema_registry.SchemaRegistryError
         self._known: dict[int, RegisteredSchema] = {}
         self._lock = threading.Lock()
         given: dict[str, Any] = {"timeout": TIMEOUT_S, "max.retries": RETRIES}
@@ -161,12 +156,24 @@ class SchemaRegistry:
             if kind == WireFormat.JSON:
                 return RegisteredSchema(json_schema.connect_schema(given), None)
             texts = [*self._referred(found.references or ()), found.schema_str]
-            connect = avro_schema.connect_schema(_parsed(map(json.loads, texts)))
+            connect = avro_schema.connect_schema(self._parsed(map(json.loads, texts)))
             plain = (avro_schema.without_logical_types(json.loads(text)) for text in texts)
-            wire = _parsed(plain)[-1]
-        except _unreadable() as error:
+            wire = self._parsed(plain)[-1]
+        except self._unreadable as error:
             return f"schema {number} of the registry cannot be read: {error}"
-        return RegisteredSchema(connect, lambda source: fastavro.schemaless_reader(source, wire))
+        read = self._avro.schemaless_reader
+        return RegisteredSchema(connect, lambda source: read(source, wire))
+
+    @property
+    def _unreadable(self) -> tuple[type[Exception], ...]:
+        """What a schema that is none can raise."""
+        named = (self._avro.schema.SchemaParseException, self._avro.schema.UnknownType)
+        return (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError, *named)
+
+    def _parsed(self, schemas: Iterable[Any]) -> list[Any]:
+        """Schemas with whole names; each may name what those before it define."""
+        named: dict[str, Any] = {}
+        return [self._avro.parse_schema(each, named_schemas=named) for each in schemas]
 
     def _referred(self, references: Iterable[Any]) -> list[str]:
         """The schemas that one refers to, each after those that it refers to itself."""
@@ -183,7 +190,7 @@ class SchemaRegistry:
         """An answer; None: the registry says that there is no such schema."""
         try:
             return question()
-        except schema_registry.SchemaRegistryError as error:
+        except self._error_class as error:
             if error.error_code in NO_SUCH_SCHEMA:
                 return None
             status = error.http_status_code
@@ -197,18 +204,6 @@ class SchemaRegistry:
             action="check the address, and that it runs",
             registry=self.settings.shown,
         )
-
-
-def _unreadable() -> tuple[type[Exception], ...]:
-    """What a schema that is none can raise."""
-    named = (fastavro.schema.SchemaParseException, fastavro.schema.UnknownType)
-    return (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError, *named)
-
-
-def _parsed(schemas: Iterable[Any]) -> list[Any]:
-    """Schemas with whole names; each may name what those before it define."""
-    named: dict[str, Any] = {}
-    return [fastavro.parse_schema(each, named_schemas=named) for each in schemas]
 
 
 class _RefusedError(Exception):
