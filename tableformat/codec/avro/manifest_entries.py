@@ -22,7 +22,7 @@ from itertools import islice
 from typing import Any
 
 from tableformat.codec.avro.container import AvroBlock, AvroContainer, decode_container
-from tableformat.codec.avro.named_files import NamedFiles, wanted
+from tableformat.codec.avro.named_files import Hashes, NamedFiles, wanted
 from tableformat.codec.avro.records import (
     ROOT,
     AvroType,
@@ -138,6 +138,16 @@ class EncodedManifest:
                 _check_total(self.entry_count, self._manifest)
                 self._delete_files = tuple(self._other_delete_files())
         return self._delete_files
+
+    @property
+    def hashes(self) -> Hashes:
+        """Of the names in it, sorted."""
+        return self._named.hashes
+
+    @property
+    def has_vectors_only(self) -> bool:
+        """Whether it has been looked for other live delete files, and there are none."""
+        return self._delete_files == ()
 
     def _other_delete_files(self) -> Iterator[ManifestEntry]:
         vectors, blocks = VectorBlocks(self._container.schema), self._container.blocks
