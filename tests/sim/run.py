@@ -38,6 +38,7 @@ class Job:
     rewrites: bool | None = None
     leaves_out: bool = False
     group: bool = False
+    index: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +82,7 @@ class Totals:
         chosen = "" if job.meddlers is None else f" --meddlers '{','.join(job.meddlers)}'"
         if job.rewrites is not None:
             chosen += f" --publish {'rewrite' if job.rewrites else 'link'}"
+        chosen += "" if job.index is None else f" --index {job.index}"
         chosen += " --leaves-out" * job.leaves_out + " --group" * job.group
         replay = f"--seed {result.seed} --steps {job.steps}{chosen} --trace"
         print(f"  replay: scripts/sim --seeds 1 {replay}")
@@ -128,6 +130,7 @@ def main(arguments: list[str] | None = None) -> int:
             None if options.publish is None else options.publish == "rewrite",
             options.leaves_out,
             options.group,
+            options.index,
         )
         for seed in range(options.seed, options.seed + options.seeds)
     ]
@@ -163,6 +166,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--publish", choices=["link", "rewrite"], help="instead of what is drawn")
     parser.add_argument("--leaves-out", action="store_true", help="writers leave columns out")
     parser.add_argument("--group", action="store_true", help="tables that are published together")
+    parser.add_argument("--index", choices=["memory", "disk"], help="instead of what is drawn")
     parser.add_argument("--meddlers", help=f"instead of those drawn, of {', '.join(MEDDLERS)}")
     parser.add_argument("--keep-going", action="store_true", help="do not stop at a violation")
     return parser
@@ -237,7 +241,8 @@ def _run(job: Job) -> Ran:
     given: dict[str, Any] = {"steps": job.steps}
     run = run_group_seed if job.group else run_seed
     if not job.group:
-        given |= {"meddlers": job.meddlers, "rewrites": job.rewrites, "leaves_out": job.leaves_out}
+        given |= {"meddlers": job.meddlers, "rewrites": job.rewrites}
+        given |= {"leaves_out": job.leaves_out, "index": job.index}
     result = run(job.seed, trace=job.trace, **given)
     differs = False
     if job.twice and result.violation is None:

@@ -79,6 +79,7 @@ class Profile:
     keeps_row_ids: bool  # the foreign compactor keeps them
     rewrites: bool  # publishes write staged rows once more
     leaves_out: bool = False  # writers leave columns out of rows
+    index: str = "memory"  # or disk: the real one, with tiny blocks and shards
 
     @property
     def expires(self) -> bool:
