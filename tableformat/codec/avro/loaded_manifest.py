@@ -80,8 +80,8 @@ class LoadedManifest:
         content = self._content
         return delete_files_of(content) if isinstance(content, tuple) else content.live_delete_files
 
-    def note(self) -> ManifestNote | None:
-        """What is worth remembering of it; None while nothing was read."""
+    def note(self) -> ManifestNote:
+        """What is worth remembering of it."""
         content = self._content
         if isinstance(content, tuple):
             return ManifestNote.of_entries(content)

@@ -142,6 +142,8 @@ class EncodedManifest:
     @property
     def hashes(self) -> Hashes:
         """Of the names in it, sorted."""
+        with self._checked():
+            _check_total(self.entry_count, self._manifest)
         return self._named.hashes
 
     @property

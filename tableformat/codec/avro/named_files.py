@@ -41,6 +41,12 @@ def hashes_of(locations: Collection[str]) -> Hashes:
     return np.sort(np.array([crc32(name) for name in names], dtype=np.uint32))
 
 
+def hash_of(location: str) -> int | None:
+    """As in `Hashes`; None: it cannot be told by its name."""
+    name = _name_of(location)
+    return None if name is None else crc32(name)
+
+
 def wanted(locations: Collection[str]) -> Wanted:
     """`locations` as they are looked for; their hashes are made once."""
     return locations if isinstance(locations, Wanted) else Wanted(locations)
