@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -38,7 +39,11 @@ from resolver.key_reader import KeyReader
 from resolver.target import LiveFiles, live_entries
 from resolver.target_deletes import deleted_positions
 from tableformat.catalog.base import TableState
-from tableformat.codec.avro.manifest_store import load_manifest_list
+from tableformat.codec.avro.manifest_store import (
+    load_manifest_list,
+    note_manifests,
+    recall_manifests,
+)
 from tableformat.codec.puffin.deletion_vector import position_array
 from tableformat.codec.puffin.dv_file import read_deletion_vector
 from tableformat.commit.branch_history import is_ancestor
@@ -52,6 +57,8 @@ from tableformat.write.row_deletes import has_vectors
 logger = logging.getLogger("icefold.resolver")
 
 INDEX_DIRECTORY = "index-directory"
+# In an index's folder; an older icefold, too, builds in one that holds files called so.
+MANIFEST_NOTES = "CURRENT.manifests"
 WAREHOUSE_FOLDER = ".icefold/index"
 # A row that an index has to follow costs about four times one that a build reads (sorted, by all
 # cores, without look-ups): after a compaction of half a table a build is done sooner.
@@ -104,10 +111,19 @@ class LocalIndexKeeper:
     progress: Progress | None = None
     field_ids: tuple[int, ...] | None = None
     _index: LocalIndex | None = field(default=None, init=False)
+    _live: LiveFiles | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        if self.field_ids is None:
+            recall_manifests(self.environment.store, self.folder / MANIFEST_NOTES)
 
     def close(self) -> None:
-        """Close the index and release the folder."""
+        """Close the index and release the folder; for a later process, note what was read."""
         if self._index is not None:
+            if self._live is not None and self.field_ids is None:
+                with suppress(OSError):  # it would have saved time
+                    path = self.folder / MANIFEST_NOTES
+                    note_manifests(self.environment.store, path, self._live.manifests)
             self._index.close()
             self._index = None
 
@@ -116,6 +132,7 @@ class LocalIndexKeeper:
     ) -> tuple[PrimaryKeyIndex, str]:
         """See `IndexKeeper`."""
         self.rebuild = self.rebuild or rebuild
+        self._live = live
         head = TargetHead.of(self.environment, state, target, live, field_ids=self.field_ids)
         return bring_to_head(head, self._opened(head.wanted), self._build, name=str(self.folder))
 

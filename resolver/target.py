@@ -150,6 +150,11 @@ class LiveFiles:
         return self._delete_files_of(FileContent.EQUALITY_DELETES)
 
     @property
+    def manifests(self) -> tuple[ManifestFile, ...]:
+        """The snapshot's, all of them."""
+        return self._manifests
+
+    @property
     def rows(self) -> int:
         """Rows in data files, dead ones included. Reads nothing."""
         return sum(map(_live_rows, self._of(ManifestContent.DATA)))

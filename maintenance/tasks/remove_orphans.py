@@ -14,24 +14,30 @@ below the two folders are looked at; the index and the locks lie elsewhere.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
+
+import numpy as np
 
 from maintenance.tasks.base import TaskRun, maintenance_task
 from maintenance.tasks.options import RemoveOrphansOptions
 from maintenance.tasks.own_folders import check_own_folders
 from maintenance.tasks.reports import RemoveOrphansReport
 from tableformat.catalog.base import TableState
+from tableformat.codec.avro.named_files import hash_of
 from tableformat.commit.branch_history import snapshots_by_id
 from tableformat.commit.carried_properties import check_fence, load_carried
 from tableformat.commit.expire import DELETE_BATCH_SIZE
-from tableformat.commit.reachability import Reachable, statistics_locations
+from tableformat.commit.reachability import Reachable, live_locations, statistics_locations
 from tableformat.errors import InvalidInputError, TableError
 from tableformat.paths import data_directory, metadata_directory
+from tableformat.spec.manifest_file import ManifestFile
 from tableformat.spec.properties import property_bool
 from tableformat.store.base import ObjectInfo, ObjectStore
 from tableformat.store.locations import canonical_location
 
+LISTED_BATCH_SIZE = 10_000
 METADATA_SUFFIXES = (".metadata.json", ".metadata.json.gz", ".gz.metadata.json")
 SUFFIXES = (".parquet", ".puffin", ".avro", ".orc", ".stats", ".tmp", *METADATA_SUFFIXES)
 
@@ -67,13 +73,14 @@ class _Removal:
         _check_gc(run.table.state)
         check_own_folders(run.environment, run.table.state)
         now_ms = runtime.clock.now_ms()  # before the listing: a file is never older than it is
-        listed = _list(run.environment.store, run.table.state)
+        self.needed.add(run.table.state)  # so that little of a large table's listing is kept
+        listed, unknown = 0, dict[str, ObjectInfo]()
+        for part in _batches(_listed(run.environment.store, run.table.state), LISTED_BATCH_SIZE):
+            listed += len(part)
+            unknown |= {location: part[location] for location in self.needed.unknown(part)}
         runtime.fail_point("orphans.after_list")
-        state = run.refresh()
-        self.needed.add(state)
-        unneeded = [
-            info for location, info in sorted(listed.items()) if location not in self.needed
-        ]
+        self.needed.add(run.refresh())
+        unneeded = [unknown[location] for location in self.needed.unneeded(sorted(unknown))]
         limit_ms = now_ms - self.options.older_than_ms
         orphans = [info for info in unneeded if info.modified_ms < limit_ms]
         if run.lease is not None:
@@ -81,8 +88,8 @@ class _Removal:
         return run.report(
             RemoveOrphansReport,
             changed=bool(orphans) if run.lease is None else self.removed > 0,
-            listed_files=len(listed),
-            referenced_files=len(listed) - len(unneeded),
+            listed_files=listed,
+            referenced_files=listed - len(unneeded),
             young_files=len(unneeded) - len(orphans),
             orphan_files=len(orphans),
             orphan_bytes=sum(info.size_bytes for info in orphans),
@@ -100,11 +107,9 @@ class _Removal:
             carried = load_carried(by_id, state.head_id(self.options.branch))
             check_fence(fence, carried, branch=self.options.branch)
             self.needed.add(state)
-            batch = [
-                info.location
-                for info in orphans[start : start + DELETE_BATCH_SIZE]
-                if canonical_location(info.location) not in self.needed
-            ]
+            part = orphans[start : start + DELETE_BATCH_SIZE]
+            by_location = {canonical_location(info.location): info.location for info in part}
+            batch = [by_location[each] for each in self.needed.unneeded(list(by_location))]
             run.environment.runtime.fail_point("orphans.before_delete")
             self._delete_batch(batch)
 
@@ -120,14 +125,17 @@ class _Removal:
 
 
 class _Needed:
-    """Canonical locations that any table version shown to it needs; grows only."""
+    """What any table version shown to it needs; grows only.
+
+    Of data and delete files it keeps hashes of their names, four bytes each: a file whose name has
+    the hash of another one's is taken for needed.
+    """
 
     def __init__(self, store: ObjectStore) -> None:
         self._reachable = Reachable(store)
         self._locations: set[str] = set()
-
-    def __contains__(self, location: str) -> bool:
-        return location in self._locations
+        self._names = np.empty(0, dtype=np.uint32)
+        self._content: list[ManifestFile] = []
 
     def add(self, state: TableState) -> None:
         """Read what is new in a table version.
@@ -136,26 +144,53 @@ class _Needed:
             CorruptDataError, NotFoundError: A list or manifest cannot be read.
         """
         metadata, reachable = state.metadata, self._reachable
-        reachable.content_files.clear()
-        reachable.add_content_files(reachable.add_snapshots(metadata.snapshots))
-        self._add(reachable.content_files)
+        new = [m for m in reachable.add_snapshots(metadata.snapshots) if m.has_live_files]
+        self._names = np.unique(np.concatenate([self._names, *map(reachable.live_names, new)]))
+        self._content += new
         self._add(reachable.manifests)
         self._add(reachable.manifest_lists)
         self._add(statistics_locations(metadata))
         self._add([state.metadata_location])
         self._add(entry.metadata_file for entry in metadata.metadata_log)
 
+    def unknown(self, locations: Iterable[str]) -> list[str]:
+        """Canonical locations that nothing is seen to need: of Parquet and Puffin that is final."""
+        rest = [location for location in locations if location not in self._locations]
+        hashes = [hash_of(location) for location in rest]
+        named = np.isin(np.array([each or 0 for each in hashes], dtype=np.uint32), self._names)
+        return [
+            location
+            for location, hashed, is_named in zip(rest, hashes, named.tolist(), strict=True)
+            if hashed is None or not is_named
+        ]
+
+    def unneeded(self, locations: Iterable[str]) -> list[str]:
+        """Canonical locations that no version needs.
+
+        Cost: manifests are decoded where one is of another kind, as manifests of writers that
+        failed are.
+        """
+        rest = self.unknown(locations)
+        others = {location for location in rest if hash_of(location) is None}
+        for manifest in self._content if others else ():
+            others -= live_locations(self._reachable.store, manifest)
+        return [each for each in rest if each in others or hash_of(each) is not None]
+
     def _add(self, locations: Iterable[str]) -> None:
         self._locations.update(canonical_location(location) for location in locations)
 
 
-def _list(store: ObjectStore, state: TableState) -> dict[str, ObjectInfo]:
-    """Files of the table's folders by canonical location, only of kinds that writers make.
+def _batches(found: Iterator[tuple[str, ObjectInfo]], size: int) -> Iterator[dict[str, ObjectInfo]]:
+    while part := dict(islice(found, size)):
+        yield part
+
+
+def _listed(store: ObjectStore, state: TableState) -> Iterator[tuple[str, ObjectInfo]]:
+    """Files of the table's folders and their canonical locations, of kinds that writers make.
 
     Raises:
         InvalidInputError: A metadata file lies among the data files: another table is inside.
     """
-    found: dict[str, ObjectInfo] = {}
     metadata_folder = canonical_location(metadata_directory(state.metadata))
     for folder in (data_directory(state.metadata), metadata_directory(state.metadata)):
         for info in store.list_prefix(folder):
@@ -169,8 +204,7 @@ def _list(store: ObjectStore, state: TableState) -> dict[str, ObjectInfo]:
                     table=state.name,
                     location=location,
                 )
-            found[location] = info
-    return found
+            yield location, info
 
 
 def _check_gc(state: TableState) -> None:

@@ -8,7 +8,12 @@ from dataclasses import dataclass, field
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 
-from tableformat.codec.avro.manifest_store import load_manifest, load_manifest_list
+from tableformat.codec.avro.manifest_store import (
+    load_manifest,
+    load_manifest_list,
+    open_manifest,
+)
+from tableformat.codec.avro.named_files import Hashes, hashes_of
 from tableformat.errors import InvalidInputError
 from tableformat.spec.manifest_file import ManifestFile
 from tableformat.store.base import ObjectStore
@@ -28,7 +33,6 @@ class Reachable:
     snapshot_ids: set[int] = field(default_factory=set)
     manifests: dict[str, ManifestFile] = field(default_factory=dict)
     manifest_lists: set[str] = field(default_factory=set)
-    content_files: set[str] = field(default_factory=set)
 
     def add_snapshots(self, snapshots: Iterable[Snapshot]) -> list[ManifestFile]:
         """Load manifest lists of snapshots not seen before; gives the manifests new in them."""
@@ -44,11 +48,15 @@ class Reachable:
             self.manifest_lists.add(snapshot.manifest_list)
         return new
 
-    def add_content_files(self, manifests: Iterable[ManifestFile]) -> None:
-        """Read manifests and note the live files in them."""
-        for manifest in manifests:
-            if manifest.has_live_files:
-                self.content_files.update(live_locations(self.store, manifest))
+    def live_names(self, manifest: ManifestFile) -> Hashes:
+        """Hashes of the names of the live files of a manifest, and perhaps of some that are not.
+
+        Files that are not Parquet or Puffin have none. Cost: decodes a manifest that lists removed
+        files, as most do not.
+        """
+        if manifest.deleted_files_count:
+            return hashes_of(live_locations(self.store, manifest))
+        return open_manifest(self.store, manifest).note().hashes
 
 
 def live_locations(store: ObjectStore, manifest: ManifestFile) -> set[str]:

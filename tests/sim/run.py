@@ -40,6 +40,7 @@ class Job:
     leaves_out: bool = False
     group: bool = False
     v2: bool = False
+    index: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +84,7 @@ class Totals:
         chosen = "" if job.meddlers is None else f" --meddlers '{','.join(job.meddlers)}'"
         if job.rewrites is not None:
             chosen += f" --publish {'rewrite' if job.rewrites else 'link'}"
+        chosen += "" if job.index is None else f" --index {job.index}"
         chosen += " --leaves-out" * job.leaves_out + " --group" * job.group
         chosen += "" if job.group else f" --format-version {2 if job.v2 else 3}"
         replay = f"--seed {result.seed} --steps {job.steps}{chosen} --trace"
@@ -132,6 +134,7 @@ def main(arguments: list[str] | None = None) -> int:
             options.leaves_out,
             options.group,
             _is_v2(options, seed),
+            options.index,
         )
         for seed in range(options.seed, options.seed + options.seeds)
     ]
@@ -175,6 +178,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--publish", choices=["link", "rewrite"], help="instead of what is drawn")
     parser.add_argument("--leaves-out", action="store_true", help="writers leave columns out")
     parser.add_argument("--group", action="store_true", help="tables that are published together")
+    parser.add_argument("--index", choices=["memory", "disk"], help="instead of what is drawn")
     parser.add_argument("--meddlers", help=f"instead of those drawn, of {', '.join(MEDDLERS)}")
     parser.add_argument(
         "--format-version",
@@ -255,12 +259,8 @@ def _run(job: Job) -> Ran:
     given: dict[str, Any] = {"steps": job.steps}
     run = run_group_seed if job.group else run_seed
     if not job.group:
-        given |= {
-            "meddlers": job.meddlers,
-            "rewrites": job.rewrites,
-            "leaves_out": job.leaves_out,
-            "v2": job.v2,
-        }
+        given |= {"meddlers": job.meddlers, "rewrites": job.rewrites}
+        given |= {"leaves_out": job.leaves_out, "v2": job.v2, "index": job.index}
     result = run(job.seed, trace=job.trace, **given)
     differs = False
     if job.twice and result.violation is None:

@@ -17,6 +17,7 @@ import resolver.batch_row_ids
 import resolver.cycle
 import resolver.cycle_match
 import resolver.filled_columns
+import resolver.index.local
 import resolver.moved_rows
 import resolver.row_identity
 import tableformat.codec.parquet.projection
@@ -243,6 +244,34 @@ OF_REWRITES: list[tuple[Plant, tuple[str, ...]]] = [
 ]
 
 
+def lost_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last part of a split shard is forgotten (I19)."""
+    _with_parts(monkeypatch, lambda parts: [*parts[:-1], (parts[-1][0], ())])
+
+
+def parts_one_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each part of a split shard is put where the next one begins (I19)."""
+
+    def moved(parts: Parts) -> Parts:
+        starts, runs = zip(*parts, strict=True)
+        return list(zip(starts, (runs[-1], *runs[:-1]), strict=True))
+
+    _with_parts(monkeypatch, moved)
+
+
+Parts = list[tuple[int, tuple[str, ...]]]
+
+
+def _with_parts(monkeypatch: pytest.MonkeyPatch, wrong: Callable[[Parts], Parts]) -> None:
+    real = resolver.index.local.after_change
+
+    def after(starts: Any, shards: Any, changed: dict[int, Parts]) -> Any:
+        parts = {shard: wrong(each) if len(each) > 1 else each for shard, each in changed.items()}
+        return real(starts, shards, parts)
+
+    monkeypatch.setattr(resolver.index.local, "after_change", after)
+
+
 def seeds_that(meet: Callable[[Profile], bool]) -> Iterator[int]:
     return (
         seed for seed in count(1) if meet(Profile.draw(random.Random(f"{seed}/profile"), STEPS))
@@ -281,6 +310,16 @@ def test_planted_bug_about_row_ids_is_found(
         run_seed(seed, steps=STEPS, meddlers=meddlers, rewrites=True)
         for seed in range(1, SEEDS + 1)
     )
+    assert any(run.violation is not None for run in runs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("plant", [lost_part, parts_one_off], ids=lambda p: p.__name__)
+def test_planted_bug_about_the_index_is_found(
+    plant: Plant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch)
+    runs = (run_seed(seed, steps=STEPS, index="disk") for seed in range(1, SEEDS + 1))
     assert any(run.violation is not None for run in runs)
 
 

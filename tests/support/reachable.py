@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tableformat.catalog.base import TableState
-from tableformat.commit.reachability import Reachable, statistics_locations
+from tableformat.commit.reachability import Reachable, live_locations, statistics_locations
 from tableformat.store.base import ObjectStore
 
 
@@ -14,12 +14,12 @@ def reachable_locations(store: ObjectStore, state: TableState) -> set[str]:
     """
     metadata = state.metadata
     reachable = Reachable(store)
-    reachable.add_content_files(reachable.add_snapshots(metadata.snapshots))
+    manifests = [m for m in reachable.add_snapshots(metadata.snapshots) if m.has_live_files]
     return {
         state.metadata_location,
         *(entry.metadata_file for entry in metadata.metadata_log),
         *statistics_locations(metadata),
         *reachable.manifest_lists,
         *reachable.manifests,
-        *reachable.content_files,
+        *(location for each in manifests for location in live_locations(store, each)),
     }

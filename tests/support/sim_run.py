@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import random
+import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import Any, NamedTuple, Self
 from unittest.mock import patch
 
@@ -27,6 +29,8 @@ from maintenance.tasks.remove_orphans import remove_orphans
 from maintenance.tasks.rewrite_manifests import rewrite_manifests
 from maintenance.tasks.rewrite_vectors import rewrite_vectors
 from resolver.cycle import Cycle, CycleOptions
+from resolver.index.local import LocalIndex
+from resolver.index_keeper import TargetHead
 from resolver.maintenance_lock import fence_of, hold_maintenance
 from resolver.report import ResolveReport
 from resolver.target import live_files
@@ -70,6 +74,7 @@ from tests.support.sim_draw import (
     draw_statement,
 )
 from tests.support.sim_flink import commit_checkpoint, draw_checkpoint
+from tests.support.sim_index import DiskIndexKeeper, SimKeeper, index_folders
 from tests.support.sim_meddlers import Meddlers
 from tests.support.sim_merge import draw_merge, run_merge
 from tests.support.sim_oracle import Operation, Oracle
@@ -100,6 +105,7 @@ GONE, CUT, MOVED_BACK = (
     "rolled back and expired",
 )
 OF_LOST_LOGS = frozenset({GONE, CUT, MOVED_BACK})
+ON_DISK = 0.3  # seeds with the real index
 # A flipped bit may make an unknown codec of a known one.
 DAMAGE_ERRORS = (CorruptDataError, UnsupportedError)
 
@@ -130,12 +136,14 @@ def run_seed(
     rewrites: bool | None = None,
     leaves_out: bool = False,
     v2: bool = False,
+    index: str | None = None,
 ) -> SeedResult:
     """Run one seed: faults and assertions first, then a healed system that must drain.
 
-    `meddlers`, `rewrites`: these instead of those that the seed draws. `leaves_out`: writers leave
-    columns out of rows; nobody else then brings staged rows to main, or changes the table. `v2`:
-    the table is of format version 2, and as drawn otherwise where that can be (`Profile.on_v2`).
+    `meddlers`, `rewrites`, `index`: these instead of what the seed draws. `leaves_out`: writers
+    leave columns out of rows; nobody else then brings staged rows to main, or changes the table.
+    `v2`: the table is of format version 2, and as drawn otherwise where that can be
+    (`Profile.on_v2`).
     """
     profile = Profile.draw(random.Random(f"{seed}/profile"), steps)
     if rewrites is not None:
@@ -153,10 +161,16 @@ def run_seed(
         )
     if v2:
         profile = profile.on_v2(random.Random(f"{seed}/v2"))
+    # Drawn by itself, so that the rest of what a seed draws does not depend on it.
+    drawn = "disk" if random.Random(f"{seed}/index").random() < ON_DISK else "memory"
+    profile = replace(profile, index=index or drawn)
     world = World(seed, profile)
     world.trace = [] if trace else None
     simulation = _Simulation(world)
-    with _batches_in_parts() if profile.rewrites and seed % 2 else nullcontext():
+    with (
+        _batches_in_parts() if profile.rewrites and seed % 2 else nullcontext(),
+        index_folders() if profile.index == "disk" else nullcontext() as simulation.folders,
+    ):
         world.run()
         if world.violation is None:
             try:
@@ -241,6 +255,7 @@ class _Simulation:
         self.batches = 0
         self.seen: dict[str, TableSchema] = {}  # by actor; who restarts looks again or does not
         self.indexes: dict[str, MemoryIndex | None] = {}
+        self.folders: Path | None = None  # where indexes on disk are
         self.unsettled: list[tuple[Operation, float]] = []
         self.oracle = Oracle(world, self.store.get)
         self.clean = self._clean_environment()
@@ -613,21 +628,32 @@ class _Simulation:
 
     def resolve(self, actor: Actor) -> None:
         environment = self.environment(actor)
-        kept = self.indexes.get(actor.name) if self.world.profile.keeps_index else None
-        keeper = MemoryIndexKeeper(environment, kept)
+        keeper = self.keeper(environment, actor.name, keeps=self.world.profile.keeps_index)
         try:
             while True:
                 actor.sleep(actor.rng.random() * 4_000)
                 limit = actor.rng.choice([None, None, 1, 2])
                 with self.operation(actor, Operation(actor.name, "publish")):
                     self.cycle(environment, keeper, limit, actor=actor)
+                keeper.close()
         finally:
-            self.indexes[actor.name] = keeper.index
+            keeper.die()
+            if isinstance(keeper, MemoryIndexKeeper):
+                self.indexes[actor.name] = keeper.index
+
+    def keeper(self, environment: Environment, process: str, *, keeps: bool = True) -> SimKeeper:
+        """A keeper of the index that a process has left; of none if it is lost."""
+        if self.folders is None:
+            return MemoryIndexKeeper(environment, self.indexes.get(process) if keeps else None)
+        folder = self.folders / process
+        if not keeps:
+            shutil.rmtree(folder, ignore_errors=True)
+        return DiskIndexKeeper(environment, folder)
 
     def cycle(
         self,
         environment: Environment,
-        keeper: MemoryIndexKeeper,
+        keeper: SimKeeper,
         limit: int | None = None,
         *,
         actor: Actor | None = None,
@@ -662,7 +688,7 @@ class _Simulation:
     def convert(
         self,
         environment: Environment,
-        keeper: MemoryIndexKeeper,
+        keeper: SimKeeper,
         options: CycleOptions,
         actor: Actor | None,
     ) -> bool:
@@ -789,7 +815,7 @@ class _Simulation:
 
         self.healer.on_draw = draw
         self.lock.is_honest = True
-        keeper = MemoryIndexKeeper(self.clean, self.indexes.get("resolver"))
+        keeper = self.keeper(self.clean, "resolver")
         rng = random.Random(f"{world.seed}/drain")
         limit = rng.choice([None, 1])
         left = cycles = oracle.waiting + 2
@@ -832,6 +858,7 @@ class _Simulation:
             self._resolve_elsewhere()
             oracle.check_everything()
             self._check_index(keeper)
+            keeper.die()
             self._time_travel()
 
     def _resolve_elsewhere(self) -> None:
@@ -856,10 +883,15 @@ class _Simulation:
         assert report.staged_snapshots == 0, "the other backlog does not end"
         self.world.outcomes["other branches resolved"] += 1
 
-    def _check_index(self, keeper: MemoryIndexKeeper) -> None:
-        index = keeper.index
+    def _check_index(self, keeper: SimKeeper) -> None:
+        state = self.clean.catalog.load_table(IDENTIFIER)
+        live = live_files(self.clean, state.head("main"))
+        index = keeper.at_end(TargetHead.of(self.clean, state, "main", live))
         if index is None or index.binding.snapshot_id != self.oracle.refs.get("main"):
             return
+        if isinstance(index, LocalIndex):
+            self.world.outcomes["shards"] += index.shard_count
+            self.world.outcomes["indexes on disk checked"] += 1
         files = index.files()
         self.oracle.check_index(
             (key, files[file_id].file_path, position)

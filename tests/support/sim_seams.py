@@ -237,6 +237,14 @@ class MemoryIndexKeeper(LocalIndexKeeper):
     def close(self) -> None:
         """Nothing is open."""
 
+    def die(self) -> None:
+        """With its process."""
+
+    def at_end(self, head: TargetHead) -> MemoryIndex | None:
+        """The index, to be looked into."""
+        del head
+        return self.index
+
     def _opened(self, wanted: IndexBinding) -> Any:
         return None if self.rebuild else self._index
 

@@ -80,6 +80,7 @@ class Profile:
     rewrites: bool  # publishes write staged rows once more
     leaves_out: bool = False  # writers leave columns out of rows
     v2: str | None = None  # partition | file: of a v2 table, the granularity of its deletes
+    index: str = "memory"  # or disk: the real one, with tiny blocks and shards
 
     @property
     def expires(self) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from functools import cached_property
 
 from tableformat.codec.avro.manifest_entries import EncodedManifest, delete_files_of
+from tableformat.codec.avro.manifest_notes import ManifestNote, NotedManifest
 from tableformat.codec.avro.named_files import Wanted, wanted
 from tableformat.spec.data_file import DeleteFileKey, ManifestEntry
 
@@ -18,13 +19,13 @@ class LoadedManifest:
 
     def __init__(
         self,
-        content: EncodedManifest | tuple[ManifestEntry, ...],
+        content: EncodedManifest | NotedManifest | tuple[ManifestEntry, ...],
         on_decoded: Callable[[LoadedManifest], None] | None = None,
     ) -> None:
         """Wrap.
 
         Args:
-            content: The manifest as it was read, or its entries.
+            content: The manifest as it was read, what was noted of it, or its entries.
             on_decoded: Called when the entries have been decoded, and are worth keeping.
         """
         self._content = content
@@ -78,6 +79,13 @@ class LoadedManifest:
         """The live delete files of a delete manifest that are no vectors."""
         content = self._content
         return delete_files_of(content) if isinstance(content, tuple) else content.live_delete_files
+
+    def note(self) -> ManifestNote:
+        """What is worth remembering of it."""
+        content = self._content
+        if isinstance(content, tuple):
+            return ManifestNote.of_entries(content)
+        return content.note if isinstance(content, NotedManifest) else ManifestNote.of(content)
 
     def _some(self, paths: Wanted) -> list[ManifestEntry] | None:
         """Entries among which are all that name one of `paths`; None: look into all."""

@@ -13,15 +13,25 @@ from __future__ import annotations
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Hashable, Sequence
+from pathlib import Path
 
 from tableformat.codec.avro.loaded_manifest import LoadedManifest
 from tableformat.codec.avro.manifest_entries import EncodedManifest
+from tableformat.codec.avro.manifest_notes import (
+    ManifestNote,
+    NotedManifest,
+    read_notes,
+    write_notes,
+)
 from tableformat.codec.sized_cache import SizedCache
 from tableformat.limits import (
     CACHED_LISTED_MANIFESTS_MAX,
     CACHED_MANIFEST_BYTES_MAX,
     CACHED_MANIFEST_ENTRIES_MAX,
     CACHED_MANIFEST_LISTS_PER_TABLE_MAX,
+    UNNOTED_FILES_MAX,
+    UNNOTED_MANIFESTS_MAX,
+    UNNOTED_SHARE_MAX,
 )
 from tableformat.spec.manifest_file import ManifestFile
 
@@ -42,6 +52,8 @@ class ManifestCache:
         self._encoded: SizedCache[EncodedManifest] = SizedCache(
             CACHED_MANIFEST_BYTES_MAX, lambda each: each.size_bytes
         )
+        self._notes: dict[str, ManifestNote] = {}
+        self._notes_files: dict[Path, frozenset[str]] = {}
         self._lock = threading.Lock()
 
     def manifest_list(self, location: str) -> tuple[ManifestFile, ...] | None:
@@ -74,7 +86,7 @@ class ManifestCache:
         found = self._manifests.get(key)
         if found is None:
             encoded = self._encoded.get(key)
-            found = None if encoded is None else self._as_loaded(manifest, encoded)
+            found = None if encoded is None else self.as_loaded(manifest, encoded)
         return found
 
     def put_manifest(self, manifest: ManifestFile, loaded: LoadedManifest) -> None:
@@ -90,10 +102,50 @@ class ManifestCache:
         with self._lock:
             if key in self._named:
                 self._encoded.put(key, encoded)
-        return self._as_loaded(manifest, encoded)
+        return self.as_loaded(manifest, encoded)
 
-    def _as_loaded(self, manifest: ManifestFile, encoded: EncodedManifest) -> LoadedManifest:
-        return LoadedManifest(encoded, lambda loaded: self.put_manifest(manifest, loaded))
+    def note(self, manifest: ManifestFile) -> ManifestNote | None:
+        """What another process has noted of it."""
+        return self._notes.get(manifest.manifest_path)
+
+    def recall(self, path: Path) -> None:
+        """Take the notes of a file, once."""
+        if path not in self._notes_files:
+            notes = read_notes(path)
+            with self._lock:
+                self._notes |= notes
+                self._notes_files[path] = frozenset(notes)
+
+    def remember(self, path: Path, manifests: Sequence[ManifestFile]) -> None:
+        """Write what is known of the manifests of a list, if the file lacks much of it.
+
+        Raises:
+            OSError: It cannot be written.
+        """
+        self.recall(path)
+        noted = self._notes_files[path]
+        lacking = [each for each in manifests if each.manifest_path not in noted]
+        files_max = UNNOTED_FILES_MAX + UNNOTED_SHARE_MAX * sum(map(count_entries, manifests))
+        if len(lacking) <= UNNOTED_MANIFESTS_MAX and sum(map(count_entries, lacking)) <= files_max:
+            return
+        notes = {each.manifest_path: self._noted(each) for each in manifests}
+        found = {location: note for location, note in notes.items() if note is not None}
+        write_notes(path, found)
+        with self._lock:
+            for location in noted:
+                self._notes.pop(location, None)
+            self._notes |= found
+            self._notes_files[path] = frozenset(notes)  # not tried again, known or not
+
+    def _noted(self, manifest: ManifestFile) -> ManifestNote | None:
+        loaded = self.manifest(manifest)
+        return self.note(manifest) if loaded is None else loaded.note()
+
+    def as_loaded(
+        self, manifest: ManifestFile, content: EncodedManifest | NotedManifest
+    ) -> LoadedManifest:
+        """Look-ups into one that is not decoded; once all of it has been, that is kept."""
+        return LoadedManifest(content, lambda loaded: self.put_manifest(manifest, loaded))
 
     def _touch(self, table: str, location: str) -> None:
         self._tables.move_to_end(table)
@@ -111,6 +163,11 @@ class ManifestCache:
                 del self._named[key]
                 self._manifests.drop(key)
                 self._encoded.drop(key)
+
+
+def count_entries(manifest: ManifestFile) -> int:
+    """As its manifest list says."""
+    return manifest.added_files_count + manifest.existing_files_count + manifest.deleted_files_count
 
 
 def _table_of(location: str) -> str:

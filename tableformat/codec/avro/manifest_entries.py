@@ -18,10 +18,11 @@ import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 from tableformat.codec.avro.container import AvroBlock, AvroContainer, decode_container
-from tableformat.codec.avro.named_files import NamedFiles, wanted
+from tableformat.codec.avro.named_files import Hashes, NamedFiles, wanted
 from tableformat.codec.avro.records import (
     ROOT,
     AvroType,
@@ -30,6 +31,7 @@ from tableformat.codec.avro.records import (
     compile_record,
 )
 from tableformat.codec.avro.values import MalformedAvroError, describe_malformed
+from tableformat.codec.avro.vector_blocks import VectorBlocks
 from tableformat.errors import CorruptDataError, UnsupportedError
 from tableformat.spec.data_file import DataFile, EntryStatus, FileContent, ManifestEntry
 from tableformat.spec.decimal_text import parse_decimal
@@ -127,10 +129,36 @@ class EncodedManifest:
 
     @property
     def live_delete_files(self) -> tuple[ManifestEntry, ...]:
-        """Live delete files that are no vectors: few, as a rule. Decoded once, then remembered."""
+        """Live delete files that are no vectors: few, as a rule; remembered.
+
+        Blocks that are seen to hold vectors only are not decoded.
+        """
         if self._delete_files is None:
-            self._delete_files = delete_files_of(self.decode())
+            with self._checked():
+                _check_total(self.entry_count, self._manifest)
+                self._delete_files = tuple(self._other_delete_files())
         return self._delete_files
+
+    @property
+    def hashes(self) -> Hashes:
+        """Of the names in it, sorted."""
+        with self._checked():
+            _check_total(self.entry_count, self._manifest)
+        return self._named.hashes
+
+    @property
+    def has_vectors_only(self) -> bool:
+        """Whether it has been looked for other live delete files, and there are none."""
+        return self._delete_files == ()
+
+    def _other_delete_files(self) -> Iterator[ManifestEntry]:
+        vectors, blocks = VectorBlocks(self._container.schema), self._container.blocks
+        vectors.learn(islice(_decode_entries(self._container, self._manifest, blocks, None), 1))
+        for block in blocks:
+            if not vectors.only(block.data):
+                entries = self.decode_blocks([block])
+                vectors.learn(entries)
+                yield from delete_files_of(entries)
 
     def blocks_naming(self, locations: Collection[str]) -> list[AvroBlock]:
         """The blocks that may name one of some files, as its own location or as what it is for."""
@@ -378,6 +406,17 @@ def _data_file(
     if problem is not None:
         raise MalformedAvroError(f"{problem}: {file.file_path!r}")
     return file
+
+
+def _check_total(entries: int, manifest: ManifestFile) -> None:
+    """What can be said of the counts of entries that are not all decoded."""
+    counts = (
+        manifest.added_files_count,
+        manifest.existing_files_count,
+        manifest.deleted_files_count,
+    )
+    if UNKNOWN_COUNT not in counts and entries != sum(counts):
+        raise MalformedAvroError(f"it has {entries} entries, the manifest list says {sum(counts)}")
 
 
 def _check_counts(entries: Sequence[ManifestEntry], manifest: ManifestFile) -> None:

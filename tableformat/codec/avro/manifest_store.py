@@ -10,13 +10,15 @@ import threading
 import weakref
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from pyiceberg.table.snapshots import Snapshot
 
 from tableformat.codec.avro.loaded_manifest import LoadedManifest
-from tableformat.codec.avro.manifest_cache import ManifestCache
+from tableformat.codec.avro.manifest_cache import ManifestCache, count_entries
 from tableformat.codec.avro.manifest_entries import EncodedManifest, inherited_entries
 from tableformat.codec.avro.manifest_list import decode_manifest_list
+from tableformat.codec.avro.manifest_notes import NotedManifest
 from tableformat.errors import CorruptDataError, UnsupportedError
 from tableformat.spec.data_file import EntryStatus, ManifestEntry
 from tableformat.spec.manifest_file import UNKNOWN_COUNT, ManifestFile
@@ -67,19 +69,55 @@ def load_manifest(store: ObjectStore, manifest: ManifestFile) -> list[ManifestEn
 def open_manifest(store: ObjectStore, manifest: ManifestFile) -> LoadedManifest:
     """As `load_manifest`, decoded at the first look; with look-ups that are made once."""
     cache = _cache_of(store)
-    loaded = None if cache is None else cache.manifest(manifest)
-    if loaded is None:
-        data = store.get(manifest.manifest_path)
-        if len(data) != manifest.manifest_length:
-            raise CorruptDataError(
-                "manifest has the wrong size",
-                location=manifest.manifest_path,
-                expected_bytes=manifest.manifest_length,
-                found_bytes=len(data),
-            )
-        encoded = EncodedManifest(data, manifest)
-        loaded = LoadedManifest(encoded) if cache is None else cache.put_encoded(manifest, encoded)
-    return loaded
+    if cache is None:
+        return LoadedManifest(_read(store, manifest))
+    loaded, note = cache.manifest(manifest), cache.note(manifest)
+    if loaded is not None:
+        return loaded
+    if note is None:
+        return cache.put_encoded(manifest, _read(store, manifest))
+
+    def read() -> EncodedManifest:
+        encoded = _read(store, manifest)
+        cache.put_encoded(manifest, encoded)
+        return encoded
+
+    return cache.as_loaded(manifest, NotedManifest(note, count_entries(manifest), read))
+
+
+def _read(store: ObjectStore, manifest: ManifestFile) -> EncodedManifest:
+    data = store.get(manifest.manifest_path)
+    if len(data) != manifest.manifest_length:
+        raise CorruptDataError(
+            "manifest has the wrong size",
+            location=manifest.manifest_path,
+            expected_bytes=manifest.manifest_length,
+            found_bytes=len(data),
+        )
+    return EncodedManifest(data, manifest)
+
+
+def recall_manifests(store: ObjectStore, path: Path) -> None:
+    """Take over what an earlier process has noted of manifests, so that few of them are read.
+
+    Effects: reads `path`, once per store; a file that is not there or damaged is none.
+    """
+    cache = _cache_of(store)
+    if cache is not None:
+        cache.recall(path)
+
+
+def note_manifests(store: ObjectStore, path: Path, manifests: Sequence[ManifestFile]) -> None:
+    """Note what is known of the manifests of a snapshot, for a later process.
+
+    Raises:
+        OSError: It cannot be written.
+
+    Effects: replaces `path`, where it lacks a good part of them; not for a small table.
+    """
+    cache = _cache_of(store)
+    if cache is not None:
+        cache.remember(path, manifests)
 
 
 def remember_manifest(

@@ -12,6 +12,7 @@ import pytest
 import tableformat as tf
 from maintenance import compact
 from resolver import index_keeper, resolve
+from tableformat.codec.avro import manifest_cache, manifest_store
 
 
 def rows(start: int, stop: int, value: str) -> pa.Table:
@@ -50,6 +51,28 @@ def test_index_is_built_afresh_after_a_compaction_of_the_whole_table(table: tf.T
     assert report.deleted_rows == 2
     ids = table.scan("value = 'staged'").to_arrow()["id"].to_pylist()
     assert sorted(ids) == [0, 7]
+
+
+def test_next_process_reads_manifests_that_name_what_a_batch_touches(
+    table: tf.Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(manifest_cache, "UNNOTED_FILES_MAX", 0)
+    monkeypatch.setattr(manifest_cache, "UNNOTED_SHARE_MAX", 0)
+    table.stage(upserts=rows(150, 151, "staged"))
+    resolve(table)
+    read: list[str] = []
+    real = manifest_store._read
+    monkeypatch.setattr(
+        manifest_store, "_read", lambda store, each: read.append(each.content) or real(store, each)
+    )
+    again = tf.open_catalog("local", warehouse=str(tmp_path)).load_table("shop.orders")
+    again.stage(upserts=rows(160, 161, "staged"), deletes=rows(850, 851, ""))
+    read.clear()
+    assert resolve(again).deleted_rows == 2
+    assert 0 < len(read) < 8, "of more than ten"
+    assert again.scan("value = 'old'").to_arrow().num_rows == 996
+    again.stage(upserts=rows(170, 171, "staged"))
+    assert resolve(again, rebuild_index=True).index == "built", "the folder is an index's alone"
 
 
 @pytest.mark.parametrize("form", ["file://{}", "file:{}", "{}"])

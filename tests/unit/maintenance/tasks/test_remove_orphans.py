@@ -16,7 +16,9 @@ from maintenance.tasks.expire import expire
 from maintenance.tasks.options import ExpireOptions, RemoveOrphansOptions
 from maintenance.tasks.remove_orphans import remove_orphans
 from resolver import resolve
-from tableformat.commit.changeset import Changeset, CommitKind
+from tableformat.codec.avro import manifest_entries
+from tableformat.codec.avro.manifest_store import clear_manifest_cache
+from tableformat.commit.changeset import Changeset, CommitKind, Validation
 from tableformat.commit.engine import commit
 from tableformat.commit.expiry_plan import ExpiryPolicy
 from tableformat.errors import CorruptDataError, InvalidInputError, NotFoundError
@@ -236,3 +238,54 @@ def test_expire_dry_run_says_what_would_go(table):
     assert planned.changed
     assert len(table.refresh().state.metadata.snapshots) > 1
     assert expire(table, options).snapshots == planned.snapshots
+
+
+def test_files_that_the_head_removed_go_and_manifests_without_removals_are_not_decoded(
+    table, monkeypatch
+):
+    pair = [file for key in (50, 51) for file in table._write(table.refresh().state, rows(key))]
+    added = Changeset(kind=CommitKind.APPEND, added_data_files=tuple(pair))
+    commit(table.environment, table.identifier, added)
+    tasks = {t.entry.data_file.file_path: t for t in table.refresh().scan().plan.tasks}
+    gone = pair[0].file_path
+    head = table.state.head_id("main")
+    removed = Changeset(
+        kind=CommitKind.OVERWRITE,
+        removed_entries=(tasks[gone].entry,),
+        validation=Validation(starting_snapshot_id=head),
+    )
+    commit(table.environment, table.identifier, removed)
+    policy = ExpiryPolicy(max_snapshot_age_ms=0, min_snapshots_to_keep=1)
+    assert expire(table, ExpireOptions(policy=policy)).snapshots
+    put(Path(gone.removeprefix("file://")), 99)  # as if that had failed to delete it
+    make_old(table)
+    decoded = []
+    real = manifest_entries.EncodedManifest.decode
+    monkeypatch.setattr(
+        manifest_entries.EncodedManifest,
+        "decode",
+        lambda self: decoded.append(self._manifest) or real(self),
+    )
+    clear_manifest_cache(table.environment.store)
+
+    report = remove_orphans(table, OLD, dry_run=True)
+
+    assert report.locations == (gone,)
+    assert decoded, "one lists both"
+    assert all(manifest.deleted_files_count for manifest in decoded)
+
+
+def test_data_file_of_a_kind_that_has_no_hash_stays(table):
+    """Manifests are decoded then, also those without removals."""
+    file = table._write(table.refresh().state, rows(55))[0]
+    odd = Path(file.file_path.removeprefix("file://"))
+    odd = odd.rename(odd.with_suffix(".orc"))
+    change = Changeset(
+        kind=CommitKind.APPEND, added_data_files=(file.with_(file_path=f"file://{odd}"),)
+    )
+    commit(table.environment, table.identifier, change)
+    make_old(table)
+    left = put(folder(table) / "left.orc", 99)
+    assert remove_orphans(table, OLD).removed_files == 1
+    assert odd.exists()
+    assert not left.exists()

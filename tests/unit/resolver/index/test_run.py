@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from resolver.index import run as run_module
 from resolver.index import run_format
 from resolver.index import runs as runs_module
 from resolver.index.base import IndexDamagedError
-from resolver.index.entry import KeyedRows, TouchedKeys, pack_rows, touched_keys
+from resolver.index.entry import POSITION_BITS, KeyedRows, TouchedKeys, pack_rows, touched_keys
 from resolver.index.run import Run
 from resolver.index.run_format import TOMBSTONE, parse_footer
 from resolver.index.runs import merged_count, merged_entries, rows_of_keys, write_change, write_run
@@ -174,15 +175,22 @@ def test_run_takes_no_more_bytes_than_its_keys_and_rows_need(tmp_path: Path) -> 
     assert (tmp_path / "a.run").stat().st_size < 6.2 * count
 
 
-@pytest.fixture
-def small_run(tiny: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+@pytest.fixture(params=[POSITION_BITS, 36], ids=["now", "as before"])
+def small_run(
+    request: pytest.FixtureRequest, tiny: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Path:
+    """As it is written now, and with as many bits of position as earlier releases wrote."""
     monkeypatch.setattr(runs_module, "MERGED_SIZE_RATIO", 0)
+    monkeypatch.setattr(run_format, "POSITION_BITS", request.param)
+    monkeypatch.setattr(run_format, "_POSITION_MASK", np.uint64((1 << request.param) - 1))
     rows = [(b"\1" + bytes([n, 0]), n << 36 | n) for n in range(100)]
     rows += [(b"\0", 5), (b"\0", 6), (b"x" * 20, 7)]
     write_run(tmp_path / "0.run", "0", iter([keyed([(b"x" * 20, 8)])]))
     older = [Run(tmp_path / "0.run", "0")]
     change = touched([b"gone", bytes(3)], rows)
     write_change(tmp_path, "a", older, change, all_stay, WHOLE)
+    monkeypatch.setattr(run_format, "POSITION_BITS", POSITION_BITS)
+    monkeypatch.setattr(run_format, "_POSITION_MASK", np.uint64((1 << POSITION_BITS) - 1))
     return tmp_path / "a.run"
 
 
@@ -206,6 +214,21 @@ def test_every_changed_byte_is_noticed(small_run: Path) -> None:
             small_run.write_bytes(data)
             with pytest.raises(IndexDamagedError):
                 everything(small_run)
+
+
+def test_every_changed_byte_is_noticed_or_harmless_to_a_look_up(small_run: Path) -> None:
+    """Which reads the blocks of one key, and not those beside them."""
+    intact = small_run.read_bytes()
+    asked = [[b"gone"], [b"\1\7\0"], [b"\1\x60\0", b"\0"], [b"x" * 20, b"\1\x30\0"]]
+    expected = [found_in([Run(small_run, "a")], keys) for keys in asked]
+    harmless = 0
+    for at in range(len(intact)):
+        small_run.write_bytes(intact[:at] + bytes([intact[at] ^ 0x10]) + intact[at + 1 :])
+        for keys, rows in zip(asked, expected, strict=True):
+            with suppress(IndexDamagedError):
+                assert found_in([Run(small_run, "a")], keys) == rows
+                harmless += 1
+    assert 0 < harmless < len(intact) * len(asked) / 2
 
 
 def test_every_cut_is_noticed(small_run: Path) -> None:

@@ -1,0 +1,135 @@
+"""What is known of manifests that this process has not read: a file beside an index.
+
+A manifest never changes, so what one process has seen in it saves the next one from reading it:
+the hashes of the names in it, four bytes each, and whether its live delete files are vectors only.
+A table of a million data files is 547 manifests that take a second to inflate; its notes are 8 MB.
+
+    BLAKE2b-128 of the rest | JSON: format, [location, hashes, vectors only] * | LF | hashes, uint32
+
+The file is derived: one that is lost, old or damaged costs reading the manifests.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from tableformat.codec.avro.container import AvroBlock
+from tableformat.codec.avro.manifest_entries import EncodedManifest, delete_files_of
+from tableformat.codec.avro.named_files import Hashes, Wanted, hashes_of, wanted
+from tableformat.spec.data_file import ManifestEntry
+
+# On disk: never change the value for the same layout.
+NOTES_FORMAT = 1
+_CHECKSUM_SIZE = 16
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestNote:
+    """Of one manifest. `hashes` are those of all names in it, sorted."""
+
+    hashes: Hashes
+    has_vectors_only: bool
+
+    @staticmethod
+    def of(manifest: EncodedManifest) -> ManifestNote:
+        """Of one that was read."""
+        return ManifestNote(manifest.hashes, manifest.has_vectors_only)
+
+    @staticmethod
+    def of_entries(entries: Sequence[ManifestEntry]) -> ManifestNote:
+        """Of one that was written or decoded."""
+        files = [entry.data_file for entry in entries]
+        named = {file.file_path for file in files}
+        named.update(f.referenced_data_file for f in files if f.referenced_data_file is not None)
+        return ManifestNote(hashes_of(named), not delete_files_of(entries))
+
+    def may_name(self, locations: Wanted) -> bool:
+        """Whether an entry may be, or be for, one of some files; False is a proof."""
+        if locations.others:
+            return True
+        at = np.searchsorted(self.hashes, locations.hashes)
+        inside = at < len(self.hashes)
+        return bool((self.hashes[at[inside]] == locations.hashes[inside]).any())
+
+
+class NotedManifest:
+    """A manifest that is read when its note does not answer; see `EncodedManifest`."""
+
+    def __init__(
+        self, note: ManifestNote, entry_count: int, read: Callable[[], EncodedManifest]
+    ) -> None:
+        """Wrap; `read` is called once at most."""
+        self.note = note
+        self.entry_count = entry_count
+        self._read = read
+
+    @cached_property
+    def _encoded(self) -> EncodedManifest:
+        return self._read()
+
+    def decode(self) -> list[ManifestEntry]:
+        """Reads it."""
+        return self._encoded.decode()
+
+    @property
+    def live_delete_files(self) -> tuple[ManifestEntry, ...]:
+        """Reads it, unless it is known that there are none but vectors."""
+        return () if self.note.has_vectors_only else self._encoded.live_delete_files
+
+    def blocks_naming(self, locations: Collection[str]) -> list[AvroBlock]:
+        """Reads it, unless it names none of them."""
+        names = wanted(locations)
+        return self._encoded.blocks_naming(names) if self.note.may_name(names) else []
+
+    def decode_blocks(self, blocks: Sequence[AvroBlock]) -> list[ManifestEntry]:
+        """See `EncodedManifest.decode_blocks`."""
+        return self._encoded.decode_blocks(blocks)
+
+
+def read_notes(path: Path) -> dict[str, ManifestNote]:
+    """Notes by the location of the manifest; none where there is no file, or no good one."""
+    try:
+        data = path.read_bytes()
+    except OSError:
+        return {}
+    checksum, body = data[:_CHECKSUM_SIZE], data[_CHECKSUM_SIZE:]
+    if checksum != _checksum(body):
+        return {}
+    text, _, hashes = body.partition(b"\n")
+    header = json.loads(text)
+    if header["format"] != NOTES_FORMAT:
+        return {}
+    known = np.frombuffer(hashes, dtype="<u4")
+    notes, start = {}, 0
+    for location, count, vectors_only in header["manifests"]:
+        notes[location] = ManifestNote(known[start : start + count], vectors_only)
+        start += count
+    return notes
+
+
+def write_notes(path: Path, notes: Mapping[str, ManifestNote]) -> None:
+    """Replace the file, all at once.
+
+    Raises:
+        OSError: It cannot be written.
+
+    Effects: A crash leaves the old file, and perhaps one beside it that the next call replaces.
+    """
+    rows = [(each, len(note.hashes), note.has_vectors_only) for each, note in notes.items()]
+    header = json.dumps({"format": NOTES_FORMAT, "manifests": rows}).encode()
+    hashes = [note.hashes.astype("<u4").tobytes() for note in notes.values()]
+    body = b"".join([header, b"\n", *hashes])
+    fresh = path.with_name(f"{path.name}.new")
+    fresh.write_bytes(_checksum(body) + body)
+    fresh.replace(path)
+
+
+def _checksum(body: bytes) -> bytes:
+    return hashlib.blake2b(body, digest_size=_CHECKSUM_SIZE).digest()
