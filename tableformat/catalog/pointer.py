@@ -56,7 +56,8 @@ from tableformat.store.locations import AllowedLocations
 DELETE_AFTER_COMMIT = "write.metadata.delete-after-commit.enabled"
 _VERSION = re.compile(r"^v?(\d+)[-.]")
 _LOAD_ATTEMPTS_MAX = 3
-_CACHED_METADATA_MAX = 8
+# Decoded versions that are kept: eight, or as many as have so many snapshots (4 kB each) together.
+_CACHED_SNAPSHOTS_MAX, _CACHED_LARGE = 8_000, 8
 _SINGLE_READS_MAX = 8  # one read of a pointer costs about as much as one of a hundred
 
 
@@ -110,7 +111,7 @@ class PointerCatalog:
         self._warehouse = warehouse.rstrip("/")
         self._places = TablePlaces(allowed)
         # Metadata files are immutable: what was decoded stays right.
-        self._cache: SizedCache[TableMetadata] = SizedCache(_CACHED_METADATA_MAX, lambda _: 1)
+        self._cache: SizedCache[TableMetadata] = SizedCache(_CACHED_SNAPSHOTS_MAX, _cost)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._name!r})"
@@ -255,6 +256,7 @@ class PointerCatalog:
                 self._put_metadata(planned)
                 self._swap(planned)
         for each in planned:
+            self._cache.drop(each.base.metadata_location)
             self._cache.put(each.location, each.metadata)
             self._delete_old_metadata(each.base.metadata, each.metadata)
             identifier = each.base.identifier
@@ -388,6 +390,10 @@ class PointerCatalog:
             self._store.delete([location])
         except TableError:
             return
+
+
+def _cost(metadata: TableMetadata) -> int:
+    return min(10 + len(metadata.snapshots), _CACHED_SNAPSHOTS_MAX // _CACHED_LARGE)
 
 
 def _version_after(metadata_location: str) -> int:

@@ -350,6 +350,18 @@ def test_known_metadata_is_not_read_again(world: World) -> None:
     assert calls == [state.metadata_location]
 
 
+def test_versions_of_many_tables_are_known_however_often_each_changes(world: World) -> None:
+    names = [("shop", f"t{number}") for number in range(200)]
+    states = {name: create(world.catalog, name) for name in names}
+    for _ in range(9):
+        states[names[0]] = world.append(states[names[0]])
+    calls: list[str] = []
+    original = world.store.get
+    world.store.get = lambda location, **options: calls.append(location) or original(location)
+    assert [world.catalog.load_table(name) for name in names] == list(states.values())
+    assert calls == []
+
+
 def test_foreign_metadata_name_starts_the_count_anew(world: World) -> None:
     odd = "memory://warehouse/shop/orders/metadata/some-name.json"
     world.store.put(odd, world.store.get(world.base.metadata_location))
