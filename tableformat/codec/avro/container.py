@@ -67,16 +67,15 @@ WRITE_CODECS = frozenset({"null", "deflate", "zstandard", "bzip2"})
 
 @dataclass(frozen=True, slots=True)
 class AvroBlock:
-    """One block: `record_count` records that stand back to back in `data`."""
+    """One block: `record_count` records that stand back to back in what `decompressed` gives."""
 
     record_count: int
     stored: bytes
     codec: str
     decoded_bytes: int
 
-    @property
-    def data(self) -> bytes:
-        """Decompressed, each time."""
+    def decompressed(self) -> bytes:
+        """The records. Nothing is kept: each call decompresses."""
         return decompress(self.stored, self.codec, bytes_max=self.decoded_bytes)
 
 

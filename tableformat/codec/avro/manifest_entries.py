@@ -155,7 +155,7 @@ class EncodedManifest:
         vectors, blocks = VectorBlocks(self._container.schema), self._container.blocks
         vectors.learn(islice(_decode_entries(self._container, self._manifest, blocks, None), 1))
         for block in blocks:
-            if not vectors.only(block.data):
+            if not vectors.only(block.decompressed()):
                 entries = self.decode_blocks([block])
                 vectors.learn(entries)
                 yield from delete_files_of(entries)
@@ -167,7 +167,7 @@ class EncodedManifest:
         if names.others:
             for ordinal, block in enumerate(blocks):
                 if ordinal not in found:
-                    data = block.data
+                    data = block.decompressed()
                     found |= {ordinal} if any(name in data for name in names.others) else set()
         return [blocks[ordinal] for ordinal in sorted(found)]
 
@@ -286,7 +286,7 @@ def _decode_entries(
     order = _partition_order(record, container.metadata)
     decode = record.decode
     for block in blocks:
-        buffer = block.data
+        buffer = block.decompressed()
         position = 0
         for _ in range(block.record_count):
             values, position = decode(buffer, position)

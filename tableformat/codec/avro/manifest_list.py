@@ -156,11 +156,11 @@ def decode_manifest_list(data: bytes, *, location: str) -> list[ManifestFile]:
         decode = compile_record(container.schema, projections).decode
         manifests = []
         for block in container.blocks:
-            position = 0
+            buffer, position = block.decompressed(), 0
             for _ in range(block.record_count):
-                values, position = decode(block.data, position)
+                values, position = decode(buffer, position)
                 manifests.append(_manifest(values))
-            if position != len(block.data):
+            if position != len(buffer):
                 raise MalformedAvroError("a block has bytes after its last record")
         _check_unique(manifests)
     except (IndexError, ValueError, RecursionError) as error:

@@ -243,7 +243,7 @@ def with_extra_byte(data):
     container = decode_container(data, location=LOCATION)
     (block,) = container.blocks
     return encode_container(
-        [block.data + b"\x00"],
+        [block.decompressed() + b"\x00"],
         schema=container.schema,
         metadata=container.metadata,
         codec="gzip",

@@ -47,7 +47,9 @@ def test_container_round_trips(codec):
 
     assert decoded.schema == SCHEMA
     assert decoded.metadata == {"k": "ü"}
-    assert [(block.record_count, block.data) for block in decoded.blocks] == [(2, b"\x02\x04")]
+    assert [(block.record_count, block.decompressed()) for block in decoded.blocks] == [
+        (2, b"\x02\x04")
+    ]
 
 
 @pytest.mark.parametrize("codec", ["gzip", "uncompressed", "bzip2"])
@@ -79,14 +81,17 @@ def test_snappy_block_is_read():
 
     decoded = decode(container(codec="snappy", blocks=[(100, stored)]))
 
-    assert decoded.blocks[0].data == payload
+    assert decoded.blocks[0].decompressed() == payload
 
 
 def test_deflate_block_with_its_zlib_checksum_left_behind_is_read():
     payload = b"\x02" * 100
     stored = zlib.compress(payload)[2:]
 
-    assert decode(container(codec="deflate", blocks=[(100, stored)])).blocks[0].data == payload
+    assert (
+        decode(container(codec="deflate", blocks=[(100, stored)])).blocks[0].decompressed()
+        == payload
+    )
 
 
 def test_no_records_make_no_block():
@@ -238,7 +243,7 @@ def test_integer_of_more_than_64_bits_is_refused(encoded):
 
 
 def said_by(container):
-    blocks = [(block.record_count, block.data) for block in container.blocks]
+    blocks = [(block.record_count, block.decompressed()) for block in container.blocks]
     return container.schema, container.metadata, blocks
 
 

@@ -8,6 +8,7 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.manifest import ManifestFile as IcebergManifest
 from pyiceberg.manifest import read_manifest_list, write_manifest_list
 
+from tableformat.codec.avro.container import AvroBlock
 from tableformat.codec.avro.manifest_list import decode_manifest_list, encode_manifest_list
 from tableformat.errors import CorruptDataError, InternalError, UnsupportedError
 from tableformat.spec.manifest_file import (
@@ -65,6 +66,17 @@ def test_manifest_list_round_trips(codec):
     encoded = encode(manifests, codec=codec)
 
     assert decode_manifest_list(encoded.data, location=LOCATION) == list(encoded.manifests)
+
+
+def test_each_block_is_decompressed_once(monkeypatch):
+    data = encode([manifest(f"m{number}") for number in range(300)]).data
+    calls = []
+    original = AvroBlock.decompressed
+    monkeypatch.setattr(
+        AvroBlock, "decompressed", lambda block: calls.append(block) or original(block)
+    )
+    assert len(decode_manifest_list(data, location=LOCATION)) == 300
+    assert [block.record_count for block in calls] == [256, 44]
 
 
 def test_new_manifest_gets_the_commits_sequence_number_and_an_old_one_keeps_its_own():

@@ -112,8 +112,8 @@ def test_a_block_of_any_bytes_is_taken_for_vectors_only_if_it_decodes_to_vectors
                              spec=BY_NAME)  # fmt: skip
     other, _ = written([added(position_delete("q", partition=("p",)))], spec=BY_NAME)
     container = decode_container(data, location="m")
-    block = container.blocks[0].data
-    stray = decode_container(other, location="m").blocks[0].data
+    block = container.blocks[0].decompressed()
+    stray = decode_container(other, location="m").blocks[0].decompressed()
     blocks = VectorBlocks(container.schema)
     blocks.learn(decode_manifest(data, manifest))
     assert blocks.only(block)
@@ -162,7 +162,7 @@ def test_a_schema_that_lacks_what_makes_a_vector_is_decoded(field):
     blocks = VectorBlocks(schema)
     blocks.learn(decode_manifest(data, manifest))
 
-    assert not blocks.only(decode_container(data, location="m").blocks[0].data)
+    assert not blocks.only(decode_container(data, location="m").blocks[0].decompressed())
     assert not blocks.only(b"")
 
 
