@@ -140,7 +140,7 @@ def _decoded(container, manifest, data):
     class Block:
         record_count = 1000
 
-    Block.data = data
+    Block.decompressed = staticmethod(lambda: data)
     entries = []
     try:
         for entry in manifest_entries._decode_entries(container, manifest, [Block], None):
