@@ -805,6 +805,13 @@ class _Simulation:
 
     def drain(self) -> None:
         """Phase 2: no faults. The backlog must end within (staged snapshots + 2) cycles (I26)."""
+        keeper = self.keeper(self.clean, "resolver")
+        try:
+            self._drain(keeper)
+        finally:
+            keeper.die()
+
+    def _drain(self, keeper: SimKeeper) -> None:
         oracle, world = self.oracle, self.world
         world.now_ms += 3_600_000.0 * 3
 
@@ -815,7 +822,6 @@ class _Simulation:
 
         self.healer.on_draw = draw
         self.lock.is_honest = True
-        keeper = self.keeper(self.clean, "resolver")
         rng = random.Random(f"{world.seed}/drain")
         limit = rng.choice([None, 1])
         left = cycles = oracle.waiting + 2
@@ -858,7 +864,6 @@ class _Simulation:
             self._resolve_elsewhere()
             oracle.check_everything()
             self._check_index(keeper)
-            keeper.die()
             self._time_travel()
 
     def _resolve_elsewhere(self) -> None:
