@@ -76,6 +76,7 @@ def test_names_of_other_lengths_are_learned(decoded):
         position_delete(),
         position_delete("aa\x0cPUFFIN\x0cPUFFIN"),
         position_delete(file_format="puffi"),
+        vector("0000", file_format="PARQUET"),  # as long as the others
         equality_delete(),
         vector(lower_bounds={1: b"x"}),
     ],
