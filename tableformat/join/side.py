@@ -76,14 +76,20 @@ class Side:
     new: Snapshot | None
     is_first: bool
     scans: list[str] = field(default_factory=list)
+    _read_changes: list[pa.Table] = field(default_factory=list)
     _known: dict[Columns, _Known] = field(default_factory=dict)
 
-    @cached_property
+    @property
     def changes(self) -> pa.Table:
         """What changed of the columns that the join reads, both images; filtered, in order.
 
         Snapshot by snapshot, so that compactions are skipped; net where one has expired.
         """
+        if not self._read_changes:
+            self._read_changes.append(self._all_changes())
+        return self._read_changes[0]
+
+    def _all_changes(self) -> pa.Table:
         found = self._changes(net=False)
         try:
             _ = found.steps
