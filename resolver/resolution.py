@@ -101,7 +101,9 @@ def number_keys(batch: CycleInput, *, look_up_rows: bool = False) -> NumberedKey
     if look_up_rows:
         wanted = concat_keys([wanted, batch.rows.keys])
         wanted_number = np.concatenate([delete_number, row_number])
-    lookup_number, first = np.unique(wanted_number, return_index=True)
+    first = np.full(numbers.count, -1, dtype=np.int64)
+    first[wanted_number[::-1]] = np.arange(len(wanted_number))[::-1]
+    lookup_number = np.flatnonzero(first >= 0)
     return NumberedKeys(
         newest=newest_deletes(
             key=delete_number,
@@ -111,7 +113,7 @@ def number_keys(batch: CycleInput, *, look_up_rows: bool = False) -> NumberedKey
             scope_count=len(batch.scopes),
         ),
         delete_number=delete_number,
-        lookup=wanted.take(first),
+        lookup=wanted.take(first[lookup_number]),
         lookup_number=lookup_number,
         row_number=row_number,
     )

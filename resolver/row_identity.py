@@ -27,6 +27,7 @@ from resolver.match import GLOBAL_SCOPE, Bools, Int64s
 
 NO_ROW_ID = -1
 NEVER = np.iinfo(np.int64).max
+SPREAD_MAX = 4  # numbers per key in a table of all numbers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +115,14 @@ def first_deletes(deletes: KeyDeletes, key: Int64s, order: Int64s, scope: Int64s
 
 
 def first_after(keys: Int64s, orders: Int64s, key: Int64s, order: Int64s) -> Int64s:
-    """The first of `orders` with the same key that is greater; `NEVER`. Shape of `key`."""
+    """The first of `orders` with the same key that is greater; `NEVER`. Shape of `key`.
+
+    Keys are numbers from 0 on.
+    """
+    place = _only_place(keys, key)
+    if place is not None:
+        first = np.append(orders, NEVER)[place[key]]
+        return np.where(first > order, first, NEVER)
     steps = 2 + max(int(orders.max(initial=0)), int(order.max(initial=0)))
     known = np.sort(keys * steps + orders)
     if not len(known):
@@ -127,19 +135,40 @@ def first_after(keys: Int64s, orders: Int64s, key: Int64s, order: Int64s) -> Int
 
 def _parents(rows: Lives, died: Int64s) -> Int64s:
     """The row that each row replaces; itself where there is none. Shape `(rows,)`."""
-    own = np.arange(len(rows.key), dtype=np.int64)
+    parent = np.arange(len(rows.key), dtype=np.int64)
     replaced = np.flatnonzero((died != NEVER) & (rows.killed_at >= died))
     heirs = np.flatnonzero(rows.is_heir & (rows.killed_at > rows.order))
+    old, new = rows.key[replaced], rows.key[heirs]
+    place = _only_place(old, new)
+    if place is not None and _only_place(new, old) is not None:
+        older = np.append(replaced, 0)[place[new]]
+        found = (place[new] < len(old)) & (died[older] == rows.order[heirs])
+        parent[heirs[found]] = older[found]
+        return parent
     steps = 2 + int(rows.order.max(initial=0))
     steps = max(steps, 2 + int(died[replaced].max(initial=0)))
     at, last = _last_of(rows.key[replaced] * steps + died[replaced], replaced, rows)
     wanted, heir = _last_of(rows.key[heirs] * steps + rows.order[heirs], heirs, rows)
-    parent = own.copy()
     if len(at):
         slot = np.minimum(np.searchsorted(at, wanted), len(at) - 1)
         found = at[slot] == wanted
         parent[heir[found]] = last[slot[found]]
     return parent
+
+
+def _only_place(keys: Int64s, others: Int64s) -> Int64s | None:
+    """Where each number is in `keys`, by number; `len(keys)`: nowhere. Covers both arrays.
+
+    So upserts of distinct keys, the usual batch, need no sort. None: one is there twice, or the
+    numbers are too far apart for a table of all.
+    """
+    size = 1 + max(int(keys.max(initial=-1)), int(others.max(initial=-1)))
+    if size > SPREAD_MAX * (len(keys) + len(others)):
+        return None
+    own = np.arange(len(keys), dtype=np.int64)
+    place = np.full(size, len(keys), dtype=np.int64)
+    place[keys] = own
+    return place if np.array_equal(place[keys], own) else None
 
 
 def _last_of(group: Int64s, ordinals: Int64s, rows: Lives) -> tuple[Int64s, Int64s]:

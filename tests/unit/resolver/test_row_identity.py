@@ -10,7 +10,7 @@ import pytest
 from resolver.match import GLOBAL_SCOPE
 from resolver.row_identity import NEVER, KeyDeletes, Lives, kept_row_ids
 
-KEYS, SCOPES, COMMITS = 3, 2, 7
+SCOPES = 2
 
 
 class History:
@@ -18,17 +18,18 @@ class History:
 
     def __init__(self, seed: int) -> None:
         draw = random.Random(seed)
+        keys = draw.choice([1, 3, 3, 12])  # of many keys most batches have each once at most
         self.deletes: list[tuple[int, int, int]] = []
         self.rows: list[list[int]] = []
         self.ids: list[int] = []
         self.heirs = draw.random() < 0.8
         live: list[int] = []
         for _ in range(draw.randint(0, 4)):  # of the target
-            self._bring(draw.randrange(KEYS), draw.randrange(SCOPES), 0, live, None)
-        for order in range(1, COMMITS + 1):
+            self._bring(draw.randrange(keys), draw.randrange(SCOPES), 0, live, None)
+        for order in range(1, draw.choice([1, 2, 7]) + 1):
             gone = [each for each in live if draw.random() < 0.1]  # by position
             deletes = [
-                (draw.randrange(KEYS), draw.choice([GLOBAL_SCOPE, 0, 1]))
+                (draw.randrange(keys), draw.choice([GLOBAL_SCOPE, 0, 1]))
                 for _ in range(draw.randint(0, 3))
             ]
             self.deletes += [(key, order, scope) for key, scope in deletes]
@@ -44,7 +45,7 @@ class History:
                     live.remove(at)
                 if at in gone:
                     self.rows[at][4] = order
-            brought = [draw.randrange(KEYS) for _ in range(draw.randint(0, 3))]
+            brought = [draw.randrange(keys) for _ in range(draw.randint(0, 3))]
             for number, key in enumerate(brought):
                 is_last = key not in brought[number + 1 :]
                 parent = replaced.get(key) if is_last and self.heirs else None
