@@ -244,11 +244,11 @@ def index_changes(batch: CycleInput, resolution: Resolution, published: set[str]
         resolution: Its dead rows.
         published: Paths of the staged data files that are published.
     """
-    added = [i for i, each in enumerate(batch.files) if each.file.file_path in published]
-    ordinal = np.full(len(batch.files), -1, dtype=np.int64)
-    ordinal[added] = np.arange(len(added), dtype=np.int64)
-    live = resolution.live_rows & (ordinal[batch.rows.file] >= 0) & ~dead_by_position(batch)
-    rows = np.flatnonzero(live)
+    is_added = np.array([each.file.file_path in published for each in batch.files], dtype=np.bool_)
+    added = np.flatnonzero(is_added)
+    ordinal = np.cumsum(is_added) - 1
+    live = resolution.live_rows & ~dead_by_position(batch)
+    live &= is_added[batch.rows.file]
     return IndexChanges(
         added_files=tuple(
             IndexedFile(
@@ -266,7 +266,8 @@ def index_changes(batch: CycleInput, resolution: Resolution, published: set[str]
                 file_id=ordinal[batch.rows.file[some]],
                 position=batch.rows.position[some].astype(np.int64, copy=False),
             )
-            for some in (rows[each] for each in chunks(len(rows)))
+            for some in (each.start + np.flatnonzero(live[each]) for each in chunks(len(live)))
+            if len(some)
         ),
     )
 

@@ -241,7 +241,7 @@ class BatchWriter:
             self._jobs = jobs
             self._written = RewrittenBatch(
                 files=tuple(file for files, _ in parts for file in files),
-                row=np.concatenate([np.empty(0, dtype=np.int64), *(row for _, row in parts)]),
+                row=np.concatenate([row for _, row in parts] or [np.empty(0, dtype=np.int64)]),
             )
             if len(row_id) >= RELEASE_FROM_ROWS:
                 release_unused()

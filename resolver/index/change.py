@@ -20,7 +20,7 @@ from resolver.keys import EncodedKeys, concat_keys
 from tableformat.errors import StoreUnavailableError
 from tableformat.memory import release_unused
 
-HELD_ROWS_MAX = 2_000_000
+HELD_ROWS_MAX = 1_000_000
 
 
 class ChangeParts:

@@ -47,6 +47,7 @@ from resolver.index.shard import Shard, open_cache, write_sst
 from resolver.index.shard_map import after_change
 from resolver.keys import EncodedKeys
 from tableformat.errors import InvalidInputError, StoreUnavailableError
+from tableformat.memory import release_unused
 from tableformat.runtime import Runtime
 
 DEFAULT_CACHE_BYTES = 128 << 20
@@ -309,6 +310,8 @@ class LocalIndex:
         scratch = folder / f"{name}.scratch"
         parts = ChangeParts(self._map, scratch)
         parts.fill(changes, file_ids)
+        if parts.is_large:
+            release_unused()
         dropped = np.array(dropped_ids, dtype=np.int64)
 
         def stays(rows: Rows) -> Bools:
@@ -325,6 +328,8 @@ class LocalIndex:
                 stays,
                 self._map.range_of(shard),
             )
+            if parts.is_large:
+                release_unused()  # what the shard's share took
             older = tuple(each.name for each in runs[written.merged :])
             return [
                 (start, (() if run is None else (run,)) + older) for start, run in written.parts
