@@ -11,6 +11,7 @@ import threading
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,10 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     Engine,
+    Select,
     Table,
+    Update,
+    bindparam,
     create_engine,
     delete,
     event,
@@ -58,6 +62,40 @@ _TABLES: Table = IcebergTables.__table__  # type: ignore[assignment]
 _NAMESPACES: Table = IcebergNamespaceProperties.__table__  # type: ignore[assignment]
 
 
+def _are_tables(with_types: bool) -> list[ColumnElement[bool]]:
+    """Other rows are views of other writers."""
+    kind = _TABLES.c.iceberg_type
+    return [(kind == _TABLE_TYPE) | kind.is_(None)] if with_types else []
+
+
+def _row(with_types: bool) -> list[ColumnElement[bool]]:
+    """One table's row."""
+    return [
+        _TABLES.c.catalog_name == bindparam("catalog"),
+        *_are_tables(with_types),
+        _TABLES.c.table_namespace == bindparam("namespace"),
+        _TABLES.c.table_name == bindparam("name"),
+    ]
+
+
+# Built once: putting a statement together costs as much as running it.
+@cache
+def _read_one(with_types: bool) -> Select[str]:
+    return select(_TABLES.c.metadata_location).where(*_row(with_types))
+
+
+@cache
+def _swap_one(with_types: bool) -> Update:
+    return (
+        update(_TABLES)
+        .where(*_row(with_types), _TABLES.c.metadata_location == bindparam("expected"))
+        .values(
+            metadata_location=bindparam("new"),
+            previous_metadata_location=bindparam("expected"),
+        )
+    )
+
+
 class SqlPointers:
     """`MetadataPointers` in `iceberg_tables` and `iceberg_namespace_properties`.
 
@@ -80,9 +118,9 @@ class SqlPointers:
         """See `MetadataPointers.read`."""
         if not self._has_tables():
             return None
-        statement = select(_TABLES.c.metadata_location).where(*self._row(identifier))
+        statement, key = _read_one(self._has_types()), self._key(identifier)
         with self._begin() as connection:
-            found = connection.execute(statement).scalar_one_or_none()
+            found = connection.execute(statement, key).scalar_one_or_none()
         return None if found is None else str(found)
 
     def insert(self, identifier: Identifier, metadata_location: str) -> bool:
@@ -126,12 +164,8 @@ class SqlPointers:
         return swapped
 
     def _swap_row(self, connection: Connection, swap: PointerSwap) -> bool:
-        statement = (
-            update(_TABLES)
-            .where(*self._row(swap.identifier), _TABLES.c.metadata_location == swap.expected)
-            .values(metadata_location=swap.new, previous_metadata_location=swap.expected)
-        )
-        return connection.execute(statement).rowcount == 1
+        values = self._key(swap.identifier) | {"expected": swap.expected, "new": swap.new}
+        return connection.execute(_swap_one(self._has_types()), values).rowcount == 1
 
     def _settle(self, swap: PointerSwap) -> bool:
         """What became of a transaction whose COMMIT failed or got no answer, by one of its rows.
@@ -141,13 +175,14 @@ class SqlPointers:
         its connection.
         """
         identifier = swap.identifier
-        statement = select(_TABLES.c.metadata_location).where(*self._row(identifier))
+        statement = _read_one(self._has_types())
         if self._url.get_backend_name() != "sqlite":
             statement = statement.with_for_update()
         with self._connect().begin() as connection:
             if self._url.get_backend_name() != "sqlite":
                 connection.execute(text(f"SET LOCAL lock_timeout = {_SETTLE_TIMEOUT_MS}"))
-            current = connection.execute(statement).scalar_one_or_none()
+            found = connection.execute(statement, self._key(identifier))
+            current = found.scalar_one_or_none()
         if current == swap.expected:
             raise StoreUnavailableError("catalog database did not commit", table=identifier[-1])
         if current != swap.new:
@@ -159,16 +194,17 @@ class SqlPointers:
         """See `MetadataPointers.remove`."""
         self._prepare()
         with self._begin() as connection:
-            return connection.execute(delete(_TABLES).where(*self._row(identifier))).rowcount == 1
+            statement = delete(_TABLES).where(*_row(self._has_types()))
+            return connection.execute(statement, self._key(identifier)).rowcount == 1
 
     def rename(self, identifier: Identifier, new: Identifier) -> bool:
         """See `MetadataPointers.rename`."""
         self._prepare()
         named = {"table_namespace": ".".join(new[:-1]), "table_name": new[-1]}
-        statement = update(_TABLES).where(*self._row(identifier)).values(**named)
+        statement = update(_TABLES).where(*_row(self._has_types())).values(**named)
         try:
             with self._begin() as connection:
-                return connection.execute(statement).rowcount == 1
+                return connection.execute(statement, self._key(identifier)).rowcount == 1
         except IntegrityError:
             raise table_exists(new) from None
 
@@ -228,18 +264,15 @@ class SqlPointers:
         return [tuple(str(one).split(".")) for one in rows]
 
     def _tables(self) -> list[ColumnElement[bool]]:
-        clauses: list[ColumnElement[bool]] = [_TABLES.c.catalog_name == self._catalog_name]
-        if self._has_types():  # other rows are views of other writers
-            kind = _TABLES.c.iceberg_type
-            clauses.append((kind == _TABLE_TYPE) | kind.is_(None))
-        return clauses
+        return [_TABLES.c.catalog_name == self._catalog_name, *_are_tables(self._has_types())]
 
-    def _row(self, identifier: Identifier) -> list[ColumnElement[bool]]:
-        return [
-            *self._tables(),
-            _TABLES.c.table_namespace == ".".join(identifier[:-1]),
-            _TABLES.c.table_name == identifier[-1],
-        ]
+    def _key(self, identifier: Identifier) -> dict[str, str]:
+        """What `_row` compares with."""
+        return {
+            "catalog": self._catalog_name,
+            "namespace": ".".join(identifier[:-1]),
+            "name": identifier[-1],
+        }
 
     @contextmanager
     def _begin(self) -> Iterator[Connection]:
