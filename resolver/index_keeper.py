@@ -59,6 +59,7 @@ logger = logging.getLogger("icefold.resolver")
 INDEX_DIRECTORY = "index-directory"
 # In an index's folder; an older icefold, too, builds in one that holds files called so.
 MANIFEST_NOTES = "CURRENT.manifests"
+FILE_NOTES = "CURRENT.files"
 WAREHOUSE_FOLDER = ".icefold/index"
 # A row that an index has to follow costs about four times one that a build reads (sorted, by all
 # cores, without look-ups): after a compaction of half a table a build is done sooner.
