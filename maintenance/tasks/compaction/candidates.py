@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from maintenance.tasks.compaction.plan import Sizes
 from maintenance.tasks.options import CompactOptions
@@ -65,11 +66,13 @@ def candidates(
 def worth_a_look(files: npt.NDArray[np.void], vectors: npt.NDArray[np.void], sizes: Sizes) -> Rows:
     """Rows of `files` that may be worth a rewrite, ascending; both are of `LIVE_FILE`."""
     rows = np.maximum(files["rows"], 1)
-    dead = np.minimum(_killed(files["location"], vectors), files["rows"])
+    location = _codes(np.concatenate([files["location"], vectors["location"]]))
+    killed = np.bincount(location[len(files) :], weights=vectors["rows"], minlength=len(location))
+    dead = np.minimum(killed[location[: len(files)]], files["rows"])
     live_bytes = files["size_bytes"] * ((files["rows"] - dead) / rows)
     must_go = (files["size_bytes"] > sizes.large) | (dead >= sizes.dead_rows_min(files["rows"]))
     small = ~must_go & (files["size_bytes"] < sizes.small)
-    _, partition = np.unique(files["partition"], return_inverse=True)
+    partition = _codes(files["partition"])
     count, bytes_small = (
         np.bincount(partition, weights=weights)[partition]
         for weights in (small, live_bytes * small)
@@ -86,14 +89,10 @@ def worth_a_look(files: npt.NDArray[np.void], vectors: npt.NDArray[np.void], siz
     return np.sort(chosen)
 
 
-def _killed(locations: npt.NDArray[np.uint32], vectors: npt.NDArray[np.void]) -> Rows:
-    """Per location, rows that vectors kill."""
-    named, place = np.unique(vectors["location"], return_inverse=True)
-    rows = np.bincount(place, weights=vectors["rows"]).astype(np.int64)
-    if not len(named):
-        return np.zeros(len(locations), dtype=np.int64)
-    at = np.minimum(np.searchsorted(named, locations), len(named) - 1)
-    return np.where(named[at] == locations, rows[at], 0)
+def _codes(values: npt.NDArray[np.uint32]) -> Rows:
+    """Numbers from 0 on, equal where the values are."""
+    codes: Rows = pa.array(np.ascontiguousarray(values)).dictionary_encode().indices.to_numpy()
+    return codes
 
 
 def _together(columns: Sequence[LiveColumns]) -> npt.NDArray[np.void]:
