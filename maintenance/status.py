@@ -29,9 +29,10 @@ from resolver.shared_keeper import configured_root, index_depot
 from tableformat import InvalidInputError, Table
 from tableformat.cdc.dead_letter import count_dead_letters
 from tableformat.cdc.many.set_aside import read_set_aside
-from tableformat.codec.avro.manifest_store import load_manifest_list, read_live_columns
+from tableformat.codec.avro.manifest_store import load_manifest_list
 from tableformat.commit.branch_history import ancestors
 from tableformat.errors import TableError
+from tableformat.scan.live_files import read_live_columns
 from tableformat.spec.manifest_file import ManifestContent, ManifestFile
 from tableformat.spec.names import MAIN_BRANCH, STAGING_BRANCH
 

@@ -19,8 +19,9 @@ from resolver.index_keeper import FILE_NOTES, index_folder
 from resolver.target import LiveFiles
 from tableformat.catalog.base import TableState
 from tableformat.codec.avro.live_columns import LIVE_FILE, LiveColumns
-from tableformat.codec.avro.manifest_store import load_manifest, read_live_columns
+from tableformat.codec.avro.manifest_store import load_manifest
 from tableformat.environment import Environment
+from tableformat.scan.live_files import read_live_columns
 from tableformat.spec.data_file import ManifestEntry
 from tableformat.spec.manifest_file import ManifestContent, ManifestFile
 

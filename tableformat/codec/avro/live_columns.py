@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tableformat.codec.avro.records import Projection
-from tableformat.spec.data_file import PUFFIN_FORMAT, FileContent, canonical_partition
+from tableformat.spec.data_file import PUFFIN_FORMAT, DataFile, FileContent, canonical_partition
 
 # On disk, in notes: never change.
 LIVE_FILE = np.dtype(
@@ -43,6 +43,19 @@ class LiveColumns(NamedTuple):
 def seen_of(data_file: Projection) -> Projection:
     """Of the fields of a data file those that `live_columns` takes."""
     return {field_id: data_file[field_id] for field_id in SEEN_FIELDS}
+
+
+def seen_of_file(file: DataFile) -> tuple[Any, ...]:
+    """The values of `SEEN_FIELDS`."""
+    return (
+        file.content,
+        file.file_path,
+        file.file_format,
+        file.partition,
+        file.record_count,
+        file.file_size_in_bytes,
+        file.referenced_data_file,
+    )
 
 
 def live_columns(files: Iterable[Sequence[Any]], spec_id: int) -> LiveColumns:

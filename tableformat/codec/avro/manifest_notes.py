@@ -25,6 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tableformat.codec.avro.container import AvroBlock
+from tableformat.codec.avro.live_columns import LiveColumns
 from tableformat.codec.avro.manifest_entries import EncodedManifest, delete_files_of
 from tableformat.codec.avro.named_files import Hashes, Wanted, hashes_of, wanted
 from tableformat.limits import UNNOTED_FILES_MAX, UNNOTED_MANIFESTS_MAX, UNNOTED_SHARE_MAX
@@ -94,6 +95,10 @@ class NotedManifest:
     def live_delete_files(self) -> tuple[ManifestEntry, ...]:
         """Reads it, unless it is known that there are none but vectors."""
         return () if self.note.has_vectors_only else self._encoded.live_delete_files
+
+    def live_columns(self) -> LiveColumns:
+        """Reads it."""
+        return self._encoded.live_columns()
 
     def blocks_naming(self, locations: Collection[str]) -> list[AvroBlock]:
         """Reads it, unless it names none of them."""

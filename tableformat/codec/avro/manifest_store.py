@@ -9,30 +9,20 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 from pyiceberg.table.snapshots import Snapshot
 
-from tableformat.codec.avro.live_columns import LIVE_FILE, LiveColumns
 from tableformat.codec.avro.loaded_manifest import LoadedManifest
 from tableformat.codec.avro.manifest_cache import ManifestCache
 from tableformat.codec.avro.manifest_entries import EncodedManifest, inherited_entries
 from tableformat.codec.avro.manifest_list import decode_manifest_list
-from tableformat.codec.avro.manifest_notes import (
-    NotedManifest,
-    count_entries,
-    lacks_much,
-    read_notes,
-    write_notes,
-)
+from tableformat.codec.avro.manifest_notes import NotedManifest, count_entries
 from tableformat.errors import CorruptDataError, UnsupportedError
 from tableformat.spec.data_file import EntryStatus, ManifestEntry
 from tableformat.spec.manifest_file import UNKNOWN_COUNT, ManifestFile
 from tableformat.store.base import ObjectStore
-
-LIVE_COLUMNS_COST = 8  # of an entry, in what the names in it cost
 
 
 def load_manifest_list(store: ObjectStore, snapshot: Snapshot) -> list[ManifestFile]:
@@ -128,31 +118,6 @@ def note_manifests(store: ObjectStore, path: Path, manifests: Sequence[ManifestF
     cache = _cache_of(store)
     if cache is not None:
         cache.remember(path, manifests)
-
-
-def read_live_columns(
-    store: ObjectStore, path: Path, manifests: Sequence[ManifestFile]
-) -> list[LiveColumns]:
-    """What the live files of some manifests are like, manifest by manifest.
-
-    Args:
-        store: Where they are.
-        path: A file that keeps what was found for the next call, in a folder that may be missing.
-        manifests: All of a snapshot.
-
-    Effects: reads manifests that `path` does not know, one after the other; replaces it where it
-    lacks a good part of them, if it can be written.
-    """
-    found = {each: LiveColumns(*note) for each, note in read_notes(path, LIVE_FILE).items()}
-    is_old = lacks_much(manifests, found, decode_cost=LIVE_COLUMNS_COST)
-    for manifest in manifests:
-        if manifest.manifest_path not in found:
-            found[manifest.manifest_path] = _read(store, manifest).live_columns()
-    columns = {each.manifest_path: found[each.manifest_path] for each in manifests}
-    if is_old and path.parent.is_dir():
-        with suppress(OSError):
-            write_notes(path, columns)
-    return list(columns.values())
 
 
 def remember_manifest(

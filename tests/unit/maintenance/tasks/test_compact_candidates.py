@@ -18,7 +18,8 @@ from maintenance.tasks.compaction.plan import Sizes, plan_groups
 from maintenance.tasks.options import CompactOptions
 from resolver.index_keeper import FILE_NOTES, index_folder
 from tableformat.codec.avro import manifest_notes, manifest_store
-from tableformat.codec.avro.live_columns import LIVE_FILE, live_columns
+from tableformat.codec.avro.live_columns import LIVE_FILE, live_columns, seen_of_file
+from tableformat.codec.avro.manifest_store import clear_manifest_cache
 from tableformat.scan.plan import FileScanTask, plan_scan, plan_without_files
 from tests.support.manifests import added, data_file, deletion_vector
 
@@ -66,19 +67,7 @@ def tasks_of(files):
 
 
 def columns_of(entries):
-    found = [
-        (
-            each.data_file.content,
-            each.data_file.file_path,
-            each.data_file.file_format,
-            each.data_file.partition,
-            each.data_file.record_count,
-            each.data_file.file_size_in_bytes,
-            each.data_file.referenced_data_file,
-        )
-        for each in entries
-    ]
-    return live_columns(found, 0).files
+    return live_columns([seen_of_file(each.data_file) for each in entries], 0).files
 
 
 def chosen_of(tasks, empty):
@@ -135,6 +124,7 @@ def noted(tmp_path, monkeypatch):
 
 def test_manifests_are_decoded_once_and_what_is_new_next_time(noted, monkeypatch):
     table, notes = noted
+    clear_manifest_cache(table.environment.store)
     read = []
     inner = manifest_store._read
     monkeypatch.setattr(
@@ -145,6 +135,8 @@ def test_manifests_are_decoded_once_and_what_is_new_next_time(noted, monkeypatch
     assert not compact(table, few, dry_run=True).groups
     assert len(read) == 6
     assert notes.exists()
+    assert not compact(table, few, dry_run=True).groups
+    clear_manifest_cache(table.environment.store)
     assert not compact(table, few, dry_run=True).groups
     assert len(read) == 6
     table.append(pa.table({"id": [6], "part": [0]}))
@@ -164,10 +156,13 @@ def test_damaged_columns_are_made_again(noted):
     assert len(manifest_notes.read_notes(notes, LIVE_FILE)) == 6
 
 
-def test_columns_are_what_the_entries_say(noted):
+@pytest.mark.parametrize("are_cached", [True, False], ids=["decoded", "read"])
+def test_columns_are_what_the_entries_say(noted, are_cached):
     table, notes = noted
     table.stage(upserts=pa.table({"id": [1], "part": [1]}))
     plan = plan_scan(table.environment, table.refresh().state)
+    if not are_cached:
+        clear_manifest_cache(table.environment.store)
     compact(table, dry_run=True)
 
     columns = manifest_notes.read_notes(notes, LIVE_FILE).values()
