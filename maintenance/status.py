@@ -25,7 +25,7 @@ from maintenance.triggers import plan_table
 from resolver.index.position import read_position, read_shared_position
 from resolver.index_keeper import FILE_NOTES, index_folder
 from resolver.maintenance_lock import maintenance_lock, maintenance_lock_name
-from resolver.shared_keeper import configured_root, index_depot
+from resolver.shared_keeper import configured_root, index_depot, notes_folder
 from tableformat import InvalidInputError, Table
 from tableformat.cdc.dead_letter import count_dead_letters
 from tableformat.cdc.many.set_aside import read_set_aside
@@ -266,7 +266,7 @@ def _task(
 def _data_file_sizes(
     table: Table, target: str, manifests: Sequence[ManifestFile]
 ) -> npt.NDArray[np.int64]:
-    notes = index_folder(table.environment, table.state, target) / FILE_NOTES
+    notes = notes_folder(table.environment, table.state, target) / FILE_NOTES
     columns = read_live_columns(table.environment.store, notes, manifests)
     sizes = [
         each.files["size_bytes"]

@@ -32,8 +32,9 @@ from maintenance.tasks.compaction.rewrite import RewriteJob, RewrittenGroup, rew
 from maintenance.tasks.compaction.workers import Rewritten, rewrite_here, rewrite_on_spark
 from maintenance.tasks.options import CompactOptions
 from maintenance.tasks.reports import CompactReport
-from resolver.index_keeper import MANIFEST_NOTES, index_folder
+from resolver.index_keeper import MANIFEST_NOTES
 from resolver.number_text import plural
+from resolver.shared_keeper import notes_folder
 from resolver.target import live_files
 from tableformat.catalog.base import TableState
 from tableformat.codec.avro.manifest_store import recall_manifests
@@ -109,10 +110,8 @@ class _Compaction:
     def _plan(self, state: TableState, head: Snapshot) -> ScanPlan:
         """Of all that may be worth a rewrite."""
         environment = self.task.environment
-        recall_manifests(
-            environment.store,
-            index_folder(environment, state, self.options.branch) / MANIFEST_NOTES,
-        )
+        notes = notes_folder(environment, state, self.options.branch)
+        recall_manifests(environment.store, notes / MANIFEST_NOTES)
         live = live_files(environment, head)
         chosen = candidates(environment, state, live, self.options)
         if chosen is None:

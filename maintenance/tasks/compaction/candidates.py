@@ -15,7 +15,8 @@ import pyarrow as pa
 
 from maintenance.tasks.compaction.plan import Sizes
 from maintenance.tasks.options import CompactOptions
-from resolver.index_keeper import FILE_NOTES, index_folder
+from resolver.index_keeper import FILE_NOTES
+from resolver.shared_keeper import notes_folder
 from resolver.target import LiveFiles
 from tableformat.catalog.base import TableState
 from tableformat.codec.avro.live_columns import LIVE_FILE, LiveColumns
@@ -43,7 +44,7 @@ def candidates(
     """
     if options.filter is not None or options.rewrite_all:
         return None
-    notes = index_folder(environment, state, options.branch) / FILE_NOTES
+    notes = notes_folder(environment, state, options.branch) / FILE_NOTES
     columns = read_live_columns(environment.store, notes, live.manifests)
     if not all(each.is_complete for each in columns):
         return None
