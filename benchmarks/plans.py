@@ -41,6 +41,7 @@ from resolver.index.open import open_index
 from resolver.index_keeper import TargetHead, index_folder, indexed_file
 from resolver.target import live_files
 from tableformat.backend import open_backend
+from tableformat.catalog.keyed import real_catalog
 from tableformat.codec.avro import manifest_entries
 from tableformat.commit.changeset import Changeset, CommitKind, Validation
 from tableformat.commit.engine import commit
@@ -114,7 +115,7 @@ def opened(warehouse: Path) -> tuple[tf.Table, ManifestStore]:
     """The table through a store that counts."""
     backend = open_backend("local", {"warehouse": str(warehouse)})
     store = ManifestStore(backend.store)
-    backend.catalog._store = store  # type: ignore[attr-defined]
+    real_catalog(backend.catalog)._store = store  # type: ignore[attr-defined]
     environment = Environment(backend.catalog, store, backend.runtime)  # type: ignore[arg-type]
     return TableCatalog(environment).load_table(NAME), store
 

@@ -6,12 +6,13 @@ ledger are read; no data file is.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from pyiceberg.table.metadata import TableMetadata
 
 from lock import LockError
@@ -22,16 +23,16 @@ from maintenance.settings import MaintainConfig, TaskName, parse_config
 from maintenance.table_figures import Figures, figures_of
 from maintenance.triggers import plan_table
 from resolver.index.position import read_position, read_shared_position
-from resolver.index_keeper import index_folder
+from resolver.index_keeper import FILE_NOTES, index_folder
 from resolver.maintenance_lock import maintenance_lock, maintenance_lock_name
-from resolver.shared_keeper import configured_root, index_depot
-from resolver.target import live_entries
+from resolver.shared_keeper import configured_root, index_depot, notes_folder
 from tableformat import InvalidInputError, Table
 from tableformat.cdc.dead_letter import count_dead_letters
 from tableformat.cdc.many.set_aside import read_set_aside
 from tableformat.codec.avro.manifest_store import load_manifest_list
 from tableformat.commit.branch_history import ancestors
 from tableformat.errors import TableError
+from tableformat.scan.live_files import read_live_columns
 from tableformat.spec.manifest_file import ManifestContent, ManifestFile
 from tableformat.spec.names import MAIN_BRANCH, STAGING_BRANCH
 
@@ -196,8 +197,7 @@ def read_status(
         snapshots=figures.snapshots,
         manifests=len(manifests),
         metadata_bytes=sum(manifest.manifest_length for manifest in manifests),
-        sizes=_sizes(entry.data_file.file_size_in_bytes
-                     for entry in live_entries(environment.store, _of_data(manifests))),
+        sizes=_sizes(_data_file_sizes(table, target, manifests)),
         index=_index(table, target, figures),
         lock=_lock(table),
         cycles=read_cycles(state.metadata, target)[-CYCLES_MAX:],
@@ -263,13 +263,21 @@ def _task(
     )
 
 
-def _of_data(manifests: Iterable[ManifestFile]) -> Iterator[ManifestFile]:
-    return (each for each in manifests if each.content == ManifestContent.DATA)
+def _data_file_sizes(
+    table: Table, target: str, manifests: Sequence[ManifestFile]
+) -> npt.NDArray[np.int64]:
+    notes = notes_folder(table.environment, table.state, target) / FILE_NOTES
+    columns = read_live_columns(table.environment.store, notes, manifests)
+    sizes = [
+        each.files["size_bytes"]
+        for each, manifest in zip(columns, manifests, strict=True)
+        if manifest.content == ManifestContent.DATA
+    ]
+    return np.concatenate([np.empty(0, dtype=np.int64), *sizes])
 
 
-def _sizes(sizes_bytes: Iterable[int]) -> list[SizeBin]:
+def _sizes(sizes: npt.NDArray[np.int64]) -> list[SizeBin]:
     limits = [limit << 20 for limit in SIZE_LIMITS_MB]
-    sizes = np.fromiter(sizes_bytes, dtype=np.int64)
     bins = np.digitize(sizes, limits)
     return [
         SizeBin(

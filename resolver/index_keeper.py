@@ -59,6 +59,7 @@ logger = logging.getLogger("icefold.resolver")
 INDEX_DIRECTORY = "index-directory"
 # In an index's folder; an older icefold, too, builds in one that holds files called so.
 MANIFEST_NOTES = "CURRENT.manifests"
+FILE_NOTES = "CURRENT.files"
 WAREHOUSE_FOLDER = ".icefold/index"
 # A row that an index has to follow costs about four times one that a build reads (sorted, by all
 # cores, without look-ups): after a compaction of half a table a build is done sooner.
@@ -93,6 +94,17 @@ def user_cache() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / "icefold"
 
 
+def note_seen(environment: Environment, folder: Path, live: LiveFiles | None) -> None:
+    """Note what was read of manifests, for a later process.
+
+    Effects: as `note_manifests`; where the folder cannot be written, nothing: it would have saved
+    time.
+    """
+    if live is not None:
+        with suppress(OSError):
+            note_manifests(environment.store, folder / MANIFEST_NOTES, live.manifests)
+
+
 @dataclass(slots=True)
 class LocalIndexKeeper:
     """`IndexKeeper` over a folder. Close it: it holds the folder's lock.
@@ -120,10 +132,8 @@ class LocalIndexKeeper:
     def close(self) -> None:
         """Close the index and release the folder; for a later process, note what was read."""
         if self._index is not None:
-            if self._live is not None and self.field_ids is None:
-                with suppress(OSError):  # it would have saved time
-                    path = self.folder / MANIFEST_NOTES
-                    note_manifests(self.environment.store, path, self._live.manifests)
+            if self.field_ids is None:
+                note_seen(self.environment, self.folder, self._live)
             self._index.close()
             self._index = None
 

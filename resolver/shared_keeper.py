@@ -22,10 +22,19 @@ from resolver.index.build import BuildOptions
 from resolver.index.depot import IndexDepot
 from resolver.index.shared import IndexMovedError, SharedIndex, Workplace
 from resolver.index.shared_build import OpenedShared, build_shared, open_shared
-from resolver.index_keeper import Progress, TargetHead, bring_to_head, user_cache
+from resolver.index_keeper import (
+    MANIFEST_NOTES,
+    Progress,
+    TargetHead,
+    bring_to_head,
+    index_folder,
+    note_seen,
+    user_cache,
+)
 from resolver.runner import LocalRunner, Runner
 from resolver.target import LiveFiles
 from tableformat.catalog.base import TableState
+from tableformat.codec.avro.manifest_store import recall_manifests
 from tableformat.environment import Environment
 from tableformat.errors import InvalidInputError
 
@@ -76,6 +85,15 @@ def cache_name(root: str) -> str:
     return hashlib.sha256(root.encode()).hexdigest()[:24]
 
 
+def notes_folder(environment: Environment, state: TableState, target: str) -> Path:
+    """Where this machine keeps what it has seen in manifests: beside the index, or its copies."""
+    root = configured_root(environment)
+    if root is None:
+        return index_folder(environment, state, target)
+    depot = index_depot(environment, root, state, target)
+    return own_cache_folder(environment.catalog.properties, depot)
+
+
 def open_here(environment: Environment, depot: IndexDepot, wanted: IndexBinding) -> OpenedShared:
     """Open an index with all work in this process, to look at it."""
     own = own_cache_folder(environment.catalog.properties, depot)
@@ -104,10 +122,15 @@ class SharedIndexKeeper:
     progress: Progress | None = None
     _index: SharedIndex | None = field(default=None, init=False)
     _runner: Runner | None = field(default=None, init=False)
+    _live: LiveFiles | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        recall_manifests(self.environment.store, self._own_cache / MANIFEST_NOTES)
 
     def close(self) -> None:
-        """Close the index."""
+        """Close the index; for a later process, note what was read."""
         if self._index is not None:
+            note_seen(self.environment, self._own_cache, self._live)
             self._index.close()
             self._index = None
 
@@ -120,6 +143,7 @@ class SharedIndexKeeper:
             IndexMovedError: Other processes kept moving the index.
         """
         self.rebuild = self.rebuild or rebuild
+        self._live = live
         head = TargetHead.of(self.environment, state, target, live)
         for _ in range(MOVED_ATTEMPTS_MAX - 1):
             try:
@@ -170,6 +194,10 @@ class SharedIndexKeeper:
         return built
 
     def _workplace(self, runner: Runner) -> Workplace:
-        own = own_cache_folder(self.environment.catalog.properties, self.depot)
+        own = self._own_cache
         on_task = partial(Path, str(own)) if runner.name == "local" else self.executor_cache
         return Workplace(runner=runner, cache=on_task, own_cache=own)
+
+    @property
+    def _own_cache(self) -> Path:
+        return own_cache_folder(self.environment.catalog.properties, self.depot)

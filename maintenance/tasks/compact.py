@@ -20,8 +20,11 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from pyiceberg.table.snapshots import Snapshot
+
 from lock import LockError
 from maintenance.tasks.base import TaskRun, check_branch, maintenance_task
+from maintenance.tasks.compaction.candidates import candidates
 from maintenance.tasks.compaction.ordering import parse_ordering
 from maintenance.tasks.compaction.plan import FileGroup, plan_groups
 from maintenance.tasks.compaction.publish import delete_new_files, new_files, publish_groups
@@ -29,9 +32,14 @@ from maintenance.tasks.compaction.rewrite import RewriteJob, RewrittenGroup, rew
 from maintenance.tasks.compaction.workers import Rewritten, rewrite_here, rewrite_on_spark
 from maintenance.tasks.options import CompactOptions
 from maintenance.tasks.reports import CompactReport
+from resolver.index_keeper import MANIFEST_NOTES
 from resolver.number_text import plural
+from resolver.shared_keeper import notes_folder
+from resolver.target import live_files
+from tableformat.catalog.base import TableState
+from tableformat.codec.avro.manifest_store import recall_manifests
 from tableformat.errors import CommitConflictError, NotFoundError, TableError
-from tableformat.scan.plan import plan_scan
+from tableformat.scan.plan import ScanPlan, plan_files, plan_scan
 
 if TYPE_CHECKING:  # Spark is an optional dependency
     from pyspark.sql import SparkSession
@@ -87,7 +95,7 @@ class _Compaction:
         if head is None:
             return self._report("arrow", ())
         environment = self.task.environment
-        plan = plan_scan(environment, state, snapshot_id=head.snapshot_id)
+        plan = self._plan(state, head)
         groups = plan_groups(plan, metadata, self.options)
         jobs = [rewrite_job(plan, metadata, group, ordering) for group in groups]
         engine = "arrow" if self._session(groups) is None else "spark"
@@ -98,6 +106,17 @@ class _Compaction:
         environment.runtime.fail_point("compact.after_plan")
         self._rewrite(groups, jobs)
         return self._report(engine, groups)
+
+    def _plan(self, state: TableState, head: Snapshot) -> ScanPlan:
+        """Of all that may be worth a rewrite."""
+        environment = self.task.environment
+        notes = notes_folder(environment, state, self.options.branch)
+        recall_manifests(environment.store, notes / MANIFEST_NOTES)
+        live = live_files(environment, head)
+        chosen = candidates(environment, state, live, self.options)
+        if chosen is None:
+            return plan_scan(environment, state, snapshot_id=head.snapshot_id)
+        return plan_files(environment, state, head, chosen)
 
     def _rewrite(self, groups: Sequence[FileGroup], jobs: Sequence[RewriteJob]) -> None:
         waiting: list[tuple[FileGroup, RewrittenGroup]] = []

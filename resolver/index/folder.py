@@ -5,7 +5,8 @@
 <folder>/CURRENT                  JSON: format, generation, shards of the build; replaced atomically
 <folder>/<generation>/files/      RocksDB: file dictionary, and the header that binds everything
 <folder>/<generation>/runs/       runs of the key shards (see `run_format`)
-<folder>/CURRENT.manifests        what was seen in the table's manifests (`index_keeper`)
+<folder>/CURRENT.manifests        what was seen in the table's manifests (`index_keeper`),
+<folder>/CURRENT.files            and of each of its files
 <folder>/build/                   a build in progress; becomes a generation when it is complete
 ```
 """

@@ -14,7 +14,12 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 
 from tableformat.catalog.base import TableState
-from tableformat.codec.avro.manifest_store import load_manifest, load_manifest_list
+from tableformat.codec.avro.manifest_store import (
+    load_manifest,
+    load_manifest_list,
+    open_manifest,
+)
+from tableformat.codec.avro.named_files import wanted
 from tableformat.environment import Environment
 from tableformat.errors import CorruptDataError, NotFoundError
 from tableformat.scan.delete_index import DeleteIndex, sequence_number
@@ -112,6 +117,31 @@ def plan_scan(
     return replace(plan_without_files(state, schema, unbound), snapshot=snapshot, tasks=tasks)
 
 
+def plan_files(
+    environment: Environment,
+    state: TableState,
+    snapshot: Snapshot,
+    entries: Sequence[ManifestEntry],
+) -> ScanPlan:
+    """Plan a read of some data files that are live in a snapshot.
+
+    Raises:
+        CorruptDataError: As `plan_scan`.
+
+    Cost: reads delete manifests; decodes little of them.
+    """
+    store, metadata = environment.store, state.metadata
+    paths = wanted([entry.data_file.file_path for entry in entries])
+    deletes: list[ManifestEntry] = []
+    for manifest in _reaching(load_manifest_list(store, snapshot), entries):
+        loaded = open_manifest(store, manifest)
+        deletes += loaded.live_vectors(paths)
+        deletes += loaded.live_delete_files
+    index = DeleteIndex(deletes, specs=metadata.specs(), key_fields=key_fields(metadata))
+    tasks = tuple(plan_task(entry, AlwaysTrue(), index) for entry in entries)
+    return replace(plan_without_files(state, metadata.schema()), snapshot=snapshot, tasks=tasks)
+
+
 def plan_without_files(
     state: TableState, schema: Schema, row_filter: BooleanExpression | None = None
 ) -> ScanPlan:
@@ -164,7 +194,6 @@ def _plan_tasks(
         if manifest.has_live_files and pruner.manifest_may_match(manifest)
     ]
     data = [manifest for manifest in manifests if manifest.content == ManifestContent.DATA]
-    deletes = [manifest for manifest in manifests if manifest.content == ManifestContent.DELETES]
     selected: list[tuple[ManifestEntry, BooleanExpression]] = []
     for entry in live_entries(store, data):
         if entry.data_file.content != FileContent.DATA:
@@ -174,15 +203,26 @@ def _plan_tasks(
         residual = pruner.residual(entry.data_file)
         if not isinstance(residual, AlwaysFalse):
             selected.append((entry, residual))
-    if not selected:
-        return []
-    oldest = min(sequence_number(entry) for entry, _ in selected)
-    # A delete manifest older than every selected file reaches none of them.
-    reaching = [manifest for manifest in deletes if (manifest.sequence_number or 0) >= oldest]
+    reaching = _reaching(manifests, [entry for entry, _ in selected])
     index = DeleteIndex(
         live_entries(store, reaching), specs=metadata.specs(), key_fields=key_fields(metadata)
     )
     return [plan_task(entry, residual, index) for entry, residual in selected]
+
+
+def _reaching(
+    manifests: Iterable[ManifestFile], entries: Sequence[ManifestEntry]
+) -> list[ManifestFile]:
+    """Delete manifests but those that are older than every one of some data files."""
+    oldest = min(map(sequence_number, entries), default=None)
+    return [
+        manifest
+        for manifest in manifests
+        if manifest.content == ManifestContent.DELETES
+        and manifest.has_live_files
+        and oldest is not None
+        and (manifest.sequence_number or 0) >= oldest
+    ]
 
 
 def plan_task(

@@ -66,6 +66,15 @@ _UNSUPPORTED_TEXTS = ("Type not recognized", "Unsupported field type", "Cannot d
 def encode_metadata(metadata: TableMetadata) -> bytes:
     """Serialize table metadata as UTF-8 JSON, without white space, keys in Java's order.
 
+    Raises:
+        InvalidInputError: A text holds half a character.
+    """
+    return b"".join((*_members(metadata), b"}"))
+
+
+def _members(metadata: TableMetadata) -> list[bytes]:
+    """The JSON up to the last brace, to be joined.
+
     Snapshots, schemas and the like are taken as immutable: their text is made once per object.
 
     Raises:
@@ -114,8 +123,7 @@ def encode_metadata(metadata: TableMetadata) -> bytes:
     put_list("metadata-log", b",".join(map(text_of, metadata.metadata_log)))
     for key, value in (metadata.model_extra or {}).items():
         put(key, _dump(value))
-    parts.append(b"}")
-    return b"".join(parts)
+    return parts
 
 
 def metadata_suffix(metadata: TableMetadata) -> str:
@@ -132,7 +140,7 @@ def metadata_suffix(metadata: TableMetadata) -> str:
 
 def encode_metadata_file(metadata: TableMetadata, *, location: str) -> bytes:
     """The bytes of a metadata file, with a checksum: gzip if its name says so."""
-    data = with_checksum(encode_metadata(metadata))
+    data = with_checksum(_members(metadata))
     return gzip.compress(data, mtime=0) if location.endswith(GZIP_SUFFIX) else data
 
 

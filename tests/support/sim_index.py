@@ -14,7 +14,7 @@ from resolver.index import run_format, shard_map
 from resolver.index.build import _Build
 from resolver.index.local import LocalIndex
 from resolver.index_keeper import LocalIndexKeeper, TargetHead
-from tableformat.codec.avro import manifest_cache
+from tableformat.codec.avro import manifest_notes
 from tests.support.sim_seams import MemoryIndexKeeper
 
 MEMORY_DISK = Path("/dev/shm")  # where there is one, syncing costs nothing
@@ -22,8 +22,8 @@ TINY = {
     (run_format, "BLOCK_ENTRIES_MAX"): 8,
     (shard_map, "ROWS_PER_SHARD_MIN"): 1,
     (shard_map, "ROWS_PER_SHARD_MAX"): 1,
-    (manifest_cache, "UNNOTED_FILES_MAX"): 0,
-    (manifest_cache, "UNNOTED_SHARE_MAX"): 0,
+    (manifest_notes, "UNNOTED_FILES_MAX"): 0,
+    (manifest_notes, "UNNOTED_SHARE_MAX"): 0,
 }
 
 

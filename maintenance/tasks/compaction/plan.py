@@ -14,6 +14,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
 from pyiceberg.table.metadata import TableMetadata
 
 from maintenance.tasks.options import CompactOptions
@@ -63,14 +65,14 @@ def plan_groups(
     """Groups that are worth a rewrite; those that save most per byte come first.
 
     Args:
-        plan: All files of the branch's head, unfiltered.
+        plan: All files of the branch's head, unfiltered, or its `candidates`.
         metadata: The table.
         options: Checked.
 
     Raises:
         InvalidInputError: The filter does not fit the table, or a table property is malformed.
     """
-    sizes = _Sizes.of(metadata, options, plan)
+    sizes = Sizes.of(metadata, options, plan)
     partitions: dict[PartitionKey, list[FileScanTask]] = {}
     matcher = (
         None if options.filter is None else FileMatcher(metadata, parse_filter(options.filter))
@@ -94,7 +96,9 @@ def deleted_rows(task: FileScanTask) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Sizes:
+class Sizes:
+    """What is small, large, or has many dead rows."""
+
     target: int
     small: int
     large: int
@@ -103,7 +107,10 @@ class _Sizes:
     rows_reached: Mapping[DeleteFileKey, int]  # by delete file, on v2
 
     @classmethod
-    def of(cls, metadata: TableMetadata, options: CompactOptions, plan: ScanPlan) -> _Sizes:
+    def of(
+        cls, metadata: TableMetadata, options: CompactOptions, plan: ScanPlan | None = None
+    ) -> Sizes:
+        """Those of a table; `plan`: all files of the head of one of v2."""
         target = options.target_size_bytes
         if target is None:
             target = parquet_options(metadata.properties).target_file_size_bytes
@@ -113,7 +120,7 @@ class _Sizes:
             large=int(target * options.large_share),
             options=options,
             has_vectors=has_vectors(metadata),
-            rows_reached={} if has_vectors(metadata) else _rows_reached(plan),
+            rows_reached={} if plan is None or has_vectors(metadata) else _rows_reached(plan),
         )
 
     def must_go(self, task: FileScanTask) -> bool:
@@ -125,6 +132,11 @@ class _Sizes:
         if task.equality_deletes or (task.position_deletes and self.has_vectors):
             return True
         return self._deleted(task) >= max(self.options.dv_share_min * file.record_count, 1)
+
+    def dead_rows_min(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+        """Of files with so many rows: dead rows that are worth a rewrite."""
+        found: npt.NDArray[np.float64] = np.maximum(self.options.dv_share_min * rows, 1)
+        return found
 
     def _deleted(self, task: FileScanTask) -> float:
         """Deleted rows; those of a v2 file for many data files as if they were spread evenly."""
@@ -155,7 +167,7 @@ def _rows_reached(plan: ScanPlan) -> dict[DeleteFileKey, int]:
     return found
 
 
-def _groups(tasks: Iterable[FileScanTask], sizes: _Sizes) -> Iterator[FileGroup]:
+def _groups(tasks: Iterable[FileScanTask], sizes: Sizes) -> Iterator[FileGroup]:
     """Groups of one partition."""
     wanted = [task for task in tasks if sizes.must_go(task)]
     known = {task.entry.data_file.file_path for task in wanted}
@@ -177,7 +189,7 @@ def _groups(tasks: Iterable[FileScanTask], sizes: _Sizes) -> Iterator[FileGroup]
 
 
 def _tier(
-    wanted: Sequence[FileScanTask], small: Sequence[FileScanTask], sizes: _Sizes
+    wanted: Sequence[FileScanTask], small: Sequence[FileScanTask], sizes: Sizes
 ) -> list[FileScanTask]:
     """`wanted`, and the small files that go with them and each other."""
     taken = list(wanted)
@@ -205,7 +217,7 @@ def _cut(tasks: Sequence[FileScanTask], bytes_max: int) -> Iterator[list[FileSca
         yield part
 
 
-def _is_worth_it(tasks: Sequence[FileScanTask], sizes: _Sizes) -> bool:
+def _is_worth_it(tasks: Sequence[FileScanTask], sizes: Sizes) -> bool:
     if any(sizes.must_go(task) for task in tasks):
         return True
     total = sum(map(_live_bytes, tasks))

@@ -23,6 +23,7 @@ import numpy.typing as npt
 from pyiceberg.schema import Schema
 
 from maintenance.tasks.compaction.rewrite import RewrittenGroup, RewrittenSource
+from resolver.target import live_files
 from tableformat.catalog.base import TableState
 from tableformat.codec.parquet.reader import read_data_file
 from tableformat.codec.puffin.deletion_vector import Positions, build_positions, position_array
@@ -36,7 +37,7 @@ from tableformat.errors import (
     TableError,
 )
 from tableformat.scan.file_source import FileSource
-from tableformat.scan.plan import FileScanTask, ScanPlan, plan_scan
+from tableformat.scan.plan import FileScanTask, ScanPlan, plan_files
 from tableformat.scan.projection import project
 from tableformat.scan.reader import TaskReader
 from tableformat.spec.data_file import DataFile, EntryStatus, ManifestEntry
@@ -104,7 +105,9 @@ def rebase_groups(
     if head is None:
         gone = _changed("the branch is gone", state, branch)
         return Rebase(head_id=None, fitting={}, left_out=dict.fromkeys(groups, gone))
-    plan = plan_scan(environment, state, snapshot_id=head.snapshot_id)
+    paths = {each.task.entry.data_file.file_path for g in groups.values() for each in g.sources}
+    entries = live_files(environment, head).find_whole(paths)
+    plan = plan_files(environment, state, head, list(entries.values()))
     live = {task.entry.data_file.file_path: task for task in plan.tasks}
     left_out: dict[int, TableError] = {}
     tasks: dict[int, list[FileScanTask]] = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from functools import cached_property
 
+from tableformat.codec.avro.live_columns import LiveColumns, live_columns, seen_of_file
 from tableformat.codec.avro.manifest_entries import EncodedManifest, delete_files_of
 from tableformat.codec.avro.manifest_notes import ManifestNote, NotedManifest
 from tableformat.codec.avro.named_files import Wanted, wanted
@@ -79,6 +80,14 @@ class LoadedManifest:
         """The live delete files of a delete manifest that are no vectors."""
         content = self._content
         return delete_files_of(content) if isinstance(content, tuple) else content.live_delete_files
+
+    def live_columns(self) -> LiveColumns:
+        """What its live files are like; decodes no entry."""
+        content = self._content
+        if not isinstance(content, tuple):
+            return content.live_columns()
+        files = [entry.data_file for entry in content if entry.is_live]
+        return live_columns(map(seen_of_file, files), files[0].spec_id if files else 0)
 
     def note(self) -> ManifestNote:
         """What is worth remembering of it."""

@@ -193,6 +193,9 @@ def _file_record(entry: ManifestEntry, layout: _Layout) -> bytes:
     changes = file.content == FileContent.DATA and file.first_row_id is not None
     record = None if changes else _file_records.get(file, layout)
     if record is None:
+        problem = data_file_problem(file)
+        if problem is not None:
+            raise _unwritable(problem, file)
         buffer = io.BytesIO()
         row = _data_file_row(entry, layout.normalize(file.partition), is_v2=layout.is_v2)
         layout.data_file_writer.write(BinaryEncoder(buffer), row)
@@ -240,10 +243,12 @@ def _check_writable(entry: ManifestEntry, spec_id: int, content: ManifestContent
         problem = f"{entry.status.name} entry without a snapshot id"
     elif entry.status == EntryStatus.ADDED and entry.file_sequence_number is not None:
         problem = "ADDED entry with a file sequence number"
-    else:
-        problem = data_file_problem(file)
     if problem is not None:
-        raise InternalError(f"cannot write a manifest: {problem}", file_path=file.file_path)
+        raise _unwritable(problem, file)
+
+
+def _unwritable(problem: str, file: DataFile) -> InternalError:
+    return InternalError(f"cannot write a manifest: {problem}", file_path=file.file_path)
 
 
 def _data_file_row(

@@ -18,8 +18,10 @@ from pathlib import Path
 from tableformat.codec.avro.loaded_manifest import LoadedManifest
 from tableformat.codec.avro.manifest_entries import EncodedManifest
 from tableformat.codec.avro.manifest_notes import (
+    HASHES,
     ManifestNote,
     NotedManifest,
+    lacks_much,
     read_notes,
     write_notes,
 )
@@ -29,9 +31,6 @@ from tableformat.limits import (
     CACHED_MANIFEST_BYTES_MAX,
     CACHED_MANIFEST_ENTRIES_MAX,
     CACHED_MANIFEST_LISTS_PER_TABLE_MAX,
-    UNNOTED_FILES_MAX,
-    UNNOTED_MANIFESTS_MAX,
-    UNNOTED_SHARE_MAX,
 )
 from tableformat.spec.manifest_file import ManifestFile
 
@@ -111,7 +110,8 @@ class ManifestCache:
     def recall(self, path: Path) -> None:
         """Take the notes of a file, once."""
         if path not in self._notes_files:
-            notes = read_notes(path)
+            noted = read_notes(path, HASHES).items()
+            notes = {location: ManifestNote(*note) for location, note in noted}
             with self._lock:
                 self._notes |= notes
                 self._notes_files[path] = frozenset(notes)
@@ -124,13 +124,11 @@ class ManifestCache:
         """
         self.recall(path)
         noted = self._notes_files[path]
-        lacking = [each for each in manifests if each.manifest_path not in noted]
-        files_max = UNNOTED_FILES_MAX + UNNOTED_SHARE_MAX * sum(map(count_entries, manifests))
-        if len(lacking) <= UNNOTED_MANIFESTS_MAX and sum(map(count_entries, lacking)) <= files_max:
+        if not lacks_much(manifests, noted):
             return
         notes = {each.manifest_path: self._noted(each) for each in manifests}
         found = {location: note for location, note in notes.items() if note is not None}
-        write_notes(path, found)
+        write_notes(path, {each: note.stored for each, note in found.items()})
         with self._lock:
             for location in noted:
                 self._notes.pop(location, None)
@@ -163,11 +161,6 @@ class ManifestCache:
                 del self._named[key]
                 self._manifests.drop(key)
                 self._encoded.drop(key)
-
-
-def count_entries(manifest: ManifestFile) -> int:
-    """As its manifest list says."""
-    return manifest.added_files_count + manifest.existing_files_count + manifest.deleted_files_count
 
 
 def _table_of(location: str) -> str:

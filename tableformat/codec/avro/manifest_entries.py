@@ -22,6 +22,7 @@ from itertools import islice
 from typing import Any
 
 from tableformat.codec.avro.container import AvroBlock, AvroContainer, decode_container
+from tableformat.codec.avro.live_columns import LiveColumns, live_columns, seen_of
 from tableformat.codec.avro.named_files import Hashes, NamedFiles, wanted
 from tableformat.codec.avro.records import (
     ROOT,
@@ -150,6 +151,19 @@ class EncodedManifest:
     def has_vectors_only(self) -> bool:
         """Whether it has been looked for other live delete files, and there are none."""
         return self._delete_files == ()
+
+    def live_columns(self) -> LiveColumns:
+        """What its live files are like; a third of what decoding takes, and nothing is kept."""
+        container, spec_id = self._container, self._manifest.partition_spec_id
+        entry = {field_id: _ENTRY_FIELDS[field_id] for field_id in (0, _DATA_FILE_ID)}
+        seen = {ROOT: entry, _DATA_FILE_ID: seen_of(_DATA_FILE_FIELDS)}
+        with self._checked():
+            _check_total(self.entry_count, self._manifest)
+            record = compile_record(container.schema, seen)
+            _partition_order(record, container.metadata)
+            rows = _decode_records(record, container.blocks)
+            live = (file for status, file in rows if status != EntryStatus.DELETED)
+            return live_columns(live, spec_id)
 
     def _other_delete_files(self) -> Iterator[ManifestEntry]:
         vectors, blocks = VectorBlocks(self._container.schema), self._container.blocks
@@ -284,16 +298,21 @@ def _decode_entries(
     projections = {ROOT: _ENTRY_FIELDS, _DATA_FILE_ID: _DATA_FILE_FIELDS}
     record = compile_record(container.schema, projections)
     order = _partition_order(record, container.metadata)
+    for values in _decode_records(record, blocks):
+        entry = _inherit(values, manifest, order, row_id)
+        if row_id is not None and entry.is_live and values[4][16] is None:
+            row_id += entry.data_file.record_count
+        yield entry
+
+
+def _decode_records(record: AvroType, blocks: Iterable[AvroBlock]) -> Iterator[list[Any]]:
     decode = record.decode
     for block in blocks:
         buffer = block.decompressed()
         position = 0
         for _ in range(block.record_count):
             values, position = decode(buffer, position)
-            entry = _inherit(values, manifest, order, row_id)
-            if row_id is not None and entry.is_live and values[4][16] is None:
-                row_id += entry.data_file.record_count
-            yield entry
+            yield values
         if position != len(buffer):
             raise MalformedAvroError("a block has bytes after its last record")
 

@@ -15,10 +15,10 @@ from pathlib import Path
 from pyiceberg.table.snapshots import Snapshot
 
 from tableformat.codec.avro.loaded_manifest import LoadedManifest
-from tableformat.codec.avro.manifest_cache import ManifestCache, count_entries
+from tableformat.codec.avro.manifest_cache import ManifestCache
 from tableformat.codec.avro.manifest_entries import EncodedManifest, inherited_entries
 from tableformat.codec.avro.manifest_list import decode_manifest_list
-from tableformat.codec.avro.manifest_notes import NotedManifest
+from tableformat.codec.avro.manifest_notes import NotedManifest, count_entries
 from tableformat.errors import CorruptDataError, UnsupportedError
 from tableformat.spec.data_file import EntryStatus, ManifestEntry
 from tableformat.spec.manifest_file import UNKNOWN_COUNT, ManifestFile

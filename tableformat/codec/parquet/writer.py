@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyiceberg.schema import Schema
 from pyiceberg.types import BooleanType
@@ -24,6 +25,10 @@ from tableformat.errors import InternalError, StoreUnavailableError
 from tableformat.spec.data_file import PARQUET_FORMAT, DataFile, FileContent
 from tableformat.spec.types import ROW_ID_FIELD
 from tableformat.store.base import ObjectStore
+
+# So many rows with so few that repeat are of millions of values: no dictionary holds them.
+SAMPLE_ROWS = 1 << 16
+DISTINCT_SHARE = 0.99
 
 
 class ParquetFileWriter:
@@ -55,12 +60,19 @@ class ParquetFileWriter:
         self._nan_counts: Counter[int] = Counter()
         self._arrow = stored_schema(schema)
         self._row_groups = 0
+        self._options: ParquetOptions | None = options  # until the first rows come
         self._writer: pq.ParquetWriter | None = None
         self._sink: Any = store.open_output(location)
         self._output = ChecksummedOutput(self._sink)
-        self._guard(lambda: self._start(options))
 
-    def _start(self, options: ParquetOptions) -> None:
+    def _started(self, rows: pa.Table) -> pq.ParquetWriter:
+        """The writer; `rows` are the first ones, or any."""
+        if self._options is not None:
+            options, self._options = self._options, None
+            self._guard(lambda: self._start(options, rows))
+        return self._open_writer
+
+    def _start(self, options: ParquetOptions, rows: pa.Table) -> None:
         arguments = options.writer_arguments()
         # Columns that cannot have a Bloom filter are left out: the property names them by mistake.
         wanted = set(options.bloom_filter_columns)
@@ -73,19 +85,25 @@ class ParquetFileWriter:
         }
         if filtered:
             arguments["bloom_filter_options"] = filtered
-        arguments |= self._row_id_encoding()
+        arguments |= self._encodings(rows)
         self._writer = pq.ParquetWriter(self._output, self._arrow, **arguments)
 
-    def _row_id_encoding(self) -> dict[str, Any]:
-        """Row ids of rewritten files rise in runs: as differences they take next to nothing."""
-        has_ids = any(leaf.field_id == ROW_ID_FIELD.field_id for leaf in self._leaves)
-        if not has_ids or any(leaf.repeated for leaf in self._leaves):
+    def _encodings(self, rows: pa.Table) -> dict[str, Any]:
+        """Row ids of rewritten files rise in runs: as differences they take next to nothing.
+
+        Columns whose values are seen to differ do not start with a dictionary.
+        """
+        if any(leaf.repeated for leaf in self._leaves):
             return {}  # the names of columns in lists are the Parquet library's
         names = [".".join(leaf.path) for leaf in self._leaves]
-        return {
-            "use_dictionary": [name for name in names if name != ROW_ID_FIELD.name],
-            "column_encoding": {ROW_ID_FIELD.name: "DELTA_BINARY_PACKED"},
-        }
+        plain = distinct_columns(rows)
+        found: dict[str, Any] = {}
+        if any(leaf.field_id == ROW_ID_FIELD.field_id for leaf in self._leaves):
+            plain.add(ROW_ID_FIELD.name)
+            found["column_encoding"] = {ROW_ID_FIELD.name: "DELTA_BINARY_PACKED"}
+        if plain:
+            found["use_dictionary"] = [name for name in names if name not in plain]
+        return found
 
     @property
     def written_bytes(self) -> int:
@@ -97,7 +115,7 @@ class ParquetFileWriter:
         if rows.num_rows == 0:
             return
         stored = stored_rows(rows, self._arrow)
-        writer = self._open_writer
+        writer = self._started(stored)
         self._guard(lambda: writer.write_table(stored, row_group_size=rows.num_rows))
         for field_id, count in count_nans(stored, self._leaves).items():
             self._nan_counts[field_id] += count
@@ -110,7 +128,7 @@ class ParquetFileWriter:
         Returns:
             File size in bytes, and the statistics.
         """
-        writer = self._open_writer
+        writer = self._started(self._arrow.empty_table())
         writer.add_key_value_metadata(
             {FILE_NAME_KEY: file_name(self.location).decode()}
             | self._output.begin_footer(self._row_groups * len(self._leaves))
@@ -126,6 +144,7 @@ class ParquetFileWriter:
 
     def abort(self) -> None:
         """Give the file up. Nothing appears; never raises for a file that is closed already."""
+        self._options = None
         if self._writer is not None:
             self._writer.is_open = False  # its destructor would write a footer
         self._sink.abort()
@@ -179,3 +198,19 @@ def describe_file(
         equality_ids=equality_ids,
         sort_order_id=0,
     )
+
+
+def distinct_columns(rows: pa.Table) -> set[str]:
+    """Columns of numbers and times of which hardly a value comes twice; of few rows none.
+
+    A dictionary of them grows until it is given up, and the file with it: a sixth of the work.
+    """
+    if rows.num_rows < SAMPLE_ROWS:
+        return set()
+    sample = rows.slice(0, SAMPLE_ROWS)
+    return {
+        name
+        for name, column in zip(sample.column_names, sample.columns, strict=True)
+        if pa.types.is_primitive(column.type)
+        and pc.count_distinct(column).as_py() >= DISTINCT_SHARE * SAMPLE_ROWS
+    }

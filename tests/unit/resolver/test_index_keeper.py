@@ -12,7 +12,7 @@ import pytest
 import tableformat as tf
 from maintenance import compact
 from resolver import index_keeper, resolve
-from tableformat.codec.avro import manifest_cache, manifest_store
+from tableformat.codec.avro import manifest_notes, manifest_store
 
 
 def rows(start: int, stop: int, value: str) -> pa.Table:
@@ -56,8 +56,8 @@ def test_index_is_built_afresh_after_a_compaction_of_the_whole_table(table: tf.T
 def test_next_process_reads_manifests_that_name_what_a_batch_touches(
     table: tf.Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(manifest_cache, "UNNOTED_FILES_MAX", 0)
-    monkeypatch.setattr(manifest_cache, "UNNOTED_SHARE_MAX", 0)
+    monkeypatch.setattr(manifest_notes, "UNNOTED_FILES_MAX", 0)
+    monkeypatch.setattr(manifest_notes, "UNNOTED_SHARE_MAX", 0)
     table.stage(upserts=rows(150, 151, "staged"))
     resolve(table)
     read: list[str] = []

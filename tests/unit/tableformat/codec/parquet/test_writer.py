@@ -1,0 +1,84 @@
+"""How columns are encoded: what no dictionary holds does not start with one."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tableformat.codec.parquet.options import parquet_options
+from tableformat.codec.parquet.writer import SAMPLE_ROWS, ParquetFileWriter
+from tableformat.spec.types import LINEAGE_FIELDS, iceberg_schema
+from tests.support.memory_store import MemoryObjectStore
+
+LOCATION = "memory://warehouse/t/data/a.parquet"
+
+
+def encodings_of(rows, fields=()):
+    """By column: whether its first chunk has a dictionary."""
+    store = MemoryObjectStore()
+    schema = iceberg_schema(rows.schema)
+    schema = type(schema)(*schema.fields, *fields)
+    writer = ParquetFileWriter(
+        store, LOCATION, schema=schema, options=parquet_options({}), properties={}
+    )
+    for field in fields:
+        rows = rows.append_column(field.name, pa.array(np.arange(rows.num_rows)))
+    writer.write(rows)
+    writer.close()
+    with store.open_input(LOCATION) as file:
+        written = pq.ParquetFile(file)
+        assert written.read().equals(rows.cast(written.schema_arrow))
+        group = written.metadata.row_group(0)
+        columns = [group.column(number) for number in range(group.num_columns)]
+    return {each.path_in_schema: each.has_dictionary_page for each in columns}
+
+
+def numbered(count):
+    number = np.arange(count)
+    return pa.table(
+        {
+            "id": number,
+            "few": number % 1000,
+            "half": number // 2,
+            "nothing": pa.nulls(count, pa.int64()),
+            "price": number / 7,
+            "word": [str(each) for each in range(count)],
+        }
+    )
+
+
+@pytest.mark.parametrize("fields", [(), LINEAGE_FIELDS[:1]], ids=["rows", "with row ids"])
+def test_numbers_that_all_differ_have_no_dictionary(fields):
+    found = encodings_of(numbered(SAMPLE_ROWS), fields)
+
+    assert {name for name, has in found.items() if not has} == {
+        "id",
+        "price",
+        *(field.name for field in fields),
+    }
+
+
+def test_few_rows_and_tables_with_lists_are_encoded_as_the_library_does():
+    few = encodings_of(numbered(SAMPLE_ROWS - 1))
+    lists = encodings_of(numbered(SAMPLE_ROWS).append_column("list", pa.array([[1]] * SAMPLE_ROWS)))
+
+    assert all(few.values())
+    assert all(lists.values())
+
+
+def test_file_without_rows_is_whole():
+    store = MemoryObjectStore()
+    writer = ParquetFileWriter(
+        store,
+        LOCATION,
+        schema=iceberg_schema(numbered(1).schema),
+        options=parquet_options({}),
+        properties={},
+    )
+
+    writer.close()
+
+    with store.open_input(LOCATION) as file:
+        assert pq.ParquetFile(file).metadata.num_rows == 0
