@@ -27,6 +27,7 @@ MEDDLERS = (
 )  # fmt: skip
 
 
+ON_V2 = frozenset({"ager", "foreign-compactor", "foreign-expirer"})  # and without a staging branch
 EXPIRERS = frozenset({"ager", "foreign-expirer"})
 
 
@@ -81,6 +82,8 @@ class Profile:
     leaves_out: bool = False  # writers leave columns out of rows
     v2: str | None = None  # partition | file: of a v2 table, the granularity of its deletes
     index: str = "memory"  # or disk: the real one, with tiny blocks and shards
+    upserts: tuple[tuple[int, ...], ...] = ()  # sets of fields that a tool deletes by on main
+    declares_key: bool = True
 
     @property
     def expires(self) -> bool:
@@ -105,7 +108,40 @@ class Profile:
             starts_narrow=False,
             rewrites=False,
             flink=None,
-            meddlers=(),
+            meddlers=tuple(each for each in self.meddlers if each in ON_V2),
+            keeps_row_ids=False,
+        )
+
+    @property
+    def is_in_place(self) -> bool:
+        """Whether nobody stages: the resolver works on `main` alone."""
+        return bool(self.upserts) and not self.writers
+
+    def in_place(self, rng: random.Random) -> Profile:
+        """The same with a tool that commits equality deletes to main, often without who stages.
+
+        Its sets of fields hold the columns that the table is partitioned by, mostly: else its
+        deletes would have to be global.
+        """
+        region = self.partition_by == ("region",)
+        first = (1, 2) if region else rng.choice([(1,), (1,), (1, 2)])
+        others = rng.choice([(), (), ((2,),), ((1, 2),), ((3,),), ((1,), (2, 3))])
+        changed = replace(
+            self,
+            upserts=(first, *(each for each in others if each != first)),
+            declares_key=rng.random() < 0.6,
+            leaves_out=False,
+        )
+        if rng.random() < 0.35:
+            return replace(changed, meddlers=tuple(sorted({*self.meddlers, "upserter"})))
+        kept = {each for each in self.meddlers if each in ON_V2} | {"upserter"}
+        return replace(
+            changed,
+            writers=0,
+            has_sink=False,
+            flink=None,
+            rewrites=False,
+            meddlers=tuple(sorted(kept)),
         )
 
     @staticmethod
