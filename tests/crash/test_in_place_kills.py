@@ -1,4 +1,4 @@
-"""SIGKILL at every fail point of a resolve in place, on v2 and v3: run again, it gives the same table.
+"""SIGKILL at the fail points of a resolve in place, on v2 and v3: run again, the table is the same.
 
 The table is another tool's: its key is declared nowhere, its writer goes on beside.
 """

@@ -124,15 +124,20 @@ class ForeignTable:
         return [e for e in self.entries(snapshot) if e.snapshot_id == snapshot["snapshot-id"]]
 
     def written_specs(self) -> set[int]:
-        """Partition specs that have manifests."""
-        manifests = chain.from_iterable(map(self.manifests, self.by_id.values()))
-        return {each["partition_spec_id"] for each in manifests}
+        """Partition specs that have manifests of the table's format version."""
+        return {spec_id for spec_id, _ in self._headers()}
+
+    def _headers(self) -> Iterator[tuple[int, Header]]:
+        """Partition spec and header of manifests of the table's format version."""
+        version = str(self.metadata["format-version"])
+        for each in chain.from_iterable(map(self.manifests, self.by_id.values())):
+            header, _ = _parsed(self.read(each["manifest_path"]))
+            if header.metadata["format-version"] == version:
+                yield each["partition_spec_id"], header
 
     def like(self, spec_id: int, partition: Sequence[Any]) -> Entry:
         """An entry of a file that is not there, in a partition of a spec that has manifests."""
-        manifests = chain.from_iterable(map(self.manifests, self.by_id.values()))
-        found = next(each for each in manifests if each["partition_spec_id"] == spec_id)
-        header, _ = _parsed(self.read(found["manifest_path"]))
+        header = next(header for of, header in self._headers() if of == spec_id)
         specs = {each["spec-id"]: each["fields"] for each in self.metadata["partition-specs"]}
         names = [each["name"] for each in specs[spec_id]]
         file = {"partition": dict(zip(names, partition, strict=True))}
@@ -145,7 +150,8 @@ class ForeignTable:
             file = dict(record["data_file"])
             if record["status"] == DELETED:
                 continue
-            if next_row_id is not None and file["content"] == DATA and file["first_row_id"] is None:
+            is_without = file["content"] == DATA and file.get("first_row_id") is None
+            if next_row_id is not None and is_without:
                 file["first_row_id"] = next_row_id
                 next_row_id += file["record_count"]
             number = record["sequence_number"]

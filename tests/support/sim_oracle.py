@@ -478,9 +478,10 @@ class Oracle:
         """The first row id that nobody had where staging left main."""
         ancestors = self._history(staged.get("parent-snapshot-id"))
         left = next((each for each in ancestors if each not in self.stages), None)
-        if left is None or self.metadata["format-version"] == 2:  # where nobody stages positions
+        made = {} if left is None else self.landed[left]
+        if "first-row-id" not in made:  # v2, where nobody stages positions
             return 0
-        return int(self.landed[left]["first-row-id"] + self.landed[left]["added-rows"])
+        return int(made["first-row-id"] + made["added-rows"])
 
     def _vectors_before(
         self, metadata: dict[str, Any], checked: CheckedSnapshot
@@ -518,7 +519,7 @@ class Oracle:
         if not fitting:
             raise _different(snapshot, view.found, states[0].rows)
         if view.has_deletes and operation.kind not in {"pick", "upsert"}:
-            surplus = _deletes(view) - self._may_keep(parent_id, operation)
+            surplus = {f.path for f in view.surplus} - self._may_keep(parent_id, operation)
             if surplus:
                 raise Violation(f"equality or position deletes on main: {sorted(surplus)}")
         self._remember(snapshot_id, fitting[0], parent, view, operation)
@@ -601,7 +602,7 @@ class Oracle:
         now = self.identities[snapshot["snapshot-id"]]
         stored = self.identities.get(snapshot.get("parent-snapshot-id", -1), {})
         new = states[0].schema
-        if operation.kind == "pick":
+        if operation.kind == "pick" or self._got_row_ids(snapshot):
             return
         if operation.kind == "publish":
             if self.world.profile.rewrites and self._lost_row_ids(snapshot):
@@ -624,6 +625,11 @@ class Oracle:
         kept = {row for row, _ in now.values()} & {row for row, _ in before.values()}
         ids = {row_id for row_id, (row, _) in before.items() if row in kept}
         assert ids <= now.keys(), "rows got other row ids"
+
+    def _got_row_ids(self, snapshot: dict[str, Any]) -> bool:
+        """Whether a snapshot is the first after an upgrade."""
+        parent = self.landed.get(snapshot.get("parent-snapshot-id", -1), snapshot)
+        return "first-row-id" in snapshot and "first-row-id" not in parent
 
     def _lost_row_ids(self, snapshot: dict[str, Any]) -> bool:
         """Whether another tool's rewrite has given rows of its parent new row ids."""
@@ -667,7 +673,9 @@ class Oracle:
             yield MainState(before, parent.published, schema)
             return
         if operation.kind == "upsert":
-            yield MainState(self._upserted(snapshot, operation, parent, schema), parent.published, schema)
+            yield MainState(
+                self._upserted(snapshot, operation, parent, schema), parent.published, schema
+            )
             return
         if operation.kind == "publish":
             yield from self._published(parent, snapshot, schema)
@@ -905,8 +913,8 @@ class Oracle:
 
 
 def _deletes(view: View) -> frozenset[str]:
-    """Files of equality deletes and, on v3, of position deletes."""
-    return frozenset(f.path for f in view.surplus)
+    """Files of equality deletes and of position deletes."""
+    return frozenset(f.path for f in view.checked.live if f.content != 0 and f.offset is None)
 
 
 def _different(snapshot: dict[str, Any], found: Counter[Row], wanted: Counter[Row]) -> Violation:

@@ -84,6 +84,7 @@ class Profile:
     index: str = "memory"  # or disk: the real one, with tiny blocks and shards
     upserts: tuple[tuple[int, ...], ...] = ()  # sets of fields that a tool deletes by on main
     declares_key: bool = True
+    upgrades: bool = False  # to v3, some time
 
     @property
     def expires(self) -> bool:
@@ -99,17 +100,23 @@ class Profile:
         return (self.rolls_back and self.expires) or "foreign-expirer" in self.meddlers
 
     def on_v2(self, rng: random.Random) -> Profile:
-        """The same on a v2 table, without what needs v3 and those who write v3 by themselves."""
+        """The same on a v2 table, without what needs v3; it may be upgraded on the way."""
+        granularity, upgrades = rng.choice(["partition", "file"]), rng.random() < 0.4
         return replace(
             self,
-            v2=rng.choice(["partition", "file"]),
+            v2=granularity,
             has_statements=False,
             changes_schema=False,
             starts_narrow=False,
             rewrites=False,
             flink=None,
-            meddlers=tuple(each for each in self.meddlers if each in ON_V2),
+            meddlers=tuple(
+                each
+                for each in self.meddlers
+                if each in ON_V2 and not (upgrades and each == "foreign-compactor")
+            ),
             keeps_row_ids=False,
+            upgrades=upgrades,
         )
 
     @property
