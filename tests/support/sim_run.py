@@ -586,6 +586,8 @@ class _Simulation:
         load = self.table(self.environment(actor))
         while True:
             actor.sleep(actor.rng.random() * 4_000)
+            if self.oracle.metadata["format-version"] < 3:
+                continue
             if actor.rng.random() < 0.3:
                 self.merge(actor, load)
                 continue

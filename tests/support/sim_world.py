@@ -105,7 +105,7 @@ class Profile:
         return replace(
             self,
             v2=granularity,
-            has_statements=False,
+            has_statements=self.has_statements and upgrades,
             changes_schema=False,
             starts_narrow=False,
             rewrites=False,

@@ -90,8 +90,9 @@ def rebase_groups(
     """Hold rewritten groups against the head of the branch, each by itself.
 
     A group does not fit when an old file has left the branch (also if it is back, with other row
-    ids), when the first commit after an upgrade has given its rows row ids, when rows that were dead when it was read live again (the branch was rolled back), or when
-    a delete file is gone or damaged.
+    ids), when the first commit after an upgrade has given its rows row ids, when rows that were
+    dead when it was read live again (the branch was rolled back), or when a delete file is gone or
+    damaged.
 
     Args:
         environment: Where manifests and deletes are read, each once for all groups.
