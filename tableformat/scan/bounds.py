@@ -96,10 +96,11 @@ def key_range(file: DataFile, key_field: iceberg.NestedField) -> KeyRange:
 def enclosing_range(ranges: Sequence[KeyRange]) -> KeyRange:
     """What holds all of some ranges, of which there is one at least."""
     holding = [each for each in ranges if each.may_hold_values]
-    is_known = all(each.lower is not None for each in holding)
+    bounds: list[Any] = [each for each in holding if each.lower is not None]
+    is_known = bool(holding) and len(bounds) == len(holding)
     return KeyRange(
-        lower=min((each.lower for each in holding), default=None) if is_known else None,
-        upper=max((each.upper for each in holding), default=None) if is_known else None,
+        lower=min(each.lower for each in bounds) if is_known else None,
+        upper=max(each.upper for each in bounds) if is_known else None,
         may_hold_nulls=any(each.may_hold_nulls for each in ranges),
         may_hold_values=bool(holding),
     )
