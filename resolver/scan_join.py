@@ -2,7 +2,8 @@
 
 Used for equality deletes on other columns than the indexed key, and for data files that others
 committed to the target while a cycle was under way. Only files that a delete can reach are read:
-those of its partition when it is scoped, and those that are older than it.
+those of its partition when it is scoped, that are older than it, and whose statistics leave it open
+that they hold a value that is deleted.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.types import NestedField
 
 from resolver.cycle_input import KeyedDeletes, OrderedFile
 from resolver.key_reader import KeyReader
@@ -21,6 +23,8 @@ from resolver.merge_deletes import DeadPositions
 from resolver.runner import LocalRunner, Runner
 from resolver.scopes import Scopes
 from tableformat.environment import Environment
+from tableformat.scan.bounds import KeyRange, enclosing_range, key_range, ranges_overlap
+from tableformat.scan.key_fields import key_fields
 
 
 def add_joined_positions(
@@ -48,8 +52,15 @@ def add_joined_positions(
     """
     deletes = [each for each in deletes if len(each.keys)]
     files = list(files) if deletes else []
+    fields = key_fields(metadata) if deletes else {}
     for each in deletes:
-        join = _Join(each, scopes, KeyReader(environment.store, metadata, each.key.field_ids))
+        ranges = tuple(
+            (field, enclosing_range([key_range(file, field) for file in each.files]))
+            for field in map(fields.get, each.key.field_ids)
+            if field is not None and each.files
+        )
+        reader = KeyReader(environment.store, metadata, each.key.field_ids)
+        join = _Join(each, scopes, reader, ranges)
         reachable = [file for file in files if join.may_reach(file)]
         found = (runner or LocalRunner()).run(join.dead_in, reachable)
         for file, positions in zip(reachable, found, strict=True):
@@ -61,13 +72,16 @@ class _Join:
     deletes: KeyedDeletes
     scopes: Scopes
     reader: KeyReader
+    ranges: tuple[tuple[NestedField, KeyRange], ...]  # of the values that are deleted
 
     def may_reach(self, each: OrderedFile) -> bool:
-        """Whether any delete is newer than the file and in its scope."""
+        """Whether any delete is newer than the file, in its scope, and may name a value of it."""
         deletes = self.deletes
         scope = self.scopes.of_rows(each.file.spec_id, each.file.partition)
         in_scope = (deletes.scope == GLOBAL_SCOPE) | ((deletes.scope == scope) & (scope >= 0))
-        return bool((in_scope & (deletes.order > each.order)).any())
+        return bool((in_scope & (deletes.order > each.order)).any()) and all(
+            ranges_overlap(deleted, key_range(each.file, field)) for field, deleted in self.ranges
+        )
 
     def dead_in(self, each: OrderedFile) -> Int64s:
         """Positions of the file's rows that die."""

@@ -193,6 +193,10 @@ def _changeset(
     looks_further = context.operation == RowLevelOperation.MERGE or context.rereads_target
     kind = CommitKind.ROW_DELTA if vectors or looks_further else CommitKind.OVERWRITE
     referenced = frozenset(vector.data_file.file_path for vector in files.vectors)
+    # The first commit after an upgrade gives rows their ids; those that were read have none, so
+    # that one must be this.
+    read = plan.scan.snapshot
+    lacks_ids = read is not None and read.first_row_id is None
     return Changeset(
         kind=kind,
         branch=context.branch,
@@ -200,4 +204,6 @@ def _changeset(
         added_delete_files=tuple(vectors),
         removed_entries=tuple(files.removed),
         validation=context.validation(referenced),
+        expected_head=context.target.snapshot_id if lacks_ids else None,
+        strict_head=lacks_ids,
     )

@@ -8,6 +8,7 @@ through here before anything compares them.
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -89,6 +90,19 @@ def key_range(file: DataFile, key_field: iceberg.NestedField) -> KeyRange:
         upper=upper,
         may_hold_nulls=null_count is None or null_count > 0,
         may_hold_values=null_count is None or value_count is None or null_count < value_count,
+    )
+
+
+def enclosing_range(ranges: Sequence[KeyRange]) -> KeyRange:
+    """What holds all of some ranges, of which there is one at least."""
+    holding = [each for each in ranges if each.may_hold_values]
+    bounds: list[Any] = [each for each in holding if each.lower is not None]
+    is_known = bool(holding) and len(bounds) == len(holding)
+    return KeyRange(
+        lower=min(each.lower for each in bounds) if is_known else None,
+        upper=max(each.upper for each in bounds) if is_known else None,
+        may_hold_nulls=any(each.may_hold_nulls for each in ranges),
+        may_hold_values=bool(holding),
     )
 
 

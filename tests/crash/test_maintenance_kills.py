@@ -37,7 +37,12 @@ from tests.support.staging_ledger import check_exactly_once, markers
 from tests.support.table_checker import check_table
 
 SCHEMA = pa.schema([("id", pa.int64()), ("region", pa.string())])
-COLUMNS = [*SCHEMA.names, "_row_id", "_last_updated_sequence_number"]
+LINEAGE = ["_row_id", "_last_updated_sequence_number"]
+FORMATS = {
+    "v2-partition": {"format-version": "2"},
+    "v2-file": {"format-version": "2", "write.delete.granularity": "file"},
+    "v3": {},
+}
 NAME = "t.rows"
 COMMIT_POINTS = [
     "commit.before_manifest_put", "commit.before_list_put", "commit.before_swap",
@@ -69,6 +74,10 @@ def run_vectors(table):
 
 def run_drop(table):
     return drop_dead_deletes(table, lock=short_lock(table))
+
+
+def run_upgrade(table):
+    return table.upgrade()
 
 
 def run_expire(table):
@@ -104,8 +113,11 @@ def rows(*values):
     )
 
 
-def identified(table):
-    found = table.scan(columns=COLUMNS).to_arrow().to_pylist()
+def identified(table, *, lineage=None):
+    """Rows, by default with what v3 knows them by."""
+    lineage = table.state.metadata.format_version > 2 if lineage is None else lineage
+    columns = [*SCHEMA.names, *(LINEAGE if lineage else ())]
+    found = table.scan(columns=columns).to_arrow().to_pylist()
     return Counter(tuple(row.values()) for row in found)
 
 
@@ -120,9 +132,15 @@ def make_old(table):
 
 
 @pytest.fixture
-def table(tmp_path):
+def table(tmp_path, request):
     catalog = tf.open_catalog("local", warehouse=str(tmp_path / "warehouse"))
-    table = catalog.create_table(NAME, SCHEMA, primary_key=["id"], partition_by=["region"])
+    table = catalog.create_table(
+        NAME,
+        SCHEMA,
+        primary_key=["id"],
+        partition_by=["region"],
+        properties=FORMATS[getattr(request, "param", "v3")],
+    )
     for step in range(3):
         table.append(rows((2 * step, "eu"), (2 * step + 1, "us"), (10 + step, "eu")))
     for key in (0, 10):
@@ -133,7 +151,14 @@ def table(tmp_path):
     return table
 
 
-@pytest.mark.parametrize(("task", "point"), CASES)
+@pytest.mark.parametrize(
+    ("table", "task", "point"),
+    [
+        *[(each, *case) for each in ("v3", "v2-partition") for case in CASES],
+        *[("v2-file", run_compact, each) for each in ("compact.after_write", "catalog.after_swap")],
+    ],
+    indirect=["table"],
+)
 def test_killed_task_run_again_gives_the_same_rows(tmp_path, table, task, point):
     before = identified(table)
     warehouse = str(tmp_path / "warehouse")
@@ -153,6 +178,41 @@ def test_killed_task_run_again_gives_the_same_rows(tmp_path, table, task, point)
     assert verify(again).report.is_sound
     check_exactly_once(again.environment.store.get, again.metadata_location, staged)
     assert again.scan().to_arrow().num_rows == sum(before.values()) + 1
+
+
+@pytest.mark.parametrize("table", ["v2-partition", "v2-file"], indirect=True)
+@pytest.mark.parametrize(
+    ("task", "point"),
+    [
+        (run_upgrade, "catalog.before_metadata_put"),
+        (run_upgrade, "catalog.before_swap"),
+        (run_upgrade, "catalog.after_swap"),
+        (run_vectors, "resolve.after_dv_write"),
+        (run_vectors, "rewrite-vectors.before_commit"),
+        (run_vectors, "catalog.after_swap"),
+    ],
+)
+def test_killed_upgrade_run_again_gives_the_same_rows_with_vectors(tmp_path, table, task, point):
+    """`run_vectors`: the upgrade is through, and its position deletes are made vectors."""
+    if task is run_vectors:
+        run_upgrade(table)
+    before = identified(table, lineage=False)
+    warehouse = str(tmp_path / "warehouse")
+    assert run_until_killed(task, warehouse, NAME, point=point) == KILLED
+    assert identified(open_table(warehouse, NAME), lineage=False) == before
+    again = run_upgrade(open_table(warehouse, NAME))
+    again.append(rows((7, "us")))  # the first commit on v3 gives rows their ids
+    with_ids = identified(again)
+    run_vectors(again)
+    check(warehouse, with_ids)
+    head = again.refresh().current_snapshot().snapshot_id
+    live = check_table(again.environment.store.get, again.metadata_location)[head].live
+    assert [file.offset for file in live if file.content == 1]
+    assert all(file.offset is not None for file in live if file.content == 1)
+    again.stage(upserts=rows((3, "us")))
+    assert resolve(again).staged_snapshots == 1
+    assert identified(again, lineage=False) == before + Counter([(7, "us")])
+    assert verify(again).report.is_sound
 
 
 def published(table):

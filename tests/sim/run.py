@@ -23,6 +23,7 @@ from tests.support.sim_world import MEDDLERS, Profile
 
 DETERMINISM_EVERY = 50
 V2_EVERY = 8
+IN_PLACE_EVERY = 6
 PROGRESS_EVERY_S = 600
 SEEDS_PER_PROCESS = 500  # bounds what a long run may pile up in one process
 
@@ -41,6 +42,7 @@ class Job:
     group: bool = False
     v2: bool = False
     index: str | None = None
+    in_place: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +87,7 @@ class Totals:
         if job.rewrites is not None:
             chosen += f" --publish {'rewrite' if job.rewrites else 'link'}"
         chosen += "" if job.index is None else f" --index {job.index}"
+        chosen += " --in-place" * job.in_place
         chosen += " --leaves-out" * job.leaves_out + " --group" * job.group
         chosen += "" if job.group else f" --format-version {2 if job.v2 else 3}"
         replay = f"--seed {result.seed} --steps {job.steps}{chosen} --trace"
@@ -135,6 +138,7 @@ def main(arguments: list[str] | None = None) -> int:
             options.group,
             _is_v2(options, seed),
             options.index,
+            _is_in_place(options, seed),
         )
         for seed in range(options.seed, options.seed + options.seeds)
     ]
@@ -157,6 +161,14 @@ def _is_v2(options: argparse.Namespace, seed: int) -> bool:
     return not chosen and seed % V2_EVERY == 0
 
 
+def _is_in_place(options: argparse.Namespace, seed: int) -> bool:
+    """One seed in six, where nothing is chosen that draws other actors."""
+    if options.in_place:
+        return True
+    chosen = options.meddlers is not None or options.publish or options.leaves_out or options.group
+    return not chosen and seed % IN_PLACE_EVERY == 0
+
+
 def _run_into(totals: Totals, runs: Iterator[tuple[Job, Ran]], *, keep_going: bool) -> None:
     begin = told = time.monotonic()
     for job, ran in runs:
@@ -177,6 +189,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--trace", action="store_true", help="print the events of failing seeds")
     parser.add_argument("--publish", choices=["link", "rewrite"], help="instead of what is drawn")
     parser.add_argument("--leaves-out", action="store_true", help="writers leave columns out")
+    parser.add_argument("--in-place", action="store_true", help="a tool deletes by keys on main")
     parser.add_argument("--group", action="store_true", help="tables that are published together")
     parser.add_argument("--index", choices=["memory", "disk"], help="instead of what is drawn")
     parser.add_argument("--meddlers", help=f"instead of those drawn, of {', '.join(MEDDLERS)}")
@@ -261,6 +274,7 @@ def _run(job: Job) -> Ran:
     if not job.group:
         given |= {"meddlers": job.meddlers, "rewrites": job.rewrites}
         given |= {"leaves_out": job.leaves_out, "v2": job.v2, "index": job.index}
+        given["in_place"] = job.in_place
     result = run(job.seed, trace=job.trace, **given)
     differs = False
     if job.twice and result.violation is None:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from pyroaring import BitMap64
 
+import maintenance.tasks.compaction.rebase
 import maintenance.tasks.rewrite_vectors
 import resolver.batch_row_ids
 import resolver.cycle
@@ -272,6 +273,38 @@ def _with_parts(monkeypatch: pytest.MonkeyPatch, wrong: Callable[[Parts], Parts]
     monkeypatch.setattr(resolver.index.local, "after_change", after)
 
 
+def rewritten_past_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A compaction does not look what equality deletes have reached its files meanwhile (I15)."""
+    module = maintenance.tasks.compaction.rebase
+    real = module._deletes_of
+    monkeypatch.setattr(
+        module, "_deletes_of", lambda task: real(replace(task, equality_deletes=()))
+    )
+
+
+def own_rows_die(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Equality deletes in place reach rows that came with them (I4)."""
+    real = resolver.cycle.sequence_number_of
+    monkeypatch.setattr(resolver.cycle, "sequence_number_of", lambda entry: real(entry) + 1)
+
+
+def other_fields_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Deletes by other columns than the key are dropped."""
+    monkeypatch.setattr(resolver.cycle_match, "add_joined_positions", lambda *_: None)
+
+
+def swept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cycle in place takes off what came after it had read, too."""
+    real = resolver.cycle.Cycle.rebase
+
+    def rebase(self: Any, computed: Any) -> Any:
+        found = real(self, computed)
+        work = replace(found.work, converted=found.match.live.equality_deletes)
+        return replace(found, work=work)
+
+    monkeypatch.setattr(resolver.cycle.Cycle, "rebase", rebase)
+
+
 def seeds_that(meet: Callable[[Profile], bool]) -> Iterator[int]:
     return (
         seed for seed in count(1) if meet(Profile.draw(random.Random(f"{seed}/profile"), STEPS))
@@ -340,4 +373,19 @@ def test_planted_bug_about_position_deletes_is_found(
 ) -> None:
     plant(monkeypatch)
     runs = (run_seed(seed, steps=STEPS, v2=True) for seed in range(1, SEEDS + 1))
+    assert any(run.violation is not None for run in runs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("v2", [False, True], ids=["v3", "v2"])
+@pytest.mark.parametrize(
+    "plant",
+    [rewritten_past_keys, own_rows_die, other_fields_forgotten, swept],
+    ids=lambda plant: plant.__name__,
+)
+def test_planted_bug_about_deletes_by_keys_on_main_is_found(
+    plant: Plant, v2: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch)
+    runs = (run_seed(seed, steps=STEPS, in_place=True, v2=v2) for seed in range(1, SEEDS + 1))
     assert any(run.violation is not None for run in runs)

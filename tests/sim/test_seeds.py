@@ -65,6 +65,16 @@ def test_seeds_of_v2_tables_hold_every_invariant():
     assert sum(result.publishes for result in results) > 12
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("v2", [False, True], ids=["v3", "v2"])
+def test_seeds_in_which_a_tool_deletes_by_keys_on_main_hold_every_invariant(v2):
+    seeds = range(1, SEEDS_OF_A_TEST + 1)
+    results = [run_seed(each, steps=STEPS, in_place=True, v2=v2) for each in seeds]
+    assert {result.seed: result.violation for result in results if result.violation} == {}
+    assert sum(result.outcomes["upsert ok"] for result in results) > 60
+    assert sum(result.publishes for result in results) > 12
+
+
 @pytest.mark.parametrize(("seed", "steps"), FAILED_ONCE)
 def test_seed_that_failed_once_holds_every_invariant(seed, steps):
     assert counted(seed, steps).violation is None

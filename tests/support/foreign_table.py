@@ -72,11 +72,16 @@ class Entry:
 
     @property
     def is_vector(self) -> bool:
-        return self.file["content"] == POSITIONS and self.file["content_offset"] is not None
+        return self.file["content"] == POSITIONS and self.offset is not None
 
     @property
     def is_position_file(self) -> bool:
-        return self.file["content"] == POSITIONS and self.file["content_offset"] is None
+        return self.file["content"] == POSITIONS and self.offset is None
+
+    @property
+    def offset(self) -> int | None:
+        """Of a vector in its file; v2 has none."""
+        return self.file.get("content_offset")
 
 
 class ForeignTable:
@@ -118,11 +123,21 @@ class ForeignTable:
         """The live entries that a snapshot itself brought."""
         return [e for e in self.entries(snapshot) if e.snapshot_id == snapshot["snapshot-id"]]
 
+    def written_specs(self) -> set[int]:
+        """Partition specs that have manifests of the table's format version."""
+        return {spec_id for spec_id, _ in self._headers()}
+
+    def _headers(self) -> Iterator[tuple[int, Header]]:
+        """Partition spec and header of manifests of the table's format version."""
+        version = str(self.metadata["format-version"])
+        for each in chain.from_iterable(map(self.manifests, self.by_id.values())):
+            header, _ = _parsed(self.read(each["manifest_path"]))
+            if header.metadata["format-version"] == version:
+                yield each["partition_spec_id"], header
+
     def like(self, spec_id: int, partition: Sequence[Any]) -> Entry:
         """An entry of a file that is not there, in a partition of a spec that has manifests."""
-        manifests = chain.from_iterable(map(self.manifests, self.by_id.values()))
-        found = next(each for each in manifests if each["partition_spec_id"] == spec_id)
-        header, _ = _parsed(self.read(found["manifest_path"]))
+        header = next(header for of, header in self._headers() if of == spec_id)
         specs = {each["spec-id"]: each["fields"] for each in self.metadata["partition-specs"]}
         names = [each["name"] for each in specs[spec_id]]
         file = {"partition": dict(zip(names, partition, strict=True))}
@@ -130,12 +145,13 @@ class ForeignTable:
 
     def _entries(self, manifest: Mapping[str, Any]) -> Iterator[Entry]:
         header, records = _parsed(self.read(manifest["manifest_path"]))
-        next_row_id = manifest["first_row_id"]
+        next_row_id = manifest.get("first_row_id")  # v2 has none
         for record in records:
             file = dict(record["data_file"])
             if record["status"] == DELETED:
                 continue
-            if file["content"] == DATA and file["first_row_id"] is None:
+            is_without = file["content"] == DATA and file.get("first_row_id") is None
+            if next_row_id is not None and is_without:
                 file["first_row_id"] = next_row_id
                 next_row_id += file["record_count"]
             number = record["sequence_number"]
@@ -186,7 +202,7 @@ class ForeignCommit:
         """Write all files; the location of the new metadata file."""
         metadata = copy.deepcopy(self.table.metadata)
         location, number = metadata["location"], metadata["last-sequence-number"] + 1
-        first_row_id = metadata["next-row-id"]
+        first_row_id = metadata.get("next-row-id")  # v2 has none
         parent = self.parent
         new, next_row_id = self._manifests(put, number, first_row_id)
         old = self.table.manifests(parent)
@@ -207,19 +223,19 @@ class ForeignCommit:
             "manifest-list": path,
             "summary": {"operation": self.operation, **self.summary, **self._totals(parent)},
             "schema-id": metadata["current-schema-id"],
-            "first-row-id": first_row_id,
-            "added-rows": next_row_id - first_row_id,
         }
+        if first_row_id is not None and next_row_id is not None:
+            snapshot |= {"first-row-id": first_row_id, "added-rows": next_row_id - first_row_id}
+            metadata["next-row-id"] = next_row_id
         metadata["snapshots"].append(snapshot)
         metadata["last-sequence-number"] = number
-        metadata["next-row-id"] = next_row_id
         return write_metadata(
             put, self.table, metadata, self.now_ms, {self.branch: self.snapshot_id}
         )
 
     def _manifests(
-        self, put: Put, number: int, next_row_id: int
-    ) -> tuple[list[dict[str, Any]], int]:
+        self, put: Put, number: int, next_row_id: int | None
+    ) -> tuple[list[dict[str, Any]], int | None]:
         groups: dict[tuple[int, bool], list[dict[str, Any]]] = {}
         headers: dict[tuple[int, bool], Header] = {}
 
@@ -244,7 +260,7 @@ class ForeignCommit:
             put(path, data)
             manifest = _listed(path, len(data), spec_id, is_deletes, records, number)
             manifest["added_snapshot_id"] = self.snapshot_id
-            if not is_deletes:
+            if next_row_id is not None and not is_deletes:
                 manifest["first_row_id"] = next_row_id
                 next_row_id += manifest["added_rows_count"] + manifest["existing_rows_count"]
             manifests.append(manifest)
@@ -252,11 +268,11 @@ class ForeignCommit:
 
     def _rewritten(self) -> Iterator[tuple[Entry, int]]:
         """Entries of manifests that lose some of theirs."""
-        gone = {(e.path, e.file["content_offset"], e.manifest) for e in self.removed}
+        gone = {(e.path, e.offset, e.manifest) for e in self.removed}
         touched = {entry.manifest for entry in self.removed}
         for entry in self.table.entries(self.parent):
             if entry.manifest in touched:
-                is_gone = (entry.path, entry.file["content_offset"], entry.manifest) in gone
+                is_gone = (entry.path, entry.offset, entry.manifest) in gone
                 yield entry, DELETED if is_gone else EXISTING
 
     def _manifest_list(
@@ -264,7 +280,7 @@ class ForeignCommit:
         old: Sequence[Mapping[str, Any]],
         listed: Sequence[Mapping[str, Any]],
         number: int,
-        first_row_id: int,
+        first_row_id: int | None,
         parent: Mapping[str, Any] | None,
     ) -> bytes:
         template = next(iter(self.table.by_id.values())) if parent is None else parent
@@ -273,25 +289,25 @@ class ForeignCommit:
             "snapshot-id": str(self.snapshot_id),
             "parent-snapshot-id": "null" if parent is None else str(parent["snapshot-id"]),
             "sequence-number": str(number),
-            "first-row-id": str(first_row_id),
-            "format-version": "3",
+            **({} if first_row_id is None else {"first-row-id": str(first_row_id)}),
+            "format-version": str(self.table.metadata["format-version"]),
         }
         return _avro(header.avro_schema, listed, metadata)
 
     def _totals(self, parent: Mapping[str, Any] | None) -> dict[str, str]:
         """Summary fields that readers rely on."""
-        gone = {(entry.path, entry.file["content_offset"]) for entry in self.removed}
+        gone = {(entry.path, entry.offset) for entry in self.removed}
         live = [
             entry.file
             for entry in self.table.entries(parent)
-            if (entry.path, entry.file["content_offset"]) not in gone
+            if (entry.path, entry.offset) not in gone
         ] + [entry.file for entry, _ in self.added]
         rows: Counter[int] = Counter()
         files: Counter[int] = Counter()
         for file in live:
             rows[file["content"]] += file["record_count"]
             files[file["content"]] += 1
-        size = sum(f["content_size_in_bytes"] or f["file_size_in_bytes"] for f in live)
+        size = sum(f.get("content_size_in_bytes") or f["file_size_in_bytes"] for f in live)
         return {
             "total-records": str(rows[0]),
             "total-files-size": str(size),
@@ -345,6 +361,17 @@ def edited(
     return write_metadata(put, table, metadata, now_ms, {})
 
 
+def without_key(put: Put, table: ForeignTable) -> str:
+    """A version without a declared key, whose columns are optional."""
+
+    def change(metadata: dict[str, Any]) -> None:
+        for schema in metadata["schemas"]:
+            schema.pop("identifier-field-ids", None)
+            schema["fields"] = [each | {"required": False} for each in schema["fields"]]
+
+    return edited(put, table, change, 0)
+
+
 def write_rows(
     put: Put,
     path: str,
@@ -368,10 +395,16 @@ def write_rows(
     return _write_parquet(put, path, DATA, columns)
 
 
-def write_keys(put: Put, path: str, key: Column, keys: Sequence[Any]) -> dict[str, Any]:
-    """Write an equality delete file on one column; fields of its entry."""
-    column = (_field(key.name, key.kind, key.field_id, key.required), keys)
-    return _write_parquet(put, path, KEYS, [column]) | {"equality_ids": [key.field_id]}
+def write_keys(
+    put: Put, path: str, key: Sequence[Column], keys: Sequence[Sequence[Any]]
+) -> dict[str, Any]:
+    """Write an equality delete file; fields of its entry. `keys`: the values of `key` in each."""
+    columns = [
+        (_field(each.name, each.kind, each.field_id, each.required), [row[at] for row in keys])
+        for at, each in enumerate(key)
+    ]
+    ids = [each.field_id for each in key]
+    return _write_parquet(put, path, KEYS, columns) | {"equality_ids": ids}
 
 
 def write_positions(

@@ -154,7 +154,8 @@ class ForeignTool:
 
     def _key_deletes(self, table: ForeignTable, like: Entry, keys: Sequence[int]) -> Entry:
         key = table.schema.by_id[ID]
-        return self._new(table, like, "keys.parquet", write_keys, key, keys)
+        rows = [(each,) for each in keys]
+        return self._new(table, like, "keys.parquet", write_keys, [key], rows)
 
     def _by_partition(
         self, table: ForeignTable, rows: Sequence[Row]

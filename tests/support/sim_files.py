@@ -12,7 +12,7 @@ import mmh3
 import pyarrow.parquet as pq
 from pyroaring import BitMap64
 
-from tests.support.sim_schema import ID, FileRows, Row, TableSchema
+from tests.support.sim_schema import FileRows, Row, TableSchema
 from tests.support.table_checker import CheckedSnapshot, LiveFile, Read
 
 Spec = tuple[tuple[int, str], ...]  # source field id and transform of every field
@@ -50,9 +50,10 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class _EqualityDelete:
-    """Keys that die in older files: of its partition, or everywhere."""
+    """Values of some fields that die in older files: of its partition, or everywhere."""
 
-    keys: frozenset[Any]
+    fields: tuple[int, ...]
+    keys: frozenset[tuple[Any, ...]]
     sequence_number: int
     partition: tuple[int, tuple[Any, ...]] | None
 
@@ -147,9 +148,15 @@ class Files:
             gone: Any = vectors.get(file.path, ())
             if positional and file.path not in vectors:
                 gone = self._gone_by_files(file, positional)
-            keyed = [each.keys for each in equality if each.reaches(file)] if equality else []
+            keyed = [
+                ([schema.fields.index(f) for f in each.fields], each.keys)
+                for each in equality
+                if each.reaches(file)
+            ]
             for at, row in enumerate(rows):
-                if at in gone or (keyed and any(row[0] in keys for keys in keyed)):
+                if at in gone or any(
+                    tuple(row[place] for place in places) in keys for places, keys in keyed
+                ):
                     view.dead.add((file.path, at))
                     continue
                 view.found[row] += 1
@@ -171,10 +178,11 @@ class Files:
         return gone
 
     def _equality(self, file: LiveFile, metadata: dict[str, Any]) -> _EqualityDelete:
-        keys = self.file(file.path).columns[ID]
+        columns = self.file(file.path).columns
+        keys = zip(*(columns[each] for each in file.equality_ids), strict=True)
         is_global = all(t == "void" for _, t in spec_of(metadata, file.spec_id))
         where = None if is_global else (file.spec_id, file.partition)
-        return _EqualityDelete(frozenset(keys), file.sequence_number, where)
+        return _EqualityDelete(file.equality_ids, frozenset(keys), file.sequence_number, where)
 
 
 def spec_of(metadata: dict[str, Any], spec_id: int) -> Spec:
@@ -191,7 +199,12 @@ def check_partition(rows: list[Row], file: LiveFile, spec: Spec) -> None:
 
 def is_of(row: Row, partition: tuple[Any, ...], spec: Spec) -> bool:
     """Whether a row is of a partition."""
-    return partition == tuple(_transformed(row[source - 1], t) for source, t in spec)
+    return partition == partition_of(row, spec)
+
+
+def partition_of(row: Row, spec: Spec) -> tuple[Any, ...]:
+    """The partition of a row."""
+    return tuple(_transformed(row[source - 1], t) for source, t in spec)
 
 
 def _transformed(value: Any, transform: str) -> Any:

@@ -7,6 +7,7 @@ What another tool reads it reads at once; its swaps are as slow, lost or late as
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -33,6 +34,7 @@ from tests.support.sim_files import View, is_of, spec_of
 from tests.support.sim_oracle import Operation
 from tests.support.sim_schema import AMOUNT, ID, Row, TableSchema, read_schema
 from tests.support.sim_seams import SimPointers
+from tests.support.sim_upserts import upsert
 from tests.support.sim_world import Actor
 from tests.support.table_checker import check_snapshot
 
@@ -60,6 +62,7 @@ class Meddlers:
             "picker": self.pick,
             "retrier": self.stage_again,
             "row-level": self.change_staged_rows,
+            "upserter": partial(upsert, self),
         }
 
     # What other tools see and do.

@@ -37,6 +37,22 @@ from tests.support.sim_world import Violation, World
 from tests.support.table_checker import CheckedSnapshot, Read, check_snapshot, read_metadata
 
 MARKER = "equality-convert-staging-snapshot"
+WRITES = frozenset({"stage", "append", "upsert"})
+
+
+@dataclass(frozen=True, slots=True)
+class KeyDelete:
+    """An equality delete of another tool on main; `where`: its spec and partition."""
+
+    fields: tuple[int, ...]
+    keys: frozenset[tuple[Any, ...]]
+    where: tuple[int, tuple[Any, ...]]
+    is_global: bool
+
+    def kills(self, row: Row, schema: TableSchema, where: tuple[int, tuple[Any, ...]]) -> bool:
+        """Whether a row dies that was there before, in a file of this spec and partition."""
+        key = tuple(row[schema.fields.index(each)] for each in self.fields)
+        return key in self.keys and (self.is_global or where == self.where)
 
 
 @dataclass(eq=False, slots=True)
@@ -50,8 +66,8 @@ class Operation:
     """
 
     actor: str
-    # stage | append | publish | statement | rewrite | rollback | expire | clean | evolve | pick |
-    # forward
+    # stage | append | upsert | publish | statement | rewrite | rollback | expire | clean | evolve |
+    # pick | forward
     kind: str
     rows: tuple[Row, ...] = ()
     keys: frozenset[int] = frozenset()
@@ -73,6 +89,7 @@ class Operation:
     source: int | None = None  # the staged snapshot that is picked
     paths: tuple[str, ...] = ()  # staged data files that are added
     empties: bool = False  # a stage that deletes all rows from before it
+    deletes: tuple[KeyDelete, ...] = ()  # of an upsert; what comes is `bound`
 
     def rows_under(
         self, schema: TableSchema, rows: tuple[Row, ...] | None = None
@@ -223,10 +240,10 @@ class Oracle:
                 self.world.fail(f"acknowledged and not to be seen: {operation}")
         self.world.outcomes[f"{operation.kind} {outcome}"] += 1
         landed = [each for each in operation.ids if each in self.landed]
-        if outcome == "ok" and operation.kind in {"stage", "append"} and not landed:
+        if outcome == "ok" and operation.kind in WRITES and not landed:
             self.world.fail(f"acknowledged and missing: {operation}")
         is_definite = outcome in {"CommitConflictError", "FencedError"} or (
-            operation.kind in {"stage", "append"} and outcome not in {"ok", "CommitUnknownError"}
+            operation.kind in WRITES and outcome not in {"ok", "CommitUnknownError"}
         )
         if is_definite and landed:
             self.world.fail(f"said {outcome}, but landed: {operation}")
@@ -461,9 +478,10 @@ class Oracle:
         """The first row id that nobody had where staging left main."""
         ancestors = self._history(staged.get("parent-snapshot-id"))
         left = next((each for each in ancestors if each not in self.stages), None)
-        if left is None or self.metadata["format-version"] == 2:  # where nobody stages positions
+        made = {} if left is None else self.landed[left]
+        if "first-row-id" not in made:  # v2, where nobody stages positions
             return 0
-        return int(self.landed[left]["first-row-id"] + self.landed[left]["added-rows"])
+        return int(made["first-row-id"] + made["added-rows"])
 
     def _vectors_before(
         self, metadata: dict[str, Any], checked: CheckedSnapshot
@@ -500,8 +518,8 @@ class Oracle:
         fitting = [state for state in states if state.rows == view.found]
         if not fitting:
             raise _different(snapshot, view.found, states[0].rows)
-        if view.has_deletes and operation.kind != "pick":
-            surplus = _deletes(view) - self._may_keep(parent_id, operation)
+        if view.has_deletes and operation.kind not in {"pick", "upsert"}:
+            surplus = {f.path for f in view.surplus} - self._may_keep(parent_id, operation)
             if surplus:
                 raise Violation(f"equality or position deletes on main: {sorted(surplus)}")
         self._remember(snapshot_id, fitting[0], parent, view, operation)
@@ -584,7 +602,7 @@ class Oracle:
         now = self.identities[snapshot["snapshot-id"]]
         stored = self.identities.get(snapshot.get("parent-snapshot-id", -1), {})
         new = states[0].schema
-        if operation.kind == "pick":
+        if operation.kind == "pick" or self._got_row_ids(snapshot):
             return
         if operation.kind == "publish":
             if self.world.profile.rewrites and self._lost_row_ids(snapshot):
@@ -598,7 +616,7 @@ class Oracle:
             assert any(_fits(now, state, number) for state in states), f"changed {now.items()}"
             return
         before = in_other_schema(stored, old, new)
-        if operation.is_lossy:
+        if operation.is_lossy and (operation.is_foreign or "first-row-id" not in snapshot):
             return
         if operation.kind == "rewrite":
             assert now == before, f"a rewrite changed {set(now.items()) ^ set(before.items())}"
@@ -607,6 +625,11 @@ class Oracle:
         kept = {row for row, _ in now.values()} & {row for row, _ in before.values()}
         ids = {row_id for row_id, (row, _) in before.items() if row in kept}
         assert ids <= now.keys(), "rows got other row ids"
+
+    def _got_row_ids(self, snapshot: dict[str, Any]) -> bool:
+        """Whether a snapshot is the first after an upgrade."""
+        parent = self.landed.get(snapshot.get("parent-snapshot-id", -1), snapshot)
+        return "first-row-id" in snapshot and "first-row-id" not in parent
 
     def _lost_row_ids(self, snapshot: dict[str, Any]) -> bool:
         """Whether another tool's rewrite has given rows of its parent new row ids."""
@@ -619,7 +642,7 @@ class Oracle:
         carried = 0 if marker is None else self.staged.index(int(marker)) + 1
         what = f"{operation.kind} moved the marker to {marker}"
         match operation.kind:
-            case "append" | "pick":
+            case "append" | "pick" | "upsert":
                 assert carried in {0, parent.marked}, what
             case "statement" | "rewrite":
                 # Other tools repeat none, and what they leave in the history may have expired.
@@ -649,6 +672,11 @@ class Oracle:
         if operation.kind == "rewrite":
             yield MainState(before, parent.published, schema)
             return
+        if operation.kind == "upsert":
+            yield MainState(
+                self._upserted(snapshot, operation, parent, schema), parent.published, schema
+            )
+            return
         if operation.kind == "publish":
             yield from self._published(parent, snapshot, schema)
             return
@@ -668,6 +696,28 @@ class Oracle:
                     after = Counter(row for row in became if row is not None)
                     change = Change(before, changes, stored, new)
                     yield MainState(after + new, parent.published, schema, change)
+
+    def _upserted(
+        self,
+        snapshot: dict[str, Any],
+        operation: Operation,
+        parent: MainState,
+        schema: TableSchema,
+    ) -> Counter[Row]:
+        """Its rows, and those of its parent that its deletes do not name."""
+        parent_id = snapshot["parent-snapshot-id"]
+        before = next(s for s in self.metadata["snapshots"] if s["snapshot-id"] == parent_id)
+        view = self.view(self.metadata, before, parent.schema)
+        files = {f.path: (f.spec_id, f.partition) for f in view.checked.live if f.content == 0}
+        rows = {p: view.identities[row_id][0] for p, row_id in view.places.items()}
+        assert operation.bound is not None
+        bound, new = operation.bound
+        left = (
+            moved(row, parent.schema, schema)
+            for (path, _), row in rows.items()
+            if not any(each.kills(row, parent.schema, files[path]) for each in operation.deletes)
+        )
+        return Counter(left) + Counter(moved(row, bound, schema) for row in new)
 
     def _rows_under(
         self, snapshot: dict[str, Any], known: TableSchema, bound: TableSchema
@@ -863,8 +913,8 @@ class Oracle:
 
 
 def _deletes(view: View) -> frozenset[str]:
-    """Files of equality deletes and, on v3, of position deletes."""
-    return frozenset(f.path for f in view.surplus)
+    """Files of equality deletes and of position deletes."""
+    return frozenset(f.path for f in view.checked.live if f.content != 0 and f.offset is None)
 
 
 def _different(snapshot: dict[str, Any], found: Counter[Row], wanted: Counter[Row]) -> Violation:

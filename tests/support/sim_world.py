@@ -27,6 +27,7 @@ MEDDLERS = (
 )  # fmt: skip
 
 
+ON_V2 = frozenset({"ager", "foreign-compactor", "foreign-expirer"})  # and without a staging branch
 EXPIRERS = frozenset({"ager", "foreign-expirer"})
 
 
@@ -81,6 +82,9 @@ class Profile:
     leaves_out: bool = False  # writers leave columns out of rows
     v2: str | None = None  # partition | file: of a v2 table, the granularity of its deletes
     index: str = "memory"  # or disk: the real one, with tiny blocks and shards
+    upserts: tuple[tuple[int, ...], ...] = ()  # sets of fields that a tool deletes by on main
+    declares_key: bool = True
+    upgrades: bool = False  # to v3, some time
 
     @property
     def expires(self) -> bool:
@@ -96,16 +100,55 @@ class Profile:
         return (self.rolls_back and self.expires) or "foreign-expirer" in self.meddlers
 
     def on_v2(self, rng: random.Random) -> Profile:
-        """The same on a v2 table, without what needs v3 and those who write v3 by themselves."""
+        """The same on a v2 table, without what needs v3; it may be upgraded on the way."""
+        granularity, upgrades = rng.choice(["partition", "file"]), rng.random() < 0.4
         return replace(
             self,
-            v2=rng.choice(["partition", "file"]),
-            has_statements=False,
+            v2=granularity,
+            has_statements=self.has_statements and upgrades,
             changes_schema=False,
             starts_narrow=False,
             rewrites=False,
             flink=None,
-            meddlers=(),
+            meddlers=tuple(
+                each
+                for each in self.meddlers
+                if each in ON_V2 and not (upgrades and each == "foreign-compactor")
+            ),
+            keeps_row_ids=False,
+            upgrades=upgrades,
+        )
+
+    @property
+    def is_in_place(self) -> bool:
+        """Whether nobody stages: the resolver works on `main` alone."""
+        return bool(self.upserts) and not self.writers
+
+    def in_place(self, rng: random.Random) -> Profile:
+        """The same with a tool that commits equality deletes to main, often without who stages.
+
+        Its sets of fields hold the columns that the table is partitioned by, mostly: else its
+        deletes would have to be global.
+        """
+        region = self.partition_by == ("region",)
+        first = (1, 2) if region else rng.choice([(1,), (1,), (1, 2)])
+        others = rng.choice([(), (), ((2,),), ((1, 2),), ((3,),), ((1,), (2, 3))])
+        changed = replace(
+            self,
+            upserts=(first, *(each for each in others if each != first)),
+            declares_key=rng.random() < 0.6,
+            leaves_out=False,
+            rewrites=False,  # they may give a row the id of one that the tool has just deleted
+        )
+        if rng.random() < 0.35:
+            return replace(changed, meddlers=tuple(sorted({*self.meddlers, "upserter"})))
+        kept = {each for each in self.meddlers if each in ON_V2} | {"upserter"}
+        return replace(
+            changed,
+            writers=0,
+            has_sink=False,
+            flink=None,
+            meddlers=tuple(sorted(kept)),
         )
 
     @staticmethod
@@ -373,9 +416,13 @@ class World:
             actor.thread = threading.Thread(target=self._live, args=(actor,), daemon=True)
             actor.thread.start()
         self._next().go.release()
-        if not self._over.acquire(timeout=300):
-            self.fail("the run hangs: an actor waits outside the seams")
-            self.is_over = True
+        steps = -1
+        while not self._over.acquire(timeout=300):
+            if self.steps == steps:  # else the machine is slow
+                self.fail("the run hangs: an actor waits outside the seams")
+                self.is_over = True
+                break
+            steps = self.steps
         for actor in self.actors:
             actor.go.release()
             assert actor.thread is not None

@@ -36,6 +36,7 @@ class LiveFile:
     referenced: str | None
     offset: int | None
     size: int
+    equality_ids: tuple[int, ...]
 
 
 @dataclass
@@ -164,6 +165,7 @@ def _check_manifest(
                 referenced=file.get("referenced_data_file"),
                 offset=file.get("content_offset"),
                 size=file.get("content_size_in_bytes") or file["file_size_in_bytes"],
+                equality_ids=tuple(file.get("equality_ids") or ()),
             )
         )
     names = {0: "existing", 1: "added", 2: "deleted"}

@@ -91,8 +91,9 @@ def rebase_groups(
     """Hold rewritten groups against the head of the branch, each by itself.
 
     A group does not fit when an old file has left the branch (also if it is back, with other row
-    ids), when rows that were dead when it was read live again (the branch was rolled back), or when
-    a delete file is gone or damaged.
+    ids), when the first commit after an upgrade has given its rows row ids, when rows that were
+    dead when it was read live again (the branch was rolled back), or when a delete file is gone or
+    damaged.
 
     Args:
         environment: Where manifests and deletes are read, each once for all groups.
@@ -155,6 +156,9 @@ def _live_tasks(
         if live[path].entry.sequence_number != planned.sequence_number:
             # Rolled back and published again: its rows have other ids than those written.
             raise _changed(f"{path} has left it and come back", state, branch)
+        if live[path].entry.data_file.first_row_id != planned.data_file.first_row_id:
+            # An upgrade: the rows had none to be stored with them.
+            raise _changed(f"the rows of {path} have got row ids", state, branch)
         tasks.append(live[path])
     return tasks
 

@@ -7,6 +7,8 @@ import pytest
 
 from resolver import resolve
 from resolver.index_check import verify
+from resolver.scan_join import _Join
+from tests.support.adopted_tables import ROWS, Theirs
 from tests.support.staged_tables import StagedTable
 
 
@@ -34,3 +36,29 @@ def test_row_that_comes_back_beside_a_conversion_is_found_by_the_next_delete(tmp
     staged.table.stage(deletes=keys(1))
     resolve(staged.table)
     assert staged.published() == Counter([(2, "eu", "old")])
+
+
+@pytest.mark.parametrize(
+    ("statuses", "files"), [(["us"], 2), (["us", None], 3), (["aa", "zz"], 4), (["", None], 1)]
+)
+def test_deletes_by_other_columns_read_the_files_whose_statistics_may_hold_them(
+    tmp_path, monkeypatch, statuses, files
+):
+    """A range is that of all deletes together; `new` is in one file, too."""
+    theirs = Theirs(tmp_path, version=2)
+    theirs.table.set_properties({"icefold.primary-key": "id"})
+    rows = [(11, "eu", 1), (12, "us", 2), (13, "us", 3), (14, None, 4)]
+    for each in rows:
+        theirs.write([each])
+    read = []
+    real = _Join.dead_in
+
+    def dead_in(join, each):
+        read.append(each.file.file_path)
+        return real(join, each)
+
+    monkeypatch.setattr(_Join, "dead_in", dead_in)
+    theirs.write([], pa.table({"status": pa.array(statuses, pa.string())}))
+    resolve(theirs.table, staging="main", target="main")
+    assert theirs.rows() == Counter(row for row in [*ROWS, *rows] if row[1] not in statuses)
+    assert len(read) == files

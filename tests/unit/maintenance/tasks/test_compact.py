@@ -406,6 +406,32 @@ def test_damaged_delete_of_one_group_leaves_that_group_out(catalog):
     assert "Puffin" in report.errors[0]
 
 
+@pytest.mark.parametrize("upgraded_before", [False, True])
+def test_rows_that_get_row_ids_while_they_are_rewritten_keep_them(catalog, upgraded_before):
+    """An upgrade gives rows ids with its first commit; a rewrite of before knows none of them."""
+    version = {"format-version": "2"}
+    table = catalog.create_table("t.rows", SCHEMA, primary_key=["id"], properties=version)
+    table.append(many(0, 10))
+    table.append(many(10, 10))
+    if upgraded_before:
+        table.upgrade()
+    other = catalog.load_table("t.rows")
+    before: Counter = Counter()
+
+    def upgrade_and_append():
+        if not upgraded_before:
+            other.upgrade()
+        other.append(many(100, 10))
+        before.update(identified(other))
+
+    interfere(table, upgrade_and_append)
+    report = compact(table, ALL, lock=LIAR)
+    assert "row ids" in report.errors[0]
+    assert compact(table, ALL, lock=LIAR).errors == ()
+    assert identified(table) == before
+    check(table)
+
+
 def test_files_that_left_and_came_back_meanwhile_keep_their_new_row_ids(catalog):
     """Simulator, seed 1002041: a rewrite brought back the row ids of a branch rolled back."""
     table = new_table(catalog)

@@ -19,7 +19,7 @@ from tests.support.table_checker import check_table
 pytestmark = pytest.mark.spark
 
 SCHEMA = pa.schema([("id", pa.int64()), ("region", pa.string()), ("amount", pa.decimal128(9, 2))])
-COLUMNS = [*SCHEMA.names, "_row_id", "_last_updated_sequence_number"]
+LINEAGE = ["_row_id", "_last_updated_sequence_number"]
 
 
 def rows(first, count, region):
@@ -32,8 +32,10 @@ def rows(first, count, region):
     )
 
 
-def fill(catalog):
-    table = catalog.create_table("t.rows", SCHEMA, primary_key=["id"], partition_by=["region"])
+def fill(catalog, properties=None):
+    table = catalog.create_table(
+        "t.rows", SCHEMA, primary_key=["id"], partition_by=["region"], properties=properties or {}
+    )
     for step in range(6):
         table.append(rows(step * 50, 50, "eu" if step % 2 else "us"))
     table.stage(deletes=pa.table({"id": pa.array([7, 60, 61, 200], pa.int64())}))
@@ -42,14 +44,26 @@ def fill(catalog):
 
 
 def identified(table):
-    found = table.scan(columns=COLUMNS).to_arrow().to_pylist()
+    lineage = LINEAGE if table.state.metadata.format_version > 2 else []
+    found = table.scan(columns=[*SCHEMA.names, *lineage]).to_arrow().to_pylist()
     return Counter(tuple(row.values()) for row in found)
 
 
-@pytest.mark.parametrize("strategy", ["bin-pack", "z-order"])
-def test_groups_on_spark_keep_rows_and_survive_deletes_beside(tmp_path, spark, strategy):
+@pytest.mark.parametrize(
+    ("strategy", "properties"),
+    [
+        ("bin-pack", {}),
+        ("z-order", {}),
+        ("bin-pack", {"format-version": "2"}),
+        ("bin-pack", {"format-version": "2", "write.delete.granularity": "file"}),
+    ],
+    ids=["bin-pack", "z-order", "v2-partition", "v2-file"],
+)
+def test_groups_on_spark_keep_rows_and_survive_deletes_beside(
+    tmp_path, spark, strategy, properties
+):
     catalog = tf.open_catalog("local", warehouse=str(tmp_path / "warehouse"))
-    table = fill(catalog)
+    table = fill(catalog, properties)
     other = catalog.load_table("t.rows")
     points = table.environment.runtime.fail_points.armed
 

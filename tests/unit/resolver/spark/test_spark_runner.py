@@ -26,11 +26,20 @@ pytestmark = pytest.mark.spark
 SCHEMA = pa.schema([("id", pa.int64()), ("note", pa.string())])
 
 
+FORMATS = {
+    "v3": {},
+    "v2-partition": {"format-version": "2"},
+    "v2-file": {"format-version": "2", "write.delete.granularity": "file"},
+}
+every_format = pytest.mark.parametrize("table", FORMATS, indirect=True)
+
+
 @pytest.fixture
-def table(tmp_path, monkeypatch):
+def table(tmp_path, monkeypatch, request):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     catalog = tf.open_catalog("local", warehouse=str(tmp_path / "warehouse"))
-    table = catalog.create_table("t.rows", SCHEMA, primary_key=["id"])
+    properties = FORMATS[getattr(request, "param", "v3")]
+    table = catalog.create_table("t.rows", SCHEMA, primary_key=["id"], properties=properties)
     for start in range(0, 300, 100):
         table.append(rows(range(start, start + 100), "old"))
     return table
@@ -104,6 +113,7 @@ def test_a_local_session_is_no_cluster(spark):
     assert not is_cluster(spark)
 
 
+@every_format
 def test_cycle_on_spark_uses_the_local_index_of_one_machine(spark, table, tmp_path):
     table.stage(upserts=rows([5, 300], "new"), deletes=pa.table({"id": [7]}))
     report = resolve(table, engine="spark", spark=spark)
@@ -135,6 +145,7 @@ def test_damaged_staged_file_stops_the_cycle_with_its_name(spark, table):
     assert table.refresh().state.head("main").snapshot_id == before
 
 
+@every_format
 def test_equality_deletes_on_the_target_itself_are_converted(spark, table):
     location = f"{table.state.metadata.location}-index"
     table.stage(upserts=rows([5, 6], "new"), deletes=pa.table({"id": [7]}))

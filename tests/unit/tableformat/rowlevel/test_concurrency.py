@@ -325,3 +325,41 @@ def test_statement_refuses_a_table_made_anew(tmp_path) -> None:
     with pytest.raises(CommitConflictError, match="dropped and created again"):
         load(environment).delete("id < 3")
     assert load(environment).scan().to_arrow().num_rows == len(NEAR)
+
+
+@pytest.mark.parametrize("mode", [MOR, COW])
+@pytest.mark.parametrize("statement", ["delete", "update"])
+def test_statement_that_read_rows_before_they_got_row_ids_is_planned_again(
+    tmp_path, statement, mode
+) -> None:
+    """The first commit after an upgrade gives rows their ids, whoever makes it (R42)."""
+    catalog = memory_catalog(str(tmp_path))
+    version = {"format-version": "2"}
+    table = catalog.create_table(NAME, SCHEMA, primary_key=["id"], properties=version)
+    table.append(as_table(NEAR))
+    table.upgrade()
+    environment, given = catalog.environment, {}
+
+    def ids() -> dict[int, int]:
+        found = load(environment).scan(columns=["id", "_row_id"]).to_arrow().to_pylist()
+        return {row["id"]: row["_row_id"] for row in found}
+
+    def land(_: str) -> None:
+        environment.runtime.fail_points.armed.clear()
+        load(environment).append(as_table(FAR))
+        given.update(ids())
+
+    def run(retries: int) -> None:
+        change = load(environment)
+        if statement == "delete":
+            change.delete("id < 3", mode=mode, retries=retries)
+        else:
+            change.update({"amount": "amount + 1"}, "id < 3", mode=mode, retries=retries)
+
+    environment.runtime.fail_points.armed["rowlevel.before_commit"] = land
+    with pytest.raises(CommitConflictError, match="has moved"):
+        run(0)
+    assert ids() == given
+    run(1)
+    gone = {0, 1, 2} if statement == "delete" else set()
+    assert ids() == {key: row_id for key, row_id in given.items() if key not in gone}
