@@ -65,6 +65,8 @@ OTHER_QUERY_BATCH = "icefold.committed-batch."
 OTHER_QUERY_SOURCE = "icefold.committed-source."
 WRITER_PREFIXES = (
     "flink.",
+    "spark.sql.streaming.",
+    "kafka.connect.offsets.",
     "icefold.query-id",
     "icefold.batch-id",
     "icefold.source-offsets",
