@@ -35,6 +35,12 @@ from tests.writers.connect import connect_writer, missing_connect
 from tests.writers.events import SCHEMA, Events
 from tests.writers.flink import flink_writer, missing_flink
 from tests.writers.job import Job
+from tests.writers.statements import (
+    missing_spark,
+    missing_trino_server,
+    spark_writer,
+    trino_writer,
+)
 
 NAMESPACE = "shop"
 CHECK_S, PAUSE_MAX_S, END_S = 5.0, 5.0, 120.0
@@ -83,6 +89,11 @@ WRITERS = {
     "flink": Writer(missing_flink, lambda job: flink_writer("flink", job)),
     "flink-old": Writer(missing_flink, lambda job: flink_writer("flink-old", job)),
     "flink-dynamic": Writer(missing_flink, lambda job: flink_writer("flink-dynamic", job), tables=2),
+    "spark-append": Writer(
+        missing_spark, lambda job: spark_writer("spark-append", job), appends=True
+    ),
+    "spark-merge": Writer(missing_spark, lambda job: spark_writer("spark-merge", job)),
+    "trino": Writer(missing_trino_server, trino_writer),
     "connect": Writer(missing_connect, connect_writer, appends=True, ends=False),
 }
 
@@ -195,6 +206,7 @@ class Run:
                     "history.expire.max-snapshot-age-ms": str(AGE_MS),
                     "history.expire.min-snapshots-to-keep": "1",
                     "commit.retry.num-retries": "20",
+                    "write.merge.mode": "merge-on-read",
                 },
             )
 
@@ -312,7 +324,7 @@ class Run:
                         f"{name} in {reader}: {len(wrong):,} keys differ, such as {key}: event "
                         f"{found[key]} for {wanted[key]}"
                     )
-            query = f"SELECT count(*) FROM iceberg_metadata('{location}') WHERE content = 'EQUALITY_DELETES'"
+            query = f"SELECT count(*) FROM iceberg_metadata('{location}') WHERE content = 'EQUALITY_DELETES' AND status <> 'DELETED'"
             (left,) = duckdb_connection().execute(query).fetchone()
             if left:
                 self._problem(f"{name}: {left} equality delete files are left on main")
