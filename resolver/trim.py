@@ -29,10 +29,11 @@ from tableformat.errors import (
     CorruptDataError,
     InvalidInputError,
 )
+from tableformat.spec.names import FLINK_JOB
 
 # Summary keys that tell a writer, and the one that says how far it has got.
 FOREIGN_WRITERS = (
-    (("flink.job-id", "flink.operator-id"), "flink.max-committed-checkpoint-id"),
+    ((FLINK_JOB, "flink.operator-id"), "flink.max-committed-checkpoint-id"),
     (("spark.sql.streaming.queryId",), "spark.sql.streaming.epochId"),
 )
 CONNECT_OFFSETS = "kafka.connect.offsets."  # + topic and group: of that sink

@@ -17,6 +17,8 @@ ICEBERG = "1.12.0"
 _PLUGINS = CACHE / f"iceberg-connect-{ICEBERG}"
 JARS = (
     f"org.apache.iceberg:iceberg-kafka-connect:{ICEBERG}",
+    f"org.apache.iceberg:iceberg-parquet:{ICEBERG}",
+    f"org.apache.iceberg:iceberg-orc:{ICEBERG}",
     "org.apache.hadoop:hadoop-client-api:3.4.1",
     "org.apache.hadoop:hadoop-client-runtime:3.4.1",
 )
