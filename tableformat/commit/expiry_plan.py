@@ -23,7 +23,8 @@ branches never go, nor does the target of one while something waits there.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from itertools import chain
 
@@ -159,9 +160,9 @@ def _kept_by_refs(
 
 
 def _validated_by_flink(
-    kept: Set[int], refs: Mapping[str, SnapshotRef], by_id: Mapping[int, Snapshot]
+    kept: AbstractSet[int], refs: Mapping[str, SnapshotRef], by_id: Mapping[int, Snapshot]
 ) -> set[int]:
-    """Histories of branches that nothing has cut yet, while a commit of Flink's with vectors stays."""
+    """Histories that nothing has cut yet, while a commit of Flink's with vectors stays."""
     summaries = [summary_of(by_id[each]) for each in kept if each in by_id]
     if not any(
         FLINK_JOB in summary and "added-dvs" in summary and CARRIED not in summary

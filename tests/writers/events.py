@@ -1,4 +1,4 @@
-"""What the writers write: event n is a function of n alone, so that a prefix has one right state."""
+"""What the writers write: event n is a function of n alone, so a prefix has one right state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Flink's mini cluster with Iceberg's sinks, from Maven. The job is compiled by Eclipse's compiler: a JRE has none."""
+"""Flink's mini cluster with Iceberg's sinks, from Maven.
+
+Eclipse's compiler compiles the job: a JRE has none.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A Spark query that appends or merges events, with Apache Iceberg's runtime.
 
-Runs on the PySpark of `tests/support/java_iceberg.py`, so it imports nothing of ours. The same batch
-has the same events however often it is run. Ends with 0 when the last one is committed.
+Runs on the PySpark of `tests/support/java_iceberg.py`, so it imports nothing of ours. The same
+batch has the same events however often it is run. Ends with 0 when the last one is committed.
 """
 
 import sys
@@ -35,7 +35,6 @@ def main(kind, jar, uri, table, branch, events, keys, per_second, commit_s, fold
     spark = builder.getOrCreate()
     if branch != "main":
         spark.sql(f"ALTER TABLE rest.{table} CREATE BRANCH IF NOT EXISTS {branch}")
-        table += f".branch_{branch}"
     count = int(events)
     source = spark.readStream.format("rate-micro-batch").option("numPartitions", 1)
     source = source.option("rowsPerBatch", max(1, int(float(per_second) * float(commit_s)))).load()
@@ -48,14 +47,15 @@ def main(kind, jar, uri, table, branch, events, keys, per_second, commit_s, fold
     query = writing.writeStream.option("checkpointLocation", f"{folder}/checkpoint")
     query = query.trigger(processingTime=f"{commit_s} seconds")
     if kind == "spark-merge":
+        merged = f"rest.{table}" + ("" if branch == "main" else f".branch_{branch}")
 
         def merge(batch, _):
             batch.createOrReplaceTempView("changes")
-            batch.sparkSession.sql(MERGE.format(table=f"rest.{table}"))
+            batch.sparkSession.sql(MERGE.format(table=merged))
 
         query = query.foreachBatch(merge).start()
     else:
-        query = query.toTable(f"rest.{table}")
+        query = query.option("branch", branch).toTable(f"rest.{table}")
     while query.isActive and reached(query) < count:
         time.sleep(0.5)
     if query.exception() is not None:

@@ -1,4 +1,7 @@
-"""Trino and a client that merges events into `main`, batch by batch; a killed one takes its batch up again."""
+"""Trino and a client that merges events into `main`, batch by batch.
+
+One that was killed takes its batch up again.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,8 @@ def main(uri: str, table: str, count: int, keys: int, batch: int, pause_s: float
         start, end = time.monotonic(), min(count, done + batch)
         newest = {row[0]: row for row in events.rows(done, end)}
         rows = ", ".join(
-            f"(BIGINT '{key}', '{region}', '{v}', {gone})" for key, region, v, gone in newest.values()
+            f"(BIGINT '{key}', '{region}', '{v}', {gone})"
+            for key, region, v, gone in newest.values()
         )
         server.query(MERGE.format(table=f"{CATALOG}.{table}", rows=rows))
         done = end

@@ -232,6 +232,7 @@ def test_writer_finds_its_last_commit_when_everything_old_has_expired(staged, sa
     compact(staged.table, CompactOptions(rewrite_all=True))
     expire_all(staged)
     found: dict[str, str] = {}
-    for snapshot in ancestors(staged.table.state.metadata, staged.table.state.head(branch).snapshot_id):
+    state = staged.table.state
+    for snapshot in ancestors(state.metadata, state.head(branch).snapshot_id):
         found = {**summary_of(snapshot), **found}
     assert found.items() >= said("x", 7).items()
