@@ -20,7 +20,6 @@ import org.apache.flink.types.RowKind;
 import org.apache.iceberg.DistributionMode;
 import org.apache.iceberg.PartitionSpec;
 import org.apache.iceberg.Schema;
-import org.apache.iceberg.catalog.Namespace;
 import org.apache.iceberg.catalog.TableIdentifier;
 import org.apache.iceberg.flink.CatalogLoader;
 import org.apache.iceberg.flink.FlinkSchemaUtil;
@@ -49,7 +48,7 @@ public final class FlinkWriter {
   /** Arguments: sink, uri, namespace, table(s with commas), branch, events, keys, events a second, checkpoint folder, ms. */
   public static void main(String[] arguments) throws Exception {
     String sink = arguments[0];
-    Namespace namespace = Namespace.of(arguments[2]);
+    String namespace = arguments[2];
     String[] tables = arguments[3].split(",");
     String branch = arguments[4];
     long events = Long.parseLong(arguments[5]);

@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -105,7 +105,8 @@ WRITERS = {
 }
 
 
-def main() -> int:
+def main(words: Sequence[str] | None = None) -> int:
+    """Run with command-line words; 1: a difference."""
     parser = argparse.ArgumentParser(prog="scripts/writers", description=__doc__)
     parser.add_argument("--writer", choices=sorted(WRITERS), default="flink")
     parser.add_argument("--format-version", type=int, choices=(2, 3), default=3)
@@ -121,7 +122,7 @@ def main() -> int:
         "--no-expiry", action="store_true", help="Flink on v3: it cannot live with any (docs)"
     )
     parser.add_argument("--keep", action="store_true", help="the logs")
-    given = parser.parse_args()
+    given = parser.parse_args(words)
     missing = WRITERS[given.writer].missing()
     if missing is not None:
         print(f"scripts/writers: {missing}", file=sys.stderr)
