@@ -66,7 +66,7 @@ class Service:
                 )
             self.lives.append(Life(time.monotonic()))
             group = f"-{self.process.pid}"
-            stop_with_this_process(["kill", "-9", "--", group], self.folder / "none")
+            stop_with_this_process(["kill", "-9", group], self.folder / "none")
 
     def kill(self, pause_s: float = 0.0) -> None:
         """`kill -9` of it and of the Java and Python that it started."""

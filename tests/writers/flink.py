@@ -14,7 +14,8 @@ from tests.pipeline.service import Service
 from tests.support.maven import CACHE, fetch_jars, one_at_a_time
 from tests.writers.job import Job
 
-FLINK, ICEBERG = "2.1.0", "1.11.0"  # the newest runtime for Flink 2.1 that is published
+FLINK = "2.1.0"
+ICEBERG = "1.11.0"  # the newest runtime for Flink 2.1 that is published
 HADOOP = "3.4.1"
 _FLINK_PARTS = (
     *("clients", "connector-base", "connector-datagen", "metrics-dropwizard"),
