@@ -109,6 +109,7 @@ public final class FlinkWriter {
                     out.collect(record);
                   })
               .catalogLoader(catalog)
+              .immediateTableUpdate(true) // else the first events of a key overtake each other
               .uidPrefix("orders")
               .append();
       default -> throw new IllegalArgumentException("no sink " + sink);
