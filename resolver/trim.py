@@ -29,9 +29,14 @@ from tableformat.errors import (
     CorruptDataError,
     InvalidInputError,
 )
+from tableformat.spec.names import FLINK_JOB
 
-FLINK_WRITER = ("flink.job-id", "flink.operator-id")
-FLINK_CHECKPOINT = "flink.max-committed-checkpoint-id"
+# Summary keys that tell a writer, and the one that says how far it has got.
+FOREIGN_WRITERS = (
+    ((FLINK_JOB, "flink.operator-id"), "flink.max-committed-checkpoint-id"),
+    (("spark.sql.streaming.queryId",), "spark.sql.streaming.epochId"),
+)
+CONNECT_OFFSETS = "kafka.connect.offsets."  # + topic and group: of that sink
 
 
 def trim_staging(
@@ -125,24 +130,29 @@ def idle_position(state: TableState, *, staging: str, target: str) -> int | None
 def hides_a_writer(metadata: TableMetadata, head_id: int, goal_id: int) -> bool:
     """Whether moving a branch would hide a foreign writer's last commit from it.
 
-    Flink's sink looks for the newest snapshot of its job and operator. A publish can repeat only
-    one of them, so with several Flink writers on one staging branch some would not find theirs.
+    A sink that comes back looks for its newest snapshot, and commits again what it does not find.
+    A publish can repeat only one Flink job and one query of Spark, so with several on one staging
+    branch some would not find theirs.
     """
     visible = list(ancestors(metadata, goal_id))
     ids = {snapshot.snapshot_id for snapshot in visible}
     hidden = takewhile(lambda each: each.snapshot_id not in ids, ancestors(metadata, head_id))
-    found = _last_checkpoints(visible)
-    return any(found.get(writer) != last for writer, last in _last_checkpoints(hidden).items())
+    found = _last_positions(visible)
+    return any(found.get(writer) != last for writer, last in _last_positions(hidden).items())
 
 
-def _last_checkpoints(
+def _last_positions(
     chain: Iterable[Snapshot],
 ) -> dict[tuple[str | None, ...], tuple[str | None]]:
-    """The last checkpoint of each Flink writer in a history, newest first."""
+    """How far each foreign writer has got in a history, newest first."""
     last: dict[tuple[str | None, ...], tuple[str | None]] = {}
     for snapshot in chain:
         summary = summary_of(snapshot)
-        writer = tuple(summary.get(key) for key in FLINK_WRITER)
-        if any(writer):
-            last.setdefault(writer, (summary.get(FLINK_CHECKPOINT),))
+        for keys, position in FOREIGN_WRITERS:
+            writer = tuple(summary.get(key) for key in keys)
+            if any(writer):
+                last.setdefault(writer, (summary.get(position),))
+        for key, text in summary.items():
+            if key.startswith(CONNECT_OFFSETS):
+                last.setdefault((key,), (text,))
     return last

@@ -13,7 +13,9 @@ RemoveSnapshots):
   published it is what readers of the cut before see (`cdc/cuts.py`). What the newest cut shows is
   the head of its branch, or, there, this one;
 * it is staged and not resolved, or the resolver needs it to prove where it stands (R18):
-  `commit/staging_branches.py`.
+  `commit/staging_branches.py`;
+* it is in the whole history of a branch, and Flink adds vectors: its sink validates them from the
+  first snapshot on, and once that has gone it fails at each commit (Iceberg 1.12 and older, v3).
 
 A branch or tag goes, except `main`, when its snapshot is older than its `max-ref-age-ms`. Staging
 branches never go, nor does the target of one while something waits there.
@@ -22,6 +24,7 @@ branches never go, nor does the target of one while something waits there.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from itertools import chain
 
@@ -37,7 +40,7 @@ from tableformat.commit.staging_branches import (
     snapshots_needed,
     staging_branches,
 )
-from tableformat.spec.names import CUT, MAIN_BRANCH, STAGING_BRANCH
+from tableformat.spec.names import CARRIED, CUT, FLINK_JOB, MAIN_BRANCH, STAGING_BRANCH
 from tableformat.spec.properties import property_int
 
 DEFAULT_MAX_SNAPSHOT_AGE_MS = 5 * 24 * 3600 * 1000
@@ -59,7 +62,7 @@ class ExpiryPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpiryPlan:
-    """What goes. `protected` are snapshots that only the staging rule keeps."""
+    """What goes. `protected` are snapshots that only what is staged, or Flink, keeps."""
 
     snapshot_ids: tuple[int, ...]
     refs: tuple[str, ...]
@@ -87,6 +90,7 @@ def plan_expiry(metadata: TableMetadata, policy: ExpiryPolicy, *, now_ms: int) -
     left = metadata.model_copy(update={"refs": refs})
     needed = (snapshots_needed(left, each) for each in staging.values())
     staged = set(chain.from_iterable(needed)) - kept
+    staged.update(_validated_by_flink(kept | staged, refs, by_id) - kept)
     return ExpiryPlan(
         snapshot_ids=tuple(
             each.snapshot_id
@@ -153,6 +157,24 @@ def _kept_by_refs(
                 break
             yield snapshot.snapshot_id
             newer = snapshot
+
+
+def _validated_by_flink(
+    kept: AbstractSet[int], refs: Mapping[str, SnapshotRef], by_id: Mapping[int, Snapshot]
+) -> set[int]:
+    """Histories that nothing has cut yet, while a commit of Flink's with vectors stays."""
+    summaries = [summary_of(by_id[each]) for each in kept if each in by_id]
+    if not any(
+        FLINK_JOB in summary and "added-dvs" in summary and CARRIED not in summary
+        for summary in summaries
+    ):
+        return set()
+    needed: set[int] = set()
+    for ref in refs.values():
+        history = list(walk_back(by_id, ref.snapshot_id))
+        if history and history[-1].parent_snapshot_id is None:
+            needed.update(each.snapshot_id for each in history)
+    return needed
 
 
 def _is_before_cut(snapshot: Snapshot, newer: Snapshot | None, last_kept_ms: int) -> bool:

@@ -63,8 +63,11 @@ SOURCE_MS = "icefold.source-ms"
 OTHER_QUERY_BATCH = "icefold.committed-batch."
 # + query id: beside it, what that batch said of its source, as a JSON object of its other keys.
 OTHER_QUERY_SOURCE = "icefold.committed-source."
+FLINK_JOB = "flink.job-id"  # in what Flink's sink commits, and in what repeats it
 WRITER_PREFIXES = (
     "flink.",
+    "spark.sql.streaming.",
+    "kafka.connect.offsets.",
     "icefold.query-id",
     "icefold.batch-id",
     "icefold.source-offsets",

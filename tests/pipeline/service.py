@@ -1,4 +1,4 @@
-"""A process of icefold's that is started again whenever it has ended, and how its memory goes."""
+"""A process that is started again whenever it has ended, and how its memory goes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import linear_regression, median
@@ -29,11 +29,18 @@ PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 @dataclass
 class Service:
-    """An icefold process that is started again whenever it has ended."""
+    """A process that is started again whenever it has ended: icefold, or another `program`.
+
+    Attributes:
+        status: With which its last life ended by itself.
+    """
 
     name: str
     words: Sequence[str]
     folder: Path
+    program: Sequence[str] = (sys.executable, "-c", PROGRAM)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    status: int | None = None
     process: subprocess.Popen[bytes] | None = None
     due_s: float = 0.0
     ends: int = 0
@@ -43,22 +50,23 @@ class Service:
         """Start it if it is not running and its pause is over."""
         if self.process is not None and self.process.poll() is not None:
             self.ends += 1
+            self.status = self.process.returncode
             self.process = None
             self.due_s = time.monotonic() + 1.0
         if self.process is None and time.monotonic() >= self.due_s:
             with (self.folder / f"{self.name}.log").open("ab") as log:
                 self.process = subprocess.Popen(
-                    [sys.executable, "-c", PROGRAM, *self.words],
+                    [*self.program, *self.words],
                     stdout=log,
                     stderr=log,
                     stdin=subprocess.DEVNULL,
                     cwd=self.folder,
-                    env=os.environ | {"PYTHONPATH": str(ROOT)},
+                    env=os.environ | {"PYTHONPATH": str(ROOT), **self.environment},
                     start_new_session=True,
                 )
             self.lives.append(Life(time.monotonic()))
             group = f"-{self.process.pid}"
-            stop_with_this_process(["kill", "-9", "--", group], self.folder / "none")
+            stop_with_this_process(["kill", "-9", group], self.folder / "none")
 
     def kill(self, pause_s: float = 0.0) -> None:
         """`kill -9` of it and of the Java and Python that it started."""

@@ -75,7 +75,9 @@ def missing_debezium() -> str | None:
     return missing or fetch_jars(PLUGINS / "debezium", PLUGIN, transitive=True)
 
 
-def new_connect(servers: str, connectors: Sequence[Mapping[str, str]]) -> tuple[JvmServer, int]:
+def new_connect(
+    servers: str, connectors: Sequence[Mapping[str, str]], plugins: Path = PLUGINS
+) -> tuple[JvmServer, int]:
     """A standalone worker with connectors, not started, and the port of its REST interface."""
     java = find_java()
     assert java is not None
@@ -83,7 +85,7 @@ def new_connect(servers: str, connectors: Sequence[Mapping[str, str]]) -> tuple[
     port = free_port()
     worker = folder / "connect.properties"
     worker.write_text(
-        SETTINGS.format(servers=servers, port=port, folder=folder, plugins=PLUGINS.absolute())
+        SETTINGS.format(servers=servers, port=port, folder=folder, plugins=plugins.absolute())
     )
     files = [worker]
     for connector in connectors:

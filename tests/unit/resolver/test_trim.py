@@ -10,6 +10,7 @@ from resolver import resolve
 from resolver.staging import plan_backlog
 from tableformat.catalog.base import TableState
 from tableformat.cdc.batch_commit import BatchId, commit_batch, committed_batch
+from tableformat.commit.branch_history import ancestors, summary_of
 from tableformat.commit.changeset import Changeset, CommitKind
 from tableformat.commit.engine import commit
 from tableformat.commit.expiry_plan import ExpiryPolicy
@@ -181,23 +182,57 @@ def test_batch_that_another_branch_has_is_new_on_one_that_nothing_was_published_
     assert stage_batch(staged, "b", 0, branch="audit") is not None
 
 
-def test_no_later_trim_hides_a_flink_writer_that_the_first_one_would_have_hidden(staged):
-    def checkpoint(job, number):
-        staged.commit(
-            data=staged.data_files((number + 10, "eu", job)),
-            summary={
-                "flink.job-id": job,
-                "flink.operator-id": "o",
-                "flink.max-committed-checkpoint-id": str(number),
-            },
-        )
-        staged.table.refresh()
+def said_by_flink(writer, number):
+    return {
+        "flink.job-id": writer,
+        "flink.operator-id": "o",
+        "flink.max-committed-checkpoint-id": str(number),
+    }
 
-    checkpoint("x", 1)
-    checkpoint("y", 2)
+
+def said_by_spark(writer, number):
+    return {"spark.sql.streaming.queryId": writer, "spark.sql.streaming.epochId": str(number)}
+
+
+def said_by_connect(writer, number):
+    return {f"kafka.connect.offsets.control-iceberg.{writer}": f'{{"0":{number}}}'}
+
+
+def commit_of_a_writer(staged, said, writer, number, branch="staging"):
+    data = staged.data_files((number + 10, "eu", writer))
+    staged.commit(data=data, branch=branch, summary=said(writer, number))
+    staged.table.refresh()
+
+
+@pytest.mark.parametrize("said", [said_by_flink, said_by_spark])
+def test_no_later_trim_hides_a_writer_that_the_first_one_would_have_hidden(staged, said):
+    commit_of_a_writer(staged, said, "x", 1)
+    commit_of_a_writer(staged, said, "y", 2)
     assert not resolve(staged.table).trimmed
     assert not resolve(staged.table).trimmed  # idle
-    checkpoint("y", 3)
+    commit_of_a_writer(staged, said, "y", 3)
     assert not resolve(staged.table).trimmed
-    checkpoint("x", 4)
+    commit_of_a_writer(staged, said, "x", 4)
     assert resolve(staged.table).trimmed  # both are on main now
+
+
+def test_sinks_of_connect_are_found_beside_each_other(staged):
+    for number, writer in enumerate("xy"):
+        commit_of_a_writer(staged, said_by_connect, writer, number)
+    assert resolve(staged.table).trimmed
+
+
+@pytest.mark.parametrize("branch", ["staging", "main"])
+@pytest.mark.parametrize("said", [said_by_flink, said_by_spark, said_by_connect])
+def test_writer_finds_its_last_commit_when_everything_old_has_expired(staged, said, branch):
+    """Else it commits again what it was not sure of: its rows would be there twice."""
+    commit_of_a_writer(staged, said, "x", 7, branch)
+    if branch == "staging":
+        assert resolve(staged.table).trimmed
+    compact(staged.table, CompactOptions(rewrite_all=True))
+    expire_all(staged)
+    found: dict[str, str] = {}
+    state = staged.table.state
+    for snapshot in ancestors(state.metadata, state.head(branch).snapshot_id):
+        found = {**summary_of(snapshot), **found}
+    assert found.items() >= said("x", 7).items()

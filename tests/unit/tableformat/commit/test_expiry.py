@@ -25,6 +25,7 @@ from tableformat.errors import (
     StoreUnavailableError,
 )
 from tableformat.spec.names import STAGING_MARKER
+from tests.support.another_tool import another_tool
 from tests.support.commit_tables import IDENTIFIER, CommitTable
 from tests.support.reachable import reachable_locations
 from tests.support.table_checker import check_table
@@ -180,6 +181,39 @@ def test_staged_snapshots_without_a_marker_are_kept_back_to_the_target(table):
     plan = table.plan()
     assert plan.snapshot_ids == (first,)
     assert set(plan.protected) == {base, *staged[:2]}
+
+
+def commit_of_flink(table, name, *, branch="main", **counts):
+    """As its sink does: it repeats nothing, and says what it is."""
+    summary = {"flink.job-id": "job", "flink.operator-id": "sink"}
+    with another_tool(table.environment):
+        done = table.append(
+            table.data(name), branch=branch, carry_marker=False, summary={**summary, **counts}
+        )
+    return done.snapshot.snapshot_id
+
+
+@pytest.mark.parametrize("branch", ["main", "staging"])
+def test_whole_history_stays_while_flink_adds_vectors(table, branch):
+    """Its sink validates them from the first snapshot on, and fails for ever once that is gone."""
+    table.add("a")
+    table.add("b")
+    create_branch(table.environment, IDENTIFIER, "staging")
+    commit_of_flink(table, "c", branch=branch, **{"added-dvs": "1"})
+    assert table.plan().snapshot_ids == ()
+
+
+def test_history_goes_where_flink_adds_no_vectors_or_has_left_or_it_is_cut(table):
+    first = table.add("a")
+    flink = commit_of_flink(table, "b")
+    assert table.plan().snapshot_ids == (first,)
+    vectors = commit_of_flink(table, "c", **{"added-dvs": "1"})
+    own = table.add("d", summary={"added-dvs": "1"})  # repeats what Flink said
+    assert table.state.head("main").summary.additional_properties["flink.job-id"] == "job"
+    assert table.plan().snapshot_ids == (first, flink, vectors)
+    table.expire(ExpiryPolicy(min_snapshots_to_keep=1, max_snapshot_age_ms=0))
+    commit_of_flink(table, "e", **{"added-dvs": "1"})
+    assert table.plan().snapshot_ids == (own,)
 
 
 def test_staging_that_was_moved_to_the_target_protects_nothing_more(table):
