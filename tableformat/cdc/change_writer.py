@@ -17,6 +17,7 @@ from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
 
+from tableformat.cdc.computed_values import without_computed
 from tableformat.cdc.dead_letter import FROM_FIELD
 from tableformat.cdc.events import FILE, KIND, TIMESTAMP_MS, Decoder, EventBatch, ParsedEvents
 from tableformat.cdc.formats import ChangeFormat, FormatChoice
@@ -29,6 +30,7 @@ from tableformat.cdc.truncation import Truncation
 from tableformat.errors import InvalidInputError
 from tableformat.paths import data_file_locations, equality_delete_locations
 from tableformat.runtime import IdSource
+from tableformat.spec.computed_columns import stored_columns
 from tableformat.spec.constraints import sequence_field_id
 from tableformat.spec.data_file import DataFile
 from tableformat.spec.missing_columns import MISSING
@@ -128,6 +130,8 @@ class ChangeWriter:
             return parsed
         self.choice.check_kinds(parsed.changes.column(KIND))
         parsed = self.policy.complete(parsed, events)
+        if stored_columns(self.metadata.properties, self.schema):
+            parsed = without_computed(parsed, events, self.metadata, self._field_ids)
         lacking = rows_that_lack(
             parsed.changes, self.schema, columns_to_carry(self.metadata, self.delete_spec)
         )
