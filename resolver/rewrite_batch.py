@@ -441,9 +441,12 @@ class _Source:
         """
         assert self._computed is not None
         wanted = self._computed.columns.keys() & columns.keys()
-        inputs = {name: columns[name] for name in self._computed.inputs(wanted, self._job.schema)}
+        if not wanted:
+            return
+        used = wanted | self._computed.inputs(wanted, self._job.schema)
+        given = pa.RecordBatch.from_pydict({name: columns[name] for name in used})
+        filled = given.filter(pa.array(is_filled))
         at = np.where(is_filled, np.cumsum(is_filled) - 1, STAYS)
-        filled = pa.RecordBatch.from_pydict(inputs).filter(pa.array(is_filled))
         for name in wanted:
             values = self._computed.compute(name, filled)
             columns[name] = replaced(columns[name], values, at)

@@ -82,4 +82,9 @@ def _check(table: Table, *, as_json: bool) -> None:
         for column, rows in wrong.items():
             click.echo(f"{column}: {rows} rows hold another value than the expression's")
     if any(wrong.values()):
-        raise SystemExit(1)
+        raise InvalidInputError(
+            "rows hold other values of computed columns than their expressions'",
+            table=table.name,
+            columns=", ".join(column for column, rows in wrong.items() if rows),
+            action="UPDATE TABLE SET COLUMN = DEFAULT computes them again",
+        )
