@@ -262,6 +262,34 @@ def test_what_other_writers_store_is_kept_found_and_mended(table, publish):
     assert table.check_computed_columns() == {}
 
 
+def test_rows_of_a_kept_join_are_computed_from_its_result(tmp_path):
+    catalog = memory_catalog(str(tmp_path))
+    orders = catalog.create_table("t.orders", SCHEMA, primary_key=["id"])
+    lines = pa.schema([("line", pa.int64()), ("of", pa.int64()), ("count", pa.int64())])
+    lines = catalog.create_table("t.lines", lines, primary_key=["line"])
+    lines.add_index("by_order", ["of"])
+    result = pa.schema([("line", pa.int64()), ("price", pa.float64()), ("count", pa.int64())])
+    result = catalog.create_table("t.both", result, primary_key=["line"])
+    result.add_computed_column("cost", "price * 3.0", "double", stored=True)
+    definition = {
+        "into": "t.both",
+        "from": {"table": "t.lines", "as": "l"},
+        "join": [{"table": "t.orders", "as": "o", "on": {"l.of": "o.id"}}],
+        "select": {"line": "l.line", "price": "o.price", "count": "l.count"},
+    }
+    orders.append(rows([1, 2]))
+    lines.append(pa.table({"line": [7, 8], "of": [1, 2], "count": [1, 1]}))
+    with catalog.delta_join(definition) as join:
+        join.run()
+        resolve(result)
+        orders.stage(rows([2], price=[50.0]))
+        resolve(orders)
+        join.run()
+    resolve(result)
+    found = result.refresh().scan(columns=["line", "cost"]).to_arrow().to_pylist()
+    assert {row["line"]: row["cost"] for row in found} == {7: 1.5, 8: 150.0}
+
+
 def debezium(*rows):
     return pa.table({"value": [json.dumps({"op": "c", "after": row}) for row in rows]})
 
