@@ -17,7 +17,6 @@ from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
 
-from tableformat.cdc.computed_values import without_computed
 from tableformat.cdc.dead_letter import FROM_FIELD
 from tableformat.cdc.events import FILE, KIND, TIMESTAMP_MS, Decoder, EventBatch, ParsedEvents
 from tableformat.cdc.formats import ChangeFormat, FormatChoice
@@ -131,7 +130,9 @@ class ChangeWriter:
         self.choice.check_kinds(parsed.changes.column(KIND))
         parsed = self.policy.complete(parsed, events)
         if stored_columns(self.metadata.properties, self.schema):
-            parsed = without_computed(parsed, events, self.metadata, self._field_ids)
+            from tableformat.cdc.computed_values import without_computed  # loads sqlglot
+
+            parsed = without_computed(parsed, events, self.metadata)
         lacking = rows_that_lack(
             parsed.changes, self.schema, columns_to_carry(self.metadata, self.delete_spec)
         )

@@ -6,14 +6,11 @@ missing columns are filled, is it known what the row is computed from.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 import pyarrow as pa
 from pyiceberg.table.metadata import TableMetadata
 
 from tableformat.cdc.events import KIND, EventBatch, ParsedEvents
-from tableformat.cdc.missing_values import without_missing
 from tableformat.cdc.rowkind import adding
 from tableformat.cdc.split_on_failure import read_in_halves
 from tableformat.errors import InvalidInputError
@@ -22,15 +19,14 @@ from tableformat.sql.computed_columns import StoredValues
 
 
 def without_computed(
-    parsed: ParsedEvents, events: EventBatch, metadata: TableMetadata, field_ids: Mapping[str, int]
+    parsed: ParsedEvents, events: EventBatch, metadata: TableMetadata
 ) -> ParsedEvents:
-    """The changes without values of stored computed columns, which no row lacks.
+    """The changes without values of stored computed columns.
 
     Args:
         parsed: Changes of a batch.
         events: The batch.
         metadata: A table that has such columns.
-        field_ids: Of all its columns, by name.
 
     Returns:
         That; a row that comes with another value than the expression's, or for which the expression
@@ -46,8 +42,6 @@ def without_computed(
         place = changes.schema.get_field_index(name)
         field = changes.schema.field(place)
         changes = changes.set_column(place, field, pa.nulls(changes.num_rows, field.type))
-        if MISSING in changes.column_names:
-            changes = without_missing(changes, name, field_ids)
     parsed.changes = changes
     return parsed
 
