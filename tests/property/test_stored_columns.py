@@ -246,7 +246,7 @@ class Tables:
 
 @pytest.mark.slow
 @settings(
-    max_examples=60,
+    max_examples=40,
     deadline=None,
     phases=[Phase.explicit, Phase.reuse, Phase.generate],  # shrinking is slow
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
