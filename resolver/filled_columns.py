@@ -36,6 +36,7 @@ from tableformat.codec.puffin.deletion_vector import position_array
 from tableformat.commit.branch_history import branch_history, check_rows_are_whole
 from tableformat.environment import Environment
 from tableformat.errors import InvalidInputError, UnsupportedError
+from tableformat.spec.computed_columns import stored_columns
 from tableformat.spec.data_file import DataFile, EntryStatus, ManifestEntry
 from tableformat.spec.missing_columns import RowMasks, has_missing_columns, replaced
 from tableformat.spec.names import MISSING_COLUMNS_FIELD_ID, ON_MISSING_ROW
@@ -161,22 +162,26 @@ class FilledColumns:
     values: Mapping[str, pa.ChunkedArray]
     source: Mapping[str, Int64s]
 
-    def fill(self, columns: dict[str, pa.Array], rows: Int64s) -> None:
+    def fill(self, columns: dict[str, pa.Array], rows: Int64s) -> Bools:
         """Put the missing values in.
 
         Args:
             columns: Some of the table's columns, by name, of n staged rows; those with missing
                 values are replaced.
             rows: Shape `(n,)`: the rows, as ordinals in the batch.
+
+        Returns:
+            Which of the rows had missing columns; shape `(n,)`.
         """
         slot = np.minimum(np.searchsorted(self.rows, rows), len(self.rows) - 1)
-        is_filled = self.rows[slot] == rows
+        is_filled: Bools = self.rows[slot] == rows
         if not is_filled.any():
-            return
+            return is_filled
         for name in self.values.keys() & columns.keys():
             at = np.where(is_filled, self.source[name][slot], STAYS)
             if (at != STAYS).any():
                 columns[name] = replaced(columns[name], self.values[name], at)
+        return is_filled
 
 
 def lacks_columns(batch: CycleInput) -> bool:
@@ -232,7 +237,10 @@ def plan_fill(
     versions = read_versions(environment, metadata, *given, runner=runner)
     previous = previous_rows(ids.rows, deletes, partial + size, versions)
     previous[masks.is_new] = NOWHERE
-    lacks = {each.field_id: masks.lacks(each.field_id) for each in metadata.schema().fields}
+    schema = metadata.schema()
+    computed = stored_columns(metadata.properties, schema)  # when the others are filled
+    fields = (each for each in schema.fields if each.name not in computed)
+    lacks = {each.field_id: masks.lacks(each.field_id) for each in fields}
     lacks = {field_id: rows for field_id, rows in lacks.items() if rows.any()}
     found = column_sources(partial + size, previous, lacks, len(ids.rows.key))
     lives = _live(batch, dead, partial)

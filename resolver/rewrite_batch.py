@@ -16,6 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -24,7 +25,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyroaring import BitMap64
 
 from resolver.cycle_input import CycleInput
-from resolver.filled_columns import Fill, FilledColumns
+from resolver.filled_columns import STAYS, Fill, FilledColumns
 from resolver.index.base import Entries, IndexChanges, IndexedFile
 from resolver.match import Bools, Int64s
 from resolver.merge_deletes import Conversion
@@ -40,13 +41,17 @@ from tableformat.memory import release_unused
 from tableformat.runtime import IdSource, SystemIds, TaskIds
 from tableformat.scan.key_fields import key_path
 from tableformat.scan.ordered_stream import stream_ordered
+from tableformat.spec.computed_columns import stored_columns
 from tableformat.spec.data_file import DataFile, PartitionKey
-from tableformat.spec.missing_columns import has_missing_columns
+from tableformat.spec.missing_columns import has_missing_columns, replaced
 from tableformat.spec.types import ROW_ID_FIELD, arrow_schema
 from tableformat.store.base import ObjectStore
 from tableformat.write.one_partition import OnePartition
 from tableformat.write.ordering import Ordering, SortColumn, ordered, sort_order_columns
 from tableformat.write.partitioning import Partitioner
+
+if TYPE_CHECKING:
+    from tableformat.sql.computed_columns import StoredValues  # loads sqlglot
 
 READERS_MAX = 8
 SORT_BYTES = 32 << 20  # Arrow bytes of one bucket: beside the batch's keys
@@ -315,7 +320,9 @@ def _filed(store: ObjectStore, job: RewriteJob) -> list[tuple[DataFile, StagedRo
     schema, spec = job.schema, job.partition.spec
     sources = (schema.find_column_name(each.source_id) for each in spec.fields)
     names = list(dict.fromkeys(name.split(".")[0] for name in sources if name))
-    filled = set() if job.fill is None else job.fill.source.keys()
+    filled = set() if job.fill is None else set(job.fill.source)
+    computed = stored_columns(job.partition.properties, schema).values()
+    filled |= {each.field_id for each in computed if filled and each.field_id}
     if not any(schema.find_field(name).field_id in filled for name in names):
         return [(rows.file, rows)]
     table = pa.Table.from_batches(_Source(store, job).read([*names, PLACE]))
@@ -378,8 +385,14 @@ class _Source:
         place = pa.int32() if last <= np.iinfo(np.int32).max else pa.int64()
         self.arrow = arrow_schema(self.stored).append(pa.field(PLACE, place))
         self._filled: FilledColumns | None = None
+        self._computed: StoredValues | None = None
         if job.fill is not None:
-            self._filled = job.fill.read(store, job.schema, job.partition.properties)
+            properties = job.partition.properties
+            self._filled = job.fill.read(store, job.schema, properties)
+            if stored_columns(properties, job.schema):
+                from tableformat.sql.computed_columns import StoredValues  # loads sqlglot
+
+                self._computed = StoredValues.of(properties, job.schema)
 
     def read(self, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Some columns of all rows, file by file."""
@@ -389,7 +402,10 @@ class _Source:
             yield from batches
 
     def _rows(self, rows: StagedRows, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        wanted = Schema(*(each for each in self._job.schema.fields if each.name in names))
+        read = set(names)
+        if self._computed is not None:
+            read |= self._computed.inputs(names, self._job.schema)
+        wanted = Schema(*(each for each in self._job.schema.fields if each.name in read))
         done, position = 0, rows.position
         ids = rows.row_id if position is None else rows.row_id[position]
         places = rows.places
@@ -410,8 +426,27 @@ class _Source:
     ) -> pa.RecordBatch:
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))
         if self._filled is not None:
-            self._filled.fill(columns, places)
+            is_filled = self._filled.fill(columns, places)
+            if self._computed is not None and is_filled.any():
+                self._compute(columns, is_filled)
         columns[ROW_ID_FIELD.name] = pa.array(ids, mask=ids == NO_ROW_ID)
         columns[PLACE] = pa.array(places, type=self.arrow.field(PLACE).type)
         schema = pa.schema([self.arrow.field(name) for name in names])
         return pa.RecordBatch.from_arrays([columns[name] for name in names], schema=schema)
+
+    def _compute(self, columns: dict[str, pa.Array], is_filled: Bools) -> None:
+        """Replace the stored computed columns, as far as they are there, of rows that were filled.
+
+        The others were computed when they were staged.
+        """
+        assert self._computed is not None
+        wanted = self._computed.columns.keys() & columns.keys()
+        if not wanted:
+            return
+        used = wanted | self._computed.inputs(wanted, self._job.schema)
+        given = pa.RecordBatch.from_pydict({name: columns[name] for name in used})
+        filled = given.filter(pa.array(is_filled))
+        at = np.where(is_filled, np.cumsum(is_filled) - 1, STAYS)
+        for name in wanted:
+            values = self._computed.compute(name, filled)
+            columns[name] = replaced(columns[name], values, at)

@@ -120,7 +120,7 @@ def _properties() -> str:
         (_code(engine.SPARK_ROWS_MIN), f"[{engine.SPARK_ROWS_MIN_DEFAULT}] {_SPARK} rows."),
         (_code(engine.SPARK_BYTES_MIN), f"[{engine.SPARK_BYTES_MIN_DEFAULT}] {_SPARK} bytes."),
         (
-            "`icefold.computed.<name>.expression`, `.type`, `.field-ids`",
+            "`icefold.computed.<name>.expression`, `.type`, `.field-ids`, `.stored`",
             "A computed column: `table.add_computed_column`.",
         ),
         ("`icefold.index.<name>.columns`, `.field-ids`", "A secondary index: `icefold index add`."),

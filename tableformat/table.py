@@ -26,6 +26,7 @@ from tableformat.commit.operations import (
     replace_partitions_changeset,
     select_files,
 )
+from tableformat.commit.request import check_v3
 from tableformat.environment import Environment
 from tableformat.errors import InvalidInputError
 from tableformat.html_text import rows_html
@@ -35,7 +36,7 @@ from tableformat.lookup.result import LookupResult
 from tableformat.lookup.session import Lookup
 from tableformat.paths import data_file_locations
 from tableformat.scan.row_filter import parse_filter
-from tableformat.spec.computed_columns import ComputedColumn, computed_columns
+from tableformat.spec.computed_columns import ComputedColumn, computed_columns, stored_columns
 from tableformat.spec.constraints import (
     Enforcement,
     ImmutableColumns,
@@ -445,34 +446,80 @@ class Table:
 
     @property
     def computed_columns(self) -> dict[str, ComputedColumn]:
-        """The declared virtual columns by name."""
-        return computed_columns(self.state.metadata)
+        """The declared computed columns by name."""
+        return computed_columns(self.state.metadata.properties)
 
-    def add_computed_column(self, name: str, expression: str, type: str) -> Table:
-        """Declare a virtual column: nothing is stored, scans compute it.
+    def add_computed_column(
+        self, name: str, expression: str, type: str, *, stored: bool = False, backfill: bool = False
+    ) -> Table:
+        """Declare a column that is computed: by scans, or `stored` when rows are written.
 
         Args:
             name: Of no other column.
             expression: Spark SQL over columns of the table: literals, columns, `+`, `-` and `*`.
-            type: `int`, `long` or `double`. What does not fit fails the read.
+            type: `int`, `long` or `double`. What does not fit fails the read, or the write.
+            stored: The column is one of the schema, which every engine sees.
+            backfill: Of a stored one on a table with rows: those of `main` are written again where
+                the column is NULL. Cut short, the same call goes on.
 
         Raises:
             AlreadyExistsError: There is a column of that name.
-            InvalidInputError: An unknown column, or nothing that every reader computes alike.
-        """
-        from tableformat.sql.computed_columns import add_computed_column
+            InvalidInputError: An unknown column, or nothing that every reader computes alike; or a
+                stored one on a table with rows, without `backfill`.
 
-        self._move_on(
-            add_computed_column(self.environment, self.identifier, name, expression, type)
-        )
+        Effects: a metadata commit; with `backfill` one of data files after it.
+        """
+        from tableformat.commit.computed_declarations import add_stored_column, add_virtual_column
+
+        given = (self.environment, self.identifier, name, expression, type)
+        if not stored:
+            if backfill:
+                raise InvalidInputError("only a stored computed column has a backfill", column=name)
+            self._move_on(add_virtual_column(*given))
+            return self
+        if backfill:
+            check_v3(
+                self.state.metadata, table=self.name, what="change rows of", why="deletion vectors"
+            )
+        self._move_on(add_stored_column(*given, may_have_rows=backfill))
+        if backfill:
+            self.update({name: "DEFAULT"}, f"`{name}` IS NULL", mode="copy-on-write")
         return self
 
     def drop_computed_column(self, name: str) -> Table:
-        """Drop a virtual column; `NotFoundError` if there is none of that name."""
-        from tableformat.sql.computed_columns import drop_computed_column
+        """Drop the declaration; `NotFoundError` if there is none of that name.
+
+        Of a stored one the column stays, with the values that it has.
+        """
+        from tableformat.commit.computed_declarations import drop_computed_column
 
         self._move_on(drop_computed_column(self.environment, self.identifier, name))
         return self
+
+    def check_computed_columns(self, *, branch: str = MAIN_BRANCH) -> dict[str, int]:
+        """How many rows hold another value of a stored computed column than its expression's.
+
+        Rows that other engines wrote may: they know nothing of expressions.
+        `UPDATE ... SET column = DEFAULT` mends them.
+
+        Raises:
+            InvalidInputError: An expression has no value that fits for some row; names the column.
+
+        Cost: reads those columns and what they are computed from, of all rows.
+        """
+        schema = self.refresh().schema()
+        if not stored_columns(self.properties, schema):
+            return {}
+        from tableformat.sql.computed_columns import StoredValues
+
+        stored = StoredValues.of(self.properties, schema)
+        assert stored is not None
+        columns = sorted({*stored.columns, *stored.inputs(stored.columns, schema)})
+        wrong = dict.fromkeys(stored.columns, 0)
+        for batch in self.scan(columns=columns, branch=branch).to_batches():
+            for name in wrong:
+                wrong[name] += int(stored.differing(name, batch).sum())
+        return wrong
 
     @property
     def indexes(self) -> dict[str, tuple[str, ...]]:

@@ -85,7 +85,7 @@ class Scan:
     @cached_property
     def _result(self) -> ResultColumns | None:
         """What is computed of the rows; None: nothing."""
-        if not computed_columns(self.state.metadata):
+        if not computed_columns(self.state.metadata.properties):
             return None
         from tableformat.sql.computed_columns import result_columns
 

@@ -122,10 +122,7 @@ def _facts(loaded: Table) -> dict[str, object]:
             f"{field.name} {field.field_type}{' required' if field.required else ''}"
             for field in loaded.schema().fields
         ],
-        "computed": [
-            f"{each.name} {each.type} = {each.expression}"
-            for each in loaded.computed_columns.values()
-        ],
+        "computed": [str(each) for each in loaded.computed_columns.values()],
         "primary-key": list(loaded.primary_key),
         **({PRIMARY_KEY: believed} if believed else {}),
         "partition-by": [

@@ -29,6 +29,7 @@ from tableformat.cdc.truncation import Truncation
 from tableformat.errors import InvalidInputError
 from tableformat.paths import data_file_locations, equality_delete_locations
 from tableformat.runtime import IdSource
+from tableformat.spec.computed_columns import stored_columns
 from tableformat.spec.constraints import sequence_field_id
 from tableformat.spec.data_file import DataFile
 from tableformat.spec.missing_columns import MISSING
@@ -128,6 +129,10 @@ class ChangeWriter:
             return parsed
         self.choice.check_kinds(parsed.changes.column(KIND))
         parsed = self.policy.complete(parsed, events)
+        if stored_columns(self.metadata.properties, self.schema):
+            from tableformat.cdc.computed_values import without_computed  # loads sqlglot
+
+            parsed = without_computed(parsed, events, self.metadata)
         lacking = rows_that_lack(
             parsed.changes, self.schema, columns_to_carry(self.metadata, self.delete_spec)
         )

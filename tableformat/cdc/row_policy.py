@@ -30,6 +30,7 @@ from tableformat.cdc.reduce import ReducedChanges, is_truncate
 from tableformat.cdc.row_codec import key_columns
 from tableformat.cdc.rowkind import adding
 from tableformat.errors import InvalidInputError
+from tableformat.spec.computed_columns import stored_columns
 from tableformat.spec.constraints import sequence_field_id
 from tableformat.spec.options import Names, Options
 from tableformat.spec.types import arrow_type
@@ -105,7 +106,15 @@ class RowPolicy:
             fill_sequence=fills,
             soft_delete=soft_delete,
             sort_by=_sort_columns(values.sort_by, schema),
-            whole=_whole_columns(schema, choice, {soft_delete, sequence if fills else None}),
+            whole=_whole_columns(
+                schema,
+                choice,
+                {
+                    soft_delete,
+                    sequence if fills else None,
+                    *stored_columns(metadata.properties, schema),
+                },
+            ),
         )
 
     def order(self, change_format: ChangeFormat) -> list[str]:

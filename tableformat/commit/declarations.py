@@ -18,6 +18,7 @@ from tableformat.spec.constraints import (
     IMMUTABLE_PROPERTIES,
     SEQUENCE_PROPERTIES,
     Enforcement,
+    check_not_stored,
     define_immutable,
     define_sequence,
     immutable_columns,
@@ -43,6 +44,7 @@ def set_immutable_columns(
     """
 
     def plan(metadata: TableMetadata) -> tuple[Mapping[str, str], Sequence[str]]:
+        check_not_stored(metadata, columns, "IMMUTABLE")
         wanted = define_immutable(metadata.schema(), columns, name=name, enforced=enforced)
         present = immutable_columns(metadata)
         if present is not None and set(present.columns) != set(columns):
@@ -77,6 +79,7 @@ def declare_sequence_column(
     """
 
     def plan(metadata: TableMetadata) -> tuple[Mapping[str, str], Sequence[str]]:
+        check_not_stored(metadata, [column], "the sequence column")
         wanted = define_sequence(metadata.schema(), column)
         present = sequence_field_id(metadata)
         if present is not None and str(present) not in wanted.values():

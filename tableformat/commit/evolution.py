@@ -35,6 +35,7 @@ from tableformat.catalog.base import Identifier, TableState
 from tableformat.commit.swap import swap_until_settled
 from tableformat.environment import Environment
 from tableformat.errors import CommitConflictError, InvalidInputError, UnsupportedError
+from tableformat.spec.computed_columns import stored_columns
 from tableformat.spec.constraints import (
     IMMUTABLE_PROPERTIES,
     SEQUENCE_PROPERTIES,
@@ -50,6 +51,7 @@ def update_schema(
     edit: Callable[[UpdateSchema], object],
     *,
     allow_incompatible_changes: bool = False,
+    declare: Callable[[TableMetadata, Schema], Mapping[str, str]] = lambda *_: {},
 ) -> TableState:
     """Evolve the schema: `update_schema(env, id, lambda s: s.add_column("x", LongType()))`.
 
@@ -60,6 +62,8 @@ def update_schema(
             columns, `set_identifier_fields`, `union_by_name`. May be called again on a newer
             version.
         allow_incompatible_changes: Let PyIceberg accept changes that break older readers.
+        declare: Properties to set in the same commit, from the version and its new schema; may
+            refuse by raising.
 
     Raises:
         CommitConflictError: The schema was changed by somebody else meanwhile.
@@ -77,7 +81,7 @@ def update_schema(
         )
         updates = _built(edit, builder)
         _check_defaults(builder, metadata)
-        return [*updates, *_declared(updates, state)]
+        return [*updates, *_declared(updates, state, declare)]
 
     return _evolve(environment, identifier, plan, structure=lambda m: m.current_schema_id)
 
@@ -279,15 +283,24 @@ def _built(edit: Callable[[Any], object], builder: Any) -> Sequence[TableUpdate]
     return tuple(updates)
 
 
-def _declared(updates: Sequence[TableUpdate], state: TableState) -> list[TableUpdate]:
-    """Properties that name columns follow a rename, in the same commit."""
+def _declared(
+    updates: Sequence[TableUpdate],
+    state: TableState,
+    declare: Callable[[TableMetadata, Schema], Mapping[str, str]],
+) -> list[TableUpdate]:
+    """Properties that name columns follow a rename, in the same commit; and those of `declare`."""
     schemas = [update.schema_ for update in updates if isinstance(update, AddSchemaUpdate)]
     ids = [update.schema_id for update in updates if isinstance(update, SetCurrentSchemaUpdate)]
     known = {schema.schema_id: schema for schema in state.metadata.schemas}
     schemas += [known[schema_id] for schema_id in ids if schema_id in known]
     if not schemas:
         return []
-    changed = properties_after(state.metadata, _keyed(schemas[-1], state))
+    schema, metadata = _keyed(schemas[-1], state), state.metadata
+    changed = {**properties_after(metadata, schema), **declare(metadata, schema)}
+    if stored_columns(metadata.properties, schema):
+        from tableformat.sql.computed_columns import StoredValues  # loads sqlglot
+
+        StoredValues.of(metadata.properties, schema)  # refuses what no writer could compute
     return [SetPropertiesUpdate(updates=changed)] if changed else []
 
 

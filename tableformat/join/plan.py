@@ -28,6 +28,7 @@ from tableformat.catalog.base import TableState
 from tableformat.errors import InvalidInputError
 from tableformat.join.definition import ColumnOfTable, JoinDefinition, JoinStep, JoinTable
 from tableformat.scan.row_filter import bind_filter, parse_filter
+from tableformat.spec.computed_columns import stored_columns
 from tableformat.spec.secondary_indexes import secondary_indexes
 from tableformat.spec.types import arrow_schema, arrow_type
 
@@ -431,8 +432,10 @@ def check_result(plan: JoinPlan, state: TableState) -> None:
         InvalidInputError: Names the first column that differs.
     """
     schema = state.metadata.schema()
-    have = {field.name: field.type for field in arrow_schema(schema, with_field_ids=False)}
     want = {field.name: field.type for field in plan.schema}
+    computed = stored_columns(state.metadata.properties, schema).keys() - want
+    fields = arrow_schema(schema, with_field_ids=False)
+    have = {field.name: field.type for field in fields if field.name not in computed}
     wrong = sorted(name for name in have.keys() | want if have.get(name) != want.get(name))
     key = {schema.find_column_name(i) for i in schema.identifier_field_ids}
     if wrong or key != {*plan.key}:

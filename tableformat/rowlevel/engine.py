@@ -77,7 +77,8 @@ class InProcessEngine:
     def rewrite(self, plan: OperationPlan, rewrites: Sequence[FileRewrite]) -> list[DataFile]:
         """See `Engine.rewrite`."""
         rows = surviving_rows(self.environment.store, plan.scan, rewrites)
-        return row_writer(self.environment, plan).write(rows, self.environment.runtime.ids)
+        ids = self.environment.runtime.ids
+        return row_writer(self.environment, plan).write(rows, ids, stored="kept")
 
     def _updated(self, plan: StatementPlan, found: PositionSet) -> Iterator[pa.RecordBatch]:
         """The new versions of matching rows; collects which rows they replace."""

@@ -56,6 +56,7 @@ from tableformat.rowlevel.execute import RowLevelResult, result_of
 from tableformat.rowlevel.planning import (
     OperationPlan,
     check_mutable,
+    check_not_computed,
     check_target,
     covered_tasks,
     scan_of,
@@ -307,6 +308,7 @@ def begin(
     updated = _known(schema, updated_columns)
     for column in schema.fields:
         if column.name in updated:
+            check_not_computed(state.metadata, column.name)
             check_mutable(state.metadata, column, column.name)
     names = {parse_table_name(name) for name in reads}
     rereads = state.identifier in names

@@ -37,6 +37,7 @@ from tableformat.rowlevel.changes import ROW_COLUMNS
 from tableformat.rowlevel.context import ScanContext, TableVersion, isolation_of, mode_of
 from tableformat.rowlevel.tables import PinnedTable, find_target, pin_tables
 from tableformat.scan.plan import FileScanTask, ScanPlan, plan_scan
+from tableformat.spec.computed_columns import stored_columns
 from tableformat.spec.constraints import check_deletes_allowed, immutable_columns
 from tableformat.spec.names import STAGING_BRANCH
 from tableformat.sql.columns import TargetColumns
@@ -291,6 +292,8 @@ def _updated_columns(
             if any(path[: len(other)] == other or other[: len(path)] == path for other in seen):
                 raise InvalidInputError("a column is assigned twice", column=".".join(path))
             seen.add(path)
+            if not is_star and not assignment.is_default:
+                check_not_computed(state.metadata, fields[0].name)
             if is_update and not is_star:
                 check_mutable(state.metadata, fields[-1], ".".join(path))
             updated.add(fields[0].name)
@@ -330,6 +333,16 @@ def check_mutable(metadata: TableMetadata, field: NestedField, name: str) -> Non
     if set(constraint.field_ids) & set(Schema(field).field_ids):
         raise InvalidInputError(
             "an IMMUTABLE column cannot be changed", column=name, constraint=constraint.name
+        )
+
+
+def check_not_computed(metadata: TableMetadata, column: str) -> None:
+    """Refuse a value for a stored computed column, with `InvalidInputError`."""
+    if column in stored_columns(metadata.properties, metadata.schema()):
+        raise InvalidInputError(
+            "a computed column cannot be assigned",
+            column=column,
+            action="leave it out, or assign DEFAULT, to have it computed again",
         )
 
 

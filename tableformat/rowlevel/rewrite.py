@@ -26,7 +26,7 @@ from tableformat.scan.projection import project
 from tableformat.scan.reader import TaskReader
 from tableformat.spec.data_file import DataFile
 from tableformat.store.base import ObjectStore
-from tableformat.write.data_files import write_data_files
+from tableformat.write.data_files import StoredChoice, write_data_files
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +46,17 @@ class RowWriter:
         """The target's schema."""
         return self.metadata.schema()
 
-    def write(self, batches: Iterable[pa.RecordBatch], ids: IdSource) -> list[DataFile]:
-        """New data files; `_row_id` and `_last_updated_sequence_number` are kept if present."""
+    def write(
+        self,
+        batches: Iterable[pa.RecordBatch],
+        ids: IdSource,
+        *,
+        stored: StoredChoice = "computed",
+    ) -> list[DataFile]:
+        """New data files; `_row_id` and `_last_updated_sequence_number` are kept if present.
+
+        `stored`: as for `write_data_files`.
+        """
         return write_data_files(
             self.store,
             batches,
@@ -55,6 +64,7 @@ class RowWriter:
             spec=self.metadata.spec(),
             properties=self.metadata.properties,
             location_for=data_file_locations(self.metadata, ids),
+            stored=stored,
         )
 
 

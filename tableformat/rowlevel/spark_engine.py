@@ -48,6 +48,7 @@ from tableformat.rowlevel.spark_values import NewValues, deterministic, null_of
 from tableformat.rowlevel.spark_views import Views
 from tableformat.spark.reader import plan_to_spark
 from tableformat.spark.types import spark_type
+from tableformat.spec.computed_columns import stored_columns
 from tableformat.spec.data_file import DataFile
 from tableformat.sql.statement import (
     MatchKind,
@@ -189,6 +190,7 @@ class SparkEngine:
         """
         statement = plan.statement
         assert statement.source_alias is not None
+        computed = stored_columns(plan.state.metadata.properties, plan.schema)
         by_clause: list[tuple[int, dict[str, Column]]] = []
         for ordinal, clause in enumerate(statement.clauses):
             if clause.action == MergeAction.DELETE:
@@ -196,7 +198,7 @@ class SparkEngine:
             values = NewValues(plan.columns, views, scopes[clause.kind])
             assignments = clause.assignments
             if clause.star:
-                assignments = values.from_source(source, statement.source_alias)
+                assignments = values.from_source(source, statement.source_alias, without=computed)
             if clause.action == MergeAction.UPDATE:
                 by_clause.append((ordinal, values.updated(assignments)))
             else:

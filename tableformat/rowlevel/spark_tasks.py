@@ -125,7 +125,7 @@ def file_rewriter(
             for ordinal in batch.column(0).to_pylist():
                 rows = surviving_rows(writer.store, plan, groups[ordinal])
                 try:
-                    files = writer.write(rows, SystemIds())
+                    files = writer.write(rows, SystemIds(), stored="kept")
                 except TableError as error:
                     yield _answer("error", type(error).__name__, 0, str(error).encode())
                     return

@@ -6,7 +6,7 @@ dates and timestamps into each other, anything flat into text; nothing else is c
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 from pyiceberg.types import NestedField, StructType
 from pyspark.sql import Column, DataFrame
@@ -70,8 +70,10 @@ class NewValues:
         """The value in the target; null on rows that have no target row."""
         return sf.col(f"{_quoted(self._columns.alias)}.{_quoted(field.name)}")
 
-    def from_source(self, source: DataFrame, alias: str) -> tuple[Assignment, ...]:
-        """`*`: every table column from the source's column of that name.
+    def from_source(
+        self, source: DataFrame, alias: str, *, without: Container[str]
+    ) -> tuple[Assignment, ...]:
+        """`*`: every table column but some from the source's column of that name.
 
         Raises:
             InvalidInputError: The source lacks one.
@@ -79,6 +81,8 @@ class NewValues:
         known = {name.casefold(): name for name in source.columns}
         found = []
         for field in self._columns.schema.fields:
+            if field.name in without:
+                continue
             name = known.get(field.name.casefold())
             if name is None:
                 raise InvalidInputError(

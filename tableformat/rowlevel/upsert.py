@@ -99,7 +99,7 @@ class _UpsertEngine:
         gone, updated, row_ids = self._replaced(plan)
         written = rows.append_column(ROW_ID, row_ids)
         files = row_writer(self.environment, plan).write(
-            written.to_batches(), self.environment.runtime.ids
+            written.to_batches(), self.environment.runtime.ids, stored="checked"
         )
         return RowChanges(
             positions=gone.by_path,

@@ -226,7 +226,7 @@ def read_changes(partition: InputPartition) -> Iterator[pa.RecordBatch]:
 def _computed(
     state: TableState, schema: Schema, columns: Sequence[str] | None
 ) -> ResultColumns | None:
-    if not computed_columns(state.metadata):
+    if not computed_columns(state.metadata.properties):
         return None
     from tableformat.sql.computed_columns import result_columns  # loads sqlglot
 

@@ -16,7 +16,11 @@ from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
 
 from tableformat.errors import InvalidInputError
-from tableformat.spec.computed_columns import computed_columns
+from tableformat.spec.computed_columns import (
+    ComputedColumn,
+    computed_columns,
+    stored_columns,
+)
 from tableformat.spec.field_paths import field_path
 from tableformat.spec.names import (
     IMMUTABLE_COLUMNS,
@@ -207,7 +211,10 @@ def properties_after(metadata: TableMetadata, schema: Schema) -> dict[str, str]:
         InvalidInputError: The new schema drops a declared column, or the key that the IMMUTABLE
             constraint is about, or has a column with the name of a computed one.
     """
-    for each in computed_columns(metadata).values():
+    for each in computed_columns(metadata.properties).values():
+        if each.is_stored:
+            _check_stored(each, metadata, schema)
+            continue
         if not each.is_in(metadata.schema()):
             continue  # another tool's change; reads do without the column
         ids = list(each.inputs.values())
@@ -227,6 +234,36 @@ def properties_after(metadata: TableMetadata, schema: Schema) -> dict[str, str]:
         names = _surviving(metadata.schema(), schema, [sequence], "the sequence column")
         changed |= {SEQUENCE_COLUMN: names[0], SEQUENCE_FIELD_ID: str(sequence)}
     return {key: text for key, text in changed.items() if metadata.properties.get(key) != text}
+
+
+def _check_stored(column: ComputedColumn, metadata: TableMetadata, schema: Schema) -> None:
+    """Refuse to drop, rename, require or key a stored column, or to drop what it is made of."""
+    before = metadata.schema()
+    held = next((f for f in before.fields if f.field_id == column.field_id), None)
+    if held is None:
+        return  # another tool has dropped it
+    ids = [i for i in (held.field_id, *column.inputs.values()) if before.find_column_name(i)]
+    _surviving(before, schema, ids, f"computed column {column.name}")
+    now = schema.find_field(held.field_id)
+    is_key = held.field_id in schema.identifier_field_ids
+    if now.name != held.name or now.required or is_key:
+        raise InvalidInputError(
+            "a stored computed column cannot be renamed, be required or be of the key",
+            column=held.name,
+            action="drop its declaration first: the column stays",
+        )
+
+
+def check_not_stored(metadata: TableMetadata, columns: Sequence[str], what: str) -> None:
+    """Refuse a stored computed column where deletes, which name no other columns, need values.
+
+    Raises:
+        InvalidInputError: One of the columns is; `what` says what it was to be.
+    """
+    stored = stored_columns(metadata.properties, metadata.schema())
+    for name in columns:
+        if name in stored:
+            raise InvalidInputError(f"a stored computed column cannot be {what}", column=name)
 
 
 def _immutable_after(

@@ -1,9 +1,10 @@
-"""Virtual columns: declared, and computed while rows are read.
+"""Computed columns: virtual ones when rows are read, stored ones when they are written.
 
 ```
-declaration: expression ─ parse ─ field ids ─ can `sql.values` compute it? ─> table properties
-read:        columns asked ─> columns to read ─> batches ─ compute ─> batches with the columns
-Spark:       the frame of the columns to read ─ the same expression, ANSI ─> frame with the columns
+definition: expression ─ parse ─ field ids ─ can `sql.values` compute it? ─> ComputedColumn
+read:       columns asked ─> columns to read ─> batches ─ compute ─> batches with the columns
+Spark:      the frame of the columns to read ─ the same expression, ANSI ─> frame with the columns
+write:      rows in the table's form ─ compute ─ is what was given equal? ─> rows to store
 ```
 
 What is taken is what every reader computes alike: what a row-level statement without Spark may
@@ -13,34 +14,41 @@ assign. A version of the table that lacks an input does not have the column.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.types import NestedField
 from sqlglot import exp
 
-from tableformat.catalog.base import Identifier, TableState
-from tableformat.commit.evolution import update_declarations
-from tableformat.environment import Environment
 from tableformat.errors import (
     AlreadyExistsError,
     InvalidInputError,
-    NotFoundError,
     UnsupportedError,
     error_context,
 )
-from tableformat.spec.computed_columns import TYPES, ComputedColumn, computed_columns
+from tableformat.spec.computed_columns import (
+    TYPES,
+    ComputedColumn,
+    computed_columns,
+    stored_columns,
+)
+from tableformat.spec.missing_columns import MISSING
 from tableformat.spec.types import arrow_type
 from tableformat.sql.columns import TargetColumns
 from tableformat.sql.statement import Assignment, parse_expression, to_sql
 from tableformat.sql.values import LocalValue, local_value
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,127}")
+Bools = npt.NDArray[np.bool_]
+
 _TAKEN = "columns, literals, +, - and *: integers into int and long, doubles into double"
 
 
@@ -152,7 +160,8 @@ def result_columns(
         InvalidInputError: A computed column is asked for twice, or cannot be computed any more
             since the type of an input has changed.
     """
-    usable = {name: each for name, each in computed_columns(metadata).items() if each.is_in(schema)}
+    declared = computed_columns(metadata.properties)
+    usable = {name: each for name, each in declared.items() if each.is_in(schema)}
     names = (
         [*(field.name for field in schema.fields), *usable] if columns is None else list(columns)
     )
@@ -166,50 +175,114 @@ def result_columns(
     return ResultColumns(tuple(names), computed, schema)
 
 
-def add_computed_column(
-    environment: Environment, identifier: Identifier, name: str, expression: str, kind: str
-) -> TableState:
-    """Declare a virtual column; declaring the same one again changes nothing. A metadata commit.
+@dataclass(frozen=True, slots=True)
+class StoredValues:
+    """Computes the stored columns of rows that are written.
+
+    Attributes:
+        columns: By the name that the schema has.
+        values: How each is computed, by that name.
+    """
+
+    columns: Mapping[str, ComputedColumn]
+    values: Mapping[str, LocalValue]
+
+    @classmethod
+    def of(cls, properties: Mapping[str, str], schema: Schema) -> StoredValues | None:
+        """Those of a table; None without any.
+
+        Raises:
+            InvalidInputError: One cannot be computed any more: an input is gone, or has a type
+                that does not fit.
+        """
+        columns = stored_columns(properties, schema)
+        if not columns:
+            return None
+        return cls(columns, {name: _compiled(each, schema) for name, each in columns.items()})
+
+    def inputs(self, names: Iterable[str], schema: Schema) -> set[str]:
+        """The columns that the stored ones among `names` are computed from."""
+        wanted = (self.columns[name] for name in names if name in self.columns)
+        return {schema.find_field(i).name for each in wanted for i in each.inputs.values()}
+
+    def compute(self, name: str, rows: pa.RecordBatch) -> pa.Array:
+        """The values of one column; `rows` has its inputs in the table's form.
+
+        Raises:
+            InvalidInputError: A result does not fit its type; names the column.
+        """
+        with error_context(column=name, expression=self.columns[name].expression):
+            return self.values[name].compute(rows)
+
+    def differing(self, name: str, rows: pa.RecordBatch) -> Bools:
+        """Which rows hold another value than the expression's; shape `(rows,)`."""
+        return _differ(rows.column(name), self.compute(name, rows))
+
+    def written(self, rows: pa.RecordBatch, *, checks: bool) -> pa.RecordBatch:
+        """Rows to store: in the table's form, with the computed values.
+
+        Args:
+            rows: What is given, the stored columns included: NULL where they were left out. Rows
+                with missing columns are NULL there, until those are filled.
+            checks: Whether a value that is given has to be the computed one.
+
+        Raises:
+            InvalidInputError: It is not, or a result does not fit its type.
+        """
+        partial = np.zeros(len(rows), np.bool_)
+        if MISSING in rows.schema.names:
+            partial = rows.column(MISSING).is_valid().to_numpy(zero_copy_only=False)
+        bare = rows if not partial.any() else _nulled(rows, pa.array(partial))
+        arrays = dict(zip(rows.schema.names, rows.columns, strict=True))
+        for name in self.columns:
+            value = self.compute(name, bare)
+            given = rows.column(name)
+            wrong = _differ(given, value) & given.is_valid().to_numpy(zero_copy_only=False)
+            if checks and (wrong & ~partial).any():
+                at = int(np.flatnonzero(wrong & ~partial)[0])
+                raise InvalidInputError(
+                    "a computed column is given another value than its expression's",
+                    column=name,
+                    expression=self.columns[name].expression,
+                    given=given[at].as_py(),
+                    computed=value[at].as_py(),
+                    action="leave the column out: whoever writes the row computes it",
+                )
+            arrays[name] = value
+        return pa.RecordBatch.from_arrays(list(arrays.values()), schema=rows.schema)
+
+
+def _differ(given: pa.Array, value: pa.Array) -> Bools:
+    """Where two columns of a type are not the same; NULL is NULL, and NaN is NaN."""
+    same = pc.fill_null(pc.equal(given, value), False)
+    same = pc.or_(same, pc.and_(given.is_null(nan_is_null=True), value.is_null(nan_is_null=True)))
+    same = pc.and_(same, pc.equal(given.is_null(), value.is_null()))
+    differ: Bools = pc.invert(same).to_numpy(zero_copy_only=False)
+    return differ
+
+
+def _nulled(rows: pa.RecordBatch, where: pa.Array) -> pa.RecordBatch:
+    """The columns that can be inputs, with NULL in some rows."""
+    names = [
+        name
+        for name, kind in zip(rows.schema.names, rows.schema.types, strict=True)
+        if pa.types.is_integer(kind) or pa.types.is_floating(kind)
+    ]
+    arrays = [
+        pc.if_else(where, pa.scalar(None, rows.column(name).type), rows.column(name))
+        for name in names
+    ]
+    return pa.RecordBatch.from_arrays(arrays, names=names)
+
+
+def define(schema: Schema, name: str, expression: str, kind: str) -> ComputedColumn:
+    """A virtual column, checked against the schema.
 
     Raises:
-        AlreadyExistsError: There is one of that name with another expression or type, or a column.
+        AlreadyExistsError: There is a column of that name.
         InvalidInputError: Not a name or type; an unknown column; an expression of something else
             than what every reader computes alike.
     """
-
-    def plan(metadata: TableMetadata) -> tuple[Mapping[str, str], Sequence[str]]:
-        wanted = _define(metadata.schema(), name, expression, kind)
-        present = computed_columns(metadata).get(name)
-        if present is not None and present != wanted:
-            raise AlreadyExistsError(
-                f"there is another computed column {name!r}",
-                table=".".join(identifier),
-                expression=present.expression,
-                type=present.type,
-                action="drop it first",
-            )
-        return wanted.properties, ()
-
-    return update_declarations(environment, identifier, plan)
-
-
-def drop_computed_column(environment: Environment, identifier: Identifier, name: str) -> TableState:
-    """Drop the declaration. A metadata commit.
-
-    Raises:
-        NotFoundError: There is none of that name.
-    """
-
-    def plan(metadata: TableMetadata) -> tuple[Mapping[str, str], Sequence[str]]:
-        present = computed_columns(metadata).get(name)
-        if present is None:
-            raise NotFoundError(f"there is no computed column {name!r}", table=".".join(identifier))
-        return {}, tuple(present.properties)
-
-    return update_declarations(environment, identifier, plan)
-
-
-def _define(schema: Schema, name: str, expression: str, kind: str) -> ComputedColumn:
     if not _NAME.fullmatch(name):
         raise InvalidInputError(
             "not a name for a computed column",
@@ -244,15 +317,17 @@ def _compiled(column: ComputedColumn, schema: Schema) -> LocalValue:
     Raises:
         InvalidInputError: It cannot; says what can be computed.
     """
-    target = TargetColumns(Schema(*schema.fields, _field(column, -1)), "", ())
-    with error_context(column=column.name, expression=column.expression):
-        found = local_value(Assignment((column.name,), _bound(column, schema)), target)
+    name = None if column.field_id is None else schema.find_column_name(column.field_id)
+    held = schema if name else Schema(*schema.fields, _field(column, -1))
+    target, name = TargetColumns(held, "", ()), name or column.name
+    with error_context(column=name, expression=column.expression):
+        found = local_value(Assignment((name,), _bound(column, schema)), target)
     if found is None:
         raise InvalidInputError(
             "not every reader can compute this column alike",
-            column=column.name,
+            column=name,
             expression=column.expression,
-            type=column.type,
+            type=held.find_type(name),
             action=f"use {_TAKEN}; or drop it, and compute it when rows are written",
         )
     return found
@@ -270,7 +345,15 @@ def _bound(column: ComputedColumn, schema: Schema) -> exp.Expr:
                 missing=each.name,
                 action="drop it, and declare it again",
             )
-        each.set("this", exp.to_identifier(schema.find_field(field_id).name, quoted=True))
+        name = schema.find_column_name(field_id)
+        if name is None:
+            raise InvalidInputError(
+                "a column that the expression of a computed column names is gone",
+                column=column.name,
+                missing=each.name,
+                action="drop its declaration",
+            )
+        each.set("this", exp.to_identifier(name, quoted=True))
     return tree
 
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from itertools import chain
+from typing import Literal
 
 import pyarrow as pa
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 
 from tableformat.codec.parquet.options import parquet_options
+from tableformat.spec.computed_columns import stored_columns
 from tableformat.spec.data_file import DataFile
 from tableformat.spec.missing_columns import MISSING_FIELD
 from tableformat.spec.types import LINEAGE_FIELDS, arrow_schema
@@ -22,6 +25,9 @@ from tableformat.write.rows import check_columns, conform_batch
 # long runs, small enough that 32-bit string offsets and memory are never a question.
 _SPLIT_BYTES = 64 << 20
 
+Finish = Callable[[pa.RecordBatch], pa.RecordBatch]
+StoredChoice = Literal["checked", "computed", "kept"]
+
 
 def write_data_files(
     store: ObjectStore,
@@ -31,6 +37,7 @@ def write_data_files(
     spec: PartitionSpec,
     properties: Mapping[str, str],
     location_for: Callable[[str], str],
+    stored: StoredChoice = "checked",
 ) -> list[DataFile]:
     """Write rows into new Parquet data files.
 
@@ -44,6 +51,9 @@ def write_data_files(
         spec: The partition spec to write with.
         properties: Table properties (`write.*`).
         location_for: Gives a fresh absolute location for a partition path (`""` without one).
+        stored: Stored computed columns: `checked`, computed, and a value that is given has to be
+            equal; `computed`, whatever is given, which is of an older row; `kept` as they are, for
+            rows that are moved unchanged.
 
     Returns:
         The files, in the order they were finished; none for no rows. Partition values are in
@@ -57,7 +67,8 @@ def write_data_files(
     Effects: creates the files returned. If it raises, open files never appear and finished ones
     are deleted; a crash leaves unreferenced files for orphan removal.
     """
-    first, batches = conform_rows(rows, schema)
+    finish = None if stored == "kept" else _computing(schema, properties, stored)
+    first, batches = conform_rows(rows, schema, finish)
     if first is None:
         return []
     full_schema = first
@@ -78,9 +89,14 @@ def write_data_files(
 
 
 def conform_rows(
-    rows: pa.Table | Iterable[pa.RecordBatch], schema: Schema
+    rows: pa.Table | Iterable[pa.RecordBatch], schema: Schema, finish: Finish | None = None
 ) -> tuple[Schema | None, Iterator[pa.RecordBatch]]:
     """Rows in the schema's form, and the schema they then have.
+
+    Args:
+        rows: As for `write_data_files`.
+        schema: The table's.
+        finish: What else is done to conformed batches.
 
     Returns:
         The schema with the fields of icefold's own that came along, None if there are no batches at
@@ -95,12 +111,26 @@ def conform_rows(
             for batch in rows.to_batches()
             for part in _cut(batch)
         ]
-        return full_schema, iter(done)
+        return full_schema, iter(done if finish is None else [finish(each) for each in done])
     iterator = iter(rows)
     head = next(iterator, None)
     if head is None:
         return None, iter(())
-    return _with_lineage(schema, head.schema), _conform_stream(chain([head], iterator), schema)
+    conformed = _conform_stream(chain([head], iterator), schema)
+    full_schema = _with_lineage(schema, head.schema)
+    return full_schema, conformed if finish is None else map(finish, conformed)
+
+
+def _computing(
+    schema: Schema, properties: Mapping[str, str], stored: StoredChoice
+) -> Finish | None:
+    """Computes the stored columns of conformed batches; None without any."""
+    if not stored_columns(properties, schema):
+        return None
+    from tableformat.sql.computed_columns import StoredValues  # loads sqlglot
+
+    values = StoredValues.of(properties, schema)
+    return None if values is None else partial(values.written, checks=stored == "checked")
 
 
 def pieces(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:

@@ -15,6 +15,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
 
 from tableformat.errors import UnsupportedError
+from tableformat.spec.computed_columns import stored_columns
 from tableformat.spec.constraints import immutable_columns, sequence_field_id
 from tableformat.spec.data_file import DataFile
 from tableformat.spec.missing_columns import (
@@ -59,17 +60,19 @@ def check_can_be_missing(schema: Schema) -> None:
         )
 
 
-def partial_rows(rows: pa.Table, schema: Schema) -> pa.Table:
+def partial_rows(rows: pa.Table, metadata: TableMetadata) -> pa.Table:
     """Rows whose columns that the table does not give are missing.
 
     Args:
         rows: Some of the table's columns.
-        schema: The table's.
+        metadata: The table.
 
     Returns:
-        All of its columns, and `MISSING` if any was not given.
+        All of its columns that are not computed, and `MISSING` if any was not given.
     """
-    absent = [each for each in schema.fields if each.name not in rows.column_names]
+    schema = metadata.schema()
+    known = {*rows.column_names, *stored_columns(metadata.properties, schema)}
+    absent = [each for each in schema.fields if each.name not in known]
     if not absent:
         return rows
     check_can_be_missing(schema)

@@ -78,7 +78,7 @@ def stage_rows(
     spec, state = delete_spec(environment, state)
     if upserts is not None and columns == PARTIAL:
         _check_carried(state, spec, upserts)
-        upserts = partial_rows(upserts, state.metadata.schema())
+        upserts = partial_rows(upserts, state.metadata)
     data_files, delete_files = write_staged(
         environment, state, spec, upserts=upserts, deletes=deletes
     )

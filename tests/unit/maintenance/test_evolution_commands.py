@@ -131,6 +131,9 @@ def test_schema_evolves_and_rows_stay(ok, table) -> None:
         (("computed", "shop.orders", "--add", "x:long"), "belong together"),
         (("computed", "shop.orders", "--add", "x:text", "--as", "id"), "text"),
         (("computed", "shop.orders", "--drop", "x"), "x"),
+        (("computed", "shop.orders", "--stored"), "belong to --add"),
+        (("computed", "shop.orders", "--add", "x:long", "--as", "id", "--backfill"), "backfill"),
+        (("computed", "shop.orders", "--add", "x:long", "--as", "id", "--stored"), "has rows"),
     ],
 )
 def test_wrong_evolution_is_refused_in_one_line(refused, words, says) -> None:
@@ -237,11 +240,28 @@ def test_computed_columns_are_declared_shown_and_dropped(ok, run, table) -> None
     said = ok("table", "computed", "shop.orders", "--add", "twice:long", "--as", "id * 2")
     assert said == "twice long = id * 2\n"
     assert json.loads(ok("table", "computed", "shop.orders", "--json")) == {
-        "twice": {"type": "long", "expression": "id * 2"}
+        "twice": {"type": "long", "expression": "id * 2", "stored": False}
     }
     assert "twice long = id * 2" in ok("table", "describe", "shop.orders")
     assert ok("scan", "shop.orders", "--columns", "twice", "--format", "csv") == "twice\n2\n4\n"
     assert ok("table", "computed", "shop.orders", "--drop", "twice") == ""
+
+
+def test_stored_columns_are_declared_filled_and_checked(ok, refused, table) -> None:
+    words = ("--add", "twice:long", "--as", "id * 2", "--stored", "--backfill")
+    said = ok("table", "computed", "shop.orders", *words)
+    assert said == "twice long = id * 2 (stored)\n"
+    assert ok("scan", "shop.orders", "--columns", "twice", "--format", "csv") == "twice\n2\n4\n"
+    said = ok("table", "computed", "shop.orders", "--check")
+    assert said == "twice: 0 rows hold another value than the expression's\n"
+    declared = {k: v for k, v in table.refresh().properties.items() if ".computed." in k}
+    ok("table", "computed", "shop.orders", "--drop", "twice")
+    ok("sql", "UPDATE shop.orders SET twice = 5 WHERE id = 1")
+    table.refresh().set_properties(declared)
+    assert json.loads(ok("table", "computed", "shop.orders", "--json"))["twice"]["stored"]
+    assert "columns=twice" in refused("table", "computed", "shop.orders", "--check")
+    ok("sql", "UPDATE shop.orders SET twice = DEFAULT")
+    assert json.loads(ok("table", "computed", "shop.orders", "--check", "--json")) == {"twice": 0}
 
 
 def test_properties_are_set_shown_and_removed(ok, run, table) -> None:
