@@ -92,6 +92,7 @@ def check_state(index: LocalIndex, *, is_new: bool) -> None:
         assert rows[:25] == [[("a", key)] for key in range(25)]
     assert rows[30:] == [[("c", key - 25)] for key in range(30, 40)]
     named = {f"{name}.run" for shard in index.run_names for name in shard}
+    index._pool.shutdown()  # what is not named any more is removed behind the answer
     assert {path.name for path in index.generation.runs_path.iterdir()} == named
 
 
