@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -81,6 +82,10 @@ def reopen(folder: Path, runtime: Runtime | None = None) -> LocalIndex:
     return opened.index
 
 
+def run_files(index: LocalIndex) -> set[str]:
+    return {path.name for path in index.generation.runs_path.iterdir()}
+
+
 def check_state(index: LocalIndex, *, is_new: bool) -> None:
     rows = rows_of(index, KEYS)
     if is_new:
@@ -92,8 +97,10 @@ def check_state(index: LocalIndex, *, is_new: bool) -> None:
         assert rows[:25] == [[("a", key)] for key in range(25)]
     assert rows[30:] == [[("c", key - 25)] for key in range(30, 40)]
     named = {f"{name}.run" for shard in index.run_names for name in shard}
-    index._pool.shutdown()  # what is not named any more is removed behind the answer
-    assert {path.name for path in index.generation.runs_path.iterdir()} == named
+    deadline = time.monotonic() + 10  # what is not named any more is removed in the background
+    while run_files(index) != named and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert run_files(index) == named
 
 
 @pytest.mark.parametrize(("point", "hit", "is_new"), POINTS)
