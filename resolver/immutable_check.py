@@ -70,7 +70,8 @@ def check_immutable(
     staged = np.arange(len(batch.rows.keys))
     if len(staged) and not constraint.forbids_deletes:
         staged = np.flatnonzero(~dead_by_position(batch))
-    known = np.flatnonzero(live_matches(environment, metadata, live, matches))
+    in_place = not batch.staged
+    known = np.flatnonzero(live_matches(environment, metadata, live, matches, is_in_place=in_place))
     number = np.concatenate(
         [numbered.lookup_number[matches.key_ordinal[known]], numbered.row_number[staged]]
     )
@@ -136,7 +137,8 @@ def check_nothing_is_deleted(
         return
     paths = {i: file.file_path for i, file in matches.files.items()}
     staged_paths = {i: each.file.file_path for i, each in enumerate(batch.files)}
-    alive = live_matches(environment, state.metadata, live, matches)
+    in_place = not batch.staged
+    alive = live_matches(environment, state.metadata, live, matches, is_in_place=in_place)
     gone = _are_dead(dead, paths, matches.file_id.astype(np.int64), matches.position)
     stays = ~_are_dead(dead, staged_paths, batch.rows.file, batch.rows.position)
     number = numbered.lookup_number[matches.key_ordinal]

@@ -96,7 +96,7 @@ def guarded_dead_rows(
     if field_id is None:
         return None
     reader = ColumnReader(environment, metadata, (field_id,), runner)
-    alive = live_matches(environment, metadata, live, matches)
+    alive = live_matches(environment, metadata, live, matches, is_in_place=not batch.staged)
     sequences = _read_sequences(reader, live, batch, matches)
     return _judge(batch, numbered, matches, sequences, alive)
 

@@ -78,7 +78,7 @@ def _dead_before(
     index = DeleteIndex(deletes, specs=metadata.specs(), key_fields=fields)
     tasks = [plan_task(entry, AlwaysTrue(), index) for entry in view.copies(paths)]
     source = FileSource(environment.store, metadata.specs(), metadata.properties)
-    keys = EqualityDeletes(source, plan_without_files(state, metadata.schema()), tasks)
+    keys = EqualityDeletes(source, plan_without_files(metadata, metadata.schema()), tasks)
     positions = PositionDeletes(source, tasks)
     dead: dict[str, Positions] = {}
     for task in tasks:

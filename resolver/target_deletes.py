@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.table.metadata import TableMetadata
 from pyroaring import BitMap64
 
@@ -12,6 +13,10 @@ from resolver.position_files import read_position_file
 from resolver.target import LiveFiles
 from tableformat.codec.puffin.dv_file import read_deletion_vectors
 from tableformat.scan.delete_index import DeleteIndex, referenced_path
+from tableformat.scan.equality_deletes import EqualityDeletes
+from tableformat.scan.file_source import FileSource
+from tableformat.scan.key_fields import key_fields
+from tableformat.scan.plan import plan_task, plan_without_files
 from tableformat.spec.data_file import ManifestEntry
 from tableformat.store.base import ObjectStore
 from tableformat.write.row_deletes import has_vectors
@@ -81,6 +86,31 @@ def deleted_positions(
     """Rows of some live data files that are deleted by position; files without any are left out."""
     found = known_deletes(store, metadata, live, paths)
     return {path: known.positions for path, known in found.items()}
+
+
+def deleted_by_key(
+    store: ObjectStore, metadata: TableMetadata, live: LiveFiles, paths: Iterable[str]
+) -> dict[str, BitMap64]:
+    """Rows of some live data files that equality deletes on the target reach.
+
+    Whoever commits these to the target itself may do so at any time: what a cycle finds converted
+    at its begin may be there again when it publishes.
+
+    Raises:
+        CorruptDataError: A file is damaged.
+
+    Cost: none without such deletes; else the columns that they name, of the files that they reach.
+    """
+    if not live.equality_deletes:
+        return {}
+    fields = key_fields(metadata)
+    index = DeleteIndex(live.equality_deletes, specs=metadata.specs(), key_fields=fields)
+    entries = live.find_whole(tuple(paths)).values()
+    tasks = [plan_task(entry, AlwaysTrue(), index) for entry in entries]
+    source = FileSource(store, metadata.specs(), metadata.properties)
+    deletes = EqualityDeletes(source, plan_without_files(metadata, metadata.schema()), tasks)
+    found = ((task.entry.data_file.file_path, deletes.load(task)) for task in tasks)
+    return {path: positions for path, positions in found if positions}
 
 
 def files_with_deletes(

@@ -106,7 +106,7 @@ class Changes:
     @cached_property
     def plan(self) -> ScanPlan:
         """What reading any file of the changelog needs; no tasks."""
-        bare = plan_without_files(self.state, self.schema, self.row_filter)
+        bare = plan_without_files(self.state.metadata, self.schema, self.row_filter)
         return replace(bare, snapshot=self.new)
 
     @cached_property

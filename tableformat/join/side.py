@@ -224,7 +224,7 @@ class Side:
     def no_rows(self) -> pa.Table:
         """No rows, with the columns that the join reads."""
         schema = scan_schema(
-            plan_without_files(self.state, self._schema), columns=self.plan.columns
+            plan_without_files(self.state.metadata, self._schema), columns=self.plan.columns
         )
         return columns_of(schema.empty_table(), self.plan.columns)
 

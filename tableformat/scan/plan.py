@@ -114,7 +114,7 @@ def plan_scan(
     tasks: tuple[FileScanTask, ...] = ()
     if snapshot is not None:
         tasks = tuple(_plan_tasks(environment.store, metadata, snapshot, pruner))
-    return replace(plan_without_files(state, schema, unbound), snapshot=snapshot, tasks=tasks)
+    return replace(plan_without_files(metadata, schema, unbound), snapshot=snapshot, tasks=tasks)
 
 
 def plan_files(
@@ -139,14 +139,13 @@ def plan_files(
         deletes += loaded.live_delete_files
     index = DeleteIndex(deletes, specs=metadata.specs(), key_fields=key_fields(metadata))
     tasks = tuple(plan_task(entry, AlwaysTrue(), index) for entry in entries)
-    return replace(plan_without_files(state, metadata.schema()), snapshot=snapshot, tasks=tasks)
+    return replace(plan_without_files(metadata, metadata.schema()), snapshot=snapshot, tasks=tasks)
 
 
 def plan_without_files(
-    state: TableState, schema: Schema, row_filter: BooleanExpression | None = None
+    metadata: TableMetadata, schema: Schema, row_filter: BooleanExpression | None = None
 ) -> ScanPlan:
     """What reading any file of a version needs, and no file; opens nothing."""
-    metadata = state.metadata
     return ScanPlan(
         snapshot=None,
         schema=schema,

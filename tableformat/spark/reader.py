@@ -63,7 +63,7 @@ def snapshot_to_spark(
     """
     schema = selected.schema
     unbound = normalize_filter(parse_filter(row_filter), schema)
-    projection = project(plan_without_files(state, schema), columns)
+    projection = project(plan_without_files(state.metadata, schema), columns)
     reason = "it was not wanted"
     if runtime:
         try:

@@ -103,7 +103,7 @@ class PinnedScan:
     def projection(self) -> Projection:
         """Columns to read. Opens the catalog: `_partition` depends on the table's specs."""
         _, state = load(self.options)
-        return project(plan_without_files(state, self.schema), self.columns)
+        return project(plan_without_files(state.metadata, self.schema), self.columns)
 
     def result_schema(self) -> Schema:
         """Result columns. Opens the catalog."""

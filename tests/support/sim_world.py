@@ -138,7 +138,6 @@ class Profile:
             upserts=(first, *(each for each in others if each != first)),
             declares_key=rng.random() < 0.6,
             leaves_out=False,
-            rewrites=False,  # they may give a row the id of one that the tool has just deleted
         )
         if rng.random() < 0.35:
             return replace(changed, meddlers=tuple(sorted({*self.meddlers, "upserter"})))

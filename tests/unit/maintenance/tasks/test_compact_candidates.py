@@ -77,7 +77,7 @@ def chosen_of(tasks, empty):
 
 
 def groups_of(tasks, empty):
-    plan = plan_without_files(empty, empty.metadata.schema())
+    plan = plan_without_files(empty.metadata, empty.metadata.schema())
     groups = plan_groups(replace(plan, tasks=tuple(tasks)), empty.metadata, OPTIONS)
     return {tuple(task.entry.data_file.file_path for task in group.tasks) for group in groups}
 
