@@ -65,14 +65,14 @@ class ParquetFileWriter:
         self._sink: Any = store.open_output(location)
         self._output = ChecksummedOutput(self._sink)
 
-    def _started(self, rows: pa.Table) -> pq.ParquetWriter:
-        """The writer; `rows` are the first ones, or any."""
+    def _started(self, rows: pa.Table | None) -> pq.ParquetWriter:
+        """The writer; `rows` are the first ones, or any; None: there are none."""
         if self._options is not None:
             options, self._options = self._options, None
             self._guard(lambda: self._start(options, rows))
         return self._open_writer
 
-    def _start(self, options: ParquetOptions, rows: pa.Table) -> None:
+    def _start(self, options: ParquetOptions, rows: pa.Table | None) -> None:
         arguments = options.writer_arguments()
         # Columns that cannot have a Bloom filter are left out: the property names them by mistake.
         wanted = set(options.bloom_filter_columns)
@@ -88,7 +88,7 @@ class ParquetFileWriter:
         arguments |= self._encodings(rows)
         self._writer = pq.ParquetWriter(self._output, self._arrow, **arguments)
 
-    def _encodings(self, rows: pa.Table) -> dict[str, Any]:
+    def _encodings(self, rows: pa.Table | None) -> dict[str, Any]:
         """Row ids of rewritten files rise in runs: as differences they take next to nothing.
 
         Columns whose values are seen to differ do not start with a dictionary.
@@ -96,7 +96,7 @@ class ParquetFileWriter:
         if any(leaf.repeated for leaf in self._leaves):
             return {}  # the names of columns in lists are the Parquet library's
         names = [".".join(leaf.path) for leaf in self._leaves]
-        plain = distinct_columns(rows)
+        plain = set() if rows is None else distinct_columns(rows)
         found: dict[str, Any] = {}
         if any(leaf.field_id == ROW_ID_FIELD.field_id for leaf in self._leaves):
             plain.add(ROW_ID_FIELD.name)
@@ -128,7 +128,7 @@ class ParquetFileWriter:
         Returns:
             File size in bytes, and the statistics.
         """
-        writer = self._started(self._arrow.empty_table())
+        writer = self._started(None)
         writer.add_key_value_metadata(
             {FILE_NAME_KEY: file_name(self.location).decode()}
             | self._output.begin_footer(self._row_groups * len(self._leaves))

@@ -68,12 +68,13 @@ def test_few_rows_and_tables_with_lists_are_encoded_as_the_library_does():
     assert all(lists.values())
 
 
-def test_file_without_rows_is_whole():
+@pytest.mark.parametrize("kind", [pa.int64(), pa.list_(pa.uuid()), pa.struct([("u", pa.uuid())])])
+def test_file_without_rows_is_whole(kind):
     store = MemoryObjectStore()
     writer = ParquetFileWriter(
         store,
         LOCATION,
-        schema=iceberg_schema(numbered(1).schema),
+        schema=iceberg_schema(pa.schema([("a", kind)])),
         options=parquet_options({}),
         properties={},
     )
