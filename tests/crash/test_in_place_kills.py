@@ -32,11 +32,12 @@ def keys(*values):
 
 
 @pytest.mark.parametrize(
-    ("version", "granularity"),
-    [(2, "partition"), (2, "file"), (3, "file")],
-    ids=["v2-partition", "v2-file", "v3"],
+    ("version", "granularity", "point"),
+    [
+        *[(*each, point) for each in ((2, "partition"), (3, "file")) for point in POINTS],
+        *[(2, "file", point) for point in ("resolve.before_dv_write", "resolve.after_dv_write")],
+    ],
 )
-@pytest.mark.parametrize("point", POINTS)
 def test_killed_resolve_in_place_run_again_gives_the_same_table(
     tmp_path, version, granularity, point
 ):
