@@ -6,7 +6,8 @@ A branch other than `main` is one when
 * a commit of icefold was staged to it, or its retention is what icefold gives staging branches
   (`commit/retention.py`): that is left of it when all is published and it stands on its target;
 * above its target's history it has staged commits of any branch (somebody copied or renamed one),
-  equality deletes, or the snapshot that the target's marker names: other tools write such branches.
+  equality deletes, the snapshot that the target's marker names, or a publish that the target has
+  lost, of what waits again: other tools write such branches.
 
 Only a foreign branch that has nothing but appends, and was never published from, looks like any
 other branch; it has to be declared.
@@ -194,11 +195,14 @@ class _Targets:
 
     def has_staged_above(self, name: str, target: str) -> bool:
         """Whether a branch has staged changes, or the target's marker, above the target."""
-        history, marker = self._history(target), self._marker(target)
+        history, done = self._history(target), load_carried(self.by_id, self._head_id(target))
         for snapshot in walk_back(self.by_id, self.branches[name].snapshot_id):
             if snapshot.snapshot_id in history:
                 return False
-            if str(snapshot.snapshot_id) == marker or _is_staged(snapshot):
+            if str(snapshot.snapshot_id) == done.marker or _is_staged(snapshot):
+                return True
+            covered = self.by_id.get(_lost_marker(snapshot, name) or 0)
+            if covered and (covered.sequence_number or 0) > (done.marker_sequence_number or 0):
                 return True
         return False
 
@@ -207,9 +211,6 @@ class _Targets:
             ref = self.branches.get(name)
             self._histories[name] = frozenset() if ref is None else _ancestors(self.by_id, ref)
         return self._histories[name]
-
-    def _marker(self, name: str) -> str | None:
-        return load_carried(self.by_id, self._head_id(name)).marker
 
     def _head_id(self, name: str) -> int | None:
         return self.branches[name].snapshot_id if name in self.branches else None

@@ -13,7 +13,7 @@ from tableformat import Table
 from tableformat.cdc.batch_commit import BatchId, commit_batch
 from tableformat.commit.changeset import CommitKind
 from tableformat.commit.expiry_plan import ExpiryPolicy
-from tableformat.commit.refs import Retention, create_branch
+from tableformat.commit.refs import Retention, create_branch, drop_ref, rollback
 from tableformat.commit.retention import LONG_MAX, STAGING_RETENTION, retention_of
 from tests.support.another_tool import another_tool
 from tests.support.staged_tables import BASE, StagedTable
@@ -229,3 +229,20 @@ def test_branches_that_are_not_staged_to_are_given_no_retention(staged):
     staged.table.append(staged.rows((61, "eu", "main")))
     for branch in ("dev", "main"):
         assert retention_of(staged.table.state.ref(branch)) == Retention()
+
+
+def test_staged_changes_of_another_tool_outlive_a_publish_that_main_has_lost(tmp_path):
+    """Their branch stands on that publish, so nothing above the history of main looks staged."""
+    staged = StagedTable(tmp_path)
+    staged.table.append(staged.rows(*BASE))
+    create_branch(staged.environment, staged.table.identifier, "flink")
+    base = staged.table.refresh().state.head_id("main")
+    with another_tool(staged.environment):
+        stage_by_hand(staged, 3)
+    resolve(staged.table, staging="flink")
+    drop_ref(staged.environment, staged.table.identifier, "flink")  # made anew: without retention
+    create_branch(staged.environment, staged.table.identifier, "flink")
+    rollback(staged.environment, staged.table.identifier, snapshot_id=base)
+    expire_all(staged)
+    assert resolve(staged.table.refresh(), staging="flink").staged_snapshots == 1
+    assert staged.published()[(3, "eu", "flink")] == 1
