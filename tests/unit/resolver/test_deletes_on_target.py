@@ -9,7 +9,7 @@ import pytest
 
 from resolver import resolve
 from tests.support.interruptions import interrupt
-from tests.support.staged_tables import StagedTable, keys
+from tests.support.staged_tables import StagedTable
 
 POINTS = ["resolve.after_plan", "resolve.after_match"]
 
