@@ -123,11 +123,11 @@ def read_notes(path: Path, dtype: npt.DTypeLike) -> dict[str, Note]:
     checksum, body = data[:_CHECKSUM_SIZE], memoryview(data)[_CHECKSUM_SIZE:]
     if checksum != _checksum(body):
         return {}
-    text, _, _ = data[_CHECKSUM_SIZE:].partition(b"\n")
-    header = json.loads(text)
+    end = data.index(b"\n", _CHECKSUM_SIZE)  # megabytes are not copied to be split
+    header = json.loads(data[_CHECKSUM_SIZE:end])
     if header["format"] != NOTES_FORMAT:
         return {}
-    known = np.frombuffer(body[len(text) + 1 :], dtype=dtype)
+    known = np.frombuffer(data, dtype=dtype, offset=end + 1)
     notes, start = {}, 0
     for location, count, vectors_only in header["manifests"]:
         notes[location] = (known[start : start + count], vectors_only)
