@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import numpy as np
 from pyiceberg.table.metadata import TableMetadata
@@ -30,6 +29,7 @@ from resolver.shard_match import (
 )
 from resolver.target import LiveFiles
 from resolver.vector_tasks import VectorGroup
+from tableformat.cached import cached_property
 from tableformat.errors import StoreUnavailableError
 from tableformat.spec.data_file import DataFile
 from tableformat.store.base import ObjectStore

@@ -23,8 +23,6 @@ class LiveFiles:
     `dvs` decode every manifest.
     """
 
-    # No cached_property: its lock would be held while the store is read, for all tables.
-
     def __init__(
         self,
         store: ObjectStore,

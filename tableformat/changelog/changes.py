@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import pyarrow as pa
 from pyiceberg.expressions import BooleanExpression
@@ -22,6 +21,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 
+from tableformat.cached import cached_property
 from tableformat.catalog.base import TableState
 from tableformat.changelog.change_columns import ChangeColumns, plan_columns
 from tableformat.changelog.file_changes import FileChange, diff_files

@@ -17,13 +17,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 from pyiceberg.conversions import from_bytes
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.types import PrimitiveType
 
+from tableformat.cached import cached_property
 from tableformat.codec.avro.loaded_manifest import LoadedManifest
 from tableformat.codec.avro.named_files import Wanted, wanted
 from tableformat.codec.avro.partition_values import partition_type, schema_for_spec

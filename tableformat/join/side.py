@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +20,7 @@ import pyarrow.compute as pc
 from pyiceberg.schema import Schema
 from pyiceberg.table.snapshots import Snapshot
 
+from tableformat.cached import cached_property
 from tableformat.catalog.base import TableState
 from tableformat.changelog.change_columns import CHANGE_TYPE
 from tableformat.changelog.changes import Changes, new_changes

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from functools import cached_property
 
+from tableformat.cached import cached_property
 from tableformat.codec.avro.live_columns import LiveColumns, live_columns, seen_of_file
 from tableformat.codec.avro.manifest_entries import EncodedManifest, delete_files_of
 from tableformat.codec.avro.manifest_notes import ManifestNote, NotedManifest

@@ -17,13 +17,13 @@ import hashlib
 import json
 from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from tableformat.cached import cached_property
 from tableformat.codec.avro.container import AvroBlock
 from tableformat.codec.avro.live_columns import LiveColumns
 from tableformat.codec.avro.manifest_entries import EncodedManifest, delete_files_of

@@ -10,11 +10,12 @@ count, so two spellings of it (`s3a://`) are one. The hash is a CRC, as it is ke
 from __future__ import annotations
 
 from collections.abc import Collection
-from functools import cached_property
 from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
+
+from tableformat.cached import cached_property
 
 SUFFIXES = (b".parquet", b".puffin")
 

@@ -15,12 +15,12 @@ import zlib
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from operator import attrgetter
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tableformat.cached import cached_property
 from tableformat.codec.tapped_source import read_range
 from tableformat.errors import CorruptDataError
 

@@ -18,7 +18,6 @@ import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +26,7 @@ import pyarrow.parquet as pq
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 
+from tableformat.cached import cached_property
 from tableformat.codec.parquet.check import check_chunks
 from tableformat.codec.parquet.chunk_reader import ChunkReader
 from tableformat.codec.parquet.columns import FileColumn
