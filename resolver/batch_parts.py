@@ -17,7 +17,7 @@ from resolver.keys import EncodedKeys
 from resolver.match import Int64s
 from tableformat.memory import release_unused
 
-PART_KEYS = 1_500_000
+PART_KEYS = 1_000_000
 HASHED_KEYS = 1 << 18  # at a time
 
 

@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 
 from pyiceberg.table.snapshots import Snapshot
 
+from resolver.batch_parts import is_divided
 from resolver.cycle_figures import cycle_figures, file_hashes, freshness_ms
 from resolver.cycle_input import OrderedFile, plan_cycle_input, staged_files
 from resolver.cycle_match import (
@@ -69,6 +70,7 @@ from tableformat.errors import (
     StoreUnavailableError,
     TableError,
 )
+from tableformat.memory import share_heaps
 from tableformat.spec.data_file import DataFile
 from tableformat.spec.missing_columns import has_missing_columns
 from tableformat.spec.properties import publishing
@@ -261,6 +263,8 @@ class Cycle:
 
     def _read(self, state: TableState, live: LiveFiles, work: Work) -> Work:
         """The work with its keys, unless tasks are to read them."""
+        if work.unread is not None and is_divided(work.unread.key_count):
+            share_heaps()
         if work.unread is not None and not self._matcher.may_spread(state, live, work):
             batch = work.unread.read(self._environment, state.metadata, self._engine.runner)
             work = replace(work, batch=batch, unread=None)
@@ -410,6 +414,8 @@ class Cycle:
         """
         self._environment.runtime.fail_point("resolve.after_publish")
         self._vectors.delete_unused(written.dv_files)
+        written.computed.match.row_id = None
+        self._rows.forget()
         with self._phases.timed("apply"):
             self._advance_index(written, result)
             self._remove_left()

@@ -111,7 +111,7 @@ class BroughtMeanwhileError(CommitConflictError):
     """The target has staged changes that were not planned; a new plan covers them."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Match:
     """Dead rows on one version of the table.
 
@@ -123,7 +123,8 @@ class Match:
         resolution: The dead rows; none of those that tasks have found.
         spread: Those, where tasks have matched.
         index: How the index got there.
-        row_id: Shape `(staged rows,)`: their row ids, where they are written once more.
+        row_id: Shape `(staged rows,)`: their row ids, where they are written once more; let go when
+            they are published.
         fill: Where their missing columns come from; None: none is missing.
         unfilled: Staged rows that no older row fills, which are not published.
     """

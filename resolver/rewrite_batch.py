@@ -257,9 +257,14 @@ class BatchWriter:
             conversion, vectors=tuple(kept), published=self._written.files
         ), self._written
 
+    def forget(self) -> None:
+        """What was written is published: hold it no longer."""
+        self._written, self._jobs = RewrittenBatch(), ()
+
     def delete_unused(self) -> None:
         """Remove what was written. Only after a known outcome, or where nothing was committed."""
-        written, self._written, self._jobs = self._written, RewrittenBatch(), ()
+        written = self._written
+        self.forget()
         if written.files:
             with suppress(TableError):
                 self.environment.store.delete([file.file_path for file in written.files])
