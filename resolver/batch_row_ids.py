@@ -22,6 +22,7 @@ from tableformat.catalog.base import TableState
 from tableformat.codec.puffin.deletion_vector import position_array
 from tableformat.codec.puffin.dv_file import read_deletion_vectors
 from tableformat.environment import Environment
+from tableformat.integer_order import distinct_inverse, stable_order
 from tableformat.spec.data_file import DataFile
 from tableformat.spec.names import ROW_ID_FIELD_ID
 
@@ -228,7 +229,7 @@ def _replaced_lives(
 def _orders_by_id(row_id: Int64s, staged: Lives) -> Int64s:
     """Rows of the target that are staged ones, which others have brought, have their order."""
     fixed = np.flatnonzero(~staged.is_heir & (staged.row_id != NO_ROW_ID))
-    fixed = fixed[np.argsort(staged.row_id[fixed], kind="stable")]
+    fixed = fixed[stable_order(staged.row_id[fixed])]
     if not len(fixed):
         return np.full(len(row_id), TARGET_ORDER, dtype=np.int64)
     slot = np.minimum(np.searchsorted(staged.row_id[fixed], row_id), len(fixed) - 1)
@@ -252,14 +253,12 @@ def _killed_again(ids: Int64s, staged: Lives, kills: PositionKills) -> Int64s:
 
     Shape `(staged rows,)`.
     """
-    known, number = np.unique(kills.row_id, return_inverse=True)
+    known, number = distinct_inverse(kills.row_id)
     killed_at = np.full(len(ids), NEVER, dtype=np.int64)
     if len(known):
         slot = np.minimum(np.searchsorted(known, ids), len(known) - 1)
         rows = np.flatnonzero((known[slot] == ids) & (ids != NO_ROW_ID))
-        killed_at[rows] = first_after(
-            number.reshape(-1), kills.order, slot[rows], staged.order[rows]
-        )
+        killed_at[rows] = first_after(number, kills.order, slot[rows], staged.order[rows])
     return killed_at
 
 

@@ -36,6 +36,7 @@ from tableformat.codec.puffin.deletion_vector import position_array
 from tableformat.commit.branch_history import branch_history, check_rows_are_whole
 from tableformat.environment import Environment
 from tableformat.errors import InvalidInputError, UnsupportedError
+from tableformat.integer_order import distinct, distinct_inverse, pair_order
 from tableformat.spec.computed_columns import stored_columns
 from tableformat.spec.data_file import DataFile, EntryStatus, ManifestEntry
 from tableformat.spec.missing_columns import RowMasks, has_missing_columns, replaced
@@ -75,12 +76,12 @@ class Fill:
             return None
         count = len(self.file)
         source = {i: each[kept] for i, each in self.source.items() if (each[kept] != STAYS).any()}
-        used = np.unique(np.concatenate([np.empty(0, dtype=np.int64), *source.values()]))
+        used = distinct(np.concatenate([np.empty(0, dtype=np.int64), *source.values()]))
         used = used[(used != STAYS) & (used != count)]
         number = np.full(count + 2, STAYS, dtype=np.int64)  # the last one is that of STAYS
         number[used] = np.arange(len(used), dtype=np.int64)
         number[count] = len(used)
-        ordinals, file = np.unique(self.file[used], return_inverse=True)
+        ordinals, file = distinct_inverse(self.file[used])
         return Fill(
             files=tuple(self.files[i] for i in ordinals),
             specs=tuple(self.specs[i] for i in ordinals),
@@ -358,7 +359,7 @@ def _placed(
     slot = np.searchsorted(numbers, replaced_rows.file_id)
     file = np.concatenate([slot, len(numbers) + batch.rows.file])
     position = np.concatenate([replaced_rows.position, batch.rows.position])
-    by_place = np.lexsort((position, file))
+    by_place = pair_order(file, position)
     ordinal = np.empty(len(file) + 2, dtype=np.int64)  # then the default, and STAYS
     ordinal[by_place] = np.arange(len(file), dtype=np.int64)
     ordinal[len(file)], ordinal[STAYS] = len(file), STAYS

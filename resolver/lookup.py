@@ -36,6 +36,7 @@ from resolver.shared_keeper import configured_root
 from resolver.target import live_files
 from tableformat.environment import Environment
 from tableformat.errors import CorruptDataError, NotFoundError, StoreUnavailableError
+from tableformat.integer_order import distinct
 from tableformat.lookup.locator import KeyQuery, Located, NotLocated
 from tableformat.lookup.result import LookupSource
 from tableformat.spec.names import MAIN_BRANCH
@@ -90,7 +91,7 @@ class _AddedRows:
         same = ~pairs.take(side_by_side).differs_from_previous()[1::2]
         rows = self.rows[at[same]]
         file_id = file_id_of(rows)
-        files = {number: self.files[number] for number in np.unique(file_id).tolist()}
+        files = {number: self.files[number] for number in distinct(file_id).tolist()}
         return Matches(ordinal[same], file_id, position_of(rows), files)
 
 
@@ -277,7 +278,7 @@ def _located(
             file_id: paths.setdefault(file.file_path, len(paths))
             for file_id, file in part.files.items()
         }
-        ids = np.unique(part.file_id)
+        ids = distinct(part.file_id)
         renumbered = np.array([numbers[i] for i in ids.tolist()], dtype=np.int64)
         at = np.searchsorted(ids, part.file_id)
         files.append(renumbered[at] if len(ids) else np.empty(0, dtype=np.int64))

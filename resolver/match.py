@@ -18,6 +18,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from tableformat.integer_order import distinct_first, pair_order, stable_order
+
 GLOBAL_SCOPE = -1
 TARGET_ORDER = 0
 NEVER_DELETED = np.iinfo(np.int64).min
@@ -55,14 +57,14 @@ def newest_deletes(
         key_count: Number of distinct keys.
         scope_count: Number of distinct (spec, partition) pairs.
     """
-    by_order = np.argsort(order, kind="stable")
+    by_order = stable_order(order)
     key, order, scope = key[by_order], order[by_order], scope[by_order]
     is_global = scope == GLOBAL_SCOPE
     global_order = np.full(key_count, NEVER_DELETED, dtype=np.int64)
     global_order[key[is_global]] = order[is_global]  # ascending, so the newest write stays
     pair = key[~is_global] * max(scope_count, 1) + scope[~is_global]
     # The first occurrence in reversed (newest first) order is the newest delete of the pair.
-    pairs, first = np.unique(pair[::-1], return_index=True)
+    pairs, first = distinct_first(pair[::-1])
     return NewestDeletes(
         global_order=global_order,
         scoped_pairs=pairs,
@@ -107,7 +109,7 @@ def group_by_file(file: Int64s, position: Int64s) -> list[FilePositions]:
     """Group `(file, position)` pairs, one entry per file, ascending."""
     if file.size == 0:
         return []
-    order = np.lexsort((position, file))
+    order = pair_order(file, position)
     file, position = file[order], position[order]
     is_new = np.r_[True, (file[1:] != file[:-1]) | (position[1:] != position[:-1])]
     file, position = file[is_new], position[is_new]

@@ -9,6 +9,7 @@ from pyroaring import BitMap64
 
 from tableformat.codec.parquet.reader import read_data_file
 from tableformat.codec.puffin.deletion_vector import build_positions
+from tableformat.integer_order import stable_order
 from tableformat.scan.position_deletes import POSITION_DELETE_SCHEMA
 from tableformat.spec.data_file import DataFile
 from tableformat.store.base import ObjectStore
@@ -29,7 +30,7 @@ def read_position_file(
     for batch in batches:
         paths = pc.dictionary_encode(batch.column(0))
         code = paths.indices.to_numpy(zero_copy_only=False)
-        order = np.argsort(code, kind="stable")
+        order = stable_order(code)
         position = batch.column(1).to_numpy(zero_copy_only=False)[order]
         ends = np.searchsorted(code[order], np.arange(len(paths.dictionary)), side="right")
         for path, positions in zip(

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from resolver.match import GLOBAL_SCOPE, Bools, Int64s
+from tableformat.integer_order import stable_order
 
 NO_ROW_ID = -1
 NEVER = np.iinfo(np.int64).max
@@ -173,7 +174,7 @@ def _only_place(keys: Int64s, others: Int64s) -> Int64s | None:
 
 def _last_of(group: Int64s, ordinals: Int64s, rows: Lives) -> tuple[Int64s, Int64s]:
     """The groups, ascending, and the newest row of each: by order, then by row id."""
-    by_group = np.argsort(group, kind="stable")
+    by_group = stable_order(group)
     if (np.diff(group[by_group]) == 0).any():
         by_group = np.lexsort((rows.row_id[ordinals], rows.order[ordinals], group))
     group, ordinals = group[by_group], ordinals[by_group]

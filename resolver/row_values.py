@@ -23,6 +23,7 @@ from tableformat.codec.parquet.reader import read_data_file
 from tableformat.codec.puffin.deletion_vector import build_positions, position_array
 from tableformat.environment import Environment
 from tableformat.errors import error_context
+from tableformat.integer_order import distinct_inverse
 from tableformat.scan.key_fields import key_path, key_schema
 from tableformat.spec.data_file import DataFile
 from tableformat.spec.missing_columns import MISSING_FIELD
@@ -98,10 +99,10 @@ class ColumnReader:
             position: Shape `(rows,)`: 0-based ordinal in it.
         """
         place = file * (int(position.max(initial=0)) + 1) + position
-        places, back = np.unique(place, return_inverse=True)
+        places, back = distinct_inverse(place)
         groups = group_by_file(*np.divmod(places, int(position.max(initial=0)) + 1))
         found = self._read([(files[g.file], g.positions) for g in groups], defaults=True)
-        return found.take(pa.array(back.reshape(-1)))
+        return found.take(pa.array(back))
 
     def flat(self, rows: pa.Table) -> list[pa.Array]:
         """The columns of what was read, one array each, in the order of `field_ids`."""

@@ -42,6 +42,7 @@ from resolver.row_values import ColumnReader, live_matches
 from resolver.runner import Runner
 from resolver.target import LiveFiles
 from tableformat.environment import Environment
+from tableformat.integer_order import pair_order
 from tableformat.spec.constraints import immutable_columns, sequence_field_id
 
 UNSEQUENCED = 0  # ranks of real sequences start at 1
@@ -213,7 +214,7 @@ def _delete_sequences(
         return sequences.deletes, known
     stays = ~dead_by_position(batch)
     row_pair = (numbered.row_number * steps + row_order)[stays]
-    by_pair = np.lexsort((sequences.rows[stays], row_pair))
+    by_pair = pair_order(row_pair, sequences.rows[stays])
     pairs, newest = row_pair[by_pair], sequences.rows[stays][by_pair]
     pair = numbered.delete_number * steps + batch.deletes.order
     slot = np.searchsorted(pairs, pair, side="right") - 1

@@ -52,6 +52,7 @@ from tableformat.commit.branch_history import (
 )
 from tableformat.environment import Environment
 from tableformat.errors import UnsupportedError
+from tableformat.integer_order import stable_order
 from tableformat.spec.data_file import DataFile
 from tableformat.spec.names import ROW_ID_FIELD_ID, SOURCE_SNAPSHOT_ID
 
@@ -399,7 +400,7 @@ def _staged_rows(
 
 def _find(values: Int64s, wanted: Int64s) -> Int64s:
     """Where in `values` each of `wanted` is; `NO_ROW` if nowhere, or if it is no row id."""
-    order = np.argsort(values, kind="stable")
+    order = stable_order(values)
     slot = np.minimum(np.searchsorted(values[order], wanted), max(len(values) - 1, 0))
     at = order[slot] if len(values) else np.zeros(len(wanted), dtype=np.int64)
     is_there = (values[at] == wanted) if len(values) else np.zeros(len(wanted), dtype=np.bool_)

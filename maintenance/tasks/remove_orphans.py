@@ -31,6 +31,7 @@ from tableformat.commit.carried_properties import check_fence, load_carried
 from tableformat.commit.expire import DELETE_BATCH_SIZE
 from tableformat.commit.reachability import Reachable, live_locations, statistics_locations
 from tableformat.errors import InvalidInputError, TableError
+from tableformat.integer_order import distinct
 from tableformat.paths import data_directory, metadata_directory
 from tableformat.spec.manifest_file import ManifestFile
 from tableformat.spec.properties import property_bool
@@ -145,7 +146,7 @@ class _Needed:
         """
         metadata, reachable = state.metadata, self._reachable
         new = [m for m in reachable.add_snapshots(metadata.snapshots) if m.has_live_files]
-        self._names = np.unique(np.concatenate([self._names, *map(reachable.live_names, new)]))
+        self._names = distinct(np.concatenate([self._names, *map(reachable.live_names, new)]))
         self._content += new
         self._add(reachable.manifests)
         self._add(reachable.manifest_lists)

@@ -16,6 +16,7 @@ import pyarrow as pa
 from resolver.index.base import Entries
 from resolver.keys import EncodedKeys, KeySchema, concat_keys, encode_batch, factorize
 from tableformat.errors import UnsupportedError
+from tableformat.integer_order import pair_order, stable_order
 
 POSITION_BITS = 30
 POSITION_LIMIT = 1 << POSITION_BITS  # rows per data file
@@ -172,7 +173,7 @@ def new_rows(touched: TouchedKeys, present_key: Int64s, present: Rows) -> tuple[
         present_key, present = present_key[~gone], present[~gone]
     key = np.concatenate([present_key, touched.put_key])
     rows = np.concatenate([present, touched.put_rows])
-    order = np.lexsort((rows, key)) if _has_ties(key) else np.argsort(key)
+    order = pair_order(key, rows) if _has_ties(key) else stable_order(key)
     key, rows = key[order], rows[order]
     repeated = np.zeros(len(key), dtype=np.bool_)
     repeated[1:] = (key[1:] == key[:-1]) & (rows[1:] == rows[:-1])

@@ -11,6 +11,7 @@ from resolver.index.base import Entries, IndexedFile, Matches
 from resolver.index.entry import Rows, file_id_of, position_of
 from resolver.index.shard_map import ShardMap
 from resolver.keys import EncodedKeys
+from tableformat.integer_order import distinct, stable_order
 
 Int64s = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -44,7 +45,7 @@ def look_up(
     alive, files = live_rows(rows, files_of)
     if not alive.all():
         ordinal, rows = ordinal[alive], rows[alive]
-    order = np.argsort(ordinal, kind="stable")
+    order = stable_order(ordinal)
     rows = rows[order]
     return Matches(ordinal[order], file_id_of(rows), position_of(rows), files)
 
@@ -52,9 +53,9 @@ def look_up(
 def live_rows(rows: Rows, files_of: FilesOf) -> tuple[Bools, dict[int, IndexedFile]]:
     """Which rows are in files of the table, and those files."""
     file_id = file_id_of(rows)
-    distinct = np.unique(file_id)
-    files = files_of(distinct.tolist())
-    if len(files) == len(distinct):
+    ids = distinct(file_id)
+    files = files_of(ids.tolist())
+    if len(files) == len(ids):
         return np.ones(len(rows), dtype=np.bool_), files
     return np.isin(file_id, np.fromiter(files, dtype=np.int64, count=len(files))), files
 

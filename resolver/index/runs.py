@@ -20,6 +20,7 @@ from resolver.index.run import Run, RunWriter
 from resolver.index.run_format import TOMBSTONE, Bytes2d, Section, comparable
 from resolver.index.shard_map import ShardRange, part_of
 from resolver.keys import EncodedKeys
+from tableformat.integer_order import stable_order
 
 # An older run that is at most so many times as large as all newer ones is merged with them: a
 # third of the runs of halves for a half more writing.
@@ -52,7 +53,7 @@ def rows_of_keys(runs: Sequence[Run], keys: EncodedKeys) -> tuple[Int64s, Rows]:
             ordinals.append(places[chunk[ordinal]])
             rows.append(found)
     ordinal, row = np.concatenate(ordinals), np.concatenate(rows)
-    in_order = np.argsort(ordinal, kind="stable")
+    in_order = stable_order(ordinal)
     return ordinal[in_order], row[in_order]
 
 
@@ -161,7 +162,7 @@ def fresh_entries(
         gone = np.flatnonzero(~has_rows)
         key = np.concatenate([key, gone])
         rows = np.concatenate([rows, np.full(len(gone), TOMBSTONE)])
-        order = np.argsort(key, kind="stable")
+        order = stable_order(key)
         key, rows = key[order], rows[order]
     for places, matrix in keys.by_width():
         if len(places) == len(keys):

@@ -43,6 +43,7 @@ from resolver.index.shard_map import ShardMap
 from resolver.index.shared_versions import ShardVersion, StoredFile
 from resolver.index.spill import ShardSpill
 from resolver.keys import EncodedKeys, KeySchema
+from tableformat.integer_order import distinct
 from tableformat.runtime import Runtime
 
 SORT_BYTES = 64 << 20
@@ -88,7 +89,7 @@ class Loaded:
 def without_gone(rows: Rows, gone: BitMap64) -> npt.NDArray[np.bool_]:
     """Which rows are in files that the table still has."""
     file_id = file_id_of(rows)
-    dead = [each for each in np.unique(file_id).tolist() if each in gone] if gone else []
+    dead = [each for each in distinct(file_id).tolist() if each in gone] if gone else []
     return ~np.isin(file_id, np.array(dead, dtype=np.int64))
 
 
@@ -215,7 +216,7 @@ def build_shard(places: Sequence[RunsPlace], shard: int, parts: Iterator[KeyedRo
         try:
             for part in parts:
                 spill.append(part.keys, part.rows)
-                file_ids |= BitMap64(np.unique(file_id_of(part.rows)).tolist())
+                file_ids |= BitMap64(distinct(file_id_of(part.rows)).tolist())
         finally:
             spill.close()
         ids = np.array(file_ids, dtype=np.int64)

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tableformat.errors import InvalidInputError
+from tableformat.integer_order import stable_order
 
 Int64s = npt.NDArray[np.int64]
 Bytes2d = npt.NDArray[np.uint8]
@@ -277,7 +278,7 @@ def _mix(value: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
 
 def _argsort_words(words: npt.NDArray[np.uint64]) -> Int64s:
     """Sort by the first word, which is fast, and by the others only where it ties."""
-    order = np.argsort(words[:, 0])
+    order = stable_order(words[:, 0])
     if words.shape[1] == 1:
         return order
     first = words[order, 0]

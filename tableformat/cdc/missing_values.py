@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from tableformat.cdc.events import KIND
 from tableformat.cdc.rowkind import RowKind
+from tableformat.integer_order import distinct_inverse, stable_order
 from tableformat.spec.missing_columns import MISSING, RowMasks, mask_texts
 
 Int64s = npt.NDArray[np.int64]
@@ -47,7 +48,7 @@ def filled_last(
         keeps_deleted: Deleted rows stay, so a delete is a change like others.
     """
     number = _key_numbers(key)
-    by_key = np.argsort(number, kind="stable")
+    by_key = stable_order(number)
     rows = order[by_key]
     masks = RowMasks.parse(changes.column(MISSING).combine_chunks())
     masks = RowMasks(masks.code[rows], masks.masks)
@@ -111,5 +112,5 @@ def _key_numbers(key: list[pa.Array]) -> Int64s:
         encoded = column.dictionary_encode()
         codes = np.asarray(encoded.indices).astype(np.int64)
         size = max(len(encoded.dictionary), 1)
-        numbers = np.unique(numbers * size + codes, return_inverse=True)[1].reshape(-1)
+        numbers = distinct_inverse(numbers * size + codes)[1]
     return numbers

@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from tableformat.cdc.sharding import shards_of
 from tableformat.changelog.pairing import KeyPath, key_columns
+from tableformat.integer_order import stable_order
 
 BUFFER_BYTES = 256 << 20
 BUCKETS = 64  # buckets of 32 MiB for 2 GiB of changes; one file of each side per bucket
@@ -82,7 +83,7 @@ class ChangeBuckets:
 
     def _write(self, side: int, batch: pa.RecordBatch) -> None:
         buckets = shards_of(key_columns(batch, self._key), BUCKETS)
-        order = np.argsort(buckets, kind="stable")
+        order = stable_order(buckets)
         starts = np.searchsorted(buckets[order], np.arange(BUCKETS + 1))
         ordered = batch.take(pa.array(order))
         for bucket in range(BUCKETS):

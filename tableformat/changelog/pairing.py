@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from tableformat.cdc.rowkind import RowKind
 from tableformat.changelog.value_codes import Codes, value_codes
+from tableformat.integer_order import stable_order
 from tableformat.spec.types import ROW_ID_FIELD
 
 KIND = "\0kind"  # a name no table column can have: control characters are refused
@@ -109,7 +110,7 @@ def _matched(codes: Codes, is_old: Mask) -> Mask:
 
 def _ranks(codes: Codes) -> Codes:
     """How many earlier rows have the row's code."""
-    order = np.argsort(codes, kind="stable")
+    order = stable_order(codes)
     ordered = codes[order]
     starts = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]]))
     lengths = np.diff(np.append(starts, ordered.size))
@@ -122,6 +123,6 @@ def _interleaved(codes: Codes, rows: Codes, count: int) -> Codes:
     """Rows below `count` and their partners in turns; each key has as many of either."""
     old, new = rows[rows < count], rows[rows >= count]
     order = np.empty(rows.size, np.int64)
-    order[0::2] = old[np.argsort(codes[old], kind="stable")]
-    order[1::2] = new[np.argsort(codes[new], kind="stable")]
+    order[0::2] = old[stable_order(codes[old])]
+    order[1::2] = new[stable_order(codes[new])]
     return order

@@ -29,6 +29,7 @@ from tableformat.commit.changeset import Changeset
 from tableformat.commit.engine import CommitResult, commit
 from tableformat.environment import Environment
 from tableformat.errors import CommitConflictError, InvalidInputError, TableError
+from tableformat.integer_order import distinct, stable_order
 from tableformat.lookup.keys import KeyColumns, parse_keys
 from tableformat.lookup.live_rows import LiveRows, live_rows_of_keys
 from tableformat.lookup.result import Int64s
@@ -118,8 +119,8 @@ class ImmutableCheck:
             caches = RowCaches(self.environment, cache_bytes=1)
             try:
                 stored = SnapshotRows(self.environment, plan, caches)
-                distinct = np.unique(number)
-                rows = self._live(state, head, key, keys.take(pa.array(distinct)))
+                numbers = distinct(number)
+                rows = self._live(state, head, key, keys.take(pa.array(numbers)))
                 if constraint.forbids_deletes:
                     self._check_deletes(state, constraint, stored, rows, key)
                 found = stored.by_file(rows.paths, rows.file, rows.position)
@@ -128,7 +129,7 @@ class ImmutableCheck:
             finally:
                 caches.close()
             versions = [there, come]
-            number = np.concatenate([distinct[rows.key[ordinal]], number])
+            number = np.concatenate([numbers[rows.key[ordinal]], number])
         together = {name: _one(versions, name) for name in columns.names}
         check_versions(
             state,
@@ -258,7 +259,7 @@ def check_versions(
     compared = [name for name in constraint.columns if name not in key]
     if not compared or not len(number):
         return
-    order = np.argsort(number, kind="stable")
+    order = stable_order(number)
     is_first = np.r_[True, number[order][1:] != number[order][:-1]]
     first = order[is_first][np.cumsum(is_first) - 1]  # the oldest known row of each row's key
     wrong = {
@@ -280,7 +281,7 @@ def check_versions(
         column=",".join(names),
         old=[columns[name][old].as_py() for name in names],
         new=[columns[name][new].as_py() for name in names],
-        keys_broken=len(np.unique(number[order][differs])),
+        keys_broken=len(distinct(number[order][differs])),
     )
 
 

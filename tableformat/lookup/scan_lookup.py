@@ -24,6 +24,7 @@ from pyiceberg.expressions import (
 
 from tableformat.catalog.base import TableState
 from tableformat.environment import Environment
+from tableformat.integer_order import stable_order
 from tableformat.lookup.keys import KeyColumns
 from tableformat.scan.key_set import build_key_set, plain
 from tableformat.scan.plan import ScanPlan, plan_scan
@@ -122,7 +123,7 @@ def _repeat_for_equal_keys(
     """One copy of a row for every key that equals its key."""
     if (last == np.arange(len(last))).all():
         return rows, ordinal
-    order = np.argsort(last, kind="stable")  # keys by the last equal one
+    order = stable_order(last)  # keys by the last equal one
     first = np.searchsorted(last[order], ordinal, side="left")
     counts = np.searchsorted(last[order], ordinal, side="right") - first
     row = np.repeat(np.arange(len(ordinal)), counts)

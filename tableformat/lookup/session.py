@@ -28,6 +28,7 @@ from tableformat.catalog.base import Identifier, TableState
 from tableformat.codec.parquet.rows import CACHE_BYTES
 from tableformat.environment import Environment
 from tableformat.errors import InvalidInputError
+from tableformat.integer_order import stable_order
 from tableformat.lookup.keys import KeyColumns, parse_keys
 from tableformat.lookup.locator import KeyQuery, Located, NotLocated, RowLocator, open_locator
 from tableformat.lookup.result import Int64s, LookupResult, LookupSource
@@ -252,7 +253,7 @@ def _keys_equal(wanted: _Wanted, table: pa.Table, key: Int64s) -> bool:
 def _result(
     wanted: _Wanted, table: pa.Table, key: Int64s, source: LookupSource, reason: str | None
 ) -> LookupResult:
-    order: npt.NDArray[np.int64] = np.argsort(key, kind="stable")
+    order: npt.NDArray[np.int64] = stable_order(key)
     if not (order == np.arange(len(order))).all():
         table, key = table.take(pa.array(order)), key[order]
     assert wanted.selected.snapshot is not None

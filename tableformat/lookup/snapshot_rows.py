@@ -16,6 +16,7 @@ from tableformat.codec.parquet.rows import PARALLEL_ROWS_MIN, ParquetRows
 from tableformat.codec.puffin.deletion_vector import Positions, build_positions, position_array
 from tableformat.codec.sized_cache import SizedCache
 from tableformat.environment import Environment
+from tableformat.integer_order import distinct, pair_order
 from tableformat.scan.file_source import POSITIONS, FileSource
 from tableformat.scan.plan import FileScanTask, ScanPlan
 from tableformat.scan.projection import FileProjection, project, project_file
@@ -83,7 +84,7 @@ class SnapshotRows:
             file: Shape `(n,)`: ordinals in `paths`.
             position: Shape `(n,)`: 0-based row ordinals in the files.
         """
-        order = np.lexsort((position, file))
+        order = pair_order(file, position)
         cuts = np.flatnonzero(np.diff(file[order], prepend=-1))
         found = []
         for ordinals in np.split(order, cuts)[1:]:
@@ -100,7 +101,7 @@ class SnapshotRows:
             return np.ones(len(position), dtype=np.bool_)
         if len(position) <= SMALL_LOOKUP_ROWS:
             return np.array([at not in deleted for at in position.tolist()], dtype=np.bool_)
-        dead = build_positions(np.unique(position)) & deleted
+        dead = build_positions(distinct(position)) & deleted
         return ~np.isin(position, position_array(dead))
 
     def read(self, files: Sequence[RowsOfFile], columns: Sequence[str]) -> tuple[pa.Table, Int64s]:

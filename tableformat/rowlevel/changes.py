@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from tableformat.codec.puffin.deletion_vector import Positions, build_positions
 from tableformat.errors import InternalError, InvalidInputError
+from tableformat.integer_order import stable_order
 from tableformat.spec.data_file import DataFile
 
 FILE, POSITION, ROW_ID = "_file", "_pos", "_row_id"
@@ -159,7 +160,7 @@ def split_by_path(
     if len(names) == 1:
         yield names[0], ordinals
         return
-    order = np.argsort(codes, kind="stable")
+    order = stable_order(codes)
     starts = np.searchsorted(codes[order], np.arange(len(names) + 1))
     for code, name in enumerate(names):
         yield name, ordinals[order[starts[code] : starts[code + 1]]]

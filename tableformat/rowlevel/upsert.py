@@ -22,6 +22,7 @@ from sqlglot import exp
 from tableformat.catalog.base import TableState
 from tableformat.codec.puffin.deletion_vector import build_positions
 from tableformat.environment import Environment
+from tableformat.integer_order import distinct
 from tableformat.lookup.keys import KeyColumns, parse_keys
 from tableformat.lookup.live_rows import live_rows_of_keys
 from tableformat.lookup.snapshot_rows import RowCaches, SnapshotRows
@@ -137,7 +138,7 @@ class _UpsertEngine:
         newest = np.full(count, NO_ROW_ID, dtype=np.int64)
         np.maximum.at(newest, found.key[ordinal], ids)
         row_ids = pa.array(newest, mask=newest == NO_ROW_ID)
-        return gone, len(np.unique(found.key)), row_ids
+        return gone, len(distinct(found.key)), row_ids
 
     def rewrite(self, plan: StatementPlan, rewrites: Sequence[FileRewrite]) -> list[DataFile]:
         """See `Engine.rewrite`."""

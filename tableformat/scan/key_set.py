@@ -17,6 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from tableformat.integer_order import distinct_inverse
+
 Int64s = NDArray[np.int64]
 Column: TypeAlias = "pa.Array | pa.ChunkedArray"
 
@@ -85,7 +87,7 @@ def build_key_set(columns: Sequence[Column], sequence_numbers: Int64s) -> KeySet
         if ordinal == 0:
             codes = right
         else:
-            sorted_pairs, codes = np.unique(codes * len(distinct) + right, return_inverse=True)
+            sorted_pairs, codes = distinct_inverse(codes * len(distinct) + right)
             pairs.append(sorted_pairs)
     size = int(codes.max()) + 1 if codes.size else 0
     newest = np.full(size, ABSENT, dtype=np.int64)

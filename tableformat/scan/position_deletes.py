@@ -12,6 +12,7 @@ from pyiceberg.types import LongType, NestedField, StringType
 
 from tableformat.codec.puffin.deletion_vector import Positions, build_positions
 from tableformat.codec.puffin.dv_file import PuffinFiles
+from tableformat.integer_order import stable_order
 from tableformat.scan.delete_index import referenced_path
 from tableformat.scan.file_source import FileSource
 from tableformat.scan.plan import FileScanTask
@@ -87,7 +88,7 @@ def _by_path(batch: pa.RecordBatch, wanted: pa.Array) -> Iterable[tuple[str, Pos
     """Group a batch of (path, position) rows by path; the format sorts it, but need not."""
     codes = pc.fill_null(pc.index_in(batch.column(0), value_set=wanted), -1)
     code = codes.to_numpy(zero_copy_only=False)
-    order = np.argsort(code, kind="stable")
+    order = stable_order(code)
     position = batch.column(1).to_numpy(zero_copy_only=False)[order]
     starts = np.searchsorted(code[order], np.arange(len(wanted) + 1))
     for ordinal, path in enumerate(wanted.to_pylist()):

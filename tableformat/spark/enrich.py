@@ -35,6 +35,7 @@ from tableformat.catalog.base import Catalog, Identifier, TableState
 from tableformat.catalog.pinned import PinnedCatalog
 from tableformat.environment import Environment
 from tableformat.errors import InvalidInputError, StoreUnavailableError, error_context
+from tableformat.integer_order import stable_order
 from tableformat.lookup.result import LookupResult
 from tableformat.lookup.session import Lookup
 from tableformat.spark.arrow_scan import check_reachable
@@ -236,7 +237,7 @@ def join_batch(batch: pa.RecordBatch, lookup: Lookup, join: _Join) -> pa.RecordB
         alone = np.setdiff1d(np.arange(batch.num_rows), left)
         left = np.concatenate([left, alone])
         right = np.concatenate([right, np.full(len(alone), -1, dtype=np.int64)])
-        order = np.argsort(left, kind="stable")
+        order = stable_order(left)
         left, right = left[order], right[order]
     rows = found.rows.combine_chunks().take(pa.array(right, mask=right < 0))
     added = _one_batch(rows)

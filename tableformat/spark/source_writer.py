@@ -42,6 +42,7 @@ from tableformat.commit.operations import (
 )
 from tableformat.environment import Environment
 from tableformat.errors import InvalidInputError
+from tableformat.integer_order import distinct
 from tableformat.lookup.immutable_rows import commit_rows
 from tableformat.paths import data_file_locations
 from tableformat.runtime import SystemIds
@@ -205,7 +206,7 @@ class ChangeTask:
 
     def _check_keys(self, parts: Sequence[WrittenChanges]) -> None:
         keys = np.concatenate([np.empty(0, np.uint64), *(each.keys for each in parts)])
-        if np.unique(keys).size < keys.size:
+        if distinct(keys).size < keys.size:
             names = ", ".join(repr(name) for name in self._writer.key)
             raise InvalidInputError(
                 "changes of one key are in several partitions, so their order is lost",
@@ -335,4 +336,4 @@ def _hashes(changes: pa.Table, key: Sequence[str]) -> NDArray[np.uint64]:
     if not key or not changes.num_rows:
         return np.empty(0, np.uint64)
     columns = [changes.column(name).combine_chunks() for name in key]
-    return np.unique(key_hashes(columns))
+    return distinct(key_hashes(columns))

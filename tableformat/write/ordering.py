@@ -27,6 +27,7 @@ from pyiceberg.table.sorting import NullOrder, SortDirection
 from pyiceberg.transforms import IdentityTransform
 
 from tableformat.errors import UnsupportedError
+from tableformat.integer_order import distinct, stable_order
 from tableformat.memory import release_unused
 from tableformat.write.order_bits import order_bits
 
@@ -172,7 +173,7 @@ def _sorted(table: pa.Table, ordering: Ordering, ranks: _Ranks | None) -> Iterat
     """`ranks`: against a sample of more rows than these; None: these are all."""
     if ordering.is_z_order:
         ranks = ranks or _Ranks.of(ordering, table)
-        order = pa.array(np.argsort(ranks.keys(table), kind="stable"))
+        order = pa.array(stable_order(ranks.keys(table)))
     else:
         order = _exact_order(table, ordering)
     return iter(table.take(order).combine_chunks().to_batches(BATCH_ROWS))
@@ -213,7 +214,7 @@ class _Ranks:
         self._values: list[Keys] = []
         for column in ordering.columns:
             bits = order_bits(column.values(sample))
-            values = np.unique(bits.keys[bits.valid])
+            values = distinct(bits.keys[bits.valid])
             if len(values) > RANKS_MAX:
                 picked = np.linspace(0, len(values) - 1, RANKS_MAX).astype(np.int64)
                 values = values[picked]
@@ -250,7 +251,7 @@ class _Ranks:
     def bounds(self, buckets: int) -> Keys:
         """Keys at which a new bucket begins, so that the sample is spread evenly."""
         at = np.linspace(0, len(self._sample), buckets + 1)[1:-1].astype(np.int64)
-        return np.unique(self._sample[np.minimum(at, len(self._sample) - 1)])
+        return distinct(self._sample[np.minimum(at, len(self._sample) - 1)])
 
     def _z_keys(self, rows: pa.Table) -> Keys:
         result = np.zeros(rows.num_rows, dtype=np.uint64)

@@ -25,6 +25,7 @@ from pyiceberg.typedef import Record
 from pyiceberg.types import IcebergType, NestedField, PrimitiveType, StructType, UnknownType
 
 from tableformat.errors import InvalidInputError, UnsupportedError
+from tableformat.integer_order import distinct_inverse, stable_order
 
 PartitionValues = tuple[Any, ...]
 _CODE_MAX = 1 << 62
@@ -193,16 +194,16 @@ def _combine(columns: list[tuple[npt.NDArray[np.int64], int]]) -> npt.NDArray[np
     combined, size = columns[0]
     for codes, count in columns[1:]:
         if size * count >= _CODE_MAX:
-            distinct, combined = np.unique(combined, return_inverse=True)
+            distinct, combined = distinct_inverse(combined)
             size = len(distinct)
         combined = combined * count + codes
         size *= count
     if size > _RADIX_CODES:
-        distinct, combined = np.unique(combined, return_inverse=True)
+        distinct, combined = distinct_inverse(combined)
     return combined
 
 
 def _stable_order(codes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     if int(codes.max()) < _RADIX_CODES:
         return np.argsort(codes.astype(np.uint16), kind="stable")
-    return np.argsort(codes, kind="stable")
+    return stable_order(codes)
