@@ -12,7 +12,9 @@ the changelog has brought.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import reduce
+from operator import or_
 
 import numpy as np
 import pyarrow as pa
@@ -25,7 +27,10 @@ from tableformat.catalog.base import TableState
 from tableformat.changelog.change_columns import CHANGE_TYPE
 from tableformat.changelog.changes import Changes, new_changes
 from tableformat.changelog.pairing import one_array
+from tableformat.changelog.step_rows import StepRows
+from tableformat.changelog.steps import ChangeStep
 from tableformat.changelog.value_codes import value_codes
+from tableformat.codec.puffin.deletion_vector import Positions, position_array
 from tableformat.environment import Environment
 from tableformat.errors import NotFoundError
 from tableformat.join.plan import Columns, SidePlan
@@ -34,6 +39,7 @@ from tableformat.lookup.result import LookupSource
 from tableformat.lookup.session import Lookup
 from tableformat.scan.key_fields import key_path
 from tableformat.scan.plan import plan_scan, plan_without_files
+from tableformat.scan.projection import project
 from tableformat.scan.reader import read_scan, scan_schema
 from tableformat.scan.row_filter import arrow_filter, bind_filter, filter_field_ids, parse_filter
 from tableformat.scan.snapshot_selection import select_snapshot
@@ -76,26 +82,69 @@ class Side:
     new: Snapshot | None
     is_first: bool
     scans: list[str] = field(default_factory=list)
-    _read_changes: list[pa.Table] = field(default_factory=list)
+    _fetched: dict[Columns, _Known] = field(default_factory=dict)
     _known: dict[Columns, _Known] = field(default_factory=dict)
 
-    @property
+    @cached_property
     def changes(self) -> pa.Table:
         """What changed of the columns that the join reads, both images; filtered, in order.
 
         Snapshot by snapshot, so that compactions are skipped; net where one has expired.
         """
-        if not self._read_changes:
-            self._read_changes.append(self._all_changes())
-        return self._read_changes[0]
+        found, steps = self._steps
+        reader = replace(found.reader, files=self.lookup.files)
+        batches = (batch for step, rows in steps for batch in reader.changes(step, rows))
+        return pa.Table.from_batches(batches, found.arrow_schema())
 
-    def _all_changes(self) -> pa.Table:
+    @cached_property
+    def _steps(self) -> tuple[Changes, list[tuple[ChangeStep, StepRows]]]:
         found = self._changes(net=False)
         try:
             _ = found.steps
         except NotFoundError:
             found = self._changes(net=True)
-        return found.to_arrow()
+        return found, [(step, found.step_rows(step)) for step in found.steps]
+
+    @cached_property
+    def rows_to_read(self) -> int:
+        """How many rows are read for `changes`; known without reading them."""
+        sources = [source for _, rows in self._steps[1] for source in rows.sources]
+        return sum(
+            each.task.entry.data_file.record_count
+            if each.positions is None
+            else len(each.positions)
+            for each in sources
+        )
+
+    def note_changes(self) -> None:
+        """Let lookups that decode columns of old rows keep what `changes` reads of them."""
+        dead: dict[str, list[Positions]] = {}
+        for source in (source for _, rows in self._steps[1] for source in rows.sources):
+            if source.positions is not None:
+                path = source.task.entry.data_file.file_path
+                dead.setdefault(path, []).append(source.positions)
+        self.lookup.files.note(
+            {path: position_array(reduce(or_, parts)) for path, parts in dead.items()}
+        )
+
+    def changed_values(self, columns: Columns) -> pa.Table:
+        """What rows that left or came have in some columns; also of rows that only moved."""
+        found, steps = self._steps
+        reader = replace(
+            found.reader,
+            columns=replace(found.columns, read=project(found.plan, columns)),
+            files=self.lookup.files,
+        )
+        sources = [source for _, rows in steps for source in rows.sources]
+        rows = pa.Table.from_batches(reader.rows(sources), reader.columns.read.arrow_schema)
+        return columns_of(rows, columns)
+
+    def fetch(self, columns: Columns, values: pa.Table) -> None:
+        """Read rows of the new version that `look_up` will be asked for, by their values."""
+        values = values.rename_columns(list(columns))
+        rows = self._found(columns, values)
+        if values.num_rows + rows.num_rows <= KNOWN_ROWS_MAX:
+            self._fetched[columns] = _Known(values, rows)
 
     def _changes(self, *, net: bool) -> Changes:
         return new_changes(
@@ -185,6 +234,14 @@ class Side:
             self._known.pop(columns, None)
 
     def _read(self, columns: Columns, values: pa.Table) -> pa.Table:
+        fetched = self._fetched.get(columns)
+        if fetched is None:
+            return self._found(columns, values)
+        rows = _placed(fetched.rows, columns, values).rows
+        missing = values.filter(fetched.lacks(values))
+        return pa.concat_tables([rows, self._found(columns, missing)])
+
+    def _found(self, columns: Columns, values: pa.Table) -> pa.Table:
         if self.new is None or not values.num_rows:
             return self.no_rows
         index, indexed = self.plan.indexes[columns]
