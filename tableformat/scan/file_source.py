@@ -24,7 +24,9 @@ POSITIONS = "\0positions"
 
 @dataclass(frozen=True, slots=True)
 class FileSource:
-    """What reading any file of a scan needs. Picklable if the store is, and without `puffins` and `rows`.
+    """What reading any file of a scan needs.
+
+    Picklable if the store is, and without `puffins` and `rows`.
 
     `puffins`: shared with other scans of the same job; None: each scan opens its own.
     `rows`: reads wanted rows, all of a file in one batch, and remembers for those who read others;
