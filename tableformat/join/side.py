@@ -142,7 +142,7 @@ class Side:
     def fetch(self, columns: Columns, values: pa.Table) -> None:
         """Read rows of the new version that `look_up` will be asked for, by their values."""
         values = values.rename_columns(list(columns))
-        rows = self._found(columns, values)
+        rows = _placed(self._found(columns, values), columns, values).rows
         if values.num_rows + rows.num_rows <= KNOWN_ROWS_MAX:
             self._fetched[columns] = _Known(values, rows)
 
@@ -237,9 +237,10 @@ class Side:
         fetched = self._fetched.get(columns)
         if fetched is None:
             return self._found(columns, values)
-        rows = _placed(fetched.rows, columns, values).rows
         missing = values.filter(fetched.lacks(values))
-        return pa.concat_tables([rows, self._found(columns, missing)])
+        others = self._found(columns, missing)
+        parts = ((fetched.rows, values), (others, missing))
+        return pa.concat_tables([_placed(rows, columns, of).rows for rows, of in parts])
 
     def _found(self, columns: Columns, values: pa.Table) -> pa.Table:
         if self.new is None or not values.num_rows:
