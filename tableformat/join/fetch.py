@@ -76,8 +76,15 @@ def _fetch_all(asks: list[_Ask], sides: Mapping[str, Side]) -> None:
         for columns, parts in wanted.items():
             sides[alias].fetch(columns, distinct(*parts))
 
+    def begin(task: tuple[str, bool]) -> None:
+        alias, reads = task
+        if reads:
+            values[alias] = read_values(alias)
+        else:
+            sides[alias].open_indexes()
+
     first = sorted(foreign)
-    values.update(zip(first, map_ordered(read_values, first), strict=True))
+    map_ordered(begin, [*((each, True) for each in first), *((each, False) for each in sides)])
     for alias in sorted(sides.keys() - foreign):
         look_up(alias)
         values[alias] = sides[alias].changes

@@ -116,6 +116,12 @@ class Side:
             for each in sources
         )
 
+    def open_indexes(self) -> None:
+        """Be ready for lookups."""
+        for index, indexed in self.plan.indexes.values() if self.new is not None else ():
+            keys = columns_of(self.no_rows, indexed)
+            self.lookup.find(keys, indexed, index=index, snapshot_id=self.new.snapshot_id)
+
     def note_changes(self) -> None:
         """Let lookups that decode columns of old rows keep what `changes` reads of them."""
         dead: dict[str, list[Positions]] = {}
