@@ -118,7 +118,9 @@ class Side:
 
     def open_indexes(self) -> None:
         """Be ready for lookups."""
-        for index, indexed in self.plan.indexes.values() if self.new is not None else ():
+        if self.new is None:
+            return
+        for index, indexed in self.plan.indexes.values():
             keys = columns_of(self.no_rows, indexed)
             self.lookup.find(keys, indexed, index=index, snapshot_id=self.new.snapshot_id)
 
