@@ -25,6 +25,7 @@ from tableformat.changelog.change_columns import ChangeColumns
 from tableformat.changelog.file_changes import FileChange
 from tableformat.changelog.pairing import KIND, pair_rows
 from tableformat.changelog.steps import ChangeStep
+from tableformat.codec.parquet.rows import ParquetRows
 from tableformat.codec.puffin.deletion_vector import Positions
 from tableformat.scan.file_source import FileSource
 from tableformat.scan.ordered_stream import stream_ordered
@@ -48,6 +49,11 @@ class StepRows:
 
     removed: tuple[RowSource, ...]
     added: tuple[RowSource, ...]
+
+    @property
+    def sources(self) -> tuple[RowSource, ...]:
+        """All of them."""
+        return (*self.removed, *self.added)
 
 
 def plan_step_rows(
@@ -89,11 +95,15 @@ def plan_step_rows(
 
 @dataclass(frozen=True, slots=True)
 class StepReader:
-    """Reads what `plan_step_rows` planned, and makes changes of it. Picklable if the store is."""
+    """Reads what `plan_step_rows` planned, and makes changes of it.
+
+    Picklable if the store is, and without `files`, which reads the positions; see `FileSource`.
+    """
 
     store: ObjectStore
     plan: ScanPlan
     columns: ChangeColumns
+    files: ParquetRows | None = None
 
     def changes(
         self, step: ChangeStep, rows: StepRows, *, threads: int | None = None
@@ -112,7 +122,7 @@ class StepReader:
     ) -> Iterator[pa.RecordBatch]:
         """The rows of some sources, columns as `ChangeColumns.read`."""
         whole = [each.task for each in sources if each.positions is None]
-        reader = _reader(self.store, self.plan, self.columns.read, whole)
+        reader = _reader(self.store, self.plan, self.columns.read, whole, self.files)
         producers = [partial(_produce, reader, source) for source in sources]
         readers = threads or min(os.cpu_count() or 1, READERS_MAX)
         with stream_ordered(producers, threads=readers) as batches:
@@ -140,7 +150,11 @@ def _produce(reader: TaskReader, source: RowSource) -> Iterator[pa.RecordBatch]:
 
 
 def _reader(
-    store: ObjectStore, plan: ScanPlan, projection: Projection, tasks: Sequence[FileScanTask]
+    store: ObjectStore,
+    plan: ScanPlan,
+    projection: Projection,
+    tasks: Sequence[FileScanTask],
+    files: ParquetRows | None = None,
 ) -> TaskReader:
-    source = FileSource(store, plan.specs, plan.properties)
+    source = FileSource(store, plan.specs, plan.properties, rows=files)
     return TaskReader(source, replace(plan, tasks=()), projection, tasks)

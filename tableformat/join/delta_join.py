@@ -21,10 +21,10 @@ from tableformat.commit.changeset import CommitKind
 from tableformat.environment import Environment
 from tableformat.errors import InvalidInputError, NotFoundError
 from tableformat.join.evaluate import result_rows, touched_roots
+from tableformat.join.fetch import fetch
 from tableformat.join.plan import JoinPlan
 from tableformat.join.side import Side
 from tableformat.lookup.session import Lookup
-from tableformat.scan.plan import map_ordered
 from tableformat.spec.data_file import DataFile
 from tableformat.spec.names import MAIN_BRANCH, SOURCE_OFFSETS, STAGING_BRANCH
 from tableformat.table_definition import parse_table_name
@@ -121,8 +121,8 @@ class DeltaJoin:
         batch = BatchId(query, 0 if done is None else done.number + 1)
         spec, state = delete_spec(self._environment, state)
         written = _Written(self._environment, state, spec, are_new=last is None)
-        if last is not None:  # every table's are needed; decoding old rows is most of a round
-            map_ordered(lambda side: side.changes, [*sides.values()])
+        if last is not None:
+            fetch(self.plan, sides)
         for tree in self.plan.trees:
             for roots in touched_roots(tree, sides):
                 old, new = result_rows(self.plan, tree, sides, roots)

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tableformat.changelog.pairing import one_array
+from tableformat.integer_order import stable_order
 from tableformat.join.plan import Edge, JoinPlan, Match, Tree, Unmatched
 from tableformat.join.rows import NOWHERE, Found, Int64s, Versions, columns_of, distinct, place_in
 from tableformat.join.side import Side
@@ -32,7 +33,7 @@ class _Joined:
         return columns_of(rows, names)
 
     def extended(self, edge: Edge, values: pa.Table, found: Found) -> _Joined:
-        order = np.argsort(found.place, kind="stable")
+        order = stable_order(found.place)
         places = found.place[order]
         wanted = place_in(values, self.columns(edge.parent, edge.parent_columns))
         first = np.searchsorted(places, wanted, side="left")

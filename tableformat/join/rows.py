@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from tableformat.changelog.pairing import one_array
 from tableformat.changelog.value_codes import value_codes
+from tableformat.integer_order import distinct_first
 
 Int64s = npt.NDArray[np.int64]
 NOWHERE = -1
@@ -41,7 +42,7 @@ def distinct(*parts: pa.Table) -> pa.Table:
     """The distinct rows of tables with the same columns; those with a null are left out."""
     rows = pa.concat_tables(parts).drop_null()
     codes = value_codes([one_array(rows, name) for name in rows.column_names])
-    _, first = np.unique(codes, return_index=True)
+    _, first = distinct_first(codes)
     return rows.take(pa.array(first))
 
 

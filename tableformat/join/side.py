@@ -12,7 +12,9 @@ the changelog has brought.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import reduce
+from operator import or_
 
 import numpy as np
 import pyarrow as pa
@@ -25,15 +27,20 @@ from tableformat.catalog.base import TableState
 from tableformat.changelog.change_columns import CHANGE_TYPE
 from tableformat.changelog.changes import Changes, new_changes
 from tableformat.changelog.pairing import one_array
+from tableformat.changelog.step_rows import StepRows
+from tableformat.changelog.steps import ChangeStep
 from tableformat.changelog.value_codes import value_codes
+from tableformat.codec.puffin.deletion_vector import Positions, position_array
 from tableformat.environment import Environment
 from tableformat.errors import NotFoundError
+from tableformat.integer_order import distinct_first
 from tableformat.join.plan import Columns, SidePlan
 from tableformat.join.rows import NOWHERE, Found, Versions, columns_of, distinct, place_in
 from tableformat.lookup.result import LookupSource
 from tableformat.lookup.session import Lookup
 from tableformat.scan.key_fields import key_path
 from tableformat.scan.plan import plan_scan, plan_without_files
+from tableformat.scan.projection import project
 from tableformat.scan.reader import read_scan, scan_schema
 from tableformat.scan.row_filter import arrow_filter, bind_filter, filter_field_ids, parse_filter
 from tableformat.scan.snapshot_selection import select_snapshot
@@ -76,26 +83,77 @@ class Side:
     new: Snapshot | None
     is_first: bool
     scans: list[str] = field(default_factory=list)
-    _read_changes: list[pa.Table] = field(default_factory=list)
+    _fetched: dict[Columns, _Known] = field(default_factory=dict)
     _known: dict[Columns, _Known] = field(default_factory=dict)
 
-    @property
+    @cached_property
     def changes(self) -> pa.Table:
         """What changed of the columns that the join reads, both images; filtered, in order.
 
         Snapshot by snapshot, so that compactions are skipped; net where one has expired.
         """
-        if not self._read_changes:
-            self._read_changes.append(self._all_changes())
-        return self._read_changes[0]
+        found, steps = self._steps
+        reader = replace(found.reader, files=self.lookup.files)
+        batches = (batch for step, rows in steps for batch in reader.changes(step, rows))
+        return pa.Table.from_batches(batches, found.arrow_schema())
 
-    def _all_changes(self) -> pa.Table:
+    @cached_property
+    def _steps(self) -> tuple[Changes, list[tuple[ChangeStep, StepRows]]]:
         found = self._changes(net=False)
         try:
             _ = found.steps
         except NotFoundError:
             found = self._changes(net=True)
-        return found.to_arrow()
+        return found, [(step, found.step_rows(step)) for step in found.steps]
+
+    @cached_property
+    def rows_to_read(self) -> int:
+        """How many rows are read for `changes`; known without reading them."""
+        sources = [source for _, rows in self._steps[1] for source in rows.sources]
+        return sum(
+            each.task.entry.data_file.record_count
+            if each.positions is None
+            else len(each.positions)
+            for each in sources
+        )
+
+    def open_indexes(self) -> None:
+        """Be ready for lookups."""
+        if self.new is None:
+            return
+        for index, indexed in self.plan.indexes.values():
+            keys = columns_of(self.no_rows, indexed)
+            self.lookup.find(keys, indexed, index=index, snapshot_id=self.new.snapshot_id)
+
+    def note_changes(self) -> None:
+        """Let lookups that decode columns of old rows keep what `changes` reads of them."""
+        dead: dict[str, list[Positions]] = {}
+        for source in (source for _, rows in self._steps[1] for source in rows.sources):
+            if source.positions is not None:
+                path = source.task.entry.data_file.file_path
+                dead.setdefault(path, []).append(source.positions)
+        self.lookup.files.note(
+            {path: position_array(reduce(or_, parts)) for path, parts in dead.items()}
+        )
+
+    def changed_values(self, columns: Columns) -> pa.Table:
+        """What rows that left or came have in some columns; also of rows that only moved."""
+        found, steps = self._steps
+        reader = replace(
+            found.reader,
+            columns=replace(found.columns, read=project(found.plan, columns)),
+            files=self.lookup.files,
+        )
+        sources = [source for _, rows in steps for source in rows.sources]
+        rows = pa.Table.from_batches(reader.rows(sources), reader.columns.read.arrow_schema)
+        return columns_of(rows, columns)
+
+    def fetch(self, columns: Columns, values: pa.Table) -> None:
+        """Read rows of the new version that `look_up` will be asked for, by their values."""
+        values = values.rename_columns(list(columns))
+        rows = _placed(self._found(columns, values), columns, values).rows
+        if values.num_rows + rows.num_rows <= KNOWN_ROWS_MAX:
+            self._fetched[columns] = _Known(values, rows)
 
     def _changes(self, *, net: bool) -> Changes:
         return new_changes(
@@ -120,7 +178,7 @@ class Side:
 
     def _images(self, kinds: tuple[str, str], *, first: bool) -> pa.Table:
         codes = value_codes([one_array(self.changes, name) for name in self.plan.key])
-        _, at = np.unique(codes if first else codes[::-1], return_index=True)
+        _, at = distinct_first(codes if first else codes[::-1])
         rows = self.changes.take(pa.array(at if first else len(codes) - 1 - at))
         is_wanted = pc.is_in(rows[CHANGE_TYPE], pa.array(kinds))
         return columns_of(rows.filter(is_wanted), self.plan.columns)
@@ -185,6 +243,15 @@ class Side:
             self._known.pop(columns, None)
 
     def _read(self, columns: Columns, values: pa.Table) -> pa.Table:
+        fetched = self._fetched.get(columns)
+        if fetched is None:
+            return self._found(columns, values)
+        missing = values.filter(fetched.lacks(values))
+        others = self._found(columns, missing)
+        parts = ((fetched.rows, values), (others, missing))
+        return pa.concat_tables([_placed(rows, columns, of).rows for rows, of in parts])
+
+    def _found(self, columns: Columns, values: pa.Table) -> pa.Table:
         if self.new is None or not values.num_rows:
             return self.no_rows
         index, indexed = self.plan.indexes[columns]

@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tableformat.catalog.base import Identifier, TableState
-from tableformat.codec.parquet.rows import CACHE_BYTES
+from tableformat.codec.parquet.rows import CACHE_BYTES, ParquetRows
 from tableformat.environment import Environment
 from tableformat.errors import InvalidInputError
 from tableformat.integer_order import stable_order
@@ -129,6 +129,11 @@ class Lookup:
             logger.warning("%s: %s; rows are found by a scan", state.name, result)
             located = NotLocated(result)
         return self._scan(wanted, rows, located.reason)
+
+    @property
+    def files(self) -> ParquetRows:
+        """What reads the rows; for who reads others of the same files."""
+        return self._caches.files
 
     def close(self) -> None:
         """Release the index and forget what is cached."""

@@ -13,6 +13,7 @@ from pyiceberg.schema import Schema
 
 from tableformat.codec.parquet.reader import read_data_file
 from tableformat.codec.parquet.row_groups import RowGroupFilter
+from tableformat.codec.parquet.rows import ParquetRows
 from tableformat.codec.puffin.dv_file import PuffinFiles
 from tableformat.spec.data_file import ManifestEntry
 from tableformat.store.base import ObjectStore
@@ -23,15 +24,20 @@ POSITIONS = "\0positions"
 
 @dataclass(frozen=True, slots=True)
 class FileSource:
-    """What reading any file of a scan needs. Picklable if the store is, and without `puffins`.
+    """What reading any file of a scan needs.
+
+    Picklable if the store is, and without `puffins` and `rows`.
 
     `puffins`: shared with other scans of the same job; None: each scan opens its own.
+    `rows`: reads wanted rows, all of a file in one batch, and remembers for those who read others;
+    None: wanted rows are picked from batches as they go by.
     """
 
     store: ObjectStore
     specs: Mapping[int, PartitionSpec]
     properties: Mapping[str, str]
     puffins: PuffinFiles | None = None
+    rows: ParquetRows | None = None
 
     def read(
         self,
@@ -54,18 +60,30 @@ class FileSource:
             NotFoundError: It is gone.
         """
         file = entry.data_file
-        batches = read_data_file(
-            self.store,
-            file,
-            schema=schema,
-            spec=self.specs[file.spec_id],
-            properties=self.properties,
-            sequence_number=entry.sequence_number,
-            batch_rows=batch_rows,
-            positions=positions,
-            row_group_filter=row_group_filter,
-            wanted=wanted,
-        )
+        spec = self.specs[file.spec_id]
+        if wanted is not None and self.rows is not None:
+            batch = self.rows.read(
+                entry,
+                wanted,
+                schema=schema,
+                spec=spec,
+                properties=self.properties,
+                with_positions=positions,
+            )
+            batches = iter((batch,))
+        else:
+            batches = read_data_file(
+                self.store,
+                file,
+                schema=schema,
+                spec=spec,
+                properties=self.properties,
+                sequence_number=entry.sequence_number,
+                batch_rows=batch_rows,
+                positions=positions,
+                row_group_filter=row_group_filter,
+                wanted=wanted,
+            )
         return map(_name_positions, batches) if positions else batches
 
 

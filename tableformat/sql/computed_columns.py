@@ -338,20 +338,13 @@ def _bound(column: ComputedColumn, schema: Schema) -> exp.Expr:
     tree = parse_expression(column.expression, what="expression")
     for each in list(tree.find_all(exp.Column)):
         field_id = column.inputs.get(each.name)
-        if field_id is None:
-            raise InvalidInputError(
-                "the field ids of a computed column are not those of its expression",
-                column=column.name,
-                missing=each.name,
-                action="drop it, and declare it again",
-            )
-        name = schema.find_column_name(field_id)
+        name = None if field_id is None else schema.find_column_name(field_id)
         if name is None:
             raise InvalidInputError(
-                "a column that the expression of a computed column names is gone",
+                "a column of a computed column's expression is gone, or its field id is not noted",
                 column=column.name,
                 missing=each.name,
-                action="drop its declaration",
+                action="drop the declaration",
             )
         each.set("this", exp.to_identifier(name, quoted=True))
     return tree

@@ -18,7 +18,7 @@ import pytest
 from maintenance import compact
 from resolver import resolve
 from tableformat import Table, TableCatalog
-from tableformat.join import evaluate, side
+from tableformat.join import evaluate, fetch, side
 from tableformat.join.delta_join import DeltaJoin
 from tests.support.memory_tables import memory_catalog
 
@@ -274,6 +274,7 @@ def test_result_equals_the_full_join_after_every_round(tmp_path, monkeypatch, na
             world.change()
         monkeypatch.setattr(evaluate, "SLICE_ROWS", world.random.choice([1, 3, 1000]))
         monkeypatch.setattr(side, "KNOWN_ROWS_MAX", world.random.choice([0, 5, 1000]))
+        monkeypatch.setattr(fetch, "FETCH_ROWS_MAX", world.random.choice([0, 1000, 1000]))
         run_round(world, join)
         result = world.catalog.load_table("t.result")
         if world.random.random() < 0.7 or number == 11:
@@ -302,6 +303,7 @@ def test_chains_of_all_joins_equal_the_full_join_after_every_round(
             world.change()
         monkeypatch.setattr(evaluate, "SLICE_ROWS", world.random.choice([1, 3, 1000]))
         monkeypatch.setattr(side, "KNOWN_ROWS_MAX", world.random.choice([0, 5, 1000]))
+        monkeypatch.setattr(fetch, "FETCH_ROWS_MAX", world.random.choice([0, 1000, 1000]))
         for definition, query in chains:
             with world.catalog.delta_join(definition) as join:
                 join.run()

@@ -24,6 +24,7 @@ from tests.support.sim_world import MEDDLERS, Profile
 DETERMINISM_EVERY = 50
 V2_EVERY = 8
 IN_PLACE_EVERY = 6
+COMPUTES_EVERY = 7
 PROGRESS_EVERY_S = 600
 SEEDS_PER_PROCESS = 500  # bounds what a long run may pile up in one process
 
@@ -43,6 +44,7 @@ class Job:
     v2: bool = False
     index: str | None = None
     in_place: bool = False
+    computes: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +89,7 @@ class Totals:
         if job.rewrites is not None:
             chosen += f" --publish {'rewrite' if job.rewrites else 'link'}"
         chosen += "" if job.index is None else f" --index {job.index}"
-        chosen += " --in-place" * job.in_place
+        chosen += " --in-place" * job.in_place + " --computes" * job.computes
         chosen += " --leaves-out" * job.leaves_out + " --group" * job.group
         chosen += "" if job.group else f" --format-version {2 if job.v2 else 3}"
         replay = f"--seed {result.seed} --steps {job.steps}{chosen} --trace"
@@ -139,6 +141,7 @@ def main(arguments: list[str] | None = None) -> int:
             _is_v2(options, seed),
             options.index,
             _is_in_place(options, seed),
+            _computes(options, seed),
         )
         for seed in range(options.seed, options.seed + options.seeds)
     ]
@@ -158,7 +161,7 @@ def _is_v2(options: argparse.Namespace, seed: int) -> bool:
     if options.format_version is not None:
         return bool(options.format_version == 2)
     chosen = options.meddlers or options.publish or options.leaves_out or options.group
-    return not chosen and seed % V2_EVERY == 0
+    return not (chosen or options.computes) and seed % V2_EVERY == 0
 
 
 def _is_in_place(options: argparse.Namespace, seed: int) -> bool:
@@ -166,7 +169,15 @@ def _is_in_place(options: argparse.Namespace, seed: int) -> bool:
     if options.in_place:
         return True
     chosen = options.meddlers is not None or options.publish or options.leaves_out or options.group
-    return not chosen and seed % IN_PLACE_EVERY == 0
+    return not (chosen or options.computes) and seed % IN_PLACE_EVERY == 0
+
+
+def _computes(options: argparse.Namespace, seed: int) -> bool:
+    """One seed in seven, where nothing else is chosen and nothing but v3 is drawn."""
+    if options.computes:
+        return True
+    others = _is_v2(options, seed) or _is_in_place(options, seed) or options.meddlers is not None
+    return not (others or options.leaves_out or options.group) and seed % COMPUTES_EVERY == 0
 
 
 def _run_into(totals: Totals, runs: Iterator[tuple[Job, Ran]], *, keep_going: bool) -> None:
@@ -190,6 +201,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--publish", choices=["link", "rewrite"], help="instead of what is drawn")
     parser.add_argument("--leaves-out", action="store_true", help="writers leave columns out")
     parser.add_argument("--in-place", action="store_true", help="a tool deletes by keys on main")
+    parser.add_argument("--computes", action="store_true", help="a stored computed column")
     parser.add_argument("--group", action="store_true", help="tables that are published together")
     parser.add_argument("--index", choices=["memory", "disk"], help="instead of what is drawn")
     parser.add_argument("--meddlers", help=f"instead of those drawn, of {', '.join(MEDDLERS)}")
@@ -274,7 +286,7 @@ def _run(job: Job) -> Ran:
     if not job.group:
         given |= {"meddlers": job.meddlers, "rewrites": job.rewrites}
         given |= {"leaves_out": job.leaves_out, "v2": job.v2, "index": job.index}
-        given["in_place"] = job.in_place
+        given |= {"in_place": job.in_place, "computes": job.computes}
     result = run(job.seed, trace=job.trace, **given)
     differs = False
     if job.twice and result.violation is None:

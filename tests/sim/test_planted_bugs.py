@@ -9,6 +9,8 @@ from itertools import count, islice
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from pyroaring import BitMap64
 
@@ -20,6 +22,7 @@ import resolver.cycle_match
 import resolver.filled_columns
 import resolver.index.local
 import resolver.moved_rows
+import resolver.rewrite_batch
 import resolver.row_identity
 import tableformat.codec.parquet.projection
 import tableformat.commit.expiry_plan
@@ -34,6 +37,7 @@ from resolver.target_deletes import KnownDeletes
 from tableformat.commit.branch_history import committed_to
 from tableformat.commit.retention import Retention
 from tableformat.errors import CommitConflictError
+from tableformat.sql.computed_columns import StoredValues
 from tests.support.sim_run import run_seed
 from tests.support.sim_world import Profile
 
@@ -305,6 +309,26 @@ def swept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resolver.cycle.Cycle, "rebase", rebase)
 
 
+def uncomputed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a publish fills in is not computed with."""
+    monkeypatch.setattr(resolver.rewrite_batch, "stored_columns", lambda *_: {})
+
+
+def stale(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A computed value that is there already is kept."""
+    real = StoredValues.written
+
+    def written(self: StoredValues, rows: pa.RecordBatch, *, checks: bool) -> pa.RecordBatch:
+        found = real(self, rows, checks=checks)
+        for name in self.columns:
+            at = rows.schema.get_field_index(name)
+            kept = pc.coalesce(rows.column(name), found.column(name))
+            found = found.set_column(at, rows.schema.field(at), kept)
+        return found
+
+    monkeypatch.setattr(StoredValues, "written", written)
+
+
 def seeds_that(meet: Callable[[Profile], bool]) -> Iterator[int]:
     return (
         seed for seed in count(1) if meet(Profile.draw(random.Random(f"{seed}/profile"), STEPS))
@@ -388,4 +412,14 @@ def test_planted_bug_about_deletes_by_keys_on_main_is_found(
 ) -> None:
     plant(monkeypatch)
     runs = (run_seed(seed, steps=STEPS, in_place=True, v2=v2) for seed in range(1, SEEDS + 1))
+    assert any(run.violation is not None for run in runs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("plant", [uncomputed, stale], ids=lambda p: p.__name__)
+def test_planted_bug_about_computed_columns_is_found(
+    plant: Plant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch)
+    runs = (run_seed(seed, steps=STEPS, computes=True) for seed in range(1, SEEDS + 1))
     assert any(run.violation is not None for run in runs)

@@ -12,7 +12,7 @@ import mmh3
 import pyarrow.parquet as pq
 from pyroaring import BitMap64
 
-from tests.support.sim_schema import FileRows, Row, TableSchema
+from tests.support.sim_schema import AMOUNT, FileRows, Row, TableSchema
 from tests.support.table_checker import CheckedSnapshot, LiveFile, Read
 
 Spec = tuple[tuple[int, str], ...]  # source field id and transform of every field
@@ -73,6 +73,7 @@ class Files:
         self._vectors: dict[tuple[int, str], BitMap64] = {}
         self._positions: dict[str, dict[str, set[int]]] = {}
         self._numbers: dict[str, int] = {}  # of data files without row ids
+        self.computed: int | None = None  # field id of the computed column
 
     @property
     def memoized(self) -> int:
@@ -168,6 +169,17 @@ class Files:
                 )  # fmt: skip
         view.dead -= view.places.keys()
         return view
+
+    def check_computed(self, view: View, schema: TableSchema) -> None:
+        """The stored computed column of every live row is twice its amount."""
+        if self.computed is None:
+            return
+        amount = schema.fields.index(AMOUNT)
+        for (path, at), row_id in view.places.items():
+            row = view.identities[row_id][0]
+            expected = None if row[amount] is None else 2 * row[amount]
+            found = self.file(path).columns[self.computed][at]
+            assert found == expected, f"{found} is stored as computed in {row}"
 
     def _gone_by_files(self, file: LiveFile, deletes: list[LiveFile]) -> set[int]:
         gone: set[int] = set()

@@ -25,6 +25,7 @@ from tests.support.sim_fold import (
     read_staged,
 )
 from tests.support.sim_schema import (
+    COMPUTED,
     Named,
     Row,
     SchemaHistory,
@@ -191,6 +192,8 @@ class Oracle:
         self.metadata = read_metadata(self.read, location)
         self.schemas.see(self.metadata, 0)
         self.spec = spec_of(self.metadata, self.metadata["default-spec-id"])
+        fields = self.metadata["schemas"][-1]["fields"]
+        self.files.computed = next((f["id"] for f in fields if f["name"] == COMPUTED), None)
 
     def spec_fields(self) -> dict[str, tuple[int, str]]:
         """Source and transform by name of the default spec's fields."""
@@ -513,6 +516,7 @@ class Oracle:
         self._check_marker(parent, snapshot, operation)
         schema = self.schemas.by_schema_id[snapshot["schema-id"]]
         view = self.view(metadata, snapshot, schema)
+        self.files.check_computed(view, schema)
         states = list(self._folds(parent, snapshot, operation, schema, view))
         assert states, f"no schema could take it, but it landed: {operation}"
         fitting = [state for state in states if state.rows == view.found]

@@ -80,7 +80,16 @@ from tests.support.sim_index import DiskIndexKeeper, SimKeeper, index_folders
 from tests.support.sim_meddlers import Meddlers
 from tests.support.sim_merge import draw_merge, run_merge
 from tests.support.sim_oracle import Operation, Oracle
-from tests.support.sim_schema import AMOUNT, ID, REGION, Column, Row, TableSchema, in_schema
+from tests.support.sim_schema import (
+    AMOUNT,
+    COMPUTED,
+    ID,
+    REGION,
+    Column,
+    Row,
+    TableSchema,
+    in_schema,
+)
 from tests.support.sim_seams import (
     MemoryIndexKeeper,
     SimLock,
@@ -140,6 +149,7 @@ def run_seed(
     v2: bool = False,
     index: str | None = None,
     in_place: bool = False,
+    computes: bool = False,
 ) -> SeedResult:
     """Run one seed: faults and assertions first, then a healed system that must drain.
 
@@ -147,6 +157,7 @@ def run_seed(
     leave columns out of rows; nobody else then brings staged rows to main, or changes the table.
     `v2`: the table is of format version 2, and as drawn otherwise where that can be
     (`Profile.on_v2`). `in_place`: a tool commits equality deletes to main (`Profile.in_place`).
+    `computes`: the table has a stored computed column (`Profile.computing`).
     """
     profile = Profile.draw(random.Random(f"{seed}/profile"), steps)
     if rewrites is not None:
@@ -166,6 +177,8 @@ def run_seed(
         profile = profile.on_v2(random.Random(f"{seed}/v2"))
     if in_place:
         profile = profile.in_place(random.Random(f"{seed}/in-place"))
+    if computes:
+        profile = profile.computing(random.Random(f"{seed}/computes"))
     # Drawn by itself, so that the rest of what a seed draws does not depend on it.
     drawn = "disk" if random.Random(f"{seed}/index").random() < ON_DISK else "memory"
     profile = replace(profile, index=index or drawn)
@@ -277,6 +290,8 @@ class _Simulation:
                 **_of_format(world.profile),
             },
         )
+        if world.profile.computes:
+            created.add_computed_column(COMPUTED, "amount * 2", "long", stored=True)
         location = created.metadata_location
         if not world.profile.declares_key:
             location = without_key(self.store.put, ForeignTable(self.store.get, location))
@@ -966,7 +981,10 @@ class _Simulation:
         assert found == expected, "a scan of main under the current schema differs"
 
 
-def _row(named: dict[str, object], schema: TableSchema) -> Row:
+def _row(named: dict[str, Any], schema: TableSchema) -> Row:
     """A scanned row by field ids."""
+    if COMPUTED in named:
+        amount = named[schema.name(AMOUNT)]
+        assert named.pop(COMPUTED) == (None if amount is None else 2 * amount), named
     assert list(named) == [column.name for column in schema.columns], named
     return tuple(named[schema.name(field_id)] for field_id in schema.fields)

@@ -85,6 +85,7 @@ class Profile:
     upserts: tuple[tuple[int, ...], ...] = ()  # sets of fields that a tool deletes by on main
     declares_key: bool = True
     upgrades: bool = False  # to v3, some time
+    computes: bool = False  # the table has a stored computed column
 
     @property
     def expires(self) -> bool:
@@ -98,6 +99,19 @@ class Profile:
     def forgets(self) -> bool:
         """Whether history may go that icefold's expiry would keep."""
         return (self.rolls_back and self.expires) or "foreign-expirer" in self.meddlers
+
+    def computing(self, rng: random.Random) -> Profile:
+        """The same with a stored computed column, without other tools, which do not compute it."""
+        leaves_out = rng.random() < 0.5
+        return replace(
+            self,
+            computes=True,
+            flink=None,
+            meddlers=(),
+            leaves_out=leaves_out,
+            changes_schema=self.changes_schema and not leaves_out,
+            changes_spec=self.changes_spec and not leaves_out,
+        )
 
     def on_v2(self, rng: random.Random) -> Profile:
         """The same on a v2 table, without what needs v3; it may be upgraded on the way."""

@@ -17,7 +17,7 @@ import os
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -39,6 +39,7 @@ from tableformat.codec.parquet.reader import (
 )
 from tableformat.codec.sized_cache import SizedCache
 from tableformat.errors import CorruptDataError, UnsupportedError, error_context
+from tableformat.integer_order import distinct
 from tableformat.spec.data_file import PARQUET_FORMAT, DataFile, ManifestEntry
 from tableformat.store.base import ObjectStore
 
@@ -67,6 +68,33 @@ class ReadStatistics:
     hits: int = 0
 
 
+@dataclass(slots=True, eq=False)
+class _Noted:
+    """Rows of a file that are wanted later, and what has been decoded of them.
+
+    Attributes:
+        positions: Shape `(rows,)`, ascending and distinct: row ordinals in the file.
+        values: By row group and leaves: which rows of the group they are of, and the values.
+    """
+
+    positions: Int64s
+    values: dict[tuple[int, tuple[int, ...]], tuple[Int64s, pa.Array]] = field(default_factory=dict)
+
+    def keep(self, group: int, leaves: tuple[int, ...], whole: pa.Array, start: int) -> None:
+        """Take the rows' values out of a column chunk, whose first row is `start`."""
+        first, end = np.searchsorted(self.positions, [start, start + len(whole)])
+        rows = self.positions[first:end] - start
+        self.values[group, leaves] = (rows, _values_at(whole, rows))
+
+    def find(self, group: int, leaves: tuple[int, ...], rows: Int64s) -> pa.Array | None:
+        """The values of rows, ascending ordinals in the group; None: not all are kept."""
+        noted, values = self.values.get((group, leaves), (rows[:0], None))
+        at = np.searchsorted(noted, rows)
+        if values is None or at[-1] == len(noted) or (noted[at] != rows).any():
+            return None
+        return values.take(pa.array(at))
+
+
 class ParquetRows:
     """Reads single rows; keep it for as long as lookups follow each other.
 
@@ -80,6 +108,7 @@ class ParquetRows:
         self._values: SizedCache[pa.Array] = SizedCache(cache_bytes, _size_bytes)
         # Files that are pushed out may still be read by another thread: the last one closes them.
         self._files: SizedCache[_OpenFile] = SizedCache(OPEN_FILES_MAX, lambda _: 1)
+        self._noted: dict[str, _Noted] = {}
         self._lock = threading.Lock()
         self._pool: ThreadPoolExecutor | None = None
         self.statistics = ReadStatistics()
@@ -88,6 +117,17 @@ class ParquetRows:
     def cached_bytes(self) -> int:
         """Bytes of decoded values in the cache."""
         return self._values.used
+
+    def note(self, positions: Mapping[str, Int64s]) -> None:
+        """Name rows that are read later: their values are kept when their chunks are decoded.
+
+        Chunks that do not fit the cache are so decoded once for these rows and for others.
+
+        Args:
+            positions: By location of a data file: ascending, distinct row ordinals. They take the
+                place of those named before; memory follows them, beside the cache.
+        """
+        self._noted = {location: _Noted(rows) for location, rows in positions.items()}
 
     def read(
         self,
@@ -118,7 +158,7 @@ class ParquetRows:
         with error_context(location=location), as_corrupt(location):
             file = self._open(entry.data_file)
             columns = wanted_columns(file.reader, entry.data_file, schema, properties)
-            stored = self._stored(file, columns, positions)
+            stored = self._stored(file, columns, positions, self._noted.get(location))
             projector = RowProjector(
                 entry.data_file,
                 schema,
@@ -130,11 +170,15 @@ class ParquetRows:
             return projector.project_rows(stored, positions)
 
     def _stored(
-        self, file: _OpenFile, columns: Sequence[FileColumn], positions: Int64s
+        self,
+        file: _OpenFile,
+        columns: Sequence[FileColumn],
+        positions: Int64s,
+        noted: _Noted | None,
     ) -> list[pa.Array]:
         """The stored values of each column; row groups and columns side by side when many."""
         parts = file.split(positions)
-        units = [(column, group, rows) for column in columns for group, rows in parts]
+        units = [(column, group, rows, noted) for column in columns for group, rows in parts]
         if len(units) > 1 and len(positions) >= PARALLEL_ROWS_MIN:
             found = list(self._threads().map(lambda unit: file.values_of(*unit), units))
         else:
@@ -212,9 +256,15 @@ class _OpenFile:
             for at, part in zip(first, np.split(positions, first[1:]), strict=True)
         ]
 
-    def values_of(self, column: FileColumn, group: int, rows: Int64s) -> pa.Array:
+    def values_of(
+        self, column: FileColumn, group: int, rows: Int64s, noted: _Noted | None
+    ) -> pa.Array:
         """The stored values of a top-level column in one row group."""
         leaves = tuple(column.leaves())
+        kept = None if noted is None else noted.find(group, leaves, rows)
+        if kept is not None:
+            self._statistics.hits += 1
+            return kept
         whole = self._values.get((*self._key, group, leaves))
         if whole is not None:
             self._statistics.hits += 1
@@ -222,10 +272,13 @@ class _OpenFile:
         pages = self._page_index.column(group, leaves[0]) if len(leaves) == 1 else None
         if pages is not None:
             of_row = pages.pages_of(rows)
-            wanted = np.unique(of_row)
+            wanted = distinct(of_row)
             if len(wanted) <= max(1, WHOLE_CHUNK_SHARE * len(pages.offset)):
                 return self._from_pages(pages, group, leaves[0], rows, of_row, wanted)
-        return _values_at(self._whole_chunk(group, leaves), rows)
+        whole = self._whole_chunk(group, leaves)
+        if noted is not None:
+            noted.keep(group, leaves, whole, int(self._group_starts[group]))
+        return _values_at(whole, rows)
 
     def _from_pages(
         self,

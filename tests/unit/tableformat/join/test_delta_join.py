@@ -17,6 +17,7 @@ from maintenance.cli.main import cli
 from maintenance.tasks.options import ExpireOptions
 from resolver import resolve
 from tableformat import InvalidInputError, NotFoundError, Table, TableCatalog
+from tableformat.codec.parquet import rows
 from tableformat.commit.expiry_plan import ExpiryPolicy
 from tableformat.errors import (
     CommitConflictError,
@@ -24,7 +25,7 @@ from tableformat.errors import (
     CorruptDataError,
     StoreUnavailableError,
 )
-from tableformat.join import evaluate, side
+from tableformat.join import delta_join, evaluate, side
 from tableformat.join.definition import load_definition
 from tableformat.join.delta_join import DeltaJoin, JoinRound
 from tableformat.join.evaluate import key_text
@@ -190,6 +191,70 @@ def test_slices_that_share_an_index_value_have_their_own_rows(catalog, monkeypat
     resolve(result)
     found = [tuple(row.values()) for row in result.scan().to_arrow().to_pylist()]
     assert sorted(found) == [(i, j) for i in range(6) for j in range(6) if i // 2 == j // 2]
+
+
+def test_columns_are_decoded_once_for_old_rows_and_for_lookups(catalog, monkeypatch):
+    monkeypatch.setattr(delta_join, "CACHE_BYTES", 0)
+    pages = {"write.parquet.page-row-limit": "10"}
+    names = ("orders", "lines")
+    for name in names:
+        catalog.load_table(f"t.{name}").set_properties(pages)
+    put(catalog, "orders", *({"id": i, "status": "new"} for i in range(100, 300)))
+    put(
+        catalog,
+        "lines",
+        *({"order_id": i, "line": i, "price": 1.0} for i in range(100, 300)),
+    )
+    decoded: list[tuple[str, str]] = []
+    whole_chunk = rows._OpenFile._whole_chunk
+
+    def watched(file: Any, group: int, leaves: Any) -> pa.Array:
+        if file.data_file.record_count == 200:  # not one of the changes
+            found = file.reader.metadata.schema.column(leaves[0]).path
+            decoded.append((file.data_file.file_path.split("/")[-3], found))
+        return whole_chunk(file, group, leaves)
+
+    monkeypatch.setattr(rows._OpenFile, "_whole_chunk", watched)
+    with catalog.delta_join(definition("full")) as join:
+        join.run()
+        put(catalog, "orders", *({"id": i, "status": "paid"} for i in range(100, 300, 9)))
+        put(
+            catalog,
+            "lines",
+            *({"order_id": i, "line": i, "price": 2.0} for i in range(100, 300, 7)),
+        )
+        decoded.clear()
+        join.run()
+    # What lines are joined by has to be known before orders are looked up.
+    assert sorted(decoded) == [
+        ("lines", "line"),
+        ("lines", "order_id"),
+        ("lines", "order_id"),
+        ("lines", "price"),
+        ("orders", "id"),
+        ("orders", "status"),
+    ]
+
+
+def test_values_beyond_those_foreseen_add_their_own_rows_only(catalog):
+    """Where the index has some of the columns, looking up one value also finds others' rows."""
+    catalog.load_table("t.orders").add_index("by_status", ["status"])
+    given = {
+        "into": "t.result",
+        "from": {"table": "t.orders", "as": "o"},
+        "join": [{"table": "t.orders", "as": "x", "on": {"o.status": "x.status", "o.at": "x.at"}}],
+        "select": {"id": "o.id", "other": "x.id"},
+    }
+    with catalog.delta_join(given) as join:
+        join.run()
+        put(catalog, "orders", *({"id": i, "status": "new", "at": i % 3} for i in range(6)))
+        side = join._sides({"o": None, "x": None}, None)["x"]
+    columns = ("status", "at")
+    schema = pa.schema([ORDERS.field(name) for name in columns])
+    values = pa.Table.from_pylist([{"status": "new", "at": i} for i in range(3)], schema=schema)
+    side.fetch(columns, values.slice(0, 2))
+    found = side.look_up_new(columns, values)
+    assert sorted(found.rows["id"].to_pylist()) == list(range(6))
 
 
 def test_join_of_a_join_is_a_chain(catalog):

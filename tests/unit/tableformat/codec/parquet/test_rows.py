@@ -135,6 +135,27 @@ def test_one_row_reads_one_page_of_each_simple_column_and_then_none() -> None:
     assert (rows.statistics.pages, rows.statistics.chunks) == first
 
 
+@pytest.mark.parametrize("layout", ["row groups", "pages", "no index"])
+def test_noted_rows_come_out_of_what_is_decoded_for_others(layout) -> None:
+    store, file = stored(LAYOUTS[layout])
+    rows = ParquetRows(store, cache_bytes=0)
+    noted = np.array([0, 5, 699, 700, 2500, ROWS - 1])
+    rows.note({LOCATION: noted})
+    read(rows, file, np.arange(1, ROWS, 3))
+    first = (rows.statistics.pages, rows.statistics.chunks)
+    for wanted in (noted, noted[1:4], np.repeat(noted, 2)):
+        expected = CONTENT.take(pa.array(wanted)).to_pylist()
+        assert read(rows, file, wanted).drop(["_pos"]).to_pylist() == expected
+    assert (rows.statistics.pages, rows.statistics.chunks) == first
+    other = np.array([0, 6, 4998])  # one of them noted
+    assert read(rows, file, other)["id"].to_pylist() == other.tolist()
+    assert (rows.statistics.pages, rows.statistics.chunks) > first
+    rows.note({})
+    before = (rows.statistics.pages, rows.statistics.chunks)
+    read(rows, file, noted)
+    assert (rows.statistics.pages, rows.statistics.chunks) > before
+
+
 def test_a_position_behind_the_end_is_an_error_of_the_file() -> None:
     store, file = stored(LAYOUTS["pages"])
     with pytest.raises(CorruptDataError, match="location="):
