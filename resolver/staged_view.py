@@ -10,20 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from pyiceberg.expressions import AlwaysTrue
-
 from resolver.cycle_input import StagedPositions
 from resolver.staging import StagedSnapshot, sequence_numbers_of
 from resolver.target import live_files
+from resolver.target_deletes import rows_reached
 from tableformat.catalog.base import TableState
 from tableformat.codec.puffin.deletion_vector import Positions
 from tableformat.environment import Environment
-from tableformat.scan.delete_index import DeleteIndex
-from tableformat.scan.equality_deletes import EqualityDeletes
-from tableformat.scan.file_source import FileSource
-from tableformat.scan.key_fields import key_fields
-from tableformat.scan.plan import plan_task, plan_without_files
-from tableformat.scan.position_deletes import PositionDeletes
 from tableformat.spec.constraints import sequence_field_id
 
 
@@ -74,15 +67,8 @@ def _dead_before(
     deletes = [each for each in found if (each.sequence_number or 0) < own]
     if not deletes:
         return {}
-    fields = key_fields(metadata)
-    index = DeleteIndex(deletes, specs=metadata.specs(), key_fields=fields)
-    tasks = [plan_task(entry, AlwaysTrue(), index) for entry in view.copies(paths)]
-    source = FileSource(environment.store, metadata.specs(), metadata.properties)
-    keys = EqualityDeletes(source, plan_without_files(metadata, metadata.schema()), tasks)
-    positions = PositionDeletes(source, tasks)
     dead: dict[str, Positions] = {}
-    for task in tasks:
-        path = task.entry.data_file.file_path
-        of_copy = (keys.load(task) or Positions()) | (positions.load(task) or Positions())
+    store = environment.store
+    for path, of_copy in rows_reached(store, metadata, deletes, view.copies(paths)):
         dead[path] = dead[path] & of_copy if path in dead else of_copy
     return dead

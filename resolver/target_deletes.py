@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pyiceberg.expressions import AlwaysTrue
@@ -17,6 +17,7 @@ from tableformat.scan.equality_deletes import EqualityDeletes
 from tableformat.scan.file_source import FileSource
 from tableformat.scan.key_fields import key_fields
 from tableformat.scan.plan import plan_task, plan_without_files
+from tableformat.scan.position_deletes import PositionDeletes
 from tableformat.spec.data_file import ManifestEntry
 from tableformat.store.base import ObjectStore
 from tableformat.write.row_deletes import has_vectors
@@ -103,14 +104,36 @@ def deleted_by_key(
     """
     if not live.equality_deletes:
         return {}
-    fields = key_fields(metadata)
-    index = DeleteIndex(live.equality_deletes, specs=metadata.specs(), key_fields=fields)
     entries = live.find_whole(tuple(paths)).values()
+    found = rows_reached(store, metadata, live.equality_deletes, entries)
+    return {path: positions for path, positions in found if positions}
+
+
+def rows_reached(
+    store: ObjectStore,
+    metadata: TableMetadata,
+    deletes: Sequence[ManifestEntry],
+    entries: Iterable[ManifestEntry],
+) -> Iterator[tuple[str, BitMap64]]:
+    """Of each of some data files: its path, and the rows that some delete files reach.
+
+    Args:
+        store: Where they are.
+        metadata: Of the table.
+        deletes: Equality and position delete files.
+        entries: Data files; several of one path are told apart.
+
+    Raises:
+        CorruptDataError: A file is damaged.
+    """
+    index = DeleteIndex(deletes, specs=metadata.specs(), key_fields=key_fields(metadata))
     tasks = [plan_task(entry, AlwaysTrue(), index) for entry in entries]
     source = FileSource(store, metadata.specs(), metadata.properties)
-    deletes = EqualityDeletes(source, plan_without_files(metadata, metadata.schema()), tasks)
-    found = ((task.entry.data_file.file_path, deletes.load(task)) for task in tasks)
-    return {path: positions for path, positions in found if positions}
+    by_key = EqualityDeletes(source, plan_without_files(metadata, metadata.schema()), tasks)
+    by_position = PositionDeletes(source, tasks)
+    for task in tasks:
+        reached = (by_key.load(task) or BitMap64()) | (by_position.load(task) or BitMap64())
+        yield task.entry.data_file.file_path, reached
 
 
 def files_with_deletes(
