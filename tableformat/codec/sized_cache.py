@@ -55,7 +55,7 @@ class SizedCache(Generic[Value]):
         """Keep a value of many that are asked for in turn, if it takes no other's place.
 
         Where such values do not all fit, the least recently used one is always the next to be asked
-        for. One in `ADMITTED_EVERY` takes the place of others all the same: some have had their day.
+        for. One in `ADMITTED_EVERY` takes the place of others: some may have had their day.
         """
         with self._lock:
             has_room = self.used + self._cost(value) <= self._bound

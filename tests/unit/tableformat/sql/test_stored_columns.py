@@ -355,7 +355,7 @@ def test_properties_set_by_hand_are_refused_in_one_line(plain):
         "icefold.computed.x.stored": "2",
     }
     plain.set_properties(by_hand)
-    with pytest.raises(InvalidInputError, match="is gone, or .*; column=x, missing=n"):
+    with pytest.raises(InvalidInputError, match=r"is gone, or .*; column=x, missing=n"):
         plain.append(rows([1]))
     plain.set_properties({"icefold.computed.x.field-ids": "{}"})
     with pytest.raises(InvalidInputError, match="field id is not noted; column=x"):
