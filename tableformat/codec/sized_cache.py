@@ -8,6 +8,7 @@ from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
 Value = TypeVar("Value")
+ADMITTED_EVERY = 16
 
 
 class SizedCache(Generic[Value]):
@@ -23,6 +24,7 @@ class SizedCache(Generic[Value]):
         self._bound = bound
         self._cost = cost
         self._entries: OrderedDict[Hashable, tuple[Value, int]] = OrderedDict()
+        self._refused = 0
         self._lock = threading.RLock()  # a finalizer may drop a value in the middle of anything
         self.used = 0
 
@@ -48,6 +50,18 @@ class SizedCache(Generic[Value]):
             while self.used > self._bound:
                 _, (_, dropped_cost) = self._entries.popitem(last=False)
                 self.used -= dropped_cost
+
+    def offer(self, key: Hashable, value: Value) -> None:
+        """Keep a value of many that are asked for in turn, if it takes no other's place.
+
+        Where such values do not all fit, the least recently used one is always the next to be asked
+        for. One in `ADMITTED_EVERY` takes the place of others: some may have had their day.
+        """
+        with self._lock:
+            has_room = self.used + self._cost(value) <= self._bound
+            self._refused += not has_room
+            if has_room or self._refused % ADMITTED_EVERY == 0:
+                self.put(key, value)
 
     def drop(self, key: Hashable) -> None:
         """Forget one value, if it is here."""

@@ -31,7 +31,7 @@ from tableformat.table_definition import parse_table_name
 from tableformat.write.delete_scope import check_delete_scope, delete_spec
 from tableformat.write.stage import check_stageable, write_staged
 
-CACHE_BYTES = 64 << 20  # decoded values that a table's lookups keep
+CACHE_BYTES = 128 << 20  # decoded values that a table's lookups keep
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -327,7 +327,7 @@ class _OpenFile:
         chunked = reader.table().column(0)
         values = chunked.chunk(0) if chunked.num_chunks == 1 else chunked.combine_chunks()
         check_chunks(footer, leaves, [group])
-        self._values.put((*self._key, group, tuple(leaves)), values)
+        self._values.offer((*self._key, group, tuple(leaves)), values)
         return values
 
     @property
