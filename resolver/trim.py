@@ -52,7 +52,8 @@ def follower_of(
 
     Args:
         state: The table.
-        staging, target: The branches.
+        staging: The branch with staged changes.
+        target: The branch that is published on.
         covered_head: The last staged snapshot that is published.
         summary: What the publish says of writers.
     """

@@ -36,6 +36,7 @@ from maintenance.settings import (
 from resolver.number_text import plural
 from tableformat import TableCatalog
 from tableformat.errors import NotFoundError
+from tableformat.memory import keep_few_heaps
 from tableformat.spec.names import MAIN_BRANCH, STAGING_BRANCH
 
 EXIT_FAILED, EXIT_UNFINISHED = 1, 3
@@ -146,8 +147,9 @@ def open_scheduler(
     options: SchedulerOptions,
     registry: CollectorRegistry | None = None,
 ) -> tuple[Scheduler, SchedulerMetrics]:
-    """A scheduler that logs and counts what it does."""
+    """A scheduler that logs and counts what it does; and what keeps this process small."""
     watcher = SchedulerMetrics(catalog.environment.runtime.clock, registry)
+    keep_few_heaps()
     scheduler = Scheduler(catalog, names, options, observers=(log_run, watcher, release_after))
     watcher.watch(scheduler)
     return scheduler, watcher

@@ -18,7 +18,6 @@ import fcntl
 import json
 import os
 import shutil
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,6 +26,7 @@ from typing import Any
 
 from resolver.index.damage import damaged
 from tableformat.errors import InvalidInputError, StoreUnavailableError
+from tableformat.runtime import SystemClock
 
 # On disk: never change the value for the same layout.
 FOLDER_FORMAT = 1
@@ -37,8 +37,8 @@ _BUILD = "build"
 _GENERATION_PREFIX = "gen-"
 # Sizes of LOCK, which only mean something while it is locked.
 _IN_USE, _PARKED, _WANTED = 0, 1, 2
-WANTED_S = 2.0  # how long to wait for a holder that only keeps the index open
-_LOOK_S = 0.02
+WANTED_MS = 2_000.0  # how long to wait for a holder that only keeps the index open
+_LOOK_MS = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class FolderLock:
     no stale lock (R84); and with the file object, so an interrupt leaves none in this process.
 
     A holder that keeps the index open without using it says so (`park`). Who wants the folder then
-    asks for it and waits, `WANTED_S` at most, until the holder has seen it (`is_wanted`).
+    asks for it and waits, `WANTED_MS` at most, until the holder has seen it (`is_wanted`).
     """
 
     __slots__ = ("_file", "folder")
@@ -118,18 +118,19 @@ class FolderLock:
             ) from error
 
     def _take(self) -> None:
-        deadline = time.monotonic() + WANTED_S
+        clock = SystemClock()
+        deadline_ms = clock.monotonic_ms() + WANTED_MS
         while True:
             try:
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except OSError:
                 size = self._size()
-                if size == _IN_USE or time.monotonic() > deadline:
+                if size == _IN_USE or clock.monotonic_ms() > deadline_ms:
                     raise
                 if size == _PARKED:
                     self._resize(_WANTED)
-            time.sleep(_LOOK_S)
+            clock.sleep_ms(_LOOK_MS)
         if self._size() != _IN_USE:  # its last holder was killed
             self._resize(_IN_USE)
 

@@ -104,7 +104,7 @@ def test_an_index_follows_what_another_process_has_published(table, indexes, ope
 
 
 def test_an_index_that_is_used_is_not_waited_for(table, indexes, monkeypatch):
-    monkeypatch.setattr(index_folders, "WANTED_S", 600.0)
+    monkeypatch.setattr(index_folders, "WANTED_MS", 6e5)
     cycle(table, 1, indexes)
     folder = index_folder(table.environment, table.state, "main")
     index = indexes.take(folder, next(iter(indexes._waiting.values()))[0].binding)
@@ -115,7 +115,7 @@ def test_an_index_that_is_used_is_not_waited_for(table, indexes, monkeypatch):
 
 
 def test_who_waits_in_vain_is_told(table, indexes, monkeypatch):
-    monkeypatch.setattr(index_folders, "WANTED_S", 0.1)
+    monkeypatch.setattr(index_folders, "WANTED_MS", 100.0)
     cycle(table, 1, indexes)
     with pytest.raises(StoreUnavailableError, match="in use"):
         build_index(table)
