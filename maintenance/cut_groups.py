@@ -19,6 +19,7 @@ from maintenance.triggers import next_publish_ms
 from maintenance.watched import WatchedTable
 from resolver import resolve_group
 from resolver.number_text import plural
+from resolver.open_indexes import OpenIndexes
 from tableformat import Environment, Table
 from tableformat.catalog.base import Identifier
 from tableformat.errors import NotFoundError, error_context
@@ -139,7 +140,12 @@ class GroupResult:
 
 
 def publish_group(
-    environment: Environment, group: CutGroup, options: SchedulerOptions, *, lock: LockManager
+    environment: Environment,
+    group: CutGroup,
+    options: SchedulerOptions,
+    *,
+    lock: LockManager,
+    indexes: OpenIndexes,
 ) -> GroupResult:
     """Publish the newest cut of a group; see `resolve_group`.
 
@@ -154,6 +160,7 @@ def publish_group(
         target=options.target,
         lock=lock,
         lock_timeout_ms=options.lock_timeout_ms,
+        indexes=indexes,
     )
     if report.cut is None:
         return GroupResult(text=report.describe())

@@ -24,6 +24,7 @@ from maintenance.tasks.remove_orphans import remove_orphans
 from maintenance.tasks.rewrite_manifests import rewrite_manifests
 from maintenance.tasks.rewrite_vectors import rewrite_vectors
 from resolver import ResolveReport, resolve
+from resolver.open_indexes import OpenIndexes
 from tableformat import Table
 from tableformat.commit.expiry_plan import ExpiryPolicy
 
@@ -45,7 +46,10 @@ class TaskResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskCall:
-    """What a runner is given. `until`: the last staged snapshot to publish; None: all."""
+    """What a runner is given.
+
+    `until`: the last staged snapshot to publish; None: all. `indexes`: those that stay open.
+    """
 
     table: Table
     lock: LockManager
@@ -54,6 +58,7 @@ class TaskCall:
     target: str
     config: MaintainConfig
     until: int | None = None
+    indexes: OpenIndexes | None = None
 
 
 class Runner(Protocol):
@@ -72,6 +77,7 @@ def run_resolve(call: TaskCall) -> TaskResult:
         until=call.until,
         lock=call.lock,
         lock_timeout_ms=call.lock_timeout_ms,
+        indexes=call.indexes,
     )
     return cycle_result(report)
 

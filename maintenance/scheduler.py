@@ -36,6 +36,7 @@ from maintenance.task_threads import Finished, GroupFinished, Worker
 from maintenance.triggers import Due, plan_table
 from maintenance.watched import Look, WatchedTable, look_at
 from resolver.maintenance_lock import maintenance_lock
+from resolver.open_indexes import OpenIndexes
 from tableformat import TableCatalog
 from tableformat.catalog.base import Identifier
 from tableformat.commit.retry import backoff_ms
@@ -166,6 +167,7 @@ class Scheduler:
 
     def _run(self, *, once: bool) -> SchedulerEnd:
         self._once = once
+        self._indexes = OpenIndexes(self._clock)
         own = maintenance_lock(self._environment) if self._lock is None else None
         manager = own or self._lock
         assert manager is not None
@@ -174,6 +176,7 @@ class Scheduler:
             runners=self._runners,
             lock=stoppable(manager, lambda: self._stops > 0),
             options=replace(self._options, overrides=self._overrides()),
+            indexes=self._indexes,
             is_stopping=lambda: self._stops > 0,
         )
         tasks = self._executor or ThreadPoolExecutor(
@@ -191,6 +194,7 @@ class Scheduler:
         finally:
             for pool in {tasks, looks} if self._executor is None else ():
                 pool.shutdown(wait=False, cancel_futures=True)
+            self._indexes.close()
             if own is not None and not self._running():
                 own.close()
 
@@ -198,6 +202,7 @@ class Scheduler:
         """One turn; returns how long the next may wait, in milliseconds."""
         now_ms = self._clock.monotonic_ms()
         self._take_results(0)
+        self._indexes.tidy()
         self._rediscover(now_ms)
         next_ms = self._poll(now_ms)
         self._start_looks()

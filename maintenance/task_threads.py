@@ -21,6 +21,7 @@ from maintenance.scheduler_options import SchedulerOptions
 from maintenance.settings import TaskName
 from maintenance.triggers import Due
 from maintenance.watched import WatchedTable
+from resolver.open_indexes import OpenIndexes
 from tableformat import Environment, Table
 from tableformat.catalog.base import Identifier
 from tableformat.errors import TableError
@@ -68,6 +69,7 @@ class Worker:
     runners: Mapping[TaskName, Runner]
     lock: LockManager
     options: SchedulerOptions
+    indexes: OpenIndexes
     is_stopping: Callable[[], bool]
 
     def run(self, each: WatchedTable, due: Due) -> Finished:
@@ -88,6 +90,7 @@ class Worker:
                 config=each.look.config,
                 # Behind what was seen there may be a batch by now, which goes with its group.
                 until=each.figures.staging_snapshot_id if is_alone else None,
+                indexes=self.indexes,
             )
             result = self.runners[due.task](call)
             return result, table.refresh().state.head_id(self.options.target)
@@ -105,7 +108,14 @@ class Worker:
             due: The trigger.
         """
         begun, locations = self._begin(), group.locations
-        publish = partial(publish_group, self.environment, group, self.options, lock=self.lock)
+        publish = partial(
+            publish_group,
+            self.environment,
+            group,
+            self.options,
+            lock=self.lock,
+            indexes=self.indexes,
+        )
         found = self._guarded(publish, f"{due.task} {first.name}")
         if isinstance(found, _Failure):
             failed = [self._finished(each, due, begun, found) for each in group.waiting]

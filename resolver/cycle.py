@@ -1,17 +1,18 @@
-"""One resolve cycle: compute → publish → apply → trim.
+"""One resolve cycle: compute → publish → apply.
 
 1. plan: the backlog on one version of the table. Nothing is written.
 2. read: the keys of the staged files.
 3. index: brought to the planned head of the target (current, followed, or built).
 4. match: staged keys against the batch and the index.
 5. write: deletion vectors. A crash leaves Puffin files that nothing names.
-6. publish: one compare-and-swap on the planned head, carrying the cursor. On a lost race only what
+6. publish: one compare-and-swap on the planned head, carrying the cursor; staging moves onto the
+   published snapshot in the same step, if nobody has staged meanwhile. On a lost race only what
    the others touched is matched again (rebase), and 5 and 6 are repeated.
 7. apply: the index moves to the published snapshot. A crash before it leaves an index that is
    behind; the next cycle follows. The index is never ahead of the table (I20).
-8. trim: staging moves to the published snapshot if nobody staged meanwhile. A crash before it
-   leaves a longer staging branch; a later cycle trims. A cycle that finds nothing to resolve does
-   this only: staging follows what others have committed to the target.
+
+A cycle that finds nothing to resolve trims: staging follows what others have committed to the
+target.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ from resolver.staging import (
 from resolver.staging_state import load_staging_state
 from resolver.target import LiveFiles, live_files
 from resolver.target_deletes import folded_deletes, known_deletes
-from resolver.trim import hides_a_writer, trim_idle, trim_staging
+from resolver.trim import follower_of, trim_idle
 from resolver.unfilled_rows import put_aside
 from resolver.vector_tasks import write_groups
 from resolver.vector_writer import VectorWriter
@@ -302,7 +303,7 @@ class Cycle:
         )
 
     def publish(self, computed: Computed) -> ResolveReport:
-        """Steps 5 to 8, for a table that is published by itself."""
+        """Steps 5 to 7, for a table that is published by itself."""
         attempts = 1
         try:
             while True:
@@ -393,19 +394,30 @@ class Cycle:
             lock.LeaseLostError: The lease is someone else's.
         """
         match, work = written.computed.match, written.computed.work
+        options, covered = self._options, work.covered
+        summary = self._summary(work, written.conversion)
         changeset = publish_changeset(
             match.state,
-            target=self._options.target,
+            target=options.target,
             conversion=written.conversion,
             dv_files=written.dv_files,
             removed=(*work.converted, *folded_deletes(match.state.metadata, match.live)),
-            summary=self._summary(work, written.conversion),
-            fence=None if self._options.fence is None else self._options.fence(),
+            summary=summary,
+            fence=None if options.fence is None else options.fence(),
+            follower=None
+            if options.is_in_place
+            else follower_of(
+                match.state,
+                staging=options.staging,
+                target=options.target,
+                covered_head=covered[-1].snapshot_id,
+                summary=summary,
+            ),
         )
         return TableChangeset(identifier=self._identifier, changeset=changeset, state=match.state)
 
     def finish(self, written: Written, result: CommitResult, attempts: int) -> ResolveReport:
-        """Steps 7 and 8, after `result`; what a crash before their end leaves, the next cycle does.
+        """Step 7, after `result`; what a crash before its end leaves, the next cycle does.
 
         Args:
             written: What was published.
@@ -419,9 +431,7 @@ class Cycle:
         with self._phases.timed("apply"):
             self._advance_index(written, result)
             self._remove_left()
-        with self._phases.timed("trim"):
-            trimmed = self._trim(result, written.computed.work)
-        return self._report(written, result, attempts=attempts, trimmed=trimmed)
+        return self._report(written, result, attempts=attempts)
 
     def discard(self) -> None:
         """Delete what was written. Only where it is known that nothing of it was published."""
@@ -480,20 +490,6 @@ class Cycle:
         changes = index_changes(match.work.batch, match.resolution, paths)
         return index.prepare(written.rewritten.add_to(changes, match.work.batch))
 
-    def _trim(self, result: CommitResult, work: Work) -> bool:
-        if self._options.is_in_place:
-            return False
-        covered, published = work.covered[-1].snapshot_id, result.snapshot.snapshot_id
-        if hides_a_writer(result.state.metadata, covered, published):
-            return False
-        return trim_staging(
-            self._environment,
-            self._identifier,
-            staging=self._options.staging,
-            covered_head=covered,
-            published=published,
-        )
-
     def _trim_idle(self, state: TableState) -> bool:
         """Let staging follow the target; not while an operator says where staging stands."""
         options = self._options
@@ -517,14 +513,12 @@ class Cycle:
             phases_ms=self._phases.spent_ms,
         )
 
-    def _report(
-        self, written: Written, result: CommitResult, *, attempts: int, trimmed: bool
-    ) -> ResolveReport:
+    def _report(self, written: Written, result: CommitResult, *, attempts: int) -> ResolveReport:
         conversion, work, match = written.conversion, written.computed.work, written.computed.match
-        batch = work.batch
+        batch, published = work.batch, result.snapshot.snapshot_id
         return ResolveReport(
             table=result.state.name,
-            target_snapshot_id=result.snapshot.snapshot_id,
+            target_snapshot_id=published,
             staging_snapshot_id=work.covered[-1].snapshot_id if work.covered else None,
             staged_snapshots=len(work.covered) or 1,
             equality_delete_files=batch.equality_delete_files,
@@ -539,7 +533,8 @@ class Cycle:
             attempts=attempts,
             index=match.index,
             engine=self._engine.runner.name,
-            trimmed=trimmed,
+            trimmed=not self._options.is_in_place
+            and result.state.head_id(self._options.staging) == published,
             freshness_ms=freshness_ms(result.snapshot, work.covered),
             phases_ms=self._phases.spent_ms,
         )

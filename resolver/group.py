@@ -2,7 +2,7 @@
 
 ```
 look twice ─> plan (cut_plan) ─> leases, by name ─> plan again
-  ─> each: convert what was left, compute, write ─> one commit of all ─> each: apply, trim
+  ─> each: convert what was left, compute, write ─> one commit of all ─> each: apply
 ```
 
 1. Plan: which batch, and up to which staged snapshot of each table. Only tables that have something
@@ -13,7 +13,7 @@ look twice ─> plan (cut_plan) ─> leases, by name ─> plan again
    error names it, and nothing is published.
 4. Publish: one atomic commit where the catalog has it. Where others got ahead on a table, it is
    matched again, the rest stays. A crash before leaves files that nothing names; after, the cut is
-   there, and indexes and staging branches are behind: the next cycle of each table does that.
+   there, and indexes are behind: the next cycle of each table brings them along.
    Without group commits the tables are published one after the other; what a crash in between has
    left out, the next run publishes first, under the same name.
 """
@@ -44,6 +44,7 @@ from resolver.job import (
     was_never_staged,
 )
 from resolver.maintenance_lock import fence_of, hold_maintenance, maintenance_lock
+from resolver.open_indexes import OpenIndexes
 from resolver.report import ResolveReport
 from resolver.secondary import maintain_indexes
 from tableformat import InvalidInputError, Table
@@ -78,6 +79,7 @@ def resolve_group(
     spark: SparkSession | None = None,
     lock: LockManager | None = None,
     lock_timeout_ms: int = LOCK_TIMEOUT_MS,
+    indexes: OpenIndexes | None = None,
 ) -> GroupReport:
     """Publish the tables of a stream together, up to the newest batch that all of them have.
 
@@ -93,6 +95,7 @@ def resolve_group(
         spark: Likewise.
         lock: Lock manager; None: the catalog's own.
         lock_timeout_ms: How long to wait for other maintenance of each table.
+        indexes: As `resolve`.
 
     Returns:
         The cut, and what was done to each table that had a part in it.
@@ -115,7 +118,9 @@ def resolve_group(
 
     def open_member(table: Table) -> tuple[Keeper, Engine]:
         workers = Workers.of(table, engine, spark)
-        keeper = open_keeper(table, table.state, target, workers, location=index_location)
+        keeper = open_keeper(
+            table, table.state, target, workers, location=index_location, indexes=indexes
+        )
         return keeper, workers.engine
 
     manager = nullcontext(lock) if lock is not None else closing(maintenance_lock(environment))

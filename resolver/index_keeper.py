@@ -36,6 +36,7 @@ from resolver.index.follow import (
 from resolver.index.local import LocalIndex
 from resolver.index.open import open_index
 from resolver.key_reader import KeyReader
+from resolver.open_indexes import OpenIndexes
 from resolver.target import LiveFiles, live_entries
 from resolver.target_deletes import deleted_positions
 from tableformat.catalog.base import TableState
@@ -115,6 +116,7 @@ class LocalIndexKeeper:
         rebuild: Build afresh once, whatever is there.
         progress: Told how far a build is.
         field_ids: The indexed columns; None: the primary key.
+        indexes: Where the index stays open; None: it is closed.
     """
 
     environment: Environment
@@ -122,6 +124,7 @@ class LocalIndexKeeper:
     rebuild: bool = False
     progress: Progress | None = None
     field_ids: tuple[int, ...] | None = None
+    indexes: OpenIndexes | None = None
     _index: LocalIndex | None = field(default=None, init=False)
     _live: LiveFiles | None = field(default=None, init=False)
 
@@ -130,12 +133,22 @@ class LocalIndexKeeper:
             recall_manifests(self.environment.store, self.folder / MANIFEST_NOTES)
 
     def close(self) -> None:
-        """Close the index and release the folder; for a later process, note what was read."""
+        """Release the index and its folder; for a later process, note what was read."""
+        if self._index is not None and self.indexes is not None:
+            self._note_seen()
+            self.indexes.keep(self.folder, self._index)
+            self._index = None
+        self._close_index()
+
+    def _close_index(self) -> None:
         if self._index is not None:
-            if self.field_ids is None:
-                note_seen(self.environment, self.folder, self._live)
+            self._note_seen()
             self._index.close()
             self._index = None
+
+    def _note_seen(self) -> None:
+        if self.field_ids is None:
+            note_seen(self.environment, self.folder, self._live)
 
     def at_head(
         self, state: TableState, target: str, live: LiveFiles, *, rebuild: bool = False
@@ -147,6 +160,8 @@ class LocalIndexKeeper:
         return bring_to_head(head, self._opened(head.wanted), self._build, name=str(self.folder))
 
     def _opened(self, wanted: IndexBinding) -> LocalIndex | None:
+        if self._index is None and self.indexes is not None:
+            self._index = self.indexes.take(self.folder, wanted)
         if self.rebuild:
             return None
         if self._index is None:
@@ -157,7 +172,7 @@ class LocalIndexKeeper:
         return self._index
 
     def _build(self, head: TargetHead) -> LocalIndex:
-        self.close()
+        self._close_index()
         self._index = build_index(
             self.folder,
             head.wanted,

@@ -20,6 +20,7 @@ from resolver.index_keeper import LocalIndexKeeper, Progress, index_folder
 from resolver.key_choice import keyed
 from resolver.maintenance_lock import fence_of, hold_maintenance, maintenance_lock
 from resolver.number_text import plural
+from resolver.open_indexes import OpenIndexes
 from resolver.report import ResolveReport
 from resolver.secondary import maintain_indexes
 from resolver.shared_keeper import (
@@ -67,6 +68,7 @@ def resolve(
     lock: LockManager | None = None,
     lock_timeout_ms: int = LOCK_TIMEOUT_MS,
     progress: Progress | None = None,
+    indexes: OpenIndexes | None = None,
 ) -> ResolveReport:
     """Turn staged equality deletes into deletion vectors and publish them on `target`.
 
@@ -100,6 +102,7 @@ def resolve(
         lock: Lock manager; None: the catalog's own.
         lock_timeout_ms: How long to wait for other maintenance of the table.
         progress: Told how far an index build is.
+        indexes: Where a local index stays open for the next call; None: it is closed.
 
     Returns:
         What was done; `staged_snapshots == 0` when nothing was waiting.
@@ -136,7 +139,15 @@ def resolve(
     )
     workers = Workers.of(table, engine, spark)
     keeper = open_keeper(
-        table, state, target, workers, index_directory, index_location, rebuild_index, progress
+        table,
+        state,
+        target,
+        workers,
+        index_directory,
+        index_location,
+        rebuild_index,
+        progress,
+        indexes=indexes,
     )
     task = f"resolve {state.name}"
     with (
@@ -212,6 +223,8 @@ def open_keeper(
     location: str | None = None,
     rebuild: bool = False,
     progress: Progress | None = None,
+    *,
+    indexes: OpenIndexes | None = None,
 ) -> Keeper:
     """What brings the index of `target` along, in a local folder or in shared storage; close it."""
     environment = table.environment
@@ -226,7 +239,9 @@ def open_keeper(
         root = default_root(environment)
     if root is None:
         folder = index_folder(environment, state, target) if directory is None else Path(directory)
-        return LocalIndexKeeper(environment, folder, rebuild=rebuild, progress=progress)
+        return LocalIndexKeeper(
+            environment, folder, rebuild=rebuild, progress=progress, indexes=indexes
+        )
     depot = index_depot(environment, root, state, target)
     cache: Callable[[], Path] = Path  # without executors nobody asks
     if workers.executor_cache is not None:

@@ -9,7 +9,7 @@ from pyiceberg.table.snapshots import Snapshot
 from resolver.merge_deletes import Conversion
 from tableformat.catalog.base import TableState
 from tableformat.commit.carried_properties import writer_properties
-from tableformat.commit.changeset import Changeset, CommitKind, Fence, Validation
+from tableformat.commit.changeset import Changeset, CommitKind, Fence, Follower, Validation
 from tableformat.spec.data_file import DataFile, ManifestEntry
 from tableformat.spec.names import MARKER_SEQUENCE_NUMBER, STAGING_MARKER
 
@@ -23,6 +23,7 @@ def publish_changeset(
     removed: Iterable[ManifestEntry] = (),
     summary: Mapping[str, str],
     fence: Fence | None,
+    follower: Follower | None = None,
 ) -> Changeset:
     """What a cycle commits on `target`, only if its head is still the one in `state`. Pure.
 
@@ -34,6 +35,7 @@ def publish_changeset(
         removed: Further live entries to remove (converted equality deletes, in-place mode).
         summary: The cursor and the writers' own properties.
         fence: The lock's token.
+        follower: The staging branch, where it is to move onto the publish.
     """
     head = state.head(target)
     added = tuple(file.with_(first_row_id=None) for file in conversion.published)
@@ -55,6 +57,7 @@ def publish_changeset(
         strict_head=True,
         summary=summary,
         fence=fence,
+        follower=follower,
     )
 
 

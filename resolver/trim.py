@@ -1,18 +1,18 @@
 """Staging does not grow: when all of it is published, it moves to a snapshot of the target.
 
 So `staging` is the target plus the unresolved tail: readable fresh by merge-on-read, and cheap to
-commit to (docs/design/0012). A cycle moves it to what it has published. While nothing
+commit to (docs/design/0012). A publish moves it along in its own commit. While nothing
 is staged the target goes on (appends, compaction), and staging follows it, else it would keep old
 snapshots and their files from expiry.
 
-Every move is a compare-and-swap on the covered head; when a writer has staged more meanwhile,
-nothing happens and a later cycle trims.
+It moves only from the covered head; when a writer has staged more meanwhile, it stays and a later
+cycle trims.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from itertools import takewhile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain, takewhile
 
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
@@ -20,6 +20,7 @@ from pyiceberg.table.snapshots import Snapshot
 from resolver.staging import marker_of, newest_marker, plan_backlog, repeats_cursor
 from tableformat.catalog.base import Identifier, TableState
 from tableformat.commit.branch_history import ancestors, branch_history, is_ancestor, summary_of
+from tableformat.commit.changeset import Follower
 from tableformat.commit.refs import replace_branch
 from tableformat.commit.retention import STAGING_RETENTION
 from tableformat.environment import Environment
@@ -39,7 +40,32 @@ FOREIGN_WRITERS = (
 CONNECT_OFFSETS = "kafka.connect.offsets."  # + topic and group: of that sink
 
 
-def trim_staging(
+def follower_of(
+    state: TableState,
+    *,
+    staging: str,
+    target: str,
+    covered_head: int,
+    summary: Mapping[str, str],
+) -> Follower | None:
+    """Staging, if it can move onto a publish on the target's head in `state`. Pure.
+
+    Args:
+        state: The table.
+        staging: The branch with staged changes.
+        target: The branch that is published on.
+        covered_head: The last staged snapshot that is published.
+        summary: What the publish says of writers.
+    """
+    if staging == target or state.head_id(staging) != covered_head:
+        return None
+    visible = list(ancestors(state.metadata, state.head_id(target)))
+    if _hides_a_writer(state.metadata, covered_head, visible, [summary]):
+        return None
+    return Follower(staging, covered_head)
+
+
+def _move(
     environment: Environment,
     identifier: Identifier,
     *,
@@ -89,7 +115,7 @@ def trim_idle(
         return False
     if fence is not None:
         fence()
-    return trim_staging(
+    return _move(
         environment,
         state.identifier,
         staging=staging,
@@ -112,9 +138,9 @@ def idle_position(state: TableState, *, staging: str, target: str) -> int | None
     head, metadata = state.head(staging), state.metadata
     if staging == target or head is None:
         return None
-    chain = list(branch_history(state, target))
-    goal = next((each for each in chain if repeats_cursor(each)), None)
-    if goal is None or marker_of(goal) != newest_marker(chain):
+    history = list(branch_history(state, target))
+    goal = next((each for each in history if repeats_cursor(each)), None)
+    if goal is None or marker_of(goal) != newest_marker(history):
         return None
     if is_ancestor(metadata, goal.snapshot_id, of=head.snapshot_id):
         return None
@@ -122,32 +148,43 @@ def idle_position(state: TableState, *, staging: str, target: str) -> int | None
         waiting = plan_backlog(state, staging=staging, target=target)
     except (InvalidInputError, CorruptDataError):
         return None
-    if waiting or hides_a_writer(metadata, head.snapshot_id, goal.snapshot_id):
+    visible = list(ancestors(metadata, goal.snapshot_id))
+    if waiting or _hides_a_writer(metadata, head.snapshot_id, visible):
         return None
     return goal.snapshot_id
 
 
-def hides_a_writer(metadata: TableMetadata, head_id: int, goal_id: int) -> bool:
+def _hides_a_writer(
+    metadata: TableMetadata,
+    head_id: int,
+    visible: Sequence[Snapshot],
+    newer: Sequence[Mapping[str, str]] = (),
+) -> bool:
     """Whether moving a branch would hide a foreign writer's last commit from it.
+
+    Args:
+        metadata: Of the table.
+        head_id: Where the branch is.
+        visible: The history that it would get, the newest first ...
+        newer: ... and summaries of snapshots above that.
 
     A sink that comes back looks for its newest snapshot, and commits again what it does not find.
     A publish can repeat only one Flink job and one query of Spark, so with several on one staging
     branch some would not find theirs.
     """
-    visible = list(ancestors(metadata, goal_id))
     ids = {snapshot.snapshot_id for snapshot in visible}
     hidden = takewhile(lambda each: each.snapshot_id not in ids, ancestors(metadata, head_id))
-    found = _last_positions(visible)
-    return any(found.get(writer) != last for writer, last in _last_positions(hidden).items())
+    found = _last_positions(chain(newer, map(summary_of, visible)))
+    before = _last_positions(map(summary_of, hidden))
+    return any(found.get(writer) != last for writer, last in before.items())
 
 
 def _last_positions(
-    chain: Iterable[Snapshot],
+    summaries: Iterable[Mapping[str, str]],
 ) -> dict[tuple[str | None, ...], tuple[str | None]]:
-    """How far each foreign writer has got in a history, newest first."""
+    """How far each foreign writer has got, by the summaries of a history, newest first."""
     last: dict[tuple[str | None, ...], tuple[str | None]] = {}
-    for snapshot in chain:
-        summary = summary_of(snapshot)
+    for summary in summaries:
         for keys, position in FOREIGN_WRITERS:
             writer = tuple(summary.get(key) for key in keys)
             if any(writer):

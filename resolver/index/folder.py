@@ -1,7 +1,8 @@
 """The folder an index lives in: who may use it, and which generation is current.
 
 ```
-<folder>/LOCK                     flock while an index or a build is open; ends with the process
+<folder>/LOCK                     flock while an index or a build is open; ends with the process;
+                                  its size says whether the holder would give it up (`FolderLock`)
 <folder>/CURRENT                  JSON: format, generation, shards of the build; replaced atomically
 <folder>/<generation>/files/      RocksDB: file dictionary, and the header that binds everything
 <folder>/<generation>/runs/       runs of the key shards (see `run_format`)
@@ -25,6 +26,7 @@ from typing import Any
 
 from resolver.index.damage import damaged
 from tableformat.errors import InvalidInputError, StoreUnavailableError
+from tableformat.runtime import SystemClock
 
 # On disk: never change the value for the same layout.
 FOLDER_FORMAT = 1
@@ -33,6 +35,10 @@ _CURRENT = "CURRENT"
 _LOCK = "LOCK"
 _BUILD = "build"
 _GENERATION_PREFIX = "gen-"
+# Sizes of LOCK, which only mean something while it is locked.
+_IN_USE, _PARKED, _WANTED = 0, 1, 2
+WANTED_MS = 2_000.0  # how long to wait for a holder that only keeps the index open
+_LOOK_MS = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +96,9 @@ class FolderLock:
 
     flock belongs to the open file: it ends with the process, however that ends, so a crash leaves
     no stale lock (R84); and with the file object, so an interrupt leaves none in this process.
+
+    A holder that keeps the index open without using it says so (`park`). Who wants the folder then
+    asks for it and waits, `WANTED_MS` at most, until the holder has seen it (`is_wanted`).
     """
 
     __slots__ = ("_file", "folder")
@@ -99,7 +108,7 @@ class FolderLock:
         with disk_errors(folder):
             self._file = (folder / _LOCK).open("ab", buffering=0)
         try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._take()
         except OSError as error:
             self._file.close()
             raise StoreUnavailableError(
@@ -107,6 +116,48 @@ class FolderLock:
                 index=folder,
                 action="wait for the other process, or give this one another index folder",
             ) from error
+
+    def _take(self) -> None:
+        clock = SystemClock()
+        deadline_ms = clock.monotonic_ms() + WANTED_MS
+        while True:
+            try:
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError:
+                size = self._size()
+                if size == _IN_USE or clock.monotonic_ms() > deadline_ms:
+                    raise
+                if size == _PARKED:
+                    self._resize(_WANTED)
+            clock.sleep_ms(_LOOK_MS)
+        if self._size() != _IN_USE:  # its last holder was killed
+            self._resize(_IN_USE)
+
+    def park(self) -> None:
+        """Say that the folder is given up to whoever asks."""
+        self._resize(_PARKED)
+
+    def resume(self) -> bool:
+        """Use it again; False: the folder was removed meanwhile, and this lock with it."""
+        with disk_errors(self.folder):
+            self._resize(_IN_USE)
+            try:
+                found = (self.folder / _LOCK).stat()
+            except FileNotFoundError:
+                return False
+            return os.path.samestat(found, os.fstat(self._file.fileno()))
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether somebody waits for a parked folder."""
+        return self._size() == _WANTED
+
+    def _size(self) -> int:
+        return os.fstat(self._file.fileno()).st_size
+
+    def _resize(self, size: int) -> None:
+        os.ftruncate(self._file.fileno(), size)
 
     def release(self) -> None:
         """Give the folder free; twice is no error."""

@@ -32,12 +32,26 @@ from typing import Self, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from resolver.index.base import Entries, IndexBinding, IndexChanges, IndexedFile, Matches, Prepared
+from resolver.index.base import (
+    Entries,
+    IndexBinding,
+    IndexChanges,
+    IndexDamagedError,
+    IndexedFile,
+    Matches,
+    Prepared,
+)
 from resolver.index.change import ChangeParts
 from resolver.index.damage import check_unmarked, damaged, remembering_damage
 from resolver.index.dictionary import FileChanges, FileDictionary, file_changes
 from resolver.index.entry import Rows, file_id_of
-from resolver.index.folder import FolderLock, Generation, disk_errors, sync_folder
+from resolver.index.folder import (
+    FolderLock,
+    Generation,
+    current_generation,
+    disk_errors,
+    sync_folder,
+)
 from resolver.index.format_1 import convert, remove_shards
 from resolver.index.header import FilesHeader
 from resolver.index.matching import ShardKeys, entries_of, live_rows, look_up
@@ -275,6 +289,28 @@ class LocalIndex:
             self._interrupted = None
         del self._pending[prepared.id]
         self._remove_runs_of(prepared.id)
+
+    def park(self) -> bool:
+        """Stay open for a later cycle; False, and nothing is done, in the midst of a change."""
+        if self._pending or self._interrupted is not None:
+            return False
+        self._lock.park()
+        return True
+
+    def resume(self) -> bool:
+        """Use a parked index again; False: close it, it is no longer the folder's, or is damaged.
+
+        Nobody has changed it: it kept the folder's lock.
+        """
+        with suppress(IndexDamagedError):
+            check_unmarked(self.generation.path)
+            return self._lock.resume() and self.generation == current_generation(self._lock.folder)
+        return False
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether somebody else waits for a parked index."""
+        return self._lock.is_wanted
 
     def close(self) -> None:
         """See `PrimaryKeyIndex`."""

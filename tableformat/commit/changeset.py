@@ -31,6 +31,17 @@ class Fence:
     token: int
 
 
+@dataclass(frozen=True, slots=True)
+class Follower:
+    """A branch that goes to the new snapshot in the same step, if it still is where it was seen.
+
+    If it is not, it stays, and the commit goes on without it.
+    """
+
+    branch: str
+    expected_head: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Validation:
     """What must not have happened since the scan.
@@ -70,6 +81,7 @@ class Changeset:
         refuse_live_files: Look whether an added data file is live on the branch already, and refuse
             to list it twice. Needed only for files that were committed before (cherry-pick); costs
             a look into every data manifest of their partitions.
+        follower: Another branch that goes along.
     """
 
     kind: CommitKind
@@ -86,3 +98,4 @@ class Changeset:
     fence: Fence | None = None
     carry_marker: bool | None = None
     refuse_live_files: bool = False
+    follower: Follower | None = None

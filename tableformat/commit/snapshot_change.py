@@ -30,7 +30,7 @@ from tableformat.commit.carried_properties import (
     load_carried,
     staging_base,
 )
-from tableformat.commit.changeset import Changeset
+from tableformat.commit.changeset import Changeset, Follower
 from tableformat.commit.conflicts import check_conflicts, referenced_data_files
 from tableformat.commit.manifests import ManifestWriter, added_entries
 from tableformat.commit.merging import merge_policy
@@ -98,9 +98,11 @@ class SnapshotChange:
         }
         snapshot = self._write_snapshot(metadata, parent, extra)
         self._snapshot = snapshot
+        default = STAGING_RETENTION if _is_staged(changeset) else Retention()
         return (
             AddSnapshotUpdate(snapshot=snapshot),
-            _set_branch(changeset, snapshot.snapshot_id, ref),
+            _set_branch(changeset.branch, snapshot.snapshot_id, ref, default),
+            *_move_follower(changeset.follower, snapshot.snapshot_id, state),
         )
 
     def _staging_base(self, state: TableState, parent_id: int | None) -> dict[str, str]:
@@ -333,17 +335,25 @@ def _check_head(changeset: Changeset, state: TableState, parent_id: int | None) 
     )
 
 
+def _move_follower(
+    follower: Follower | None, snapshot_id: int, state: TableState
+) -> list[SetSnapshotRefUpdate]:
+    ref = None if follower is None else state.ref(follower.branch)
+    if follower is None or ref is None or ref.snapshot_id != follower.expected_head:
+        return []
+    return [_set_branch(follower.branch, snapshot_id, ref, STAGING_RETENTION)]
+
+
 def _set_branch(
-    changeset: Changeset, snapshot_id: int, ref: SnapshotRef | None
+    name: str, snapshot_id: int, ref: SnapshotRef | None, default: Retention
 ) -> SetSnapshotRefUpdate:
-    """Point the branch at `snapshot_id`. What it says of its retention stays.
+    """Point a branch at `snapshot_id`. What it says of its retention stays.
 
     A staging branch that says nothing is given what keeps staged changes from other tools' expiry.
     """
-    default = STAGING_RETENTION if _is_staged(changeset) else Retention()
     retention = retention_or(ref, default)
     return SetSnapshotRefUpdate(
-        ref_name=changeset.branch,
+        ref_name=name,
         type="branch",
         snapshot_id=snapshot_id,
         max_ref_age_ms=retention.max_ref_age_ms,

@@ -15,9 +15,9 @@ from tests.support.table_checker import check_table
 
 NAMES = ("bank.a", "bank.b", "bank.c")
 POINTS = [
-    ("group.after_compute", 1), ("resolve.after_dv_write", 2), ("catalog.before_metadata_put", 3),
+    ("group.after_compute", 1), ("resolve.after_dv_write", 2), ("catalog.before_metadata_put", 2),
     ("catalog.before_swap", 1), ("catalog.after_swap", 1), ("group.after_publish", 1),
-    ("resolve.after_publish", 2), ("resolve.after_apply", 1), ("resolve.before_trim", 2),
+    ("resolve.after_publish", 2), ("resolve.after_apply", 1), ("resolve.after_apply", 2),
 ]  # fmt: skip
 ALONE = [("group.between_tables", 1), ("group.between_tables", 2), ("catalog.after_swap", 2)]
 

@@ -37,8 +37,7 @@ POINTS = [
     "resolve.after_dv_write", "commit.before_swap", "catalog.before_metadata_put",
     "catalog.before_swap", "catalog.after_swap", "commit.after_swap", "resolve.after_publish",
     "index.prepare.written", "resolve.after_prepare", "index.apply.before",
-    "index.apply.after", "resolve.after_apply", "resolve.before_trim",
-    "resolve.after_trim", "lock.before_release",
+    "index.apply.after", "resolve.after_apply", "lock.before_release",
 ]  # fmt: skip
 NAME = "t.rows"
 
@@ -135,7 +134,7 @@ def test_resolve_killed_around_a_split_gives_the_same_table(history, point, is_s
     [
         "resolve.after_match", "resolve.before_rewrite", "resolve.after_rewrite",
         "resolve.after_dv_write", "catalog.before_swap", "catalog.after_swap",
-        "resolve.after_publish", "index.apply.after", "resolve.before_trim",
+        "resolve.after_publish", "index.apply.after", "resolve.after_apply",
     ],
 )  # fmt: skip
 def test_killed_resolve_that_writes_rows_anew_keeps_their_ids(history, point):

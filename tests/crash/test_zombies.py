@@ -14,7 +14,7 @@ from tests.support.crash_child import REFUSED, open_table, short_lock, stopped
 RESOLVE_POINTS = {
     "lock.after_acquire": None, "resolve.after_read": REFUSED, "resolve.after_match": REFUSED,
     "resolve.after_dv_write": REFUSED, "commit.before_swap": REFUSED,
-    "catalog.before_swap": REFUSED, "catalog.after_swap": None, "resolve.before_trim": None,
+    "catalog.before_swap": REFUSED, "catalog.after_swap": None, "resolve.after_apply": None,
 }  # fmt: skip
 COMPACT_POINTS = {
     "compact.after_plan": REFUSED, "compact.after_write": REFUSED, "catalog.before_swap": REFUSED,

@@ -28,13 +28,15 @@ TINY = {
 
 
 class DiskIndexKeeper(LocalIndexKeeper):
-    """The product's keeper; opened and closed by each cycle, as by each `resolve`."""
+    """The product's keeper; opened and closed by each cycle, or open as long as its process."""
 
     def die(self) -> None:
         """With its process: the disk stays as it is, its locks are free."""
         if self._index is not None:
             self._index.close()
             self._index = None
+        if self.indexes is not None:
+            self.indexes.close()
 
     def at_end(self, head: TargetHead) -> LocalIndex | None:
         """The index, to be looked into; `die` closes it."""

@@ -32,6 +32,7 @@ from resolver.cycle import Cycle, CycleOptions
 from resolver.index.local import LocalIndex
 from resolver.index_keeper import TargetHead
 from resolver.maintenance_lock import fence_of, hold_maintenance
+from resolver.open_indexes import OpenIndexes
 from resolver.report import ResolveReport
 from resolver.target import live_files
 from tableformat import Table, TableCatalog
@@ -57,7 +58,7 @@ from tableformat.errors import (
     TableError,
     UnsupportedError,
 )
-from tableformat.runtime import Runtime
+from tableformat.runtime import Runtime, SystemClock
 from tests.support.foreign_table import ForeignTable, without_key
 from tests.support.memory_catalog import MemoryCatalog
 from tests.support.memory_index import MemoryIndex
@@ -684,7 +685,9 @@ class _Simulation:
         folder = self.folders / process
         if not keeps:
             shutil.rmtree(folder, ignore_errors=True)
-        return DiskIndexKeeper(environment, folder)
+        stays_open = self.world.seed % 2 == 0
+        indexes = OpenIndexes(SystemClock()) if stays_open else None
+        return DiskIndexKeeper(environment, folder, indexes=indexes)
 
     def cycle(
         self,

@@ -228,8 +228,10 @@ def test_rows_that_touch_no_file_of_the_target_are_published_once(tmp_path, toke
 def test_change_staged_during_the_cycle_is_not_trimmed_away(staged):
     other = other_process(staged)
     later = staged.rows((2, "eu", "later"))
-    arm(staged, "resolve.before_trim", lambda: other.stage(upserts=later))
-    assert not resolve(staged.table).trimmed
+    arm(staged, "commit.before_swap", lambda: other.stage(upserts=later))
+    report = resolve(staged.table)
+    assert not report.trimmed
+    assert report.staged_snapshots == 1, "what came while it was published waits"
     resolve(staged.table)
     assert staged.published() == EXPECTED - Counter([(2, "eu", "base")]) + Counter(
         [(2, "eu", "later")]

@@ -282,12 +282,12 @@ def test_trouble_after_the_publish_keeps_what_was_published(world):
     last = world.batch(A, B)
 
     def strike(_: str) -> None:
-        del world.points.armed["resolve.before_trim"]
+        del world.points.armed["resolve.after_apply"]
         error = StoreUnavailableError("down")
         error.files_safe_to_delete = True
         raise error
 
-    world.points.armed["resolve.before_trim"] = strike
+    world.points.armed["resolve.after_apply"] = strike
     with pytest.raises(StoreUnavailableError):
         world.resolve()
     assert world.shows(last)
