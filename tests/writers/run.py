@@ -26,6 +26,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.transforms import BucketTransform
 from pyiceberg.types import LongType, NestedField, StringType
 
+from tableformat.spec.names import CARRIED
 from tests.pipeline.service import PROGRAM, Service
 from tests.support.guard import stop_with_this_process
 from tests.support.interop_engines import duckdb_connection
@@ -285,6 +286,8 @@ class Run:
         table = self._catalog.load_table(name)
         if table.metadata.current_snapshot_id is None:
             return SCHEMA.empty_table()
+        if self._branch != "main" and not table.current_snapshot().summary.get(CARRIED):
+            self._problem(f"{name}: the writer went to main, not to its branch")
         columns = ", ".join(SCHEMA.names)
         query = f"SELECT {columns} FROM iceberg_scan('{table.metadata_location}')"
         return duckdb_connection().execute(query).to_arrow_table()
