@@ -119,9 +119,6 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--per-second", type=float, default=400.0, help="events")
     parser.add_argument("--checkpoint-s", type=float, default=3.0, help="between two commits")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument(
-        "--no-expiry", action="store_true", help="Flink on v3: it cannot live with any (docs)"
-    )
     parser.add_argument("--keep", action="store_true", help="the logs")
     given = parser.parse_args(words)
     missing = WRITERS[given.writer].missing()
@@ -178,10 +175,9 @@ class Run:
     def run(self) -> int:
         self._create_tables()
         writer = self._writer.start(self._job)
-        expires = {"expire.enabled": "false"} if self._given.no_expiry else {}
         settings = [
             word
-            for name, value in (SETTINGS | expires).items()
+            for name, value in SETTINGS.items()
             for word in ("--set", f"icefold.maintain.{name}={value}")
         ]
         words = ["maintain", *self._tables, "--staging", self._branch, *settings]
