@@ -65,6 +65,7 @@ EQUALITY_DELETES = """
     WHERE content = 'EQUALITY_DELETES' AND status <> 'DELETED'
 """
 AGE_MS = 3000  # snapshots older than that are expired
+STATEMENT_MS = 60_000  # where statements read a snapshot, which has to outlive them
 
 
 class Writer:
@@ -76,6 +77,7 @@ class Writer:
         appends: It cannot upsert.
         tables: How many it writes to.
         ends: Its process ends with 0 when all is committed.
+        age_ms: How old snapshots become.
     """
 
     def __init__(
@@ -86,9 +88,10 @@ class Writer:
         appends: bool = False,
         tables: int = 1,
         ends: bool = True,
+        age_ms: int = AGE_MS,
     ) -> None:
         self.missing, self.start, self.appends = missing, start, appends
-        self.tables, self.ends = tables, ends
+        self.tables, self.ends, self.age_ms = tables, ends, age_ms
 
 
 WRITERS = {
@@ -100,8 +103,10 @@ WRITERS = {
     "spark-append": Writer(
         missing_spark, lambda job: spark_writer("spark-append", job), appends=True
     ),
-    "spark-merge": Writer(missing_spark, lambda job: spark_writer("spark-merge", job)),
-    "trino": Writer(missing_trino_server, trino_writer),
+    "spark-merge": Writer(
+        missing_spark, lambda job: spark_writer("spark-merge", job), age_ms=STATEMENT_MS
+    ),
+    "trino": Writer(missing_trino_server, trino_writer, age_ms=STATEMENT_MS),
     "connect": Writer(missing_connect, connect_writer, appends=True, ends=False),
 }
 
@@ -208,7 +213,7 @@ class Run:
                 partition_spec=spec,
                 properties={
                     "format-version": str(self._given.format_version),
-                    "history.expire.max-snapshot-age-ms": str(AGE_MS),
+                    "history.expire.max-snapshot-age-ms": str(self._writer.age_ms),
                     "history.expire.min-snapshots-to-keep": "1",
                     "commit.retry.num-retries": "20",
                     "write.merge.mode": "merge-on-read",
