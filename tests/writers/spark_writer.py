@@ -47,8 +47,8 @@ def main(kind, jar, uri, table, branch, events, keys, per_second, commit_s, fold
     writing = rows if kind == "spark-merge" else rows.select("id", "region", "v")
     query = writing.writeStream.option("checkpointLocation", f"{folder}/checkpoint")
     query = query.trigger(processingTime=f"{commit_s} seconds")
-    written = f"rest.{table}" + ("" if branch == "main" else f".branch_{branch}")
     if kind == "spark-merge":
+        written = f"rest.{table}" + ("" if branch == "main" else f".branch_{branch}")
 
         def merge(batch, _):
             batch.createOrReplaceTempView("changes")
@@ -56,7 +56,8 @@ def main(kind, jar, uri, table, branch, events, keys, per_second, commit_s, fold
 
         query = query.foreachBatch(merge).start()
     else:
-        query = query.option("check-nullability", "false").toTable(written)
+        query = query.option("branch", branch).option("check-nullability", "false")
+        query = query.format("iceberg").start(f"rest.{table}")  # `toTable` looks for no branch
     while query.isActive and reached(query) < count:
         time.sleep(0.5)
     if query.exception() is not None:
