@@ -11,7 +11,7 @@ pytestmark = [
     pytest.mark.services,
     pytest.mark.slow,
     pytest.mark.long,
-    pytest.mark.timeout(1200),
+    pytest.mark.timeout(1800),
 ]
 
 
