@@ -14,8 +14,9 @@ RemoveSnapshots):
   the head of its branch, or, there, this one;
 * it is staged and not resolved, or the resolver needs it to prove where it stands (R18):
   `commit/staging_branches.py`;
-* it is in the whole history of a branch, and Flink adds vectors: its sink validates them from the
-  first snapshot on, and once that has gone it fails at each commit (Iceberg 1.12 and older, v3).
+* it is in the whole history of a branch, the table is v3 and Flink's sink deletes: it validates its
+  vectors from the first snapshot on, and once that has gone it fails at each commit (Iceberg 1.12
+  and older).
 
 A branch or tag goes, except `main`, when its snapshot is older than its `max-ref-age-ms`. Staging
 branches never go, nor does the target of one while something waits there.
@@ -44,6 +45,8 @@ from tableformat.spec.names import CARRIED, CUT, FLINK_JOB, MAIN_BRANCH, STAGING
 from tableformat.spec.properties import property_int
 
 DEFAULT_MAX_SNAPSHOT_AGE_MS = 5 * 24 * 3600 * 1000
+_PAUSE_MAX_MS = DEFAULT_MAX_SNAPSHOT_AGE_MS  # of a Flink job, whatever the table keeps
+_DELETES = frozenset({"added-dvs", "added-equality-delete-files"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +93,8 @@ def plan_expiry(metadata: TableMetadata, policy: ExpiryPolicy, *, now_ms: int) -
     left = metadata.model_copy(update={"refs": refs})
     needed = (snapshots_needed(left, each) for each in staging.values())
     staged = set(chain.from_iterable(needed)) - kept
-    staged.update(_validated_by_flink(kept | staged, refs, by_id) - kept)
+    if metadata.format_version > 2:
+        staged.update(_validated_by_flink(kept | staged, refs, by_id, now_ms) - kept)
     return ExpiryPlan(
         snapshot_ids=tuple(
             each.snapshot_id
@@ -160,21 +164,34 @@ def _kept_by_refs(
 
 
 def _validated_by_flink(
-    kept: AbstractSet[int], refs: Mapping[str, SnapshotRef], by_id: Mapping[int, Snapshot]
+    kept: AbstractSet[int],
+    refs: Mapping[str, SnapshotRef],
+    by_id: Mapping[int, Snapshot],
+    now_ms: int,
 ) -> set[int]:
-    """Histories that nothing has cut yet, while a commit of Flink's with vectors stays."""
-    summaries = [summary_of(by_id[each]) for each in kept if each in by_id]
-    if not any(
-        FLINK_JOB in summary and "added-dvs" in summary and CARRIED not in summary
-        for summary in summaries
-    ):
+    """Histories that nothing has cut yet, while a sink of Flink's deletes, and its last commit.
+
+    Whatever it deletes: vectors come once a checkpoint changes a key twice. It may pause longer
+    than snapshots are kept, so its last commit counts for `_PAUSE_MAX_MS` at least.
+    """
+    last = max(filter(_is_flink_delete, by_id.values()), key=lambda e: e.timestamp_ms, default=None)
+    if last is None:
+        return set()
+    if last.snapshot_id not in kept and now_ms - last.timestamp_ms > _PAUSE_MAX_MS:
         return set()
     needed: set[int] = set()
     for ref in refs.values():
         history = list(walk_back(by_id, ref.snapshot_id))
         if history and history[-1].parent_snapshot_id is None:
             needed.update(each.snapshot_id for each in history)
-    return needed
+    return needed | {last.snapshot_id} if needed else needed
+
+
+def _is_flink_delete(snapshot: Snapshot) -> bool:
+    """Whether its sink made it; own commits repeat what it said."""
+    summary = summary_of(snapshot)
+    is_flink = FLINK_JOB in summary and CARRIED not in summary
+    return is_flink and not summary.keys().isdisjoint(_DELETES)
 
 
 def _is_before_cut(snapshot: Snapshot, newer: Snapshot | None, last_kept_ms: int) -> bool:

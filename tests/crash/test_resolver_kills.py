@@ -40,6 +40,10 @@ POINTS = [
     "index.apply.after", "resolve.after_apply", "lock.before_release",
 ]  # fmt: skip
 NAME = "t.rows"
+ON_V2 = {
+    each: {"format-version": "2", "write.delete.granularity": each}
+    for each in ("partition", "file")
+}
 
 
 def rows(*values):
@@ -57,10 +61,12 @@ class History:
 
     index_location: str | None = None
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, **properties: str) -> None:
         self.warehouse = str(folder / "warehouse")
         catalog = tf.open_catalog("local", warehouse=self.warehouse)
-        self.table = catalog.create_table(NAME, SCHEMA, primary_key=["id"], partition_by=["region"])
+        self.table = catalog.create_table(
+            NAME, SCHEMA, primary_key=["id"], partition_by=["region"], properties=properties
+        )
         self.model = {key: (key, "eu", 0) for key in range(8)}
         self.table.append(rows(*self.model.values()))
         self.staged: list[int] = []
@@ -97,14 +103,24 @@ class History:
 
 
 @pytest.fixture
-def history(tmp_path):
-    history = History(tmp_path)
+def history(tmp_path, request):
+    """`request.param`: properties of the table."""
+    history = History(tmp_path, **getattr(request, "param", {}))
     history.stage([(1, "us", 1), (9, "eu", 1)], deletes=[2])
     history.stage([(1, "eu", 2), (3, "us", 2)], deletes=[9])
     return history
 
 
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize(
+    ("history", "point"),
+    [
+        *[({}, point) for point in POINTS],
+        *[(ON_V2["partition"], point) for point in POINTS if point.startswith("resolve.")],
+        *[(ON_V2["file"], point) for point in POINTS if point.endswith("_dv_write")],
+    ],
+    indirect=["history"],
+    ids=lambda each: each if isinstance(each, str) else "-".join(each.values()),
+)
 def test_killed_resolve_run_again_gives_the_same_table(history, point):
     assert run_until_killed(run_resolve, history.warehouse, NAME, point=point) == KILLED
     history.table.refresh()
@@ -171,7 +187,11 @@ def row_ids(table):
     return {row["id"]: row["_row_id"] for row in rows}
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize(
+    ("history", "seed"),
+    [*[({}, seed) for seed in range(12)], *[(ON_V2["partition"], seed) for seed in range(12, 16)]],
+    indirect=["history"],
+)
 def test_two_kills_in_a_row_give_the_same_table(history, seed):
     draw = random.Random(seed)
     for _ in range(2):

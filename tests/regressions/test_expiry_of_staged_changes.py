@@ -246,3 +246,28 @@ def test_staged_changes_of_another_tool_outlive_a_publish_that_main_has_lost(tmp
     expire_all(staged)
     assert resolve(staged.table.refresh(), staging="flink").staged_snapshots == 1
     assert staged.published()[(3, "eu", "flink")] == 1
+
+
+# -- R88 -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("branch", ["staging", "main"])
+def test_r88_flinks_sink_finds_its_whole_history_after_resolve_compact_and_expire(staged, branch):
+    """It validates vectors from the first snapshot on (Iceberg's `validateAddedDVs`)."""
+    for number in range(4):
+        with another_tool(staged.environment):
+            staged.commit(
+                branch=branch,
+                data=staged.data_files((number, "eu", f"v{number}")),
+                deletes=staged.equality_deletes(staged.rows((number, "eu", ""))),
+                summary={"flink.job-id": "job", "flink.max-committed-checkpoint-id": str(number)},
+            )
+        resolve(staged.table.refresh(), staging=branch)
+        staged.rewrite()
+        expire_all(staged)
+        metadata = staged.table.refresh().state.metadata
+        by_id = {each.snapshot_id: each for each in metadata.snapshots}
+        at = metadata.refs[branch].snapshot_id
+        while at is not None:
+            at = by_id[at].parent_snapshot_id
+    assert staged.published() == with_rows(*((key, "eu", f"v{key}") for key in range(4)))

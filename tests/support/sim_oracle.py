@@ -268,6 +268,8 @@ class Oracle:
             self.heads.append((self.swaps, refs["main"]))
         known, self.retained = self.retained, {s["snapshot-id"] for s in metadata["snapshots"]}
         self._see_expiry(old, known - self.retained, location in self.foreign_swaps)
+        if location not in self.foreign_swaps and metadata["format-version"] > 2:
+            self._see_history_of_flink(known)
         fresh = [s for s in metadata["snapshots"] if s["snapshot-id"] not in self.landed]
         assert len(fresh) <= 1, "two snapshots in one swap"
         for snapshot in fresh:
@@ -294,6 +296,16 @@ class Oracle:
         self.kept_branches &= self.refs.keys()
         if self.location in self.strips:
             self.kept_branches.discard("staging")
+
+    def _see_history_of_flink(self, known: set[int]) -> None:
+        """Expiry cuts no history that was whole: Flink's sink validates all of it (R88)."""
+        summaries = (self.landed[each]["summary"] for each in known)
+        if self.retained >= known or not any(map(_is_delete_of_flink, summaries)):
+            return
+        for branch, head in self.refs.items():
+            history = set(self._history(head))
+            if history <= known and not history <= self.retained:
+                raise Violation(f"expiry cut the history of {branch}, which Flink validates")
 
     def _is_known(self, branch: str) -> bool:
         """Whether a branch can be told to be a staging branch: not by another tool's appends."""
@@ -978,3 +990,9 @@ def _has_folded(now: Identities, before: Identities, state: MainState, updated: 
         and not more & before.keys()
         and Counter(now[row_id][0] for row_id in more) == folded.fresh
     )
+
+
+def _is_delete_of_flink(summary: Mapping[str, str]) -> bool:
+    """Whether Flink's sink committed it, and not icefold, which repeats what Flink said."""
+    is_own = "flink.job-id" in summary and "icefold.carried" not in summary
+    return is_own and ("added-equality-delete-files" in summary or "added-dvs" in summary)

@@ -26,6 +26,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.transforms import BucketTransform
 from pyiceberg.types import LongType, NestedField, StringType
 
+from tableformat.spec.names import CARRIED
 from tests.pipeline.service import PROGRAM, Service
 from tests.support.guard import stop_with_this_process
 from tests.support.interop_engines import duckdb_connection
@@ -44,7 +45,7 @@ from tests.writers.statements import (
 )
 
 NAMESPACE = "shop"
-CHECK_S, PAUSE_MAX_S, END_S = 5.0, 5.0, 600.0
+CHECK_S, PAUSE_MAX_S, END_S = 5.0, 5.0, 1200.0
 # All the time: a writer has to live with each of them.
 SETTINGS = {
     "compact.commits": 6,
@@ -64,6 +65,7 @@ EQUALITY_DELETES = """
     WHERE content = 'EQUALITY_DELETES' AND status <> 'DELETED'
 """
 AGE_MS = 3000  # snapshots older than that are expired
+STATEMENT_MS = 60_000  # where statements read a snapshot, which has to outlive them
 
 
 class Writer:
@@ -75,6 +77,7 @@ class Writer:
         appends: It cannot upsert.
         tables: How many it writes to.
         ends: Its process ends with 0 when all is committed.
+        age_ms: How old snapshots become.
     """
 
     def __init__(
@@ -85,9 +88,10 @@ class Writer:
         appends: bool = False,
         tables: int = 1,
         ends: bool = True,
+        age_ms: int = AGE_MS,
     ) -> None:
         self.missing, self.start, self.appends = missing, start, appends
-        self.tables, self.ends = tables, ends
+        self.tables, self.ends, self.age_ms = tables, ends, age_ms
 
 
 WRITERS = {
@@ -99,8 +103,10 @@ WRITERS = {
     "spark-append": Writer(
         missing_spark, lambda job: spark_writer("spark-append", job), appends=True
     ),
-    "spark-merge": Writer(missing_spark, lambda job: spark_writer("spark-merge", job)),
-    "trino": Writer(missing_trino_server, trino_writer),
+    "spark-merge": Writer(
+        missing_spark, lambda job: spark_writer("spark-merge", job), age_ms=STATEMENT_MS
+    ),
+    "trino": Writer(missing_trino_server, trino_writer, age_ms=STATEMENT_MS),
     "connect": Writer(missing_connect, connect_writer, appends=True, ends=False),
 }
 
@@ -118,9 +124,6 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--per-second", type=float, default=400.0, help="events")
     parser.add_argument("--checkpoint-s", type=float, default=3.0, help="between two commits")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument(
-        "--no-expiry", action="store_true", help="Flink on v3: it cannot live with any (docs)"
-    )
     parser.add_argument("--keep", action="store_true", help="the logs")
     given = parser.parse_args(words)
     missing = WRITERS[given.writer].missing()
@@ -157,6 +160,7 @@ class Run:
         self._reached = dict.fromkeys(self._tables, 0)
         self._counts: Counter[str] = Counter()
         self._problems: list[str] = []
+        self._is_complete = True  # all events, so that the end is known
 
     @property
     def _options(self) -> list[str]:
@@ -177,10 +181,9 @@ class Run:
     def run(self) -> int:
         self._create_tables()
         writer = self._writer.start(self._job)
-        expires = {"expire.enabled": "false"} if self._given.no_expiry else {}
         settings = [
             word
-            for name, value in (SETTINGS | expires).items()
+            for name, value in SETTINGS.items()
             for word in ("--set", f"icefold.maintain.{name}={value}")
         ]
         words = ["maintain", *self._tables, "--staging", self._branch, *settings]
@@ -211,7 +214,7 @@ class Run:
                 partition_spec=spec,
                 properties={
                     "format-version": str(self._given.format_version),
-                    "history.expire.max-snapshot-age-ms": str(AGE_MS),
+                    "history.expire.max-snapshot-age-ms": str(self._writer.age_ms),
                     "history.expire.min-snapshots-to-keep": "1",
                     "commit.retry.num-retries": "20",
                     "write.merge.mode": "merge-on-read",
@@ -226,6 +229,7 @@ class Run:
             now = time.monotonic() - start
             if now > self._given.minutes * 60 + END_S:
                 self._problem(f"the writer is not through after {now:.0f} s")
+                self._is_complete = False
                 return
             for service in (writer, resolver):
                 service.keep_up()
@@ -285,6 +289,8 @@ class Run:
         table = self._catalog.load_table(name)
         if table.metadata.current_snapshot_id is None:
             return SCHEMA.empty_table()
+        if self._branch != "main" and not table.current_snapshot().summary.get(CARRIED):
+            self._problem(f"{name}: the writer went to main, not to its branch")
         columns = ", ".join(SCHEMA.names)
         query = f"SELECT {columns} FROM iceberg_scan('{table.metadata_location}')"
         return duckdb_connection().execute(query).to_arrow_table()
@@ -317,7 +323,13 @@ class Run:
         if isinstance(found, str):
             self._problem(f"{name} in {reader}: {found}")
             return
-        wanted = self._events.state(len(self._events), **self._part(name))
+        end: int | None = len(self._events)
+        if not self._is_complete:
+            end = self._events.prefix_of(found, **self._part(name))
+        if end is None:
+            self._problem(f"{name} in {reader}: no number of events leads to this")
+            return
+        wanted = self._events.state(end, **self._part(name))
         wrong = (found != wanted).nonzero()[0]
         self._counts["rows compared"] += len(rows)
         if len(wrong):

@@ -48,16 +48,16 @@ def main(kind, jar, uri, table, branch, events, keys, per_second, commit_s, fold
     query = writing.writeStream.option("checkpointLocation", f"{folder}/checkpoint")
     query = query.trigger(processingTime=f"{commit_s} seconds")
     if kind == "spark-merge":
-        merged = f"rest.{table}" + ("" if branch == "main" else f".branch_{branch}")
+        written = f"rest.{table}" + ("" if branch == "main" else f".branch_{branch}")
 
         def merge(batch, _):
             batch.createOrReplaceTempView("changes")
-            batch.sparkSession.sql(MERGE.format(table=merged))
+            batch.sparkSession.sql(MERGE.format(table=written))
 
         query = query.foreachBatch(merge).start()
     else:
         query = query.option("branch", branch).option("check-nullability", "false")
-        query = query.toTable(f"rest.{table}")
+        query = query.format("iceberg").start(f"rest.{table}")  # `toTable` looks for no branch
     while query.isActive and reached(query) < count:
         time.sleep(0.5)
     if query.exception() is not None:

@@ -11,7 +11,7 @@ pytestmark = [
     pytest.mark.services,
     pytest.mark.slow,
     pytest.mark.long,
-    pytest.mark.timeout(1200),
+    pytest.mark.timeout(1800),
 ]
 
 
@@ -21,6 +21,7 @@ pytestmark = [
         ("flink", "2", "branch"),
         ("flink", "2", "main"),
         ("flink", "3", "branch"),
+        ("flink", "3", "main"),
         ("flink-dynamic", "2", "branch"),
         ("connect", "3", "branch"),
         ("spark-append", "3", "branch"),
@@ -34,6 +35,4 @@ def test_rows_of_a_writer_that_is_killed_beside_icefold(writer, version, place) 
         pytest.skip(missing)
     words = ["--writer", writer, "--format-version", version, "--place", place]
     words += ["--minutes", "1", "--kills", "2", "--per-second", "100"]
-    if writer == "flink" and version == "3":
-        words.append("--no-expiry")
     assert main(words) == 0

@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from tests.support.trino import CATALOG, start_trino
+from tests.support.trino import CATALOG, TrinoError, start_trino
 from tests.writers.events import Events
 
 MERGE = """
@@ -31,7 +31,11 @@ def main(uri: str, table: str, count: int, keys: int, batch: int, pause_s: float
             f"(BIGINT '{key}', '{region}', '{v}', {gone})"
             for key, region, v, gone in newest.values()
         )
-        server.query(MERGE.format(table=f"{CATALOG}.{table}", rows=rows))
+        try:
+            server.query(MERGE.format(table=f"{CATALOG}.{table}", rows=rows))
+        except TrinoError as error:  # what it read was compacted meanwhile
+            print(f"again: {error}", flush=True)
+            continue
         done = end
         at.write_text(str(done))
         time.sleep(max(0.0, pause_s - (time.monotonic() - start)))

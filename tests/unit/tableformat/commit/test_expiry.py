@@ -193,27 +193,50 @@ def commit_of_flink(table, name, *, branch="main", **counts):
     return done.snapshot.snapshot_id
 
 
+@pytest.mark.parametrize("deletes", ["added-dvs", "added-equality-delete-files"])
 @pytest.mark.parametrize("branch", ["main", "staging"])
-def test_whole_history_stays_while_flink_adds_vectors(table, branch):
-    """Its sink validates them from the first snapshot on, and fails for ever once that is gone."""
+def test_whole_history_stays_while_flink_deletes(table, branch, deletes):
+    """Its sink validates vectors from the first snapshot on, and fails for ever once that is gone.
+
+    Vectors come with the first checkpoint that changes a key twice, which may be much later.
+    """
     table.add("a")
     table.add("b")
     create_branch(table.environment, IDENTIFIER, "staging")
-    commit_of_flink(table, "c", branch=branch, **{"added-dvs": "1"})
+    commit_of_flink(table, "c", branch=branch, **{deletes: "1"})
     assert table.plan().snapshot_ids == ()
 
 
-def test_history_goes_where_flink_adds_no_vectors_or_has_left_or_it_is_cut(table):
+def test_history_goes_where_flink_only_appends_or_has_left_or_it_is_cut(table):
     first = table.add("a")
     flink = commit_of_flink(table, "b")
     assert table.plan().snapshot_ids == (first,)
     vectors = commit_of_flink(table, "c", **{"added-dvs": "1"})
     own = table.add("d", summary={"added-dvs": "1"})  # repeats what Flink said
     assert table.state.head("main").summary.additional_properties["flink.job-id"] == "job"
+    assert table.plan().snapshot_ids == ()
+    table.clock.advance(5 * DAY_MS)
     assert table.plan().snapshot_ids == (first, flink, vectors)
     table.expire(ExpiryPolicy(min_snapshots_to_keep=1, max_snapshot_age_ms=0))
     commit_of_flink(table, "e", **{"added-dvs": "1"})
     assert table.plan().snapshot_ids == (own,)
+
+
+def test_commit_of_flink_that_no_branch_has_any_more_keeps_the_history_and_itself(table):
+    """Its branch was moved to the target once all was published."""
+    table.add("a")
+    create_branch(table.environment, IDENTIFIER, "staging")
+    staged = commit_of_flink(table, "b", branch="staging", **{"added-equality-delete-files": "1"})
+    table.add("c", summary={STAGING_MARKER: str(staged)})
+    replace_branch(table.environment, IDENTIFIER, "staging", to="main", expected_head=staged)
+    assert table.plan().snapshot_ids == ()
+
+
+def test_history_of_a_v2_table_goes_whatever_flink_deletes():
+    table = ExpiryTable(properties={"format-version": "2"})
+    first = table.add("a")
+    commit_of_flink(table, "b", **{"added-equality-delete-files": "1"})
+    assert table.plan().snapshot_ids == (first,)
 
 
 def test_staging_that_was_moved_to_the_target_protects_nothing_more(table):
