@@ -17,7 +17,7 @@ from resolver.index.local import LocalIndex
 from resolver.index.open import compare_bindings
 from tableformat.runtime import Clock
 
-OPEN_MAX = 32  # about 1 MB each, with the threads that read it
+OPEN_MAX = 32  # half a megabyte each, with the threads that read it
 IDLE_MS = 15_000  # a table that is published this seldom does not miss an open index
 
 

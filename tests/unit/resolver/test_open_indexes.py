@@ -104,7 +104,7 @@ def test_an_index_follows_what_another_process_has_published(table, indexes, ope
 
 
 def test_an_index_that_is_used_is_not_waited_for(table, indexes, monkeypatch):
-    monkeypatch.setattr(index_folders, "WANTED_MS", 6e5)
+    monkeypatch.setattr(index_folders, "WANTED_MS", 2e4)
     cycle(table, 1, indexes)
     folder = index_folder(table.environment, table.state, "main")
     index = indexes.take(folder, next(iter(indexes._waiting.values()))[0].binding)
