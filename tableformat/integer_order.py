@@ -1,8 +1,8 @@
 """Orders of integers, made in a fraction of the time that NumPy takes for them.
 
-NumPy sorts plain integers with vector instructions; a stable `argsort` takes ten times as long,
-`lexsort` of pairs twenty, and `unique`, a hash table since NumPy 2.3, seventy. So numbers that
-leave room for their ordinals are sorted together with them, and pairs as one number.
+NumPy sorts plain integers with vector instructions. For a million of int64 a stable `argsort` takes
+14 times as long, `lexsort` of pairs 24, and `unique`, a hash table since NumPy 2.3, 69. So numbers
+that leave room for their ordinals are sorted together with them, and pairs as one number.
 """
 
 from __future__ import annotations
