@@ -20,7 +20,7 @@ import logging
 import queue
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -93,7 +93,6 @@ class Scheduler:
         runners: What the tasks are.
         lock: Lock manager; None: the catalog's own.
         observers: Told of every run.
-        executor: Where tasks run; None: own threads.
 
     Raises:
         NotFoundError: A table that is named, not by a pattern, does not exist.
@@ -108,7 +107,6 @@ class Scheduler:
         runners: Mapping[TaskName, Runner] = RUNNERS,
         lock: LockManager | None = None,
         observers: Sequence[Observer] = (),
-        executor: Executor | None = None,
     ) -> None:
         self._environment = catalog.environment
         self._clock = catalog.environment.runtime.clock
@@ -117,7 +115,6 @@ class Scheduler:
         self._runners = runners
         self._lock = lock
         self._observers = tuple(observers)
-        self._executor = executor
         self._watched: dict[Identifier, WatchedTable] = {}
         self._results: queue.SimpleQueue[Look | Finished | GroupFinished | _Woken] = (
             queue.SimpleQueue()
@@ -179,10 +176,8 @@ class Scheduler:
             indexes=self._indexes,
             is_stopping=lambda: self._stops > 0,
         )
-        tasks = self._executor or ThreadPoolExecutor(
-            self._options.parallel_max, thread_name_prefix="maintain"
-        )
-        looks = self._executor or ThreadPoolExecutor(LOOK_THREADS, thread_name_prefix="look")
+        tasks = ThreadPoolExecutor(self._options.parallel_max, thread_name_prefix="maintain")
+        looks = ThreadPoolExecutor(LOOK_THREADS, thread_name_prefix="look")
         self._tasks, self._looks = tasks, looks
         try:
             while not self._stops:
@@ -192,7 +187,7 @@ class Scheduler:
                 self._take_results(wait_ms)
             return self._end()
         finally:
-            for pool in {tasks, looks} if self._executor is None else ():
+            for pool in (tasks, looks):
                 pool.shutdown(wait=False, cancel_futures=True)
             self._indexes.close()
             if own is not None and not self._running():

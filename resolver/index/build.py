@@ -40,7 +40,7 @@ from resolver.index.folder import (
 )
 from resolver.index.header import FilesHeader
 from resolver.index.key_ranges import key_ranges
-from resolver.index.local import DEFAULT_CACHE_BYTES, LocalIndex
+from resolver.index.local import LocalIndex
 from resolver.index.runs import write_run
 from resolver.index.shard import Shard, open_cache, write_sst
 from resolver.index.shard_map import default_shard_count
@@ -98,14 +98,12 @@ class BuildOptions:
             follows the size of the table.
         memory_bytes: Bound of what is sorted at a time, over all threads.
         threads: Files read, and shards written, at a time.
-        cache_bytes: Block cache of the index that is returned.
     """
 
     shard_count: int | None = None
     shard_rows: int | None = None
     memory_bytes: int = DEFAULT_MEMORY_BYTES
     threads: int = DEFAULT_THREADS
-    cache_bytes: int = DEFAULT_CACHE_BYTES
 
 
 def shard_count_of(options: BuildOptions, rows: int) -> int:
@@ -168,7 +166,7 @@ def build_index(
         build.spill_files()
         build.write_shards()
         generation = build.finish()
-        return LocalIndex(generation, lock, runtime=runtime, cache_bytes=options.cache_bytes)
+        return LocalIndex(generation, lock, runtime=runtime)
     except BaseException:
         lock.release()
         raise

@@ -64,7 +64,7 @@ from tableformat.errors import InvalidInputError, StoreUnavailableError
 from tableformat.memory import release_unused
 from tableformat.runtime import Runtime
 
-DEFAULT_CACHE_BYTES = 128 << 20
+CACHE_BYTES = 128 << 20
 THREADS_MAX = 8
 T = TypeVar("T")
 
@@ -143,14 +143,7 @@ class LocalIndex:
         "generation",
     )
 
-    def __init__(
-        self,
-        generation: Generation,
-        lock: FolderLock,
-        *,
-        runtime: Runtime,
-        cache_bytes: int = DEFAULT_CACHE_BYTES,
-    ) -> None:
+    def __init__(self, generation: Generation, lock: FolderLock, *, runtime: Runtime) -> None:
         """Open a generation under a lock that the index releases when it is closed.
 
         Raises:
@@ -166,7 +159,7 @@ class LocalIndex:
         self._interrupted: str | None = None
         with remembering_damage(generation.path):
             check_unmarked(generation.path)
-            self._files = Shard.open(generation.files_path, open_cache(cache_bytes))
+            self._files = Shard.open(generation.files_path, open_cache(CACHE_BYTES))
             try:
                 self._header = FilesHeader.parse(self._files.header(), self._files.path)
                 with disk_errors(generation.runs_path):

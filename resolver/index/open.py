@@ -15,7 +15,7 @@ from resolver.index.folder import (
     disk_errors,
     remove_leftovers,
 )
-from resolver.index.local import DEFAULT_CACHE_BYTES, LocalIndex
+from resolver.index.local import LocalIndex
 from tableformat.runtime import Runtime
 
 
@@ -44,20 +44,13 @@ class OpenedIndex:
     detail: str = ""
 
 
-def open_index(
-    folder: Path,
-    expected: IndexBinding,
-    *,
-    runtime: Runtime,
-    cache_bytes: int = DEFAULT_CACHE_BYTES,
-) -> OpenedIndex:
+def open_index(folder: Path, expected: IndexBinding, *, runtime: Runtime) -> OpenedIndex:
     """Open the index in `folder`.
 
     Args:
         folder: The index folder; need not exist.
         expected: Table, branch and key that it must be for; the snapshot is not compared.
         runtime: Ids and fail points.
-        cache_bytes: Bound of the block cache of the file dictionary.
 
     Raises:
         StoreUnavailableError: Another process has it open, or the disk is full, read-only or
@@ -70,7 +63,7 @@ def open_index(
         return OpenedIndex(None, Refusal.MISSING, "there is no index folder")
     lock = FolderLock(folder)
     try:
-        opened = _open_locked(folder, expected, lock, runtime, cache_bytes)
+        opened = _open_locked(folder, expected, lock, runtime)
     except BaseException:
         lock.release()
         raise
@@ -80,7 +73,7 @@ def open_index(
 
 
 def _open_locked(
-    folder: Path, expected: IndexBinding, lock: FolderLock, runtime: Runtime, cache_bytes: int
+    folder: Path, expected: IndexBinding, lock: FolderLock, runtime: Runtime
 ) -> OpenedIndex:
     try:
         generation = current_generation(folder)
@@ -88,7 +81,7 @@ def _open_locked(
             return OpenedIndex(None, Refusal.MISSING, "the folder holds no complete index")
         with disk_errors(folder):
             remove_leftovers(folder, generation)
-        index = LocalIndex(generation, lock, runtime=runtime, cache_bytes=cache_bytes)
+        index = LocalIndex(generation, lock, runtime=runtime)
     except IndexDamagedError as error:
         return OpenedIndex(None, Refusal.DAMAGED, str(error))
     refused = compare_bindings(index.binding, expected)

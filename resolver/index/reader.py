@@ -33,7 +33,7 @@ class IndexReader:
 
     __slots__ = ("_dictionary", "_files", "_map", "_runs", "header")
 
-    def __init__(self, generation: Generation, cache_bytes: int = CACHE_BYTES) -> None:
+    def __init__(self, generation: Generation) -> None:
         """Open the dictionary read-only, and the runs that its header names, or nothing.
 
         Raises:
@@ -41,7 +41,7 @@ class IndexReader:
             StoreUnavailableError: The disk cannot be read.
         """
         check_unmarked(generation.path)
-        self._files = Shard.open_read_only(generation.files_path, open_cache(cache_bytes))
+        self._files = Shard.open_read_only(generation.files_path, open_cache(CACHE_BYTES))
         try:
             self.header = FilesHeader.parse(self._files.header(), self._files.path)
             self._runs = OpenRuns(generation, self.header, keep_open=True)

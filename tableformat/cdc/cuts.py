@@ -154,11 +154,11 @@ def load_all(
     ]
 
 
-def published_cuts(states: Iterable[TableState], target: str = MAIN_BRANCH) -> dict[str, int]:
-    """The newest cut of each query that any of some tables shows. Pure."""
+def published_cuts(states: Iterable[TableState]) -> dict[str, int]:
+    """The newest cut of each query that any of some tables shows on main. Pure."""
     newest: dict[str, int] = {}
     for state in states:
-        name = cut_of(branch_history(state, target))
+        name = cut_of(branch_history(state, MAIN_BRANCH))
         if name is not None:
             newest[name.query] = max(name.batch, newest.get(name.query, -1))
     return newest
@@ -180,27 +180,19 @@ def cut_of(history: Iterable[Snapshot]) -> CutName | None:
     return next((CutName.parse(text) for text in texts if text is not None), None)
 
 
-def read_cuts(
-    states: Iterable[TableState],
-    *,
-    seen: Mapping[str, int] | None = None,
-    target: str = MAIN_BRANCH,
-    staging: str = STAGING_BRANCH,
-) -> list[Cut]:
-    """The cuts that all their tables show and still hold, newest first. Pure.
+def read_cuts(states: Iterable[TableState], *, seen: Mapping[str, int] | None = None) -> list[Cut]:
+    """The cuts on main that all their tables show and still hold, newest first. Pure.
 
     A publish that was cut short, where the catalog has no group commits, is none until it is done.
 
     Args:
         states: The tables; a table of a cut that is not among them is not looked at.
         seen: The newest cut of each query that may be named; None: any.
-        target: The published branch.
-        staging: The branch that the stream is staged on.
 
     Raises:
         CorruptDataError: A summary cannot be read.
     """
-    histories = [_history(state, target, staging) for state in states]
+    histories = [_history(state) for state in states]
     names = {v.cut for each in histories for v in each.versions if v.cut is not None}
     allowed = [n for n in names if seen is None or n.batch <= seen.get(n.query, -1)]
     found = [cut for name in allowed if (cut := _cut(name, histories)) is not None]
@@ -237,8 +229,8 @@ def newest_cut(cuts: Iterable[Cut], tables: Sequence[str]) -> Cut:
     return newest
 
 
-def _history(state: TableState, target: str, staging: str) -> _History:
-    chain = list(branch_history(state, target))
+def _history(state: TableState) -> _History:
+    chain = list(branch_history(state, MAIN_BRANCH))
     versions: list[_Version] = []
     cut: CutName | None = None
     tables: tuple[str, ...] = ()
@@ -255,14 +247,14 @@ def _history(state: TableState, target: str, staging: str) -> _History:
     return _History(
         table=state.name,
         versions=tuple(reversed(versions)),
-        staged={query: _staged(state, staging, query) for query in queries},
+        staged={query: _staged(state, query) for query in queries},
         is_whole=not chain or chain[-1].parent_snapshot_id is None,
         gaps=left_out(state.metadata.properties),
     )
 
 
-def _staged(state: TableState, staging: str, query: str) -> frozenset[int]:
-    history = branch_history(state, staging)
+def _staged(state: TableState, query: str) -> frozenset[int]:
+    history = branch_history(state, STAGING_BRANCH)
     found = (batch_in(summary_of(each), query, each.snapshot_id) for each in history)
     return frozenset(each.number for each in found if each is not None)
 

@@ -247,7 +247,7 @@ class DebeziumFormat:
         if names:
             found = json_columns(group.payloads, self._row_path, names, self.schema, self.evolution)
             if self.values.new_columns == "declared":
-                check_certain(found, "Debezium")
+                check_certain(found)
             collector.schema_changes.merge(found)
 
     def _note_long_integers(self, group: PayloadGroup, collector: ChangeCollector) -> None:

@@ -267,12 +267,11 @@ def json_columns(
     return schema_changes
 
 
-def check_certain(schema_changes: SchemaChanges, row: str) -> None:
+def check_certain(schema_changes: SchemaChanges) -> None:
     """Refuse new columns of bare JSON whose values may mean something else.
 
     Args:
         schema_changes: What `json_columns` found.
-        row: What the events are, for the message.
 
     Raises:
         InvalidInputError: There is one that is not boolean; the message names the ways out.
@@ -280,8 +279,8 @@ def check_certain(schema_changes: SchemaChanges, row: str) -> None:
     for name, kind in schema_changes.added.items():
         if not _is_certain(kind):
             raise InvalidInputError(
-                f"the events have a new column '{name}', and they carry no schema: {row} writes "
-                "dates and times as numbers, decimals and binaries as base64",
+                f"the events have a new column '{name}', and they carry no schema: Debezium "
+                "writes dates and times as numbers, decimals and binaries as base64",
                 action="add the column to the table with its type, or send the schema with the "
                 "events (value.converter.schemas.enable=true), or set new-columns=json to take "
                 f"it for what JSON says: {kind}",

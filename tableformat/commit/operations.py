@@ -6,7 +6,7 @@ Deletion vectors of removed data files need not be listed: the engine removes th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from pyiceberg.expressions import AlwaysTrue, BooleanExpression
@@ -93,8 +93,6 @@ def overwrite_changeset(
     metadata: TableMetadata,
     *,
     branch: str = MAIN_BRANCH,
-    isolation: IsolationLevel | None = DEFAULT_ISOLATION,
-    summary: Mapping[str, str] | None = None,
 ) -> Changeset:
     """Static overwrite: replace all rows that match `row_filter` by the rows of `added`.
 
@@ -119,10 +117,9 @@ def overwrite_changeset(
         removed_entries=selection.all_match,
         validation=Validation(
             starting_snapshot_id=selection.snapshot_id,
-            isolation=isolation,
+            isolation=DEFAULT_ISOLATION,
             conflict_filter=row_filter,
         ),
-        summary=summary or {},
     )
 
 
@@ -132,8 +129,6 @@ def replace_partitions_changeset(
     added: Sequence[DataFile],
     *,
     branch: str = MAIN_BRANCH,
-    isolation: IsolationLevel | None = DEFAULT_ISOLATION,
-    summary: Mapping[str, str] | None = None,
 ) -> Changeset:
     """Dynamic overwrite: replace every partition that `added` has a file in.
 
@@ -157,10 +152,10 @@ def replace_partitions_changeset(
         removed_entries=removed,
         validation=Validation(
             starting_snapshot_id=None if head is None else head.snapshot_id,
-            isolation=isolation,
+            isolation=DEFAULT_ISOLATION,
             conflict_partitions=partitions,
         ),
-        summary={"replace-partitions": "true", **(summary or {})},
+        summary={"replace-partitions": "true"},
     )
 
 

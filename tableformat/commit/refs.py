@@ -69,17 +69,10 @@ def create_tag(
     return _create(environment, identifier, name, SnapshotRefType.TAG, snapshot_id, retention)
 
 
-def drop_ref(
-    environment: Environment,
-    identifier: Identifier,
-    name: str,
-    *,
-    expected_snapshot_id: int | None = None,
-) -> TableState:
+def drop_ref(environment: Environment, identifier: Identifier, name: str) -> TableState:
     """Drop a branch or tag; its snapshots stay until expiry.
 
     Raises:
-        CommitConflictError: It does not point at `expected_snapshot_id` (if given).
         InvalidInputError: `main`.
         NotFoundError: No such ref.
     """
@@ -87,9 +80,7 @@ def drop_ref(
         raise InvalidInputError("main cannot be dropped")
 
     def target(state: TableState) -> None:
-        ref = _require_ref(state, name)
-        if expected_snapshot_id is not None:
-            _check_head(name, ref.snapshot_id, expected_snapshot_id)
+        _require_ref(state, name)
 
     return _move(environment, identifier, name, target)
 
@@ -120,10 +111,7 @@ def fast_forward(
     def target(state: TableState) -> int:
         goal = _resolve(state, to)
         ref = _branch_or_none(state, branch)
-        if branch == MAIN_BRANCH:
-            path = ancestors(state.metadata, goal)
-            new = takewhile(lambda each: ref is None or each.snapshot_id != ref.snapshot_id, path)
-            check_rows_are_whole(state, new, action="run resolve")
+        _check_rows_are_whole(state, branch, ref, goal)
         if ref is None:
             if expected_head is not None:
                 _check_head(branch, None, expected_head)
@@ -171,10 +159,7 @@ def replace_branch(
     def target(state: TableState) -> int:
         goal = _resolve(state, to)
         ref = _branch_or_none(state, branch)
-        if branch == MAIN_BRANCH:
-            path = ancestors(state.metadata, goal)
-            new = takewhile(lambda each: ref is None or each.snapshot_id != ref.snapshot_id, path)
-            check_rows_are_whole(state, new, action="run resolve")
+        _check_rows_are_whole(state, branch, ref, goal)
         _check_head(branch, None if ref is None else ref.snapshot_id, expected_head)
         return goal
 
@@ -264,6 +249,16 @@ def _move(
         done=[],
     )
     return swap_until_settled(environment, identifier, change).state
+
+
+def _check_rows_are_whole(
+    state: TableState, branch: str, ref: SnapshotRef | None, goal: int
+) -> None:
+    """Of what `main` would get; other branches may hold rows whose columns are missing."""
+    if branch == MAIN_BRANCH:
+        path = ancestors(state.metadata, goal)
+        new = takewhile(lambda each: ref is None or each.snapshot_id != ref.snapshot_id, path)
+        check_rows_are_whole(state, new, action="run resolve")
 
 
 def _resolve(state: TableState, to: str | int) -> int:

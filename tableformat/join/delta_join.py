@@ -69,7 +69,6 @@ class DeltaJoin:
     Args:
         environment: Catalog, store, clock.
         plan: The join, checked.
-        branch: The branch of the result that is staged on.
         cuts: What cuts there are, newest first: rounds go to the newest; None: to the heads.
     """
 
@@ -78,13 +77,11 @@ class DeltaJoin:
         environment: Environment,
         plan: JoinPlan,
         *,
-        branch: str = STAGING_BRANCH,
         cuts: Callable[[], Sequence[Cut]] | None = None,
     ) -> None:
         self.plan = plan
         self.identifier: Identifier = parse_table_name(plan.definition.into)
         self._environment = environment
-        self._branch = branch
         self._cuts = cuts
         self._lookups = {
             alias: Lookup(environment, parse_table_name(side.table), cache_bytes=CACHE_BYTES)
@@ -108,9 +105,9 @@ class DeltaJoin:
         clock = self._environment.runtime.clock
         begin_ms = clock.monotonic_ms()
         state = self._environment.catalog.load_table(self.identifier)
-        check_stageable(state, self._branch)
+        check_stageable(state, STAGING_BRANCH)
         query = self.plan.definition.query
-        done = committed(state, self._branch, query)
+        done = committed(state, STAGING_BRANCH, query)
         last = self._last(state, done)
         cut = None if self._cuts is None else newest_cut(self._cuts(), self.plan.tables)
         sides = self._sides(last, cut)
@@ -136,7 +133,7 @@ class DeltaJoin:
         commit = commit_batch(
             self._environment,
             self.identifier,
-            branch=self._branch,
+            branch=STAGING_BRANCH,
             kind=CommitKind.ROW_DELTA,
             batch=batch,
             data_files=written.data_files,
@@ -174,7 +171,7 @@ class DeltaJoin:
     def _last(self, state: TableState, done: CommittedBatch | None) -> dict[str, int | None] | None:
         """The snapshots of the last round; None before the first."""
         if done is None:
-            if state.head(MAIN_BRANCH) is not None or state.head(self._branch) is not None:
+            if state.head(MAIN_BRANCH) is not None or state.head(STAGING_BRANCH) is not None:
                 raise InvalidInputError(
                     "the result's table has commits that are not of this join",
                     table=state.name,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Literal, get_args
 
 import pyarrow as pa
@@ -41,7 +40,6 @@ def stage_rows(
     deletes: pa.Table | None = None,
     branch: str = STAGING_BRANCH,
     columns: ColumnChoice = "whole",
-    summary: Mapping[str, str] | None = None,
 ) -> CommitResult:
     """Commit rows that replace older rows of their keys, and keys whose rows go.
 
@@ -56,7 +54,6 @@ def stage_rows(
         branch: The staging branch.
         columns: What becomes of columns that `upserts` does not have: `whole`, they get the write
             default or null; `partial`, they keep the values of the row that is replaced.
-        summary: Summary properties, e.g. the writer's own marker.
 
     Raises:
         InvalidInputError: No key, nothing to stage, a key twice in `upserts`, a wrong column, a row
@@ -88,7 +85,7 @@ def stage_rows(
         branch=branch,
         added_data_files=tuple(data_files),
         added_delete_files=tuple(delete_files),
-        summary={**(summary or {}), **missing_columns_summary(data_files)},
+        summary=missing_columns_summary(data_files),
         carry_marker=False,  # staged snapshots never have one, whatever their branch is called
     )
     return commit(

@@ -15,7 +15,6 @@ from fnmatch import translate
 from tableformat.errors import InvalidInputError
 from tableformat.table_definition import parse_table_name
 
-LAST_PART = "{topic}"
 INTERNAL = "__"  # Kafka's own topics, Debezium's heartbeats
 TRANSACTIONS = ".transaction"  # `<topic.prefix>.transaction`: Debezium's BEGIN and END events
 PLACEHOLDER = re.compile(r"\{(\w+)\}")

@@ -84,17 +84,11 @@ def test_main_cannot_be_a_tag_nor_be_dropped(table):
 
 def test_dropped_ref_is_gone_and_its_snapshot_stays(table):
     call(table, create_branch, "b")
-    call(table, drop_ref, "b", expected_snapshot_id=table.two)
+    call(table, drop_ref, "b")
     assert ref(table, "b") is None
     assert table.state.metadata.snapshot_by_id(table.two) is not None
     with pytest.raises(NotFoundError):
         call(table, drop_ref, "b")
-
-
-def test_drop_of_a_moved_ref_is_a_conflict(table):
-    call(table, create_branch, "b")
-    with pytest.raises(CommitConflictError):
-        call(table, drop_ref, "b", expected_snapshot_id=table.one)
 
 
 def test_fast_forward_keeps_snapshot_and_row_ids(table):
