@@ -28,13 +28,12 @@ from tableformat.catalog.base import TableState
 from tableformat.codec.avro.named_files import hash_of
 from tableformat.commit.branch_history import snapshots_by_id
 from tableformat.commit.carried_properties import check_fence, load_carried
-from tableformat.commit.expire import DELETE_BATCH_SIZE
+from tableformat.commit.expire import DELETE_BATCH_SIZE, check_owns_files
 from tableformat.commit.reachability import Reachable, live_locations, statistics_locations
 from tableformat.errors import InvalidInputError, TableError
 from tableformat.integer_order import distinct
 from tableformat.paths import data_directory, metadata_directory
 from tableformat.spec.manifest_file import ManifestFile
-from tableformat.spec.properties import property_bool
 from tableformat.store.base import ObjectInfo, ObjectStore
 from tableformat.store.locations import canonical_location
 
@@ -71,7 +70,7 @@ class _Removal:
 
     def run(self) -> RemoveOrphansReport:
         run, runtime = self.task, self.task.environment.runtime
-        _check_gc(run.table.state)
+        check_owns_files(run.table.state, "remove orphans")
         check_own_folders(run.environment, run.table.state)
         now_ms = runtime.clock.now_ms()  # before the listing: a file is never older than it is
         self.needed.add(run.table.state)  # so that little of a large table's listing is kept
@@ -206,12 +205,3 @@ def _listed(store: ObjectStore, state: TableState) -> Iterator[tuple[str, Object
                     location=location,
                 )
             yield location, info
-
-
-def _check_gc(state: TableState) -> None:
-    if not property_bool(state.metadata.properties, "gc.enabled", default=True):
-        raise InvalidInputError(
-            "cannot remove orphans: the table's files may belong to other tables too",
-            action="set gc.enabled only if they do not",
-            table=state.name,
-        )

@@ -22,7 +22,7 @@ from pyiceberg.table.snapshots import Snapshot
 
 from tableformat.catalog.base import Identifier, TableState
 from tableformat.cdc.truncation import Truncation, VectorsAtHead, vectors_of_all_rows
-from tableformat.commit.branch_history import ancestors, snapshots_by_id, summary_of
+from tableformat.commit.branch_history import ancestors, head_of, snapshots_by_id, summary_of
 from tableformat.commit.carried_properties import OF_SOURCE, load_carried, writer_properties
 from tableformat.commit.changeset import Changeset, CommitKind
 from tableformat.commit.engine import CommitResult, commit
@@ -219,11 +219,6 @@ def commit_batch(
             if not HEAD_LOSSES.allows(attempt, elapsed_ms=elapsed_ms):
                 raise
         runtime.clock.sleep_ms(HEAD_LOSSES.wait_ms(attempt, runtime))
-
-
-def head_of(state: TableState, branch: str) -> Snapshot | None:
-    """What a commit on the branch would be based on: its head, or `main`'s while it is missing."""
-    return state.head(branch if state.ref(branch) is not None else MAIN_BRANCH)
 
 
 def _history(state: TableState, branch: str) -> Iterator[Snapshot]:

@@ -13,7 +13,7 @@ from tableformat.catalog.base import TableState
 from tableformat.codec.avro.manifest_store import load_manifest, load_manifest_list
 from tableformat.errors import CommitConflictError, UnsupportedError
 from tableformat.spec.data_file import EntryStatus, FileContent, ManifestEntry
-from tableformat.spec.names import COMMITTED_TO, MISSING_COLUMNS
+from tableformat.spec.names import COMMITTED_TO, MAIN_BRANCH, MISSING_COLUMNS
 from tableformat.store.base import ObjectStore
 
 
@@ -83,6 +83,11 @@ def branch_history(state: TableState, branch: str) -> Iterator[Snapshot]:
 def branch_ids(state: TableState, branch: str) -> frozenset[int]:
     """The ids of `branch_history`."""
     return frozenset(snapshot.snapshot_id for snapshot in branch_history(state, branch))
+
+
+def head_of(state: TableState, branch: str) -> Snapshot | None:
+    """What a commit on the branch would be based on: its head, or `main`'s while it is missing."""
+    return state.head(branch if state.ref(branch) is not None else MAIN_BRANCH)
 
 
 def committed_to(snapshot: Snapshot) -> str | None:

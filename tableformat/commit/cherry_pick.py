@@ -28,6 +28,7 @@ from tableformat.commit.branch_history import (
     load_changes,
     operation_of,
     snapshots_by_id,
+    summary_of,
     walk_back,
 )
 from tableformat.commit.carried_properties import load_carried
@@ -129,7 +130,7 @@ def _changeset(
     picked = changes.snapshot
     kind = _KINDS[operation_of(picked)]
     summary = {SOURCE_SNAPSHOT_ID: str(picked.snapshot_id)}
-    wap_id = _property(picked, WAP_ID)
+    wap_id = summary_of(picked).get(WAP_ID)
     if wap_id is not None:
         summary[PUBLISHED_WAP_ID] = wap_id
     data, deletes = changes.added_data, changes.added_deletes
@@ -176,13 +177,13 @@ def _validation(
 
 
 def _check_not_picked(state: TableState, picked: Snapshot, branch: str) -> None:
-    wap_id = _property(picked, WAP_ID)
+    wap_id = summary_of(picked).get(WAP_ID)
     by_id, head_id = snapshots_by_id(state.metadata), state.head_id(branch)
     for snapshot in walk_back(by_id, head_id):
-        same_source = _property(snapshot, SOURCE_SNAPSHOT_ID) == str(picked.snapshot_id)
+        same_source = summary_of(snapshot).get(SOURCE_SNAPSHOT_ID) == str(picked.snapshot_id)
         same_wap_id = wap_id is not None and wap_id in {
-            _property(snapshot, WAP_ID),
-            _property(snapshot, PUBLISHED_WAP_ID),
+            summary_of(snapshot).get(WAP_ID),
+            summary_of(snapshot).get(PUBLISHED_WAP_ID),
         }
         if snapshot.snapshot_id == picked.snapshot_id or same_source or same_wap_id:
             raise AlreadyExistsError(
@@ -206,13 +207,9 @@ def _published(by_id: Mapping[int, Snapshot], head_id: int | None) -> Iterator[S
     history = list(walk_back(by_id, head_id))
     own = {each.snapshot_id for each in history}
     markers = [load_carried(by_id, head_id).marker]
-    markers += [_property(each, STAGING_MARKER) for each in history]
+    markers += [summary_of(each).get(STAGING_MARKER) for each in history]
     for marker in dict.fromkeys(markers):
         for snapshot in walk_back(by_id, parse_decimal(marker or "")):
-            if snapshot.snapshot_id in own or _property(snapshot, STAGING_MARKER) is not None:
+            if snapshot.snapshot_id in own or summary_of(snapshot).get(STAGING_MARKER) is not None:
                 break
             yield snapshot
-
-
-def _property(snapshot: Snapshot, key: str) -> str | None:
-    return None if snapshot.summary is None else snapshot.summary.get(key)

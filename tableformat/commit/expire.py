@@ -80,7 +80,7 @@ def apply_expiry(
         InvalidInputError: The table has `gc.enabled` = false, or a malformed property.
     """
     before = environment.catalog.load_table(identifier)
-    _check_gc(before)
+    check_owns_files(before, "expire snapshots")
     change = _Removal(environment, policy, fence, branch)
     outcome = swap_until_settled(environment, identifier, change, state=before)
     report = ExpiryReport(plan=change.plan, state=outcome.state)
@@ -229,10 +229,11 @@ def _delete(store: ObjectStore, batch: Sequence[str], failed: list[str]) -> int:
     return len(batch)
 
 
-def _check_gc(state: TableState) -> None:
+def check_owns_files(state: TableState, what: str) -> None:
+    """Refuse to do `what` with a table that says (`gc.enabled`) that its files are not its own."""
     if not property_bool(state.metadata.properties, "gc.enabled", default=True):
         raise InvalidInputError(
-            "cannot expire snapshots: the table's files may belong to other tables too",
+            f"cannot {what}: the table's files may belong to other tables too",
             action="set gc.enabled only if they do not",
             table=state.name,
         )

@@ -22,7 +22,13 @@ from tableformat.codec.avro.manifest_store import (
     open_manifest,
     remember_manifest_list,
 )
-from tableformat.commit.branch_history import History, ancestors, name_snapshot, snapshots_by_id
+from tableformat.commit.branch_history import (
+    History,
+    ancestors,
+    head_of,
+    name_snapshot,
+    snapshots_by_id,
+)
 from tableformat.commit.carried_properties import (
     carried_properties,
     carries_marker,
@@ -81,7 +87,7 @@ class SnapshotChange:
         if self.check is not None:
             self.check(state)
         ref = _branch_ref(state, changeset.branch)
-        parent = _parent(state, changeset.branch)
+        parent = head_of(state, changeset.branch)
         parent_id = None if parent is None else parent.snapshot_id
         if changeset.strict_head:
             _check_head(changeset, state, parent_id)
@@ -296,11 +302,6 @@ def _branch_ref(state: TableState, branch: str) -> SnapshotRef | None:
     if ref is not None and ref.snapshot_ref_type != "branch":
         raise InvalidInputError("cannot commit to a tag", table=state.name, ref=branch)
     return ref
-
-
-def _parent(state: TableState, branch: str) -> Snapshot | None:
-    """The head of the branch, or of `main` when the branch does not exist."""
-    return state.head(branch) if state.ref(branch) is not None else state.head(MAIN_BRANCH)
 
 
 def _check_no_load(changeset: Changeset, state: TableState) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 
+from tableformat.commit.branch_history import summary_of
 from tableformat.spec.data_file import DataFile, FileContent
 from tableformat.spec.decimal_text import parse_decimal
 
@@ -76,14 +77,10 @@ def _totals(counts: Mapping[str, int], parent: Snapshot | None) -> dict[str, str
     """Totals after the commit; one that the parent does not know stays unknown, as in Java."""
     totals: dict[str, str] = {}
     for total, (plus, minus) in TOTALS.items():
-        before = 0 if parent is None else parse_decimal(_property(parent, total) or "")
+        before = 0 if parent is None else parse_decimal(summary_of(parent).get(total, ""))
         if before is None:
             continue
         after = before + counts.get(plus, 0) - counts.get(minus, 0)
         if after >= 0:
             totals[total] = str(after)
     return totals
-
-
-def _property(snapshot: Snapshot, key: str) -> str | None:
-    return None if snapshot.summary is None else snapshot.summary.get(key)

@@ -24,7 +24,7 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 from tableformat.catalog.base import TableState
 from tableformat.codec.puffin.deletion_vector import Positions, build_positions, position_array
 from tableformat.codec.puffin.dv_file import read_deletion_vectors
-from tableformat.commit.branch_history import SnapshotChanges
+from tableformat.commit.branch_history import SnapshotChanges, head_of
 from tableformat.commit.changeset import Changeset
 from tableformat.commit.engine import CommitResult, commit
 from tableformat.environment import Environment
@@ -38,7 +38,6 @@ from tableformat.lookup.written_rows import number_keys, read_written
 from tableformat.scan.plan import plan_scan
 from tableformat.spec.constraints import ImmutableColumns, immutable_columns
 from tableformat.spec.data_file import DataFile, FileContent
-from tableformat.spec.names import MAIN_BRANCH
 from tableformat.write.partitioning import encode_values
 
 
@@ -96,7 +95,7 @@ class ImmutableCheck:
         where = {"table": state.name, "branch": self.branch, "action": "run it again"}
         if planned is None or _meaning(planned) != _meaning(constraint):
             raise CommitConflictError("the IMMUTABLE constraint was changed meanwhile", **where)
-        if _head(state, self.branch) == _head(self.state, self.branch):
+        if head_of(state, self.branch) == head_of(self.state, self.branch):
             return
         try:
             self._hold(state, constraint)
@@ -106,7 +105,7 @@ class ImmutableCheck:
             ) from error
 
     def _hold(self, state: TableState, constraint: ImmutableColumns) -> None:
-        schema, head = state.metadata.schema(), _head(state, self.branch)
+        schema, head = state.metadata.schema(), head_of(state, self.branch)
         ids = sorted(schema.identifier_field_ids)
         key = KeyColumns.of(schema, ids, what="the primary key")
         columns = KeyColumns.of(schema, [*{*ids, *constraint.field_ids}], what="the constraint")
@@ -311,11 +310,6 @@ def _codes(column: pa.Array, rows: Int64s) -> Int64s:
 
 def _meaning(constraint: ImmutableColumns) -> tuple[object, ...]:
     return constraint.field_ids, constraint.forbids_deletes
-
-
-def _head(state: TableState, branch: str) -> Snapshot | None:
-    """What a commit on the branch follows: `main`'s head while there is no such branch."""
-    return state.head(branch if state.ref(branch) is not None else MAIN_BRANCH)
 
 
 def _read(
