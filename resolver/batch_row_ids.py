@@ -12,16 +12,13 @@ from resolver.cycle_input import CycleInput
 from resolver.index.base import Matches
 from resolver.match import TARGET_ORDER, Bools, Int64s
 from resolver.moved_rows import PositionKills, row_ids_of
-from resolver.resolution import NumberedKeys, match_scopes
+from resolver.resolution import MatchedBatch, match_scopes
 from resolver.row_identity import NEVER, NO_ROW_ID, KeyDeletes, Lives, first_after, kept_row_ids
 from resolver.row_values import ColumnReader, live_matches
-from resolver.runner import Runner
 from resolver.staged_on_target import StagedOnTarget, only
-from resolver.target import LiveFiles
-from tableformat.catalog.base import TableState
+from resolver.target_view import TargetView
 from tableformat.codec.puffin.deletion_vector import position_array
 from tableformat.codec.puffin.dv_file import read_deletion_vectors
-from tableformat.environment import Environment
 from tableformat.integer_order import distinct_inverse, stable_order
 from tableformat.spec.data_file import DataFile
 from tableformat.spec.names import ROW_ID_FIELD_ID
@@ -50,45 +47,34 @@ class BatchRowIds:
 
 
 def batch_row_ids(
-    environment: Environment,
-    state: TableState,
-    *,
-    live: LiveFiles,
-    batch: CycleInput,
+    view: TargetView,
     known: StagedOnTarget,
-    numbered: NumberedKeys,
-    matches: Matches,
+    matched: MatchedBatch,
     kills: PositionKills,
-    keeps_ids: bool = True,
-    runner: Runner | None = None,
+    *,
+    keeps_ids: bool,
 ) -> BatchRowIds:
     """The row ids of a batch.
 
     Args:
-        environment: Where ids are read: of rows of the target that staged rows replace (the stored
-            column, where their file has it), and of staged files that bring some.
-        state: The table version.
-        live: The live files of the target.
-        batch: The cycle's input.
+        view: The target. Ids are read of its rows that staged rows replace (the stored column,
+            where their file has it), and of staged files that bring some.
         known: Staged files that the target has, or had.
-        numbered: The batch's keys.
-        matches: Rows of the target with a deleted key, without those of staged files.
+        matched: The batch, and rows of the target with a deleted key, without those of staged
+            files.
         kills: What staged snapshots delete by position.
         keeps_ids: A row keeps the id of the row that it replaces; else all have those that staging
             shows.
-        runner: Where files are read; None: in this process.
 
     Raises:
         CorruptDataError: A file is damaged.
     """
-    reader = ColumnReader(environment, state.metadata, (ROW_ID_FIELD_ID,), runner)
-    staged = _staged_lives(environment, reader, live, batch, known, numbered)
-    matches, replaced = _replaced_lives(
-        environment, state, live, batch, known, numbered, matches, kills, staged
-    )
+    batch = matched.batch
+    staged = _staged_lives(view, known, matched)
+    matches, replaced = _replaced_lives(view, known, matched, kills, staged)
     size = len(replaced.key)
     deletes = KeyDeletes(
-        key=numbered.delete_number, order=batch.deletes.order, scope=batch.deletes.scope
+        key=matched.numbered.delete_number, order=batch.deletes.order, scope=batch.deletes.scope
     )
     rows = _together(replaced, staged)
 
@@ -104,16 +90,11 @@ def batch_row_ids(
     return BatchRowIds(row_id=ids, killed=killed, rows=rows, replaced=matches)
 
 
-def _staged_lives(
-    environment: Environment,
-    reader: ColumnReader,
-    live: LiveFiles,
-    batch: CycleInput,
-    known: StagedOnTarget,
-    numbered: NumberedKeys,
-) -> Lives:
+def _staged_lives(view: TargetView, known: StagedOnTarget, matched: MatchedBatch) -> Lives:
+    reader = ColumnReader(view.environment, view.metadata, (ROW_ID_FIELD_ID,), view.runner)
+    batch = matched.batch
     files = [each.file for each in batch.files]
-    here = live.find_whole(batch.paths)
+    here = view.live.find_whole(batch.paths)
     there = {path: entry.data_file for path, entry in here.items()} | dict(known.left)
     file, position = batch.rows.file, batch.rows.position
     row_id = np.full(len(file), NO_ROW_ID, dtype=np.int64)
@@ -127,7 +108,7 @@ def _staged_lives(
     own = is_heir & (first[file] >= 0)
     row_id[own] = first[file[own]] + position[own]
     killed_at = _killed_in_batch(batch)
-    dead = _dead_on_target(environment, live, here.keys())
+    dead = _dead_on_target(view, here.keys())
     for ordinal, each in enumerate(files):
         rows = _rows_of(batch, ordinal)
         gone = dead.get(each.file_path)
@@ -137,7 +118,7 @@ def _staged_lives(
             killed_at[rows] = NEVER_LIVED
             is_heir[rows] = False
     return Lives(
-        key=numbered.row_number,
+        key=matched.numbered.row_number,
         order=batch.file_order[file],
         scope=batch.file_scope[file],
         row_id=row_id,
@@ -186,40 +167,33 @@ def _killed_in_batch(batch: CycleInput) -> Int64s:
     return killed_at
 
 
-def _dead_on_target(
-    environment: Environment, live: LiveFiles, paths: Iterable[str]
-) -> dict[str, BitMap64]:
-    dvs = live.find_dvs(tuple(paths))
+def _dead_on_target(view: TargetView, paths: Iterable[str]) -> dict[str, BitMap64]:
+    dvs = view.live.find_dvs(tuple(paths))
     vectors = read_deletion_vectors(
-        environment.store, [(each.data_file, None) for each in dvs.values()]
+        view.environment.store, [(each.data_file, None) for each in dvs.values()]
     )
     return dict(zip(dvs, vectors, strict=True))
 
 
 def _replaced_lives(
-    environment: Environment,
-    state: TableState,
-    live: LiveFiles,
-    batch: CycleInput,
+    view: TargetView,
     known: StagedOnTarget,
-    numbered: NumberedKeys,
-    matches: Matches,
+    matched: MatchedBatch,
     kills: PositionKills,
     staged: Lives,
 ) -> tuple[Matches, Lives]:
     """Rows of the target whose key a staged row has, too."""
-    matches = only(
-        matches, np.isin(numbered.lookup_number[matches.key_ordinal], staged.key[staged.is_heir])
-    )
-    matches = only(matches, live_matches(environment, state.metadata, live, matches))
-    row_id = row_ids_of(environment, state, live, matches)
+    matches, number = matched.matches, matched.numbered.lookup_number
+    matches = only(matches, np.isin(number[matches.key_ordinal], staged.key[staged.is_heir]))
+    matches = only(matches, live_matches(view, matches))
+    row_id = row_ids_of(view.environment, view.state, view.live, matches)
     order = np.full(len(matches), TARGET_ORDER, dtype=np.int64)
     if known.moved:
         order = _orders_by_id(row_id, staged)
     return matches, Lives(
-        key=numbered.lookup_number[matches.key_ordinal],
+        key=number[matches.key_ordinal],
         order=order,
-        scope=match_scopes(batch, matches),
+        scope=match_scopes(matched.batch, matches),
         row_id=row_id,
         killed_at=_killed_on_target(matches, kills),
         is_heir=np.zeros(len(matches), dtype=np.bool_),

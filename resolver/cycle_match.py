@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain
 from typing import TypeVar
 
@@ -28,7 +29,7 @@ from resolver.moved_rows import PositionKills, add_target_positions
 from resolver.position_files import read_position_file
 from resolver.resolution import (
     DeadRows,
-    NumberedKeys,
+    MatchedBatch,
     Resolution,
     judge_by_arrival,
     number_keys,
@@ -56,6 +57,7 @@ from resolver.staging import (
 )
 from resolver.target import LiveFiles, live_files
 from resolver.target_deletes import folded_deletes
+from resolver.target_view import TargetView
 from tableformat.catalog.base import Identifier, TableState
 from tableformat.commit.branch_history import branch_history, branch_ids
 from tableformat.environment import Environment
@@ -141,15 +143,6 @@ class Match:
     unfilled: Int64s = field(default_factory=lambda: np.empty(0, dtype=np.int64))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Matched:
-    """A part of the batch: its keys, what the target has of them, how the index got there."""
-
-    numbered: NumberedKeys
-    matches: Matches
-    index: str
-
-
 @dataclass(frozen=True, slots=True)
 class Matcher:
     """Finds the dead rows of one cycle.
@@ -171,100 +164,85 @@ class Matcher:
 
     def match(self, state: TableState, live: LiveFiles, work: Work) -> Match:
         """Dead rows, from the index at the head of `state`."""
-        options, known = self.options, self._staged_on_target(state, live, work)
+        view = self._view(state, live)
+        known = staged_on_target(view, work.batch)
         batch = known.placed(work.batch)
         own = tuple(without_dead_before(self.environment, state, batch.own_positions))
         batch = replace(batch, own_positions=own, positions=dead_positions(own))
         work = replace(work, batch=batch)
-        self._check_none_came(state, live, work)
+        self._check_none_came(view, work)
         if work.unread is not None:
-            return self._match_by_tasks(state, live, work, work.unread, known)
+            return self._match_by_tasks(view, work, work.unread, known)
         count = len(batch.rows.keys)
-        resolution = Resolution(dead=DeadPositions(), live_rows=np.ones(count, dtype=np.bool_))
-        row_id = np.full(count if work.rewrites else 0, NO_ROW_ID, dtype=np.int64)
-        how = ""
-        parts = part_count(batch) if self._may_split(state, live, batch, known) else 1
-        undivided: tuple[BatchPart, _Matched] | None = None
-        for part in batch_parts(batch, parts):
-            matched = self._match_part(state, live, known, part, resolution)
-            how = how or matched.index
-            if parts == 1:
-                undivided = part, matched
-            elif work.rewrites:
-                kills = PositionKills(DeadPositions())
-                ids = self._row_ids(state, live, known, part, matched, kills, work.keeps_ids)
-                row_id[part.rows] = ids.row_id
-                del ids
-            del part, matched  # before the next one is made
-        with self.phases.timed("match"):
-            resolution.dead.drop(known.not_added)
-            add_joined_positions(
-                self.environment,
-                state.metadata,
-                batch.other_deletes,
-                batch.scopes,
-                chain(self._ordered(lambda: live.data.values(), batch.paths), batch.files),
-                resolution.dead,
-                self.engine.runner,
-            )
-            resolution.dead.drop(known.not_added)
-            kills = PositionKills(resolution.dead)
-            add_target_positions(
-                self.environment,
-                state,
-                staging=options.staging,
-                target=options.target,
-                live=live,
-                batch=batch,
-                moved=known.moved,
-                look_up=lambda keys: self._look_up(state, live, keys)[0],
-                kills=kills,
-            )
-            fill, unfilled = None, np.empty(0, dtype=np.int64)
-            if undivided is not None:
-                part, matched = undivided
-                check_nothing_is_deleted(
-                    self.environment,
-                    state,
-                    live,
-                    batch,
-                    matched.numbered,
-                    matched.matches,
-                    resolution.dead,
-                )
-                if work.rewrites:
-                    ids = self._row_ids(state, live, known, part, matched, kills, work.keeps_ids)
-                    row_id = ids.row_id
-            folded = folded_deletes(state.metadata, live)
-            self._fold_position_deletes(state, live, folded, resolution.dead)
-            if work.rewrites and lacks_columns(batch):  # which is never divided
-                fill, unfilled = plan_fill(
-                    self.environment,
-                    state,
-                    live=live,
-                    batch=batch,
-                    known=known,
-                    numbered=matched.numbered,
-                    ids=ids,
-                    dead=resolution.dead,
-                    runner=self.engine.runner,
-                )
-        self.environment.runtime.fail_point("resolve.after_match")
-        return Match(
+        match = Match(
             state=state,
             live=live,
             work=work,
             known=known,
-            resolution=resolution,
-            index=how,
-            row_id=row_id if work.rewrites else None,
-            fill=fill,
-            unfilled=unfilled,
+            resolution=Resolution(dead=DeadPositions(), live_rows=np.ones(count, dtype=np.bool_)),
+            index="",
+            row_id=np.full(count, NO_ROW_ID, dtype=np.int64) if work.rewrites else None,
         )
+        matched = self._match_keys(view, match)
+        with self.phases.timed("match"):
+            kills = self._add_deletes_without_key(view, match)
+            ids = None
+            if matched is not None:
+                check_nothing_is_deleted(view, matched, match.resolution.dead)
+                if work.rewrites:
+                    ids = self._row_ids(view, match, matched, kills)
+                    match.row_id = ids.row_id
+            self._fold_position_deletes(view, folded_deletes(state.metadata, live), match)
+            if matched is not None and ids is not None:
+                dead = match.resolution.dead
+                match.fill, match.unfilled = plan_fill(view, known, matched, ids, dead)
+        self.environment.runtime.fail_point("resolve.after_match")
+        return match
+
+    def _view(self, state: TableState, live: LiveFiles) -> TargetView:
+        return TargetView(
+            environment=self.environment,
+            state=state,
+            staging=self.options.staging,
+            target=self.options.target,
+            live=live,
+            runner=self.engine.runner,
+        )
+
+    def _match_keys(self, view: TargetView, match: Match) -> MatchedBatch | None:
+        """Add the rows that die by their keys to `match`, and row ids where it is by parts.
+
+        Returns:
+            The batch, if it was matched undivided.
+        """
+        batch = match.work.batch
+        parts = part_count(batch) if self._may_split(view, batch, match.known) else 1
+        for part in batch_parts(batch, parts):
+            matched = self._match_part(view, match, part)
+            if parts == 1:
+                return matched
+            if match.row_id is not None:
+                ids = self._row_ids(view, match, matched, PositionKills(DeadPositions()))
+                match.row_id[part.rows] = ids.row_id
+                del ids
+            del part, matched  # before the next one is made
+        return None
+
+    def _add_deletes_without_key(self, view: TargetView, match: Match) -> PositionKills:
+        """Add the rows that die by deletes of other columns, and by position on the target."""
+        batch, known, dead = match.work.batch, match.known, match.resolution.dead
+        dead.drop(known.not_added)
+        on_target = self._ordered(lambda: view.live.data.values(), batch.paths)
+        files = chain(on_target, batch.files)
+        add_joined_positions(view, batch.other_deletes, batch.scopes, files, dead)
+        dead.drop(known.not_added)
+        kills = PositionKills(dead)
+        add_target_positions(view, batch, known.moved, partial(self._look_up, view), kills)
+        return kills
 
     def may_spread(self, state: TableState, live: LiveFiles, work: Work) -> bool:
         """Whether tasks match a batch that is not read: a large one, of which keys decide all."""
-        unread, metadata = work.unread, state.metadata
+        unread, metadata, view = work.unread, state.metadata, self._view(state, live)
         return (
             unread is not None
             and is_divided(unread.key_count)
@@ -273,19 +251,13 @@ class Matcher:
             and not (self.options.is_in_place or work.rewrites or unread.other_deletes)
             and has_vectors(metadata)
             and not folded_deletes(metadata, live)
-            and self._may_split(
-                state, live, unread.batch, self._staged_on_target(state, live, work)
-            )
+            and self._may_split(view, unread.batch, staged_on_target(view, work.batch))
         )
 
     def _match_by_tasks(
-        self,
-        state: TableState,
-        live: LiveFiles,
-        work: Work,
-        unread: UnreadInput,
-        known: StagedOnTarget,
+        self, view: TargetView, work: Work, unread: UnreadInput, known: StagedOnTarget
     ) -> Match:
+        state, live = view.state, view.live
         if not self.may_spread(state, live, work):  # as it did when the cycle began
             raise BroughtMeanwhileError(
                 "others have changed on the target what decides how a batch is matched",
@@ -300,7 +272,7 @@ class Matcher:
             assert isinstance(index, SharedIndex)
             return match_by_tasks(environment.store, state.metadata, index, runner, unread)
 
-        spread, how = self._ask(state, live, match, IndexDamagedError)
+        spread, how = self._ask(view, match, IndexDamagedError)
         environment.runtime.fail_point("resolve.after_match")
         return Match(
             state=state,
@@ -312,13 +284,11 @@ class Matcher:
             index=how,
         )
 
-    def _may_split(
-        self, state: TableState, live: LiveFiles, batch: CycleInput, known: StagedOnTarget
-    ) -> bool:
+    def _may_split(self, view: TargetView, batch: CycleInput, known: StagedOnTarget) -> bool:
         """Whether nothing but keys decides which rows die, and what they hold."""
         return not (
-            compares_versions(state.metadata)
-            or is_enforced(state.metadata)
+            compares_versions(view.metadata)
+            or is_enforced(view.metadata)
             or lacks_columns(batch)
             or batch.own_positions
             or batch.target_positions
@@ -326,62 +296,29 @@ class Matcher:
             or known.moved
             or known.published
             or known.repeated
-            or live.find(batch.paths)
+            or view.live.find(batch.paths)
         )
 
-    def _match_part(
-        self,
-        state: TableState,
-        live: LiveFiles,
-        known: StagedOnTarget,
-        part: BatchPart,
-        resolution: Resolution,
-    ) -> _Matched:
-        """Add the dead rows of a part to `resolution`."""
-        batch, options = part.batch, self.options
+    def _match_part(self, view: TargetView, match: Match, part: BatchPart) -> MatchedBatch:
+        """Add the dead rows of a part to `match`."""
+        batch, in_place = part.batch, self.options.is_in_place
         with self.phases.timed("match"):
-            numbered = number_keys(batch, look_up_rows=is_enforced(state.metadata))
-        found, how = self._look_up(state, live, numbered.lookup)
+            numbered = number_keys(batch, look_up_rows=is_enforced(view.metadata))
+        found, how = self._ask(view, lambda index: index.lookup(numbered.lookup))
         with self.phases.timed("match"):
             matches = without_staged_rows(found, batch)
-            judged = judge_moved_rows(
-                self.environment,
-                state,
-                live=live,
-                batch=batch,
-                known=known,
-                target=options.target,
-                numbered=numbered,
-                matches=matches,
-                judged=self._judge(state, live, batch, numbered, matches),
-            )
-            dead = resolve_batch(batch, numbered, matches, judged, is_in_place=options.is_in_place)
-            resolution.add(dead, part.rows)
-        return _Matched(numbered=numbered, matches=matches, index=how)
+            matched = MatchedBatch(batch=batch, numbered=numbered, matches=matches)
+            judged = judge_moved_rows(view, match.known, matched, self._judge(view, matched))
+            dead = resolve_batch(batch, numbered, matches, judged, is_in_place=in_place)
+            match.resolution.add(dead, part.rows)
+        match.index = match.index or how
+        return matched
 
     def _row_ids(
-        self,
-        state: TableState,
-        live: LiveFiles,
-        known: StagedOnTarget,
-        part: BatchPart,
-        matched: _Matched,
-        kills: PositionKills,
-        keeps_ids: bool,
+        self, view: TargetView, match: Match, matched: MatchedBatch, kills: PositionKills
     ) -> BatchRowIds:
-        batch = part.batch
-        found = batch_row_ids(
-            self.environment,
-            state,
-            live=live,
-            batch=batch,
-            known=known,
-            numbered=matched.numbered,
-            matches=matched.matches,
-            kills=kills,
-            keeps_ids=keeps_ids,
-            runner=self.engine.runner,
-        )
+        batch, known, keeps_ids = matched.batch, match.known, match.work.keeps_ids
+        found = batch_row_ids(view, known, matched, kills, keeps_ids=keeps_ids)
         rows = batch.rows
         for group in group_by_file(rows.file[found.killed], rows.position[found.killed]):
             kills.dead.add(batch.files[group.file].file.file_path, group.positions)
@@ -390,97 +327,58 @@ class Matcher:
 
     def brought(self, state: TableState, live: LiveFiles, later: Sequence[Snapshot]) -> int:
         """How many of some staged snapshots end with one that others have brought to the target."""
-        return brought_by_others(
-            self.environment,
-            state,
-            staging=self.options.staging,
-            target=self.options.target,
-            live=live,
-            later=later,
-        )
+        return brought_by_others(self._view(state, live), later)
 
-    def _check_none_came(self, state: TableState, live: LiveFiles, work: Work) -> None:
+    def _check_none_came(self, view: TargetView, work: Work) -> None:
         """Refuse where others have brought what was staged after the covered snapshots."""
-        options = self.options
         if not work.covered:
             return
         later = staged_above(
-            state,
-            staging=options.staging,
-            target=options.target,
+            view.state,
+            staging=view.staging,
+            target=view.target,
             snapshot_id=work.covered[-1].snapshot_id,
         )
-        if self.brought(state, live, later):
+        if brought_by_others(view, later):
             raise BroughtMeanwhileError(
                 "others have brought changes to the target that were staged meanwhile",
-                table=state.name,
-                branch=options.target,
+                table=view.state.name,
+                branch=view.target,
                 action="run resolve again",
             )
 
-    def _staged_on_target(self, state: TableState, live: LiveFiles, work: Work) -> StagedOnTarget:
-        return staged_on_target(
-            self.environment,
-            state,
-            staging=self.options.staging,
-            target=self.options.target,
-            live=live,
-            batch=work.batch,
-        )
-
-    def _judge(
-        self,
-        state: TableState,
-        live: LiveFiles,
-        batch: CycleInput,
-        numbered: NumberedKeys,
-        matches: Matches,
-    ) -> DeadRows:
+    def _judge(self, view: TargetView, matched: MatchedBatch) -> DeadRows:
         """Which rows die: by the table's sequence column if it has one, else by arrival."""
-        by_version = self._judge_versions(state, live, batch, numbered, matches)
+        check_immutable(view, matched)
+        in_place = self.options.is_in_place
+        by_version = None if in_place else guarded_dead_rows(view, matched)
         return by_version or judge_by_arrival(
-            batch, numbered, matches, order_of_path=self._order_of_path(live)
+            matched.batch,
+            matched.numbered,
+            matched.matches,
+            order_of_path=_sequence_numbers(view.live) if in_place else None,
         )
 
-    def _judge_versions(
-        self,
-        state: TableState,
-        live: LiveFiles,
-        batch: CycleInput,
-        numbered: NumberedKeys,
-        matches: Matches,
-    ) -> DeadRows | None:
-        """What the table declares about the versions of a row: check it, or decide by it."""
-        given = (live, batch, numbered, matches)
-        runner = self.engine.runner
-        check_immutable(self.environment, state, *given, runner=runner)
-        if self.options.is_in_place:
-            return None
-        return guarded_dead_rows(self.environment, state.metadata, *given, runner=runner)
-
-    def _look_up(
-        self, state: TableState, live: LiveFiles, keys: EncodedKeys
-    ) -> tuple[Matches, str]:
+    def _look_up(self, view: TargetView, keys: EncodedKeys) -> Matches:
         """The rows that have the keys."""
-        return self._ask(state, live, lambda index: index.lookup(keys))
+        return self._ask(view, lambda index: index.lookup(keys))[0]
 
     def _ask(
         self,
-        state: TableState,
-        live: LiveFiles,
+        view: TargetView,
         ask: Callable[[PrimaryKeyIndex], T],
         damage: type[CorruptDataError] = CorruptDataError,
     ) -> tuple[T, str]:
         """What the index says; one that turns out damaged is built afresh, and asked again."""
         with self.phases.timed("index"):
-            index, how = self.keeper.at_head(state, self.options.target, live)
+            index, how = self.keeper.at_head(view.state, view.target, view.live)
         with self.phases.timed("match"):
             try:
                 return ask(index), how
             except damage as error:
-                logger.warning("%s: the index is damaged: %s", state.name, error)
+                logger.warning("%s: the index is damaged: %s", view.state.name, error)
         with self.phases.timed("index"):
-            index, how = self.keeper.at_head(state, self.options.target, live, rebuild=True)
+            index, how = self.keeper.at_head(view.state, view.target, view.live, rebuild=True)
         with self.phases.timed("match"):
             return ask(index), how
 
@@ -497,7 +395,43 @@ class Matcher:
         """
         target = self.options.target
         state = self.environment.catalog.load_table(self.identifier)
-        if cursor_of(state, target) != cursor_of(match.state, target):
+        self._check_not_published(state, match.state, work)
+        planned = match.state.head(target)
+        head = state.head(target)
+        live = live_files(self.environment, head)
+        is_continued = _is_continued(state, planned, target)
+        if not is_continued:
+            self._check_still_waits(state, work)
+        compares_rows = work.rewrites or compares_versions(state.metadata)
+        is_unread = work.unread is not None
+        if not is_continued or compares_rows or is_unread or work.batch.target_positions:
+            return self.match(state, live, work)
+        staged, view = work.batch.paths, self._view(state, live)
+        on_target = staged_on_target(view, work.batch)
+        is_there = match.live.find(staged) or live.find(staged)
+        if is_there or on_target.left or on_target.repeated:
+            return self.match(state, live, work)
+        self._check_none_came(view, work)
+        came = snapshot_difference(self.environment, state, planned, head)
+        match.resolution.dead.drop(came.dropped)
+        add_joined_positions(
+            view,
+            (whole(work.batch).batch.deletes, *work.batch.other_deletes),
+            work.batch.scopes,
+            self._ordered(lambda: came.added),
+            match.resolution.dead,
+        )
+        before = folded_deletes(match.state.metadata, match.live)
+        folded = {entry.data_file.identity for entry in before}
+        now = folded_deletes(state.metadata, live)
+        new = [entry for entry in now if entry.data_file.identity not in folded]
+        self._fold_position_deletes(view, new, match)
+        return replace(match, state=state, live=live)
+
+    def _check_not_published(self, state: TableState, planned: TableState, work: Work) -> None:
+        """Refuse where others have published the backlog since it was planned."""
+        target = self.options.target
+        if cursor_of(state, target) != cursor_of(planned, target):
             raise CommitConflictError(
                 "another resolver has published staged changes meanwhile",
                 table=state.name,
@@ -512,46 +446,6 @@ class Matcher:
                 branch=target,
                 action="run resolve again",
             )
-        planned = match.state.head(target)
-        head = state.head(target)
-        live = live_files(self.environment, head)
-        is_continued = _is_continued(state, planned, target)
-        if not is_continued:
-            self._check_still_waits(state, work)
-        compares_rows = work.rewrites or compares_versions(state.metadata)
-        is_unread = work.unread is not None
-        if not is_continued or compares_rows or is_unread or work.batch.target_positions:
-            return self.match(state, live, work)
-        staged = work.batch.paths
-        on_target = self._staged_on_target(state, live, work)
-        is_there = match.live.find(staged) or live.find(staged)
-        if is_there or on_target.left or on_target.repeated:
-            return self.match(state, live, work)
-        self._check_none_came(state, live, work)
-        came = snapshot_difference(self.environment, state, planned, head)
-        match.resolution.dead.drop(came.dropped)
-        add_joined_positions(
-            self.environment,
-            state.metadata,
-            (whole(work.batch).batch.deletes, *work.batch.other_deletes),
-            work.batch.scopes,
-            self._ordered(lambda: came.added),
-            match.resolution.dead,
-            self.engine.runner,
-        )
-        before = folded_deletes(match.state.metadata, match.live)
-        folded = {entry.data_file.identity for entry in before}
-        self._fold_position_deletes(
-            state,
-            live,
-            [
-                entry
-                for entry in folded_deletes(state.metadata, live)
-                if entry.data_file.identity not in folded
-            ],
-            match.resolution.dead,
-        )
-        return replace(match, state=state, live=live)
 
     def _check_still_waits(self, state: TableState, work: Work) -> None:
         """Refuse a head that does not descend from the planned one if the backlog is another.
@@ -571,26 +465,17 @@ class Matcher:
             )
 
     def _fold_position_deletes(
-        self,
-        state: TableState,
-        live: LiveFiles,
-        entries: Iterable[ManifestEntry],
-        dead: DeadPositions,
+        self, view: TargetView, entries: Iterable[ManifestEntry], match: Match
     ) -> None:
         """v2 position deletes of the target become part of the DVs, and go (I3, P7).
 
         They may name files that have left: those say nothing any more.
         """
         for entry in entries:
-            found = read_position_file(self.environment.store, state.metadata, entry.data_file)
+            found = read_position_file(view.environment.store, view.metadata, entry.data_file)
             for path, positions in found.items():
-                if path in live.data:
-                    dead.add(path, positions)
-
-    def _order_of_path(self, live: LiveFiles) -> Callable[[str], int] | None:
-        if not self.options.is_in_place:
-            return None
-        return lambda path: sequence_number_of(live.data[path])
+                if path in view.live.data:
+                    match.resolution.dead.add(path, positions)
 
     def _ordered(
         self, entries: Callable[[], Iterable[ManifestEntry]], staged: frozenset[str] = frozenset()
@@ -610,6 +495,10 @@ def _is_continued(state: TableState, planned: Snapshot | None, target: str) -> b
     if planned is None:
         return not history or history[-1].parent_snapshot_id is None
     return any(each.snapshot_id == planned.snapshot_id for each in history)
+
+
+def _sequence_numbers(live: LiveFiles) -> Callable[[str], int]:
+    return lambda path: sequence_number_of(live.data[path])
 
 
 def sequence_number_of(entry: ManifestEntry) -> int:

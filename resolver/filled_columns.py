@@ -10,31 +10,29 @@ from __future__ import annotations
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
-from pyiceberg.table.metadata import TableMetadata
 
 from resolver.batch_row_ids import BatchRowIds
 from resolver.column_sources import NOWHERE, column_sources, previous_rows
 from resolver.cycle_input import CycleInput
 from resolver.match import Bools, Int64s, group_by_file
 from resolver.merge_deletes import DeadPositions
-from resolver.resolution import NumberedKeys
+from resolver.resolution import MatchedBatch
 from resolver.row_identity import KeyDeletes
 from resolver.row_values import ColumnReader
 from resolver.row_versions import read_versions
-from resolver.runner import THREADS_MAX, Runner
+from resolver.runner import THREADS_MAX
 from resolver.staged_on_target import StagedOnTarget
-from resolver.target import LiveFiles
+from resolver.target_view import TargetView
 from tableformat.catalog.base import TableState
 from tableformat.codec.parquet.rows import ParquetRows
 from tableformat.codec.puffin.deletion_vector import position_array
 from tableformat.commit.branch_history import branch_history, check_rows_are_whole
-from tableformat.environment import Environment
 from tableformat.errors import InvalidInputError, UnsupportedError
 from tableformat.integer_order import distinct, distinct_inverse, pair_order
 from tableformat.spec.computed_columns import stored_columns
@@ -191,30 +189,21 @@ def lacks_columns(batch: CycleInput) -> bool:
 
 
 def plan_fill(
-    environment: Environment,
-    state: TableState,
-    *,
-    live: LiveFiles,
-    batch: CycleInput,
+    view: TargetView,
     known: StagedOnTarget,
-    numbered: NumberedKeys,
+    matched: MatchedBatch,
     ids: BatchRowIds,
     dead: DeadPositions,
-    runner: Runner | None = None,
 ) -> tuple[Fill | None, Int64s]:
     """Where the missing columns of the live rows of a batch come from; None: none is missing.
 
     Args:
-        environment: Where it is read which columns are missing, and sequences.
-        state: The table version.
-        live: The live files of the target.
-        batch: The cycle's input.
-        known: Staged files that the target has, or had.
-        numbered: The batch's keys.
+        view: The target. It is read which columns are missing, and sequences.
+        known: Staged files that it has, or had.
+        matched: The batch.
         ids: The rows that the batch replaces.
         dead: Rows that are not published; rows are added that no older one fills, where the table
             wants them put aside.
-        runner: Where files are read; None: in this process.
 
     Returns:
         That, and the rows to put aside, as ordinals in the batch.
@@ -225,17 +214,16 @@ def plan_fill(
         UnsupportedError: Another tool has brought rows to the target whose columns are missing.
         CorruptDataError: A file is damaged.
     """
-    none = np.empty(0, dtype=np.int64)
+    batch, none = matched.batch, np.empty(0, dtype=np.int64)
     if not lacks_columns(batch):
         return None, none
-    _check_not_on_target(state, live, batch, known)
-    metadata, size = state.metadata, len(ids.replaced)
-    partial, masks = _read_masks(environment, state, batch, runner)
+    _check_not_on_target(view, batch, known)
+    metadata, size = view.metadata, len(ids.replaced)
+    partial, masks = _read_masks(view, batch)
     deletes = KeyDeletes(
-        key=numbered.delete_number, order=batch.deletes.order, scope=batch.deletes.scope
+        key=matched.numbered.delete_number, order=batch.deletes.order, scope=batch.deletes.scope
     )
-    given = (live, batch, numbered, ids.replaced)
-    versions = read_versions(environment, metadata, *given, runner=runner)
+    versions = read_versions(view, replace(matched, matches=ids.replaced))
     previous = previous_rows(ids.rows, deletes, partial + size, versions)
     previous[masks.is_new] = NOWHERE
     schema = metadata.schema()
@@ -253,13 +241,13 @@ def plan_fill(
         for group in group_by_file(batch.rows.file[aside], batch.rows.position[aside]):
             dead.add(batch.files[group.file].file.file_path, group.positions)
     else:
-        _check_found(environment, state, batch, partial, lost)
+        _check_found(view, batch, partial, lost)
     count = len(ids.rows.key)  # the source that stands for the default
     source = {
         i: np.where(lacks[i], np.where(each == NOWHERE, count, each), STAYS)[lives]
         for i, each in found.items()
     }
-    return _placed(metadata, live, batch, ids, partial[lives], source), aside
+    return _placed(view, batch, ids, partial[lives], source), aside
 
 
 def check_target_is_whole(state: TableState, target: str) -> None:
@@ -271,26 +259,23 @@ def check_target_is_whole(state: TableState, target: str) -> None:
     check_rows_are_whole(state, branch_history(state, target), action=ROLL_BACK)
 
 
-def _check_not_on_target(
-    state: TableState, live: LiveFiles, batch: CycleInput, known: StagedOnTarget
-) -> None:
+def _check_not_on_target(view: TargetView, batch: CycleInput, known: StagedOnTarget) -> None:
     paths = [each.file.file_path for each in batch.files if has_missing_columns(each.file)]
-    there = {*live.find(paths), *known.published, *known.left} & set(paths)
+    there = {*view.live.find(paths), *known.published, *known.left} & set(paths)
     if there:
         raise UnsupportedError(
             "staged rows whose columns are missing were brought to the target as they are",
-            table=state.name,
+            table=view.state.name,
             location=min(there),
             action=ROLL_BACK,
         )
 
 
-def _read_masks(
-    environment: Environment, state: TableState, batch: CycleInput, runner: Runner | None
-) -> tuple[Int64s, RowMasks]:
+def _read_masks(view: TargetView, batch: CycleInput) -> tuple[Int64s, RowMasks]:
     """The rows that lack columns, as ordinals in the batch, and what they lack."""
     files = [at for at, each in enumerate(batch.files) if has_missing_columns(each.file)]
-    reader = ColumnReader(environment, state.metadata, (MISSING_COLUMNS_FIELD_ID,), runner)
+    field_ids = (MISSING_COLUMNS_FIELD_ID,)
+    reader = ColumnReader(view.environment, view.metadata, field_ids, view.runner)
     [texts] = reader.flat(reader.read_files([batch.files[at].file for at in files]))
     masks = RowMasks.parse(texts)
     rows = np.flatnonzero(np.isin(batch.rows.file, files))
@@ -310,15 +295,11 @@ def _live(batch: CycleInput, dead: DeadPositions, rows: Int64s) -> Bools:
 
 
 def _check_found(
-    environment: Environment,
-    state: TableState,
-    batch: CycleInput,
-    partial: Int64s,
-    lost: Mapping[int, Bools],
+    view: TargetView, batch: CycleInput, partial: Int64s, lost: Mapping[int, Bools]
 ) -> None:
     """Refuse rows that no older row can fill, as far as the table says so."""
-    fails = on_missing_row(state.metadata.properties) == "fail"
-    schema = state.metadata.schema()
+    fails = on_missing_row(view.metadata.properties) == "fail"
+    schema = view.metadata.schema()
     for field_id, rows in lost.items():
         field = schema.find_field(field_id)
         has_no_default = field.required and field.write_default is None
@@ -326,14 +307,14 @@ def _check_found(
             continue
         first = partial[np.flatnonzero(rows)[:1]]
         key_ids = tuple(sorted(schema.identifier_field_ids))
-        reader = ColumnReader(environment, state.metadata, key_ids)
+        reader = ColumnReader(view.environment, view.metadata, key_ids)
         files = [each.file for each in batch.files]
         found = reader.read_rows(files, batch.rows.file[first], batch.rows.position[first])
         key = zip(key_ids, reader.flat(found), strict=True)
         raise InvalidInputError(
             "a staged row leaves out a column and replaces no row that has it; "
             "nothing was published",
-            table=state.name,
+            table=view.state.name,
             column=field.name,
             key={schema.find_column_name(i): values[0].as_py() for i, values in key},
             rows=int(rows.sum()),
@@ -343,8 +324,7 @@ def _check_found(
 
 
 def _placed(
-    metadata: TableMetadata,
-    live: LiveFiles,
+    view: TargetView,
     batch: CycleInput,
     ids: BatchRowIds,
     rows: Int64s,
@@ -354,7 +334,7 @@ def _placed(
     replaced_rows = ids.replaced
     numbers = np.array(sorted(replaced_rows.files), dtype=np.int64)
     paths = [replaced_rows.files[int(number)].file_path for number in numbers]
-    found = live.find(paths)
+    found = view.live.find(paths)
     files = (*(found[path].data_file for path in paths), *(each.file for each in batch.files))
     slot = np.searchsorted(numbers, replaced_rows.file_id)
     file = np.concatenate([slot, len(numbers) + batch.rows.file])
@@ -363,7 +343,7 @@ def _placed(
     ordinal = np.empty(len(file) + 2, dtype=np.int64)  # then the default, and STAYS
     ordinal[by_place] = np.arange(len(file), dtype=np.int64)
     ordinal[len(file)], ordinal[STAYS] = len(file), STAYS
-    specs = metadata.specs()
+    specs = view.metadata.specs()
     whole = Fill(
         files=files,
         specs=tuple(specs[each.spec_id] for each in files),

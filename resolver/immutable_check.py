@@ -18,48 +18,29 @@ import numpy as np
 from pyiceberg.table.metadata import TableMetadata
 from pyroaring import BitMap64
 
-from resolver.cycle_input import CycleInput
-from resolver.index.base import Matches
 from resolver.match import Bools, Int64s
 from resolver.merge_deletes import DeadPositions
-from resolver.resolution import NumberedKeys, dead_by_position
+from resolver.resolution import MatchedBatch, dead_by_position
 from resolver.row_values import ColumnReader, live_matches
-from resolver.runner import Runner
-from resolver.target import LiveFiles
 from resolver.target_deletes import deleted_positions
-from tableformat.catalog.base import TableState
+from resolver.target_view import TargetView
 from tableformat.codec.puffin.deletion_vector import build_positions, position_array
-from tableformat.environment import Environment
 from tableformat.lookup.immutable_rows import check_versions, deleted_row_error
 from tableformat.spec.constraints import immutable_columns
 from tableformat.spec.data_file import DataFile
 
 
-def check_immutable(
-    environment: Environment,
-    state: TableState,
-    live: LiveFiles,
-    batch: CycleInput,
-    numbered: NumberedKeys,
-    matches: Matches,
-    *,
-    runner: Runner | None = None,
-) -> None:
+def check_immutable(view: TargetView, matched: MatchedBatch) -> None:
     """Compare the versions of every key that has several.
 
-    Args:
-        environment: Where the rows are read: IMMUTABLE and key columns of keys with several rows.
-        state: The table; nothing is read if its constraint is not enforced.
-        live: The live files of the target.
-        batch: The cycle's input.
-        numbered: Its keys.
-        matches: The index's answer for them.
-        runner: Where the columns are read; None: in this process.
+    Nothing is read if the constraint is not enforced; else IMMUTABLE and key columns of keys with
+    several rows.
 
     Raises:
         InvalidInputError: The constraint is broken. Names the first key, the columns and values.
     """
-    metadata = state.metadata
+    metadata = view.metadata
+    batch, numbered, matches = matched.batch, matched.numbered, matched.matches
     constraint = immutable_columns(metadata)
     if constraint is None or not constraint.enforced:
         return
@@ -70,8 +51,7 @@ def check_immutable(
     staged = np.arange(len(batch.rows.keys))
     if len(staged) and not constraint.forbids_deletes:
         staged = np.flatnonzero(~dead_by_position(batch))
-    in_place = not batch.staged
-    known = np.flatnonzero(live_matches(environment, metadata, live, matches, is_in_place=in_place))
+    known = np.flatnonzero(live_matches(view, matches, is_in_place=not batch.staged))
     number = np.concatenate(
         [numbered.lookup_number[matches.key_ordinal[known]], numbered.row_number[staged]]
     )
@@ -82,10 +62,10 @@ def check_immutable(
         return
     ids = sorted(matches.files)
     paths = [matches.files[i].file_path for i in ids]
-    found = live.find(paths)
+    found = view.live.find(paths)
     files = [found[path].data_file for path in paths]
     slot = np.searchsorted(np.array(ids, dtype=np.int64), matches.file_id[known])
-    reader = ColumnReader(environment, metadata, (*key_ids, *compared), runner)
+    reader = ColumnReader(view.environment, metadata, (*key_ids, *compared), view.runner)
     rows = reader.read_rows(
         [*files, *(each.file for each in batch.files)],
         np.concatenate([slot, len(files) + batch.rows.file[staged]]),
@@ -94,7 +74,7 @@ def check_immutable(
     schema = metadata.schema()
     names = [str(schema.find_column_name(i)) for i in (*key_ids, *compared)]
     check_versions(
-        state,
+        view.state,
         constraint,
         number,
         dict(zip(names, reader.flat(rows), strict=True)),
@@ -109,36 +89,24 @@ def is_enforced(metadata: TableMetadata) -> bool:
     return constraint is not None and constraint.enforced
 
 
-def check_nothing_is_deleted(
-    environment: Environment,
-    state: TableState,
-    live: LiveFiles,
-    batch: CycleInput,
-    numbered: NumberedKeys,
-    matches: Matches,
-    dead: DeadPositions,
-) -> None:
+def check_nothing_is_deleted(view: TargetView, matched: MatchedBatch, dead: DeadPositions) -> None:
     """Refuse a cycle after which a key that had a row has none.
 
     Args:
-        environment: Where the key of the first such row is read.
-        state: The table; nothing is done if its constraint allows deletes.
-        live: The live files of the target.
-        batch: The cycle's input.
-        numbered: Its keys, those of staged rows looked up as well.
-        matches: The index's answer for them.
+        view: The target; nothing is done if the table's constraint allows deletes.
+        matched: The batch, the keys of its rows looked up as well.
         dead: All rows that the cycle kills; of the target maybe some that are dead already.
 
     Raises:
         InvalidInputError: Names the first key.
     """
-    constraint = immutable_columns(state.metadata)
+    constraint = immutable_columns(view.metadata)
     if constraint is None or not constraint.forbids_deletes:
         return
+    batch, numbered, matches = matched.batch, matched.numbered, matched.matches
     paths = {i: file.file_path for i, file in matches.files.items()}
     staged_paths = {i: each.file.file_path for i, each in enumerate(batch.files)}
-    in_place = not batch.staged
-    alive = live_matches(environment, state.metadata, live, matches, is_in_place=in_place)
+    alive = live_matches(view, matches, is_in_place=not batch.staged)
     gone = _are_dead(dead, paths, matches.file_id.astype(np.int64), matches.position)
     stays = ~_are_dead(dead, staged_paths, batch.rows.file, batch.rows.position)
     number = numbered.lookup_number[matches.key_ordinal]
@@ -149,19 +117,17 @@ def check_nothing_is_deleted(
     unborn = np.flatnonzero(~survives[numbered.row_number])
     if len(lost):
         path, position = paths[int(matches.file_id[lost[0]])], int(matches.position[lost[0]])
-        place = (live.find([path])[path].data_file, position)
+        place = (view.live.find([path])[path].data_file, position)
     elif len(unborn):
         place = (batch.files[batch.rows.file[unborn[0]]].file, batch.rows.position[unborn[0]])
-    elif (
-        other := _dead_of_other_keys(environment, state.metadata, live, batch, matches, dead)
-    ) is not None:
+    elif (other := _dead_of_other_keys(view, matched, dead)) is not None:
         place = other
     else:
         return
     raise deleted_row_error(
-        state,
+        view.state,
         constraint,
-        _key_at(environment, state.metadata, *place),
+        _key_at(view, *place),
         problem="a staged change deletes a row, and the IMMUTABLE constraint is enforced; nothing "
         "was published",
         repair="repair the source and stage again",
@@ -179,34 +145,29 @@ def _are_dead(dead: DeadPositions, paths: Mapping[int, str], file: Int64s, at: I
 
 
 def _dead_of_other_keys(
-    environment: Environment,
-    metadata: TableMetadata,
-    live: LiveFiles,
-    batch: CycleInput,
-    matches: Matches,
-    dead: DeadPositions,
+    view: TargetView, matched: MatchedBatch, dead: DeadPositions
 ) -> tuple[DataFile, int] | None:
     """A row of the target that dies and that no staged key names, so that none replaces it."""
+    matches, store = matched.matches, view.environment.store
     known = {file.file_path: i for i, file in matches.files.items()}
-    for path, entry in live.find(sorted(set(dead.paths()) - batch.paths)).items():
+    for path, entry in view.live.find(sorted(set(dead.paths()) - matched.batch.paths)).items():
         rest = dead.by_path[path]
         if path in known:
             rest = rest - build_positions(matches.position[matches.file_id == known[path]])
         if rest:
-            gone = deleted_positions(environment.store, metadata, live, [path])
+            gone = deleted_positions(store, view.metadata, view.live, [path])
             rest = rest - gone.get(path, BitMap64())
         if rest:
             return entry.data_file, rest[0]
     return None
 
 
-def _key_at(
-    environment: Environment, metadata: TableMetadata, file: DataFile, position: int
-) -> dict[str, object]:
-    ids = tuple(sorted(metadata.schema().identifier_field_ids))
-    reader = ColumnReader(environment, metadata, ids)
+def _key_at(view: TargetView, file: DataFile, position: int) -> dict[str, object]:
+    schema = view.metadata.schema()
+    ids = tuple(sorted(schema.identifier_field_ids))
+    reader = ColumnReader(view.environment, view.metadata, ids)
     row = reader.flat(reader.read_rows([file], np.zeros(1, np.int64), np.array([position])))
-    names = [metadata.schema().find_column_name(i) or str(i) for i in ids]
+    names = [schema.find_column_name(i) or str(i) for i in ids]
     return {name: column[0].as_py() for name, column in zip(names, row, strict=True)}
 
 

@@ -34,7 +34,6 @@ from dataclasses import dataclass, field, replace
 from typing import Never
 
 import numpy as np
-from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 from pyroaring import BitMap64
 
@@ -57,6 +56,7 @@ from resolver.staged_view import without_dead_before
 from resolver.staging import base_of, down_to_base
 from resolver.target import LiveFiles, live_files
 from resolver.target_deletes import deleted_positions
+from resolver.target_view import TargetView
 from tableformat.catalog.base import TableState
 from tableformat.codec.puffin.deletion_vector import build_positions, position_array
 from tableformat.codec.puffin.dv_file import read_deletion_vectors
@@ -76,6 +76,7 @@ from tableformat.spec.properties import publishing
 
 NOT_KILLED = TARGET_ORDER
 NO_NEWER_ROWS = np.iinfo(np.int64).max
+LookUp = Callable[[EncodedKeys], Matches]
 
 
 @dataclass(slots=True)
@@ -128,26 +129,17 @@ class _LostRows:
 
 
 def add_target_positions(
-    environment: Environment,
-    state: TableState,
-    *,
-    staging: str,
-    target: str,
-    live: LiveFiles,
+    view: TargetView,
     batch: CycleInput,
     moved: Mapping[str, DataFile],
-    look_up: Callable[[EncodedKeys], Matches],
+    look_up: LookUp,
     kills: PositionKills,
 ) -> None:
     """Add to `kills` what staged snapshots delete by position on the target.
 
     Args:
-        environment: Where files are read: vectors, manifests of the staged snapshots, and the old
-            files of rows that have moved.
-        state: The table version.
-        staging: The branch whose changes are resolved.
-        target: The branch they are published to.
-        live: The live files of the target.
+        view: The target. Vectors are read, manifests of the staged snapshots, and the old files of
+            rows that have moved.
         batch: The cycle's input.
         moved: Staged data files of the batch that were on the target and have left it, as they were
             there, or that it has with a deletion vector; deletes in them are looked for, too.
@@ -159,17 +151,15 @@ def add_target_positions(
         NotFoundError: An old file is gone, so its rows cannot be found again.
         UnsupportedError: What row ids a file had on the target is no longer known.
     """
-    lost = list(_split(environment, state, batch, live, moved, kills))
+    lost = list(_split(view, batch, moved, kills))
     if not lost:
         return
-    files, untold, rewritten = _files_of(
-        environment, state, lost, live, batch.paths, staging=staging, target=target
-    )
+    files, untold, rewritten = _files_of(view, lost, batch.paths)
     untold = {path: file for path, file in untold.items() if path not in moved}
     files |= dict(moved)
 
     snapshots = {each.staged.snapshot.snapshot_id: each.staged.snapshot for each in lost}
-    free_by = {i: _free_row_id(state, each, staging, target) for i, each in snapshots.items()}
+    free_by = {i: _free_row_id(view, each) for i, each in snapshots.items()}
 
     def rows_in(files: Mapping[str, DataFile]) -> _LostRows:
         there = [each for each in lost if each.path in files]
@@ -179,39 +169,35 @@ def add_target_positions(
             else free_by[each.staged.snapshot.snapshot_id]
             for each in there
         ]
-        return _read_rows(environment, state, there, files, free)
+        return _read_rows(view, there, files, free)
 
     rows, gone = rows_in(files), None
     if rewritten:
         of_file = [each.path for each in lost if each.path in files for _ in each.positions]
-        row_id = ids_as_rewritten(environment, state, rows.keys, rows.row_id, of_file, rewritten)
+        row_id = ids_as_rewritten(view, rows.keys, rows.row_id, of_file, rewritten)
         is_told = (row_id != NO_ROW_ID) | (rows.row_id == NO_ROW_ID)
         rows, gone = replace(rows, row_id=row_id).take(is_told), rows.take(~is_told)
     if len(rows.keys):
         kills.row_id, kills.order = rows.row_id, rows.order
-        _add_same_rows(environment, state, live, batch, moved, rows, look_up, kills)
+        _add_same_rows(view, batch, moved, rows, look_up, kills)
     unsure = [(rows_in(untold), min(untold))] if untold else []
     if gone is not None and len(gone.keys):  # the publish did not bring them
         unsure.append((gone, min(rewritten)))
     for unsure_rows, location in unsure:
-        since = _staged_since_base(state, [each.staged.snapshot for each in lost], staging, target)
-        _check_gone(
-            environment, state, live, since, unsure_rows, look_up, kills.dead, location, target
-        )
+        since = _staged_since_base(view, lost)
+        _check_gone(view, since, unsure_rows, look_up, kills.dead, location)
 
 
 def _add_same_rows(
-    environment: Environment,
-    state: TableState,
-    live: LiveFiles,
+    view: TargetView,
     batch: CycleInput,
     moved: Mapping[str, DataFile],
     rows: _LostRows,
-    look_up: Callable[[EncodedKeys], Matches],
+    look_up: LookUp,
     kills: PositionKills,
 ) -> None:
-    number, matches, row_id, alive = _of_their_keys(environment, state, live, rows, look_up)
-    order = _orders_of(environment, state, live, batch, moved, row_id)
+    number, matches, row_id, alive = _of_their_keys(view, rows, look_up)
+    order = _orders_of(view, batch, moved, row_id)
     killed_at = _same_rows(number, rows, matches, row_id, order, alive)
     for at in np.unique(killed_at[killed_at != NOT_KILLED]).tolist():
         found = killed_at == at
@@ -222,30 +208,24 @@ def _add_same_rows(
 
 
 def _of_their_keys(
-    environment: Environment,
-    state: TableState,
-    live: LiveFiles,
-    rows: _LostRows,
-    look_up: Callable[[EncodedKeys], Matches],
+    view: TargetView, rows: _LostRows, look_up: LookUp
 ) -> tuple[Int64s, Matches, Int64s, Bools]:
     """The number of each row's key; what the target has of these: matches, row ids, which live."""
     [number] = factorize(rows.keys).numbers
     _, first = np.unique(number, return_index=True)
     matches = look_up(rows.keys.take(first))
-    alive = live_matches(environment, state.metadata, live, matches)
-    return number, matches, row_ids_of(environment, state, live, matches), alive
+    alive = live_matches(view, matches)
+    row_id = row_ids_of(view.environment, view.state, view.live, matches)
+    return number, matches, row_id, alive
 
 
 def _check_gone(
-    environment: Environment,
-    state: TableState,
-    live: LiveFiles,
+    view: TargetView,
     since: Collection[int],
     rows: _LostRows,
-    look_up: Callable[[EncodedKeys], Matches],
+    look_up: LookUp,
     dead: DeadPositions,
     location: str,
-    target: str,
 ) -> None:
     """Refuse rows of rewritten files whose row ids nothing tells, unless they must be gone.
 
@@ -253,17 +233,17 @@ def _check_gone(
     staging stands on, or be in the file that they were staged in: those were never rewritten. Where
     a publish may have handed older ids on, only the latter.
     """
-    number, matches, row_id, alive = _of_their_keys(environment, state, live, rows, look_up)
+    number, matches, row_id, alive = _of_their_keys(view, rows, look_up)
     free = np.full(int(number.max(initial=-1)) + 1, NO_NEWER_ROWS, dtype=np.int64)
     np.minimum.at(free, number, rows.next_row_id)
-    if _may_have_older_ids(state, target):
+    if _may_have_older_ids(view):
         free[:] = 0  # an id tells nothing of a row's age
     may_be = alive & ((row_id >= free[matches.key_ordinal]) | (row_id == NO_ROW_ID))
-    by_id = snapshots_by_id(state.metadata)
+    by_id = snapshots_by_id(view.metadata)
     staged = {
         entry.data_file.file_path
         for each in since
-        for entry in load_changes(environment.store, by_id[each]).added_data
+        for entry in load_changes(view.environment.store, by_id[each]).added_data
     }
     for group in group_by_file(matches.file_id[may_be].astype(np.int64), matches.position[may_be]):
         path = matches.files[group.file].file_path
@@ -273,37 +253,33 @@ def _check_gone(
                 "a staged delete names rows of a staged data file that was published and "
                 "rewritten: its row ids on the target are no longer known, that history has "
                 "expired",
-                table=state.name,
+                table=view.state.name,
                 location=location,
                 action="delete these rows by their keys: stage(deletes=...), and take the "
                 "position delete off the staging branch",
             )
 
 
-def _may_have_older_ids(state: TableState, target: str) -> bool:
+def _may_have_older_ids(view: TargetView) -> bool:
     """Whether a publish may have given staged rows the ids of the rows that they replaced."""
-    history = list(branch_history(state, target))
+    history = list(branch_history(view.state, view.target))
     if any(is_rewriting_publish(each) for each in history):
         return True
     has_expired = bool(history) and history[-1].parent_snapshot_id is not None
-    return has_expired and publishing(state.metadata.properties) == "rewrite"
+    return has_expired and publishing(view.metadata.properties) == "rewrite"
 
 
 def _orders_of(
-    environment: Environment,
-    state: TableState,
-    live: LiveFiles,
-    batch: CycleInput,
-    moved: Mapping[str, DataFile],
-    row_id: Int64s,
+    view: TargetView, batch: CycleInput, moved: Mapping[str, DataFile], row_id: Int64s
 ) -> Int64s:
     """The places in the order of rows of the target: of the batch's rows there, theirs."""
+    live = view.live
     here = {each.file.file_path: each.order for each in batch.files}
     files = dict(moved) | {path: live.data[path].data_file for path in here.keys() & live.data}
     order = np.full(len(row_id), TARGET_ORDER, dtype=np.int64)
     if not files:
         return order
-    reader = ColumnReader(environment, state.metadata, (ROW_ID_FIELD_ID,))
+    reader = ColumnReader(view.environment, view.metadata, (ROW_ID_FIELD_ID,))
     [column] = reader.flat(reader.read_files(list(files.values())))
     own = column.fill_null(NO_ROW_ID).to_numpy()
     places = [here[path] for path in files]
@@ -331,15 +307,10 @@ def row_ids_of(
 
 
 def _split(
-    environment: Environment,
-    state: TableState,
-    batch: CycleInput,
-    live: LiveFiles,
-    moved: Mapping[str, DataFile],
-    kills: PositionKills,
+    view: TargetView, batch: CycleInput, moved: Mapping[str, DataFile], kills: PositionKills
 ) -> Iterator[StagedPositions]:
     """Add what dies where it is; give what has to be looked for."""
-    position_files = _PositionFiles(environment, state.metadata)
+    live, position_files = view.live, _PositionFiles(view)
     named, untold = list[StagedPositions](), set[tuple[int, str]]()
     for each in batch.target_positions:
         before = _deleted_before(position_files, each)
@@ -348,11 +319,11 @@ def _split(
         new = each.positions - (before or BitMap64())
         if new:
             named.append(replace(each, positions=new))
-    for each in without_dead_before(environment, state, named):
+    for each in without_dead_before(view.environment, view.state, named):
         lost, is_untold = each.positions, (each.staged.order, each.path) in untold
         if each.path in live.data:
             kills.add(each.path, lost, each.staged.order)
-            lost = lost & _deleted(environment, state, live, each.path)
+            lost = lost & _deleted(view, each.path)
         elif is_untold:
             _refuse(each)
         if lost and not is_untold:
@@ -363,7 +334,7 @@ def _split(
             lost = each.positions - seen[each.path]  # a vector repeats what older ones delete
             seen[each.path] |= each.positions
             if each.path in live.data:
-                lost = lost & _deleted(environment, state, live, each.path)
+                lost = lost & _deleted(view, each.path)
             if lost:
                 yield StagedPositions(path=each.path, positions=lost, staged=each.staged)
 
@@ -371,18 +342,18 @@ def _split(
 class _PositionFiles:
     """Positions by data file of deletes that staged commits removed, each file read once."""
 
-    def __init__(self, environment: Environment, metadata: TableMetadata) -> None:
-        self.environment, self._metadata = environment, metadata
+    def __init__(self, view: TargetView) -> None:
+        self._store, self._metadata = view.environment.store, view.metadata
         self._read: dict[str, dict[str, BitMap64]] = {}
 
     def of(self, entry: ManifestEntry, path: str) -> BitMap64:
         """What a vector or a position delete file deletes in one data file."""
         file = entry.data_file
         if file.is_dv:
-            return _read_vector(self.environment, entry)
+            [positions] = read_deletion_vectors(self._store, [(file, None)])
+            return positions
         if file.file_path not in self._read:
-            store = self.environment.store
-            self._read[file.file_path] = read_position_file(store, self._metadata, file)
+            self._read[file.file_path] = read_position_file(self._store, self._metadata, file)
         return self._read[file.file_path].get(path, BitMap64())
 
 
@@ -406,28 +377,14 @@ def _refuse(each: StagedPositions) -> Never:
     )
 
 
-def _deleted(environment: Environment, state: TableState, live: LiveFiles, path: str) -> BitMap64:
+def _deleted(view: TargetView, path: str) -> BitMap64:
     """What of a live file is deleted by position on the target."""
-    found = deleted_positions(environment.store, state.metadata, live, [path])
+    found = deleted_positions(view.environment.store, view.metadata, view.live, [path])
     return found.get(path, BitMap64())
 
 
-def _read_vector(environment: Environment, entry: ManifestEntry | None) -> BitMap64:
-    if entry is None:
-        return BitMap64()
-    [positions] = read_deletion_vectors(environment.store, [(entry.data_file, None)])
-    return positions
-
-
 def _files_of(
-    environment: Environment,
-    state: TableState,
-    lost: Sequence[StagedPositions],
-    live: LiveFiles,
-    staged: Collection[str],
-    *,
-    staging: str,
-    target: str,
+    view: TargetView, lost: Sequence[StagedPositions], staged: Collection[str]
 ) -> tuple[dict[str, DataFile], dict[str, DataFile], dict[str, RewrittenFile]]:
     """The files of lost rows, with the row ids that they had on the target; and as they are staged.
 
@@ -437,64 +394,54 @@ def _files_of(
     publish has written into other files: they are among the first, with the ids that staging shows.
     """
     known: dict[str, ManifestEntry] = {}
+    state, live = view.state, view.live
     here = {e.path: live.data[e.path].data_file for e in lost if e.path in live.data}
     views: dict[int, LiveFiles] = {}
     for each in lost:
         if each.path not in known and each.path not in here:
             snapshot = each.staged.snapshot
             if snapshot.snapshot_id not in views:
-                views[snapshot.snapshot_id] = live_files(environment, snapshot)
+                views[snapshot.snapshot_id] = live_files(view.environment, snapshot)
             found = views[snapshot.snapshot_id].data.get(each.path)
             known |= {} if found is None else {each.path: found}
     again = {each.path for each in lost if each.path in staged and each.path in known}
-    known |= first_named(environment, state, again, staging=staging, target=target)
+    known |= first_named(view, again)
     by_id = snapshots_by_id(state.metadata)
 
     def branch_of(entry: ManifestEntry) -> str | None:
         added_by = by_id.get(entry.snapshot_id or 0)
         return None if added_by is None else committed_to(added_by)
 
-    on_target = branch_ids(state, target)
+    on_target = branch_ids(state, view.target)
     moved = {path for path, entry in known.items() if entry.snapshot_id not in on_target}
     files = {path: entry.data_file for path, entry in known.items()}
-    removed, never_there = _as_removed(
-        environment, state, target, {path: known[path] for path in moved}
-    )
-    since = _staged_since_base(state, [each.staged.snapshot for each in lost], staging, target)
-    rewritten = rewritten_files(
-        state,
-        {path: known[path] for path in moved - removed.keys()},
-        staging=staging,
-        target=target,
-    )
+    removed, never_there = _as_removed(view, {path: known[path] for path in moved})
+    since = _staged_since_base(view, lost)
+    rewritten = rewritten_files(view, {path: known[path] for path in moved - removed.keys()})
     moved -= rewritten.keys()
     left_out = {path for path in never_there & moved if known[path].snapshot_id in since}
     files = {path: file for path, file in files.items() if path not in left_out}
     moved -= removed.keys() | left_out
-    untold = {path: files.pop(path) for path in moved if branch_of(known[path]) == staging}
+    untold = {path: files.pop(path) for path in moved if branch_of(known[path]) == view.staging}
     return files | removed | here, untold, rewritten
 
 
-def _staged_since_base(
-    state: TableState, staged: Iterable[Snapshot], staging: str, target: str
-) -> frozenset[int]:
-    """The staged snapshots that some stand on, and these, down to where staging left the target."""
+def _staged_since_base(view: TargetView, lost: Iterable[StagedPositions]) -> frozenset[int]:
+    """The staged snapshots of some deletes and those below, to where staging left the target."""
+    staged = (each.staged.snapshot for each in lost)
     newest = max(staged, key=lambda each: each.sequence_number or 0)
-    above, _ = down_to_base(state, newest, staging=staging, target=target)
+    above, _ = down_to_base(view.state, newest, staging=view.staging, target=view.target)
     return frozenset(each.snapshot_id for each in above)
 
 
-def _free_row_id(state: TableState, staged: Snapshot, staging: str, target: str) -> int:
+def _free_row_id(view: TargetView, staged: Snapshot) -> int:
     """The first row id that nobody had when staging left the target; 0 where that has expired."""
-    base = base_of(state, staged, staging=staging, target=target)
+    base = base_of(view.state, staged, staging=view.staging, target=view.target)
     return 0 if base is None else (base.first_row_id or 0) + (base.added_rows or 0)
 
 
 def _as_removed(
-    environment: Environment,
-    state: TableState,
-    target: str,
-    wanted: Mapping[str, ManifestEntry],
+    view: TargetView, wanted: Mapping[str, ManifestEntry]
 ) -> tuple[dict[str, DataFile], frozenset[str]]:
     """Files as they were on the target when it removed them; a publish gives new row ids.
 
@@ -504,11 +451,11 @@ def _as_removed(
     found: dict[str, DataFile] = {}
     since = min((entry.sequence_number or 0 for entry in wanted.values()), default=0)
     reached = None
-    for snapshot in branch_history(state, target):
+    for snapshot in branch_history(view.state, view.target):
         if found.keys() == wanted.keys() or (snapshot.sequence_number or 0) <= since:
             return found, frozenset(wanted.keys() - found.keys())
         reached = snapshot.parent_snapshot_id
-        for entry in load_changes(environment.store, snapshot).removed:
+        for entry in load_changes(view.environment.store, snapshot).removed:
             path = entry.data_file.file_path
             if path in wanted and entry.data_file.content == FileContent.DATA:
                 found.setdefault(path, entry.data_file)
@@ -516,17 +463,16 @@ def _as_removed(
 
 
 def _read_rows(
-    environment: Environment,
-    state: TableState,
+    view: TargetView,
     lost: Sequence[StagedPositions],
     files: Mapping[str, DataFile],
     free: Sequence[int],
 ) -> _LostRows:
-    metadata = state.metadata
+    metadata = view.metadata
     key_ids = tuple(sorted(metadata.schema().identifier_field_ids))
     key = KeySchema.of(key_schema(metadata.schemas, key_ids), key_ids)
     counts = [len(each.positions) for each in lost]
-    reader = ColumnReader(environment, metadata, (*key_ids, ROW_ID_FIELD_ID))
+    reader = ColumnReader(view.environment, metadata, (*key_ids, ROW_ID_FIELD_ID))
     try:
         rows = reader.read_rows(
             [files[each.path] for each in lost],
@@ -537,7 +483,7 @@ def _read_rows(
         raise NotFoundError(
             "a staged delete names rows of a data file that has left the target and is gone: "
             "which rows it means is not known",
-            table=state.name,
+            table=view.state.name,
             location=error.context.get("location"),
             action="restore the file, and run resolve again",
         ) from error

@@ -46,6 +46,21 @@ class NumberedKeys:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MatchedBatch:
+    """A batch, or a part of one, and what the target has of its keys.
+
+    Attributes:
+        batch: The cycle's input.
+        numbered: Its keys.
+        matches: The index's answer for `numbered.lookup`.
+    """
+
+    batch: CycleInput
+    numbered: NumberedKeys
+    matches: Matches
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DeadRows:
     """Which rows die.
 

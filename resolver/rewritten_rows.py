@@ -22,7 +22,7 @@ from resolver.match import Bools, Int64s
 from resolver.row_identity import NO_ROW_ID
 from resolver.row_values import ColumnReader
 from resolver.staging import marker_of
-from tableformat.catalog.base import TableState
+from resolver.target_view import TargetView
 from tableformat.commit.branch_history import (
     branch_history,
     branch_ids,
@@ -31,11 +31,11 @@ from tableformat.commit.branch_history import (
     snapshots_by_id,
     walk_back,
 )
-from tableformat.environment import Environment
 from tableformat.scan.key_fields import key_schema
 from tableformat.spec.data_file import ManifestEntry
 from tableformat.spec.missing_columns import has_missing_columns
 from tableformat.spec.names import ROW_ID_FIELD_ID
+from tableformat.store.base import ObjectStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,32 +53,30 @@ class RewrittenFile:
     covered: tuple[Snapshot, ...]
 
 
-def rewriting_publishes(
-    state: TableState, *, staging: str, target: str
-) -> Iterator[tuple[Snapshot, tuple[Snapshot, ...]]]:
+def rewriting_publishes(view: TargetView) -> Iterator[tuple[Snapshot, tuple[Snapshot, ...]]]:
     """Publishes in the target's history that wrote staged rows anew, newest first.
 
     Yields:
         The publish, and what is known of the staged snapshots up to its marker, newest first.
     """
-    by_id, on_target = snapshots_by_id(state.metadata), branch_ids(state, target)
-    for snapshot in branch_history(state, target):
+    by_id, on_target = snapshots_by_id(view.metadata), branch_ids(view.state, view.target)
+    for snapshot in branch_history(view.state, view.target):
         if not is_rewriting_publish(snapshot):
             continue
         covered: list[Snapshot] = []
         for each in walk_back(by_id, marker_of(snapshot)):
-            if each.snapshot_id in on_target or committed_to(each) not in (None, staging):
+            if each.snapshot_id in on_target or committed_to(each) not in (None, view.staging):
                 break
             covered.append(each)
         yield snapshot, tuple(covered)
 
 
 def rewritten_files(
-    state: TableState, wanted: Mapping[str, ManifestEntry], *, staging: str, target: str
+    view: TargetView, wanted: Mapping[str, ManifestEntry]
 ) -> dict[str, RewrittenFile]:
     """Those of some staged data files whose rows a publish of the target's history wrote anew."""
     found: dict[str, RewrittenFile] = {}
-    for publish, covered in rewriting_publishes(state, staging=staging, target=target):
+    for publish, covered in rewriting_publishes(view):
         ids = {each.snapshot_id for each in covered}
         for path, entry in wanted.items():
             if entry.snapshot_id in ids:  # the oldest publish that covers it comes last
@@ -86,28 +84,19 @@ def rewritten_files(
     return found
 
 
-def first_named(
-    environment: Environment,
-    state: TableState,
-    paths: Collection[str],
-    *,
-    staging: str,
-    target: str,
-) -> dict[str, ManifestEntry]:
+def first_named(view: TargetView, paths: Collection[str]) -> dict[str, ManifestEntry]:
     """Where data files that are staged again were staged first, if a publish wrote them anew."""
     found: dict[str, ManifestEntry] = {}
-    publishes = rewriting_publishes(state, staging=staging, target=target) if paths else ()
-    for _, covered in publishes:
+    for _, covered in rewriting_publishes(view) if paths else ():
         for snapshot in covered:
-            for entry in load_changes(environment.store, snapshot).added_data:
+            for entry in load_changes(view.environment.store, snapshot).added_data:
                 if entry.data_file.file_path in paths:
                     found[entry.data_file.file_path] = entry
     return found
 
 
 def ids_as_rewritten(
-    environment: Environment,
-    state: TableState,
+    view: TargetView,
     keys: EncodedKeys,
     row_id: Int64s,
     path: Sequence[str],
@@ -116,8 +105,7 @@ def ids_as_rewritten(
     """The row ids that staged rows got on the target.
 
     Args:
-        environment: Where the files of the publish are read: key and row id.
-        state: The table.
+        view: The target; of the files of the publish key and row id are read.
         keys: n keys.
         row_id: Shape `(n,)`: the rows' ids as staging shows them.
         path: n data files; rows of others than `files` are left as they are.
@@ -131,39 +119,34 @@ def ids_as_rewritten(
     for name, file in files.items():
         rows = np.flatnonzero(names == name)
         if len(rows):
-            ids[rows] = _ids_of_one(environment, state, keys.take(rows), row_id[rows], file)
+            ids[rows] = _ids_of_one(view, keys.take(rows), row_id[rows], file)
     return ids
 
 
-def _ids_of_one(
-    environment: Environment,
-    state: TableState,
-    keys: EncodedKeys,
-    row_id: Int64s,
-    file: RewrittenFile,
-) -> Int64s:
-    key_ids = tuple(sorted(state.metadata.schema().identifier_field_ids))
-    key = KeySchema.of(key_schema(state.metadata.schemas, key_ids), key_ids)
+def _ids_of_one(view: TargetView, keys: EncodedKeys, row_id: Int64s, file: RewrittenFile) -> Int64s:
+    environment, metadata = view.environment, view.metadata
+    key_ids = tuple(sorted(metadata.schema().identifier_field_ids))
+    key = KeySchema.of(key_schema(metadata.schemas, key_ids), key_ids)
     staged = file.entry.data_file
     added = (e.data_file for e in load_changes(environment.store, file.publish).added_data)
     is_anywhere = has_missing_columns(staged)
     wrote = [f for f in added if is_anywhere or f.partition_key == staged.partition_key]
-    reader = ColumnReader(environment, state.metadata, (*key_ids, ROW_ID_FIELD_ID))
+    reader = ColumnReader(environment, metadata, (*key_ids, ROW_ID_FIELD_ID))
     found = reader.read_files(wrote)
     theirs: Int64s = reader.flat(found)[-1].fill_null(NO_ROW_ID).to_numpy()
     numbers = factorize(keys, encode_batch(found, key))
     number, their_number = numbers.numbers
     inherited = np.full(numbers.count, NO_ROW_ID, dtype=np.int64)
-    is_heir = ~_staged_since(environment, file, theirs)
+    is_heir = ~_staged_since(environment.store, file, theirs)
     np.maximum.at(inherited, their_number[is_heir], theirs[is_heir])
     return np.where(np.isin(row_id, theirs), row_id, inherited[number])
 
 
-def _staged_since(environment: Environment, file: RewrittenFile, row_id: Int64s) -> Bools:
+def _staged_since(store: ObjectStore, file: RewrittenFile, row_id: Int64s) -> Bools:
     """Which ids are those of rows staged by the file's own commit, or later."""
     found = np.zeros(len(row_id), dtype=np.bool_)
     for each in file.covered:
-        for entry in load_changes(environment.store, each).added_data:
+        for entry in load_changes(store, each).added_data:
             first = entry.data_file.first_row_id or 0
             found |= (row_id >= first) & (row_id < first + entry.data_file.record_count)
         if each.snapshot_id == file.entry.snapshot_id:

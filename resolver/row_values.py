@@ -17,8 +17,8 @@ from resolver.index.base import Matches
 from resolver.match import Bools, Int64s, group_by_file
 from resolver.position_files import read_position_file
 from resolver.runner import LocalRunner, Runner
-from resolver.target import LiveFiles
 from resolver.target_deletes import deleted_by_key, deleted_positions, folded_deletes
+from resolver.target_view import TargetView
 from tableformat.codec.parquet.reader import read_data_file
 from tableformat.codec.puffin.deletion_vector import build_positions, position_array
 from tableformat.environment import Environment
@@ -131,29 +131,23 @@ class ColumnReader:
         return pa.concat_tables([arrow_schema(schema).empty_table(), *parts])
 
 
-def live_matches(
-    environment: Environment,
-    metadata: TableMetadata,
-    live: LiveFiles,
-    matches: Matches,
-    *,
-    is_in_place: bool = False,
-) -> Bools:
+def live_matches(view: TargetView, matches: Matches, *, is_in_place: bool = False) -> Bools:
     """Which rows that the index knows are not deleted already; shape `(matches,)`.
 
     The index does not read deletion vectors of other writers back (see `index.base`). In place, the
     target's equality deletes are what the cycle resolves, and do not count.
     """
+    store, metadata, live = view.environment.store, view.metadata, view.live
     alive = np.ones(len(matches), dtype=np.bool_)
     paths = {file_id: file.file_path for file_id, file in matches.files.items()}
-    known = deleted_positions(environment.store, metadata, live, paths.values())
+    known = deleted_positions(store, metadata, live, paths.values())
     dead = {path: [positions] for path, positions in known.items()}
     if not is_in_place:
-        by_key = deleted_by_key(environment.store, metadata, live, paths.values())
+        by_key = deleted_by_key(store, metadata, live, paths.values())
         for path, positions in by_key.items():
             dead.setdefault(path, []).append(positions)
     for entry in folded_deletes(metadata, live):
-        found = read_position_file(environment.store, metadata, entry.data_file)
+        found = read_position_file(store, metadata, entry.data_file)
         for path, positions in found.items():
             dead.setdefault(path, []).append(positions)
     for file_id, path in paths.items():

@@ -27,7 +27,6 @@ from pyiceberg.table.metadata import TableMetadata
 
 from resolver.column_sources import Versions
 from resolver.cycle_input import CycleInput
-from resolver.index.base import Matches
 from resolver.match import (
     NEVER_DELETED,
     TARGET_ORDER,
@@ -37,11 +36,15 @@ from resolver.match import (
     dead_rows,
     newest_deletes,
 )
-from resolver.resolution import DeadRows, NumberedKeys, dead_by_position, match_scopes
+from resolver.resolution import (
+    DeadRows,
+    MatchedBatch,
+    NumberedKeys,
+    dead_by_position,
+    match_scopes,
+)
 from resolver.row_values import ColumnReader, live_matches
-from resolver.runner import Runner
-from resolver.target import LiveFiles
-from tableformat.environment import Environment
+from resolver.target_view import TargetView
 from tableformat.integer_order import pair_order
 from tableformat.spec.constraints import immutable_columns, sequence_field_id
 
@@ -68,58 +71,30 @@ def compares_versions(metadata: TableMetadata) -> bool:
     return is_enforced or sequence_field_id(metadata) is not None
 
 
-def guarded_dead_rows(
-    environment: Environment,
-    metadata: TableMetadata,
-    live: LiveFiles,
-    batch: CycleInput,
-    numbered: NumberedKeys,
-    matches: Matches,
-    *,
-    runner: Runner | None = None,
-) -> DeadRows | None:
+def guarded_dead_rows(view: TargetView, matched: MatchedBatch) -> DeadRows | None:
     """Which rows die by the table's sequence column; None for a table without one.
 
-    Args:
-        environment: Where the column is read: of all staged rows and deletes, and of those rows of
-            the target that have one of their keys.
-        metadata: The table.
-        live: The live files of the target.
-        batch: The cycle's input.
-        numbered: Its keys.
-        matches: The index's answer for them.
-        runner: Where the column is read; None: in this process.
+    The column is read of all staged rows and deletes, and of those rows of the target that have one
+    of their keys.
 
     Raises:
         CorruptDataError: A file is damaged.
     """
-    field_id = sequence_field_id(metadata)
-    if field_id is None:
+    sequences = _read_sequences(view, matched)
+    if sequences is None:
         return None
-    reader = ColumnReader(environment, metadata, (field_id,), runner)
-    alive = live_matches(environment, metadata, live, matches, is_in_place=not batch.staged)
-    sequences = _read_sequences(reader, live, batch, matches)
-    return _judge(batch, numbered, matches, sequences, alive)
+    alive = live_matches(view, matched.matches, is_in_place=not matched.batch.staged)
+    return _judge(matched, sequences, alive)
 
 
-def read_versions(
-    environment: Environment,
-    metadata: TableMetadata,
-    live: LiveFiles,
-    batch: CycleInput,
-    numbered: NumberedKeys,
-    matches: Matches,
-    *,
-    runner: Runner | None = None,
-) -> Versions | None:
+def read_versions(view: TargetView, matched: MatchedBatch) -> Versions | None:
     """The versions of some rows of the target, then of the batch; see `guarded_dead_rows`."""
-    field_id = sequence_field_id(metadata)
-    if field_id is None:
+    sequences = _read_sequences(view, matched)
+    if sequences is None:
         return None
-    reader = ColumnReader(environment, metadata, (field_id,), runner)
-    sequences = _read_sequences(reader, live, batch, matches)
+    batch = matched.batch
     order, steps = _arrival(batch)
-    deletes, known = _delete_sequences(batch, numbered, sequences, order, steps)
+    deletes, known = _delete_sequences(batch, matched.numbered, sequences, order, steps)
     on_target = sequences.matches * steps + TARGET_ORDER
     return Versions(
         rows=np.concatenate([on_target, sequences.rows * steps + order]),
@@ -135,12 +110,16 @@ def _arrival(batch: CycleInput) -> tuple[Int64s, int]:
     return order, 1 + max(newest, TARGET_ORDER)
 
 
-def _read_sequences(
-    reader: ColumnReader, live: LiveFiles, batch: CycleInput, matches: Matches
-) -> _Sequences:
+def _read_sequences(view: TargetView, matched: MatchedBatch) -> _Sequences | None:
+    """None: the table declares no sequence."""
+    field_id = sequence_field_id(view.metadata)
+    if field_id is None:
+        return None
+    reader = ColumnReader(view.environment, view.metadata, (field_id,), view.runner)
+    batch, matches = matched.batch, matched.matches
     ids = np.array(sorted(matches.files), dtype=np.int64)
     paths = [matches.files[int(file_id)].file_path for file_id in ids]
-    found = live.find(paths)
+    found = view.live.find(paths)
     parts = [
         reader.read_files(batch.deletes.files, defaults=False),
         reader.read_files([each.file for each in batch.files]),
@@ -163,13 +142,8 @@ def _ranks(values: pa.Array) -> Int64s:
     return np.where(valid, ranks, UNSEQUENCED)
 
 
-def _judge(
-    batch: CycleInput,
-    numbered: NumberedKeys,
-    matches: Matches,
-    sequences: _Sequences,
-    alive: Bools,
-) -> DeadRows:
+def _judge(matched: MatchedBatch, sequences: _Sequences, alive: Bools) -> DeadRows:
+    batch, numbered, matches = matched.batch, matched.numbered, matched.matches
     (row_order, steps), row_scope = _arrival(batch), batch.file_scope[batch.rows.file]
     delete_sequence, known = _delete_sequences(batch, numbered, sequences, row_order, steps)
     by_sequence = _newest(batch, numbered, delete_sequence * steps + batch.deletes.order, known)

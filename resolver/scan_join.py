@@ -12,7 +12,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
-from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.types import NestedField
 
 from resolver.cycle_input import KeyedDeletes, OrderedFile
@@ -20,49 +19,44 @@ from resolver.key_reader import KeyReader
 from resolver.keys import factorize
 from resolver.match import GLOBAL_SCOPE, Int64s, dead_rows, newest_deletes
 from resolver.merge_deletes import DeadPositions
-from resolver.runner import LocalRunner, Runner
 from resolver.scopes import Scopes
-from tableformat.environment import Environment
+from resolver.target_view import TargetView
 from tableformat.scan.bounds import KeyRange, enclosing_range, key_range, ranges_overlap
 from tableformat.scan.key_fields import key_fields
 
 
 def add_joined_positions(
-    environment: Environment,
-    metadata: TableMetadata,
+    view: TargetView,
     deletes: Iterable[KeyedDeletes],
     scopes: Scopes,
     files: Iterable[OrderedFile],
     dead: DeadPositions,
-    runner: Runner | None = None,
 ) -> None:
     """Add to `dead` the rows of `files` that `deletes` reach.
 
     Args:
-        environment: Where the columns are read.
-        metadata: Schemas and specs.
+        view: The target; the columns are read where its runner works.
         deletes: Equality deletes, one set of columns each.
         scopes: The numbers of their scopes.
         files: Data files and their orders; not looked at without deletes.
         dead: Grows.
-        runner: Where the files are read; None: in this process.
 
     Raises:
         CorruptDataError: A file is damaged.
     """
     deletes = [each for each in deletes if len(each.keys)]
     files = list(files) if deletes else []
-    fields = key_fields(metadata) if deletes else {}
+    fields = key_fields(view.metadata) if deletes else {}
     for each in deletes:
         ranges = tuple(
             (field, enclosing_range([key_range(file, field) for file in each.files]))
             for field in map(fields.get, each.key.field_ids)
             if field is not None and each.files
         )
-        reader = KeyReader(environment.store, metadata, each.key.field_ids)
+        reader = KeyReader(view.environment.store, view.metadata, each.key.field_ids)
         join = _Join(each, scopes, reader, ranges)
         reachable = [file for file in files if join.may_reach(file)]
-        found = (runner or LocalRunner()).run(join.dead_in, reachable)
+        found = view.runner.run(join.dead_in, reachable)
         for file, positions in zip(reachable, found, strict=True):
             dead.add(file.file.file_path, positions)
 

@@ -35,13 +35,13 @@ from resolver.cycle_input import CycleInput
 from resolver.index.base import Matches
 from resolver.match import TARGET_ORDER, Bools, Int64s
 from resolver.moved_rows import row_ids_of
-from resolver.resolution import DeadRows, NumberedKeys
+from resolver.resolution import DeadRows, MatchedBatch
 from resolver.rewritten_rows import rewriting_publishes
 from resolver.row_identity import NO_ROW_ID
 from resolver.row_values import ColumnReader
 from resolver.staging import base_of, down_to_base, names_of, sequence_numbers_of
-from resolver.target import LiveFiles
 from resolver.target_deletes import files_with_deletes
+from resolver.target_view import TargetView
 from tableformat.catalog.base import TableState
 from tableformat.commit.branch_history import (
     branch_history,
@@ -50,7 +50,6 @@ from tableformat.commit.branch_history import (
     snapshots_by_id,
     summary_of,
 )
-from tableformat.environment import Environment
 from tableformat.errors import UnsupportedError
 from tableformat.integer_order import stable_order
 from tableformat.spec.data_file import DataFile
@@ -114,9 +113,7 @@ class StagedOnTarget:
         )
 
 
-def _named_before(
-    environment: Environment, state: TableState, batch: CycleInput, staging: str, target: str
-) -> tuple[frozenset[str], frozenset[str]]:
+def _named_before(view: TargetView, batch: CycleInput) -> tuple[frozenset[str], frozenset[str]]:
     """Files that older staged snapshots name, as far as the log goes down to the target.
 
     icefold's own commits name none again, so for a batch of them nothing is read. Publishes that
@@ -126,6 +123,7 @@ def _named_before(
         All of them, at least those that the batch names, too; and those that publishes covered by
         writing their rows anew, since the target does not list these.
     """
+    state, staging, target, store = view.state, view.staging, view.target, view.environment.store
     if all(committed_to(each.snapshot) == staging for each in batch.staged):
         return frozenset(), frozenset()
     oldest = batch.staged[0]
@@ -135,7 +133,7 @@ def _named_before(
     rewritten: dict[int, Snapshot] = {}
     names: set[str] = set()
     told: set[int] = set()
-    for publish, covered in rewriting_publishes(state, staging=staging, target=target):
+    for publish, covered in rewriting_publishes(view):
         rewritten |= {each.snapshot_id: each for each in covered}
         known = hashes_of(publish)
         if known is not None:
@@ -145,7 +143,7 @@ def _named_before(
     for snapshot in ({each.snapshot_id: each for each in below} | rewritten).values():
         if snapshot.snapshot_id in told or (snapshot.sequence_number or 0) >= since:
             continue  # or of the batch, where that is read from the head's state
-        added = {e.data_file.file_path for e in load_changes(environment.store, snapshot).added}
+        added = {e.data_file.file_path for e in load_changes(store, snapshot).added}
         names |= added
         if snapshot.snapshot_id in rewritten:
             written_anew |= added
@@ -186,23 +184,16 @@ def _repeated(
     return frozenset(found)
 
 
-def brought_by_others(
-    environment: Environment,
-    state: TableState,
-    *,
-    staging: str,
-    target: str,
-    live: LiveFiles,
-    later: Sequence[Snapshot],
-) -> int:
+def brought_by_others(view: TargetView, later: Sequence[Snapshot]) -> int:
     """How many of some staged snapshots, oldest first, end with one that others have brought.
 
     Their rows on the target are staged ones with a later place, so a cycle covers all or none.
     Cost: nothing but a walk unless others have committed to the target since staging left it.
     """
+    state, target, store = view.state, view.target, view.environment.store
     if not later or state.head(target) is None:
         return 0
-    since = _left_at(state, later[0], staging, target)
+    since = _left_at(view, later[0])
     by_id = snapshots_by_id(state.metadata)
     history = list(branch_history(state, target))
     newer = takewhile(lambda each: (each.sequence_number or 0) > since, history)
@@ -215,33 +206,24 @@ def brought_by_others(
     came = {
         entry.data_file.file_path
         for each in others
-        for entry in load_changes(environment.store, each).added_data
+        for entry in load_changes(store, each).added_data
     }
-
     added = [
-        {entry.data_file.file_path for entry in load_changes(environment.store, each).added_data}
+        {entry.data_file.file_path for entry in load_changes(store, each).added_data}
         for each in later
     ]
-    here = live.find(set().union(*added))
+    here = view.live.find(set().union(*added))
     came |= {p for p, e in here.items() if not is_publish(by_id.get(e.snapshot_id or 0))}
     return max((at for at, paths in enumerate(added, start=1) if paths & came), default=0)
 
 
-def _left_at(state: TableState, staged: Snapshot, staging: str, target: str) -> int:
+def _left_at(view: TargetView, staged: Snapshot) -> int:
     """The sequence number of the target's snapshot that staging stands on; 0 if it has expired."""
-    base = base_of(state, staged, staging=staging, target=target)
+    base = base_of(view.state, staged, staging=view.staging, target=view.target)
     return 0 if base is None else base.sequence_number or 0
 
 
-def staged_on_target(
-    environment: Environment,
-    state: TableState,
-    *,
-    staging: str,
-    target: str,
-    live: LiveFiles,
-    batch: CycleInput,
-) -> StagedOnTarget:
+def staged_on_target(view: TargetView, batch: CycleInput) -> StagedOnTarget:
     """Look for the batch's data files on the target.
 
     Raises:
@@ -250,6 +232,7 @@ def staged_on_target(
     Cost: the manifests written by publishes since the oldest staged snapshot, and by others since
     staging left the target; commits of icefold that cannot have brought staged files are not read.
     """
+    state, target, live = view.state, view.target, view.live
     by_id = snapshots_by_id(state.metadata)
     staged_at = {each.file.file_path: each.sequence_number for each in batch.files}
     published, brought = set[str](), set[str]()
@@ -262,7 +245,7 @@ def staged_on_target(
     left: dict[str, DataFile] = {}
     wanted = staged_at.keys() - here.keys()
     oldest = min((staged_at[path] for path in wanted), default=0)
-    left_at = _left_at(state, batch.staged[0].snapshot, staging, target) if wanted else 0
+    left_at = _left_at(view, batch.staged[0].snapshot) if wanted else 0
     for snapshot in branch_history(state, target) if wanted else ():
         number = snapshot.sequence_number or 0
         if number <= left_at:
@@ -271,12 +254,12 @@ def staged_on_target(
             number <= oldest and is_publish(snapshot)
         ):
             continue
-        for entry in load_changes(environment.store, snapshot).added_data:
+        for entry in load_changes(view.environment.store, snapshot).added_data:
             path = entry.data_file.file_path
             if path in wanted and path not in left:
                 left[path] = entry.data_file
                 brought |= {path} if is_publish(snapshot) else set()
-    named, written_anew = _named_before(environment, state, batch, staging, target)
+    named, written_anew = _named_before(view, batch)
     published |= brought | (staged_at.keys() & named)
     repeated = _repeated(batch, named, frozenset(published), brought)
     written_anew -= here.keys() | left.keys()
@@ -316,54 +299,41 @@ def only(matches: Matches, kept: Bools) -> Matches:
 
 
 def judge_moved_rows(
-    environment: Environment,
-    state: TableState,
-    *,
-    live: LiveFiles,
-    batch: CycleInput,
-    known: StagedOnTarget,
-    target: str,
-    numbered: NumberedKeys,
-    matches: Matches,
-    judged: DeadRows,
+    view: TargetView, known: StagedOnTarget, matched: MatchedBatch, judged: DeadRows
 ) -> DeadRows:
     """Let rows of the target that are staged rows which have moved die as these do.
 
     Args:
-        environment: Where row ids are read.
-        state: The table version.
-        live: The live files of the target.
-        batch: The cycle's input.
-        known: The staged files that the target has, or had.
-        target: The branch.
-        numbered: The batch's keys.
-        matches: Rows of the target with a deleted key.
+        view: The target, where row ids are read.
+        known: The staged files that it has, or had.
+        matched: The batch, and rows of the target with a deleted key.
         judged: Which rows die if all matches are older than the batch.
 
     Raises:
         UnsupportedError: A staged row lives, and which row of the target it is cannot be told: a
             rewrite did not keep row ids.
     """
+    batch, matches = matched.batch, matched.matches
     if not known.moved or not len(matches):
         return judged
-    row, row_id = _staged_rows(environment, state, batch, known.moved)
-    found_id = row_ids_of(environment, state, live, matches)
+    row, row_id = _staged_rows(view, batch, known.moved)
+    found_id = row_ids_of(view.environment, view.state, view.live, matches)
     at = _find(row_id, found_id)
     is_staged = at != NO_ROW
     dead = judged.matches.copy()
     dead[is_staged] = judged.staged[row[at[is_staged]]]
     has_left = np.array([e.file.file_path in known.left for e in batch.files])[batch.rows.file[row]]
     unseen = has_left & ~np.isin(np.arange(len(row)), at) & ~judged.staged[row]
-    number = numbered.lookup_number[matches.key_ordinal]
+    number = matched.numbered.lookup_number[matches.key_ordinal]
     unsure = dead & ~is_staged & (found_id >= row_id[has_left].min(initial=NEWEST))
-    unsure &= np.isin(number, numbered.row_number[row[unseen]])
+    unsure &= np.isin(number, matched.numbered.row_number[row[unseen]])
     if unsure.any():
-        unsure &= ~_is_new(state, target, found_id)
+        unsure &= ~_is_new(view.state, view.target, found_id)
     if unsure.any():
         raise UnsupportedError(
             "staged rows are on the target already, in a file that was rewritten without their "
             "row ids: which rows they are cannot be told",
-            table=state.name,
+            table=view.state.name,
             location=min(known.left),
             rows=int(np.count_nonzero(unsure)),
             action="roll the target back to before that rewrite, resolve, and rewrite again",
@@ -387,11 +357,11 @@ def _is_new(state: TableState, target: str, row_id: Int64s) -> Bools:
 
 
 def _staged_rows(
-    environment: Environment, state: TableState, batch: CycleInput, moved: Mapping[str, DataFile]
+    view: TargetView, batch: CycleInput, moved: Mapping[str, DataFile]
 ) -> tuple[Int64s, Int64s]:
     """The batch's rows in files of `moved`, as ordinals of its rows, and their target row ids."""
     ordinals = [i for i, each in enumerate(batch.files) if each.file.file_path in moved]
-    reader = ColumnReader(environment, state.metadata, (ROW_ID_FIELD_ID,))
+    reader = ColumnReader(view.environment, view.metadata, (ROW_ID_FIELD_ID,))
     rows = reader.read_files([moved[batch.files[i].file.file_path] for i in ordinals])
     [row_id] = reader.flat(rows)
     own = [np.flatnonzero(batch.rows.file == ordinal) for ordinal in ordinals]

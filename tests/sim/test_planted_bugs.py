@@ -115,9 +115,9 @@ def forgotten_backlog(monkeypatch: pytest.MonkeyPatch) -> None:
 def lost_positions(monkeypatch: pytest.MonkeyPatch) -> None:
     """A staged position whose file has left main is dropped."""
 
-    def only_there(*_: object, live: Any, batch: Any, kills: Any, **__: object) -> None:
+    def only_there(view: Any, batch: Any, _moved: Any, _look_up: Any, kills: Any) -> None:
         for each in batch.target_positions:
-            if each.path in live.data:
+            if each.path in view.live.data:
                 kills.add(each.path, each.positions, each.staged.order)
 
     monkeypatch.setattr(resolver.cycle_match, "add_target_positions", only_there)
