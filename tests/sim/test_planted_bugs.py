@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from itertools import count, islice
 from typing import Any
@@ -345,81 +345,29 @@ def test_planted_bug_is_found(
     assert any(run_seed(seed, steps=STEPS).violation is not None for seed in seeds)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("plant", "meddlers"), OF_OTHERS, ids=[p.__name__ for p, _ in OF_OTHERS])
-def test_planted_bug_about_what_others_do_is_found(
-    plant: Plant, meddlers: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plant(monkeypatch)
-    runs = (run_seed(seed, steps=STEPS, meddlers=meddlers) for seed in range(1, SEEDS + 1))
-    assert any(run.violation is not None for run in runs)
+def with_options() -> Iterator[Any]:
+    """Bugs that runs of one kind meet."""
+    of_keyed_deletes = (rewritten_past_keys, own_rows_die, other_fields_forgotten, swept)
+    kinds: list[tuple[tuple[Plant, ...], dict[str, Any]]] = [
+        *(((plant,), {"meddlers": meddlers}) for plant, meddlers in OF_OTHERS),
+        *(((plant,), {"meddlers": meddlers, "rewrites": True}) for plant, meddlers in OF_REWRITES),
+        ((lost_part, parts_one_off), {"index": "disk"}),
+        ((unfilled, filled_past_staged_rows), {"leaves_out": True}),
+        ((forgotten_vectors, half_merged), {"v2": True}),
+        (of_keyed_deletes, {"in_place": True}),
+        (of_keyed_deletes, {"in_place": True, "v2": True}),
+        ((uncomputed, stale), {"computes": True}),
+    ]
+    for plants, options in kinds:
+        for plant in plants:
+            yield pytest.param(plant, options, id="-".join((plant.__name__, *options)))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("plant", "meddlers"), OF_REWRITES, ids=[p.__name__ for p, _ in OF_REWRITES]
-)
-def test_planted_bug_about_row_ids_is_found(
-    plant: Plant, meddlers: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("plant", "options"), list(with_options()))
+def test_planted_bug_is_found_by_runs_of_its_kind(
+    plant: Plant, options: Mapping[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plant(monkeypatch)
-    runs = (
-        run_seed(seed, steps=STEPS, meddlers=meddlers, rewrites=True)
-        for seed in range(1, SEEDS + 1)
-    )
-    assert any(run.violation is not None for run in runs)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("plant", [lost_part, parts_one_off], ids=lambda p: p.__name__)
-def test_planted_bug_about_the_index_is_found(
-    plant: Plant, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plant(monkeypatch)
-    runs = (run_seed(seed, steps=STEPS, index="disk") for seed in range(1, SEEDS + 1))
-    assert any(run.violation is not None for run in runs)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("plant", [unfilled, filled_past_staged_rows], ids=lambda p: p.__name__)
-def test_planted_bug_about_missing_columns_is_found(
-    plant: Plant, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plant(monkeypatch)
-    runs = (run_seed(seed, steps=STEPS, leaves_out=True) for seed in range(1, SEEDS + 1))
-    assert any(run.violation is not None for run in runs)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("plant", [forgotten_vectors, half_merged], ids=lambda p: p.__name__)
-def test_planted_bug_about_position_deletes_is_found(
-    plant: Plant, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plant(monkeypatch)
-    runs = (run_seed(seed, steps=STEPS, v2=True) for seed in range(1, SEEDS + 1))
-    assert any(run.violation is not None for run in runs)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("v2", [False, True], ids=["v3", "v2"])
-@pytest.mark.parametrize(
-    "plant",
-    [rewritten_past_keys, own_rows_die, other_fields_forgotten, swept],
-    ids=lambda plant: plant.__name__,
-)
-def test_planted_bug_about_deletes_by_keys_on_main_is_found(
-    plant: Plant, v2: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plant(monkeypatch)
-    runs = (run_seed(seed, steps=STEPS, in_place=True, v2=v2) for seed in range(1, SEEDS + 1))
-    assert any(run.violation is not None for run in runs)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("plant", [uncomputed, stale], ids=lambda p: p.__name__)
-def test_planted_bug_about_computed_columns_is_found(
-    plant: Plant, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plant(monkeypatch)
-    runs = (run_seed(seed, steps=STEPS, computes=True) for seed in range(1, SEEDS + 1))
+    runs = (run_seed(seed, steps=STEPS, **options) for seed in range(1, SEEDS + 1))
     assert any(run.violation is not None for run in runs)
