@@ -7,7 +7,7 @@ import pytest
 
 import tableformat as tf
 from tests.support.sim_draw import ARROW, BEYOND_INT, as_table
-from tests.support.sim_oracle import Operation
+from tests.support.sim_operation import Operation
 from tests.support.sim_schema import read_schema
 
 VALUES = {"int": [None, 5], "long": [None, 5, BEYOND_INT, -BEYOND_INT], "string": [None, "p"]}

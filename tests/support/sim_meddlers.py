@@ -31,7 +31,7 @@ from tests.support.foreign_table import (
 )
 from tests.support.sim_draw import ARROW, as_table
 from tests.support.sim_files import View, is_of, spec_of
-from tests.support.sim_oracle import Operation
+from tests.support.sim_operation import Operation
 from tests.support.sim_schema import AMOUNT, ID, Row, TableSchema, read_schema
 from tests.support.sim_seams import SimPointers
 from tests.support.sim_upserts import upsert
@@ -39,7 +39,7 @@ from tests.support.sim_world import Actor
 from tests.support.table_checker import check_snapshot
 
 if TYPE_CHECKING:
-    from tests.support.sim_run import _Simulation
+    from tests.support.sim_run import Simulation
 
 MAX_REF_AGE = "history.expire.max-ref-age-ms"
 RETENTION = ("max-ref-age-ms", "max-snapshot-age-ms", "min-snapshots-to-keep")
@@ -48,7 +48,7 @@ RETENTION = ("max-ref-age-ms", "max-snapshot-age-ms", "min-snapshots-to-keep")
 class Meddlers:
     """The bodies of these actors, by their names in `Profile.meddlers`."""
 
-    def __init__(self, simulation: _Simulation, identifier: tuple[str, ...]) -> None:
+    def __init__(self, simulation: Simulation, identifier: tuple[str, ...]) -> None:
         self.simulation = simulation
         self.identifier = identifier
         self.oracle = simulation.oracle

@@ -23,9 +23,10 @@ from tableformat.commit.expiry_plan import ExpiryPolicy
 from tableformat.environment import Environment
 from tableformat.errors import CommitConflictError
 from tests.support.sim_draw import as_table
-from tests.support.sim_oracle import Operation
-from tests.support.sim_run import IDENTIFIER, _Simulation
+from tests.support.sim_operation import Operation
+from tests.support.sim_run import Simulation
 from tests.support.sim_seams import MemoryIndexKeeper
+from tests.support.sim_table import IDENTIFIER
 from tests.support.sim_world import Actor, Crash, Halt, Profile, World
 
 TYPED = {"id": "long", "region": "string", "amount": "long"}
@@ -191,7 +192,7 @@ class SearchedWorld(World):
         raise Halt
 
 
-class _SmallScope(_Simulation):
+class _SmallScope(Simulation):
     """A table of two rows and one staged change, and the actors of a scope."""
 
     world: SearchedWorld

@@ -19,7 +19,7 @@ from tests.support.foreign_table import (
     write_vector,
 )
 from tests.support.sim_files import Spec, partition_of, spec_of
-from tests.support.sim_oracle import KeyDelete, Operation
+from tests.support.sim_operation import KeyDelete, Operation
 from tests.support.sim_schema import ID, Row, TableSchema
 from tests.support.sim_world import Actor
 
