@@ -37,7 +37,6 @@ INTEGER_COLUMNS = (
     "year", "month", "day", "dep_time", "sched_dep_time", "dep_delay", "arr_time",
     "sched_arr_time", "arr_delay", "flight", "air_time", "distance", "hour", "minute",
 )  # fmt: skip
-TEXT_COLUMNS = ("carrier", "tailnum", "origin", "dest")
 COLUMNS = (
     "time_hour", "carrier", "flight", "year", "month", "day", "hour", "minute", "sched_dep_time",
     "sched_arr_time", "tailnum", "origin", "dest", "distance", "dep_time", "dep_delay", "arr_time",

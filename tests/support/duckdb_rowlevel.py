@@ -20,7 +20,6 @@ from tableformat.scan.reader import scan_schema
 from tableformat.sql.statement import MatchKind, MergeAction, MergeClause, Statement
 
 DELETE, UPDATE, INSERT, COPY = 1, 2, 3, 4
-ACTIONS = {MergeAction.DELETE: DELETE, MergeAction.UPDATE: UPDATE, MergeAction.INSERT: INSERT}
 METADATA = ["_file", "_pos", "_row_id", "_last_updated_sequence_number"]
 TARGET = "__target"
 

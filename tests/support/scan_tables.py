@@ -8,7 +8,6 @@ row at a time: the oracle.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -336,11 +335,6 @@ def write_parquet(
     data = sink.getvalue().to_pybytes()
     store.put(location, data)
     return len(data)
-
-
-def long_bound(value: int) -> bytes:
-    """A bound of a long column."""
-    return struct.pack("<q", value)
 
 
 def _int64(values: list[int]) -> Any:

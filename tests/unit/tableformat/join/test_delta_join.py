@@ -86,6 +86,16 @@ def after(catalog: TableCatalog, given: dict[str, Any]) -> list[tuple[Any, ...]]
     return sorted((tuple(row.values()) for row in found), key=str)
 
 
+def peers() -> dict[str, Any]:
+    """Each order with those of its status and time; an index knows the status alone."""
+    return {
+        "into": "t.result",
+        "from": {"table": "t.orders", "as": "o"},
+        "join": [{"table": "t.orders", "as": "x", "on": {"o.status": "x.status", "o.at": "x.at"}}],
+        "select": {"id": "o.id", "other": "x.id"},
+    }
+
+
 def test_row_without_a_match_gives_way_to_the_first_one_and_comes_back_with_the_last(catalog):
     given = definition("full")
     assert after(catalog, given) == [(1, "new", 1, 5.0), (2, "new", None, None)]
@@ -176,13 +186,7 @@ def test_slices_that_share_an_index_value_have_their_own_rows(catalog, monkeypat
     monkeypatch.setattr(evaluate, "SLICE_ROWS", 1)
     monkeypatch.setattr(side, "KNOWN_ROWS_MAX", known_rows_max)
     catalog.load_table("t.orders").add_index("by_status", ["status"])
-    given = {
-        "into": "t.result",
-        "from": {"table": "t.orders", "as": "o"},
-        "join": [{"table": "t.orders", "as": "x", "on": {"o.status": "x.status", "o.at": "x.at"}}],
-        "select": {"id": "o.id", "other": "x.id"},
-    }
-    with catalog.delta_join(given) as join:
+    with catalog.delta_join(peers()) as join:
         join.run()
         rows = [{"id": i, "status": "new", "at": i // 2} for i in range(6)]
         put(catalog, "orders", *rows)
@@ -239,13 +243,7 @@ def test_columns_are_decoded_once_for_old_rows_and_for_lookups(catalog, monkeypa
 def test_values_beyond_those_foreseen_add_their_own_rows_only(catalog):
     """Where the index has some of the columns, looking up one value also finds others' rows."""
     catalog.load_table("t.orders").add_index("by_status", ["status"])
-    given = {
-        "into": "t.result",
-        "from": {"table": "t.orders", "as": "o"},
-        "join": [{"table": "t.orders", "as": "x", "on": {"o.status": "x.status", "o.at": "x.at"}}],
-        "select": {"id": "o.id", "other": "x.id"},
-    }
-    with catalog.delta_join(given) as join:
+    with catalog.delta_join(peers()) as join:
         join.run()
         put(catalog, "orders", *({"id": i, "status": "new", "at": i % 3} for i in range(6)))
         side = join._sides({"o": None, "x": None}, None)["x"]
