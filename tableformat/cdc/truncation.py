@@ -129,13 +129,10 @@ def _all_rows(
     entries = live_entries(environment.store, [each for each in manifests if each.has_live_files])
     vectors = {e.data_file.referenced_data_file: e for e in entries if e.data_file.is_dv}
     # By path: a writer that retried may have listed a file twice.
-    files = {e.data_file.file_path: e.data_file for e in entries if _is_data(e.data_file)}
+    data = (e.data_file for e in entries if e.data_file.content == FileContent.DATA)
+    files = {file.file_path: file for file in data}
     for path, file in files.items():
         yield file, vectors.get(path), _whole(file)
-
-
-def _is_data(file: DataFile) -> bool:
-    return file.content == FileContent.DATA
 
 
 def _whole(file: DataFile) -> Positions:

@@ -112,7 +112,8 @@ class DeltaJoin:
         cut = None if self._cuts is None else newest_cut(self._cuts(), self.plan.tables)
         sides = self._sides(last, cut)
         name = None if cut is None else str(cut.name)
-        now = {alias: _id(side.new) for alias, side in sides.items()}
+        heads = {alias: side.new for alias, side in sides.items()}
+        now = {alias: None if new is None else new.snapshot_id for alias, new in heads.items()}
         if done is not None and now == last:
             return JoinRound(snapshot_id=None, batch=done.number, snapshots=now, cut=name)
         batch = BatchId(query, 0 if done is None else done.number + 1)
@@ -262,7 +263,3 @@ class _Written:
         self.delete_files += delete_files
         self.upserts += upserts.num_rows
         self.deletes += deletes.num_rows
-
-
-def _id(snapshot: Snapshot | None) -> int | None:
-    return None if snapshot is None else snapshot.snapshot_id
