@@ -7,7 +7,6 @@ from contextlib import closing
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 from pyiceberg.table.snapshots import Snapshot
 
 from resolver.index.base import IndexBinding
@@ -23,14 +22,13 @@ from resolver.secondary import key_columns
 from resolver.shared_keeper import configured_root, index_depot, open_here
 from resolver.target import LiveFiles, live_files
 from tableformat import NotFoundError, Table
+from tableformat.array_types import Int64s
 from tableformat.catalog.base import TableState
 from tableformat.codec.puffin.deletion_vector import position_array
 from tableformat.codec.puffin.dv_file import read_deletion_vector
 from tableformat.commit.branch_history import ancestors
 from tableformat.errors import InvalidInputError
 from tableformat.spec.names import MAIN_BRANCH
-
-Int64s = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

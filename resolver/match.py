@@ -16,16 +16,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from tableformat.array_types import Bools as Bools
+from tableformat.array_types import Int64s as Int64s
 from tableformat.integer_order import distinct_first, pair_order, stable_order
 
 GLOBAL_SCOPE = -1
 TARGET_ORDER = 0
 NEVER_DELETED = np.iinfo(np.int64).min
-
-Int64s = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-Int64s = npt.NDArray[np.int64]
+from tableformat.array_types import Int64s
+
 Integers = npt.NDArray[np.integer[Any]]
 Kind = TypeVar("Kind", bound=np.integer[Any])
 BITS = 63

@@ -24,13 +24,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-import numpy as np
-import numpy.typing as npt
-
 from resolver.keys import ENCODING_VERSION, EncodedKeys
+from tableformat.array_types import Int64s
 from tableformat.errors import CorruptDataError
-
-Int64s = npt.NDArray[np.int64]
 
 
 class IndexDamagedError(CorruptDataError):

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from resolver.index.base import Entries
 from resolver.keys import EncodedKeys, KeySchema, concat_keys, encode_batch, factorize
+from tableformat.array_types import Int64s
 from tableformat.errors import UnsupportedError
 from tableformat.integer_order import pair_order, stable_order
 
@@ -25,7 +26,6 @@ POSITION_COLUMN = "_pos"
 SPLIT_ROWS = 262_144  # rows that are split by shard at a time
 
 Rows = npt.NDArray[np.uint64]
-Int64s = npt.NDArray[np.int64]
 _SHIFT = np.uint64(POSITION_BITS)
 _POSITION_MASK = np.uint64(POSITION_LIMIT - 1)
 _NO_ROWS: Rows = np.empty(0, dtype=np.uint64)

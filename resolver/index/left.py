@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 from pyroaring import BitMap64
 
@@ -29,11 +28,10 @@ from resolver.index.entry import (
 )
 from resolver.index.spill import keyed_from_bytes
 from resolver.keys import concat_keys
+from tableformat.array_types import Int64s
 from tableformat.errors import CorruptDataError, InternalError
 from tableformat.runtime import Runtime
 from tableformat.store.base import ObjectStore
-
-Int64s = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,6 @@ from pathlib import Path
 from typing import Self, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from resolver.index.base import (
     Entries,
@@ -60,6 +59,7 @@ from resolver.index.runs import merged_entries, rows_of_keys, write_change
 from resolver.index.shard import Shard, open_cache, write_sst
 from resolver.index.shard_map import after_change
 from resolver.keys import EncodedKeys
+from tableformat.array_types import Bools, Int64s
 from tableformat.errors import InvalidInputError, StoreUnavailableError
 from tableformat.memory import release_unused
 from tableformat.runtime import Runtime
@@ -67,9 +67,6 @@ from tableformat.runtime import Runtime
 CACHE_BYTES = 128 << 20
 THREADS_MAX = 8
 T = TypeVar("T")
-
-Int64s = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,10 +11,9 @@ from resolver.index.base import Entries, IndexedFile, Matches
 from resolver.index.entry import Rows, file_id_of, position_of
 from resolver.index.shard_map import ShardMap
 from resolver.keys import EncodedKeys
+from tableformat.array_types import Bools, Int64s
 from tableformat.integer_order import distinct, stable_order
 
-Int64s = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 ShardKeys = tuple[int, EncodedKeys]
 FilesOf = Callable[[Sequence[int]], dict[int, IndexedFile]]
 

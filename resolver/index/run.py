@@ -17,7 +17,6 @@ from typing import BinaryIO, Self
 from weakref import finalize
 
 import numpy as np
-import numpy.typing as npt
 
 from resolver.index.damage import damaged
 from resolver.index.entry import Rows
@@ -36,6 +35,7 @@ from resolver.index.run_format import (
     pack_section,
     parse_footer,
 )
+from tableformat.array_types import Int64s
 from tableformat.codec.sized_cache import SizedCache
 
 SECTION_ENTRIES = 1 << 20  # packing one takes four times its memory
@@ -44,8 +44,6 @@ OPEN_FILES_MAX = 512
 _FOOTER_BYTES_MAX = 1 << 34
 # Reading what lies between costs less than a call per block, up to this part of it.
 _SPAN_READ_MAX = 3
-
-Int64s = npt.NDArray[np.int64]
 
 
 class _OpenFile:

@@ -20,6 +20,7 @@ from resolver.index.run import Run, RunWriter
 from resolver.index.run_format import TOMBSTONE, Bytes2d, Section, comparable
 from resolver.index.shard_map import ShardRange, part_of
 from resolver.keys import EncodedKeys
+from tableformat.array_types import Int64s
 from tableformat.integer_order import stable_order
 
 # An older run that is at most so many times as large as all newer ones is merged with them: a
@@ -30,7 +31,6 @@ LOOKUP_CHUNK_KEYS = 32_768
 # Entries of a merge in memory at a time.
 MERGE_ENTRIES = 1 << 19
 
-Int64s = npt.NDArray[np.int64]
 Stays = Callable[[Rows], npt.NDArray[np.bool_]]
 
 

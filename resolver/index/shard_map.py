@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from resolver.keys import EncodedKeys
+from tableformat.array_types import Int64s
 
 HASH_BITS = 32  # the leading bits of a key's hash
 HASHES = 1 << HASH_BITS
@@ -26,7 +27,6 @@ ROWS_PER_SHARD_MAX = 12_500_000
 SPLIT_RATIO = 2
 SPLIT_PARTS_MAX = 16  # files written at a time
 
-Int64s = npt.NDArray[np.int64]
 T = TypeVar("T")
 
 

@@ -43,12 +43,12 @@ from resolver.index.shard_map import ShardMap
 from resolver.index.shared_versions import ShardVersion, StoredFile
 from resolver.index.spill import ShardSpill
 from resolver.keys import EncodedKeys, KeySchema
+from tableformat.array_types import Int64s
 from tableformat.integer_order import distinct
 from tableformat.runtime import Runtime
 
 SORT_BYTES = 64 << 20
 
-Int64s = npt.NDArray[np.int64]
 Runs = tuple[StoredFile, ...]
 # Where each part of a shard begins, and its runs; more than one: it is split.
 Parts = tuple[tuple[int, Runs], ...]

@@ -22,8 +22,6 @@ from functools import partial
 from pathlib import Path
 from typing import Self
 
-import numpy as np
-import numpy.typing as npt
 from pyroaring import BitMap64
 
 from resolver.index.base import (
@@ -65,6 +63,7 @@ from resolver.index.shared_versions import IndexVersion, ShardVersion
 from resolver.index.task_lookup import IndexOnTasks, files_of
 from resolver.keys import EncodedKeys
 from resolver.runner import Runner, ShufflingRunner
+from tableformat.array_types import Int64s
 from tableformat.errors import InvalidInputError, StoreUnavailableError
 from tableformat.runtime import Runtime
 
@@ -72,7 +71,6 @@ DICTIONARY_SHARD = -1
 # Listing all files costs little next to a cycle, and garbage need not go at once.
 GARBAGE_EVERY = 8
 
-Int64s = npt.NDArray[np.int64]
 Folder = Callable[[], Path]
 
 

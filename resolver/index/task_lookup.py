@@ -10,13 +10,14 @@ from resolver.index.damage import damaged
 from resolver.index.depot import IndexDepot
 from resolver.index.dictionary import FileDictionary
 from resolver.index.entry import Rows
-from resolver.index.matching import Int64s, ShardKeys
+from resolver.index.matching import ShardKeys
 from resolver.index.matching import look_up as match_keys
 from resolver.index.run_cache import RunsPlace
 from resolver.index.shard_cache import ShardPlace, with_shard
 from resolver.index.shard_map import ShardMap
 from resolver.index.shard_work import look_up
 from resolver.keys import EncodedKeys
+from tableformat.array_types import Int64s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

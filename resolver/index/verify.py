@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from resolver.index.base import PrimaryKeyIndex
 from resolver.keys import EncodedKeys
+from tableformat.array_types import Int64s
 
 EXAMPLES_MAX = 10
 # Files are compared row by row until this many rows; a hopeless index needs no full list.
@@ -27,7 +28,6 @@ COMPARED_ROWS_MAX = 4_000_000
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 _SHIFT = np.uint64(29)
 
-Int64s = npt.NDArray[np.int64]
 Pair = tuple[bytes, int]
 
 

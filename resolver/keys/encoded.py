@@ -17,10 +17,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tableformat.array_types import Int64s
 from tableformat.errors import InvalidInputError
 from tableformat.integer_order import stable_order
 
-Int64s = npt.NDArray[np.int64]
 Bytes2d = npt.NDArray[np.uint8]
 
 _WORD_BYTES = 8

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Annotated, Literal, Self
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field
@@ -39,8 +38,6 @@ from tableformat.cdc.sequence import SequenceFields, check_sequenced
 from tableformat.cdc.wrong_format import CHANGELOG, check_format
 from tableformat.errors import InvalidInputError
 from tableformat.spec.options import PAIRS
-
-RowNumbers = npt.NDArray[np.int64]
 
 MODE = ALL_KINDS
 # As Flink's JSON format writes them; its times and timestamps are texts.

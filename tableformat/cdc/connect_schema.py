@@ -22,6 +22,7 @@ from pyiceberg import types as iceberg
 from pyiceberg.expressions.literals import literal
 from pyiceberg.schema import Schema
 
+from tableformat.array_types import Int64s
 from tableformat.cdc.encodings import (
     BINARIES,
     ELEMENT,
@@ -37,8 +38,6 @@ from tableformat.cdc.encodings import (
 )
 from tableformat.cdc.events import PayloadSchemas
 from tableformat.cdc.json_objects import JsonLayout, parse_json_objects
-
-RowNumbers = npt.NDArray[np.int64]
 
 SCHEMA_START = re.compile(r'\s*\{\s*"schema"\s*:\s*')
 _SCALE = re.compile(r"-?[0-9]{1,3}")  # decimals have 38 digits
@@ -74,7 +73,7 @@ class PayloadGroup:
     """Events with one schema text. `schema` is None for events without an envelope."""
 
     schema: Mapping[str, Any] | None
-    rows: RowNumbers
+    rows: Int64s
     payloads: pa.StringArray
 
     def filter(self, mask: npt.NDArray[np.bool_]) -> PayloadGroup:

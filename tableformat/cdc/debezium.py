@@ -23,12 +23,12 @@ from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.schema import Schema
 from pyiceberg.types import NestedField
 
+from tableformat.array_types import Int64s
 from tableformat.cdc import wrong_format
 from tableformat.cdc.connect_schema import PayloadGroup, row_fields, row_hints, split_payloads
 from tableformat.cdc.debezium_options import FLATTENED, DebeziumOptions
@@ -63,8 +63,6 @@ from tableformat.cdc.schema_changes import (
 from tableformat.cdc.sequence import SequenceFields
 from tableformat.cdc.source_time import declare_source_time, latest_of, latest_source_ms
 from tableformat.errors import InvalidInputError
-
-RowNumbers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,7 +158,7 @@ class DebeziumFormat:
         events = (values[row].as_py() for row in unread.tolist())
         wrong_format.check_format(events, read_as=read_as, key=self.codec.key)
 
-    def _tombstones(self, rows: RowNumbers, keys: MessageKeys, collector: ChangeCollector) -> None:
+    def _tombstones(self, rows: Int64s, keys: MessageKeys, collector: ChangeCollector) -> None:
         if not len(rows):
             return
         if self.values.layout == FLATTENED:

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.types import NestedField
 
+from tableformat.array_types import Bools, Int64s
 from tableformat.cdc.debezium_options import DebeziumOptions
 from tableformat.cdc.events import ChangeCollector
 from tableformat.cdc.format_options import KEY_ONLY, KEY_ONLY_REASON
@@ -21,9 +21,6 @@ from tableformat.cdc.rowkind import TRUNCATE, RowKind
 from tableformat.cdc.sequence import SequenceFields, check_sequenced
 from tableformat.spec.arrow_arrays import constant_array
 from tableformat.spec.missing_columns import MISSING, mask_texts
-
-RowNumbers = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
 
 INSERT_OPS = ("c", "r")
 UPSERT_OPS = (*INSERT_OPS, "u")
@@ -56,7 +53,7 @@ class DebeziumRows:
     keys: MessageKeys
     collector: ChangeCollector
     table: pa.Table
-    rows: RowNumbers
+    rows: Int64s
 
     def envelope(self) -> None:
         """Change rows of events with `before`, `after` and `op`."""
@@ -102,7 +99,7 @@ class DebeziumRows:
         removed = {name: columns[name].filter(pa.array(delete)) for name in self._names_of_deleted}
         self._deletes(removed, delete)
 
-    def _kinds(self, op: pa.StringArray, mask: Mask) -> pa.Array:
+    def _kinds(self, op: pa.StringArray, mask: Bools) -> pa.Array:
         """An insert is said to be new: `c`, and `r` unless it may be there from the stream."""
         new = as_mask(pc.fill_null(pc.equal(op, "c"), False))
         reads = as_mask(pc.fill_null(pc.equal(op, "r"), False))
@@ -112,7 +109,7 @@ class DebeziumRows:
         return pa.array(kinds[mask].astype(np.int8))
 
     @property
-    def _is_initial_snapshot(self) -> Mask:
+    def _is_initial_snapshot(self) -> Bools:
         """Where the event says that it is of a snapshot, and not of an incremental one."""
         if "source" in self.table.schema.names:
             snapshot = pc.struct_field(self._column("source"), "snapshot")
@@ -137,8 +134,8 @@ class DebeziumRows:
         before: dict[str, pa.Array],
         *,
         kinds: pa.Array,
-        mask: Mask,
-        check_key: Mask,
+        mask: Bools,
+        check_key: Bools,
     ) -> None:
         rows = self.rows[mask]
         if not len(rows):
@@ -172,10 +169,10 @@ class DebeziumRows:
         self,
         after: Mapping[str, pa.Array],
         before: Mapping[str, pa.Array],
-        have_all: Mask,
-        rows: RowNumbers,
-        keeps: Mask | None = None,
-    ) -> tuple[dict[str, pa.Array], dict[str, Mask]]:
+        have_all: Bools,
+        rows: Int64s,
+        keeps: Bools | None = None,
+    ) -> tuple[dict[str, pa.Array], dict[str, Bools]]:
         return fill_placeholders(
             after,
             before,
@@ -188,7 +185,7 @@ class DebeziumRows:
         )
 
     @property
-    def _inserts_are_whole(self) -> Mask:
+    def _inserts_are_whole(self) -> Bools:
         """Events of connectors whose inserts and snapshot reads hold no placeholders."""
         if "source" not in self.table.schema.names:
             return np.ones(len(self.table), np.bool_)
@@ -196,7 +193,7 @@ class DebeziumRows:
         # Oracle's LOBs are not in its log unless lob.enabled is set.
         return ~as_mask(pc.fill_null(pc.equal(connector, "oracle"), False))
 
-    def _deletes(self, columns: dict[str, pa.Array], mask: Mask) -> None:
+    def _deletes(self, columns: dict[str, pa.Array], mask: Bools) -> None:
         rows = self.rows[mask]
         if not len(rows):
             return
@@ -211,7 +208,7 @@ class DebeziumRows:
         check_sequenced(sequence, rows, bad)
         self.collector.add(decoded | sequence, _all_deletes(len(rows)), rows)
 
-    def _deletes_by_key(self, mask: Mask) -> None:
+    def _deletes_by_key(self, mask: Bools) -> None:
         if mask.any():
             delete_by_key(
                 self.rows[mask],
@@ -222,7 +219,7 @@ class DebeziumRows:
                 keys_suffice=self._deletes_have_keys_only,
             )
 
-    def _old_keys(self, before: pa.StructArray, after: pa.StructArray, mask: Mask) -> Mask:
+    def _old_keys(self, before: pa.StructArray, after: pa.StructArray, mask: Bools) -> Bools:
         """Delete the old key of updates that change it (R12); returns which events those are."""
         changed = np.zeros(len(mask), np.bool_)
         if not mask.any():
@@ -242,7 +239,7 @@ class DebeziumRows:
             self.collector.add(decoded | sequence, _all_deletes(len(rows)), rows)
         return changed
 
-    def _others(self, op: pa.StringArray, known: Mask, has_row: Mask) -> None:
+    def _others(self, op: pa.StringArray, known: Bools, has_row: Bools) -> None:
         """Events that are no row changes: count them, or report them."""
         rest = ~known
         if not rest.any():
@@ -270,16 +267,16 @@ class DebeziumRows:
             unknown &= ~named
         self._report(unknown, "the event has no known 'op'")
 
-    def _truncates(self, mask: Mask) -> None:
+    def _truncates(self, mask: Bools) -> None:
         rows, sequence = self.rows[mask], self._sequence(mask)
         check_sequenced(sequence, rows, self.collector.bad)
         self.collector.add(sequence, pa.array(np.full(len(rows), TRUNCATE, np.int8)), rows)
 
-    def _report(self, mask: Mask, reason: str) -> None:
+    def _report(self, mask: Bools, reason: str) -> None:
         for row in self.rows[mask].tolist():
             self.collector.bad.setdefault(row, reason)
 
-    def _sequence(self, mask: Mask) -> dict[str, pa.Array]:
+    def _sequence(self, mask: Bools) -> dict[str, pa.Array]:
         columns = self.sequence.columns(self.table)
         return {name: array.filter(pa.array(mask)) for name, array in columns.items()}
 
@@ -288,7 +285,7 @@ class DebeziumRows:
 
 
 def delete_by_key(
-    rows: RowNumbers,
+    rows: Int64s,
     keys: MessageKeys,
     sequence: SequenceFields,
     sequence_columns: dict[str, pa.Array],
@@ -313,7 +310,7 @@ def delete_by_key(
 
 
 def _check_keys_present(
-    columns: Mapping[str, pa.Array], key: tuple[str, ...], rows: RowNumbers, bad: dict[int, str]
+    columns: Mapping[str, pa.Array], key: tuple[str, ...], rows: Int64s, bad: dict[int, str]
 ) -> None:
     for name in key:
         for place in np.flatnonzero(as_mask(columns[name].is_null())).tolist():
@@ -325,12 +322,12 @@ def _all_deletes(count: int) -> pa.Array:
     return pa.array(np.full(count, RowKind.DELETE.value, np.int8))
 
 
-def as_mask(mask: pa.BooleanArray) -> Mask:
+def as_mask(mask: pa.BooleanArray) -> Bools:
     """The array as NumPy booleans; it must not hold nulls."""
-    values: Mask = mask.to_numpy(zero_copy_only=False)
+    values: Bools = mask.to_numpy(zero_copy_only=False)
     return values
 
 
-def _is_one_of(texts: pa.StringArray, names: tuple[str, ...]) -> Mask:
+def _is_one_of(texts: pa.StringArray, names: tuple[str, ...]) -> Bools:
     """Where it is; null is none."""
     return as_mask(pc.is_in(texts, pa.array(names, pa.string())))

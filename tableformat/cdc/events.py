@@ -32,11 +32,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.schema import Schema
 
+from tableformat.array_types import Int64s
 from tableformat.cdc.schema_changes import SchemaChanges
 from tableformat.errors import InternalError, InvalidInputError, UnsupportedError, one_line
 from tableformat.spec.missing_columns import MISSING
@@ -64,7 +64,6 @@ BAD_RECORD_SCHEMA = pa.schema(
         pa.field("key", pa.binary()),
     ]
 )
-RowNumbers = npt.NDArray[np.int64]
 
 
 def change_schema(
@@ -100,7 +99,7 @@ class PayloadSchemas:
     `numbers`: of each row's schema in `declared`, shape `(rows,)`; negative: none.
     """
 
-    numbers: RowNumbers
+    numbers: Int64s
     declared: Sequence[Mapping[str, Any]]
 
     def of(self, row: int) -> Mapping[str, Any] | None:
@@ -234,7 +233,7 @@ class ParsedEvents:
 
     changes: pa.Table
     bad: pa.Table
-    rows: RowNumbers
+    rows: Int64s
     skipped: Counter[str] = field(default_factory=Counter)
     schema_changes: SchemaChanges = field(default_factory=SchemaChanges)
     source_ms: int | None = None
@@ -263,8 +262,8 @@ class ChangeCollector:
     schema: pa.Schema
     bad: dict[int, str] = field(default_factory=dict)
     tables: list[pa.Table] = field(default_factory=list)
-    rows: list[RowNumbers] = field(default_factory=list)
-    skipped: list[tuple[str, RowNumbers]] = field(default_factory=list)
+    rows: list[Int64s] = field(default_factory=list)
+    skipped: list[tuple[str, Int64s]] = field(default_factory=list)
     schema_changes: SchemaChanges = field(default_factory=SchemaChanges)
     source_ms: int | None = None
 
@@ -272,11 +271,11 @@ class ChangeCollector:
         if self.batch.decoded is not None:
             self.bad.update(self.batch.decoded.bad)
 
-    def skip(self, what: str, rows: RowNumbers) -> None:
+    def skip(self, what: str, rows: Int64s) -> None:
         """Note events that are no changes; those that are bad too count as bad."""
         self.skipped.append((what, rows))
 
-    def add(self, columns: Mapping[str, pa.Array], kinds: pa.Array, rows: RowNumbers) -> None:
+    def add(self, columns: Mapping[str, pa.Array], kinds: pa.Array, rows: Int64s) -> None:
         """Change rows of the events `rows`; columns not given are null."""
         full = {
             name: columns[name] if name in columns else pa.nulls(len(rows), kind)

@@ -7,17 +7,14 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tableformat.array_types import Bools, Int64s
 from tableformat.cdc.connect_schema import split_payloads
 from tableformat.cdc.events import KEY, EventBatch
 from tableformat.cdc.json_objects import JsonLayout, parse_json_objects, utf8_rows
 from tableformat.cdc.row_codec import RowCodec
-
-RowNumbers = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +74,11 @@ class MessageKeys:
                 columns = {name: _put(columns[name], at, decoded[name]) for name in targets}
         return cls(columns)
 
-    def take(self, rows: RowNumbers) -> dict[str, pa.Array]:
+    def take(self, rows: Int64s) -> dict[str, pa.Array]:
         """Key columns of some events."""
         return {name: self._of(name, rows) for name in self.columns}
 
-    def coalesce(self, decoded: dict[str, pa.Array], rows: RowNumbers) -> dict[str, pa.Array]:
+    def coalesce(self, decoded: dict[str, pa.Array], rows: Int64s) -> dict[str, pa.Array]:
         """Fill nulls in decoded key columns from the message keys."""
         return {
             name: _coalesce(values, self._of(name, rows)) if name in self.columns else values
@@ -92,8 +89,8 @@ class MessageKeys:
         self,
         decoded: Mapping[str, pa.Array],
         *,
-        rows: RowNumbers,
-        mask: Mask,
+        rows: Int64s,
+        mask: Bools,
         bad: dict[int, str],
     ) -> None:
         """Report events whose message key and row disagree on the key."""
@@ -106,7 +103,7 @@ class MessageKeys:
                 reason = f"the message key differs from the row in column '{name}'"
                 bad.setdefault(int(rows[place]), reason)
 
-    def _of(self, name: str, rows: RowNumbers) -> pa.Array:
+    def _of(self, name: str, rows: Int64s) -> pa.Array:
         values = self.columns[name]
         return values.take(pa.array(rows)) if len(values) else pa.nulls(len(rows), values.type)
 
@@ -124,7 +121,7 @@ def _coalesce(values: pa.Array, others: pa.Array) -> pa.Array:
     return filled if is_plain else pa.ExtensionArray.from_storage(values.type, filled)
 
 
-def _put(values: pa.Array, rows: RowNumbers, new: pa.Array) -> pa.Array:
+def _put(values: pa.Array, rows: Int64s, new: pa.Array) -> pa.Array:
     """`values` with those at `rows` (ascending) replaced."""
     if len(rows) == len(values):
         return new

@@ -10,15 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from tableformat.array_types import Int64s
 from tableformat.cdc.events import KIND
 from tableformat.cdc.rowkind import RowKind
 from tableformat.integer_order import distinct_inverse, stable_order
 from tableformat.spec.missing_columns import MISSING, RowMasks, mask_texts
-
-Int64s = npt.NDArray[np.int64]
 
 
 def lacks_values(changes: pa.Table) -> bool:

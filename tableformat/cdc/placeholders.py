@@ -37,10 +37,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tableformat.array_types import Bools, Int64s
 from tableformat.errors import InvalidInputError
-
-RowNumbers = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
 
 OPTION = "unavailable-value"
 HEX_PREFIX = "hex:"
@@ -137,11 +135,11 @@ def fill_placeholders(
     *,
     placeholder: Placeholder,
     keep_null: bool,
-    have_all: Mask,
-    rows: RowNumbers,
+    have_all: Bools,
+    rows: Int64s,
     bad: dict[int, str],
-    keeps: Mask | None = None,
-) -> tuple[dict[str, pa.Array], dict[str, Mask]]:
+    keeps: Bools | None = None,
+) -> tuple[dict[str, pa.Array], dict[str, Bools]]:
     """Replace placeholders in wire columns.
 
     Args:

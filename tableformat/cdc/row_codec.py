@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from pyiceberg.schema import Schema
 from pyiceberg.types import IcebergType, ListType, StructType
 
+from tableformat.array_types import Int64s
 from tableformat.cdc.encodings import (
     ELEMENT,
     ColumnDecoder,
@@ -24,8 +25,6 @@ from tableformat.cdc.encodings import (
 )
 from tableformat.cdc.json_objects import Path
 from tableformat.errors import InvalidInputError, UnsupportedError
-
-RowNumbers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +82,7 @@ class RowCodec:
         self,
         columns: Mapping[str, pa.Array],
         *,
-        rows: RowNumbers,
+        rows: Int64s,
         bad: dict[int, str],
         check_required: Collection[str],
         lacks: Mapping[str, npt.NDArray[np.bool_]] | None = None,

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from typing import Literal, Self
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field
 from pyiceberg.schema import Schema
 
+from tableformat.array_types import Bools, Int64s
 from tableformat.cdc.changelog_json import kinds_of
 from tableformat.cdc.events import (
     FILE,
@@ -46,9 +46,6 @@ from tableformat.spec.missing_columns import MISSING, mask_texts
 from tableformat.spec.options import Names
 from tableformat.spec.types import arrow_schema, is_list, is_string
 from tableformat.write.rows import check_columns, conform_batch
-
-RowNumbers = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
 
 UPSERT_MODE = ALL_KINDS
 APPEND_MODE = INSERT_ONLY
@@ -205,8 +202,8 @@ class TypedRowsFormat:
         self,
         rows: pa.RecordBatch,
         needed: frozenset[str] | None,
-        lacks: Mapping[str, Mask],
-        numbers: RowNumbers,
+        lacks: Mapping[str, Bools],
+        numbers: Int64s,
         bad: dict[int, str],
     ) -> dict[str, pa.Array]:
         """The table's columns; only those `needed` (None: as the schema says) must have values.
@@ -243,7 +240,7 @@ class TypedRowsFormat:
         self,
         given: pa.RecordBatch,
         columns: Mapping[str, pa.Array],
-        lacks: Mapping[str, Mask],
+        lacks: Mapping[str, Bools],
         *,
         is_key_only: frozenset[str] | None,
     ) -> pa.StringArray:
@@ -262,7 +259,7 @@ class TypedRowsFormat:
         )
 
 
-def left_out(rows: pa.RecordBatch, schema: Schema, left_out_column: str | None) -> dict[str, Mask]:
+def left_out(rows: pa.RecordBatch, schema: Schema, left_out_column: str | None) -> dict[str, Bools]:
     """Which rows leave columns out, by column: those that are not there, and those they name.
 
     Raises:

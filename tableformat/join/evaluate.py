@@ -9,10 +9,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tableformat.array_types import Int64s
 from tableformat.changelog.pairing import one_array
 from tableformat.integer_order import stable_order
 from tableformat.join.plan import Edge, JoinPlan, Match, Tree, Unmatched
-from tableformat.join.rows import NOWHERE, Found, Int64s, Versions, columns_of, distinct, place_in
+from tableformat.join.rows import NOWHERE, Found, Versions, columns_of, distinct, place_in
 from tableformat.join.side import Side
 
 Sides = Mapping[str, Side]

@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from tableformat.array_types import Int64s
 from tableformat.changelog.pairing import one_array
 from tableformat.changelog.value_codes import value_codes
 from tableformat.integer_order import distinct_first
 
-Int64s = npt.NDArray[np.int64]
 NOWHERE = -1
 
 

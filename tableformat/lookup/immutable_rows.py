@@ -21,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 from pyiceberg.table.snapshots import Operation, Snapshot
 
+from tableformat.array_types import Int64s
 from tableformat.catalog.base import TableState
 from tableformat.codec.puffin.deletion_vector import Positions, build_positions, position_array
 from tableformat.codec.puffin.dv_file import read_deletion_vectors
@@ -32,7 +33,6 @@ from tableformat.errors import CommitConflictError, InvalidInputError, TableErro
 from tableformat.integer_order import distinct, stable_order
 from tableformat.lookup.keys import KeyColumns, parse_keys
 from tableformat.lookup.live_rows import LiveRows, live_rows_of_keys
-from tableformat.lookup.result import Int64s
 from tableformat.lookup.snapshot_rows import RowCaches, RowsOfFile, SnapshotRows
 from tableformat.lookup.written_rows import number_keys, read_written
 from tableformat.scan.plan import plan_scan

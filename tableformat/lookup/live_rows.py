@@ -9,11 +9,11 @@ import numpy as np
 import pyarrow as pa
 from pyiceberg.table.snapshots import Snapshot
 
+from tableformat.array_types import Int64s
 from tableformat.catalog.base import TableState
 from tableformat.environment import Environment
 from tableformat.lookup.keys import KeyColumns
 from tableformat.lookup.locator import KeyQuery, Located, open_locator
-from tableformat.lookup.result import Int64s
 from tableformat.lookup.scan_lookup import scan_for_keys
 from tableformat.lookup.snapshot_rows import RowCaches, SnapshotRows
 from tableformat.scan.plan import ScanPlan, plan_scan

@@ -11,19 +11,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, cast
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 from pyiceberg.table.snapshots import Snapshot
 
+from tableformat.array_types import Int64s
 from tableformat.catalog.base import TableState
 from tableformat.entry_points import EntryPoints
 from tableformat.environment import Environment
 from tableformat.lookup.result import LookupSource
 
 EXTENSIONS = EntryPoints("icefold.lookup", "lookup")
-
-Int64s = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

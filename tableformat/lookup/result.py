@@ -7,10 +7,9 @@ from enum import StrEnum
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-Int64s = npt.NDArray[np.int64]
+from tableformat.array_types import Int64s
 
 
 class LookupSource(StrEnum):

@@ -7,7 +7,6 @@ from contextlib import closing
 from functools import reduce
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.expressions import (
@@ -22,6 +21,7 @@ from pyiceberg.expressions import (
     Or,
 )
 
+from tableformat.array_types import Int64s
 from tableformat.catalog.base import TableState
 from tableformat.environment import Environment
 from tableformat.integer_order import stable_order
@@ -31,8 +31,6 @@ from tableformat.scan.plan import ScanPlan, plan_scan
 from tableformat.scan.reader import read_scan, scan_schema
 
 IN_VALUES_MAX = 200  # statistics of more values are compared by their range
-
-Int64s = npt.NDArray[np.int64]
 
 
 def scan_for_keys(

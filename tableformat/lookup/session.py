@@ -24,6 +24,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tableformat.array_types import Int64s
 from tableformat.catalog.base import Identifier, TableState
 from tableformat.codec.parquet.rows import CACHE_BYTES, ParquetRows
 from tableformat.environment import Environment
@@ -31,7 +32,7 @@ from tableformat.errors import InvalidInputError
 from tableformat.integer_order import stable_order
 from tableformat.lookup.keys import KeyColumns, parse_keys
 from tableformat.lookup.locator import KeyQuery, Located, NotLocated, RowLocator, open_locator
-from tableformat.lookup.result import Int64s, LookupResult, LookupSource
+from tableformat.lookup.result import LookupResult, LookupSource
 from tableformat.lookup.scan_lookup import scan_for_keys
 from tableformat.lookup.snapshot_rows import RowCaches, RowsOfFile, SnapshotRows
 from tableformat.scan.key_set import plain

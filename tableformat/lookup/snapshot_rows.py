@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyiceberg.expressions import AlwaysTrue
 
+from tableformat.array_types import Int64s
 from tableformat.codec.parquet.rows import PARALLEL_ROWS_MIN, ParquetRows
 from tableformat.codec.puffin.deletion_vector import Positions, build_positions, position_array
 from tableformat.codec.sized_cache import SizedCache
@@ -24,8 +25,6 @@ from tableformat.scan.reader import READERS_MAX, TaskReader
 
 DELETES_CACHE_BYTES = 64 << 20
 SMALL_LOOKUP_ROWS = 64  # asked one by one, larger ones as a bitmap
-
-Int64s = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

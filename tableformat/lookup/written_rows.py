@@ -8,10 +8,10 @@ import numpy as np
 import pyarrow as pa
 from pyiceberg.table.metadata import TableMetadata
 
+from tableformat.array_types import Int64s
 from tableformat.codec.parquet.reader import read_data_file
 from tableformat.environment import Environment
 from tableformat.lookup.keys import KeyColumns
-from tableformat.lookup.result import Int64s
 from tableformat.scan.key_fields import key_schema
 from tableformat.scan.key_set import build_key_set
 from tableformat.spec.data_file import DataFile

@@ -23,13 +23,13 @@ import numpy as np
 import pyarrow as pa
 from pyiceberg.table.snapshots import Snapshot
 
+from tableformat.array_types import Int64s
 from tableformat.catalog.base import TableState
 from tableformat.codec.puffin.deletion_vector import Positions, build_positions, position_array
 from tableformat.environment import Environment
 from tableformat.errors import CommitConflictError, InvalidInputError
 from tableformat.lookup.keys import KeyColumns, parse_keys
 from tableformat.lookup.live_rows import LiveRows, live_rows_of_keys
-from tableformat.lookup.result import Int64s
 from tableformat.lookup.written_rows import number_keys, read_written
 from tableformat.rowlevel.planning import OperationPlan
 from tableformat.spec.data_file import DataFile

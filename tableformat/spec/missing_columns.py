@@ -20,10 +20,10 @@ from dataclasses import dataclass
 from decimal import Decimal
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 from pyiceberg import types as iceberg
 
+from tableformat.array_types import Bools, Int64s
 from tableformat.errors import CorruptDataError
 from tableformat.spec.data_file import DataFile
 from tableformat.spec.names import MISSING_COLUMNS_FIELD_ID
@@ -34,9 +34,6 @@ MISSING_FIELD = iceberg.NestedField(
 )
 MISSING = MISSING_FIELD.name
 NEW, LISTED, CARRIED = "!", "-", "+"
-
-Bools = npt.NDArray[np.bool_]
-Int64s = npt.NDArray[np.int64]
 
 
 def has_missing_columns(file: DataFile) -> bool:

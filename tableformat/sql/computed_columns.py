@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.schema import Schema
@@ -28,6 +27,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.types import NestedField
 from sqlglot import exp
 
+from tableformat.array_types import Bools
 from tableformat.errors import (
     AlreadyExistsError,
     InvalidInputError,
@@ -47,7 +47,6 @@ from tableformat.sql.statement import Assignment, parse_expression, to_sql
 from tableformat.sql.values import LocalValue, local_value
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,127}")
-Bools = npt.NDArray[np.bool_]
 
 _TAKEN = "columns, literals, +, - and *: integers into int and long, doubles into double"
 

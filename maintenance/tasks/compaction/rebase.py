@@ -19,11 +19,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 from pyiceberg.schema import Schema
 
 from maintenance.tasks.compaction.rewrite import RewrittenGroup, RewrittenSource
 from resolver.target import live_files
+from tableformat.array_types import Int64s
 from tableformat.catalog.base import TableState
 from tableformat.codec.parquet.reader import read_data_file
 from tableformat.codec.puffin.deletion_vector import Positions, build_positions, position_array
@@ -43,7 +43,6 @@ from tableformat.scan.reader import TaskReader
 from tableformat.spec.data_file import DataFile, EntryStatus, ManifestEntry
 from tableformat.spec.types import ROW_ID_FIELD
 
-Int64s = npt.NDArray[np.int64]
 NO_ROW_ID = -(1 << 62)
 
 

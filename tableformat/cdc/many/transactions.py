@@ -29,15 +29,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tableformat.array_types import Bools
 from tableformat.cdc.connect_schema import split_payloads
 from tableformat.cdc.json_objects import JsonLayout, parse_json_objects, utf8_rows
 from tableformat.cdc.many.positions import Place
 
-Bools = npt.NDArray[np.bool_]
 TRANSACTION = "transaction"
 _ID, _ORDER = "id", "data_collection_order"
 _EVENT = JsonLayout(

@@ -26,12 +26,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tableformat.array_types import Int64s
 from tableformat.cdc.events import KEY, VALUE, DecodedMessages, EventBatch, PayloadSchemas
 from tableformat.cdc.registry.client import RegisteredSchema, RegistrySettings, SchemaRegistry
 from tableformat.errors import StoreUnavailableError, UnsupportedError
 from tableformat.runtime import SystemClock
-
-RowNumbers = npt.NDArray[np.int64]
 
 MAGIC = b"\0"
 HEADER_BYTES = 5
@@ -151,7 +150,7 @@ class RegistryDecoder:
         return texts, PayloadSchemas(numbers, declared)
 
 
-def _schema_ids(values: pa.BinaryArray) -> tuple[RowNumbers, npt.NDArray[np.int64]]:
+def _schema_ids(values: pa.BinaryArray) -> tuple[Int64s, npt.NDArray[np.int64]]:
     """The messages in the wire format, and the ids of their schemas, both of shape (m,)."""
     heads = pc.binary_slice(values, 0, HEADER_BYTES)
     is_framed = pc.and_(
@@ -172,7 +171,7 @@ def _payloads(
     messages: pa.BinaryArray,
     schema: RegisteredSchema,
     number: int,
-    rows: RowNumbers,
+    rows: Int64s,
     bad: dict[int, str],
 ) -> pa.BinaryArray:
     """Messages of one schema as JSON; those that are damaged are null and `bad`."""

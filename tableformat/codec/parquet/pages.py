@@ -22,10 +22,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tableformat.array_types import Int64s
 from tableformat.codec.parquet.thrift_compact import (
     I32,
     I64,
@@ -42,7 +42,6 @@ _TAIL_BYTES = 8
 # Decoding a footer in Python costs a microsecond per value; a larger one is not worth a lookup.
 FOOTER_BYTES_MAX = 4 << 20
 
-Int64s = npt.NDArray[np.int64]
 
 # Field ids of parquet.thrift.
 _FILE_SCHEMA, _FILE_ROWS, _FILE_GROUPS, _FILE_KEY_VALUES, _FILE_ORDERS = 2, 3, 4, 5, 7

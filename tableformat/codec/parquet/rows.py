@@ -20,12 +20,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 
+from tableformat.array_types import Int64s
 from tableformat.cached import cached_property
 from tableformat.codec.parquet.check import check_chunks
 from tableformat.codec.parquet.chunk_reader import ChunkReader
@@ -49,8 +49,6 @@ OPEN_FILES_MAX = 256
 WHOLE_CHUNK_SHARE = 0.25
 READERS_MAX = 8
 PARALLEL_ROWS_MIN = 2048  # below, handing work to threads costs more than it saves
-
-Int64s = npt.NDArray[np.int64]
 
 
 @dataclass(slots=True)
