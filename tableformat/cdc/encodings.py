@@ -202,6 +202,10 @@ def column_decoder(
     target = arrow_type(kind, path=path, with_field_ids=False)
     parts: Mapping[str, ColumnDecoder] = {}
     encoding = _encoding_of(kind, hint, defaults, path)
+
+    def refusing() -> Decode:
+        return _refusing(_undeclared(kind, path, defaults))
+
     match kind:
         case _ if hint.contradiction is not None and hint.encoding is None:
             wires = _all_wires(kind, target)
@@ -220,9 +224,9 @@ def column_decoder(
             )
             wires, decode = _list(target, inner)
         case _ if isinstance(kind, TEMPORALS):
-            wires, decode = _instant(kind, target, hint, encoding, path, defaults)
+            wires, decode = _instant(kind, target, hint, encoding, refusing)
         case iceberg.DecimalType() | iceberg.BinaryType() | iceberg.FixedType():
-            wires, decode = _encoded(kind, target, hint, encoding, path, defaults)
+            wires, decode = _encoded(kind, target, hint, encoding, refusing)
         case _:
             wires, decode = _plain(kind, target, encoding, path)
     return ColumnDecoder(name=column.name, target=target, wires=wires, decode=decode, parts=parts)
@@ -233,8 +237,7 @@ def _instant(
     target: pa.DataType,
     hint: Hint,
     encoding: Encoding | None,
-    path: str,
-    defaults: EncodingDefaults,
+    refusing: Callable[[], Decode],
 ) -> WiresAndDecode:
     """Dates, times and timestamps: integers in a unit, or texts."""
     has_zone = isinstance(kind, (iceberg.TimestamptzType, iceberg.TimestamptzNanoType))
@@ -245,7 +248,9 @@ def _instant(
         decode = times_decoder(_unit(encoding))
     else:
         decode = timestamps_decoder(target, _unit(encoding), ends_with_z=encoding == Encoding.ISO)
-    return wires, _or_undeclared(decode, encoding, kind, path, defaults)
+    if encoding is None:  # texts are ISO; integers need an encoding that was declared
+        decode = _self_describing(decode, pa.types.is_string, refusing(), target)
+    return wires, decode
 
 
 def _encoded(
@@ -253,16 +258,17 @@ def _encoded(
     target: pa.DataType,
     hint: Hint,
     encoding: Encoding | None,
-    path: str,
-    defaults: EncodingDefaults,
+    refusing: Callable[[], Decode],
 ) -> WiresAndDecode:
     """Decimals and binaries: what a text of them means has to be said."""
     if isinstance(kind, iceberg.DecimalType):
         if encoding is None:
-            return _all_wires(kind, target), _self_describing(kind, target, path, defaults)
+            variable = _decimal(target, Encoding.VARIABLE, kind.scale)[1]
+            decode = _self_describing(variable, pa.types.is_struct, refusing(), target)
+            return _all_wires(kind, target), decode
         return _decimal(target, encoding, kind.scale if hint.scale is None else hint.scale)
     if encoding is None:
-        return (pa.string(),), _refusing(_undeclared(kind, path, defaults))
+        return (pa.string(),), refusing()
     return (pa.string(),), _binary_of(target, encoding)
 
 
@@ -367,36 +373,17 @@ def _refusing(error: InvalidInputError) -> Decode:
     return decode
 
 
-def _or_undeclared(
-    decode_known: Decode,
-    encoding: Encoding | None,
-    kind: iceberg.IcebergType,
-    path: str,
-    defaults: EncodingDefaults,
-) -> Decode:
-    """Texts are ISO; integers need an encoding that was declared."""
-    if encoding is not None:
-        return decode_known
-    refuse = _refusing(_undeclared(kind, path, defaults))
-    target = arrow_type(kind, path=path, with_field_ids=False)
-
-    def decode(values: pa.Array) -> pa.Array:
-        if pa.types.is_string(values.type):
-            return decode_known(values)
-        return pa.nulls(len(refuse(values)), target)
-
-    return decode
-
-
 def _self_describing(
-    kind: iceberg.DecimalType, target: pa.DataType, path: str, defaults: EncodingDefaults
+    decode_known: Decode,
+    is_known: Callable[[pa.DataType], bool],
+    refuse: Decode,
+    target: pa.DataType,
 ) -> Decode:
-    refuse = _refusing(_undeclared(kind, path, defaults))
-    variable = _decimal(target, Encoding.VARIABLE, kind.scale)[1]
+    """Values of a type that tells what they mean are read, others refused."""
 
     def decode(values: pa.Array) -> pa.Array:
-        if pa.types.is_struct(values.type):
-            return variable(values)
+        if is_known(values.type):
+            return decode_known(values)
         return pa.nulls(len(refuse(values)), target)
 
     return decode
