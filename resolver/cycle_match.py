@@ -309,7 +309,7 @@ class Matcher:
             matches = without_staged_rows(found, batch)
             matched = MatchedBatch(batch=batch, numbered=numbered, matches=matches)
             judged = judge_moved_rows(view, match.known, matched, self._judge(view, matched))
-            dead = resolve_batch(batch, numbered, matches, judged, is_in_place=in_place)
+            dead = resolve_batch(matched, judged, is_in_place=in_place)
             match.resolution.add(dead, part.rows)
         match.index = match.index or how
         return matched
@@ -353,10 +353,7 @@ class Matcher:
         in_place = self.options.is_in_place
         by_version = None if in_place else guarded_dead_rows(view, matched)
         return by_version or judge_by_arrival(
-            matched.batch,
-            matched.numbered,
-            matched.matches,
-            order_of_path=_sequence_numbers(view.live) if in_place else None,
+            matched, order_of_path=_sequence_numbers(view.live) if in_place else None
         )
 
     def _look_up(self, view: TargetView, keys: EncodedKeys) -> Matches:

@@ -135,24 +135,18 @@ def number_keys(batch: CycleInput, *, look_up_rows: bool = False) -> NumberedKey
 
 
 def judge_by_arrival(
-    batch: CycleInput,
-    numbered: NumberedKeys,
-    matches: Matches,
-    *,
-    order_of_path: Callable[[str], int] | None = None,
+    matched: MatchedBatch, *, order_of_path: Callable[[str], int] | None = None
 ) -> DeadRows:
     """Which rows die: those that a later delete reaches.
 
     Args:
-        batch: The cycle's input.
-        numbered: Its keys.
-        matches: The index's answer for `numbered.lookup`, as of the planned head of the target.
+        matched: The batch, and its matches as of the planned head of the target.
         order_of_path: In place: the data sequence number of a data file; None: every row of the
             target is older than the batch.
     """
     return DeadRows(
-        matches=_dead_matches(batch, numbered, matches, order_of_path),
-        staged=_dead_staged_rows(batch, numbered),
+        matches=_dead_matches(matched, order_of_path),
+        staged=_dead_staged_rows(matched.batch, matched.numbered),
     )
 
 
@@ -185,23 +179,17 @@ def _newest_without(
 
 
 def resolve_batch(
-    batch: CycleInput,
-    numbered: NumberedKeys,
-    matches: Matches,
-    judged: DeadRows,
-    *,
-    is_in_place: bool = False,
+    matched: MatchedBatch, judged: DeadRows, *, is_in_place: bool = False
 ) -> Resolution:
     """The dead positions of rows of the target and of the batch.
 
     Args:
-        batch: The cycle's input.
-        numbered: Its keys.
-        matches: Rows of the target with a deleted key.
+        matched: The batch, and rows of the target with a deleted key.
         judged: Which of them, and of the staged rows, die.
         is_in_place: The deletes reach rows by sequence number: a row that came to the target after
             the match may live under a key whose known rows all die.
     """
+    batch, matches = matched.batch, matched.matches
     dead = DeadPositions(dict(batch.positions.by_path))
     dead_matches, dead_in_batch = judged.matches, judged.staged
     for group in group_by_file(
@@ -211,7 +199,7 @@ def resolve_batch(
     rows = batch.rows
     for group in group_by_file(rows.file[dead_in_batch], rows.position[dead_in_batch]):
         dead.add(batch.files[group.file].file.file_path, group.positions)
-    removed_keys, removed = _removed(batch, numbered, matches, dead_matches, is_in_place)
+    removed_keys, removed = _removed(matched, dead_matches, is_in_place)
     return Resolution(
         dead=dead,
         removed_keys=[*removed_keys],
@@ -221,12 +209,8 @@ def resolve_batch(
     )
 
 
-def _dead_matches(
-    batch: CycleInput,
-    numbered: NumberedKeys,
-    matches: Matches,
-    order_of_path: Callable[[str], int] | None,
-) -> Bools:
+def _dead_matches(matched: MatchedBatch, order_of_path: Callable[[str], int] | None) -> Bools:
+    matches, numbered = matched.matches, matched.numbered
     ids = np.array(sorted(matches.files), dtype=np.int64)
     paths = [matches.files[int(file_id)].file_path for file_id in ids]
     order = np.array(
@@ -237,7 +221,7 @@ def _dead_matches(
         numbered.newest,
         key=numbered.lookup_number[matches.key_ordinal],
         order=order[np.searchsorted(ids, matches.file_id)],
-        scope=match_scopes(batch, matches),
+        scope=match_scopes(matched.batch, matches),
     )
 
 
@@ -299,22 +283,19 @@ def chunks(count: int) -> Iterator[slice]:
 
 
 def _removed(
-    batch: CycleInput,
-    numbered: NumberedKeys,
-    matches: Matches,
-    gone: Bools,
-    is_in_place: bool,
+    matched: MatchedBatch, gone: Bools, is_in_place: bool
 ) -> tuple[tuple[EncodedKeys, ...], tuple[Entries, ...]]:
     if not gone.any():
         return (), ()
-    reach_all = not is_in_place and bool((batch.deletes.scope == GLOBAL_SCOPE).all())
+    matches, lookup = matched.matches, matched.numbered.lookup
+    reach_all = not is_in_place and bool((matched.batch.deletes.scope == GLOBAL_SCOPE).all())
     if gone.all() and reach_all:
         ordinal = matches.key_ordinal  # ascending
         present = ordinal[np.r_[True, ordinal[1:] != ordinal[:-1]]]
-        return (numbered.lookup.take(present),), ()
+        return (lookup.take(present),), ()
     return (), (
         Entries(
-            keys=numbered.lookup.take(matches.key_ordinal[gone]),
+            keys=lookup.take(matches.key_ordinal[gone]),
             file_id=matches.file_id[gone],
             position=matches.position[gone],
         ),

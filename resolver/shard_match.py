@@ -28,7 +28,13 @@ from resolver.key_reader import FileKeys, KeyReader, file_keys
 from resolver.keys import EncodedKeys, concat_keys
 from resolver.match import Int64s
 from resolver.merge_deletes import DeadPositions
-from resolver.resolution import index_changes, judge_by_arrival, number_keys, resolve_batch
+from resolver.resolution import (
+    MatchedBatch,
+    index_changes,
+    judge_by_arrival,
+    number_keys,
+    resolve_batch,
+)
 from resolver.staged_on_target import without_staged_rows
 from tableformat.spec.data_file import DataFile
 
@@ -176,8 +182,8 @@ class ShardMatch:
         del parts
         numbered = number_keys(batch)
         matches = without_staged_rows(self.index.look_up(numbered.lookup), batch)
-        judged = judge_by_arrival(batch, numbered, matches)
-        resolution = resolve_batch(batch, numbered, matches, judged)
+        matched = MatchedBatch(batch=batch, numbered=numbered, matches=matches)
+        resolution = resolve_batch(matched, judge_by_arrival(matched))
         number_of = {file.file_path: number for number, file in matches.files.items()}
         for ordinal, each in enumerate(batch.files):
             number_of[each.file.file_path] = number_of_staged(ordinal)
