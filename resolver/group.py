@@ -25,7 +25,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from lock import HeldLease, LockManager
 from resolver.cut_plan import CutPlan, plan_cut, staged_batches
@@ -64,6 +64,10 @@ from tableformat.spec.names import (
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+S = TypeVar("S")
+T = TypeVar("T")
+
+SIDE_BY_SIDE_MAX = 500_000  # changes of all tables; a few hundred bytes of memory each
 PLANS_MAX = 3  # others publish in between, or stage what makes the cut larger
 
 
@@ -174,6 +178,11 @@ class _Member:
     cycle: Cycle
     computed: Computed
     written: Written | None = None
+
+    @property
+    def change_count(self) -> int:
+        """Rows and deletes that it publishes."""
+        return self.computed.work.row_count + self.computed.work.delete_count
 
     def write(self) -> Written:
         """Its files, those of an earlier attempt where nothing was matched again."""
@@ -312,19 +321,22 @@ class Group:
                 _discard(members)
             raise
         self.environment.runtime.fail_point("group.after_publish")
-        return [
-            each.cycle.finish(each.write(), result, attempts)
-            for each, result in zip(members, results, strict=True)
-        ]
+
+        def finish(member: tuple[_Member, CommitResult]) -> ResolveReport:
+            each, result = member
+            return each.cycle.finish(each.write(), result, attempts)
+
+        return self._each(finish, members, list(zip(members, results, strict=True)))
 
     def _commit_until_landed(self, members: Sequence[_Member]) -> tuple[list[CommitResult], int]:
         catalog, attempts = self.environment.catalog, 0
         states = [each.computed.match.state for each in members]
         while True:
             attempts += 1
+            written = self._each(_Member.write, members, members)
             changes = [
-                replace(each.cycle.changeset(each.write()), state=state)
-                for each, state in zip(members, states, strict=True)
+                replace(each.cycle.changeset(one), state=state)
+                for each, one, state in zip(members, written, states, strict=True)
             ]
             try:
                 return commit_group(self.environment, changes), attempts
@@ -335,6 +347,14 @@ class Group:
             for each, state in zip(members, states, strict=True):
                 with error_context(table=each.table.name):
                     each.follow(state, self.options.target)
+
+    def _each(
+        self, step: Callable[[S], T], members: Sequence[_Member], items: Sequence[S]
+    ) -> list[T]:
+        """`step` of the items; side by side where the members together hold little in memory."""
+        if sum(each.change_count for each in members) > SIDE_BY_SIDE_MAX:
+            return [step(item) for item in items]
+        return self.environment.runtime.each(step, items)
 
     def _publish_alone(self, member: _Member) -> ResolveReport:
         with error_context(table=member.table.name):
