@@ -8,6 +8,7 @@ import pytest
 
 from tableformat.cdc.many.set_aside import left_out, read_set_aside
 from tableformat.errors import FencedError, InvalidInputError, NotFoundError
+from tableformat.runtime import Runtime
 from tableformat.spec.names import (
     BATCH_ID,
     BATCH_TABLES,
@@ -15,7 +16,6 @@ from tableformat.spec.names import (
     SET_ASIDE,
     SOURCE_OFFSETS,
 )
-from tableformat.runtime import Runtime
 from tests.support.fake_kafka import FakeCluster
 from tests.support.memory_tables import memory_catalog
 from tests.support.stream_worlds import ROW, engine_of, message, notes
