@@ -447,7 +447,7 @@ class Cycle:
     def _summary(self, work: Work, conversion: Conversion) -> dict[str, str]:
         figures = cycle_figures(
             work.covered,
-            equality_deletes=work.delete_count,
+            equality_deletes=_delete_count(work),
             deleted_rows=conversion.new_positions,
             phases_ms=self._phases.spent_ms,
             rewrites=work.rewrites,
@@ -522,7 +522,7 @@ class Cycle:
             staging_snapshot_id=work.covered[-1].snapshot_id if work.covered else None,
             staged_snapshots=len(work.covered) or 1,
             equality_delete_files=batch.equality_delete_files,
-            equality_deletes=work.delete_count,
+            equality_deletes=_delete_count(work),
             staged_rows=sum(each.file.record_count for each in batch.files),
             deleted_rows=conversion.new_positions,
             outdated_rows=match.resolution.outdated,
@@ -538,3 +538,8 @@ class Cycle:
             freshness_ms=freshness_ms(result.snapshot, work.covered),
             phases_ms=self._phases.spent_ms,
         )
+
+
+def _delete_count(work: Work) -> int:
+    deletes = (work.batch.deletes, *work.batch.other_deletes)
+    return sum(file.record_count for each in deletes for file in each.files)

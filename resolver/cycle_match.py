@@ -87,17 +87,6 @@ class Work:
     rewrites: bool = False
     keeps_ids: bool = False
 
-    @property
-    def row_count(self) -> int:
-        """Staged rows, read or not."""
-        return sum(each.file.record_count for each in self.batch.files)
-
-    @property
-    def delete_count(self) -> int:
-        """Staged equality deletes, read or not."""
-        deletes = (self.batch.deletes, *self.batch.other_deletes)
-        return sum(file.record_count for each in deletes for file in each.files)
-
 
 def plan_waiting(state: TableState, options: CycleOptions) -> list[Snapshot] | None:
     """The staged snapshots that wait, oldest first; None: the state of staging has to tell.

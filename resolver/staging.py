@@ -275,6 +275,11 @@ def _require_head(state: TableState, staging: str) -> int:
     return head.snapshot_id
 
 
+def staged_changes(snapshot: Snapshot) -> int:
+    """Rows and equality deletes that a staged snapshot adds, as far as its summary counts them."""
+    return _added(snapshot, "added-records") + _added(snapshot, "added-equality-deletes")
+
+
 def _added(snapshot: Snapshot, name: str) -> int:
     summary = summary_of(snapshot)
     return parse_decimal(summary.get(name, "0")) or 0

@@ -7,7 +7,7 @@ a process that starts reads it there.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -369,7 +369,7 @@ def _position_of_query(state: TableState, settings: StreamSettings) -> TablePosi
 
 
 def _load_states(
-    environment: Environment, identifiers: Collection[Identifier]
+    environment: Environment, identifiers: Sequence[Identifier]
 ) -> dict[Identifier, TableState]:
     """The tables that there are."""
 
