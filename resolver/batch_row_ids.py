@@ -11,13 +11,14 @@ from pyroaring import BitMap64
 from resolver.cycle_input import CycleInput
 from resolver.index.base import Matches
 from resolver.match import TARGET_ORDER, Bools, Int64s
-from resolver.moved_rows import PositionKills, row_ids_of
+from resolver.moved_rows import PositionKills
 from resolver.resolution import NumberedKeys, match_scopes
 from resolver.row_identity import NEVER, NO_ROW_ID, KeyDeletes, Lives, first_after, kept_row_ids
 from resolver.row_values import ColumnReader, live_matches
 from resolver.runner import Runner
 from resolver.staged_on_target import StagedOnTarget, only
 from resolver.target import LiveFiles
+from resolver.target_row_ids import row_ids_of
 from tableformat.catalog.base import TableState
 from tableformat.codec.puffin.deletion_vector import position_array
 from tableformat.codec.puffin.dv_file import read_deletion_vectors

@@ -34,7 +34,6 @@ from resolver.cycle_figures import (
 from resolver.cycle_input import CycleInput
 from resolver.index.base import Matches
 from resolver.match import TARGET_ORDER, Bools, Int64s
-from resolver.moved_rows import row_ids_of
 from resolver.resolution import DeadRows, NumberedKeys
 from resolver.rewritten_rows import rewriting_publishes
 from resolver.row_identity import NO_ROW_ID
@@ -42,6 +41,7 @@ from resolver.row_values import ColumnReader
 from resolver.staging import base_of, down_to_base, names_of, sequence_numbers_of
 from resolver.target import LiveFiles
 from resolver.target_deletes import files_with_deletes
+from resolver.target_row_ids import row_ids_of
 from tableformat.catalog.base import TableState
 from tableformat.commit.branch_history import (
     branch_history,

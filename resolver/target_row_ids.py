@@ -1,0 +1,128 @@
+"""The row ids of rows on the target, remembered from cycle to cycle.
+
+Files store the ids of rows that were written once more. A batch is spread over a table, so it asks
+for some of nearly every page: all ids of a file are decoded for it. Data files never change, so
+these are kept, four bytes a row, and the next cycle, or the next part of a large batch, reads none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+from pyiceberg.schema import Schema
+from pyiceberg.table.metadata import TableMetadata
+
+from resolver.index.base import Matches
+from resolver.match import Int64s
+from resolver.row_identity import NO_ROW_ID
+from resolver.row_values import ColumnReader
+from resolver.runner import LocalRunner
+from resolver.target import LiveFiles
+from tableformat.catalog.base import TableState
+from tableformat.codec.parquet.reader import read_data_file
+from tableformat.codec.sized_cache import SizedCache
+from tableformat.environment import Environment
+from tableformat.integer_order import stable_order
+from tableformat.limits import ROW_IDS_BYTES_MAX
+from tableformat.spec.data_file import DataFile
+from tableformat.spec.names import ROW_ID_FIELD_ID
+from tableformat.spec.types import ROW_ID_FIELD
+from tableformat.store.base import ObjectStore
+from tableformat.store.per_store import PerStore
+
+ROW_BYTES = 4
+# So many rows of a file for each one that is asked for: more are not worth decoding all.
+ROWS_PER_WANTED_MAX = 4096
+
+# All rows of a file: the id plus one. Of 32 bits, unless the table has given out more ids.
+_Ids = npt.NDArray[np.uint32] | Int64s
+_remembered: PerStore[SizedCache[_Ids]] = PerStore(
+    lambda: SizedCache(ROW_IDS_BYTES_MAX, lambda ids: ids.nbytes)
+)
+
+
+def row_ids_of(
+    environment: Environment,
+    state: TableState,
+    live: LiveFiles,
+    matches: Matches,
+    *,
+    remembers: bool = True,
+) -> Int64s:
+    """The `_row_id` of each match, shape `(matches,)`; `NO_ROW_ID` where the row has none.
+
+    Args:
+        environment: Where data files are read.
+        state: The table version.
+        live: The live files of the target, which has the matches' files.
+        matches: Rows of the target.
+        remembers: Keep what is decoded, `ROW_IDS_BYTES_MAX` per store.
+
+    Raises:
+        CorruptDataError, NotFoundError: A file is damaged or gone.
+    """
+    file_ids = np.array(sorted(matches.files), dtype=np.int64)
+    paths = [matches.files[int(file_id)].file_path for file_id in file_ids]
+    entries = live.find_whole(paths)
+    files = [entries[path].data_file for path in paths]
+    slot = np.searchsorted(file_ids, matches.file_id)
+    by_file = stable_order(slot)
+    ends = np.searchsorted(slot[by_file], np.arange(len(files) + 1))
+    found = np.full(len(matches), NO_ROW_ID, dtype=np.int64)
+    worthy = _worth_keeping(files, np.diff(ends)) if remembers else []
+    whole = _all_ids(environment.store, state.metadata, [files[at] for at in worthy])
+    is_left = np.ones(len(matches), dtype=np.bool_)
+    for at, ids in zip(worthy, whole, strict=True):
+        rows = by_file[ends[at] : ends[at + 1]]
+        found[rows] = ids[matches.position[rows]]
+        found[rows] -= 1
+        is_left[rows] = False
+    if is_left.any():
+        reader = ColumnReader(environment, state.metadata, (ROW_ID_FIELD_ID,))
+        rest = reader.read_rows(files, slot[is_left], matches.position[is_left])
+        [column] = reader.flat(rest)
+        found[is_left] = column.fill_null(NO_ROW_ID).to_numpy()
+    return found
+
+
+def _worth_keeping(files: Sequence[DataFile], wanted: Int64s) -> list[int]:
+    """Ordinals of files whose ids are kept, together within the bound; the same in every cycle."""
+    size = np.array([file.record_count for file in files], dtype=np.int64)
+    dense = np.flatnonzero(wanted * ROWS_PER_WANTED_MAX >= size)
+    kept: list[int] = dense[np.cumsum(size[dense]) * ROW_BYTES <= ROW_IDS_BYTES_MAX].tolist()
+    return kept
+
+
+def _all_ids(store: ObjectStore, metadata: TableMetadata, files: Sequence[DataFile]) -> list[_Ids]:
+    cache = _remembered.of(store)
+
+    def ids_of(file: DataFile) -> _Ids:
+        key = (file.file_path, file.file_size_in_bytes, file.first_row_id)
+        known = None if cache is None else cache.get(key)
+        if known is None:
+            known = _decoded(store, metadata, file)
+            if cache is not None:
+                cache.put(key, known)
+        return known
+
+    return LocalRunner().run(ids_of, files)
+
+
+def _decoded(store: ObjectStore, metadata: TableMetadata, file: DataFile) -> _Ids:
+    batches = read_data_file(
+        store,
+        file,
+        schema=Schema(ROW_ID_FIELD),
+        spec=metadata.specs()[file.spec_id],
+        properties=metadata.properties,
+    )
+    parts = (_packed(batch.column(0).fill_null(NO_ROW_ID).to_numpy()) for batch in batches)
+    return np.concatenate([np.empty(0, dtype=np.uint32), *parts])
+
+
+def _packed(row_id: Int64s) -> _Ids:
+    ids = row_id + 1
+    is_narrow = ids.min(initial=0) >= 0 and ids.max(initial=0) <= np.iinfo(np.uint32).max
+    return ids.astype(np.uint32) if is_narrow else ids
