@@ -52,7 +52,7 @@ from tableformat.commit.branch_history import (
 )
 from tableformat.environment import Environment
 from tableformat.errors import UnsupportedError
-from tableformat.integer_order import stable_order
+from tableformat.integer_order import distinct, stable_order
 from tableformat.spec.data_file import DataFile
 from tableformat.spec.names import ROW_ID_FIELD_ID, SOURCE_SNAPSHOT_ID
 
@@ -306,7 +306,9 @@ def without_staged_rows(matches: Matches, batch: CycleInput) -> Matches:
 
 def only(matches: Matches, kept: Bools) -> Matches:
     """Some of the matches."""
-    left = set(np.unique(matches.file_id[kept]).tolist())
+    if kept.all():
+        return matches
+    left = set(distinct(matches.file_id[kept]).tolist())
     return Matches(
         key_ordinal=matches.key_ordinal[kept],
         file_id=matches.file_id[kept],

@@ -15,7 +15,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
 
 from resolver.index.base import Matches
-from resolver.match import Int64s
+from resolver.match import Int64s, rows_by_number
 from resolver.row_identity import NO_ROW_ID
 from resolver.row_values import ColumnReader
 from resolver.runner import LocalRunner
@@ -24,7 +24,6 @@ from tableformat.catalog.base import TableState
 from tableformat.codec.parquet.reader import read_data_file
 from tableformat.codec.sized_cache import SizedCache
 from tableformat.environment import Environment
-from tableformat.integer_order import stable_order
 from tableformat.limits import ROW_IDS_BYTES_MAX
 from tableformat.spec.data_file import DataFile
 from tableformat.spec.names import ROW_ID_FIELD_ID
@@ -67,30 +66,26 @@ def row_ids_of(
     paths = [matches.files[int(file_id)].file_path for file_id in file_ids]
     entries = live.find_whole(paths)
     files = [entries[path].data_file for path in paths]
-    slot = np.searchsorted(file_ids, matches.file_id)
-    by_file = stable_order(slot)
-    ends = np.searchsorted(slot[by_file], np.arange(len(files) + 1))
+    rows = rows_by_number(matches.file_id, file_ids)
     found = np.full(len(matches), NO_ROW_ID, dtype=np.int64)
-    worthy = _worth_keeping(files, np.diff(ends)) if remembers else []
+    worthy = _worth_keeping(files, [len(each) for each in rows]) if remembers else []
     whole = _all_ids(environment.store, state.metadata, [files[at] for at in worthy])
-    is_left = np.ones(len(matches), dtype=np.bool_)
     for at, ids in zip(worthy, whole, strict=True):
-        rows = by_file[ends[at] : ends[at + 1]]
-        found[rows] = ids[matches.position[rows]]
-        found[rows] -= 1
-        is_left[rows] = False
-    if is_left.any():
+        found[rows[at]] = ids[matches.position[rows[at]]].astype(np.int64) - 1
+    others = sorted(set(range(len(files))) - set(worthy))
+    if others:
+        left = np.concatenate([rows[at] for at in others])
+        slot = np.searchsorted(file_ids, matches.file_id[left])
         reader = ColumnReader(environment, state.metadata, (ROW_ID_FIELD_ID,))
-        rest = reader.read_rows(files, slot[is_left], matches.position[is_left])
-        [column] = reader.flat(rest)
-        found[is_left] = column.fill_null(NO_ROW_ID).to_numpy()
+        [column] = reader.flat(reader.read_rows(files, slot, matches.position[left]))
+        found[left] = column.fill_null(NO_ROW_ID).to_numpy()
     return found
 
 
-def _worth_keeping(files: Sequence[DataFile], wanted: Int64s) -> list[int]:
+def _worth_keeping(files: Sequence[DataFile], wanted: Sequence[int]) -> list[int]:
     """Ordinals of files whose ids are kept, together within the bound; the same in every cycle."""
     size = np.array([file.record_count for file in files], dtype=np.int64)
-    dense = np.flatnonzero(wanted * ROWS_PER_WANTED_MAX >= size)
+    dense = np.flatnonzero(np.array(wanted, dtype=np.int64) * ROWS_PER_WANTED_MAX >= size)
     kept: list[int] = dense[np.cumsum(size[dense]) * ROW_BYTES <= ROW_IDS_BYTES_MAX].tolist()
     return kept
 
