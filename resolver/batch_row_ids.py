@@ -61,6 +61,7 @@ def batch_row_ids(
     matches: Matches,
     kills: PositionKills,
     keeps_ids: bool = True,
+    remembers: bool = True,
     runner: Runner | None = None,
 ) -> BatchRowIds:
     """The row ids of a batch.
@@ -77,6 +78,7 @@ def batch_row_ids(
         kills: What staged snapshots delete by position.
         keeps_ids: A row keeps the id of the row that it replaces; else all have those that staging
             shows.
+        remembers: As in `row_ids_of`.
         runner: Where files are read; None: in this process.
 
     Raises:
@@ -85,7 +87,7 @@ def batch_row_ids(
     reader = ColumnReader(environment, state.metadata, (ROW_ID_FIELD_ID,), runner)
     staged = _staged_lives(environment, reader, live, batch, known, numbered)
     matches, replaced = _replaced_lives(
-        environment, state, live, batch, known, numbered, matches, kills, staged
+        environment, state, live, batch, known, numbered, matches, kills, staged, remembers
     )
     size = len(replaced.key)
     deletes = KeyDeletes(
@@ -207,13 +209,14 @@ def _replaced_lives(
     matches: Matches,
     kills: PositionKills,
     staged: Lives,
+    remembers: bool,
 ) -> tuple[Matches, Lives]:
     """Rows of the target whose key a staged row has, too."""
     matches = only(
         matches, np.isin(numbered.lookup_number[matches.key_ordinal], staged.key[staged.is_heir])
     )
     matches = only(matches, live_matches(environment, state.metadata, live, matches))
-    row_id = row_ids_of(environment, state, live, matches)
+    row_id = row_ids_of(environment, state, live, matches, remembers=remembers)
     order = np.full(len(matches), TARGET_ORDER, dtype=np.int64)
     if known.moved:
         order = _orders_by_id(row_id, staged)

@@ -63,6 +63,9 @@ from tableformat.errors import CommitConflictError, CorruptDataError
 from tableformat.spec.data_file import ManifestEntry
 from tableformat.write.row_deletes import has_vectors
 
+# A larger batch needs the memory for its own rows.
+REMEMBERED_PARTS_MAX = 4
+
 logger = logging.getLogger("icefold.resolver")
 T = TypeVar("T")
 
@@ -192,7 +195,7 @@ class Matcher:
                 undivided = part, matched
             elif work.rewrites:
                 kills = PositionKills(DeadPositions())
-                ids = self._row_ids(state, live, known, part, matched, kills, work.keeps_ids)
+                ids = self._row_ids(state, live, known, part, matched, kills, work, parts)
                 row_id[part.rows] = ids.row_id
                 del ids
             del part, matched  # before the next one is made
@@ -233,7 +236,7 @@ class Matcher:
                     resolution.dead,
                 )
                 if work.rewrites:
-                    ids = self._row_ids(state, live, known, part, matched, kills, work.keeps_ids)
+                    ids = self._row_ids(state, live, known, part, matched, kills, work, parts)
                     row_id = ids.row_id
             folded = folded_deletes(state.metadata, live)
             self._fold_position_deletes(state, live, folded, resolution.dead)
@@ -367,7 +370,8 @@ class Matcher:
         part: BatchPart,
         matched: _Matched,
         kills: PositionKills,
-        keeps_ids: bool,
+        work: Work,
+        parts: int,
     ) -> BatchRowIds:
         batch = part.batch
         found = batch_row_ids(
@@ -379,7 +383,8 @@ class Matcher:
             numbered=matched.numbered,
             matches=matched.matches,
             kills=kills,
-            keeps_ids=keeps_ids,
+            keeps_ids=work.keeps_ids,
+            remembers=parts <= REMEMBERED_PARTS_MAX,
             runner=self.engine.runner,
         )
         rows = batch.rows

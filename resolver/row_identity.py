@@ -28,6 +28,7 @@ from tableformat.integer_order import stable_order
 
 NO_ROW_ID = -1
 NEVER = np.iinfo(np.int64).max
+NOWHERE = -1
 SPREAD_MAX = 4  # numbers per key in a table of all numbers
 
 
@@ -120,9 +121,9 @@ def first_after(keys: Int64s, orders: Int64s, key: Int64s, order: Int64s) -> Int
 
     Keys are numbers from 0 on.
     """
-    place = _only_place(keys, key)
-    if place is not None:
-        first = np.append(orders, NEVER)[place[key]]
+    only = _only_values(keys, orders, key, NEVER)
+    if only is not None:
+        first = only[key]
         return np.where(first > order, first, NEVER)
     steps = 2 + max(int(orders.max(initial=0)), int(order.max(initial=0)))
     known = np.sort(keys * steps + orders)
@@ -140,10 +141,10 @@ def _parents(rows: Lives, died: Int64s) -> Int64s:
     replaced = np.flatnonzero((died != NEVER) & (rows.killed_at >= died))
     heirs = np.flatnonzero(rows.is_heir & (rows.killed_at > rows.order))
     old, new = rows.key[replaced], rows.key[heirs]
-    place = _only_place(old, new)
-    if place is not None and _only_place(new, old) is not None:
-        older = np.append(replaced, 0)[place[new]]
-        found = (place[new] < len(old)) & (died[older] == rows.order[heirs])
+    only = _only_values(old, replaced, new, NOWHERE)
+    if only is not None and _are_distinct(new, len(only)):
+        older = only[new]
+        found = (older != NOWHERE) & (died[older] == rows.order[heirs])
         parent[heirs[found]] = older[found]
         return parent
     steps = 2 + int(rows.order.max(initial=0))
@@ -157,19 +158,25 @@ def _parents(rows: Lives, died: Int64s) -> Int64s:
     return parent
 
 
-def _only_place(keys: Int64s, others: Int64s) -> Int64s | None:
-    """Where each number is in `keys`, by number; `len(keys)`: nowhere. Covers both arrays.
+def _only_values(keys: Int64s, values: Int64s, others: Int64s, absent: int) -> Int64s | None:
+    """The value of each number among `keys`, by number, else `absent`. Covers both arrays.
 
     So upserts of distinct keys, the usual batch, need no sort. None: one is there twice, or the
     numbers are too far apart for a table of all.
     """
     size = 1 + max(int(keys.max(initial=-1)), int(others.max(initial=-1)))
-    if size > SPREAD_MAX * (len(keys) + len(others)):
+    if size > SPREAD_MAX * (len(keys) + len(others)) or not _are_distinct(keys, size):
         return None
-    own = np.arange(len(keys), dtype=np.int64)
-    place = np.full(size, len(keys), dtype=np.int64)
-    place[keys] = own
-    return place if np.array_equal(place[keys], own) else None
+    found = np.full(size, absent, dtype=np.int64)
+    found[keys] = values
+    return found
+
+
+def _are_distinct(keys: Int64s, size: int) -> bool:
+    """Whether no number is there twice; all are below `size`."""
+    is_there = np.zeros(size, dtype=np.bool_)
+    is_there[keys] = True
+    return np.count_nonzero(is_there) == len(keys)
 
 
 def _last_of(group: Int64s, ordinals: Int64s, rows: Lives) -> tuple[Int64s, Int64s]:

@@ -57,7 +57,7 @@ def row_ids_of(
         state: The table version.
         live: The live files of the target, which has the matches' files.
         matches: Rows of the target.
-        remembers: Keep what is decoded, `ROW_IDS_BYTES_MAX` per store.
+        remembers: Keep what is decoded, `ROW_IDS_BYTES_MAX` per store; else nothing stays kept.
 
     Raises:
         CorruptDataError, NotFoundError: A file is damaged or gone.
@@ -68,6 +68,8 @@ def row_ids_of(
     files = [entries[path].data_file for path in paths]
     rows = rows_by_number(matches.file_id, file_ids)
     found = np.full(len(matches), NO_ROW_ID, dtype=np.int64)
+    if not remembers:
+        _remembered.forget(environment.store)
     worthy = _worth_keeping(files, [len(each) for each in rows]) if remembers else []
     whole = _all_ids(environment.store, state.metadata, [files[at] for at in worthy])
     for at, ids in zip(worthy, whole, strict=True):

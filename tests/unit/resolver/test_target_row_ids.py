@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from resolver import resolve, target_row_ids
+from resolver import batch_parts, resolve, target_row_ids
 from resolver.row_identity import NO_ROW_ID
 from tests.support.staged_tables import StagedTable
 
@@ -92,6 +92,20 @@ def test_file_that_is_added_again_has_its_new_ids(staged):
     upsert(staged, [1], "after")
 
     assert ids(staged)[1] == now[1]
+
+
+@pytest.mark.parametrize(("parts", "is_kept"), [(4, True), (5, False)])
+def test_batch_of_many_parts_keeps_nothing(staged, monkeypatch, parts, is_kept):
+    before = ids(staged)
+    upsert(staged, range(FILES * ROWS), "remembered")
+    monkeypatch.setattr(batch_parts, "PART_KEYS", -(-2 * FILES * ROWS // parts))
+
+    for version in range(2):
+        upsert(staged, range(FILES * ROWS), f"v{version}")
+        kept = target_row_ids._remembered.of(staged.environment.store)
+        assert (kept.used > 0) == is_kept
+
+    assert ids(staged) == before
 
 
 @pytest.mark.parametrize("largest", [5, 2**32 - 2, 2**32 - 1, 2**40, 2**62])
