@@ -121,10 +121,20 @@ def first_after(keys: Int64s, orders: Int64s, key: Int64s, order: Int64s) -> Int
 
     Keys are numbers from 0 on.
     """
-    only = _only_values(keys, orders, key, NEVER)
-    if only is not None:
-        first = only[key]
-        return np.where(first > order, first, NEVER)
+    again = _repeated(keys, key)
+    if again is None:
+        return _first_after_of_any(keys, orders, key, order)
+    only = np.full(len(again), NEVER, dtype=np.int64)
+    only[keys] = orders
+    first = only[key]
+    first[first <= order] = NEVER
+    if again.any():
+        some, rows = again[keys], np.flatnonzero(again[key])
+        first[rows] = _first_after_of_any(keys[some], orders[some], key[rows], order[rows])
+    return first
+
+
+def _first_after_of_any(keys: Int64s, orders: Int64s, key: Int64s, order: Int64s) -> Int64s:
     steps = 2 + max(int(orders.max(initial=0)), int(order.max(initial=0)))
     known = np.sort(keys * steps + orders)
     if not len(known):
@@ -141,12 +151,16 @@ def _parents(rows: Lives, died: Int64s) -> Int64s:
     replaced = np.flatnonzero((died != NEVER) & (rows.killed_at >= died))
     heirs = np.flatnonzero(rows.is_heir & (rows.killed_at > rows.order))
     old, new = rows.key[replaced], rows.key[heirs]
-    only = _only_values(old, replaced, new, NOWHERE)
-    if only is not None and _are_distinct(new, len(only)):
+    again = _repeated(old, new)
+    if again is not None:
+        again |= np.bincount(new, minlength=len(again)) > 1
+        only = np.full(len(again), NOWHERE, dtype=np.int64)
+        only[old] = replaced
+        only[again] = NOWHERE
         older = only[new]
         found = (older != NOWHERE) & (died[older] == rows.order[heirs])
         parent[heirs[found]] = older[found]
-        return parent
+        replaced, heirs = replaced[again[old]], heirs[again[new]]
     steps = 2 + int(rows.order.max(initial=0))
     steps = max(steps, 2 + int(died[replaced].max(initial=0)))
     at, last = _last_of(rows.key[replaced] * steps + died[replaced], replaced, rows)
@@ -158,25 +172,16 @@ def _parents(rows: Lives, died: Int64s) -> Int64s:
     return parent
 
 
-def _only_values(keys: Int64s, values: Int64s, others: Int64s, absent: int) -> Int64s | None:
-    """The value of each number among `keys`, by number, else `absent`. Covers both arrays.
+def _repeated(keys: Int64s, others: Int64s) -> Bools | None:
+    """By number, for those of both arrays: whether it is among `keys` more than once.
 
-    So upserts of distinct keys, the usual batch, need no sort. None: one is there twice, or the
-    numbers are too far apart for a table of all.
+    The others, nearly all of the usual batch, need no sort. None: the numbers are too far apart
+    for a table of all.
     """
     size = 1 + max(int(keys.max(initial=-1)), int(others.max(initial=-1)))
-    if size > SPREAD_MAX * (len(keys) + len(others)) or not _are_distinct(keys, size):
+    if size > SPREAD_MAX * (len(keys) + len(others)):
         return None
-    found = np.full(size, absent, dtype=np.int64)
-    found[keys] = values
-    return found
-
-
-def _are_distinct(keys: Int64s, size: int) -> bool:
-    """Whether no number is there twice; all are below `size`."""
-    is_there = np.zeros(size, dtype=np.bool_)
-    is_there[keys] = True
-    return np.count_nonzero(is_there) == len(keys)
+    return np.bincount(keys, minlength=size) > 1
 
 
 def _last_of(group: Int64s, ordinals: Int64s, rows: Lives) -> tuple[Int64s, Int64s]:

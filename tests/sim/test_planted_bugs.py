@@ -169,7 +169,7 @@ def oldest_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
 def stored_ids_unread(monkeypatch: pytest.MonkeyPatch) -> None:
     """A row of the target has its file's first row id and its position, whatever is stored."""
 
-    def counted(_: object, __: object, live: Any, matches: Any) -> Any:
+    def counted(_: object, __: object, live: Any, matches: Any, **___: object) -> Any:
         files = live.find_whole([file.file_path for file in matches.files.values()])
         first = {i: files[f.file_path].data_file.first_row_id for i, f in matches.files.items()}
         return np.array([first[i] for i in matches.file_id.tolist()]) + matches.position
