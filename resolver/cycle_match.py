@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import TypeVar
@@ -63,8 +64,9 @@ from tableformat.errors import CommitConflictError, CorruptDataError
 from tableformat.spec.data_file import ManifestEntry
 from tableformat.write.row_deletes import has_vectors
 
-# A larger batch needs the memory for its own rows.
-REMEMBERED_PARTS_MAX = 4
+# A batch of more parts needs the memory for its own rows: ids are not remembered, and one part is
+# in memory at a time.
+FEW_PARTS = 4
 
 logger = logging.getLogger("icefold.resolver")
 T = TypeVar("T")
@@ -188,17 +190,26 @@ class Matcher:
         how = ""
         parts = part_count(batch) if self._may_split(state, live, batch, known) else 1
         undivided: tuple[BatchPart, _Matched] | None = None
-        for part in batch_parts(batch, parts):
-            matched = self._match_part(state, live, known, part, resolution)
-            how = how or matched.index
-            if parts == 1:
-                undivided = part, matched
-            elif work.rewrites:
-                kills = PositionKills(DeadPositions())
-                ids = self._row_ids(state, live, known, part, matched, kills, work, parts)
-                row_id[part.rows] = ids.row_id
-                del ids
-            del part, matched  # before the next one is made
+
+        def put_row_ids(part: BatchPart, matched: _Matched) -> None:
+            kills = PositionKills(DeadPositions())
+            ids = self._row_ids(state, live, known, part, matched, kills, work, parts)
+            row_id[part.rows] = ids.row_id
+
+        with ThreadPoolExecutor(1) as beside:  # of the lookup of the next part
+            waiting: list[Future[None]] = []
+            for part in batch_parts(batch, parts):
+                matched = self._match_part(state, live, known, part, resolution)
+                how = how or matched.index
+                if parts == 1:
+                    undivided = part, matched
+                elif work.rewrites and parts <= FEW_PARTS:
+                    waiting.append(beside.submit(put_row_ids, part, matched))
+                elif work.rewrites:
+                    put_row_ids(part, matched)
+                del part, matched  # before the next one is made
+            for each in waiting:
+                each.result()
         with self.phases.timed("match"):
             resolution.dead.drop(known.not_added)
             add_joined_positions(
@@ -384,7 +395,7 @@ class Matcher:
             matches=matched.matches,
             kills=kills,
             keeps_ids=work.keeps_ids,
-            remembers=parts <= REMEMBERED_PARTS_MAX,
+            remembers=parts <= FEW_PARTS,
             runner=self.engine.runner,
         )
         rows = batch.rows

@@ -8,6 +8,7 @@ these are kept, four bytes a row, and the next cycle, or the next part of a larg
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -37,9 +38,13 @@ ROWS_PER_WANTED_MAX = 4096
 
 # All rows of a file: the id plus one. Of 32 bits, unless the table has given out more ids.
 _Ids = npt.NDArray[np.uint32] | Int64s
-_remembered: PerStore[SizedCache[_Ids]] = PerStore(
-    lambda: SizedCache(ROW_IDS_BYTES_MAX, lambda ids: ids.nbytes)
-)
+
+
+def _new_cache() -> SizedCache[_Ids]:
+    return SizedCache(ROW_IDS_BYTES_MAX, lambda ids: ids.nbytes)
+
+
+_remembered: PerStore[SizedCache[_Ids]] = PerStore(_new_cache)
 
 
 def row_ids_of(
@@ -93,18 +98,15 @@ def _worth_keeping(files: Sequence[DataFile], wanted: Sequence[int]) -> list[int
 
 
 def _all_ids(store: ObjectStore, metadata: TableMetadata, files: Sequence[DataFile]) -> list[_Ids]:
-    cache = _remembered.of(store)
-
-    def ids_of(file: DataFile) -> _Ids:
-        key = (file.file_path, file.file_size_in_bytes, file.first_row_id)
-        known = None if cache is None else cache.get(key)
-        if known is None:
-            known = _decoded(store, metadata, file)
-            if cache is not None:
-                cache.put(key, known)
-        return known
-
-    return LocalRunner().run(ids_of, files)
+    cache = _remembered.of(store) or _new_cache()
+    keys = [(file.file_path, file.file_size_in_bytes, file.first_row_id) for file in files]
+    known = {key: cache.get(key) for key in keys}
+    unread = [(key, file) for key, file in zip(keys, files, strict=True) if known[key] is None]
+    decoded = LocalRunner().run(partial(_decoded, store, metadata), [file for _, file in unread])
+    for (key, _), ids in zip(unread, decoded, strict=True):
+        known[key] = ids
+        cache.put(key, ids)
+    return [ids for key in keys if (ids := known[key]) is not None]
 
 
 def _decoded(store: ObjectStore, metadata: TableMetadata, file: DataFile) -> _Ids:
