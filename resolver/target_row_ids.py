@@ -12,6 +12,7 @@ from functools import partial
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
 
@@ -36,7 +37,7 @@ ROW_BYTES = 4
 # So many rows of a file for each one that is asked for: more are not worth decoding all.
 ROWS_PER_WANTED_MAX = 4096
 
-# All rows of a file: the id plus one. Of 32 bits, unless the table has given out more ids.
+# Of all rows of a file. Of 32 bits where that is enough; `NO_ROW_ID` is not.
 _Ids = npt.NDArray[np.uint32] | Int64s
 
 
@@ -78,7 +79,7 @@ def row_ids_of(
     worthy = _worth_keeping(files, [len(each) for each in rows]) if remembers else []
     whole = _all_ids(environment.store, state.metadata, [files[at] for at in worthy])
     for at, ids in zip(worthy, whole, strict=True):
-        found[rows[at]] = ids[matches.position[rows[at]]].astype(np.int64) - 1
+        found[rows[at]] = ids[matches.position[rows[at]]]
     others = sorted(set(range(len(files))) - set(worthy))
     if others:
         left = np.concatenate([rows[at] for at in others])
@@ -117,11 +118,12 @@ def _decoded(store: ObjectStore, metadata: TableMetadata, file: DataFile) -> _Id
         spec=metadata.specs()[file.spec_id],
         properties=metadata.properties,
     )
-    parts = (_packed(batch.column(0).fill_null(NO_ROW_ID).to_numpy()) for batch in batches)
+    parts = (_packed(batch.column(0)) for batch in batches)
     return np.concatenate([np.empty(0, dtype=np.uint32), *parts])
 
 
-def _packed(row_id: Int64s) -> _Ids:
-    ids = row_id + 1
-    is_narrow = ids.min(initial=0) >= 0 and ids.max(initial=0) <= np.iinfo(np.uint32).max
+def _packed(row_id: pa.Array) -> _Ids:
+    # Filling copies, also where there is nothing to fill.
+    ids = (row_id.fill_null(NO_ROW_ID) if row_id.null_count else row_id).to_numpy()
+    is_narrow = ids.view(np.uint64).max(initial=0) <= np.iinfo(np.uint32).max
     return ids.astype(np.uint32) if is_narrow else ids
