@@ -107,7 +107,7 @@ def _all_ids(store: ObjectStore, metadata: TableMetadata, files: Sequence[DataFi
     for (key, _), ids in zip(unread, decoded, strict=True):
         known[key] = ids
         cache.put(key, ids)
-    return [ids for key in keys if (ids := known[key]) is not None]
+    return [found for key in keys if (found := known[key]) is not None]
 
 
 def _decoded(store: ObjectStore, metadata: TableMetadata, file: DataFile) -> _Ids:
@@ -124,6 +124,7 @@ def _decoded(store: ObjectStore, metadata: TableMetadata, file: DataFile) -> _Id
 
 def _packed(row_id: pa.Array) -> _Ids:
     # Filling copies, also where there is nothing to fill.
-    ids = (row_id.fill_null(NO_ROW_ID) if row_id.null_count else row_id).to_numpy()
+    whole = row_id.fill_null(NO_ROW_ID) if row_id.null_count else row_id
+    ids: Int64s = whole.to_numpy()
     is_narrow = ids.view(np.uint64).max(initial=0) <= np.iinfo(np.uint32).max
     return ids.astype(np.uint32) if is_narrow else ids
