@@ -24,6 +24,7 @@ import resolver.index.local
 import resolver.moved_rows
 import resolver.rewrite_batch
 import resolver.row_identity
+import resolver.target_row_ids
 import tableformat.codec.parquet.projection
 import tableformat.commit.expiry_plan
 import tableformat.commit.snapshot_change
@@ -177,6 +178,16 @@ def stored_ids_unread(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resolver.batch_row_ids, "row_ids_of", counted)
 
 
+def ids_of_another_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Row ids that are remembered are taken for those of any file with as many rows."""
+    real, known = resolver.target_row_ids._all_ids, dict[int, Any]()
+
+    def all_ids(*arguments: Any) -> Any:
+        return [known.setdefault(len(ids), ids) for ids in real(*arguments)]
+
+    monkeypatch.setattr(resolver.target_row_ids, "_all_ids", all_ids)
+
+
 def staged_places(monkeypatch: pytest.MonkeyPatch) -> None:
     """The index has rewritten rows in the order in which they were staged."""
     real = RewrittenBatch.add_to
@@ -243,6 +254,7 @@ OF_OTHERS: list[tuple[Plant, tuple[str, ...]]] = [
 OF_REWRITES: list[tuple[Plant, tuple[str, ...]]] = [
     (deleted_and_inserted, ()),
     (oldest_replaced, ()),
+    (ids_of_another_file, ()),
     (stored_ids_unread, ()),
     (staged_places, ()),
     (forgotten_rewrites, ("row-level",)),
