@@ -31,6 +31,8 @@ NEVER_LIVED = -1
 READ_ROWS = 1 << 20  # of staged files at a time
 INHERITED = -(1 << 62)  # as a file's first row id: tells ids that it does not store
 
+ToldIds = Sequence[tuple[int, Int64s]]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchRowIds:
@@ -60,15 +62,15 @@ def batch_row_ids(
     numbered: NumberedKeys,
     matches: Matches,
     kills: PositionKills,
+    told: ToldIds,
     keeps_ids: bool = True,
     remembers: bool = True,
-    runner: Runner | None = None,
 ) -> BatchRowIds:
     """The row ids of a batch.
 
     Args:
         environment: Where ids are read: of rows of the target that staged rows replace (the stored
-            column, where their file has it), and of staged files that bring some.
+            column, where their file has it).
         state: The table version.
         live: The live files of the target.
         batch: The cycle's input.
@@ -76,16 +78,15 @@ def batch_row_ids(
         numbered: The batch's keys.
         matches: Rows of the target with a deleted key, without those of staged files.
         kills: What staged snapshots delete by position.
+        told: See `told_row_ids`; of the whole batch.
         keeps_ids: A row keeps the id of the row that it replaces; else all have those that staging
             shows.
         remembers: As in `row_ids_of`.
-        runner: Where files are read; None: in this process.
 
     Raises:
         CorruptDataError: A file is damaged.
     """
-    reader = ColumnReader(environment, state.metadata, (ROW_ID_FIELD_ID,), runner)
-    staged = _staged_lives(environment, reader, live, batch, known, numbered)
+    staged = _staged_lives(environment, live, batch, known, numbered, told)
     matches, replaced = _replaced_lives(
         environment, state, live, batch, known, numbered, matches, kills, staged, remembers
     )
@@ -109,28 +110,26 @@ def batch_row_ids(
 
 def _staged_lives(
     environment: Environment,
-    reader: ColumnReader,
     live: LiveFiles,
     batch: CycleInput,
     known: StagedOnTarget,
     numbered: NumberedKeys,
+    told: ToldIds,
 ) -> Lives:
     files = [each.file for each in batch.files]
-    here = live.find_whole(batch.paths)
-    there = {path: entry.data_file for path, entry in here.items()} | dict(known.left)
     file, position = batch.rows.file, batch.rows.position
     row_id = np.full(len(file), NO_ROW_ID, dtype=np.int64)
     is_heir = np.ones(len(file), dtype=np.bool_)
-    for ordinal, ids in _told_ids(reader, files, there):
+    for ordinal, ids in told:
         rows = _rows_of(batch, ordinal)
-        told = ids[position[rows]]
-        is_heir[rows] = told < NO_ROW_ID
-        row_id[rows] = np.maximum(told, NO_ROW_ID)
+        own_ids = ids[position[rows]]
+        is_heir[rows] = own_ids < NO_ROW_ID
+        row_id[rows] = np.maximum(own_ids, NO_ROW_ID)
     first = np.array([-1 if f.first_row_id is None else f.first_row_id for f in files], np.int64)
     own = is_heir & (first[file] >= 0)
     row_id[own] = first[file[own]] + position[own]
     killed_at = _killed_in_batch(batch)
-    dead = _dead_on_target(environment, live, here.keys())
+    dead = _dead_on_target(environment, live, live.find(batch.paths).keys())
     for ordinal, each in enumerate(files):
         rows = _rows_of(batch, ordinal)
         gone = dead.get(each.file_path)
@@ -154,13 +153,32 @@ def _staged_lives(
     )
 
 
-def _told_ids(
-    reader: ColumnReader, files: Sequence[DataFile], there: Mapping[str, DataFile]
-) -> Iterator[tuple[int, Int64s]]:
+def told_row_ids(
+    environment: Environment,
+    state: TableState,
+    live: LiveFiles,
+    batch: CycleInput,
+    known: StagedOnTarget,
+    runner: Runner | None = None,
+) -> ToldIds:
     """The row ids that staged files bring, or have on the target; by ordinal, for all their rows.
 
     Below `NO_ROW_ID` where a file brings none. Files none of whose rows have any are left out.
+
+    Raises:
+        CorruptDataError: A file is damaged.
+
+    Cost: each staged file is opened, by the runner; None: in this process.
     """
+    here = live.find_whole(batch.paths)
+    there = {path: entry.data_file for path, entry in here.items()} | dict(known.left)
+    reader = ColumnReader(environment, state.metadata, (ROW_ID_FIELD_ID,), runner)
+    return tuple(_told_ids(reader, [each.file for each in batch.files], there))
+
+
+def _told_ids(
+    reader: ColumnReader, files: Sequence[DataFile], there: Mapping[str, DataFile]
+) -> Iterator[tuple[int, Int64s]]:
     told = [there.get(f.file_path, f.with_(first_row_id=INHERITED)) for f in files]
     rows = np.cumsum([file.record_count for file in told])
     cuts = np.flatnonzero(np.diff(rows // READ_ROWS)) + 1

@@ -13,7 +13,7 @@ import numpy as np
 from pyiceberg.table.snapshots import Snapshot
 
 from resolver.batch_parts import BatchPart, batch_parts, is_divided, part_count, whole
-from resolver.batch_row_ids import BatchRowIds, batch_row_ids
+from resolver.batch_row_ids import BatchRowIds, ToldIds, batch_row_ids, told_row_ids
 from resolver.cycle_input import CycleInput, OrderedFile, UnreadInput, dead_positions
 from resolver.cycle_options import CycleOptions, IndexKeeper, Phases
 from resolver.engine import Engine
@@ -189,11 +189,15 @@ class Matcher:
         row_id = np.full(count if work.rewrites else 0, NO_ROW_ID, dtype=np.int64)
         how = ""
         parts = part_count(batch) if self._may_split(state, live, batch, known) else 1
+        told: ToldIds = ()
+        if work.rewrites:
+            with self.phases.timed("match"):
+                told = told_row_ids(self.environment, state, live, batch, known, self.engine.runner)
         undivided: tuple[BatchPart, _Matched] | None = None
 
         def put_row_ids(part: BatchPart, matched: _Matched) -> None:
             kills = PositionKills(DeadPositions())
-            ids = self._row_ids(state, live, known, part, matched, kills, work, parts)
+            ids = self._row_ids(state, live, known, part, matched, kills, told, work, parts)
             row_id[part.rows] = ids.row_id
 
         with ThreadPoolExecutor(1) as beside:  # of the lookup of the next part
@@ -247,7 +251,7 @@ class Matcher:
                     resolution.dead,
                 )
                 if work.rewrites:
-                    ids = self._row_ids(state, live, known, part, matched, kills, work, parts)
+                    ids = self._row_ids(state, live, known, part, matched, kills, told, work, parts)
                     row_id = ids.row_id
             folded = folded_deletes(state.metadata, live)
             self._fold_position_deletes(state, live, folded, resolution.dead)
@@ -381,6 +385,7 @@ class Matcher:
         part: BatchPart,
         matched: _Matched,
         kills: PositionKills,
+        told: ToldIds,
         work: Work,
         parts: int,
     ) -> BatchRowIds:
@@ -394,9 +399,9 @@ class Matcher:
             numbered=matched.numbered,
             matches=matched.matches,
             kills=kills,
+            told=told,
             keeps_ids=work.keeps_ids,
             remembers=parts <= FEW_PARTS,
-            runner=self.engine.runner,
         )
         rows = batch.rows
         for group in group_by_file(rows.file[found.killed], rows.position[found.killed]):
