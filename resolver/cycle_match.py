@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import TypeVar
@@ -12,7 +13,7 @@ import numpy as np
 from pyiceberg.table.snapshots import Snapshot
 
 from resolver.batch_parts import BatchPart, batch_parts, is_divided, part_count, whole
-from resolver.batch_row_ids import BatchRowIds, batch_row_ids
+from resolver.batch_row_ids import BatchRowIds, ToldIds, batch_row_ids, told_row_ids
 from resolver.cycle_input import CycleInput, OrderedFile, UnreadInput, dead_positions
 from resolver.cycle_options import CycleOptions, IndexKeeper, Phases
 from resolver.engine import Engine
@@ -62,6 +63,10 @@ from tableformat.environment import Environment
 from tableformat.errors import CommitConflictError, CorruptDataError
 from tableformat.spec.data_file import ManifestEntry
 from tableformat.write.row_deletes import has_vectors
+
+# A batch of more parts needs the memory for its own rows: ids are not remembered, and one part is
+# in memory at a time.
+FEW_PARTS = 4
 
 logger = logging.getLogger("icefold.resolver")
 T = TypeVar("T")
@@ -184,18 +189,31 @@ class Matcher:
         row_id = np.full(count if work.rewrites else 0, NO_ROW_ID, dtype=np.int64)
         how = ""
         parts = part_count(batch) if self._may_split(state, live, batch, known) else 1
+        told: ToldIds = ()
+        if work.rewrites:
+            with self.phases.timed("match"):
+                told = told_row_ids(self.environment, state, live, batch, known, self.engine.runner)
         undivided: tuple[BatchPart, _Matched] | None = None
-        for part in batch_parts(batch, parts):
-            matched = self._match_part(state, live, known, part, resolution)
-            how = how or matched.index
-            if parts == 1:
-                undivided = part, matched
-            elif work.rewrites:
-                kills = PositionKills(DeadPositions())
-                ids = self._row_ids(state, live, known, part, matched, kills, work.keeps_ids)
-                row_id[part.rows] = ids.row_id
-                del ids
-            del part, matched  # before the next one is made
+
+        def put_row_ids(part: BatchPart, matched: _Matched) -> None:
+            kills = PositionKills(DeadPositions())
+            ids = self._row_ids(state, live, known, part, matched, kills, told, work, parts)
+            row_id[part.rows] = ids.row_id
+
+        with ThreadPoolExecutor(1) as beside:  # of the lookup of the next part
+            waiting: list[Future[None]] = []
+            for part in batch_parts(batch, parts):
+                matched = self._match_part(state, live, known, part, resolution)
+                how = how or matched.index
+                if parts == 1:
+                    undivided = part, matched
+                elif work.rewrites and parts <= FEW_PARTS:
+                    waiting.append(beside.submit(put_row_ids, part, matched))
+                elif work.rewrites:
+                    put_row_ids(part, matched)
+                del part, matched  # before the next one is made
+            for each in waiting:
+                each.result()
         with self.phases.timed("match"):
             resolution.dead.drop(known.not_added)
             add_joined_positions(
@@ -233,7 +251,7 @@ class Matcher:
                     resolution.dead,
                 )
                 if work.rewrites:
-                    ids = self._row_ids(state, live, known, part, matched, kills, work.keeps_ids)
+                    ids = self._row_ids(state, live, known, part, matched, kills, told, work, parts)
                     row_id = ids.row_id
             folded = folded_deletes(state.metadata, live)
             self._fold_position_deletes(state, live, folded, resolution.dead)
@@ -367,7 +385,9 @@ class Matcher:
         part: BatchPart,
         matched: _Matched,
         kills: PositionKills,
-        keeps_ids: bool,
+        told: ToldIds,
+        work: Work,
+        parts: int,
     ) -> BatchRowIds:
         batch = part.batch
         found = batch_row_ids(
@@ -379,8 +399,9 @@ class Matcher:
             numbered=matched.numbered,
             matches=matched.matches,
             kills=kills,
-            keeps_ids=keeps_ids,
-            runner=self.engine.runner,
+            told=told,
+            keeps_ids=work.keeps_ids,
+            remembers=parts <= FEW_PARTS,
         )
         rows = batch.rows
         for group in group_by_file(rows.file[found.killed], rows.position[found.killed]):

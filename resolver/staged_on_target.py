@@ -34,7 +34,6 @@ from resolver.cycle_figures import (
 from resolver.cycle_input import CycleInput
 from resolver.index.base import Matches
 from resolver.match import TARGET_ORDER, Bools, Int64s
-from resolver.moved_rows import row_ids_of
 from resolver.resolution import DeadRows, NumberedKeys
 from resolver.rewritten_rows import rewriting_publishes
 from resolver.row_identity import NO_ROW_ID
@@ -42,6 +41,7 @@ from resolver.row_values import ColumnReader
 from resolver.staging import base_of, down_to_base, names_of, sequence_numbers_of
 from resolver.target import LiveFiles
 from resolver.target_deletes import files_with_deletes
+from resolver.target_row_ids import row_ids_of
 from tableformat.catalog.base import TableState
 from tableformat.commit.branch_history import (
     branch_history,
@@ -52,7 +52,7 @@ from tableformat.commit.branch_history import (
 )
 from tableformat.environment import Environment
 from tableformat.errors import UnsupportedError
-from tableformat.integer_order import stable_order
+from tableformat.integer_order import distinct, stable_order
 from tableformat.spec.data_file import DataFile
 from tableformat.spec.names import ROW_ID_FIELD_ID, SOURCE_SNAPSHOT_ID
 
@@ -306,7 +306,9 @@ def without_staged_rows(matches: Matches, batch: CycleInput) -> Matches:
 
 def only(matches: Matches, kept: Bools) -> Matches:
     """Some of the matches."""
-    left = set(np.unique(matches.file_id[kept]).tolist())
+    if kept.all():
+        return matches
+    left = set(distinct(matches.file_id[kept]).tolist())
     return Matches(
         key_ordinal=matches.key_ordinal[kept],
         file_id=matches.file_id[kept],
