@@ -63,6 +63,11 @@ SOURCE_MS = "icefold.source-ms"
 OTHER_QUERY_BATCH = "icefold.committed-batch."
 # + query id: beside it, what that batch said of its source, as a JSON object of its other keys.
 OTHER_QUERY_SOURCE = "icefold.committed-source."
+# + query id, in publishes: the last staged epoch of a Spark query of Iceberg's own writer.
+STAGED_EPOCH = "icefold.staged-epoch."
+# In what Iceberg's streaming writer on Spark commits, and in what repeats it.
+SPARK_QUERY = "spark.sql.streaming.queryId"
+SPARK_EPOCH = "spark.sql.streaming.epochId"
 FLINK_JOB = "flink.job-id"  # in what Flink's sink commits, and in what repeats it
 WRITER_PREFIXES = (
     "flink.",
