@@ -63,9 +63,7 @@ def publish_changeset(
     )
 
 
-def publish_summary(
-    covered: Sequence[Snapshot], repeated: Collection[int] = ()
-) -> dict[str, str]:
+def publish_summary(covered: Sequence[Snapshot], repeated: Collection[int] = ()) -> dict[str, str]:
     """Marker and writer properties for a publish that covers staged snapshots, oldest first.
 
     A writer finds its own last commit by walking its branch. The trim takes the staged snapshots

@@ -147,9 +147,9 @@ def writer_properties(summaries: Iterable[Mapping[str, str]]) -> dict[str, str]:
 
     A summary has one place for a query; the batch of a query that loses it moves aside, where the
     `OTHER_QUERIES_MAX` that came last are kept; of a stream into many tables, whose offsets are
-    nowhere else, with what it says of its source. As many last staged epochs are kept. Of several
-    Flink writers it can hold one only, the last. The source's time is the highest of all: what a restarted connector sends again
-    is old.
+    nowhere else, with what it says of its source. As many staged epochs are kept. Of several Flink
+    writers it can hold one only, the last. The source's time is the highest of all: what a
+    restarted connector sends again is old.
     """
     kept: dict[str, str] = {}
     for summary in summaries:
