@@ -351,7 +351,8 @@ class Run:
             self._problem(f"{name} in {reader}: {_differing(wrong, found, wanted)}")
 
     def _report(self, writer: Service, resolver: Service) -> int:
-        given = self._given
+        given, log = self._given, self._folder / "resolver.log"
+        self._counts["batches left out"] = log.read_text(errors="replace").count("is left out")
         print(
             f"{given.writer}, v{given.format_version}, {given.place}: "
             f"{len(self._events):,} events in {given.minutes:g} minutes; "
