@@ -406,6 +406,7 @@ class Cycle:
             conversion=written.conversion,
             dv_files=written.dv_files,
             removed=(*work.converted, *folded_deletes(match.state.metadata, match.live)),
+            covered=covered,
             summary=summary,
             fence=None if options.fence is None else options.fence(),
             follower=None

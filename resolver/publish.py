@@ -23,6 +23,7 @@ def publish_changeset(
     conversion: Conversion,
     dv_files: Iterable[DataFile],
     removed: Iterable[ManifestEntry] = (),
+    covered: Iterable[Snapshot] = (),
     summary: Mapping[str, str],
     fence: Fence | None,
     follower: Follower | None = None,
@@ -35,6 +36,7 @@ def publish_changeset(
         conversion: Files to add and deletes to replace.
         dv_files: The written deletion vectors, of `conversion.vectors` and others.
         removed: Further live entries to remove (converted equality deletes, in-place mode).
+        covered: The staged snapshots that it publishes.
         summary: The cursor and the writers' own properties.
         fence: The lock's token.
         follower: The staging branch, where it is to move onto the publish.
@@ -57,6 +59,7 @@ def publish_changeset(
         ),
         expected_head=None if head is None else head.snapshot_id,
         strict_head=True,
+        staged=frozenset(each.snapshot_id for each in covered),
         summary=summary,
         fence=fence,
         follower=follower,
