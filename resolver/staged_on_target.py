@@ -129,7 +129,8 @@ def _named_before(
     if all(committed_to(each.snapshot) == staging for each in batch.staged):
         return frozenset(), frozenset()
     oldest = batch.staged[0]
-    since = min(sequence_numbers_of(oldest), default=0)
+    numbers = (number for each in batch.staged for number in sequence_numbers_of(each))
+    since = min(numbers, default=0)  # the oldest may have no files
     below, _ = down_to_base(state, oldest.snapshot, staging=staging, target=target)
     hashes = {file_hash(path): path for path in names_of(batch.staged)}
     rewritten: dict[int, Snapshot] = {}

@@ -86,6 +86,7 @@ class Operation:
     branch: str = "staging"  # of a stage
     is_foreign: bool = False  # another tool's: it repeats no marker, gives staging no retention
     is_lossy: bool = False  # a rewrite that gives new row ids
+    epoch: tuple[str, int] | None = None  # of a stream's batch: its query, its number
     again: tuple[str, ...] = ()  # data files that it stages though they are staged already
     source: int | None = None  # the staged snapshot that is picked
     paths: tuple[str, ...] = ()  # staged data files that are added
@@ -165,6 +166,8 @@ class Oracle:
         self.converted: dict[int | None, int | None] = {}  # on `audit`: where it began
         self.order_of: dict[str, int] = {}  # of staged data files: the first that named each
         self.repeated: set[str] = set()
+        self.epochs: dict[str, int] = {}  # by query, the last one that is staged
+        self.left_out: set[str] = set()  # data files of batches that are staged again
         self.rewritten: dict[
             int, dict[Place, int]
         ] = {}  # by publish: ids by where rows were staged
@@ -459,7 +462,7 @@ class Oracle:
             next_row_id=self._next_row_id(snapshot),
             is_again=bool(operation.again),
         )
-        self.stages[snapshot["snapshot-id"]] = staged
+        self.stages[snapshot["snapshot-id"]] = self._without_repeats(staged, operation)
         if operation.empties:
             self._check_emptied(checked)
         if operation.branch == "staging":
@@ -480,6 +483,20 @@ class Oracle:
                 operation.bound = (schema, wanted)
                 return
         raise Violation(f"other rows were staged: {operation}")
+
+    def _without_repeats(self, staged: Staged, operation: Operation) -> Staged:
+        """A batch of a stream that comes again means nothing, nor do deletes in its files."""
+        if operation.epoch is not None:
+            query, epoch = operation.epoch
+            if epoch <= self.epochs.get(query, -1):
+                self.world.outcomes["batches staged again"] += 1
+                self.left_out.update(file.path for file in staged.files)
+            self.epochs[query] = epoch
+        return replace(
+            staged,
+            files=tuple(file for file in staged.files if file.path not in self.left_out),
+            places=tuple(dead for dead in staged.places if dead.place[0] not in self.left_out),
+        )
 
     def _check_emptied(self, checked: CheckedSnapshot) -> None:
         """No row of a file that was there before is left."""

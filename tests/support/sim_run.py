@@ -118,6 +118,8 @@ GONE, CUT, MOVED_BACK = (
 )
 OF_LOST_LOGS = frozenset({GONE, CUT, MOVED_BACK})
 ON_DISK = 0.3  # seeds with the real index
+STREAMS = 0.2  # seeds with queries that append to staging; not with who brings what is staged
+BRINGERS = frozenset({"adder", "forwarder", "picker", "retrier"})
 # A flipped bit may make an unknown codec of a known one.
 DAMAGE_ERRORS = (CorruptDataError, UnsupportedError)
 
@@ -169,6 +171,12 @@ def run_seed(
         # Once a publish's staged snapshots have expired, nothing tells which files it wrote anew:
         # a repeat of one looks like a new file (docs/resolving.md).
         kept = tuple(each for each in profile.meddlers if each != "retrier")
+        profile = replace(profile, meddlers=kept)
+    if meddlers is None and random.Random(f"{seed}/streamer").random() < STREAMS:
+        profile = replace(profile, meddlers=(*profile.meddlers, "streamer"))
+    if profile.forgets or not BRINGERS.isdisjoint(profile.meddlers):
+        # A repeated batch is told by the history of its branch, and by publishes from it.
+        kept = tuple(each for each in profile.meddlers if each != "streamer")
         profile = replace(profile, meddlers=kept)
     if leaves_out:
         profile = replace(
