@@ -11,11 +11,12 @@ from pyroaring import BitMap64
 from resolver.cycle_input import CycleInput
 from resolver.index.base import Matches
 from resolver.match import TARGET_ORDER, Bools, Int64s
-from resolver.moved_rows import PositionKills, row_ids_of
+from resolver.moved_rows import PositionKills
 from resolver.resolution import MatchedBatch, match_scopes
 from resolver.row_identity import NEVER, NO_ROW_ID, KeyDeletes, Lives, first_after, kept_row_ids
 from resolver.row_values import ColumnReader, live_matches
 from resolver.staged_on_target import StagedOnTarget, only
+from resolver.target_row_ids import row_ids_of
 from resolver.target_view import TargetView
 from tableformat.codec.puffin.deletion_vector import position_array
 from tableformat.codec.puffin.dv_file import read_deletion_vectors
@@ -26,6 +27,8 @@ from tableformat.spec.names import ROW_ID_FIELD_ID
 NEVER_LIVED = -1
 READ_ROWS = 1 << 20  # of staged files at a time
 INHERITED = -(1 << 62)  # as a file's first row id: tells ids that it does not store
+
+ToldIds = Sequence[tuple[int, Int64s]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,27 +54,31 @@ def batch_row_ids(
     known: StagedOnTarget,
     matched: MatchedBatch,
     kills: PositionKills,
+    told: ToldIds,
     *,
     keeps_ids: bool,
+    remembers: bool = True,
 ) -> BatchRowIds:
     """The row ids of a batch.
 
     Args:
         view: The target. Ids are read of its rows that staged rows replace (the stored column,
-            where their file has it), and of staged files that bring some.
+            where their file has it).
         known: Staged files that the target has, or had.
         matched: The batch, and rows of the target with a deleted key, without those of staged
             files.
         kills: What staged snapshots delete by position.
+        told: See `told_row_ids`; of the whole batch.
         keeps_ids: A row keeps the id of the row that it replaces; else all have those that staging
             shows.
+        remembers: As in `row_ids_of`.
 
     Raises:
         CorruptDataError: A file is damaged.
     """
     batch = matched.batch
-    staged = _staged_lives(view, known, matched)
-    matches, replaced = _replaced_lives(view, known, matched, kills, staged)
+    staged = _staged_lives(view, known, matched, told)
+    matches, replaced = _replaced_lives(view, known, matched, kills, staged, remembers)
     size = len(replaced.key)
     deletes = KeyDeletes(
         key=matched.numbered.delete_number, order=batch.deletes.order, scope=batch.deletes.scope
@@ -90,25 +97,24 @@ def batch_row_ids(
     return BatchRowIds(row_id=ids, killed=killed, rows=rows, replaced=matches)
 
 
-def _staged_lives(view: TargetView, known: StagedOnTarget, matched: MatchedBatch) -> Lives:
-    reader = ColumnReader(view.environment, view.metadata, (ROW_ID_FIELD_ID,), view.runner)
+def _staged_lives(
+    view: TargetView, known: StagedOnTarget, matched: MatchedBatch, told: ToldIds
+) -> Lives:
     batch = matched.batch
     files = [each.file for each in batch.files]
-    here = view.live.find_whole(batch.paths)
-    there = {path: entry.data_file for path, entry in here.items()} | dict(known.left)
     file, position = batch.rows.file, batch.rows.position
     row_id = np.full(len(file), NO_ROW_ID, dtype=np.int64)
     is_heir = np.ones(len(file), dtype=np.bool_)
-    for ordinal, ids in _told_ids(reader, files, there):
+    for ordinal, ids in told:
         rows = _rows_of(batch, ordinal)
-        told = ids[position[rows]]
-        is_heir[rows] = told < NO_ROW_ID
-        row_id[rows] = np.maximum(told, NO_ROW_ID)
+        own_ids = ids[position[rows]]
+        is_heir[rows] = own_ids < NO_ROW_ID
+        row_id[rows] = np.maximum(own_ids, NO_ROW_ID)
     first = np.array([-1 if f.first_row_id is None else f.first_row_id for f in files], np.int64)
     own = is_heir & (first[file] >= 0)
     row_id[own] = first[file[own]] + position[own]
     killed_at = _killed_in_batch(batch)
-    dead = _dead_on_target(view, here.keys())
+    dead = _dead_on_target(view, view.live.find(batch.paths).keys())
     for ordinal, each in enumerate(files):
         rows = _rows_of(batch, ordinal)
         gone = dead.get(each.file_path)
@@ -132,13 +138,25 @@ def _staged_lives(view: TargetView, known: StagedOnTarget, matched: MatchedBatch
     )
 
 
-def _told_ids(
-    reader: ColumnReader, files: Sequence[DataFile], there: Mapping[str, DataFile]
-) -> Iterator[tuple[int, Int64s]]:
+def told_row_ids(view: TargetView, known: StagedOnTarget, batch: CycleInput) -> ToldIds:
     """The row ids that staged files bring, or have on the target; by ordinal, for all their rows.
 
     Below `NO_ROW_ID` where a file brings none. Files none of whose rows have any are left out.
+
+    Raises:
+        CorruptDataError: A file is damaged.
+
+    Cost: each staged file is opened, by the view's runner.
     """
+    here = view.live.find_whole(batch.paths)
+    there = {path: entry.data_file for path, entry in here.items()} | dict(known.left)
+    reader = ColumnReader(view.environment, view.metadata, (ROW_ID_FIELD_ID,), view.runner)
+    return tuple(_told_ids(reader, [each.file for each in batch.files], there))
+
+
+def _told_ids(
+    reader: ColumnReader, files: Sequence[DataFile], there: Mapping[str, DataFile]
+) -> Iterator[tuple[int, Int64s]]:
     told = [there.get(f.file_path, f.with_(first_row_id=INHERITED)) for f in files]
     rows = np.cumsum([file.record_count for file in told])
     cuts = np.flatnonzero(np.diff(rows // READ_ROWS)) + 1
@@ -181,12 +199,13 @@ def _replaced_lives(
     matched: MatchedBatch,
     kills: PositionKills,
     staged: Lives,
+    remembers: bool,
 ) -> tuple[Matches, Lives]:
     """Rows of the target whose key a staged row has, too."""
     matches, number = matched.matches, matched.numbered.lookup_number
     matches = only(matches, np.isin(number[matches.key_ordinal], staged.key[staged.is_heir]))
     matches = only(matches, live_matches(view, matches))
-    row_id = row_ids_of(view.environment, view.state, view.live, matches)
+    row_id = row_ids_of(view.environment, view.state, view.live, matches, remembers=remembers)
     order = np.full(len(matches), TARGET_ORDER, dtype=np.int64)
     if known.moved:
         order = _orders_by_id(row_id, staged)

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 
 from pyiceberg.table.snapshots import Snapshot
 
-from resolver.staging import plan_backlog
+from resolver.staging import plan_backlog, staged_changes
 from tableformat.catalog.base import TableState
 from tableformat.cdc.batch_commit import batch_in, committed_batch
 from tableformat.cdc.cuts import CutName, cut_of
@@ -51,11 +51,13 @@ class CutPlan:
         cut: Its name; None: there is none to publish.
         covered: By table that has something to publish: the last staged snapshot of it in the cut.
         waits_for: What stops a later batch from being published; empty: nothing does.
+        change_count: Rows and equality deletes of the cut, as its batches' snapshots count them.
     """
 
     cut: CutName | None = None
     covered: Mapping[str, int] = field(default_factory=dict)
     waits_for: str = ""
+    change_count: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,16 +130,15 @@ class _Member:
         gaps = left_out(self.state.metadata.properties)
         return any(gap.covers(cut.query, cut.batch) for gap in gaps)
 
-    def covered(self, cut: CutName) -> int | None:
-        """The last staged snapshot of the stream that is not after the cut; None: none waits."""
+    def covered(self, cut: CutName) -> list[Snapshot]:
+        """The staged snapshots of the stream that are not after the cut, in staging order."""
         if self.lacks(cut):
-            return None
-        ids = [
-            each.snapshot.snapshot_id
+            return []
+        return [
+            each.snapshot
             for each in self.waiting
             if each.name.query == cut.query and each.name.batch <= cut.batch
         ]
-        return ids[-1] if ids else None
 
 
 def staged_batches(
@@ -220,7 +221,7 @@ def plan_cut(
     begun = CutName(query, max(member.cut(query) for member in members))
     ahead = [batch for member in members if (batch := member.published(query)) is not None]
     least = max([begun.batch, *(batch.name.batch for batch in ahead)])
-    is_unfinished = any(member.covered(begun) is not None for member in members)
+    is_unfinished = any(member.covered(begun) for member in members)
     number, waits_for = begun.batch if is_unfinished else None, ""
     if number is None:
         known = {member.name: member.staged(query) for member in members}
@@ -234,9 +235,13 @@ def plan_cut(
     if number is None:
         return CutPlan(waits_for=waits_for)
     cut = CutName(query, number)
-    found = {member.name: member.covered(cut) for member in members}
-    covered = {name: last for name, last in sorted(found.items()) if last is not None}
-    return CutPlan(cut=cut if covered else None, covered=covered, waits_for=waits_for)
+    found = {m.name: snapshots for m in members if (snapshots := m.covered(cut))}
+    return CutPlan(
+        cut=cut if found else None,
+        covered={name: found[name][-1].snapshot_id for name in sorted(found)},
+        waits_for=waits_for,
+        change_count=sum(staged_changes(each) for one in found.values() for each in one),
+    )
 
 
 def _newest_whole(

@@ -42,6 +42,7 @@ from resolver.index.base import Prepared, PrimaryKeyIndex
 from resolver.index.shared import SharedIndex
 from resolver.merge_deletes import Conversion, convert
 from resolver.publish import publish_changeset, publish_summary
+from resolver.repeated_batches import repeated_batches
 from resolver.report import ResolveReport
 from resolver.resolution import index_changes
 from resolver.rewrite_batch import BatchWriter, RewrittenBatch, check_rewritable
@@ -206,7 +207,10 @@ class Cycle:
             return self._plan_from_state(state)
         self._environment.runtime.fail_point("resolve.after_plan")
         covered = self._covered(state, live, snapshots)
-        return load_staged(self._environment, state, covered) if covered else None
+        if not covered:
+            return None
+        repeated = repeated_batches(state, covered, target=self._options.target)
+        return load_staged(self._environment, state, covered, repeated)
 
     def _covered(
         self, state: TableState, live: LiveFiles, waiting: Sequence[Snapshot]
@@ -402,6 +406,7 @@ class Cycle:
             conversion=written.conversion,
             dv_files=written.dv_files,
             removed=(*work.converted, *folded_deletes(match.state.metadata, match.live)),
+            covered=covered,
             summary=summary,
             fence=None if options.fence is None else options.fence(),
             follower=None
@@ -454,7 +459,8 @@ class Cycle:
         )
         if work.rewrites and not self._options.from_staging_state:
             figures |= file_hashes(names_of(work.batch.staged))
-        return figures | publish_summary(work.covered) | dict(self._options.summary)
+        repeated = {e.snapshot.snapshot_id for e in work.batch.staged if e.is_repeated}
+        return figures | publish_summary(work.covered, repeated) | dict(self._options.summary)
 
     def _advance_index(self, written: Written, result: CommitResult) -> None:
         """Bring the index to the published snapshot.

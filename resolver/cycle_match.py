@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
@@ -13,7 +14,7 @@ import numpy as np
 from pyiceberg.table.snapshots import Snapshot
 
 from resolver.batch_parts import BatchPart, batch_parts, is_divided, part_count, whole
-from resolver.batch_row_ids import BatchRowIds, batch_row_ids
+from resolver.batch_row_ids import BatchRowIds, ToldIds, batch_row_ids, told_row_ids
 from resolver.cycle_input import CycleInput, OrderedFile, UnreadInput, dead_positions
 from resolver.cycle_options import CycleOptions, IndexKeeper, Phases
 from resolver.engine import Engine
@@ -64,6 +65,10 @@ from tableformat.environment import Environment
 from tableformat.errors import CommitConflictError, CorruptDataError
 from tableformat.spec.data_file import ManifestEntry
 from tableformat.write.row_deletes import has_vectors
+
+# A batch of more parts needs the memory for its own rows: ids are not remembered, and one part is
+# in memory at a time.
+FEW_PARTS = 4
 
 logger = logging.getLogger("icefold.resolver")
 T = TypeVar("T")
@@ -183,14 +188,18 @@ class Matcher:
             index="",
             row_id=np.full(count, NO_ROW_ID, dtype=np.int64) if work.rewrites else None,
         )
-        matched = self._match_keys(view, match)
+        told: ToldIds = ()
+        if work.rewrites:
+            with self.phases.timed("match"):
+                told = told_row_ids(view, known, batch)
+        matched = self._match_keys(view, match, told)
         with self.phases.timed("match"):
             kills = self._add_deletes_without_key(view, match)
             ids = None
             if matched is not None:
                 check_nothing_is_deleted(view, matched, match.resolution.dead)
                 if work.rewrites:
-                    ids = self._row_ids(view, match, matched, kills)
+                    ids = self._row_ids(view, match, matched, kills, told)
                     match.row_id = ids.row_id
             self._fold_position_deletes(view, folded_deletes(state.metadata, live), match)
             if matched is not None and ids is not None:
@@ -209,23 +218,36 @@ class Matcher:
             runner=self.engine.runner,
         )
 
-    def _match_keys(self, view: TargetView, match: Match) -> MatchedBatch | None:
+    def _match_keys(self, view: TargetView, match: Match, told: ToldIds) -> MatchedBatch | None:
         """Add the rows that die by their keys to `match`, and row ids where it is by parts.
 
         Returns:
             The batch, if it was matched undivided.
         """
         batch = match.work.batch
-        parts = part_count(batch) if self._may_split(view, batch, match.known) else 1
-        for part in batch_parts(batch, parts):
-            matched = self._match_part(view, match, part)
-            if parts == 1:
-                return matched
+        count = part_count(batch) if self._may_split(view, batch, match.known) else 1
+        parts = batch_parts(batch, count)
+        if count == 1:
+            return self._match_part(view, match, next(parts))
+        remembers = count <= FEW_PARTS
+
+        def put_row_ids(part: BatchPart, matched: MatchedBatch) -> None:
             if match.row_id is not None:
-                ids = self._row_ids(view, match, matched, PositionKills(DeadPositions()))
+                kills = PositionKills(DeadPositions())
+                ids = self._row_ids(view, match, matched, kills, told, remembers=remembers)
                 match.row_id[part.rows] = ids.row_id
-                del ids
-            del part, matched  # before the next one is made
+
+        with ThreadPoolExecutor(1) as beside:  # of the lookup of the next part
+            waiting: list[Future[None]] = []
+            for part in parts:
+                matched = self._match_part(view, match, part)
+                if remembers:
+                    waiting.append(beside.submit(put_row_ids, part, matched))
+                else:
+                    put_row_ids(part, matched)
+                del part, matched  # before the next one is made
+            for each in waiting:
+                each.result()
         return None
 
     def _add_deletes_without_key(self, view: TargetView, match: Match) -> PositionKills:
@@ -315,10 +337,19 @@ class Matcher:
         return matched
 
     def _row_ids(
-        self, view: TargetView, match: Match, matched: MatchedBatch, kills: PositionKills
+        self,
+        view: TargetView,
+        match: Match,
+        matched: MatchedBatch,
+        kills: PositionKills,
+        told: ToldIds,
+        *,
+        remembers: bool = True,
     ) -> BatchRowIds:
         batch, known, keeps_ids = matched.batch, match.known, match.work.keeps_ids
-        found = batch_row_ids(view, known, matched, kills, keeps_ids=keeps_ids)
+        found = batch_row_ids(
+            view, known, matched, kills, told, keeps_ids=keeps_ids, remembers=remembers
+        )
         rows = batch.rows
         for group in group_by_file(rows.file[found.killed], rows.position[found.killed]):
             kills.dead.add(batch.files[group.file].file.file_path, group.positions)

@@ -9,8 +9,8 @@ look twice ─> plan (cut_plan) ─> leases, by name ─> plan again
    to publish are touched.
 2. Leases are taken in the order of the tables' names, so groups do not wait for each other in a
    circle. Each table has its own fence.
-3. Compute and write are those of `cycle`. A table that cannot be resolved stops the group; the
-   error names it, and nothing is published.
+3. Compute and write are those of `cycle`, of a small cut for several tables at once. A table that
+   cannot be resolved stops the group; the error names it, and nothing is published.
 4. Publish: one atomic commit where the catalog has it. Where others got ahead on a table, it is
    matched again, the rest stays. A crash before leaves files that nothing names; after, the cut is
    there, and indexes are behind: the next cycle of each table brings them along.
@@ -50,9 +50,10 @@ from resolver.secondary import maintain_indexes
 from tableformat import InvalidInputError, Table
 from tableformat.catalog.base import TableState
 from tableformat.cdc.cuts import load_all
-from tableformat.commit.engine import CommitResult, commit_group
+from tableformat.commit.engine import CommitResult, TableChangeset, commit_group
 from tableformat.environment import Environment
 from tableformat.errors import CommitConflictError, TableError, error_context
+from tableformat.side_by_side import AT_ONCE
 from tableformat.spec.names import (
     CUT,
     CUT_TABLES,
@@ -64,6 +65,7 @@ from tableformat.spec.names import (
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+SIDE_BY_SIDE_MAX = 500_000  # changes of all tables; a few hundred bytes of memory each
 PLANS_MAX = 3  # others publish in between, or stage what makes the cut larger
 
 
@@ -128,7 +130,10 @@ def resolve_group(
         options = GroupOptions(
             set_aside=frozenset(aside), limit=limit, staging=staging, target=target
         )
-        group = Group(environment, members, options, open_member, held, lock_timeout_ms)
+        at_once = AT_ONCE if spark is None and engine != "spark" else 1
+        group = Group(
+            environment, members, options, open_member, held, lock_timeout_ms, at_once=at_once
+        )
         return group.run()
 
 
@@ -190,7 +195,7 @@ class _Member:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Tables, by name, and what their cycles run with."""
+    """Tables, by name, and what their cycles run with; `at_once`: so many of a small cut."""
 
     environment: Environment
     tables: Sequence[Table]
@@ -198,6 +203,7 @@ class Group:
     open_member: Callable[[Table], tuple[Keeper, Engine]]
     lock: LockManager
     lock_timeout_ms: int = LOCK_TIMEOUT_MS
+    at_once: int = AT_ONCE
 
     def run(self) -> GroupReport:
         """See `resolve_group`."""
@@ -260,9 +266,10 @@ class Group:
         if plan.cut is None:
             return []
         with ExitStack() as stack:
-            members = self._compute_all(plan, leases, stack)
+            at_once = self.at_once if plan.change_count <= SIDE_BY_SIDE_MAX else 1
+            members = self._compute_all(plan, leases, stack, at_once)
             if self.environment.catalog.commits_groups:
-                reports = self._publish_at_once(members)
+                reports = self._publish_at_once(members, at_once)
             else:
                 reports = [self._publish_alone(each) for each in members]
             for each in members:
@@ -271,14 +278,17 @@ class Group:
             return reports
 
     def _compute_all(
-        self, plan: CutPlan, leases: Mapping[str, HeldLease], stack: ExitStack
+        self, plan: CutPlan, leases: Mapping[str, HeldLease], stack: ExitStack, at_once: int
     ) -> list[_Member]:
         tables = {each.name: each for each in self.tables}
-        members: list[_Member] = []
-        for name in plan.covered:
+
+        def compute(name: str) -> _Member:
             with error_context(table=name, cut=plan.cut):
-                members.append(self._compute(tables[name], plan, leases[name], stack))
-        self.environment.runtime.fail_point("group.after_compute")
+                return self._compute(tables[name], plan, leases[name], stack)
+
+        runtime = self.environment.runtime
+        members = runtime.each(compute, list(plan.covered), at_once=at_once)
+        runtime.fail_point("group.after_compute")
         return members
 
     def _compute(self, table: Table, plan: CutPlan, lease: HeldLease, stack: ExitStack) -> _Member:
@@ -304,28 +314,36 @@ class Group:
             )
         return _Member(table, cycle, computed)
 
-    def _publish_at_once(self, members: Sequence[_Member]) -> list[ResolveReport]:
+    def _publish_at_once(self, members: Sequence[_Member], at_once: int) -> list[ResolveReport]:
         try:
-            results, attempts = self._commit_until_landed(members)
+            results, attempts = self._commit_until_landed(members, at_once)
         except TableError as error:
             if error.files_safe_to_delete:
                 _discard(members)
             raise
-        self.environment.runtime.fail_point("group.after_publish")
-        return [
-            each.cycle.finish(each.write(), result, attempts)
-            for each, result in zip(members, results, strict=True)
-        ]
+        runtime = self.environment.runtime
+        runtime.fail_point("group.after_publish")
 
-    def _commit_until_landed(self, members: Sequence[_Member]) -> tuple[list[CommitResult], int]:
+        def finish(published: tuple[_Member, CommitResult]) -> ResolveReport:
+            member, result = published
+            return member.cycle.finish(member.write(), result, attempts)
+
+        return runtime.each(finish, list(zip(members, results, strict=True)), at_once=at_once)
+
+    def _commit_until_landed(
+        self, members: Sequence[_Member], at_once: int
+    ) -> tuple[list[CommitResult], int]:
+        def planned(member: tuple[_Member, TableState]) -> TableChangeset:
+            each, state = member
+            return replace(each.cycle.changeset(each.write()), state=state)
+
         catalog, attempts = self.environment.catalog, 0
         states = [each.computed.match.state for each in members]
         while True:
             attempts += 1
-            changes = [
-                replace(each.cycle.changeset(each.write()), state=state)
-                for each, state in zip(members, states, strict=True)
-            ]
+            changes = self.environment.runtime.each(
+                planned, list(zip(members, states, strict=True)), at_once=at_once
+            )
             try:
                 return commit_group(self.environment, changes), attempts
             except CommitConflictError:

@@ -116,3 +116,15 @@ def group_by_file(file: Int64s, position: Int64s) -> list[FilePositions]:
     return [
         FilePositions(int(file[start]), group) for start, group in zip(starts, groups, strict=True)
     ]
+
+
+def rows_by_number(number: Int64s, wanted: Int64s) -> list[Int64s]:
+    """Per wanted number, shape `(n,)`, the ordinals of the rows that have it, ascending.
+
+    `number`: shape `(rows,)`.
+    """
+    order = stable_order(number)
+    ordered = number[order]
+    first = np.searchsorted(ordered, wanted)
+    end = np.searchsorted(ordered, wanted, side="right")
+    return [order[a:b] for a, b in zip(first, end, strict=True)]

@@ -56,8 +56,8 @@ from resolver.staged_view import without_dead_before
 from resolver.staging import base_of, down_to_base
 from resolver.target import LiveFiles, live_files
 from resolver.target_deletes import deleted_positions
+from resolver.target_row_ids import row_ids_of
 from resolver.target_view import TargetView
-from tableformat.catalog.base import TableState
 from tableformat.codec.puffin.deletion_vector import build_positions, position_array
 from tableformat.codec.puffin.dv_file import read_deletion_vectors
 from tableformat.commit.branch_history import (
@@ -67,7 +67,6 @@ from tableformat.commit.branch_history import (
     load_changes,
     snapshots_by_id,
 )
-from tableformat.environment import Environment
 from tableformat.errors import NotFoundError, UnsupportedError
 from tableformat.scan.key_fields import key_schema
 from tableformat.spec.data_file import DataFile, FileContent, ManifestEntry
@@ -289,21 +288,6 @@ def _orders_of(
     np.maximum.at(newest, at.reshape(-1), own_order)
     slot = np.minimum(np.searchsorted(ids, row_id), len(ids) - 1)
     return np.where((ids[slot] == row_id) & (row_id != NO_ROW_ID), newest[slot], order)
-
-
-def row_ids_of(
-    environment: Environment, state: TableState, live: LiveFiles, matches: Matches
-) -> Int64s:
-    """The `_row_id` of each match, shape `(matches,)`; `NO_ROW_ID` where the row has none."""
-    ids = np.array(sorted(matches.files), dtype=np.int64)
-    paths = [matches.files[int(file_id)].file_path for file_id in ids]
-    found_files = live.find_whole(paths)
-    files = [found_files[path].data_file for path in paths]
-    reader = ColumnReader(environment, state.metadata, (ROW_ID_FIELD_ID,))
-    slot = np.searchsorted(ids, matches.file_id)
-    [column] = reader.flat(reader.read_rows(files, slot, matches.position))
-    found: Int64s = column.fill_null(NO_ROW_ID).to_numpy()
-    return found
 
 
 def _split(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from pyiceberg.table.snapshots import Snapshot
 
 from resolver.merge_deletes import Conversion
+from resolver.repeated_batches import staged_epochs
 from tableformat.catalog.base import TableState
+from tableformat.commit.branch_history import summary_of
 from tableformat.commit.carried_properties import writer_properties
 from tableformat.commit.changeset import Changeset, CommitKind, Fence, Follower, Validation
 from tableformat.spec.data_file import DataFile, ManifestEntry
@@ -21,6 +23,7 @@ def publish_changeset(
     conversion: Conversion,
     dv_files: Iterable[DataFile],
     removed: Iterable[ManifestEntry] = (),
+    covered: Iterable[Snapshot] = (),
     summary: Mapping[str, str],
     fence: Fence | None,
     follower: Follower | None = None,
@@ -33,6 +36,7 @@ def publish_changeset(
         conversion: Files to add and deletes to replace.
         dv_files: The written deletion vectors, of `conversion.vectors` and others.
         removed: Further live entries to remove (converted equality deletes, in-place mode).
+        covered: The staged snapshots that it publishes.
         summary: The cursor and the writers' own properties.
         fence: The lock's token.
         follower: The staging branch, where it is to move onto the publish.
@@ -55,22 +59,23 @@ def publish_changeset(
         ),
         expected_head=None if head is None else head.snapshot_id,
         strict_head=True,
+        staged=frozenset(each.snapshot_id for each in covered),
         summary=summary,
         fence=fence,
         follower=follower,
     )
 
 
-def publish_summary(covered: Sequence[Snapshot]) -> dict[str, str]:
+def publish_summary(covered: Sequence[Snapshot], repeated: Collection[int] = ()) -> dict[str, str]:
     """Marker and writer properties for a publish that covers staged snapshots, oldest first.
 
     A writer finds its own last commit by walking its branch. The trim takes the staged snapshots
     out of that walk, so what they say about their writers is repeated by the publish, and by every
-    own commit after it (`tableformat.commit.carried_properties`).
+    own commit after it (`tableformat.commit.carried_properties`). Those that were left out, ids
+    `repeated`, say nothing that is new.
     """
-    summary = writer_properties(
-        each.summary.additional_properties for each in covered if each.summary is not None
-    )
+    told = [each for each in covered if each.snapshot_id not in repeated]
+    summary = writer_properties(map(summary_of, told)) | staged_epochs(told)
     if not covered:
         return summary
     last = covered[-1]

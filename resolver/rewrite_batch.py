@@ -54,7 +54,10 @@ if TYPE_CHECKING:
     from tableformat.sql.computed_columns import StoredValues  # loads sqlglot
 
 READERS_MAX = 8
-SORT_BYTES = 32 << 20  # Arrow bytes of one bucket: beside the batch's keys
+# Arrow bytes of one bucket of the sort: the keys of a large batch are in memory, too.
+SORT_BYTES = 32 << 20
+SORT_BYTES_OF_FEW = 128 << 20
+FEW_ROWS_MAX = 2_000_000
 RELEASE_FROM_ROWS = 1_000_000
 PLACE = "_icefold_place"
 
@@ -116,6 +119,7 @@ class RewriteJob:
         partition: Where they go.
         schema: Of the table.
         ordering: The order they are written in.
+        sort_bytes: Arrow bytes that are sorted at a time.
         fill: Where their missing columns come from; None: none is missing.
     """
 
@@ -123,6 +127,7 @@ class RewriteJob:
     partition: OnePartition
     schema: Schema
     ordering: Ordering
+    sort_bytes: int
     fill: Fill | None = None
 
     def is_same(self, other: RewriteJob) -> bool:
@@ -289,6 +294,7 @@ def _jobs(
             partition=OnePartition.of(metadata, file),
             schema=metadata.schema(),
             ordering=ordering,
+            sort_bytes=SORT_BYTES_OF_FEW if len(row_id) <= FEW_ROWS_MAX else SORT_BYTES,
             fill=None if fill is None else fill.only(np.concatenate(places)),
         )
 
@@ -371,7 +377,9 @@ def _write(
 
     def rows() -> Iterator[pa.RecordBatch]:
         done, read = 0, source.read
-        for batch in ordered(job.ordering, read(names), read, rows=count, memory_bytes=SORT_BYTES):
+        for batch in ordered(
+            job.ordering, read(names), read, rows=count, memory_bytes=job.sort_bytes
+        ):
             places[done : done + batch.num_rows] = batch.column(PLACE).to_numpy()
             done += batch.num_rows
             yield batch.select(names[:-1])

@@ -28,6 +28,7 @@ from tableformat.integer_order import stable_order
 
 NO_ROW_ID = -1
 NEVER = np.iinfo(np.int64).max
+NOWHERE = -1
 SPREAD_MAX = 4  # numbers per key in a table of all numbers
 
 
@@ -120,10 +121,20 @@ def first_after(keys: Int64s, orders: Int64s, key: Int64s, order: Int64s) -> Int
 
     Keys are numbers from 0 on.
     """
-    place = _only_place(keys, key)
-    if place is not None:
-        first = np.append(orders, NEVER)[place[key]]
-        return np.where(first > order, first, NEVER)
+    again = _repeated(keys, key)
+    if again is None:
+        return _first_after_of_any(keys, orders, key, order)
+    only = np.full(len(again), NEVER, dtype=np.int64)
+    only[keys] = orders
+    first = only[key]
+    first[first <= order] = NEVER
+    if again.any():
+        some, rows = again[keys], np.flatnonzero(again[key])
+        first[rows] = _first_after_of_any(keys[some], orders[some], key[rows], order[rows])
+    return first
+
+
+def _first_after_of_any(keys: Int64s, orders: Int64s, key: Int64s, order: Int64s) -> Int64s:
     steps = 2 + max(int(orders.max(initial=0)), int(order.max(initial=0)))
     known = np.sort(keys * steps + orders)
     if not len(known):
@@ -140,12 +151,16 @@ def _parents(rows: Lives, died: Int64s) -> Int64s:
     replaced = np.flatnonzero((died != NEVER) & (rows.killed_at >= died))
     heirs = np.flatnonzero(rows.is_heir & (rows.killed_at > rows.order))
     old, new = rows.key[replaced], rows.key[heirs]
-    place = _only_place(old, new)
-    if place is not None and _only_place(new, old) is not None:
-        older = np.append(replaced, 0)[place[new]]
-        found = (place[new] < len(old)) & (died[older] == rows.order[heirs])
+    again = _repeated(old, new)
+    if again is not None:
+        again |= np.bincount(new, minlength=len(again)) > 1
+        only = np.full(len(again), NOWHERE, dtype=np.int64)
+        only[old] = replaced
+        only[again] = NOWHERE
+        older = only[new]
+        found = (older != NOWHERE) & (died[older] == rows.order[heirs])
         parent[heirs[found]] = older[found]
-        return parent
+        replaced, heirs = replaced[again[old]], heirs[again[new]]
     steps = 2 + int(rows.order.max(initial=0))
     steps = max(steps, 2 + int(died[replaced].max(initial=0)))
     at, last = _last_of(rows.key[replaced] * steps + died[replaced], replaced, rows)
@@ -157,19 +172,16 @@ def _parents(rows: Lives, died: Int64s) -> Int64s:
     return parent
 
 
-def _only_place(keys: Int64s, others: Int64s) -> Int64s | None:
-    """Where each number is in `keys`, by number; `len(keys)`: nowhere. Covers both arrays.
+def _repeated(keys: Int64s, others: Int64s) -> Bools | None:
+    """By number, for those of both arrays: whether it is among `keys` more than once.
 
-    So upserts of distinct keys, the usual batch, need no sort. None: one is there twice, or the
-    numbers are too far apart for a table of all.
+    The others, nearly all of the usual batch, need no sort. None: the numbers are too far apart
+    for a table of all.
     """
     size = 1 + max(int(keys.max(initial=-1)), int(others.max(initial=-1)))
     if size > SPREAD_MAX * (len(keys) + len(others)):
         return None
-    own = np.arange(len(keys), dtype=np.int64)
-    place = np.full(size, len(keys), dtype=np.int64)
-    place[keys] = own
-    return place if np.array_equal(place[keys], own) else None
+    return np.bincount(keys, minlength=size) > 1
 
 
 def _last_of(group: Int64s, ordinals: Int64s, rows: Lives) -> tuple[Int64s, Int64s]:

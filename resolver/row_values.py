@@ -14,7 +14,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
 
 from resolver.index.base import Matches
-from resolver.match import Bools, Int64s, group_by_file
+from resolver.match import Bools, Int64s, group_by_file, rows_by_number
 from resolver.position_files import read_position_file
 from resolver.runner import LocalRunner, Runner
 from resolver.target_deletes import deleted_by_key, deleted_positions, folded_deletes
@@ -150,12 +150,13 @@ def live_matches(view: TargetView, matches: Matches, *, is_in_place: bool = Fals
         found = read_position_file(store, metadata, entry.data_file)
         for path, positions in found.items():
             dead.setdefault(path, []).append(positions)
-    for file_id, path in paths.items():
-        for positions in dead.get(path, []):
-            rows = np.flatnonzero(matches.file_id == file_id)
-            position = matches.position[rows]
+    reached = np.array([file_id for file_id, path in paths.items() if path in dead], np.int64)
+    for file_id, rows in zip(reached, rows_by_number(matches.file_id, reached), strict=True):
+        position = matches.position[rows]
+        for positions in dead[paths[int(file_id)]]:
             # A vector is as large as its file, what is asked for as small as the batch.
             gone = position_array(positions & build_positions(position))
-            slot = np.minimum(np.searchsorted(gone, position), max(len(gone) - 1, 0))
-            alive[rows] &= (gone[slot] != position) if len(gone) else True
+            if len(gone):
+                slot = np.minimum(np.searchsorted(gone, position), len(gone) - 1)
+                alive[rows[gone[slot] == position]] = False
     return alive

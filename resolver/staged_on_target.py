@@ -34,13 +34,13 @@ from resolver.cycle_figures import (
 from resolver.cycle_input import CycleInput
 from resolver.index.base import Matches
 from resolver.match import TARGET_ORDER, Bools, Int64s
-from resolver.moved_rows import row_ids_of
 from resolver.resolution import DeadRows, MatchedBatch
 from resolver.rewritten_rows import rewriting_publishes
 from resolver.row_identity import NO_ROW_ID
 from resolver.row_values import ColumnReader
 from resolver.staging import base_of, down_to_base, names_of, sequence_numbers_of
 from resolver.target_deletes import files_with_deletes
+from resolver.target_row_ids import row_ids_of
 from resolver.target_view import TargetView
 from tableformat.catalog.base import TableState
 from tableformat.commit.branch_history import (
@@ -51,7 +51,7 @@ from tableformat.commit.branch_history import (
     summary_of,
 )
 from tableformat.errors import UnsupportedError
-from tableformat.integer_order import stable_order
+from tableformat.integer_order import distinct, stable_order
 from tableformat.spec.data_file import DataFile
 from tableformat.spec.names import ROW_ID_FIELD_ID, SOURCE_SNAPSHOT_ID
 
@@ -127,7 +127,8 @@ def _named_before(view: TargetView, batch: CycleInput) -> tuple[frozenset[str], 
     if all(committed_to(each.snapshot) == staging for each in batch.staged):
         return frozenset(), frozenset()
     oldest = batch.staged[0]
-    since = min(sequence_numbers_of(oldest), default=0)
+    numbers = (number for each in batch.staged for number in sequence_numbers_of(each))
+    since = min(numbers, default=0)  # the oldest may have no files
     below, _ = down_to_base(state, oldest.snapshot, staging=staging, target=target)
     hashes = {file_hash(path): path for path in names_of(batch.staged)}
     rewritten: dict[int, Snapshot] = {}
@@ -289,7 +290,9 @@ def without_staged_rows(matches: Matches, batch: CycleInput) -> Matches:
 
 def only(matches: Matches, kept: Bools) -> Matches:
     """Some of the matches."""
-    left = set(np.unique(matches.file_id[kept]).tolist())
+    if kept.all():
+        return matches
+    left = set(distinct(matches.file_id[kept]).tolist())
     return Matches(
         key_ordinal=matches.key_ordinal[kept],
         file_id=matches.file_id[kept],

@@ -22,8 +22,8 @@ again once the target is rolled back behind them.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Snapshot
@@ -63,6 +63,7 @@ class StagedSnapshot:
         replaced: Deletion vectors and position delete files that it removed, by the data file that
             each is about, under None where there may be several: what they delete was deleted
             before. None: not known.
+        is_repeated: It brings a batch again, so it counts as empty.
     """
 
     order: int
@@ -73,6 +74,7 @@ class StagedSnapshot:
     position_deletes: tuple[ManifestEntry, ...]
     dvs: tuple[ManifestEntry, ...]
     replaced: Mapping[str | None, Sequence[ManifestEntry]] | None = field(default_factory=dict)
+    is_repeated: bool = False
 
     @staticmethod
     def of(
@@ -273,6 +275,11 @@ def _require_head(state: TableState, staging: str) -> int:
             action="stage something first, or name the branch with --staging",
         )
     return head.snapshot_id
+
+
+def staged_changes(snapshot: Snapshot) -> int:
+    """Rows and equality deletes that a staged snapshot adds, as far as its summary counts them."""
+    return _added(snapshot, "added-records") + _added(snapshot, "added-equality-deletes")
 
 
 def _added(snapshot: Snapshot, name: str) -> int:
@@ -487,18 +494,28 @@ def _lost_cursor(
 
 
 def load_staged(
-    environment: Environment, state: TableState, snapshots: Sequence[Snapshot]
+    environment: Environment,
+    state: TableState,
+    snapshots: Sequence[Snapshot],
+    repeated: Collection[int] = (),
 ) -> list[StagedSnapshot]:
-    """Read what each staged snapshot added, from its own manifests only.
+    """Read what each staged snapshot added, from its own manifests only; of `repeated`, nothing.
 
     Raises:
         UnsupportedError: A staged snapshot removes data files or equality deletes: someone
             rewrote staging, and which rows the change stands for is no longer known.
     """
     return [
-        _load_one(environment, state, order, snapshot)
+        _repeated(order, snapshot)
+        if snapshot.snapshot_id in repeated
+        else _load_one(environment, state, order, snapshot)
         for order, snapshot in enumerate(snapshots, start=1)
     ]
+
+
+def _repeated(order: int, snapshot: Snapshot) -> StagedSnapshot:
+    empty = StagedSnapshot.of(order, snapshot, (), frozenset(), {})
+    return replace(empty, is_repeated=True)
 
 
 def _load_one(

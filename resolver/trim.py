@@ -30,12 +30,12 @@ from tableformat.errors import (
     CorruptDataError,
     InvalidInputError,
 )
-from tableformat.spec.names import FLINK_JOB
+from tableformat.spec.names import FLINK_JOB, SPARK_EPOCH, SPARK_QUERY
 
 # Summary keys that tell a writer, and the one that says how far it has got.
 FOREIGN_WRITERS = (
     ((FLINK_JOB, "flink.operator-id"), "flink.max-committed-checkpoint-id"),
-    (("spark.sql.streaming.queryId",), "spark.sql.streaming.epochId"),
+    ((SPARK_QUERY,), SPARK_EPOCH),
 )
 CONNECT_OFFSETS = "kafka.connect.offsets."  # + topic and group: of that sink
 

@@ -47,6 +47,8 @@ class EntryPoints:
             try:
                 return point.load()  # type: ignore[no-any-return]
             except Exception as error:
+                if isinstance(error.__cause__, KeyboardInterrupt):
+                    raise error.__cause__ from None  # Python 3.11 wraps what `__set_name__` raises
                 raise self.refused(name, f"{type(error).__name__}: {error}") from error
         return None
 

@@ -84,3 +84,6 @@ UNNOTED_MANIFESTS_MAX = 100
 # which is published within a second or two. Larger ones are worth a read of their own.
 RECENT_BYTES_MAX = 32 << 20
 RECENT_OBJECT_BYTES_MAX = 4 << 20
+
+# Row ids of data files kept per store by a process that resolves with row ids kept: 4 bytes a row.
+ROW_IDS_BYTES_MAX = 128 << 20

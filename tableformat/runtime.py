@@ -9,11 +9,16 @@ from __future__ import annotations
 import random
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeVar
+
+from tableformat.side_by_side import AT_ONCE, run_side_by_side
 
 SNAPSHOT_ID_MASK = (1 << 63) - 1
+
+S = TypeVar("S")
+T = TypeVar("T")
 
 
 class Clock(Protocol):
@@ -113,12 +118,23 @@ class FailPoints:
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """Clock, ids and fail points of one process (or of one simulated actor)."""
+    """Clock, ids and fail points of one process (or of one simulated actor).
+
+    `side_by_side`: whether steps that are independent may run in threads; not where a run has to be
+    repeatable.
+    """
 
     clock: Clock = field(default_factory=SystemClock)
     ids: IdSource = field(default_factory=SystemIds)
     fail_points: FailPoints = field(default_factory=FailPoints)
+    side_by_side: bool = True
 
     def fail_point(self, name: str) -> None:
         """Shorthand for `fail_points.hit`."""
         self.fail_points.hit(name)
+
+    def each(
+        self, step: Callable[[S], T], items: Sequence[S], *, at_once: int = AT_ONCE
+    ) -> list[T]:
+        """`step` of every item: see `run_side_by_side`."""
+        return run_side_by_side(step, items, at_once=at_once if self.side_by_side else 1)

@@ -66,6 +66,7 @@ from tableformat.runtime import Runtime
 
 CACHE_BYTES = 128 << 20
 THREADS_MAX = 8
+WRITTEN_MAX = 10_000  # files that are added and dropped, up to which they go through the log
 T = TypeVar("T")
 
 
@@ -241,8 +242,9 @@ class LocalIndex:
     def apply(self, prepared: Prepared, binding: IndexBinding) -> None:
         """See `PrimaryKeyIndex`.
 
-        Effects: *1. ingests the dictionary's changes with the header; 2. removes the runs that it
-        does not name, in the background.* A crash before 1 leaves the index at its older snapshot.
+        Effects: *1. changes the dictionary with the header; 2. in the background, makes that
+        durable and removes the runs that it does not name.* A crash before 1 leaves the index at
+        its older snapshot; so does a power loss before 2, with all runs of that.
         """
         change = self._pending.get(prepared.id)
         if change is None:
@@ -258,14 +260,14 @@ class LocalIndex:
         header = replace(change.header, binding=binding)
         with remembering_damage(self.generation.path):
             if not self._has_landed(prepared.id):
-                self._ingest(header, change.files)
+                self._change_files(header, change.files)
             self._runs.open(self.generation, header)
         self._header = header
         self._map = header.shards
         self._dictionary.forget_cached()
         self._interrupted = None
         self._pending.clear()  # changes prepared on the older state can no longer be applied
-        self._pool.submit(_remove_all, self._unnamed())
+        self._pool.submit(self._tidy, self._unnamed())
 
     def discard(self, prepared: Prepared) -> None:
         """See `PrimaryKeyIndex`."""
@@ -387,14 +389,25 @@ class LocalIndex:
         finally:
             wait([future for _, future in running])
 
-    def _ingest(self, header: FilesHeader, files: FileChanges) -> None:
-        sst = self.generation.runs_path / f"{header.state}.sst"
-        with disk_errors(sst):
-            sst.unlink(missing_ok=True)
-        write_sst(sst, [(files.keys, files.values)], header.to_json())
-        self._runtime.fail_point("index.apply.before")
-        self._files.ingest(sst)
+    def _change_files(self, header: FilesHeader, files: FileChanges) -> None:
+        """Change the dictionary and the header in one step."""
+        if len(files.keys) <= WRITTEN_MAX:
+            self._runtime.fail_point("index.apply.before")
+            self._files.write(files.keys, files.values, header.to_json())
+        else:
+            sst = self.generation.runs_path / f"{header.state}.sst"
+            with disk_errors(sst):
+                sst.unlink(missing_ok=True)
+            write_sst(sst, [(files.keys, files.values)], header.to_json())
+            self._runtime.fail_point("index.apply.before")
+            self._files.ingest(sst)
         self._runtime.fail_point("index.apply.after")
+
+    def _tidy(self, unnamed: Sequence[Path]) -> None:
+        """Nothing that an older header names goes before the newer one is on disk."""
+        with suppress(StoreUnavailableError):
+            self._files.sync()
+            _remove_all(unnamed)
 
     def _has_landed(self, change: str) -> bool:
         return FilesHeader.parse(self._files.header(), self._files.path).state == change

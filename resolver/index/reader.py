@@ -102,7 +102,7 @@ def open_reader(folder: Path, runtime: Runtime) -> IndexReader | None:
 def current_state(folder: Path) -> tuple[str, float] | None:
     """Something cheap that differs after every change of the index in a folder.
 
-    The dictionary's manifest is appended to by each ingestion, so its size and time tell.
+    Each appends to the log or to the manifest of the dictionary, so their sizes and times tell.
     """
     generation = current_generation(folder) if folder.is_dir() else None
     if generation is None:
@@ -110,7 +110,7 @@ def current_state(folder: Path) -> tuple[str, float] | None:
     newest = 0.0
     try:
         for path in generation.files_path.iterdir():
-            if path.name.startswith("MANIFEST"):
+            if path.name.startswith("MANIFEST") or path.suffix == ".log":
                 status = path.stat()
                 newest = max(newest, status.st_mtime_ns + status.st_size)
     except OSError:

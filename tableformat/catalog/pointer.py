@@ -289,12 +289,15 @@ class PointerCatalog:
 
     def _put_metadata(self, planned: Sequence[_Version]) -> None:
         begun: list[str] = []
+
+        def put(version: _Version) -> None:
+            begun.append(version.location)
+            self._runtime.fail_point("catalog.before_metadata_put")
+            data = encode_metadata_file(version.metadata, location=version.location)
+            self._store.put(version.location, data)
+
         try:
-            for each in planned:
-                begun.append(each.location)
-                self._runtime.fail_point("catalog.before_metadata_put")
-                data = encode_metadata_file(each.metadata, location=each.location)
-                self._store.put(each.location, data)
+            self._runtime.each(put, planned)
             self._runtime.fail_point("catalog.before_swap")
         except Exception:  # re-raised: no pointer was touched, so these files are nobody's
             for location in begun:

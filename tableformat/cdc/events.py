@@ -135,8 +135,12 @@ class EventBatch:
 
     @classmethod
     def split(cls, rows: pa.Table, most: int) -> list[EventBatch]:
-        """The events of a table in order, in batches of at most `most`; at least one batch."""
-        batches = rows.to_batches(max_chunksize=most)
+        """The events of a table in order, in batches of at most `most`; at least one batch.
+
+        Chunks of the table are no borders: a stream that is asked often brings small ones.
+        """
+        pieces = (rows.slice(start, most) for start in range(0, rows.num_rows, most))
+        batches = [batch for piece in pieces for batch in piece.combine_chunks().to_batches()]
         empty = pa.RecordBatch.from_pylist([], schema=rows.schema)
         return [cls(batch) for batch in batches or [empty]]
 

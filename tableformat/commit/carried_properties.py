@@ -42,6 +42,7 @@ from tableformat.spec.names import (
     SOURCE_MS,
     SOURCE_OFFSETS,
     SOURCE_TRANSACTION,
+    STAGED_EPOCH,
     STAGING_BASE,
     STAGING_BASE_PUBLISHED,
     STAGING_BRANCH,
@@ -50,7 +51,7 @@ from tableformat.spec.names import (
 )
 
 _TOKEN_OF = f"{FENCE_TOKEN}."  # + fence name: the highest token seen, whoever commits
-_OF_WRITERS = (*WRITER_PREFIXES, OTHER_QUERY_BATCH, OTHER_QUERY_SOURCE)
+_OF_WRITERS = (*WRITER_PREFIXES, OTHER_QUERY_BATCH, OTHER_QUERY_SOURCE, STAGED_EPOCH)
 # What a batch says of its source; those of the next one replace all of them.
 OF_SOURCE = (SOURCE_OFFSETS, BATCH_TABLES, SOURCE_TRANSACTION)
 # Every snapshot repeats them, so jobs that take a new query id for each run must not add up.
@@ -146,20 +147,24 @@ def writer_properties(summaries: Iterable[Mapping[str, str]]) -> dict[str, str]:
 
     A summary has one place for a query; the batch of a query that loses it moves aside, where the
     `OTHER_QUERIES_MAX` that came last are kept; of a stream into many tables, whose offsets are
-    nowhere else, with what it says of its source. Of several Flink writers it can hold one
-    only, the last. The source's time is the highest of all: what a restarted connector sends again
-    is old.
+    nowhere else, with what it says of its source. As many staged epochs are kept. Of several Flink
+    writers it can hold one only, the last. The source's time is the highest of all: what a
+    restarted connector sends again is old.
     """
     kept: dict[str, str] = {}
     for summary in summaries:
         _give_place(kept, summary.get(QUERY_ID))
         latest = _latest(kept.get(SOURCE_MS), summary.get(SOURCE_MS))
+        for key in (each for each in summary if each.startswith(STAGED_EPOCH)):
+            kept.pop(key, None)  # to the end of the order
         kept.update({key: text for key, text in summary.items() if key.startswith(_REPEATED)})
         kept.update(latest)
     others = [key for key in kept if key.startswith(OTHER_QUERY_BATCH)]  # in order of displacement
     for key in others[:-OTHER_QUERIES_MAX]:
         del kept[key]
         kept.pop(OTHER_QUERY_SOURCE + key.removeprefix(OTHER_QUERY_BATCH), None)
+    for key in [key for key in kept if key.startswith(STAGED_EPOCH)][:-OTHER_QUERIES_MAX]:
+        del kept[key]
     return kept
 
 

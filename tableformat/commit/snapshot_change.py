@@ -91,6 +91,7 @@ class SnapshotChange:
         parent_id = None if parent is None else parent.snapshot_id
         if changeset.strict_head:
             _check_head(changeset, state, parent_id)
+        _check_staged(changeset, state)
         carried = load_carried(snapshots_by_id(metadata), parent_id)
         check_fence(changeset.fence, carried, branch=changeset.branch)
         _check_no_load(changeset, state)
@@ -311,6 +312,17 @@ def _check_no_load(changeset: Changeset, state: TableState) -> None:
             "changes are not published while a load goes on",
             action="run icefold load again until it is through, or end it with --abandon",
             table=state.name,
+        )
+
+
+def _check_staged(changeset: Changeset, state: TableState) -> None:
+    expired = changeset.staged - {each.snapshot_id for each in state.metadata.snapshots}
+    if expired:
+        raise CommitConflictError(
+            "staged snapshots have expired since they were read",
+            action="run resolve again",
+            branch=changeset.branch,
+            first=min(expired),
         )
 
 

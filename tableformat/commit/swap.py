@@ -150,10 +150,17 @@ class _GroupSwap:
 
     def _prepare(self) -> None:
         """Prepare what is not prepared: all, or the tables that others have changed."""
-        for planned, state in zip(self.group, self.states, strict=True):
-            if planned.identifier not in self.updates:
-                with self._named(state):
-                    self.updates[planned.identifier] = planned.change.prepare(state)
+
+        def prepare(member: tuple[PlannedChange, TableState]) -> Sequence[TableUpdate]:
+            planned, state = member
+            with self._named(state):
+                return planned.change.prepare(state)
+
+        members = zip(self.group, self.states, strict=True)
+        missing = [each for each in members if each[0].identifier not in self.updates]
+        prepared = self.environment.runtime.each(prepare, missing)
+        for (planned, _), updates in zip(missing, prepared, strict=True):
+            self.updates[planned.identifier] = updates
 
     def _load(self) -> None:
         """The current versions; what was prepared for an older one is forgotten."""

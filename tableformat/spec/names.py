@@ -63,6 +63,12 @@ SOURCE_MS = "icefold.source-ms"
 OTHER_QUERY_BATCH = "icefold.committed-batch."
 # + query id: beside it, what that batch said of its source, as a JSON object of its other keys.
 OTHER_QUERY_SOURCE = "icefold.committed-source."
+# + query id: the last batch of a query of Iceberg's writer on Spark that was published; of 256.
+STAGED_EPOCH = "icefold.staged-epoch."
+# In what Iceberg's streaming writer on Spark commits, and what repeats it: the query that wrote it.
+SPARK_QUERY = "spark.sql.streaming.queryId"
+# In the same: the batch's number.
+SPARK_EPOCH = "spark.sql.streaming.epochId"
 FLINK_JOB = "flink.job-id"  # in what Flink's sink commits, and in what repeats it
 WRITER_PREFIXES = (
     "flink.",

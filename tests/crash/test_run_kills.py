@@ -83,7 +83,7 @@ def run_for_ever(warehouse, seed, lease_ms):
     options = SchedulerOptions(defaults=AT_ONCE)
     scheduler = Scheduler(catalog, ["shop.*"], options, lock=lock)
     cluster, _ = bank(seed)
-    engine = engine_of(catalog, cluster, cut=Cut.TRANSACTION, chunk=2, interval_ms=100, threads=2)
+    engine = engine_of(catalog, cluster, cut=Cut.TRANSACTION, chunk=2, interval_ms=100)
     engine.listener = Waking(scheduler)
 
     def stream(stop):

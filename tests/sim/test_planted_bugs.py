@@ -24,6 +24,7 @@ import resolver.index.local
 import resolver.moved_rows
 import resolver.rewrite_batch
 import resolver.row_identity
+import resolver.target_row_ids
 import tableformat.codec.parquet.projection
 import tableformat.commit.expiry_plan
 import tableformat.commit.snapshot_change
@@ -169,12 +170,22 @@ def oldest_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
 def stored_ids_unread(monkeypatch: pytest.MonkeyPatch) -> None:
     """A row of the target has its file's first row id and its position, whatever is stored."""
 
-    def counted(_: object, __: object, live: Any, matches: Any) -> Any:
+    def counted(_: object, __: object, live: Any, matches: Any, **___: object) -> Any:
         files = live.find_whole([file.file_path for file in matches.files.values()])
         first = {i: files[f.file_path].data_file.first_row_id for i, f in matches.files.items()}
         return np.array([first[i] for i in matches.file_id.tolist()]) + matches.position
 
     monkeypatch.setattr(resolver.batch_row_ids, "row_ids_of", counted)
+
+
+def ids_of_another_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Row ids that are remembered are taken for those of any file with as many rows."""
+    real, known = resolver.target_row_ids._all_ids, dict[int, Any]()
+
+    def all_ids(*arguments: Any) -> Any:
+        return [known.setdefault(len(ids), ids) for ids in real(*arguments)]
+
+    monkeypatch.setattr(resolver.target_row_ids, "_all_ids", all_ids)
 
 
 def staged_places(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,6 +231,11 @@ def half_merged(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "plan_merge", plan_merge)
 
 
+def taken_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch that a Spark query appends to staging again counts as another one."""
+    monkeypatch.setattr(resolver.cycle, "repeated_batches", lambda *_, **__: frozenset())
+
+
 BUGS: list[tuple[Plant, Callable[[Profile], bool]]] = [
     (null_defaults, lambda p: p.changes_schema),
     (no_conflicts, lambda p: p.has_statements and p.keys == 3 and not p.has_sink),
@@ -236,6 +252,7 @@ OF_OTHERS: list[tuple[Plant, tuple[str, ...]]] = [
     (lost_positions, ("foreign-compactor", "row-level")),
     (added_again, ("adder",)),
     (no_retention, ("foreign-expirer",)),
+    (taken_twice, ("streamer",)),
 ]
 
 
@@ -243,6 +260,7 @@ OF_OTHERS: list[tuple[Plant, tuple[str, ...]]] = [
 OF_REWRITES: list[tuple[Plant, tuple[str, ...]]] = [
     (deleted_and_inserted, ()),
     (oldest_replaced, ()),
+    (ids_of_another_file, ()),
     (stored_ids_unread, ()),
     (staged_places, ()),
     (forgotten_rewrites, ("row-level",)),

@@ -113,7 +113,9 @@ class CommitTable:
         properties: dict[str, str] | None = None,
     ) -> None:
         self.clock = ManualClock()
-        self.runtime = Runtime(clock=self.clock, ids=SeededIds(seed), fail_points=FailPoints())
+        self.runtime = Runtime(
+            clock=self.clock, ids=SeededIds(seed), fail_points=FailPoints(), side_by_side=False
+        )
         self.store = MemoryObjectStore(self.runtime)
         self.pointers = MemoryPointers()
         inner = MemoryCatalog(self.store, runtime=self.runtime, pointers=self.pointers)

@@ -52,6 +52,14 @@ class Worker:
         frame = self._spark.read.format("iceberg").options(**options).load(location)
         self._write(frame.where(where).selectExpr(*columns), into)
 
+    def stream(self, table, branch, source, checkpoint):
+        """Append JSON files that a query has not seen, one batch for each."""
+        rows = self._spark.readStream.schema("id BIGINT, region STRING, v STRING")
+        rows = rows.option("maxFilesPerTrigger", 1).json(source)
+        query = rows.writeStream.format("iceberg").option("branch", branch)
+        query = query.option("check-nullability", "false").option("checkpointLocation", checkpoint)
+        query.trigger(availableNow=True).start(table).awaitTermination()
+
     def run(self, code):
         """Run a documented snippet; its `rows` come back. Its session is this one."""
         names = {}

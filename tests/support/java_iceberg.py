@@ -134,6 +134,14 @@ class JavaIceberg:
             branch=branch,
         )
 
+    def stream(self, table: str, *, branch: str, source: Path, checkpoint: Path) -> None:
+        """Append the JSON files of `source` that the query of `checkpoint` has not seen.
+
+        Each file is a batch of rows `(id, region, v)`.
+        """
+        folders = {"source": str(source), "checkpoint": str(checkpoint)}
+        self.request("stream", table=table, branch=branch, **folders)
+
     def request(self, operation: str, **fields: Any) -> Any:
         """Ask the worker; `JavaIcebergError` when Spark refuses."""
         return self._exchange({"do": operation, **fields})

@@ -14,7 +14,7 @@ from tests.support.memory_store import MemoryObjectStore
 def memory_catalog(
     index_directory: str | None = None, runtime: Runtime | None = None
 ) -> TableCatalog:
-    runtime = runtime or Runtime()
+    runtime = runtime or Runtime(side_by_side=False)
     store = MemoryObjectStore()
     properties = {"lock-url": f"memory:{uuid.uuid4()}"}
     if index_directory is not None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from tests.support.sim_fold import read_staged
+from tests.support.sim_fold import Staged, read_staged
 from tests.support.sim_history import History
 from tests.support.sim_operation import Operation
 from tests.support.sim_world import Violation
@@ -32,7 +33,7 @@ class StagedChecks(History):
             next_row_id=self._next_row_id(snapshot),
             is_again=bool(operation.again),
         )
-        self.stages[snapshot["snapshot-id"]] = staged
+        self.stages[snapshot["snapshot-id"]] = self._without_repeats(staged, operation)
         if operation.empties:
             self._check_emptied(checked)
         if operation.branch == "staging":
@@ -53,6 +54,20 @@ class StagedChecks(History):
                 operation.bound = (schema, wanted)
                 return
         raise Violation(f"other rows were staged: {operation}")
+
+    def _without_repeats(self, staged: Staged, operation: Operation) -> Staged:
+        """A batch of a stream that comes again means nothing, nor do deletes in its files."""
+        if operation.epoch is not None:
+            query, epoch = operation.epoch
+            if epoch <= self.epochs.get(query, -1):
+                self.world.outcomes["batches staged again"] += 1
+                self.left_out.update(file.path for file in staged.files)
+            self.epochs[query] = epoch
+        return replace(
+            staged,
+            files=tuple(file for file in staged.files if file.path not in self.left_out),
+            places=tuple(dead for dead in staged.places if dead.place[0] not in self.left_out),
+        )
 
     def _check_emptied(self, checked: CheckedSnapshot) -> None:
         """No row of a file that was there before is left."""

@@ -327,7 +327,7 @@ class _Groups:
         self.foreign = FOREIGN
         self.oracle = GroupOracle(world, profile, self.bank, self.pointers, self.store)
         ids = SimIds(self.healer, self.healer.rng)
-        runtime = Runtime(clock=SimClock(self.healer), ids=ids)
+        runtime = Runtime(clock=SimClock(self.healer), ids=ids, side_by_side=False)
         self.clean = self._environment(self.store, self.pointers, runtime)
         self.bank.create(TableCatalog(self.clean))
         self.oracle.check()

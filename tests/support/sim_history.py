@@ -82,6 +82,8 @@ class History:
         self.converted: dict[int | None, int | None] = {}  # on `audit`: where it began
         self.order_of: dict[str, int] = {}  # of staged data files: the first that named each
         self.repeated: set[str] = set()
+        self.epochs: dict[str, int] = {}  # by query, the last one that is staged
+        self.left_out: set[str] = set()  # data files of batches that are staged again
         self.rewritten: dict[
             int, dict[Place, int]
         ] = {}  # by publish: ids by where rows were staged

@@ -7,6 +7,7 @@ What another tool reads it reads at once; its swaps are as slow, lost or late as
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +33,7 @@ from tests.support.foreign_table import (
 from tests.support.sim_draw import ARROW, as_table
 from tests.support.sim_files import View, is_of, spec_of
 from tests.support.sim_operation import Operation
-from tests.support.sim_schema import AMOUNT, ID, Row, TableSchema, read_schema
+from tests.support.sim_schema import AMOUNT, ID, Row, TableSchema, moved, read_schema
 from tests.support.sim_seams import SimPointers
 from tests.support.sim_upserts import upsert
 from tests.support.sim_world import Actor
@@ -42,7 +43,17 @@ if TYPE_CHECKING:
     from tests.support.sim_run import Simulation
 
 MAX_REF_AGE = "history.expire.max-ref-age-ms"
+QUERY, EPOCH = "spark.sql.streaming.queryId", "spark.sql.streaming.epochId"
 RETENTION = ("max-ref-age-ms", "max-snapshot-age-ms", "min-snapshots-to-keep")
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Rows of one partition under a schema, and a file of that partition; none: yet to come."""
+
+    epoch: int
+    schema: TableSchema | None = None
+    found: tuple[Entry, list[Row]] | None = None
 
 
 class Meddlers:
@@ -52,6 +63,7 @@ class Meddlers:
         self.simulation = simulation
         self.identifier = identifier
         self.oracle = simulation.oracle
+        self.batches: dict[str, Batch] = {}  # by query: in its checkpoint, not yet noted as done
         self.bodies: Mapping[str, Callable[[Actor], None]] = {
             "adder": self.add,
             "ager": self.age,
@@ -62,6 +74,7 @@ class Meddlers:
             "picker": self.pick,
             "retrier": self.stage_again,
             "row-level": self.change_staged_rows,
+            "streamer": self.stream,
             "upserter": partial(upsert, self),
         }
 
@@ -279,6 +292,9 @@ class Meddlers:
             if not waiting:
                 continue
             source, schema = actor.rng.choice(waiting), self.schema(table)
+            if actor.rng.random() < 0.2:  # as Flink's sink does when nothing has come
+                self.commit_again(actor, table, source, [], schema)
+                continue
             entries = [e for e in table.added(source) if e.file["content"] != POSITIONS]
             data = [e for e in entries if e.file["content"] == DATA]
             if not data or any(e.path in self.oracle.repeated for e in entries):
@@ -313,6 +329,46 @@ class Meddlers:
             for entry in entries:
                 commit.add(entry, {})
             self.land(actor, commit)
+
+    def stream(self, actor: Actor) -> None:
+        """Two queries append their batches to staging, as Iceberg's writer on Spark does: it looks
+        for the last one on main. What was not noted as done comes again, in another file.
+        """
+        while True:
+            actor.sleep(actor.rng.random() * 4_000)
+            table, query = self.table(), actor.rng.choice("ab")
+            batch = self.batches.get(query, Batch(0))
+            if batch.found is None:
+                found = self.rows_like(actor, table, "staging")
+                batch = replace(batch, schema=self.schema(table), found=found)
+                self.batches[query] = batch
+            history = table.ancestors((table.head("main") or {}).get("snapshot-id"))
+            epochs = (e["summary"][EPOCH] for e in history if e["summary"].get(QUERY) == query)
+            is_done = int(next(epochs, -1)) >= batch.epoch or self.append_batch(
+                actor, table, query, batch
+            )
+            if is_done and actor.rng.random() < 0.6:
+                self.batches[query] = Batch(batch.epoch + 1)
+
+    def append_batch(self, actor: Actor, table: ForeignTable, query: str, batch: Batch) -> bool:
+        """Whether it is said to have landed."""
+        if batch.found is None or batch.schema is None:
+            return False
+        (like, old), schema = batch.found, self.schema(table)
+        rows = [moved(row, batch.schema, schema) for row in old]
+        operation = Operation(
+            actor.name,
+            "stage",
+            bound=(schema, tuple(rows)),
+            epoch=(query, batch.epoch),
+            is_foreign=True,
+        )
+        with self.simulation.operation(actor, operation):
+            said = {QUERY: query, EPOCH: str(batch.epoch)}
+            commit = self.commit(actor, table, "staging", "append", **said)
+            commit.add(like, write_rows(self.put, self.path(commit, "0.parquet"), schema, rows))
+            self.land(actor, commit)
+        return operation.outcome == "ok"
 
     def age(self, actor: Actor) -> None:
         """For a while refs age at once; expiry runs meanwhile."""

@@ -55,6 +55,7 @@ class Operation:
     branch: str = "staging"  # of a stage
     is_foreign: bool = False  # another tool's: it repeats no marker, gives staging no retention
     is_lossy: bool = False  # a rewrite that gives new row ids
+    epoch: tuple[str, int] | None = None  # of a stream's batch: its query, its number
     again: tuple[str, ...] = ()  # data files that it stages though they are staged already
     source: int | None = None  # the staged snapshot that is picked
     paths: tuple[str, ...] = ()  # staged data files that are added

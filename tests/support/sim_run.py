@@ -20,6 +20,8 @@ from tests.support.sim_world import Profile, World
 from tests.support.sim_writers import Writers
 
 ON_DISK = 0.3  # seeds with the real index
+STREAMS = 0.2  # seeds with queries that append to staging; not with who brings what is staged
+BRINGERS = frozenset({"adder", "forwarder", "picker", "retrier"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +71,18 @@ def run_seed(
         # Once a publish's staged snapshots have expired, nothing tells which files it wrote anew:
         # a repeat of one looks like a new file (docs/resolving.md).
         kept = tuple(each for each in profile.meddlers if each != "retrier")
+        profile = replace(profile, meddlers=kept)
+    if meddlers is None and random.Random(f"{seed}/streamer").random() < STREAMS:
+        profile = replace(profile, meddlers=(*profile.meddlers, "streamer"))
+    if profile.forgets or not BRINGERS.isdisjoint(profile.meddlers):
+        # A repeated batch is told by the history of its branch, and by publishes from it.
+        kept = tuple(each for each in profile.meddlers if each != "streamer")
+        profile = replace(profile, meddlers=kept)
+    if meddlers is None and random.Random(f"{seed}/streamer").random() < STREAMS:
+        profile = replace(profile, meddlers=(*profile.meddlers, "streamer"))
+    if profile.forgets or not BRINGERS.isdisjoint(profile.meddlers):
+        # A repeated batch is told by the history of its branch, and by publishes from it.
+        kept = tuple(each for each in profile.meddlers if each != "streamer")
         profile = replace(profile, meddlers=kept)
     if leaves_out:
         profile = replace(

@@ -98,7 +98,7 @@ class SimTable:
     def _clean_environment(self) -> Environment:
         """Without faults and without hand-over: for the set-up and for the healed phase."""
         ids = SimIds(self.healer, self.healer.rng)
-        runtime = Runtime(clock=SimClock(self.healer), ids=ids)
+        runtime = Runtime(clock=SimClock(self.healer), ids=ids, side_by_side=False)
         catalog = MemoryCatalog(self.store, runtime=runtime, pointers=self.pointers)
         return self._keyed(Environment(catalog, self.store, runtime))
 

@@ -268,7 +268,7 @@ class Actor:
         self.life += 1
         points = FailPoints(observer=self.at_fail_point)
         ids = SimIds(self, random.Random(f"{self.world.seed}/{self.name}/{self.life}"))
-        return Runtime(clock=SimClock(self), ids=ids, fail_points=points)
+        return Runtime(clock=SimClock(self), ids=ids, fail_points=points, side_by_side=False)
 
     def at_fail_point(self, name: str) -> None:
         if not self.is_running_here:

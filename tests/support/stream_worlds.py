@@ -92,7 +92,6 @@ def engine_of(
     cut: Cut = Cut.BATCH,
     chunk: int = 1_000_000,
     resume: Sequence[str] = (),
-    threads: int = 1,
     decoder: Decoder | None = None,
     **pace: Any,
 ) -> LocalEngine:
@@ -107,7 +106,7 @@ def engine_of(
         environment=catalog.environment,
         source=cluster.source(chunk),
         settings=StreamSettings(
-            query_id=query_id, routing=routing, options=options, threads=threads, decoder=decoder
+            query_id=query_id, routing=routing, options=options, decoder=decoder
         ),
         cut=cut,
         pace=Pace(**pace),

@@ -26,7 +26,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.transforms import BucketTransform
 from pyiceberg.types import LongType, NestedField, StringType
 
-from tableformat.spec.names import CARRIED
+from tableformat.spec.names import CARRIED, COMMITTED_TO
 from tests.pipeline.service import PROGRAM, Service
 from tests.support.guard import stop_with_this_process
 from tests.support.interop_engines import duckdb_connection
@@ -46,6 +46,7 @@ from tests.writers.statements import (
 
 NAMESPACE = "shop"
 CHECK_S, PAUSE_MAX_S, END_S = 5.0, 5.0, 1200.0
+AT_COMMIT, COMMIT_MAX_S = 0.5, 20.0  # writers that are killed as soon as a commit is there
 # All the time: a writer has to live with each of them.
 SETTINGS = {
     "compact.commits": 6,
@@ -241,10 +242,24 @@ class Run:
             if kills and reached >= kills[0][0] * len(self._events):
                 service = (writer, resolver)[kills.pop(0)[1]]
                 if service.process is not None:
+                    if service is writer and self._random.random() < AT_COMMIT:
+                        self._await_commit()
                     self._counts[f"kills of the {service.name}"] += 1
                     service.kill(self._random.uniform(0, PAUSE_MAX_S))
                     print(f"{now:.0f} s: killed the {service.name} at {reached:,}", flush=True)
             time.sleep(0.2)
+
+    def _await_commit(self) -> None:
+        """Until the writer has committed, which it may not have noted yet."""
+        before, end_s = self._commits(), time.monotonic() + COMMIT_MAX_S
+        while self._commits() <= before and time.monotonic() < end_s:
+            time.sleep(0.01)
+
+    def _commits(self) -> set[int]:
+        """Snapshots of the first table that are not icefold's."""
+        snapshots = self._catalog.load_table(self._tables[0]).metadata.snapshots
+        told = ((each.snapshot_id, each.summary) for each in snapshots)
+        return {id_ for id_, summary in told if not (summary and summary.get(COMMITTED_TO))}
 
     def _is_through(self, writer: Service) -> bool:
         if self._writer.ends:
@@ -336,7 +351,8 @@ class Run:
             self._problem(f"{name} in {reader}: {_differing(wrong, found, wanted)}")
 
     def _report(self, writer: Service, resolver: Service) -> int:
-        given = self._given
+        given, log = self._given, self._folder / "resolver.log"
+        self._counts["batches left out"] = log.read_text(errors="replace").count("is left out")
         print(
             f"{given.writer}, v{given.format_version}, {given.place}: "
             f"{len(self._events):,} events in {given.minutes:g} minutes; "

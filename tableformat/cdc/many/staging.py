@@ -13,7 +13,6 @@ comes next does exactly that batch again for those (`positions.unfinished`).
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
@@ -44,9 +43,10 @@ from tableformat.errors import (
     TableError,
     UnsupportedError,
 )
+from tableformat.runtime import Runtime
+from tableformat.side_by_side import AT_ONCE
 
-THREADS_MAX = 2  # tables whose events are parsed at once: those are in memory, 25 MB each
-COMMITS_PER_THREAD = 4  # commits wait more than they work, and hold names of files only
+PARSED_AT_ONCE = 2  # tables: their events are in memory, 25 MB each
 # What is wrong with one table or its events; all else (store, catalog, lost races) is not its own.
 OF_ONE_TABLE = (
     InvalidInputError,
@@ -134,7 +134,6 @@ def stage_batch(
     batch: StreamBatch,
     *,
     prepare: Prepare,
-    threads: int = THREADS_MAX,
 ) -> StagedBatch:
     """Stage one batch on all its tables; see the module's text.
 
@@ -143,7 +142,6 @@ def stage_batch(
         tables: Every table that the batch has events for, by name.
         batch: The events.
         prepare: Writes the files of one table's events.
-        threads: Tables whose events are parsed at once, at most.
 
     Raises:
         FencedError: Another process of the same query has got ahead.
@@ -158,12 +156,12 @@ def stage_batch(
         return _Prepared(*prepare(table, batch.events[table.name]))
 
     wanted = {name: tables[name] for name in sorted(batch.events)}
-    ready, failed = _each(threads, prepared, wanted)
+    each = partial(_each, environment.runtime)
+    ready, failed = each(prepared, wanted, at_once=PARSED_AT_ONCE)
     environment.runtime.fail_point("ingest.many.prepared")
     names = tuple(ready) if batch.tables is None else batch.tables
     commit = partial(_commit, environment, batch=batch, names=names)
-    at_once = 1 if threads == 1 else threads * COMMITS_PER_THREAD
-    results, too_late = _each(at_once, commit, ready)
+    results, too_late = each(commit, ready)
     done = {
         name: replace(
             ready[name].table,
@@ -182,7 +180,7 @@ class _Prepared:
 
 
 def _each(
-    threads: int, step: Callable[[In], Out], given: Mapping[str, In]
+    runtime: Runtime, step: Callable[[In], Out], given: Mapping[str, In], *, at_once: int = AT_ONCE
 ) -> tuple[dict[str, Out], dict[str, TableError]]:
     """What a step gave for each table, and what is wrong with one table alone.
 
@@ -195,8 +193,7 @@ def _each(
         except OF_ONE_TABLE as error:
             return error.with_context(table=name)
 
-    with ThreadPoolExecutor(max_workers=max(min(threads, len(given)), 1)) as pool:
-        answers = dict(zip(given, pool.map(attempt, given), strict=True))
+    answers = dict(zip(given, runtime.each(attempt, list(given), at_once=at_once), strict=True))
     failed = {name: each for name, each in answers.items() if isinstance(each, TableError)}
     done = {name: each for name, each in answers.items() if not isinstance(each, TableError)}
     return done, failed

@@ -7,8 +7,7 @@ a process that starts reads it there.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -33,7 +32,6 @@ from tableformat.cdc.many.set_aside import (
     set_aside,
 )
 from tableformat.cdc.many.staging import (
-    THREADS_MAX,
     Prepare,
     StreamBatch,
     StreamTable,
@@ -46,7 +44,6 @@ from tableformat.errors import CorruptDataError, InvalidInputError, NotFoundErro
 from tableformat.spec.names import STAGING_BRANCH
 from tableformat.table_definition import parse_table_name
 
-LOADS_AT_ONCE = 16
 logger = logging.getLogger("icefold.ingest")
 
 
@@ -59,7 +56,6 @@ class StreamSettings:
         routing: Which topic goes where.
         options: Of the tables.
         branch: The staging branch.
-        threads: Tables that are staged at once.
         decoder: Makes JSON of messages that are none; None: they are.
     """
 
@@ -67,7 +63,6 @@ class StreamSettings:
     routing: Routing
     options: StreamOptions
     branch: str = STAGING_BRANCH
-    threads: int = THREADS_MAX
     decoder: Decoder | None = None
 
 
@@ -174,7 +169,6 @@ class StreamTables:
             self.tables,
             batch,
             prepare=prepare or self._prepare_messages,
-            threads=self.settings.threads,
         )
         self.tables |= staged.tables
         self.recorded |= {name: table.position for name, table in staged.tables.items()}
@@ -375,7 +369,7 @@ def _position_of_query(state: TableState, settings: StreamSettings) -> TablePosi
 
 
 def _load_states(
-    environment: Environment, identifiers: Collection[Identifier]
+    environment: Environment, identifiers: Sequence[Identifier]
 ) -> dict[Identifier, TableState]:
     """The tables that there are."""
 
@@ -385,6 +379,5 @@ def _load_states(
         except NotFoundError:
             return None
 
-    with ThreadPoolExecutor(max_workers=LOADS_AT_ONCE) as pool:
-        found = zip(identifiers, pool.map(load, identifiers), strict=True)
-        return {identifier: state for identifier, state in found if state is not None}
+    found = zip(identifiers, environment.runtime.each(load, identifiers), strict=True)
+    return {identifier: state for identifier, state in found if state is not None}

@@ -6,8 +6,6 @@ so that its next commit reads nothing back.
 
 from __future__ import annotations
 
-import threading
-import weakref
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +21,7 @@ from tableformat.errors import CorruptDataError, UnsupportedError
 from tableformat.spec.data_file import EntryStatus, ManifestEntry
 from tableformat.spec.manifest_file import UNKNOWN_COUNT, ManifestFile
 from tableformat.store.base import ObjectStore
+from tableformat.store.per_store import PerStore
 
 
 def load_manifest_list(store: ObjectStore, snapshot: Snapshot) -> list[ManifestFile]:
@@ -37,7 +36,7 @@ def load_manifest_list(store: ObjectStore, snapshot: Snapshot) -> list[ManifestF
         raise UnsupportedError(
             "cannot read a snapshot without a manifest list", snapshot_id=snapshot.snapshot_id
         )
-    cache = _cache_of(store)
+    cache = _caches.of(store)
     location = snapshot.manifest_list
     cached = None if cache is None else cache.manifest_list(location)
     if cached is None:
@@ -68,7 +67,7 @@ def load_manifest(store: ObjectStore, manifest: ManifestFile) -> list[ManifestEn
 
 def open_manifest(store: ObjectStore, manifest: ManifestFile) -> LoadedManifest:
     """As `load_manifest`, decoded at the first look; with look-ups that are made once."""
-    cache = _cache_of(store)
+    cache = _caches.of(store)
     if cache is None:
         return LoadedManifest(_read(store, manifest))
     loaded, note = cache.manifest(manifest), cache.note(manifest)
@@ -102,7 +101,7 @@ def recall_manifests(store: ObjectStore, path: Path) -> None:
 
     Effects: reads `path`, once per store; a file that is not there or damaged is none.
     """
-    cache = _cache_of(store)
+    cache = _caches.of(store)
     if cache is not None:
         cache.recall(path)
 
@@ -115,7 +114,7 @@ def note_manifests(store: ObjectStore, path: Path, manifests: Sequence[ManifestF
 
     Effects: replaces `path`, where it lacks a good part of them; not for a small table.
     """
-    cache = _cache_of(store)
+    cache = _caches.of(store)
     if cache is not None:
         cache.remember(path, manifests)
 
@@ -130,7 +129,7 @@ def remember_manifest(
         manifest: Its record in a manifest list that is part of the table, numbers assigned.
         entries: As they were encoded.
     """
-    cache = _cache_of(store)
+    cache = _caches.of(store)
     if cache is not None:
         loaded = LoadedManifest(tuple(inherited_entries(entries, manifest)))
         cache.put_manifest(manifest, loaded)
@@ -140,44 +139,17 @@ def remember_manifest_list(
     store: ObjectStore, location: str, manifests: Sequence[ManifestFile]
 ) -> None:
     """Put a manifest list that was just written into the cache."""
-    cache = _cache_of(store)
+    cache = _caches.of(store)
     if cache is not None:
         cache.put_manifest_list(location, manifests)
 
 
 def clear_manifest_cache(store: ObjectStore) -> None:
     """Forget what was decoded through `store` (after its objects were changed behind its back)."""
-    with _caches_lock:
-        _caches.pop(id(store), None)
+    _caches.forget(store)
 
 
-# By id(store): stores need not be hashable, and equal stores need not see the same objects.
-_caches: dict[int, tuple[weakref.ref[ObjectStore], ManifestCache]] = {}
-_caches_lock = threading.Lock()
-
-
-def _cache_of(store: ObjectStore) -> ManifestCache | None:
-    """The store's cache; None for a store that cannot be referred to weakly."""
-    store_id = id(store)
-    with _caches_lock:
-        found = _caches.get(store_id)
-        if found is not None and found[0]() is store:
-            return found[1]
-        try:
-            reference = weakref.ref(store, lambda dead: _forget(store_id, dead))
-        except TypeError:
-            return None
-        cache = ManifestCache()
-        _caches[store_id] = (reference, cache)
-        return cache
-
-
-def _forget(store_id: int, reference: weakref.ref[ObjectStore]) -> None:
-    # No lock: this runs inside any allocation, also while this thread holds the lock. One `pop` is
-    # atomic; a cache that a new store under the same id just got is only lost, not wrong.
-    found = _caches.get(store_id)
-    if found is not None and found[0] is reference:
-        _caches.pop(store_id, None)
+_caches: PerStore[ManifestCache] = PerStore(ManifestCache)
 
 
 def _check_not_emptied(snapshot: Snapshot, manifests: Sequence[ManifestFile]) -> None:

@@ -200,6 +200,9 @@ class RowProjector:
         found = None
         if index is not None:
             found = project_column(stored[index], self.columns[index], field, field.name)
+        is_lineage = field.field_id in (ROW_ID_FIELD_ID, LAST_UPDATED_SEQUENCE_NUMBER_FIELD_ID)
+        if is_lineage and found is not None and not found.null_count:
+            return found  # nothing is inherited
         if field.field_id == ROW_ID_FIELD_ID:
             first = self.data_file.first_row_id
             return _inherit(found, None if first is None else pa.array(first + positions()), count)

@@ -210,10 +210,10 @@ def test_table_that_cannot_be_published_stops_its_group_and_is_named(world, monk
     world.batch(A, B)
     real = resolver.cycle.load_staged
 
-    def refuse(environment, state, snapshots):
+    def refuse(environment, state, *given):
         if state.name == B:
             raise ZeroDivisionError(B)
-        return real(environment, state, snapshots)
+        return real(environment, state, *given)
 
     monkeypatch.setattr(resolver.cycle, "load_staged", refuse)
     other = world.catalog.create_table("bank.other", rows_of({}).schema, primary_key=["id"])

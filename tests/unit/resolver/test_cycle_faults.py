@@ -6,11 +6,13 @@ from collections import Counter
 import pytest
 
 from lock import LeaseLostError
+from maintenance import expire
 from resolver import resolve
 from resolver.index_check import verify
 from resolver.index_keeper import index_folder
 from tableformat import TableCatalog
 from tableformat.commit.evolution import update_properties
+from tableformat.commit.refs import replace_branch
 from tableformat.environment import Environment
 from tableformat.errors import (
     CommitConflictError,
@@ -21,7 +23,7 @@ from tableformat.errors import (
 from tableformat.runtime import Runtime
 from tableformat.table import Table
 from tests.support.lying_lock import GrantAllLock
-from tests.support.staged_tables import StagedTable
+from tests.support.staged_tables import EVERYTHING, StagedTable
 
 
 @pytest.fixture
@@ -320,3 +322,27 @@ def test_writers_and_resolvers_in_threads_lose_and_repeat_nothing(tmp_path):
     assert sum(found.values()) == 17
     assert {row[0] for row in found} == {0, *range(100, 108), *range(200, 208)}
     assert verify(staged.table).report.is_sound
+
+
+def test_cycle_that_stood_still_while_its_backlog_was_published_and_expired_is_refused(
+    staged, tmp_path
+):
+    """The target was set back to the head that it had planned on, and the lock lied."""
+    base = staged.table.refresh().state.head("main").snapshot_id
+    staged.table.stage(deletes=staged.rows((30, "eu", "")).select(["id"]))  # its file comes nowhere
+    other = other_process(staged)
+
+    def publish_expire_and_set_back():
+        own = tmp_path / "other-index"
+        report = resolve(other.refresh(), lock=GrantAllLock(), index_directory=own)
+        assert report.staged_snapshots == 2
+        other.append(staged.rows((99, "eu", "main")))
+        expire(other, EVERYTHING, lock=GrantAllLock())
+        head = other.refresh().state.head("main").snapshot_id
+        replace_branch(staged.environment, other.identifier, "main", to=base, expected_head=head)
+
+    staged.table.refs.create_tag("kept", snapshot_id=base)
+    arm(staged, "resolve.after_dv_write", publish_expire_and_set_back)
+    with pytest.raises(CommitConflictError, match="have expired"):
+        resolve(staged.table, lock=GrantAllLock())
+    assert staged.table.refresh().state.head("main").snapshot_id == base

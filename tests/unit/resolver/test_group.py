@@ -217,10 +217,10 @@ def test_table_that_cannot_be_resolved_stops_the_group_and_is_named(world, monke
     before = world.heads()
     real = resolver.cycle.load_staged
 
-    def refuse(environment, state, snapshots):
+    def refuse(environment, state, *given):
         if state.name == B:
             raise UnsupportedError("rewritten")
-        return real(environment, state, snapshots)
+        return real(environment, state, *given)
 
     monkeypatch.setattr(resolver.cycle, "load_staged", refuse)
     with pytest.raises(UnsupportedError, match=f"table={B}, cut={QUERY}/0"):

@@ -312,6 +312,20 @@ def test_picked_rows_beyond_the_limit_whose_ids_a_rewrite_lost_stop_the_cycle(st
         resolve(staged.table, limit=1)
 
 
+def test_file_that_comes_again_behind_a_commit_without_files_stays_dead(staged):
+    """Flink's sink makes such commits; the first file had died before the publish."""
+    data = staged.data_files((8, "eu", "again"))
+    with another_tool(staged.environment):
+        staged.commit(data=data)
+        staged.commit(deletes=staged.equality_deletes(keys(8)))
+        staged.commit()
+    resolve(staged.table, limit=2)
+    with another_tool(staged.environment):
+        staged.commit(data=data)
+    resolve(staged.table)
+    assert rows_of(staged, 8) == []
+
+
 def test_picked_file_that_is_staged_again_and_rewritten_is_not_added_a_second_time(staged):
     data = staged.data_files((4, "eu", "d"))
     staged.commit(data=data)

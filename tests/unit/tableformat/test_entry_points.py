@@ -127,6 +127,22 @@ def test_package_that_cannot_be_imported_is_named(install):
         find_format("broken")
 
 
+def test_ctrl_c_while_a_package_is_imported_is_no_fault_of_the_package(install):
+    install(
+        {"slow": "anything"},
+        module="""
+class Field:
+    def __set_name__(self, owner, name):
+        raise KeyboardInterrupt
+
+class Imported:
+    field = Field()
+""",
+    )
+    with pytest.raises(KeyboardInterrupt):
+        find_format("slow")
+
+
 def test_two_packages_with_one_name_are_refused(install):
     install({"good": "good"})
     install({"good": "good"}, package="second")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import time
@@ -14,6 +15,7 @@ from resolver.index.base import IndexChanges
 from resolver.index.local import LocalIndex
 from resolver.index.open import open_index
 from resolver.index.reader import open_reader
+from resolver.index.shard import Shard
 from tableformat.errors import InvalidInputError, StoreUnavailableError
 from tableformat.runtime import FailPoints, Runtime
 from tests.support.goals import goal
@@ -147,6 +149,36 @@ def test_process_killed_anywhere_leaves_a_whole_change_or_none(
     goal("G17", kills=1)
     with reopen(folder) as index:
         check_state(index, is_new=is_new)
+
+
+def test_power_loss_before_a_change_is_on_disk_leaves_the_older_state_with_all_its_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, lost = tmp_path / "index", tmp_path / "lost"
+    build(folder)
+    index = reopen(folder)
+    logs = {path.name: path.stat().st_size for path in folder.rglob("*.log")}
+    sync = Shard.sync
+
+    def lose_power_and_sync(shard: Shard) -> None:
+        shutil.copytree(folder, lost)
+        for path in lost.rglob("*.log"):
+            with path.open("r+b") as file:
+                file.truncate(logs.get(path.name, 0))
+        sync(shard)
+
+    monkeypatch.setattr(Shard, "sync", lose_power_and_sync)
+    everything = IndexChanges(  # merges all runs, so that the older state's go
+        dropped_files=("a", "c"),
+        added_files=(file_of("b"),),
+        put=(entries_of([(key, 0, key + 100) for key in KEYS]),),
+    )
+    index.apply(index.prepare(everything), binding_at(2))
+    index.close()
+    assert {p.name for p in lost.rglob("*.run")} > {p.name for p in folder.rglob("*.run")}
+    monkeypatch.undo()
+    with reopen(lost) as index:
+        check_state(index, is_new=False)
 
 
 def test_interrupted_apply_is_finished_by_calling_it_again(tmp_path: Path) -> None:

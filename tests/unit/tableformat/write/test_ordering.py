@@ -10,7 +10,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tableformat.write import ordering
 from tableformat.write.order_bits import order_bits
 from tableformat.write.ordering import Ordering, SortColumn, ordered
 
@@ -29,6 +28,11 @@ COLUMNS = {
     "price": pa.array(
         values(lambda: Decimal(DRAW.randint(-(10**6), 10**6)) / 100), pa.decimal128(12, 2)
     ),
+    "exact": pa.array(values(lambda: DRAW.randint(-50, 50), nulls=0), pa.int32()),
+    "time": pa.array(
+        values(lambda: dt.datetime(1970, 1, 1) + dt.timedelta(microseconds=DRAW.randint(-9, 9)), 0),
+        pa.timestamp("us"),
+    ),
     "day": pa.array(values(lambda: dt.date(2020, 1, 1 + DRAW.randrange(28)))),
     "raw": pa.array(values(lambda: DRAW.randbytes(DRAW.randint(0, 12))), pa.binary()),
     "flag": pa.array(values(lambda: DRAW.random() < 0.5)),
@@ -36,14 +40,15 @@ COLUMNS = {
 TABLE = pa.table({**COLUMNS, "at": pa.array(range(COUNT))})
 
 
-def run(columns, *, is_z_order=False):
+def run(columns, *, is_z_order=False, memory_bytes=1 << 40):
     batches = TABLE.to_batches(max_chunksize=113)
     order = Ordering(columns=columns, is_z_order=is_z_order)
 
     def read(names):
         return iter(TABLE.select(list(names)).to_batches(max_chunksize=97))
 
-    return pa.Table.from_batches(ordered(order, iter(batches), read, rows=COUNT))
+    found = ordered(order, iter(batches), read, rows=COUNT, memory_bytes=memory_bytes)
+    return pa.Table.from_batches(found)
 
 
 def _with_nulls(column):
@@ -63,16 +68,24 @@ def _with_nulls(column):
 @pytest.mark.parametrize("memory_bytes", [1 << 40, 20_000], ids=["memory", "buckets"])
 @pytest.mark.parametrize(
     "names",
-    [["few", "wide"], ["flag", "few", "price"], ["wide"], ["raw"], ["day", "real"], ["price"]],
+    [
+        ["few", "wide"],
+        ["flag", "few", "price"],
+        ["wide"],
+        ["raw"],
+        ["day", "real"],
+        ["price"],
+        ["exact"],
+        ["time"],
+    ],
 )
 @pytest.mark.parametrize("descending", [False, True])
-def test_rows_come_in_the_order_that_python_gives(monkeypatch, memory_bytes, names, descending):
-    monkeypatch.setattr(ordering, "MEMORY_BYTES_MAX", memory_bytes)
+def test_rows_come_in_the_order_that_python_gives(memory_bytes, names, descending):
     columns = tuple(
         SortColumn(path=(name,), descending=descending, nulls_first=not descending)
         for name in names
     )
-    found = run(columns)
+    found = run(columns, memory_bytes=memory_bytes)
     assert found.num_rows == COUNT
     assert sorted(found["at"].to_pylist()) == list(range(COUNT))
     keys = [_with_nulls(column) for column in columns]
@@ -80,11 +93,10 @@ def test_rows_come_in_the_order_that_python_gives(monkeypatch, memory_bytes, nam
     assert ranks == sorted(ranks)
 
 
-def test_z_order_keeps_rows_and_brings_neighbours_together(monkeypatch):
+def test_z_order_keeps_rows_and_brings_neighbours_together():
     columns = (SortColumn(path=("wide",)), SortColumn(path=("real",)))
     in_memory = run(columns, is_z_order=True)
-    monkeypatch.setattr(ordering, "MEMORY_BYTES_MAX", 20_000)
-    by_buckets = run(columns, is_z_order=True)
+    by_buckets = run(columns, is_z_order=True, memory_bytes=20_000)
     for found in (in_memory, by_buckets):
         assert sorted(found["at"].to_pylist()) == list(range(COUNT))
         # A quarter of the rows spans about half of each column's range, not all of it.

@@ -8,6 +8,7 @@ import pytest
 
 from tableformat.cdc.many.set_aside import left_out, read_set_aside
 from tableformat.errors import FencedError, InvalidInputError, NotFoundError
+from tableformat.runtime import Runtime
 from tableformat.spec.names import (
     BATCH_ID,
     BATCH_TABLES,
@@ -42,10 +43,12 @@ def summary(catalog, table):
     return catalog.load_table(table).state.head("staging").summary.additional_properties
 
 
-def test_tables_are_made_and_one_batch_is_staged_on_all_of_them(catalog, cluster):
+@pytest.mark.parametrize("side_by_side", [False, True])
+def test_tables_are_made_and_one_batch_is_staged_on_all_of_them(cluster, side_by_side):
+    catalog = memory_catalog(runtime=Runtime(side_by_side=side_by_side))
     put(cluster, "orders", row(1), row(2))
     put(cluster, "lines", row(10))
-    engine = engine_of(catalog, cluster, threads=2)
+    engine = engine_of(catalog, cluster)
     engine.run(follow=False)
     assert notes(catalog, "shop.orders") == {1: "new", 2: "new"}
     assert notes(catalog, "shop.lines") == {10: "new"}

@@ -1,0 +1,80 @@
+"""Steps side by side: answers, errors, interrupts and steps in steps."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from tableformat.side_by_side import run_side_by_side
+
+
+def test_answers_come_in_the_order_of_the_items_and_steps_overlap():
+    together = threading.Barrier(4, timeout=30)
+
+    def step(number):
+        together.wait()
+        return number * 10
+
+    assert run_side_by_side(step, range(4)) == [0, 10, 20, 30]
+
+
+@pytest.mark.parametrize("at_once", [1, 2])
+def test_no_more_than_allowed_run_at_a_time(at_once):
+    running, most, lock = set(), [0], threading.Lock()
+
+    def step(number):
+        with lock:
+            running.add(number)
+            most[0] = max(most[0], len(running))
+        with lock:
+            running.discard(number)
+
+    run_side_by_side(step, range(200), at_once=at_once)
+    assert most[0] <= at_once
+
+
+@pytest.mark.parametrize("at_once", [1, 8])
+def test_all_are_tried_before_the_first_error_is_raised(at_once):
+    tried = []
+
+    def step(number):
+        tried.append(number)
+        if number in (3, 5):
+            raise ValueError(number)
+
+    with pytest.raises(ValueError, match="3"):
+        run_side_by_side(step, range(20), at_once=at_once)
+    assert sorted(tried) == list(range(20))
+
+
+@pytest.mark.parametrize("at_once", [1, 8])
+def test_nothing_is_begun_after_an_interrupt_and_nothing_is_running(at_once):
+    begun, ended = [], []
+
+    def step(number):
+        begun.append(number)
+        try:
+            if number == 2:
+                raise KeyboardInterrupt
+        finally:
+            ended.append(number)
+
+    with pytest.raises(KeyboardInterrupt):
+        run_side_by_side(step, range(10_000), at_once=at_once)
+    assert sorted(begun) == sorted(ended)
+    assert len(begun) < 10_000
+
+
+def test_steps_of_steps_need_no_other_threads():
+    def inner(number):
+        return threading.get_ident()
+
+    def outer(number):
+        return set(run_side_by_side(inner, range(50))) == {threading.get_ident()}
+
+    assert all(run_side_by_side(outer, range(64)))
+
+
+def test_nothing_to_do_is_nothing():
+    assert run_side_by_side(lambda item: item, []) == []
