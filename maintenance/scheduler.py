@@ -366,11 +366,10 @@ class Scheduler:
         self._tasks.submit(self._put, self._worker.publish, group, each, due)
 
     def _has_room(self, task: TaskName) -> bool:
-        long = sum(one != TaskName.RESOLVE for one in self._busy)
-        room = self._options.parallel_max
-        if task != TaskName.RESOLVE and room > 1 and long >= room - 1:
+        if len(self._busy) >= self._options.parallel_max:
             return False
-        return len(self._busy) < room
+        long = sum(one != TaskName.RESOLVE for one in self._busy)
+        return task == TaskName.RESOLVE or long < self._options.long_max
 
     def _start(self, each: WatchedTable, due: Due) -> None:
         each.running[due.task] = due.reason

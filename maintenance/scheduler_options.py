@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -18,7 +19,8 @@ class SchedulerOptions:
     Attributes:
         every_ms: Look at the tables, and publish whatever waits, in this rhythm; None: as soon as
             triggers say.
-        parallel_max: Tasks at a time. All but one may be long ones, so that cycles get through.
+        parallel_max: Tasks at a time; of long ones, `long_max`.
+        cores: Of this machine.
         tasks: What is done at all.
         overrides: Settings for all tables, by name without prefix; see `settings`.
         defaults: The same, for tables that say nothing themselves.
@@ -29,6 +31,7 @@ class SchedulerOptions:
 
     every_ms: int | None = None
     parallel_max: int = 4
+    cores: int = field(default_factory=lambda: os.cpu_count() or 1)
     tasks: tuple[TaskName, ...] = tuple(TaskName)
     overrides: Mapping[str, float] = field(default_factory=dict)
     defaults: Mapping[str, float] = field(default_factory=dict)
@@ -41,3 +44,11 @@ class SchedulerOptions:
     def __post_init__(self) -> None:
         if self.parallel_max < 1:
             raise InvalidInputError("at least one task at a time", parallel_max=self.parallel_max)
+
+    @property
+    def long_max(self) -> int:
+        """Long tasks at a time: a thread and a core are left to cycles where there are two.
+
+        Tables of one stream come due at one time, and their cycle waits for each that is at work.
+        """
+        return max(min(self.parallel_max, self.cores) - 1, 1)

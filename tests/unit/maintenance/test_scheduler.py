@@ -247,7 +247,8 @@ def test_quiet_tables_are_polled_by_pointer_and_never_loaded(catalog, monkeypatc
     assert len(loads) == known
 
 
-def test_long_tasks_leave_room_for_cycles_and_one_table_runs_one_of_each(catalog):
+@pytest.mark.parametrize(("cores", "long_max"), [(8, 2), (2, 1), (1, 1)])
+def test_long_tasks_leave_room_for_cycles_and_one_table_runs_one_of_each(catalog, cores, long_max):
     for number in range(4):
         new_table(catalog, f"t.rows{number}", **{"compact.commits": "1"}).stage(upserts=rows(9))
     gate, compacting, most = threading.Event(), [], []
@@ -259,13 +260,13 @@ def test_long_tasks_leave_room_for_cycles_and_one_table_runs_one_of_each(catalog
         compacting.remove(call.table.name)
         return NOTHING
 
-    options = SchedulerOptions(parallel_max=3)
+    options = SchedulerOptions(parallel_max=3, cores=cores)
     scheduler = Scheduler(catalog, ["t.*"], options, runners=runners(compact=compact))
     stop = running(scheduler)
     try:
         tables = [catalog.load_table(f"t.rows{number}") for number in range(4)]
         wait_for(lambda: all(table.scan().to_arrow().num_rows == 3 for table in tables))
-        assert max(most) == 2
+        assert max(most) == long_max
     finally:
         gate.set()
         stop()
