@@ -78,12 +78,6 @@ def run_seed(
         # A repeated batch is told by the history of its branch, and by publishes from it.
         kept = tuple(each for each in profile.meddlers if each != "streamer")
         profile = replace(profile, meddlers=kept)
-    if meddlers is None and random.Random(f"{seed}/streamer").random() < STREAMS:
-        profile = replace(profile, meddlers=(*profile.meddlers, "streamer"))
-    if profile.forgets or not BRINGERS.isdisjoint(profile.meddlers):
-        # A repeated batch is told by the history of its branch, and by publishes from it.
-        kept = tuple(each for each in profile.meddlers if each != "streamer")
-        profile = replace(profile, meddlers=kept)
     if leaves_out:
         profile = replace(
             profile, leaves_out=True, meddlers=(), changes_schema=False, changes_spec=False

@@ -337,7 +337,8 @@ index = t.open_here(Path(sys.argv[1]))
 def run_child(folder: Path, body: str, **options: object) -> subprocess.Popen[str]:
     root = str(Path(__file__).parents[4])
     return subprocess.Popen(
-        [sys.executable, "-c", _CHILD.format(body=body), str(folder), root],
+        # Without compiled modules: one whose files are limited would leave parts of them to others.
+        [sys.executable, "-B", "-c", _CHILD.format(body=body), str(folder), root],
         stdout=subprocess.PIPE,
         text=True,
         **options,  # type: ignore[call-overload]

@@ -118,6 +118,7 @@ def test_stores_do_not_share_what_they_cached():
 def test_cache_dies_with_its_store():
     store, manifest = stored([added(data_file())])
     load_manifest(store, manifest)
+    gc.collect()  # what other tests have left
     count = len(manifest_store._caches)
 
     del store
