@@ -9,6 +9,7 @@ import random
 import resource
 import shutil
 import signal
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -146,6 +147,7 @@ def resolve_on_full_disk(warehouse: str) -> None:
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     table = open_table(warehouse, NAME)
     lock = short_lock(table)
+    sys.dont_write_bytecode = True  # parts of modules would be left to others
     resource.setrlimit(resource.RLIMIT_FSIZE, (FULL_DISK_BYTES, FULL_DISK_BYTES))
     try:
         resolve(table, lock=lock)

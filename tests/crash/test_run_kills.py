@@ -88,7 +88,7 @@ def run_for_ever(warehouse, seed, lease_ms):
 
     def stream(stop):
         def slowly():
-            time.sleep(0.02)
+            time.sleep(0.05)
             return stop()
 
         engine.run(follow=True, stop=slowly)
@@ -150,4 +150,4 @@ def test_run_that_is_killed_at_random_instants_shows_every_cut_whole_and_ends_th
             child.kill()
             child.join()
     check_cuts(catalog, checked)
-    assert len(checked) >= 2
+    assert len(checked) > 2
