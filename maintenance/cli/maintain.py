@@ -79,7 +79,7 @@ def _show_settings(ctx: click.Context, _param: click.Parameter, value: bool) -> 
     type=click.IntRange(1, 256),
     default=4,
     show_default=True,
-    help="Tasks at a time.",
+    help="Tasks at a time; long ones leave a thread and a core to cycles.",
 )
 @click.option("--staging", default=STAGING_BRANCH, show_default=True, help="The staging branch.")
 @click.option("--target", default=MAIN_BRANCH, show_default=True, help="The published branch.")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from resolver.index import local
 from resolver.index.base import IndexChanges
 from resolver.index.local import LocalIndex
 from resolver.index.open import open_index
@@ -105,10 +106,17 @@ def check_state(index: LocalIndex, *, is_new: bool) -> None:
     assert run_files(index) == named
 
 
+@pytest.mark.parametrize("written_max", [0, local.WRITTEN_MAX])  # all ingested, all through the log
 @pytest.mark.parametrize(("point", "hit", "is_new"), POINTS)
 def test_change_cut_anywhere_is_whole_or_absent_after_opening(
-    point: str, hit: int, is_new: bool, tmp_path: Path
+    point: str,
+    hit: int,
+    is_new: bool,
+    written_max: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(local, "WRITTEN_MAX", written_max)
     build(tmp_path)
     index = reopen(tmp_path, stop_at(point, hit, kill))
     with pytest.raises(Killed):
@@ -118,6 +126,28 @@ def test_change_cut_anywhere_is_whole_or_absent_after_opening(
         check_state(index, is_new=is_new)
         index.apply(index.prepare(IndexChanges(removed_keys=(keys_of([0]),))), binding_at(3))
         assert rows_of(index, [0]) == [[]]
+
+
+def test_changes_that_are_ingested_and_that_go_through_the_log_take_turns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build(tmp_path)
+    file = "a"
+    for number, written_max in enumerate([0, 9, 9, 0, 0, 9], start=2):
+        monkeypatch.setattr(local, "WRITTEN_MAX", written_max)
+        with reopen(tmp_path) as index:
+            for snapshot_id in (2 * number, 2 * number + 1):
+                old, file = file, f"{snapshot_id}"
+                changes = IndexChanges(
+                    dropped_files=(old,),
+                    added_files=(file_of(file),),
+                    put=(entries_of([(key, 0, key + snapshot_id) for key in range(5)]),),
+                )
+                index.apply(index.prepare(changes), binding_at(snapshot_id))
+        with reopen(tmp_path) as index:
+            assert index.binding == binding_at(snapshot_id)
+            assert rows_of(index, range(5)) == [[(file, key + snapshot_id)] for key in range(5)]
+            assert index.file_ids([old]) == {}
 
 
 _VICTIM = """
