@@ -13,6 +13,7 @@ import itertools
 import os
 import stat
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
@@ -89,7 +90,6 @@ class LocalOutput(WholeOutput):
         self._position = 0
         self._file: io.FileIO | None = None
         try:
-            make_folder(Path(path).parent)
             self._temporary, self._file = _create_temporary(path)
         except OSError as error:
             raise translate(error, path) from error
@@ -121,7 +121,8 @@ class LocalOutput(WholeOutput):
         file, self._file = self._file, None
         if file is not None:
             file.close()
-            Path(self._temporary).unlink(missing_ok=True)
+            with suppress(FileNotFoundError):
+                os.unlink(self._temporary)  # noqa: PTH108 - hot
         super().close()
 
     def close(self) -> None:
@@ -136,7 +137,7 @@ class LocalOutput(WholeOutput):
             self.abort()
             raise translate(error, self._path) from error
         self.abort()
-        sync_folder(Path(self._path).parent)
+        sync_folder(os.path.dirname(self._path))  # noqa: PTH120 - hot
 
 
 def open_input(path: str) -> pa.NativeFile:
@@ -188,7 +189,7 @@ def make_folder(folder: Path) -> None:
     sync_folder(folder.parent)
 
 
-def sync_folder(folder: Path) -> None:
+def sync_folder(folder: str | Path) -> None:
     """Make names created in `folder` survive a power loss, where the system can."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
@@ -217,15 +218,17 @@ def translate(error: OSError, path: str) -> TableError:
 
 
 def _create_temporary(path: str) -> tuple[str, io.FileIO]:
-    target = Path(path)
+    """A new file beside `path`; its folder is made if it is not there."""
+    folder, name = os.path.split(path)
     while True:
         # The process id and a counter are unique on one machine; on a shared disk `x` decides.
-        name = f".{target.name[:200]}.{os.getpid()}-{next(_counter)}.tmp"
-        temporary = str(target.with_name(name))
+        temporary = f"{folder}/.{name[:200]}.{os.getpid()}-{next(_counter)}.tmp"
         try:
             return temporary, io.FileIO(temporary, "x")
         except FileExistsError:
             continue
+        except FileNotFoundError:
+            make_folder(Path(folder))
 
 
 def _read_exactly(file: io.FileIO, wanted: int, path: str) -> bytes:

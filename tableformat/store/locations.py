@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from collections.abc import Iterable
 from typing import NamedTuple
 from urllib.parse import unquote
@@ -37,6 +38,7 @@ _ALIASES = {
 }
 _AZURE_AUTHORITY = re.compile(r"[a-z0-9$-]+@[a-z0-9]+(\.[a-z0-9-]+)+")  # container@account.host
 _LOCATION_CHARS_MAX = 4096
+_FOLDERS_MAX = 4096
 
 
 class ParsedLocation(NamedTuple):
@@ -117,6 +119,7 @@ class AllowedLocations:
 
     def __init__(self, prefixes: Iterable[str]) -> None:
         self._prefixes: tuple[ParsedLocation, ...] = ()
+        self._folders = _RealFolders()
         for prefix in prefixes:
             self.admit(prefix)
 
@@ -151,13 +154,61 @@ class AllowedLocations:
         """
         parsed = parse_location(location)
         for prefix in self._prefixes:
-            if _is_below(parsed, prefix) and _is_really_below(parsed, prefix):
+            if _is_below(parsed, prefix) and self._is_really_below(parsed, prefix):
                 return parsed
         raise InvalidInputError(
             "location refused: outside the allowed prefixes",
             action="add its prefix to the catalog property 'allowed-locations' if it is meant",
             location=location,
         )
+
+    def _is_really_below(self, location: ParsedLocation, prefix: ParsedLocation) -> bool:
+        if location.scheme != "file":
+            return True
+        real = ParsedLocation("file", "", self._folders.real_file(location.path))
+        return _is_below(real, ParsedLocation("file", "", self._folders.real_folder(prefix.path)))
+
+
+class _RealFolders:
+    """Paths with their links resolved; a folder that is the same as before is not walked again.
+
+    A folder is known by device and inode, asked for each time, so a link that somebody puts in its
+    place is noticed. What is kept is what the resolved path, free of links, leads to.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[tuple[int, int], str]] = {}
+
+    def real_file(self, path: str) -> str:
+        """Of a path without `.` and `..`; what is not there is taken as written."""
+        folder, name = os.path.split(path)
+        try:
+            if stat.S_ISLNK(os.lstat(path).st_mode):
+                return os.path.realpath(path)
+        except OSError:
+            pass
+        return os.path.join(self.real_folder(folder), name)  # noqa: PTH118 - hot
+
+    def real_folder(self, path: str) -> str:
+        """Likewise."""
+        try:
+            identity = _identity(path)
+            known = self._known.get(path)
+            if known is not None and known[0] == identity:
+                return known[1]
+            real = os.path.realpath(path)
+            if _identity(real) == identity:
+                if len(self._known) >= _FOLDERS_MAX:
+                    self._known.clear()
+                self._known[path] = identity, real
+        except OSError:
+            return os.path.realpath(path)
+        return real
+
+
+def _identity(path: str) -> tuple[int, int]:
+    found = os.stat(path)  # noqa: PTH116 - hot
+    return found.st_dev, found.st_ino
 
 
 def _is_below(location: ParsedLocation, prefix: ParsedLocation) -> bool:
@@ -168,13 +219,6 @@ def _is_below(location: ParsedLocation, prefix: ParsedLocation) -> bool:
         or location.path == prefix.path
         or location.path.startswith(f"{prefix.path}/")
     )
-
-
-def _is_really_below(location: ParsedLocation, prefix: ParsedLocation) -> bool:
-    if location.scheme != "file":
-        return True
-    real = ParsedLocation("file", "", os.path.realpath(location.path))
-    return _is_below(real, ParsedLocation("file", "", os.path.realpath(prefix.path)))
 
 
 def _local(path: str, location: str) -> ParsedLocation:

@@ -137,6 +137,25 @@ def test_symbolic_link_out_of_the_prefix_is_refused(tmp_path: Path) -> None:
         allowed.check(str(tmp_path / "wh" / "link" / "key"))
 
 
+@pytest.mark.parametrize("name", ["data", "data/file"])
+def test_link_that_takes_the_place_of_what_was_allowed_is_refused(
+    tmp_path: Path, name: str
+) -> None:
+    (tmp_path / "secret").mkdir()
+    (tmp_path / "wh" / "data").mkdir(parents=True)
+    (tmp_path / "wh" / "data" / "file").touch()
+    allowed = AllowedLocations([str(tmp_path / "wh")])
+    location = str(tmp_path / "wh" / "data" / "file")
+    for _ in range(2):
+        assert allowed.covers(location)
+    (tmp_path / "wh" / name).rename(tmp_path / "old")
+    (tmp_path / "wh" / name).symlink_to(tmp_path / "secret")
+    assert not allowed.covers(location)
+    (tmp_path / "wh" / name).unlink()
+    (tmp_path / "old").rename(tmp_path / "wh" / name)
+    assert allowed.covers(location)
+
+
 def test_prefix_that_is_a_symbolic_link_works(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "wh").symlink_to(tmp_path / "real")
