@@ -34,7 +34,7 @@ def error_text(error: TableError | LockError) -> str:
 def log_run(run: Run) -> None:
     """One line for one run."""
     text = f"{run.task} {run.outcome} after {run.duration_ms / 1e3:.2f} s ({run.reason})"
-    logger.log(_LEVELS[run.outcome], "%s: %s", text, run.text, extra={RUN: run.to_dict()})
+    logger.log(_LEVELS[run.outcome], "%s: %s", text, run.text, extra={RUN: run})
 
 
 class TextFormatter(logging.Formatter):
@@ -51,12 +51,13 @@ class JsonFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """See `logging.Formatter`."""
+        run: Run | None = getattr(record, RUN, None)
         content: dict[str, Any] = {
             "at": _time(record),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
-            **getattr(record, RUN, {}),
+            **({} if run is None else run.to_dict()),
         }
         return json.dumps(content, default=str)
 

@@ -10,7 +10,7 @@ import json
 import os
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -82,7 +82,9 @@ class Run:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
-        return {**asdict(self), "task": self.task.value, "outcome": self.outcome.value}
+        plain = {each.name: getattr(self, each.name) for each in fields(self)}
+        plain |= {"task": self.task.value, "outcome": self.outcome.value, "facts": dict(self.facts)}
+        return plain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

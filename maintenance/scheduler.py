@@ -48,6 +48,8 @@ POLL_MIN_MS = 250
 POLL_MAX_MS = 2_000
 POLL_MAX_LOADING_MS = 10_000  # where a poll is a load of the whole metadata (REST)
 QUIET_SHARE = 8  # a table is polled at an eighth of the time for which it has been quiet
+TOLD_MS = 10_000  # who was told of commits within this time is not polled for them often
+LEDGER_MS = 1_000  # how often the cycles of a table that went well are written down
 TURN_MAX_MS = 500  # a signal is noticed within this time
 LOOK_BACKOFF_MIN_MS, LOOK_BACKOFF_MAX_MS = 1_000, 600_000
 LOOK_THREADS = 2
@@ -202,6 +204,7 @@ class Scheduler:
         next_ms = self._poll(now_ms)
         self._start_looks()
         self._start_tasks()
+        self._save_ledgers(older_ms=LEDGER_MS)
         return min(max(next_ms - self._clock.monotonic_ms(), 1.0), TURN_MAX_MS)
 
     def _is_idle(self) -> bool:
@@ -217,6 +220,7 @@ class Scheduler:
         deadline_ms = self._clock.monotonic_ms() + self._options.grace_ms
         while self._running() and self._stops < 2 and self._clock.monotonic_ms() < deadline_ms:
             self._take_results(TURN_MAX_MS)
+        self._save_ledgers(older_ms=0)
         abandoned = tuple(self._running())
         if abandoned:
             logger.warning("left behind: %s; each can be run again", ", ".join(abandoned))
@@ -280,6 +284,8 @@ class Scheduler:
     def _poll_interval_ms(self, each: WatchedTable, now_ms: float, *, is_load: bool) -> float:
         if self._options.every_ms is not None:
             return self._options.every_ms
+        if now_ms - each.told_ms < TOLD_MS:
+            return POLL_MAX_MS
         quiet_ms = (now_ms - each.moved_ms) / QUIET_SHARE
         return min(max(quiet_ms, POLL_MIN_MS), POLL_MAX_LOADING_MS if is_load else POLL_MAX_MS)
 
@@ -409,7 +415,8 @@ class Scheduler:
             if each is None:
                 self._rediscover_ms = 0.0
             else:
-                each.needs_look, each.moved_ms = True, self._clock.monotonic_ms()
+                each.needs_look = True
+                each.moved_ms = each.told_ms = self._clock.monotonic_ms()
 
     def _take_look(self, each: WatchedTable, look: Look) -> None:
         before = each.problem
@@ -474,5 +481,18 @@ class Scheduler:
             snapshot_id=finished.snapshot_id,
             retry_ms=self._clock.now_ms() + int(wait_ms),
         )
-        if each.look.path is not None:
+        each.is_saved = False
+        if (run.task, run.outcome) != (TaskName.RESOLVE, Outcome.DONE):
+            self._save_ledger(each)
+
+    def _save_ledgers(self, *, older_ms: float) -> None:
+        """What a kill takes with it is a second of cycles that went well."""
+        now_ms = self._clock.monotonic_ms()
+        for each in self._watched.values():
+            if not each.is_saved and now_ms - each.saved_ms >= older_ms:
+                self._save_ledger(each)
+
+    def _save_ledger(self, each: WatchedTable) -> None:
+        each.is_saved, each.saved_ms = True, self._clock.monotonic_ms()
+        if each.look is not None and each.look.path is not None and each.ledger is not None:
             save_ledger(each.look.path, each.ledger)

@@ -70,13 +70,14 @@ class Since:
 
     def and_of(self, snapshot: Snapshot) -> Since:
         """With one more commit."""
+        summary = summary_of(snapshot)
         return Since(
             commits=self.commits + 1,
-            files=self.files + counter(snapshot, "added-data-files"),
-            size_bytes=self.size_bytes + counter(snapshot, "added-files-size"),
-            dvs=self.dvs + counter(snapshot, "added-dvs"),
+            files=self.files + _counted(summary, "added-data-files"),
+            size_bytes=self.size_bytes + _counted(summary, "added-files-size"),
+            dvs=self.dvs + _counted(summary, "added-dvs"),
             position_delete_files=self.position_delete_files
-            + counter(snapshot, "added-position-delete-files"),
+            + _counted(summary, "added-position-delete-files"),
         )
 
 
@@ -193,7 +194,12 @@ def _in_place(state: TableState, target: str) -> Backlog:
 
 def counter(snapshot: Snapshot | None, key: str) -> int:
     """A count of a summary; 0 where it is missing or foreign nonsense."""
-    return parse_decimal(summary_of(snapshot).get(key, "0")) or 0
+    return _counted(summary_of(snapshot), key)
+
+
+def _counted(summary: Mapping[str, str], key: str) -> int:
+    text = summary.get(key)
+    return 0 if text is None else parse_decimal(text) or 0
 
 
 def is_rewrite(snapshot: Snapshot) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -42,8 +43,10 @@ class WatchedTable:
         location: Metadata location that the catalog named last.
         moved_ms: Monotonic time at which it last moved: what polling adapts to.
         poll_ms: Monotonic time of the next poll.
+        told_ms: Monotonic time at which somebody last told of a commit to it.
         look: The last look; None: none yet.
         ledger: None until the first look has read it.
+        is_saved: Whether its file holds the ledger; `saved_ms`: since when, monotonic.
         needs_look: Metadata or ledger have moved on.
         is_looking: A look is under way.
         failures: Looks in a row that failed.
@@ -55,8 +58,11 @@ class WatchedTable:
     location: str | None = None
     moved_ms: float = 0.0
     poll_ms: float = 0.0
+    told_ms: float = -math.inf
     look: Look | None = None
     ledger: Ledger | None = None
+    is_saved: bool = True
+    saved_ms: float = -math.inf
     plan: TablePlan = field(default_factory=TablePlan)
     replan_ms: float = 0.0
     needs_look: bool = True
@@ -82,9 +88,9 @@ class WatchedTable:
         return None if self.look is None else self.look.problem
 
     def may_start(self, task: TaskName) -> bool:
-        """At most one cycle and one other task: the lock lets one of them work at a time.
+        """At most one cycle and one other task.
 
-        A cycle may queue behind a long task, which lets it through between two of its steps.
+        A cycle may queue behind a long task, which pauses where it does not need the lock.
         """
         if task == TaskName.RESOLVE:
             return TaskName.RESOLVE not in self.running
