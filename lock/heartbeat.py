@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import Protocol
 
 from lock.errors import LeaseLostError, LockError, LockUnavailableError
-from lock.lease import YIELD_TIMEOUT_MS, Lease, LockState, Waiter
+from lock.lease import RESUME_TIMEOUT_MS, Lease, LockState, Waiter
 from lock.seams import Clock
 
 logger = logging.getLogger("icefold.lock")
@@ -25,6 +25,7 @@ logger = logging.getLogger("icefold.lock")
 TRUSTED_SHARE = 0.9
 _BEATS_PER_LEASE = 3
 _RETRIES_PER_LEASE = 15  # after a renewal that failed, the next one comes this much sooner
+_PAUSED = "paused"
 _JOIN_TIMEOUT_S = 0.2  # the thread may hang in a dead connection; it can only renew what is ours
 
 
@@ -127,26 +128,25 @@ class HeartbeatLease:
         """See `HeldLease`."""
         return self._manager.inspect(self.name).waiters
 
-    def yield_if_waited(self, *, timeout_ms: int = YIELD_TIMEOUT_MS) -> bool:
+    def pause(self) -> None:
         """See `HeldLease`. If it fails, nothing is held."""
+        if self._pulse.lost == _PAUSED:
+            return
         self.check()
-        waiters = self.waiters()
-        if not waiters:
-            return False
-        logger.info(
-            "lock %s: %s yields to %s; token=%d",
-            self.name, self.lease.holder, waiters[0].holder, self.token,
-        )  # fmt: skip
-        self._pulse.stop("yielded")
+        self._pulse.stop(_PAUSED)
         self._manager.release(self.lease)
+
+    def resume(self, *, timeout_ms: int = RESUME_TIMEOUT_MS) -> None:
+        """See `HeldLease`. If it fails, nothing is held."""
+        if self._pulse.lost != _PAUSED:
+            raise ValueError("resumed without a pause")
         self._pulse = self._begin(timeout_ms)
-        return True
 
     def close(self) -> None:
         """Stop the thread and release. Raises no `LockError`: the lease runs out by itself."""
         if os.getpid() != self._pid:
             return  # a forked child: the lease is its parent's
-        already_released = self._pulse.lost == "yielded"
+        already_released = self._pulse.lost == _PAUSED
         try:
             self._pulse.stop("released")
         finally:

@@ -15,8 +15,8 @@ from typing import Protocol
 DEFAULT_LEASE_MS = 30_000
 """A dead holder blocks others this long. Three heartbeats fit, so two may be lost."""
 
-YIELD_TIMEOUT_MS = 3_600_000
-"""Who yields is in no hurry; a task that was let through may take long."""
+RESUME_TIMEOUT_MS = 3_600_000
+"""Who has paused is in no hurry; what others do meanwhile may take long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +72,7 @@ class HeldLease(Protocol):
 
     @property
     def token(self) -> int:
-        """The fence token. Changes only in `yield_if_waited`."""
+        """The fence token. Changes only in `resume`."""
 
     @property
     def name(self) -> str:
@@ -98,12 +98,14 @@ class HeldLease(Protocol):
     def waiters(self) -> tuple[Waiter, ...]:
         """Who waits for this lock, in order. One read."""
 
-    def yield_if_waited(self, *, timeout_ms: int = YIELD_TIMEOUT_MS) -> bool:
-        """If someone waits: release, queue behind them, acquire again. For between file groups.
+    def pause(self) -> None:
+        """Release until `resume`: for work that needs no lease. Again: nothing."""
 
-        Returns:
-            True if the lock changed hands; `token` is then a new one, and whatever was planned
-            must be planned again from a fresh table state.
+    def resume(self, *, timeout_ms: int = RESUME_TIMEOUT_MS) -> None:
+        """Queue and acquire again, with a new `token`. What depends on the table is planned again.
+
+        Raises:
+            LeaseUnavailableError: Someone else has had it for the whole of `timeout_ms`.
         """
 
 

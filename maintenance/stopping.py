@@ -1,7 +1,7 @@
-"""A lock whose holders can be asked to stop where they would let others through.
+"""A lock whose holders can be asked to stop where they need no lease.
 
-Long tasks call `yield_if_waited` between two steps that are each complete. Asked to stop, they end
-right there: what is committed stays, the rest is left to the next run.
+Long tasks call `pause` between two steps that are each complete. Asked to stop, they end right
+there: what is committed stays, the rest is left to the next run.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from lock import HeldLease, LeaseLostError, LockManager
 
 
 def stoppable(lock: LockManager, is_stopping: Callable[[], bool]) -> LockManager:
-    """The lock, but for the leases that it gives out: those ask at every `yield_if_waited`."""
+    """The lock, but for the leases that it gives out: those ask at every `pause`."""
     return cast("LockManager", _StoppableLock(lock, is_stopping))
 
 
@@ -37,10 +37,10 @@ class _StoppableLock(_Wrapped):
 
 
 class _StoppableLease(_Wrapped):
-    def yield_if_waited(self, **options: Any) -> bool:
+    def pause(self) -> None:
         if self._is_stopping():
             raise LeaseLostError(
                 "stopped between two steps, as asked; the rest is left to the next run",
                 lock=self._inner.name,
             )
-        return bool(self._inner.yield_if_waited(**options))
+        self._inner.pause()

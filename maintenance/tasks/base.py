@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from functools import update_wrapper
 from typing import Any, Protocol, TypeVar
 
-from lock import HeldLease, LockManager
+from lock import HeldLease, LockManager, lock_name
 from resolver.job import LOCK_TIMEOUT_MS
 from resolver.maintenance_lock import fence_of, hold_maintenance, maintenance_lock
 from tableformat import Environment, Table
@@ -111,9 +111,15 @@ class TaskRun:
         """
         return None if self.lease is None else fence_of(self.lease)
 
-    def yield_if_waited(self) -> bool:
-        """Let a waiting task (the resolver) go first; True: plan again from a fresh state."""
-        return self.lease is not None and self.lease.yield_if_waited()
+    def pause(self) -> None:
+        """Let others have the lock until `resume`; raises where the task is asked to stop."""
+        if self.lease is not None:
+            self.lease.pause()
+
+    def resume(self) -> None:
+        """Take the lock again; whatever depends on the table is read anew."""
+        if self.lease is not None:
+            self.lease.resume()
 
     def report(self, kind: type[R], *, changed: bool, **figures: Any) -> R:
         """The task's report."""
@@ -171,9 +177,13 @@ class Task(Protocol[OptionsT, ReportT]):
 
 
 def maintenance_task(
-    name: str, defaults: OptionsT
+    name: str, defaults: OptionsT, *, pauses: bool = False
 ) -> Callable[[Callable[..., ReportT]], Task[OptionsT, ReportT]]:
-    """Makes a task of a function of a `TaskRun` and the options; `name` as on the command line."""
+    """Makes a task of a function of a `TaskRun` and the options; `name` as on the command line.
+
+    `pauses`: It works without the maintenance lock for a while. A lock of its own keeps two of the
+    kind from doing the same twice.
+    """
 
     def decorate(work: Callable[..., ReportT]) -> Task[OptionsT, ReportT]:
         def call(
@@ -187,7 +197,7 @@ def maintenance_task(
         ) -> ReportT:
             chosen = defaults if options is None else options
             timeout_ms = None if dry_run else lock_timeout_ms
-            with _run(table, name, chosen.branch, lock, timeout_ms) as run:
+            with _run(table, name, chosen.branch, lock, timeout_ms, pauses=pauses) as run:
                 return work(run, chosen, **more)
 
         update_wrapper(call, work)
@@ -199,9 +209,15 @@ def maintenance_task(
 
 @contextmanager
 def _run(
-    table: Table, name: str, branch: str, lock: LockManager | None, timeout_ms: int | None
+    table: Table,
+    name: str,
+    branch: str,
+    lock: LockManager | None,
+    timeout_ms: int | None,
+    *,
+    pauses: bool,
 ) -> Iterator[TaskRun]:
-    """Refresh the table and hold its maintenance lock; a dry run (no timeout) holds nothing."""
+    """Refresh the table and hold its locks; a dry run (no timeout) holds nothing."""
     started_ms = table.environment.runtime.clock.monotonic_ms()
     state = table.refresh().state
     run = TaskRun(table=table, task=name, lease=None, started_ms=started_ms)
@@ -209,11 +225,11 @@ def _run(
         yield run
         return
     owned = closing(maintenance_lock(table.environment)) if lock is None else nullcontext(lock)
+    task, kind = f"{name} {state.name}", lock_name(str(state.metadata.table_uuid), name)
     with (
         owned as manager,
-        hold_maintenance(
-            state, manager, task=f"{name} {state.name}", branch=branch, timeout_ms=timeout_ms
-        ) as lease,
+        manager.hold(kind, task=task, timeout_ms=timeout_ms) if pauses else nullcontext(),
+        hold_maintenance(state, manager, task=task, branch=branch, timeout_ms=timeout_ms) as lease,
     ):
         run.lease = lease
         run.refresh()

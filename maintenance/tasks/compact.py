@@ -4,9 +4,9 @@
 2. per group: read with deletes applied, write new files (this process, or Spark's workers)
 3. rebase each group onto what others committed meanwhile, and commit all that fit, once
 
-Rewriting does not need the lock, so a waiting task is let through meanwhile: a resolver beside a
-compaction of hours waits a quarter of a second, or for the commit. The index is told nothing; it
-follows by the difference of the snapshots.
+Rewriting does not need the maintenance lock, and does not hold it: a resolver beside a compaction
+of hours waits for the commit at most. A lock of its own keeps two compactions from doing the same.
+The index is told nothing; it follows by the difference of the snapshots.
 
 Groups that wait for the commit hold metadata and dead positions in memory, no rows. Their files are
 named by nothing, so a run commits what waits before orphan removal could take it for left behind,
@@ -48,7 +48,7 @@ if TYPE_CHECKING:  # Spark is an optional dependency
 COMMIT_INTERVAL_MAX_MS = 10 * 60_000
 
 
-@maintenance_task("compact", CompactOptions())
+@maintenance_task("compact", CompactOptions(), pauses=True)
 def compact(
     run: TaskRun, options: CompactOptions, *, spark: SparkSession | None = None
 ) -> CompactReport:
@@ -122,6 +122,7 @@ class _Compaction:
         waiting: list[tuple[FileGroup, RewrittenGroup]] = []
         part_max, clock = self._part_max(len(groups)), self.task.environment.runtime.clock
         since_ms = clock.monotonic_ms()
+        self.task.pause()
         try:
             with closing(self._rewritten(groups, jobs)) as results:  # type: ignore[type-var]
                 for each in results:
@@ -133,9 +134,13 @@ class _Compaction:
                     waiting.append((group, each.group))
                     is_old = clock.monotonic_ms() - since_ms >= COMMIT_INTERVAL_MAX_MS
                     if is_old or len(waiting) >= part_max:
+                        self.task.resume()
                         part, waiting = waiting, []
                         self._publish(part)
+                        self.task.pause()
                         since_ms = clock.monotonic_ms()
+            if waiting:
+                self.task.resume()
         except (TableError, LockError):
             # No commit was tried with what waits.
             delete_new_files(self.task, new_files(rewritten for _, rewritten in waiting))
@@ -157,9 +162,9 @@ class _Compaction:
                 environment,
                 jobs,
                 concurrent_max=self.options.concurrent_groups_max,
-                between=self._let_others,
+                between=self.task.pause,
             )
-        return rewrite_on_spark(session, environment, jobs, between=self._let_others)
+        return rewrite_on_spark(session, environment, jobs, between=self.task.pause)
 
     def _session(self, groups: Sequence[FileGroup]) -> SparkSession | None:
         if self.spark is not None:
@@ -169,10 +174,6 @@ class _Compaction:
         from pyspark.sql import SparkSession
 
         return SparkSession.getActiveSession()
-
-    def _let_others(self) -> None:
-        if self.task.yield_if_waited():
-            self._add(yields=1)
 
     def _publish(self, groups: Sequence[tuple[FileGroup, RewrittenGroup]]) -> None:
         try:

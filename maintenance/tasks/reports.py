@@ -23,7 +23,6 @@ class CompactReport(TaskReport):
         commits: Snapshots published, oldest first.
         rebases: How often a commit was redone because others had deleted rows meanwhile.
         rebased_rows: Rows that those deletes reached in the new files.
-        yields: How often a waiting task was let through.
     """
 
     engine: str = "arrow"
@@ -40,7 +39,6 @@ class CompactReport(TaskReport):
     commits: tuple[int, ...] = ()
     rebases: int = 0
     rebased_rows: int = 0
-    yields: int = 0
     errors: tuple[str, ...] = ()
 
     @property

@@ -326,17 +326,15 @@ def test_yield_hands_lock_to_waiter_and_gets_it_back(
         theirs.release(lease)
 
     with ours.hold(name, task="compact") as lease:
-        assert not lease.yield_if_waited()
-        assert lease.token == 1
-        thread = threading.Thread(target=wait)
-        thread.start()
-        while not lease.waiters():
-            time.sleep(0.01)
-        assert lease.yield_if_waited()
+        lease.pause()
+        lease.pause()
+        with pytest.raises(LeaseLostError, match="paused"):
+            lease.check()
+        wait()
         assert tokens == [2]
+        lease.resume()
         assert lease.token == 3
         lease.confirm()
-        thread.join()
     assert not ours.inspect(name).is_held
 
 

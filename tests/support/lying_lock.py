@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from lock import HeldLease, Lease, LeaseLostError, LockState, Waiter
-from lock.lease import DEFAULT_LEASE_MS, YIELD_TIMEOUT_MS
+from lock.lease import DEFAULT_LEASE_MS, RESUME_TIMEOUT_MS
 
 
 @dataclass
@@ -125,6 +125,8 @@ class GrantedLease:
     def waiters(self) -> tuple[Waiter, ...]:
         return ()
 
-    def yield_if_waited(self, *, timeout_ms: int = YIELD_TIMEOUT_MS) -> bool:
+    def pause(self) -> None:
         self.check()
-        return False
+
+    def resume(self, *, timeout_ms: int = RESUME_TIMEOUT_MS) -> None:
+        self.check()

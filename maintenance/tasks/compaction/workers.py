@@ -1,7 +1,7 @@
 """Who rewrites groups: this process, small ones side by side, or Spark's workers.
 
-Either way results come one by one as they are done, and in between the caller gets the chance to
-let a waiting task through.
+Either way results come one by one as they are done, and in between the caller is asked whether to
+go on.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from threading import Event
 from typing import TYPE_CHECKING
 
 from maintenance.tasks.compaction.rewrite import RewriteJob, RewrittenGroup, rewrite_group
@@ -25,7 +24,7 @@ from tableformat.store.base import ObjectStore
 if TYPE_CHECKING:  # Spark is an optional dependency
     from pyspark.sql import SparkSession
 
-POLL_MS = 250  # how long a waiting task waits at most until it is noticed
+POLL_MS = 250  # how soon a rewrite is stopped
 SMALL_GROUP_BYTES_MAX = 8 << 20  # of such a group most of the time is waiting for the store
 
 
@@ -51,8 +50,7 @@ def rewrite_here(
         environment: Store, clock, ids.
         jobs: The groups.
         concurrent_max: Small groups at the same time; 1: all groups in turn, in this thread.
-        between: Called every `POLL_MS` or so, and no rewrite goes on meanwhile; may take its time,
-            or raise to stop everything.
+        between: Called every `POLL_MS` or so; may raise to stop everything.
 
     Memory: that of one large group, or of `concurrent_max` small ones.
     """
@@ -97,23 +95,13 @@ class _Stopped(Exception):  # noqa: N818 - ends a thread whose result nobody wan
 
 @dataclass(slots=True)
 class _Gate:
-    """Holds up other threads while it is shut; once over it ends them, and deletes their files."""
+    """Lets other threads go on until it is over; then it ends them, and deletes their files."""
 
     store: ObjectStore
-    _open: Event = field(default_factory=Event)
     _is_over: bool = False
-
-    def __post_init__(self) -> None:
-        self._open.set()
-
-    def shut_for(self, action: Callable[[], None]) -> None:
-        self._open.clear()
-        action()
-        self._open.set()
 
     def end(self, running: Iterable[Future[RewrittenGroup]]) -> None:
         self._is_over = True
-        self._open.set()
         for future in running:
             future.add_done_callback(self._discard)
 
@@ -124,7 +112,6 @@ class _Gate:
                 self.store.delete([file.file_path for file in future.result().files])
 
     def __call__(self) -> None:
-        self._open.wait()
         if self._is_over:
             raise _Stopped
 
@@ -148,7 +135,7 @@ def _side_by_side(
                     future = pool.submit(rewrite, jobs[ordinal], threads=1, on_batch=gate)
                     running[future] = ordinal
                 done, _ = wait(running, timeout=POLL_MS / 1e3, return_when=FIRST_COMPLETED)
-                gate.shut_for(poll)
+                poll()
                 for future in done:
                     yield _outcome(future, running.pop(future))
         finally:

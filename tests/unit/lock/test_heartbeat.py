@@ -122,26 +122,18 @@ def test_release_does_not_touch_successor(caplog: pytest.LogCaptureFixture) -> N
     assert "nothing to release, token 1 has ended" in caplog.text
 
 
-def test_failed_yield_leaves_nothing_held() -> None:
+def test_failed_resume_leaves_nothing_held() -> None:
     held = Held()
     other = LeaseManager(held.store, clock=ManualClock(), ids=SeededIds(7), process="them")
-    ticket = threading.Thread(target=_wait_in_queue, args=(other,))
     with held.lease() as lease:
-        ticket.start()
-        while not lease.waiters():
-            time.sleep(0.001)
+        lease.pause()
+        other.acquire("n", task="wait", timeout_ms=0)
         with pytest.raises(LeaseUnavailableError):
-            lease.yield_if_waited(timeout_ms=0)
-        with pytest.raises(LeaseLostError, match="yielded"):
+            lease.resume(timeout_ms=0)
+        with pytest.raises(LeaseLostError, match="paused"):
             lease.check()
-    ticket.join()
     state = held.manager.inspect("n")
     assert (state.holder, state.token) == ("wait (them)", 2)
-
-
-def _wait_in_queue(waiter: LeaseManager) -> None:
-    waiter.clock.on_sleep = lambda: time.sleep(0.001)  # type: ignore[attr-defined]
-    waiter.acquire("n", task="wait", timeout_ms=10**9)
 
 
 def test_lease_of_parent_is_not_ours_after_fork() -> None:
@@ -240,7 +232,7 @@ def test_lease_that_nobody_closes_runs_out() -> None:
         assert lease.token == 2
 
 
-def test_renewal_that_comes_back_late_does_not_revive_yielded_lease() -> None:
+def test_renewal_that_comes_back_late_does_not_revive_paused_lease() -> None:
     """The thread may hang in a dead connection while its lease is given up and a new one starts."""
     store = FaultyRecordStore(MemoryRecordStore())
     manager = _real_manager(store)
@@ -253,24 +245,17 @@ def test_renewal_that_comes_back_late_does_not_revive_yielded_lease() -> None:
         return renewed
 
     manager.renew = slow  # type: ignore[method-assign]
-    waiter = threading.Thread(target=_pass_through, args=(_real_manager(store),))
     with manager.hold("n", task="t", lease_ms=2_000) as lease:
         assert hanging.wait(5)
-        waiter.start()
-        while not lease.waiters():
-            time.sleep(0.005)
         manager.renew = renew  # type: ignore[method-assign]
-        assert lease.yield_if_waited()
+        lease.pause()
+        with _real_manager(store).hold("n", task="short"):
+            pass
+        lease.resume()
         go_on.set()
         time.sleep(0.05)
         assert lease.token == 3
         lease.confirm()
-    waiter.join()
-
-
-def _pass_through(manager: LeaseManager) -> None:
-    with manager.hold("n", task="short"):
-        pass
 
 
 def test_bug_in_heartbeat_is_reported_to_holder(caplog: pytest.LogCaptureFixture) -> None:

@@ -328,7 +328,7 @@ def test_long_task_ends_between_two_steps_when_it_is_stopped(catalog):
             for _ in range(1000):
                 begun.set()
                 time.sleep(0.02)
-                lease.yield_if_waited()
+                lease.pause()
         return NOTHING
 
     new_table(catalog, **{"compact.commits": "1"})

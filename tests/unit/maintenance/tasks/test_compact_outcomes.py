@@ -90,7 +90,8 @@ def test_unknown_outcome_deletes_no_file_of_a_group_that_was_left_out_either(tmp
     assert sorted(table.refresh().scan().to_arrow()["id"].to_pylist()) == [0, 2, 10, 12, 99]
 
 
-def test_lost_lease_deletes_what_no_commit_was_tried_with(tmp_path, monkeypatch):
+@pytest.mark.parametrize("name", ["pause", "resume"])
+def test_lost_lease_deletes_what_no_commit_was_tried_with(tmp_path, monkeypatch, name):
     _, table = partitioned(tmp_path)
     before = data_files_in_store(table)
 
@@ -98,7 +99,7 @@ def test_lost_lease_deletes_what_no_commit_was_tried_with(tmp_path, monkeypatch)
         raise LeaseLostError("simulated")
 
     monkeypatch.setattr(workers, "POLL_MS", 0)
-    monkeypatch.setattr(TaskRun, "yield_if_waited", lose)
+    monkeypatch.setattr(TaskRun, name, lose)
     with pytest.raises(LeaseLostError):
         compact(table, CompactOptions(rewrite_all=True))
     assert data_files_in_store(table) == before
