@@ -22,7 +22,7 @@ prepared is for the version that they still have.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -127,26 +127,48 @@ class _GroupSwap:
         self.states = [each.state or load(each.identifier) for each in self.group]
         while True:
             self.attempts += 1
-            with _nothing_landed():
-                self._prepare()
-                if not any(self.updates.values()):
-                    return self._outcomes()
-                runtime.fail_point("commit.before_swap")
-            try:
-                return self._swap()
-            except CommitConflictError as conflict:
-                policy = commit_retry_policy(self.states[0].metadata.properties)
-                elapsed_ms = runtime.clock.monotonic_ms() - started_ms
-                if not policy.allows(self.attempts, elapsed_ms=elapsed_ms):
-                    conflict.with_context(attempts=self.attempts, **self._context())
-                    self._load()
-                    if self._has_landed():
-                        return self._outcomes(looked_up=True)
-                    raise
+            with self._turn():
+                with _nothing_landed():
+                    self._look_again()
+                    self._prepare()
+                    if not any(self.updates.values()):
+                        return self._outcomes()
+                    runtime.fail_point("commit.before_swap")
+                try:
+                    return self._swap()
+                except CommitConflictError as conflict:
+                    lost = conflict
+            policy = commit_retry_policy(self.states[0].metadata.properties)
+            elapsed_ms = runtime.clock.monotonic_ms() - started_ms
+            if policy.allows(self.attempts, elapsed_ms=elapsed_ms):
                 runtime.clock.sleep_ms(policy.wait_ms(self.attempts, runtime))
                 self._load()
+                if self._has_landed():
+                    return self._outcomes(looked_up=True)
+                continue
+            lost.with_context(attempts=self.attempts, **self._context())
+            self._load()
             if self._has_landed():
                 return self._outcomes(looked_up=True)
+            raise lost
+
+    def _turn(self) -> AbstractContextManager[None]:
+        runtime, turns = self.environment.runtime, self.environment.turns
+        return turns.take(is_group=len(self.group) > 1) if runtime.side_by_side else nullcontext()
+
+    def _look_again(self) -> None:
+        """Of several tables some have moved since they were planned; told where asking is cheap."""
+        if self.attempts > 1 or len(self.group) == 1:
+            return
+        catalog = self.environment.catalog
+        found = catalog.metadata_locations([each.identifier for each in self.states])
+        if found is not None:
+            self.states = [
+                each
+                if found.get(each.identifier) == each.metadata_location
+                else catalog.load_table(each.identifier)
+                for each in self.states
+            ]
 
     def _prepare(self) -> None:
         """Prepare what is not prepared: all, or the tables that others have changed."""
