@@ -17,6 +17,7 @@ A table that fails waits by itself, twice as long after each failure; the others
 from __future__ import annotations
 
 import logging
+import math
 import queue
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -126,6 +127,7 @@ class Scheduler:
         self._once = False
         self._runs: list[Run] = []
         self._busy: list[TaskName] = []  # what occupies threads
+        self._rest_until_ms = -math.inf
         # Groups whose next cut is not there yet: the versions that said so, and until when.
         self._stalled: dict[tuple[Identifier, ...], tuple[tuple[str | None, ...], float]] = {}
         self._view_lock = threading.Lock()
@@ -374,8 +376,22 @@ class Scheduler:
     def _has_room(self, task: TaskName) -> bool:
         if len(self._busy) >= self._options.parallel_max:
             return False
+        if task == TaskName.RESOLVE:
+            return True
         long = sum(one != TaskName.RESOLVE for one in self._busy)
-        return task == TaskName.RESOLVE or long < self._options.long_max
+        is_resting = self._clock.monotonic_ms() < self._rest_until_ms
+        return long < self._options.long_max and not is_resting
+
+    def _rest(self, run: Run) -> None:
+        """After a long task beside a stream in this process nothing long starts for as long.
+
+        Tables of one stream come due at one time: their cycles have every other second then. Not
+        where more long tasks than one have room: those leave cores to the stream.
+        """
+        now_ms = self._clock.monotonic_ms()
+        has_stream = any(now_ms - each.told_ms < TOLD_MS for each in self._watched.values())
+        if run.task != TaskName.RESOLVE and has_stream and self._options.long_max == 1:
+            self._rest_until_ms = now_ms + run.duration_ms
 
     def _start(self, each: WatchedTable, due: Due) -> None:
         each.running[due.task] = due.reason
@@ -405,6 +421,7 @@ class Scheduler:
                 self._take_group(result)
             elif isinstance(result, Finished):
                 self._busy.remove(result.run.task)
+                self._rest(result.run)
                 self._take_run(result)
             elif (each := self._watched.get(result.identifier)) is not None:
                 self._take_look(each, result)

@@ -34,7 +34,11 @@ else:
 PREFIX = "kafka."
 ANSWER_S = 15.0  # how long a question waits for a broker; a healthy one answers in milliseconds
 # What waits in librdkafka for Python to take it; the rest of a backlog stays with the broker.
-QUEUED_KB = 8 * 1024
+# It is a second or two of a busy stream, as long as staging may keep Python from taking more.
+QUEUED_KB = 16 * 1024
+# How long a partition waits that finds the queue full. By default a second, in which others fill it
+# again: some partitions were 20 s behind where the average was 2 s.
+FULL_MS = 20
 FETCH_BYTES = 8 << 20  # an answer of a broker; by default 50 MiB
 DEFAULTS: Mapping[str, str | int | bool] = {
     "group.id": "icefold",  # wanted by the client, never joined
@@ -46,6 +50,7 @@ DEFAULTS: Mapping[str, str | int | bool] = {
     "queued.max.messages.kbytes": QUEUED_KB,
     "fetch.max.bytes": FETCH_BYTES,
     "fetch.wait.max.ms": 200,
+    "fetch.queue.backoff.ms": FULL_MS,
     "topic.metadata.refresh.interval.ms": -1,  # the engine asks
     "log_level": 2,
 }
