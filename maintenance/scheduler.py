@@ -50,7 +50,7 @@ POLL_MAX_MS = 2_000
 POLL_MAX_LOADING_MS = 10_000  # where a poll is a load of the whole metadata (REST)
 QUIET_SHARE = 8  # a table is polled at an eighth of the time for which it has been quiet
 TOLD_MS = 10_000  # who was told of commits within this time is not polled for them often
-LEDGER_MS = 1_000  # how often the cycles of a table that went well are written down
+LEDGER_MS = 5_000  # how often the cycles of a table that went well are written down
 TURN_MAX_MS = 500  # a signal is noticed within this time
 LOOK_BACKOFF_MIN_MS, LOOK_BACKOFF_MAX_MS = 1_000, 600_000
 LOOK_THREADS = 2
@@ -503,7 +503,7 @@ class Scheduler:
             self._save_ledger(each)
 
     def _save_ledgers(self, *, older_ms: float) -> None:
-        """What a kill takes with it is a second of cycles that went well."""
+        """What a kill takes with it are the last seconds of cycles that went well."""
         now_ms = self._clock.monotonic_ms()
         for each in self._watched.values():
             if not each.is_saved and now_ms - each.saved_ms >= older_ms:
