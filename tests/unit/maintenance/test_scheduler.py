@@ -16,7 +16,7 @@ from maintenance.metrics import SchedulerMetrics
 from maintenance.pause import time_text
 from maintenance.run_history import Outcome, ledger_path, load_ledger
 from maintenance.runners import RUNNERS, TaskResult, run_resolve
-from maintenance.scheduler import Scheduler
+from maintenance.scheduler import POLL_MAX_MS, POLL_MIN_MS, Scheduler
 from maintenance.scheduler_options import SchedulerOptions
 from maintenance.settings import TaskName
 from tableformat import InvalidInputError, NotFoundError, StoreUnavailableError
@@ -317,6 +317,37 @@ def test_stop_waits_for_what_runs_and_a_second_one_does_not(catalog):
         gate.set()
         assert end.was_stopped
         assert end.abandoned == (() if is_patient else ("resolve t.rows",))
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+def test_long_task_beside_a_stream_rests_as_long_as_it_took(catalog, is_told):
+    begun, ended = {}, {}
+
+    def compact(call):
+        begun[call.table.name] = time.monotonic()
+        time.sleep(0.3)
+        ended[call.table.name] = time.monotonic()
+        return NOTHING
+
+    names = ["t.one", "t.two"]
+    for name in names:
+        new_table(catalog, name, **{"compact.commits": "1"})
+    options = SchedulerOptions(cores=2, tasks=(TaskName.COMPACT,))
+    scheduler = Scheduler(catalog, names, options, runners=runners(compact=compact))
+    if is_told:
+        scheduler.wake(names)
+    stop = running(scheduler)
+    try:
+        wait_for(lambda: len(ended) == 2)
+        first, second = sorted(names, key=begun.__getitem__)
+        assert begun[second] - ended[first] >= (0.3 if is_told else 0)
+        now_ms = time.monotonic() * 1e3
+        for each in scheduler.tables():
+            each.moved_ms = now_ms
+            pause_ms = scheduler._poll_interval_ms(each, now_ms, is_load=False)
+            assert pause_ms == (POLL_MAX_MS if is_told else POLL_MIN_MS)
+    finally:
+        stop()
 
 
 def test_long_task_ends_between_two_steps_when_it_is_stopped(catalog):
