@@ -142,20 +142,26 @@ class Pipeline:
     def await_slots(self, slots: Sequence[str]) -> None:
         """Wait until Kafka has what these replication slots are told of until now.
 
-        A connector confirms to its slot what Kafka has acknowledged; later changes make it.
+        A connector confirms to its slot what Kafka has acknowledged; later changes make it. It may
+        take long on a busy machine, but does not stand still.
         """
         with self.connection() as connection:
             _mark(connection)
             reached = connection.execute("SELECT pg_current_wal_lsn()").fetchone()
             assert reached is not None
             query = (
-                "SELECT count(*) FROM pg_replication_slots "
-                "WHERE slot_name = ANY(%s) AND confirmed_flush_lsn >= %s::pg_lsn"
+                "SELECT count(*), min(confirmed_flush_lsn), min(confirmed_flush_lsn) >= %s::pg_lsn "
+                "FROM pg_replication_slots WHERE slot_name = ANY(%s)"
             )
-            values = (list(slots), reached[0])
-            deadline = time.monotonic() + ARRIVAL_S
-            while connection.execute(query, values).fetchone() != (len(slots),):
-                assert time.monotonic() < deadline, f"{slots} do not get to {reached[0]}"
+            at: object = None
+            while True:
+                found = connection.execute(query, (reached[0], list(slots))).fetchone()
+                assert found is not None
+                if found[0] == len(slots) and found[2]:
+                    return
+                if found[1] != at:
+                    at, deadline = found[1], time.monotonic() + ARRIVAL_S
+                assert time.monotonic() < deadline, f"{slots} do not get to {reached[0]}: {at}"
                 _mark(connection)
                 time.sleep(0.1)
 
