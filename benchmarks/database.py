@@ -1,6 +1,7 @@
 """Many tables from one stream with all their maintenance in one process: `scripts/bench database`.
 
-    scripts/bench database [--tables N] [--rate EVENTS_PER_S] [--minutes M]     freshness and memory
+    scripts/bench database [--tables N] [--rate EVENTS_PER_S] [--minutes M] [--interval-s S]
+                                                                                freshness and memory
     scripts/bench database --tables 200 --rate 0 [--minutes M]                  quiet tables
 
 A real broker on loopback; `icefold run --engine local` is a process of its own, with compaction and
@@ -207,14 +208,16 @@ class Watch:
 
 
 @contextmanager
-def running(broker: Kafka, warehouse: str, log: Path) -> Iterator[subprocess.Popen[bytes]]:
+def running(
+    broker: Kafka, warehouse: str, log: Path, interval_s: float
+) -> Iterator[subprocess.Popen[bytes]]:
     """`icefold run` over all topics, which has to end well."""
     icefold = str(Path(sys.executable).with_name("icefold"))
     tables = log.with_name("tables.yaml")
     tables.write_text(TABLES)
     command = [icefold, "--warehouse", warehouse, "run", "--kafka", broker.servers,
                "--topics", "shop.public.*", "--into", "shop", "--engine", "local",
-               "--tables", str(tables)]  # fmt: skip
+               "--tables", str(tables), "--interval-s", f"{interval_s:g}"]  # fmt: skip
     with log.open("wb") as file:
         process = subprocess.Popen(command, stdout=file, stderr=file)
     try:
@@ -326,6 +329,7 @@ def main() -> int:
     parser.add_argument("--tables", type=int, default=10)
     parser.add_argument("--rate", type=int, default=20_000, help="events per second, of all tables")
     parser.add_argument("--minutes", type=float, default=15.0)
+    parser.add_argument("--interval-s", type=float, default=1.0, help="from batch to batch")
     parser.add_argument("--keys", type=int, default=100_000, help="of each table")
     given = parser.parse_args()
     if given.tables < 1 or given.rate < 0 or given.keys < SINGLE_CHANGES + 1 or given.minutes <= 0:
@@ -337,7 +341,8 @@ def main() -> int:
         database = Database(kafka(), names, given.keys)
         watch = Watch(warehouse, database.topics)
         database.begin()
-        with running(database.broker, warehouse, folder / "log") as process:
+        log = folder / "log"
+        with running(database.broker, warehouse, log, given.interval_s) as process:
             started = time.monotonic()
             watch.wait(database.topics)
             print(f"all tables made and published after {time.monotonic() - started:.1f} s")
