@@ -43,7 +43,7 @@ from tests.support.sim_run import run_seed
 from tests.support.sim_world import Profile
 
 STEPS = 1_200
-SEEDS = 40
+SEEDS = 80
 Plant = Callable[[pytest.MonkeyPatch], None]
 
 
