@@ -39,7 +39,8 @@ from tableformat.cdc.encodings import (
 from tableformat.cdc.events import PayloadSchemas
 from tableformat.cdc.json_objects import JsonLayout, parse_json_objects
 
-SCHEMA_START = re.compile(r'\s*\{\s*"schema"\s*:\s*')
+# A flattened row may have a column `schema` of its own.
+SCHEMA_START = re.compile(r'(\s*\{\s*"schema"\s*:\s*)(?:\{|null\s*,\s*"payload"\s*:)')
 _SCALE = re.compile(r"-?[0-9]{1,3}")  # decimals have 38 digits
 PAYLOAD_START = re.compile(r'\s*,\s*"payload"\s*:\s*')
 
@@ -65,7 +66,8 @@ SEMANTICS: Mapping[str, tuple[Encoding, tuple[type[iceberg.IcebergType], ...]]] 
     "org.apache.kafka.connect.data.Decimal": (Encoding.PRECISE, (iceberg.DecimalType,)),
 }
 INTEGERS = ("int8", "int16", "int32", "int64")
-FRACTIONS = ("float", "float32", "double", "float64")
+DOUBLES = ("double", "float64")
+FRACTIONS = ("float", "float32", *DOUBLES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,14 +134,12 @@ def _read_prefix(text: str) -> tuple[Mapping[str, Any] | None, str, str | None]:
     start = SCHEMA_START.match(text)
     assert start is not None
     try:
-        schema, end = json.JSONDecoder().raw_decode(text, start.end())
+        schema, end = json.JSONDecoder().raw_decode(text, start.end(1))
     except (ValueError, RecursionError) as error:
         return None, "", f"the envelope's schema is not JSON: {error}"
     payload = PAYLOAD_START.match(text, end)
     if payload is None:
         return None, "", "the envelope's schema is not followed by its payload"
-    if schema is not None and not isinstance(schema, dict):
-        return None, "", "the envelope's schema is not an object"
     return schema, text[: payload.end()], None
 
 
@@ -221,6 +221,8 @@ def _plain_hint(kind: iceberg.IcebergType, wire: str, name: str | None) -> Hint:
         return Hint(encoding=(plain | dict.fromkeys(INTEGERS, Encoding.TEXT)).get(wire))
     if isinstance(kind, FLOATS) and wire == "string":
         return Hint(encoding=Encoding.TEXT)
+    if isinstance(kind, iceberg.FloatType) and wire in (*DOUBLES, *INTEGERS):
+        return Hint(encoding=Encoding.DOUBLE)
     return Hint()
 
 

@@ -10,6 +10,7 @@ import base64
 import datetime as dt
 import hashlib
 import json
+import math
 import uuid
 from decimal import Decimal
 from typing import Any
@@ -21,7 +22,7 @@ from hypothesis import strategies as st
 
 from tableformat.errors import InvalidInputError
 from tableformat.table_definition import define_schema
-from tests.support.change_events import batch_of, parse, reasons
+from tests.support.change_events import batch_of, kinds_and, parse, reasons
 
 FORMAT = "debezium-json"
 ANY_TIME = settings(deadline=None)
@@ -38,9 +39,13 @@ TABLE = pa.schema(
         pa.field("numbers", pa.list_(pa.int64())),
         pa.field("uuids", pa.list_(pa.uuid())),
         pa.field("texts", pa.list_(pa.string())),
+        pa.field("floats", pa.list_(pa.float64())),
+        pa.field("source", pa.string()),
     ]
 )
 SCHEMA = define_schema(TABLE, ["id"])
+# What events call their own parts; a table may have columns of these names.
+OWN_NAMES = ["source", "op", "before", "after", "ts_ms", "schema", "payload", "transaction"]
 UNITS = {"ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 SEMANTIC = {
     ("clock", "ms"): "io.debezium.time.Time",
@@ -69,6 +74,8 @@ values = st.fixed_dictionaries(
         "numbers": st.none() | st.lists(st.none() | st.integers(-(2**63), 2**63 - 1), max_size=3),
         "uuids": st.none() | st.lists(st.none() | st.uuids(), max_size=3),
         "texts": st.none() | st.lists(st.none() | st.text(max_size=3), max_size=3),
+        "floats": st.none() | st.lists(st.none() | st.floats(allow_nan=False), max_size=3),
+        "source": st.none() | st.text(max_size=3),
     }
 )
 modes = st.fixed_dictionaries(
@@ -109,6 +116,8 @@ def written(name: str, value: Any, mode: dict[str, str]) -> Any:
             return value.hex() if mode["binaries"] == "hex" else base64.b64encode(value).decode()
         case uuid.UUID():
             return str(value)
+        case float() if math.isinf(value):
+            return "Infinity" if value > 0 else "-Infinity"
     return value
 
 
@@ -135,16 +144,29 @@ def declared(mode: dict[str, str]) -> list[dict[str, Any]]:
             "items": {"type": "string", "name": "io.debezium.data.Uuid"},
         },
         "texts": {"type": "array", "items": {"type": "string"}},
+        "floats": {"type": "array", "items": {"type": "double"}},
+        "source": {"type": "string"},
     }
     return [{"field": name, **kind} for name, kind in kinds.items()]
 
 
-def event(row: dict[str, Any], mode: dict[str, str], *, layout: str, schema: bool) -> str:
+def event(
+    row: dict[str, Any],
+    mode: dict[str, str],
+    *,
+    layout: str,
+    schema: bool,
+    own_name: str = "source",
+) -> str:
     after = {name: written(name, value, mode) for name, value in row.items()}
-    payload: dict[str, Any] = after if layout == "flattened" else {"op": "u", "after": after}
+    op = {"op": "u", "source": {"connector": "x"}, "before": after, "after": after}
+    payload: dict[str, Any] = after if layout == "flattened" else op
     if not schema:
         return json.dumps(payload)
-    fields = declared(mode)
+    fields = [
+        {**each, "field": own_name} if each["field"] == "source" else each
+        for each in declared(mode)
+    ]
     if layout == "envelope":
         fields = [{"field": "after", "type": "struct", "fields": fields}]
     return json.dumps({"schema": {"type": "struct", "fields": fields}, "payload": payload})
@@ -155,23 +177,59 @@ def event(row: dict[str, Any], mode: dict[str, str], *, layout: str, schema: boo
     rows=st.lists(values, min_size=1, max_size=5),
     mode=modes,
     layout=st.sampled_from(["envelope", "flattened"]),
+    name=st.sampled_from(OWN_NAMES),
     schema=st.booleans(),
 )
 def test_value_that_is_read_is_the_one_that_was_written(
-    rows: list[dict[str, Any]], mode: dict[str, str], layout: str, *, schema: bool
+    rows: list[dict[str, Any]], mode: dict[str, str], layout: str, name: str, *, schema: bool
 ) -> None:
-    rows = [{"id": number, **row} for number, row in enumerate(rows)]
-    events = batch_of([event(row, mode, layout=layout, schema=schema) for row in rows])
+    columns = [f.with_name(name) if f.name == "source" else f for f in TABLE]
+    table = define_schema(pa.schema(columns), ["id"])
+    rows = [
+        {name: row["source"], "id": number, **{k: v for k, v in row.items() if k != "source"}}
+        for number, row in enumerate(rows)
+    ]
+    events = batch_of(
+        [event(row, mode, layout=layout, schema=schema, own_name=name) for row in rows]
+    )
     said = {"layout": layout, "unknown_columns": "fail"}
     if not schema:
         unit = mode["unit"]
         said |= {"timestamp_unit": unit, "time_unit": unit, "decimals": mode["decimals"]}
     if not schema or mode["binaries"] == "hex":
         said["binaries"] = mode["binaries"]
-    parsed = parse(FORMAT, SCHEMA, events, **said)
+    parsed = parse(FORMAT, table, events, **said)
     assert reasons(parsed) == []
-    found = parsed.changes.select(TABLE.names).to_pylist()
+    found = parsed.changes.select([f.name for f in columns]).to_pylist()
     assert sorted(found, key=lambda row: row["id"]) == rows
+
+
+keys = st.decimals(-(10**4), 10**4, places=2)
+
+
+@ANY_TIME
+@given(
+    old=keys,
+    new=keys,
+    written_as=st.sampled_from(["precise", "variable", "text"]),
+    same=st.booleans(),
+)
+def test_update_of_a_decimal_key_deletes_the_old_one_unless_it_is_the_same(
+    old: Decimal, new: Decimal, written_as: str, *, same: bool
+) -> None:
+    table = pa.schema([pa.field("id", pa.decimal128(18, 4), nullable=False)])
+    new = old if same else new
+    wires = []
+    for each in (old, new):
+        decimals = "text" if written_as == "text" else "precise"
+        encoded = written("id", each, {"unit": "ms", "decimals": decimals})
+        wires.append({"scale": 4, "value": encoded} if written_as == "variable" else encoded)
+    change = {"op": "u", "before": {"id": wires[0]}, "after": {"id": wires[1]}}
+    said = {} if written_as == "variable" else {"decimals": written_as}
+    parsed = parse(FORMAT, define_schema(table, ["id"]), batch_of([json.dumps(change)]), **said)
+    assert reasons(parsed) == []
+    expected = [("+U", new)] if old == new else [("-D", old), ("+U", new)]
+    assert kinds_and(parsed, "id") == expected
 
 
 @ANY_TIME
