@@ -277,7 +277,7 @@ class _Reader:
 
 
 def _with_numbers_only(found: re.Match[str]) -> str:
-    """A list whose `"NaN"` stand among numbers without their quotes, as Arrow's reader takes them."""
+    """A list whose `"NaN"` stand among numbers, without their quotes: so Arrow reads them."""
     text = found[0]
     return re.sub(_NOT_FINITE, r"\1", text) if re.search(r"[\[,]\s*-?[0-9]", text) else text
 

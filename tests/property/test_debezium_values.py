@@ -15,6 +15,7 @@ import uuid
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -202,6 +203,50 @@ def test_value_that_is_read_is_the_one_that_was_written(
     assert reasons(parsed) == []
     found = parsed.changes.select([f.name for f in columns]).to_pylist()
     assert sorted(found, key=lambda row: row["id"]) == rows
+
+
+@ANY_TIME
+@given(
+    micros=st.lists(st.none() | st.integers(-(2**57), 2**57), min_size=1, max_size=4),
+    column=st.sampled_from(["day", "at", "zoned"]),
+)
+def test_iso_texts_of_any_year_are_what_numpy_takes_them_for(
+    micros: list[int | None], column: str
+) -> None:
+    table = pa.schema(
+        [
+            pa.field("id", pa.int64(), nullable=False),
+            pa.field("day", pa.date32()),
+            pa.field("at", pa.timestamp("us")),
+            pa.field("zoned", pa.timestamp("us", tz="UTC")),
+        ]
+    )
+    expected, texts = [], []
+    for each in micros:
+        moment = (
+            None
+            if each is None
+            else np.datetime64(each, "us").astype("M8[D]" if column == "day" else "M8[us]")
+        )
+        text = None if moment is None else str(moment)
+        if text is not None and text[0] != "-" and text.index("-") > 4:
+            text = f"+{text}"  # as Java writes it
+        texts.append(text if text is None or column == "day" else f"{text}Z")
+        expected.append(None if moment is None else int(moment.astype(np.int64)))
+    events = [json.dumps({"id": row, column: text}) for row, text in enumerate(texts)]
+    said = {} if column == "zoned" else {"encodings": f"{column}=iso"}
+    parsed = parse(
+        FORMAT, define_schema(table, ["id"]), batch_of(events), layout="flattened", **said
+    )
+    too_early = [
+        text
+        for text, each in zip(texts, micros, strict=True)
+        if each is not None and each < -210_866_889_600_000_000
+    ]
+    assert len(reasons(parsed)) == len(too_early)
+    found = parsed.changes.column(column).cast(pa.int32() if column == "day" else pa.int64())
+    kept = [each for each, text in zip(expected, texts, strict=True) if text not in too_early]
+    assert found.to_pylist() == kept
 
 
 keys = st.decimals(-(10**4), 10**4, places=2)
