@@ -10,6 +10,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import re
+import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -229,8 +230,8 @@ def _plain_hint(kind: iceberg.IcebergType, wire: str, name: str | None) -> Hint:
 def declared_default(kind: iceberg.IcebergType, declared: Mapping[str, Any]) -> Any | None:
     """The default that a Connect schema declares for a field, as a value of a column's type.
 
-    None also where nothing can be said for sure: a field that is NOT NULL and has an expression for
-    its default (now(), nextval) is declared with Debezium's zero (0, '', 1970-01-01).
+    None also where nothing can be said for sure: a field that has an expression for its default
+    (now(), nextval) is declared with Debezium's zero (0, '', 1970-01-01).
     """
     if "default" not in declared or not isinstance(kind, iceberg.PrimitiveType):
         return None
@@ -249,16 +250,23 @@ def declared_default(kind: iceberg.IcebergType, declared: Mapping[str, Any]) -> 
         value = values[0].as_py()
         if wrong or value is None:
             return None
-        if declared.get("optional") is not True and _is_zero(value):
+        if _is_zero(value, optional=declared.get("optional") is True):
             return None
         literal(value).to(kind)  # whether a default of this type can be kept
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError):
         return None
     return value
 
 
-def _is_zero(value: Any) -> bool:
-    """What Debezium gives a column that must not be null and has no value."""
+def _is_zero(value: Any, *, optional: bool) -> bool:
+    """What Debezium declares in place of an expression.
+
+    Numbers and texts of a column that may be null are believed: there they are mostly meant.
+    """
     if isinstance(value, dt.datetime):
         return value.replace(tzinfo=dt.UTC) == dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
-    return not value or value in (dt.date(1970, 1, 1), dt.time(), "{}", "[]")
+    if isinstance(value, uuid.UUID):
+        return value.int == 0
+    if value in (dt.date(1970, 1, 1), dt.time()):
+        return True
+    return not optional and (not value or value in ("{}", "[]"))

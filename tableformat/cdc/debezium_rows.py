@@ -328,7 +328,8 @@ def _differs(old: pa.Array, new: pa.Array) -> Bools:
     if not pa.types.is_struct(old.type):
         return as_mask(pc.fill_null(pc.not_equal(old, new), False))
     parts = [_differs(*(pc.struct_field(each, f.name) for each in (old, new))) for f in old.type]
-    return np.logical_or.reduce(parts)
+    differs: Bools = np.logical_or.reduce(parts)
+    return differs
 
 
 def _all_deletes(count: int) -> pa.Array:
