@@ -79,7 +79,7 @@ def _of_any_year(texts: pa.StringArray, target: pa.DataType) -> pa.Array:
         return texts.cast(target)
     except pa.ArrowInvalid as error:
         parts = pc.extract_regex(texts, r"^[+]?(?P<year>-?[0-9]{4,9})(?P<rest>-.*)$")
-        signed = pc.match_substring_regex(texts, "^[+-]")
+        signed = pc.and_(pc.match_substring_regex(texts, "^[+-]"), parts.is_valid())
         if not pc.any(signed, min_count=0).as_py():
             raise pa.ArrowInvalid(str(error).split(". If these")[0]) from None
         years = pc.struct_field(parts, "year").cast(pa.int64())
