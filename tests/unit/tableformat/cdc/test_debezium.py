@@ -254,6 +254,45 @@ def test_number_that_a_float_column_would_round_is_bad(wire: str) -> None:
     )
 
 
+@pytest.mark.parametrize("name", ["schema", "payload", "source", "op", "before", "after", "ts_ms"])
+def test_flattened_row_may_have_columns_that_are_called_as_parts_of_events_are(name: str) -> None:
+    columns = [pa.field(name, pa.string()), pa.field("id", pa.int64(), nullable=False)]
+    schema = define_schema(pa.schema(columns), ["id"])
+    marks = [{"__op": "r"}, {"__op": "u"}, {"__deleted": "true"}]
+    events = [
+        json.dumps({name: value, "id": row, **mark})
+        for row, (value, mark) in enumerate(zip(["x", None, "y"], marks, strict=True))
+    ]
+    parsed = parse(FORMAT, schema, batch_of(events), layout="flattened")
+    assert kinds_and(parsed, "id", name) == [("+U", 0, "x"), ("+U", 1, None), ("-D", 2, None)]
+
+
+def test_list_of_numbers_and_texts_for_what_is_no_number_is_read() -> None:
+    columns = [
+        pa.field("id", pa.int64(), nullable=False),
+        pa.field("x", pa.list_(pa.float64())),
+        pa.field("s", pa.list_(pa.string())),
+    ]
+    schema = define_schema(pa.schema(columns), ["id"])
+    lists = [["-Infinity", 1.5, None], [2, "Infinity"], ["Infinity"], [-1e5], []]
+    texts = ["NaN", '[1,"NaN"]', '"NaN"']
+    events = [
+        json.dumps({"op": "u", "after": {"id": row, "x": each, "s": texts}})
+        for row, each in enumerate(lists)
+    ]
+    parsed = parse(FORMAT, schema, batch_of(events))
+    found = sorted(parsed.changes.to_pylist(), key=lambda row: row["id"])
+    inf = float("inf")
+    assert [row["x"] for row in found] == [[-inf, 1.5, None], [2.0, inf], [inf], [-1e5], []]
+    assert [row["s"] for row in found] == [texts] * len(lists)
+    (nan, one) = (
+        parse(FORMAT, schema, batch_of(['{"op":"u","after":{"id":1,"x":["NaN",1]}}']))
+        .changes["x"][0]
+        .as_py()
+    )
+    assert (nan != nan, one) == (True, 1.0)
+
+
 def test_documents_of_mongodb_are_named() -> None:
     event = json.dumps({"op": "c", "after": '{"_id": 1}', "source": {"connector": "mongodb"}})
     with pytest.raises(InvalidInputError, match="ExtractNewDocumentState"):
