@@ -26,6 +26,7 @@ from tableformat.cdc.dead_letter import (
 from tableformat.codec.parquet.reader import read_data_file
 from tableformat.environment import Environment
 from tableformat.paths import data_file_locations
+from tableformat.spec.arrow_arrays import python_rows
 from tableformat.spec.missing_columns import MISSING, MISSING_FIELD, RowMasks
 from tableformat.write.data_files import write_data_files
 
@@ -92,7 +93,7 @@ def _carried(rows: pa.Table, schema: Schema) -> list[dict[str, object]]:
     lacks = {f.name: masks.lacks(f.field_id) for f in schema.fields if f.name != MISSING}
     return [
         {name: row[name] for name, lacking in lacks.items() if not lacking[at]}
-        for at, row in enumerate(rows.to_pylist())
+        for at, row in enumerate(python_rows(rows))
     ]
 
 

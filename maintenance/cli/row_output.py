@@ -16,6 +16,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from maintenance.cli.context import CliContext, json_value, write_csv
+from tableformat.spec.arrow_arrays import python_rows
 
 PREVIEW_ROWS = 20
 GRID_WIDTH_MAX = 1000
@@ -97,7 +98,7 @@ def print_grid(context: CliContext, grid: Grid) -> None:
 
 def _rows(batches: Iterator[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
     for batch in batches:
-        yield from batch.to_pylist()
+        yield from python_rows(batch)
 
 
 def moment_text(at_ms: int) -> str:

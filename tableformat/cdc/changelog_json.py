@@ -86,7 +86,8 @@ class ChangelogJsonFormat:
         if kind_field in fields:
             raise InvalidInputError("the kind field has the name of a column", field=kind_field)
         fields[kind_field] = pa.string()
-        sequence.add_to(fields)
+        alternatives = codec.alternatives(path)
+        sequence.add_to(fields, alternatives)
         return cls(
             codec=codec,
             sequence=sequence,
@@ -94,7 +95,7 @@ class ChangelogJsonFormat:
             change_schema=change_schema_of(schema, sequence.order),
             layout=JsonLayout(
                 schema=pa.schema(list(fields.items())),
-                alternatives=codec.alternatives(path),
+                alternatives=alternatives,
                 closed=codec.structs(path) if values.unknown_columns == "fail" else (),
                 pass_null=values.evolution is not SchemaEvolution.STRICT,
             ),

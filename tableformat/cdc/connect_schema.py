@@ -10,6 +10,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import re
+import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -39,7 +40,8 @@ from tableformat.cdc.encodings import (
 from tableformat.cdc.events import PayloadSchemas
 from tableformat.cdc.json_objects import JsonLayout, parse_json_objects
 
-SCHEMA_START = re.compile(r'\s*\{\s*"schema"\s*:\s*')
+# A flattened row may have a column `schema` of its own.
+SCHEMA_START = re.compile(r'(\s*\{\s*"schema"\s*:\s*)(?:\{|null\s*,\s*"payload"\s*:)')
 _SCALE = re.compile(r"-?[0-9]{1,3}")  # decimals have 38 digits
 PAYLOAD_START = re.compile(r'\s*,\s*"payload"\s*:\s*')
 
@@ -65,7 +67,8 @@ SEMANTICS: Mapping[str, tuple[Encoding, tuple[type[iceberg.IcebergType], ...]]] 
     "org.apache.kafka.connect.data.Decimal": (Encoding.PRECISE, (iceberg.DecimalType,)),
 }
 INTEGERS = ("int8", "int16", "int32", "int64")
-FRACTIONS = ("float", "float32", "double", "float64")
+DOUBLES = ("double", "float64")
+FRACTIONS = ("float", "float32", *DOUBLES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,14 +135,12 @@ def _read_prefix(text: str) -> tuple[Mapping[str, Any] | None, str, str | None]:
     start = SCHEMA_START.match(text)
     assert start is not None
     try:
-        schema, end = json.JSONDecoder().raw_decode(text, start.end())
+        schema, end = json.JSONDecoder().raw_decode(text, start.end(1))
     except (ValueError, RecursionError) as error:
         return None, "", f"the envelope's schema is not JSON: {error}"
     payload = PAYLOAD_START.match(text, end)
     if payload is None:
         return None, "", "the envelope's schema is not followed by its payload"
-    if schema is not None and not isinstance(schema, dict):
-        return None, "", "the envelope's schema is not an object"
     return schema, text[: payload.end()], None
 
 
@@ -221,14 +222,16 @@ def _plain_hint(kind: iceberg.IcebergType, wire: str, name: str | None) -> Hint:
         return Hint(encoding=(plain | dict.fromkeys(INTEGERS, Encoding.TEXT)).get(wire))
     if isinstance(kind, FLOATS) and wire == "string":
         return Hint(encoding=Encoding.TEXT)
+    if isinstance(kind, iceberg.FloatType) and wire in (*DOUBLES, *INTEGERS):
+        return Hint(encoding=Encoding.DOUBLE)
     return Hint()
 
 
 def declared_default(kind: iceberg.IcebergType, declared: Mapping[str, Any]) -> Any | None:
     """The default that a Connect schema declares for a field, as a value of a column's type.
 
-    None also where nothing can be said for sure: a field that is NOT NULL and has an expression for
-    its default (now(), nextval) is declared with Debezium's zero (0, '', 1970-01-01).
+    None also where nothing can be said for sure: a field that has an expression for its default
+    (now(), nextval) is declared with Debezium's zero (0, '', 1970-01-01).
     """
     if "default" not in declared or not isinstance(kind, iceberg.PrimitiveType):
         return None
@@ -247,16 +250,23 @@ def declared_default(kind: iceberg.IcebergType, declared: Mapping[str, Any]) -> 
         value = values[0].as_py()
         if wrong or value is None:
             return None
-        if declared.get("optional") is not True and _is_zero(value):
+        if _is_zero(value, optional=declared.get("optional") is True):
             return None
         literal(value).to(kind)  # whether a default of this type can be kept
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError):
         return None
     return value
 
 
-def _is_zero(value: Any) -> bool:
-    """What Debezium gives a column that must not be null and has no value."""
+def _is_zero(value: Any, *, optional: bool) -> bool:
+    """What Debezium declares in place of an expression.
+
+    Numbers and texts of a column that may be null are believed: there they are mostly meant.
+    """
     if isinstance(value, dt.datetime):
         return value.replace(tzinfo=dt.UTC) == dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
-    return not value or value in (dt.date(1970, 1, 1), dt.time(), "{}", "[]")
+    if isinstance(value, uuid.UUID):
+        return value.int == 0
+    if value in (dt.date(1970, 1, 1), dt.time()):
+        return True
+    return not optional and (not value or value in ("{}", "[]"))

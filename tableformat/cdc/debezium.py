@@ -200,7 +200,7 @@ class DebeziumFormat:
             fields |= {"ts_ms": pa.int64(), "source": source}
             alternatives = codec.alternatives(("before",)) | codec.alternatives(("after",))
             alternatives[("source", "snapshot")] = (pa.string(), pa.bool_())
-        self.sequence.add_to(fields)
+        self.sequence.add_to(fields, alternatives)
         declare_source_time(fields, flattened=self._is_flattened)
         return JsonLayout(
             schema=pa.schema(list(fields.items())),

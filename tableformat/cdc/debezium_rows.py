@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from pyiceberg.types import NestedField
 
 from tableformat.array_types import Bools, Int64s
-from tableformat.cdc.debezium_options import DebeziumOptions
+from tableformat.cdc.debezium_options import FLATTENED, DebeziumOptions
 from tableformat.cdc.events import ChangeCollector
 from tableformat.cdc.format_options import KEY_ONLY, KEY_ONLY_REASON
 from tableformat.cdc.message_keys import MessageKeys
@@ -111,13 +111,18 @@ class DebeziumRows:
     @property
     def _is_initial_snapshot(self) -> Bools:
         """Where the event says that it is of a snapshot, and not of an incremental one."""
-        if "source" in self.table.schema.names:
+        if self._is_envelope:
             snapshot = pc.struct_field(self._column("source"), "snapshot")
         else:
             snapshot = self._column(SNAPSHOT_MARK)
         if pa.types.is_boolean(snapshot.type):
             return as_mask(pc.fill_null(snapshot, False))
         return ~_is_one_of(pc.fill_null(snapshot, ""), NO_INITIAL_SNAPSHOT)
+
+    @property
+    def _is_envelope(self) -> bool:
+        """Not to be told by names: flattened rows may have a column `source` of their own."""
+        return self.values.layout != FLATTENED
 
     @property
     def _deletes_have_keys_only(self) -> bool:
@@ -141,7 +146,7 @@ class DebeziumRows:
         if not len(rows):
             return
         bad = self.collector.bad
-        ops = self._column("__op" if "__op" in self.table.schema.names else "op")
+        ops = self._column("op" if self._is_envelope else "__op")
         have_all = _is_one_of(ops, INSERT_OPS)[mask] & self._inserts_are_whole[mask]
         inserts = _is_one_of(ops, INSERT_OPS)[mask]
         keeps = check_key & ~inserts if self.values.keeps_unavailable else None
@@ -187,7 +192,7 @@ class DebeziumRows:
     @property
     def _inserts_are_whole(self) -> Bools:
         """Events of connectors whose inserts and snapshot reads hold no placeholders."""
-        if "source" not in self.table.schema.names:
+        if not self._is_envelope:
             return np.ones(len(self.table), np.bool_)
         connector = pc.struct_field(self._column("source"), "connector")
         # Oracle's LOBs are not in its log unless lob.enabled is set.
@@ -228,7 +233,7 @@ class DebeziumRows:
         old, new = struct_columns(before, key, mask), struct_columns(after, key, mask)
         differs = np.zeros(int(mask.sum()), np.bool_)
         for name in key:
-            differs |= as_mask(pc.fill_null(pc.not_equal(old[name], new[name]), False))
+            differs |= _differs(old[name], new[name])
         changed[mask] = differs
         if differs.any():
             removed = struct_columns(before, self._names_of_deleted, changed)
@@ -247,7 +252,7 @@ class DebeziumRows:
         message = rest & as_mask(pc.fill_null(pc.equal(op, "m"), False))
         truncate = rest & as_mask(pc.fill_null(pc.equal(op, "t"), False))
         quiet = rest & as_mask(op.is_null()) & ~has_row
-        if "source" in self.table.schema.names:
+        if self._is_envelope:
             quiet &= as_mask(self._column("source").is_null())
             quiet &= as_mask(self._column("ts_ms").is_valid())
         self.collector.skip("message", self.rows[message])
@@ -316,6 +321,15 @@ def _check_keys_present(
         for place in np.flatnonzero(as_mask(columns[name].is_null())).tolist():
             reason = f"a delete without a value of key column '{name}'"
             bad.setdefault(int(rows[place]), reason)
+
+
+def _differs(old: pa.Array, new: pa.Array) -> Bools:
+    """Where both are known and not the same; decimals of variable scale are structs."""
+    if not pa.types.is_struct(old.type):
+        return as_mask(pc.fill_null(pc.not_equal(old, new), False))
+    parts = [_differs(*(pc.struct_field(each, f.name) for each in (old, new))) for f in old.type]
+    differs: Bools = np.logical_or.reduce(parts)
+    return differs
 
 
 def _all_deletes(count: int) -> pa.Array:

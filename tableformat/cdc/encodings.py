@@ -4,7 +4,8 @@
 |---|---|---|
 | boolean | true/false, 0/1 | |
 | int, long | integer | |
-| float, double | number, "NaN", "Infinity"; text | text |
+| float | number, "NaN", "Infinity"; text | text, double |
+| double | number, "NaN", "Infinity"; text | text |
 | decimal | base64; {scale, value}; number or text; number | precise, variable, text, double |
 | date | days since the epoch; ISO 8601 text | days, iso |
 | time | integer; ISO 8601 text | s, ms, us, ns, iso |
@@ -87,7 +88,8 @@ ENCODINGS_OF: tuple[tuple[tuple[type[iceberg.IcebergType], ...], tuple[Encoding,
     ((iceberg.DateType,), (Encoding.DAYS, Encoding.ISO)),
     ((iceberg.DecimalType,), (Encoding.PRECISE, Encoding.VARIABLE, Encoding.TEXT, Encoding.DOUBLE)),
     (BINARIES, (Encoding.BASE64, Encoding.HEX)),
-    ((*FLOATS, iceberg.StringType), (Encoding.TEXT,)),
+    ((iceberg.FloatType,), (Encoding.TEXT, Encoding.DOUBLE)),
+    ((iceberg.DoubleType, iceberg.StringType), (Encoding.TEXT,)),
 )
 
 
@@ -487,7 +489,7 @@ def _boolean(values: pa.Array) -> pa.Array:
 
 def _float_of(target: pa.DataType, encoding: Encoding | None) -> Decode:
     def decode(values: pa.Array) -> pa.Array:
-        if pa.types.is_string(values.type) and encoding is None:
+        if pa.types.is_string(values.type) and encoding is not Encoding.TEXT:
             known = pc.is_in(values.drop_null(), pa.array(NOT_FINITE))
             if not pc.all(known, min_count=0).as_py():
                 # Digits may be base64: "1234" is a valid text of either.
@@ -496,6 +498,12 @@ def _float_of(target: pa.DataType, encoding: Encoding | None) -> Decode:
         narrow = wide.cast(target)
         if pc.any(pc.and_(pc.is_inf(narrow), pc.is_finite(wide)), min_count=0).as_py():
             raise pa.ArrowInvalid(f"too large for {target}")
+        rounded = pc.and_(pc.not_equal(narrow.cast(pa.float64()), wide), pc.is_finite(wide))
+        if encoding is Encoding.DOUBLE and pc.any(rounded, min_count=0).as_py():
+            raise pa.ArrowInvalid(
+                "a number of more digits than a float has; give the table's column the type of the "
+                "source (schema-evolution=full does), or encodings=COLUMN=text takes it rounded"
+            )
         return narrow
 
     return decode

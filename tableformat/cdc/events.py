@@ -39,6 +39,7 @@ from pyiceberg.schema import Schema
 from tableformat.array_types import Int64s
 from tableformat.cdc.schema_changes import SchemaChanges
 from tableformat.errors import InternalError, InvalidInputError, UnsupportedError, one_line
+from tableformat.spec.arrow_arrays import python_rows
 from tableformat.spec.missing_columns import MISSING
 from tableformat.spec.types import arrow_schema
 
@@ -201,7 +202,7 @@ class EventBatch:
         column = self.optional(name)
         if column is None and name == VALUE:
             given = [each for each in self.rows.schema.names if each not in EVENT_COLUMNS]
-            rows = self.rows.select(given).to_pylist()
+            rows = python_rows(self.rows.select(given))
             return pa.array([json.dumps(row, default=str).encode() for row in rows], pa.binary())
         return pa.nulls(len(self), pa.binary()) if column is None else column.cast(pa.binary())
 

@@ -39,6 +39,10 @@ SNIFFED_OBJECTS_MAX = 64
 DEPTH_MAX = 64
 SHALLOW_BYTES = 2000
 NEXT_VALUE = r"\}\s*[^\s,\]}]"  # after `}` only `,`, `]` and `}` can follow inside one object
+# Numbers among which Connect wrote a text for what JSON has no number for. Inside of a text every
+# quote is escaped, so this is found in lists only.
+_NOT_FINITE = r'"(-?Infinity|NaN)"'
+MIXED_LIST = re.compile(rf"\[\s*(?:(?:-?[0-9][0-9.eE+-]*|null|{_NOT_FINITE})\s*[,\]]\s*)+")
 TOKENS = re.compile(r'"(?:[^"\\]|\\.)*"|[\[{]|[\]}]', re.DOTALL)
 
 
@@ -199,9 +203,21 @@ class _Reader:
 
         for start, stop, found in read_in_halves(len(lines), chunk, (pa.ArrowInvalid,)):
             if isinstance(found, Exception):
-                self.result.bad[int(rows[start])] = _reason(found)
+                self._read_repaired(lines[start].as_py(), rows[start:stop], found)
             else:
                 self.result.pieces.append((rows[start:stop], found))
+
+    def _read_repaired(self, line: str, rows: Rows, error: Exception) -> None:
+        """A line that could not be read: once more, if its lists mix numbers and `"NaN"`."""
+        repaired = MIXED_LIST.sub(_with_numbers_only, line)
+        if repaired != line:
+            try:
+                self.result.pieces.append((rows, self._read_chunk(pa.array([repaired]), rows)))
+            except pa.ArrowInvalid as again:
+                error = again
+            else:
+                return
+        self.result.bad[int(rows[0])] = _reason(error)
 
     def _read_chunk(self, lines: pa.StringArray, rows: Rows) -> pa.Table:
         infer = bool(self.layout.closed)
@@ -258,6 +274,12 @@ class _Reader:
                     if struct[name] is None and self.layout.pass_null:
                         continue
                     self.result.undeclared.setdefault((*path, name), row)
+
+
+def _with_numbers_only(found: re.Match[str]) -> str:
+    """A list whose `"NaN"` stand among numbers, without their quotes: so Arrow reads them."""
+    text = found[0]
+    return re.sub(_NOT_FINITE, r"\1", text) if re.search(r"[\[,]\s*-?[0-9]", text) else text
 
 
 def _text_buffer(joined: pa.StringArray) -> pa.Buffer:

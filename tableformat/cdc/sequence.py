@@ -1,6 +1,7 @@
 """The explicit order of changes: fields of the events that rise with every change of a row.
 
-`source.lsn` reads an integer at that path, `source.file:text` a text. Several fields are compared
+`source.lsn` reads an integer at that path, `source.file:text` a text. Digits in a text (Oracle's
+`source.scn`) are an integer: as texts 99 would come after 123. Several fields are compared
 one after the other (MySQL: `source.file:text,source.pos,source.row`). Time stamps of events are no
 order: they are equal or go back (R08).
 """
@@ -58,14 +59,23 @@ class SequenceFields:
     def columns(self, events: pa.Table | pa.StructArray) -> dict[str, pa.Array]:
         """The order columns of parsed events (null where an event lacks the field)."""
         return {
-            column.name: _at(events, path)
+            column.name: _typed(_at(events, path), column.type, path)
             for column, path in zip(self.order, self.paths, strict=True)
         }
 
-    def add_to(self, fields: dict[str, pa.DataType]) -> None:
-        """Declare the sequence fields in a JSON object's fields."""
+    def add_to(
+        self,
+        fields: dict[str, pa.DataType],
+        alternatives: dict[Path, tuple[pa.DataType, ...]],
+    ) -> None:
+        """Declare the sequence fields in a JSON object's fields, and what else they may be.
+
+        Raises:
+            InvalidInputError: A field that a path leads through holds no others.
+        """
         for path, kind in zip(self.paths, self.types, strict=True):
-            _declare(fields, path, kind)
+            if _declare(fields, path, kind) and pa.types.is_integer(kind):
+                alternatives[path] = (kind, pa.string())
 
 
 def check_sequenced(
@@ -78,15 +88,22 @@ def check_sequenced(
                 bad.setdefault(int(rows[place]), "the event lacks its sequence field")
 
 
-def _declare(fields: dict[str, pa.DataType], path: Path, kind: pa.DataType) -> None:
+def _declare(fields: dict[str, pa.DataType], path: Path, kind: pa.DataType) -> bool:
+    """Add a field unless it is there; whether it was added."""
     name, rest = path[0], path[1:]
+    known = fields.get(name)
     if not rest:
         fields.setdefault(name, kind)
-        return
-    known = fields.get(name)
+        return known is None
+    if known is not None and not pa.types.is_struct(known):
+        raise InvalidInputError(
+            f"a sequence field is said to be inside of '{name}', which holds no fields",
+            action="write path.to.field[:text]",
+        )
     children = {} if known is None else {child.name: child.type for child in known}
-    _declare(children, rest, kind)
+    is_new = _declare(children, rest, kind)
     fields[name] = pa.struct(list(children.items()))
+    return is_new
 
 
 def _at(events: pa.Table | pa.StructArray, path: Path) -> pa.Array:
@@ -94,3 +111,20 @@ def _at(events: pa.Table | pa.StructArray, path: Path) -> pa.Array:
     for name in path:
         value = value.column(name) if isinstance(value, pa.Table) else pc.struct_field(value, name)
     return value.combine_chunks() if isinstance(value, pa.ChunkedArray) else value
+
+
+def _typed(values: pa.Array, kind: pa.DataType, path: Path) -> pa.Array:
+    """A sequence field as what orders; null where a text should be an integer and is none."""
+    if values.type == kind:
+        return values
+    if pa.types.is_integer(kind):
+        if pa.types.is_integer(values.type):
+            return values.cast(kind)
+        if pa.types.is_string(values.type):
+            digits = pc.match_substring_regex(values, r"^-?[0-9]{1,18}$")
+            return pc.if_else(digits, values, pa.scalar(None, pa.string())).cast(kind)
+    raise InvalidInputError(
+        f"a sequence field is {values.type} in the events, which gives no order as {kind}",
+        field=".".join(path),
+        action="name an integer, or a text as path.to.field:text",
+    )

@@ -19,6 +19,7 @@ DAYS_MIN, DAYS_MAX = -2_440_589, 2_145_042_905
 SECONDS_MIN = DAYS_MIN * 86_400
 # PGStatement.DATE_POSITIVE_INFINITY, taken for microseconds by Debezium; nanoseconds have Long.MAX.
 POSITIVE_INFINITY_US = 9_223_372_036_825_200_000
+YEARS_OF_CYCLE, DAYS_OF_CYCLE = 400, 146_097
 UNITS_PER_S = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 NANOS_MIN, NANOS_MAX = -(2**63), 2**63 - 1
 
@@ -30,7 +31,9 @@ def decode_dates(values: pa.Array) -> pa.Array:
     if pa.types.is_integer(values.type):
         _check_between(values, DAYS_MIN, DAYS_MAX)
         return values.cast(pa.int32()).cast(pa.date32())
-    return without_utc(values).cast(pa.date32())
+    days = _of_any_year(without_utc(values), pa.date32())
+    _check_between(days.cast(pa.int32()), DAYS_MIN, DAYS_MAX)
+    return days
 
 
 def times_decoder(unit: str | None) -> Decode:
@@ -57,12 +60,39 @@ def timestamps_decoder(target: pa.TimestampType, unit: str | None, *, ends_with_
     def decode(values: pa.Array) -> pa.Array:
         if pa.types.is_string(values.type):
             is_local = target.tz is None and ends_with_z
-            return (without_utc(values) if is_local else values).cast(target)
+            found = _of_any_year(without_utc(values) if is_local else values, target)
+            _check_finite(found.cast(pa.int64()), target.unit)
+            return found
         assert unit is not None
         _check_finite(values, unit)
         return values.cast(pa.timestamp(unit, target.tz)).cast(target)
 
     return decode
+
+
+def _of_any_year(texts: pa.StringArray, target: pa.DataType) -> pa.Array:
+    """ISO texts as dates or timestamps, also of years with a sign.
+
+    Java writes one before years past 9999 and before Christ; Arrow reads none.
+    """
+    try:
+        return texts.cast(target)
+    except pa.ArrowInvalid as error:
+        parts = pc.extract_regex(texts, r"^[+]?(?P<year>-?[0-9]{4,9})(?P<rest>-.*)$")
+        signed = pc.and_(pc.match_substring_regex(texts, "^[+-]"), parts.is_valid())
+        if not pc.any(signed, min_count=0).as_py():
+            raise pa.ArrowInvalid(str(error).split(". If these")[0]) from None
+        years = pc.struct_field(parts, "year").cast(pa.int64())
+        # The calendar repeats every 400 years.
+        cycles = pc.floor(pc.divide(pc.subtract(years, 2000).cast(pa.float64()), YEARS_OF_CYCLE))
+        cycles = pc.if_else(signed, cycles.cast(pa.int64()), 0)
+        near = pc.subtract(years, pc.multiply(cycles, YEARS_OF_CYCLE)).cast(pa.string())
+        near = pc.binary_join_element_wise(near, pc.struct_field(parts, "rest"), "")
+        plain = pc.if_else(signed, near, texts).cast(target)
+        day = 1 if pa.types.is_date(target) else 86_400 * UNITS_PER_S[target.unit]
+        counts = plain.cast(pa.int32() if day == 1 else pa.int64()).cast(pa.int64())
+        moved = pc.add_checked(counts, pc.multiply_checked(cycles, DAYS_OF_CYCLE * day))
+        return moved.cast(pa.int32() if day == 1 else pa.int64()).cast(target)
 
 
 def without_utc(texts: pa.StringArray) -> pa.StringArray:

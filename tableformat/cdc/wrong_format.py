@@ -80,6 +80,11 @@ def _format_of(value: Any, key: Collection[str]) -> str | None:
     if not isinstance(value, dict):
         return None
     op = value.get("op")
+    if op in ("c", "u", "r") and isinstance(value.get("after"), str):
+        raise InvalidInputError(
+            "the events are documents as text, as Debezium's connector of MongoDB writes them",
+            action="flatten them with its ExtractNewDocumentState, and use layout=flattened",
+        )
     if op is not None and not isinstance(op, str):
         return None
     if op in ENVELOPE_OPS and ("before" in value or "after" in value):

@@ -36,6 +36,7 @@ from tableformat.lookup.live_rows import LiveRows, live_rows_of_keys
 from tableformat.lookup.snapshot_rows import RowCaches, RowsOfFile, SnapshotRows
 from tableformat.lookup.written_rows import number_keys, read_written
 from tableformat.scan.plan import plan_scan
+from tableformat.spec.arrow_arrays import python_rows
 from tableformat.spec.constraints import ImmutableColumns, immutable_columns
 from tableformat.spec.data_file import DataFile, FileContent
 from tableformat.write.partitioning import encode_values
@@ -165,7 +166,7 @@ class ImmutableCheck:
             raise deleted_row_error(
                 state,
                 constraint,
-                _read(stored, [one], key)[0].to_pylist()[0],
+                python_rows(_read(stored, [one], key)[0])[0],
                 problem="the change deletes a row, and the IMMUTABLE constraint is enforced; "
                 "nothing was committed",
                 repair="keep the row",

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from tableformat.array_types import Int64s
+from tableformat.spec.arrow_arrays import python_rows
 
 
 class LookupSource(StrEnum):
@@ -51,7 +52,7 @@ class LookupResult:
 
     def to_pylist(self) -> list[dict[str, Any]]:
         """The rows as dicts."""
-        return list(self.rows.to_pylist())
+        return python_rows(self.rows)
 
     def __len__(self) -> int:
         return int(self.rows.num_rows)

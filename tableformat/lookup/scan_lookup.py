@@ -94,8 +94,10 @@ def _column_filter(name: str, values: pa.Array, column: pa.ChunkedArray) -> Bool
     if values.null_count == len(values):
         return _null(name)
     present = column.drop_null()
-    if column.type in (pa.timestamp("ns"), pa.timestamp("ns", "UTC")):
-        present = present.cast(pa.int64())  # Python's values end at microseconds
+    if pa.types.is_timestamp(column.type):
+        present = present.cast(pa.int64())  # Python's values end at microseconds, and at year 9999
+    elif pa.types.is_date(column.type):
+        present = present.cast(pa.int32())
     if len(values) <= IN_VALUES_MAX:
         distinct = {value.as_py() for chunk in present.chunks for value in chunk}
         matching: BooleanExpression = In(name, distinct)  # type: ignore[call-arg]

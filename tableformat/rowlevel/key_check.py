@@ -32,6 +32,7 @@ from tableformat.lookup.keys import KeyColumns, parse_keys
 from tableformat.lookup.live_rows import LiveRows, live_rows_of_keys
 from tableformat.lookup.written_rows import number_keys, read_written
 from tableformat.rowlevel.planning import OperationPlan
+from tableformat.spec.arrow_arrays import python_rows
 from tableformat.spec.data_file import DataFile
 from tableformat.spec.names import CHECK_PRIMARY_KEY
 from tableformat.spec.properties import property_bool
@@ -122,7 +123,7 @@ class KeyCheck:
         return is_gone
 
     def _context(self, found: Int64s) -> dict[str, str]:
-        [example] = self.keys.slice(int(found[0]), 1).to_pylist()
+        [example] = python_rows(self.keys.slice(int(found[0]), 1))
         return {
             "table": self.plan.state.name,
             "statement": self.plan.context.operation.upper(),

@@ -1,4 +1,4 @@
-"""Arrow arrays that reading and writing both build: constants, and lists cut to what they hold."""
+"""Arrow arrays that reading and writing both build, lists cut to what they hold, rows as dicts."""
 
 from __future__ import annotations
 
@@ -34,6 +34,39 @@ def constant_array(value: Any, kind: IcebergType, count: int) -> pa.Array:
     if isinstance(value, str) and pa.types.is_temporal(target):
         return pa.repeat(pa.scalar(value).cast(target), count)
     return pa.repeat(pa.scalar(value, target), count)
+
+
+def python_rows(rows: pa.RecordBatch | pa.Table) -> list[dict[str, Any]]:
+    """Rows as dicts, for people.
+
+    A column with moments that Python has no values for (years before 1 or after 9999, nanoseconds)
+    becomes texts.
+    """
+    columns: dict[str, list[Any]] = {}
+    for column in rows.schema:
+        values = rows.column(column.name)
+        try:
+            columns[column.name] = values.to_pylist()
+        except (OverflowError, ValueError):
+            columns[column.name] = values.cast(_with_texts(column.type)).to_pylist()
+    return (
+        [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+        if columns
+        else [{}] * rows.num_rows
+    )
+
+
+def _with_texts(kind: pa.DataType) -> pa.DataType:
+    """The type with texts for moments."""
+    if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
+        return pa.string()
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_with_texts(kind.value_type)))
+    if pa.types.is_map(kind):
+        return pa.map_(_with_texts(kind.key_type), _with_texts(kind.item_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([each.with_type(_with_texts(each.type)) for each in kind])
+    return kind
 
 
 def rebased_offsets(values: pa.Array) -> tuple[pa.Array, int, int]:

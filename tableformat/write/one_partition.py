@@ -9,7 +9,6 @@ import pyarrow as pa
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.typedef import Record
 
 from tableformat.codec.avro.partition_values import schema_for_spec
 from tableformat.codec.parquet.options import ParquetOptions, parquet_options
@@ -18,7 +17,7 @@ from tableformat.runtime import IdSource
 from tableformat.spec.data_file import DataFile
 from tableformat.store.base import ObjectStore
 from tableformat.write.file_set import FileSet
-from tableformat.write.partitioning import PartitionValues
+from tableformat.write.partitioning import PartitionValues, partition_folder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +48,7 @@ class OnePartition:
         return OnePartition(
             spec=spec,
             values=file.partition,
-            folder=spec.partition_to_path(Record(*file.partition), schema) if spec.fields else "",
+            folder=partition_folder(spec, schema, file.partition),
             directory=data_directory(metadata),
             options=parquet_options(metadata.properties),
             properties=metadata.properties,

@@ -13,6 +13,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import quote_plus
 
 import numpy as np
 import numpy.typing as npt
@@ -86,7 +87,21 @@ class Partitioner:
 
     def path(self, partition: PartitionValues) -> str:
         """The folder of a partition, `a=1/b_bucket=3`, escaped; empty when there are no fields."""
-        return self.spec.partition_to_path(Record(*partition), self._schema)
+        return partition_folder(self.spec, self._schema, partition)
+
+
+def partition_folder(spec: PartitionSpec, schema: Schema, partition: PartitionValues) -> str:
+    """`Partitioner.path` of a spec.
+
+    Years before 1 and after 9999, of which the library makes no text, are there as they are kept.
+    """
+    if not spec.fields:
+        return ""
+    try:
+        return spec.partition_to_path(Record(*partition), schema)
+    except OverflowError:
+        pairs = zip(spec.fields, partition, strict=True)
+        return "/".join(f"{quote_plus(f.name)}={quote_plus(str(each))}" for f, each in pairs)
 
 
 class _PartitionColumn:

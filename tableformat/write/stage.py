@@ -16,6 +16,7 @@ from tableformat.commit.request import check_v3, check_writable
 from tableformat.environment import Environment
 from tableformat.errors import InvalidInputError
 from tableformat.paths import data_file_locations, equality_delete_locations
+from tableformat.spec.arrow_arrays import python_rows
 from tableformat.spec.constraints import sequence_field_id
 from tableformat.spec.data_file import DataFile
 from tableformat.spec.names import MAIN_BRANCH, STAGING_BRANCH
@@ -231,7 +232,7 @@ def check_unique(state: TableState, schema: Schema, upserts: pa.Table) -> None:
         raise InvalidInputError(
             f"{repeated.num_rows} keys are upserted more than once in one call",
             table=state.name,
-            key=repeated.slice(0, 1).select(names).to_pylist()[0],
+            key=python_rows(repeated.slice(0, 1).select(names))[0],
             action="keep the last row of each key",
         )
 

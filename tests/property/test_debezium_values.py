@@ -10,10 +10,12 @@ import base64
 import datetime as dt
 import hashlib
 import json
+import math
 import uuid
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -21,7 +23,7 @@ from hypothesis import strategies as st
 
 from tableformat.errors import InvalidInputError
 from tableformat.table_definition import define_schema
-from tests.support.change_events import batch_of, parse, reasons
+from tests.support.change_events import batch_of, kinds_and, parse, reasons
 
 FORMAT = "debezium-json"
 ANY_TIME = settings(deadline=None)
@@ -38,9 +40,13 @@ TABLE = pa.schema(
         pa.field("numbers", pa.list_(pa.int64())),
         pa.field("uuids", pa.list_(pa.uuid())),
         pa.field("texts", pa.list_(pa.string())),
+        pa.field("floats", pa.list_(pa.float64())),
+        pa.field("source", pa.string()),
     ]
 )
 SCHEMA = define_schema(TABLE, ["id"])
+# What events call their own parts; a table may have columns of these names.
+OWN_NAMES = ["source", "op", "before", "after", "ts_ms", "schema", "payload", "transaction"]
 UNITS = {"ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 SEMANTIC = {
     ("clock", "ms"): "io.debezium.time.Time",
@@ -69,6 +75,8 @@ values = st.fixed_dictionaries(
         "numbers": st.none() | st.lists(st.none() | st.integers(-(2**63), 2**63 - 1), max_size=3),
         "uuids": st.none() | st.lists(st.none() | st.uuids(), max_size=3),
         "texts": st.none() | st.lists(st.none() | st.text(max_size=3), max_size=3),
+        "floats": st.none() | st.lists(st.none() | st.floats(allow_nan=False), max_size=3),
+        "source": st.none() | st.text(max_size=3),
     }
 )
 modes = st.fixed_dictionaries(
@@ -109,6 +117,8 @@ def written(name: str, value: Any, mode: dict[str, str]) -> Any:
             return value.hex() if mode["binaries"] == "hex" else base64.b64encode(value).decode()
         case uuid.UUID():
             return str(value)
+        case float() if math.isinf(value):
+            return "Infinity" if value > 0 else "-Infinity"
     return value
 
 
@@ -135,16 +145,29 @@ def declared(mode: dict[str, str]) -> list[dict[str, Any]]:
             "items": {"type": "string", "name": "io.debezium.data.Uuid"},
         },
         "texts": {"type": "array", "items": {"type": "string"}},
+        "floats": {"type": "array", "items": {"type": "double"}},
+        "source": {"type": "string"},
     }
     return [{"field": name, **kind} for name, kind in kinds.items()]
 
 
-def event(row: dict[str, Any], mode: dict[str, str], *, layout: str, schema: bool) -> str:
+def event(
+    row: dict[str, Any],
+    mode: dict[str, str],
+    *,
+    layout: str,
+    schema: bool,
+    own_name: str = "source",
+) -> str:
     after = {name: written(name, value, mode) for name, value in row.items()}
-    payload: dict[str, Any] = after if layout == "flattened" else {"op": "u", "after": after}
+    op = {"op": "u", "source": {"connector": "x"}, "before": after, "after": after}
+    payload: dict[str, Any] = after if layout == "flattened" else op
     if not schema:
         return json.dumps(payload)
-    fields = declared(mode)
+    fields = [
+        {**each, "field": own_name} if each["field"] == "source" else each
+        for each in declared(mode)
+    ]
     if layout == "envelope":
         fields = [{"field": "after", "type": "struct", "fields": fields}]
     return json.dumps({"schema": {"type": "struct", "fields": fields}, "payload": payload})
@@ -155,23 +178,103 @@ def event(row: dict[str, Any], mode: dict[str, str], *, layout: str, schema: boo
     rows=st.lists(values, min_size=1, max_size=5),
     mode=modes,
     layout=st.sampled_from(["envelope", "flattened"]),
+    name=st.sampled_from(OWN_NAMES),
     schema=st.booleans(),
 )
 def test_value_that_is_read_is_the_one_that_was_written(
-    rows: list[dict[str, Any]], mode: dict[str, str], layout: str, *, schema: bool
+    rows: list[dict[str, Any]], mode: dict[str, str], layout: str, name: str, *, schema: bool
 ) -> None:
-    rows = [{"id": number, **row} for number, row in enumerate(rows)]
-    events = batch_of([event(row, mode, layout=layout, schema=schema) for row in rows])
+    columns = [f.with_name(name) if f.name == "source" else f for f in TABLE]
+    table = define_schema(pa.schema(columns), ["id"])
+    rows = [
+        {name: row["source"], "id": number, **{k: v for k, v in row.items() if k != "source"}}
+        for number, row in enumerate(rows)
+    ]
+    events = batch_of(
+        [event(row, mode, layout=layout, schema=schema, own_name=name) for row in rows]
+    )
     said = {"layout": layout, "unknown_columns": "fail"}
     if not schema:
         unit = mode["unit"]
         said |= {"timestamp_unit": unit, "time_unit": unit, "decimals": mode["decimals"]}
     if not schema or mode["binaries"] == "hex":
         said["binaries"] = mode["binaries"]
-    parsed = parse(FORMAT, SCHEMA, events, **said)
+    parsed = parse(FORMAT, table, events, **said)
     assert reasons(parsed) == []
-    found = parsed.changes.select(TABLE.names).to_pylist()
+    found = parsed.changes.select([f.name for f in columns]).to_pylist()
     assert sorted(found, key=lambda row: row["id"]) == rows
+
+
+@ANY_TIME
+@given(
+    micros=st.lists(st.none() | st.integers(-(2**57), 2**57), min_size=1, max_size=4),
+    column=st.sampled_from(["day", "at", "zoned"]),
+)
+def test_iso_texts_of_any_year_are_what_numpy_takes_them_for(
+    micros: list[int | None], column: str
+) -> None:
+    table = pa.schema(
+        [
+            pa.field("id", pa.int64(), nullable=False),
+            pa.field("day", pa.date32()),
+            pa.field("at", pa.timestamp("us")),
+            pa.field("zoned", pa.timestamp("us", tz="UTC")),
+        ]
+    )
+    expected, texts = [], []
+    for each in micros:
+        moment = (
+            None
+            if each is None
+            else np.datetime64(each, "us").astype("M8[D]" if column == "day" else "M8[us]")
+        )
+        text = None if moment is None else str(moment)
+        if text is not None and text[0] != "-" and text.index("-") > 4:
+            text = f"+{text}"  # as Java writes it
+        texts.append(text if text is None or column == "day" else f"{text}Z")
+        expected.append(None if moment is None else int(moment.astype(np.int64)))
+    events = [json.dumps({"id": row, column: text}) for row, text in enumerate(texts)]
+    said = {} if column == "zoned" else {"encodings": f"{column}=iso"}
+    parsed = parse(
+        FORMAT, define_schema(table, ["id"]), batch_of(events), layout="flattened", **said
+    )
+    too_early = [
+        text
+        for text, each in zip(texts, micros, strict=True)
+        if each is not None and each < -210_866_889_600_000_000
+    ]
+    assert len(reasons(parsed)) == len(too_early)
+    found = parsed.changes.column(column).cast(pa.int32() if column == "day" else pa.int64())
+    kept = [each for each, text in zip(expected, texts, strict=True) if text not in too_early]
+    assert found.to_pylist() == kept
+
+
+keys = st.decimals(-(10**4), 10**4, places=2)
+
+
+@ANY_TIME
+@given(
+    old=keys,
+    new=keys,
+    written_as=st.sampled_from(["precise", "variable", "text"]),
+    same=st.booleans(),
+)
+def test_update_of_a_decimal_key_deletes_the_old_one_unless_it_is_the_same(
+    old: Decimal, new: Decimal, written_as: str, *, same: bool
+) -> None:
+    table = pa.schema([pa.field("id", pa.decimal128(18, 4), nullable=False)])
+    new = old if same else new
+    wires = []
+    for each in (old, new):
+        decimals = "text" if written_as == "text" else "precise"
+        encoded = written("id", each, {"unit": "ms", "decimals": decimals})
+        wires.append({"scale": 4, "value": encoded} if written_as == "variable" else encoded)
+    change = {"op": "u", "before": {"id": wires[0]}, "after": {"id": wires[1]}}
+    said = {} if written_as == "variable" else {"decimals": written_as}
+    parsed = parse(FORMAT, define_schema(table, ["id"]), batch_of([json.dumps(change)]), **said)
+    assert reasons(parsed) == []
+    expected = [("+U", new)] if old == new else [("-D", old), ("+U", new)]
+    assert kinds_and(parsed, "id") == expected
 
 
 @ANY_TIME

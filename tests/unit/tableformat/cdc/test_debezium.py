@@ -147,7 +147,7 @@ def test_skipped_event_with_a_broken_key_counts_as_bad_only() -> None:
         ('{"schema":{},"payload":', "not a JSON object"),
         ('{"schema":{', "the envelope's schema is not JSON"),
         ('{"schema":{}}', "the envelope's schema is not followed by its payload"),
-        ('{"schema":[],"payload":{}}', "the envelope's schema is not an object"),
+        ('{"schema":[],"payload":{}}', "the event has no known 'op'"),
     ],
 )
 def test_broken_event_is_a_bad_record_with_its_reason_and_the_rest_is_read(
@@ -212,6 +212,91 @@ def test_sequence_of_several_fields_and_types_is_read() -> None:
     assert kinds_and(parsed, "_sequence_0", "_sequence_1", "_sequence_2") == [
         ("+I", "mysql.01", 4, 0)
     ]
+
+
+def test_sequence_of_digits_in_a_text_is_an_integer() -> None:
+    events = [
+        json.dumps({"op": "u", "after": order(number), "source": {"scn": scn}})
+        for number, scn in enumerate(["99", "123", "-", 5])
+    ]
+    parsed = parse(FORMAT, SCHEMA, batch_of(events), sequence="source.scn")
+    assert kinds_and(parsed, "_sequence_0") == [("+U", 99), ("+U", 123), ("+U", 5)]
+    assert reasons(parsed) == ["the event lacks its sequence field"]
+
+
+@pytest.mark.parametrize("path", ["source", "op.x", "after", "ts_ms:text"])
+def test_sequence_of_what_gives_no_order_is_refused(path: str) -> None:
+    with pytest.raises(InvalidInputError, match="sequence field"):
+        parse(FORMAT, SCHEMA, batch_of([envelope("u", after=order(1))]), sequence=path)
+
+
+@pytest.mark.parametrize("wire", ["double", "float64", "int32"])
+def test_number_that_a_float_column_would_round_is_bad(wire: str) -> None:
+    columns = [pa.field("id", pa.int64(), nullable=False), pa.field("x", pa.float32())]
+    schema = define_schema(pa.schema(columns), ["id"])
+    x = {"type": wire, "field": "x", "optional": True}
+    declared = {"type": "struct", "fields": [{"type": "int64", "field": "id"}, x]}
+    values = [16_777_217, 0.1 if wire != "int32" else 16_777_219, 0.5 if wire != "int32" else 5]
+    events = batch_of(
+        [
+            json.dumps({"schema": declared, "payload": {"id": number, "x": value}})
+            for number, value in enumerate(values)
+        ]
+    )
+    parsed = parse(FORMAT, schema, events, layout="flattened")
+    assert [reason[:33] for reason in reasons(parsed)] == ["column 'x': a number of more digi"] * 2
+    assert kinds_and(parsed, "x") == [("+U", values[2])]
+    rounded = parse(FORMAT, schema, events, layout="flattened", encodings="x=text")
+    assert kinds_and(rounded, "x")[0] == ("+U", 16_777_216)
+    wider = parse(FORMAT, schema, events, layout="flattened", schema_evolution="full")
+    assert [str(kind) for kind in wider.schema_changes.widened.values()] == (
+        [] if wire == "int32" else ["double"]
+    )
+
+
+@pytest.mark.parametrize("name", ["schema", "payload", "source", "op", "before", "after", "ts_ms"])
+def test_flattened_row_may_have_columns_that_are_called_as_parts_of_events_are(name: str) -> None:
+    columns = [pa.field(name, pa.string()), pa.field("id", pa.int64(), nullable=False)]
+    schema = define_schema(pa.schema(columns), ["id"])
+    marks = [{"__op": "r"}, {"__op": "u"}, {"__deleted": "true"}]
+    events = [
+        json.dumps({name: value, "id": row, **mark})
+        for row, (value, mark) in enumerate(zip(["x", None, "y"], marks, strict=True))
+    ]
+    parsed = parse(FORMAT, schema, batch_of(events), layout="flattened")
+    assert kinds_and(parsed, "id", name) == [("+U", 0, "x"), ("+U", 1, None), ("-D", 2, None)]
+
+
+def test_list_of_numbers_and_texts_for_what_is_no_number_is_read() -> None:
+    columns = [
+        pa.field("id", pa.int64(), nullable=False),
+        pa.field("x", pa.list_(pa.float64())),
+        pa.field("s", pa.list_(pa.string())),
+    ]
+    schema = define_schema(pa.schema(columns), ["id"])
+    lists = [["-Infinity", 1.5, None], [2, "Infinity"], ["Infinity"], [-1e5], []]
+    texts = ["NaN", '[1,"NaN"]', '"NaN"']
+    events = [
+        json.dumps({"op": "u", "after": {"id": row, "x": each, "s": texts}})
+        for row, each in enumerate(lists)
+    ]
+    parsed = parse(FORMAT, schema, batch_of(events))
+    found = sorted(parsed.changes.to_pylist(), key=lambda row: row["id"])
+    inf = float("inf")
+    assert [row["x"] for row in found] == [[-inf, 1.5, None], [2.0, inf], [inf], [-1e5], []]
+    assert [row["s"] for row in found] == [texts] * len(lists)
+    (nan, one) = (
+        parse(FORMAT, schema, batch_of(['{"op":"u","after":{"id":1,"x":["NaN",1]}}']))
+        .changes["x"][0]
+        .as_py()
+    )
+    assert (nan != nan, one) == (True, 1.0)
+
+
+def test_documents_of_mongodb_are_named() -> None:
+    event = json.dumps({"op": "c", "after": '{"_id": 1}', "source": {"connector": "mongodb"}})
+    with pytest.raises(InvalidInputError, match="ExtractNewDocumentState"):
+        parse(FORMAT, SCHEMA, batch_of([event]))
 
 
 def connect_envelope(payload: Any, amount: dict[str, Any], at: dict[str, Any]) -> str:

@@ -10,7 +10,7 @@ import pytest
 from pyiceberg.schema import Schema
 from pyiceberg.types import IcebergType, NestedField
 
-from tableformat.spec.arrow_arrays import constant_array, rebased_offsets
+from tableformat.spec.arrow_arrays import constant_array, python_rows, rebased_offsets
 from tests.support.data_files import DataFiles
 
 UTC = dt.UTC
@@ -90,3 +90,15 @@ def test_offsets_of_a_slice_start_at_zero() -> None:
     assert (offsets.to_pylist(), first, count) == ([0, 2, 2, 2, 3], 1, 3)
     assert offsets.type == pa.int32()
     assert rebased_offsets(lists.slice(5))[2] == 0
+
+
+def test_rows_for_people_have_texts_for_moments_that_python_has_not() -> None:
+    far = pa.array([-80_000_000_000_000_000, 0, None]).cast(pa.timestamp("us"))
+    near = pa.array([1, 2, 3]).cast(pa.timestamp("us"))
+    lists = pa.ListArray.from_arrays(pa.array([0, 2, 3, 3], pa.int32()), far)
+    structs = pa.StructArray.from_arrays([lists, near], ["a", "b"])
+    rows = python_rows(pa.table({"far": far, "near": near, "in": structs}))
+    assert rows[0]["far"] == "-0566-11-26 01:46:40.000000"
+    assert rows[1]["in"]["a"] == [None]
+    assert rows[2]["near"] == dt.datetime(1970, 1, 1, 0, 0, 0, 3)
+    assert python_rows(pa.table({"n": [1, 2]})) == [{"n": 1}, {"n": 2}]
