@@ -311,6 +311,8 @@ def _check_no_load(changeset: Changeset, state: TableState) -> None:
 
 
 def _check_staged(changeset: Changeset, state: TableState) -> None:
+    if not changeset.staged:
+        return
     expired = changeset.staged - {each.snapshot_id for each in state.metadata.snapshots}
     if expired:
         raise CommitConflictError(

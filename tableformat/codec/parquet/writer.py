@@ -27,8 +27,8 @@ from tableformat.spec.data_file import PARQUET_FORMAT, DataFile, FileContent
 from tableformat.spec.types import ROW_ID_FIELD, is_string, is_varying_binary
 from tableformat.store.base import ObjectStore
 
-# Of so many values so few repeat that there are 300,000 different ones or more. A dictionary of these
-# makes files larger, by a twentieth to a third, and takes up to five times as long to write.
+# Of so many values so few repeat that there are 300,000 different ones or more. A dictionary of
+# these makes files larger, by a twentieth to a third, and takes up to five times as long to write.
 NUMBERS_SAMPLED = 1 << 16
 NUMBERS_DISTINCT = 0.9
 TEXTS_SAMPLED = 1 << 13  # these have to be hashed
@@ -207,7 +207,9 @@ def describe_file(
 
 
 def distinct_columns(rows: pa.Table) -> set[str]:
-    """Columns of numbers, times, texts and bytes of which hardly a value comes twice; of few rows none.
+    """Columns of numbers, times, texts and bytes of which hardly a value comes twice.
+
+    None where rows are few.
 
     A dictionary of them holds nearly as many values as there are rows, or grows until it is given
     up; either way the file grows with it, and a sixth of the work is for nothing.
