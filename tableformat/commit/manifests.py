@@ -2,7 +2,8 @@
 
 ```
 parent's manifests ─> drop those without live files
-                   ─> rewrite those that hold a removed file   (DELETED + the others EXISTING)
+                   ─> rewrite those that hold a removed file   (DELETED + the others EXISTING;
+                                                                those that lose all, as one)
                    ─> + new manifests of the added files       (encoded once, over all attempts)
                    ─> merge small ones                   (this snapshot's entries keep their status)
                    ─> store what is in the list, and only that
@@ -67,6 +68,7 @@ class ManifestWriter:
     written: list[str] = field(default_factory=list)
     _drafts: dict[str, _Draft] = field(default_factory=dict)
     _rewritten: dict[tuple[str, frozenset[DeleteFileKey]], _Draft] = field(default_factory=dict)
+    _emptied: dict[tuple[str, ...], list[ManifestFile]] = field(default_factory=dict)
     _merged: dict[tuple[str, ...], _Draft] = field(default_factory=dict)
 
     def add(
@@ -83,9 +85,39 @@ class ManifestWriter:
         return manifests
 
     def without(
+        self,
+        metadata: TableMetadata,
+        manifests: Sequence[ManifestFile],
+        removed: Mapping[str, frozenset[DeleteFileKey]],
+        policy: MergePolicy,
+    ) -> list[ManifestFile]:
+        """`manifests` with the live files in `removed`, by manifest and not empty, DELETED.
+
+        Those that lose all they have come last, as few: a manifest each would cost a commit that
+        replaces many small files more than all the rest of it.
+        """
+        kept, emptied = [], []
+        for manifest in manifests:
+            if manifest.manifest_path not in removed:
+                kept.append(manifest)
+            elif len(removed[manifest.manifest_path]) == manifest.live_files_count:
+                emptied.append(manifest)
+            else:
+                kept.append(self._rewrite(metadata, manifest, removed[manifest.manifest_path]))
+        key = tuple(each.manifest_path for each in emptied)
+        if key not in self._emptied:
+            entries = [
+                self._deleted(entry)
+                for manifest in emptied
+                for entry in self._load(manifest)
+                if entry.is_live
+            ]
+            self._emptied[key] = self.add(metadata, entries, policy)
+        return [*kept, *self._emptied[key]]
+
+    def _rewrite(
         self, metadata: TableMetadata, manifest: ManifestFile, removed: frozenset[DeleteFileKey]
     ) -> ManifestFile:
-        """`manifest` again, with the live files in `removed` (not empty) DELETED."""
         key = (manifest.manifest_path, removed)
         draft = self._rewritten.get(key)
         if draft is None:

@@ -95,7 +95,7 @@ def plan_merges(
 
 def entry_count(manifest: ManifestFile) -> int:
     """Entries that a merge has to write; DELETED ones of older snapshots are dropped."""
-    return max(manifest.added_files_count + manifest.existing_files_count, 1)
+    return max(manifest.live_files_count, 1)
 
 
 def _entries_when_full(content: ManifestContent, manifests: Sequence[ManifestFile]) -> int:

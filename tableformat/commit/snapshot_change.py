@@ -262,14 +262,9 @@ class SnapshotChange:
         writer: ManifestWriter,
     ) -> list[ManifestFile]:
         """The next snapshot's manifests, newest first, all stored."""
-        kept = [
-            manifest
-            if manifest.manifest_path not in removal.by_manifest
-            else writer.without(metadata, manifest, removal.by_manifest[manifest.manifest_path])
-            for manifest in before
-            if manifest.has_live_files
-        ]
         policy = merge_policy(metadata.properties)
+        live = [manifest for manifest in before if manifest.has_live_files]
+        kept = writer.without(metadata, live, removal.by_manifest, policy)
         manifests = writer.merge(metadata, [*self._added, *kept], policy)
         writer.store(manifests)
         return manifests
@@ -316,6 +311,8 @@ def _check_no_load(changeset: Changeset, state: TableState) -> None:
 
 
 def _check_staged(changeset: Changeset, state: TableState) -> None:
+    if not changeset.staged:
+        return
     expired = changeset.staged - {each.snapshot_id for each in state.metadata.snapshots}
     if expired:
         raise CommitConflictError(

@@ -11,6 +11,7 @@ from pyiceberg.expressions import AlwaysTrue, BooleanExpression
 from pyiceberg.schema import Schema
 from pyiceberg.types import NestedField
 
+from tableformat.cached import cached_property
 from tableformat.codec.parquet.row_groups import RowGroupFilter
 from tableformat.errors import InvalidInputError
 from tableformat.scan.metadata_columns import (
@@ -26,7 +27,7 @@ from tableformat.spec.data_file import ManifestEntry
 from tableformat.spec.types import arrow_schema
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Projection:
     """The columns of a scan's result, in order.
 
@@ -38,7 +39,7 @@ class Projection:
     schema: Schema
     metadata_names: frozenset[str]
 
-    @property
+    @cached_property
     def arrow_schema(self) -> pa.Schema:
         """The result's Arrow schema, field ids included."""
         return arrow_schema(self.schema)

@@ -168,6 +168,7 @@ class TaskReader:
         self._batch_rows = batch_rows
         self._position_deletes = PositionDeletes(source, tasks)
         self._equality_deletes = EqualityDeletes(source, plan, tasks)
+        self._of_whole_files = project_file(plan, projection, AlwaysTrue())
 
     def read(self, task: FileScanTask) -> Iterator[pa.RecordBatch]:
         """The task's live rows that pass the filter; no empty batches."""
@@ -181,7 +182,9 @@ class TaskReader:
     def _read(
         self, task: FileScanTask, mask: _Mask | None, wanted: NDArray[np.int64] | None
     ) -> Iterator[pa.RecordBatch]:
-        file_projection = project_file(self._plan, self._projection, task.residual)
+        file_projection = self._of_whole_files
+        if not isinstance(task.residual, AlwaysTrue):
+            file_projection = project_file(self._plan, self._projection, task.residual)
         # Without any column a batch would not know how many rows it has.
         keeps_positions = self._projection.needs_positions or not file_projection.read_schema.fields
         batches = self._source.read(
@@ -222,7 +225,15 @@ class _Mask:
         live = self.live(batch)
         if not keeps_positions:  # a column less to copy
             batch = batch.drop_columns([POSITIONS])
-        return batch if live is None else batch.filter(pa.array(live))
+        if live is None:
+            return batch
+        # Column by column: Arrow filters a batch by making row numbers of the mask first, which
+        # takes several times as long for numbers, and as long for text.
+        # `pa.array` takes fifteen times as long to make bits of bytes.
+        bits = pa.py_buffer(np.packbits(live, bitorder="little"))
+        wanted = pa.BooleanArray.from_buffers(pa.bool_(), len(live), [None, bits])
+        columns = [column.filter(wanted) for column in batch.columns]
+        return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
 
     def live(self, batch: pa.RecordBatch) -> NDArray[np.bool_] | None:
         """Which rows are not deleted; None: all of them."""

@@ -57,6 +57,11 @@ class ManifestFile:
     first_row_id: int | None = None
 
     @property
+    def live_files_count(self) -> int:
+        """Entries that are ADDED or EXISTING; both counts must be known."""
+        return self.added_files_count + self.existing_files_count
+
+    @property
     def has_live_files(self) -> bool:
         """Whether any entry is ADDED or EXISTING; True when that is unknown."""
         return self.added_files_count != 0 or self.existing_files_count != 0

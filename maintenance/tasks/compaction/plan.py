@@ -157,6 +157,14 @@ class Sizes:
             return full + 1
         return full
 
+    def new_file(self, live_bytes: int) -> int:
+        """Size at which a new file is closed."""
+        files = self.files(live_bytes)
+        if files == 1:  # nothing is cut for its size, row groups neither
+            return self.large
+        # The estimate may be a little short; a sliver of a last file is what must not be.
+        return max(min(int(live_bytes / files * FULL_AVERAGE) + 1, self.large), 1)
+
 
 def _rows_reached(plan: ScanPlan) -> dict[DeleteFileKey, int]:
     """Rows of the data files that a position delete file may name, at least 1."""
@@ -182,10 +190,7 @@ def _groups(tasks: Iterable[FileScanTask], sizes: Sizes) -> Iterator[FileGroup]:
     for part in _cut(chosen, sizes.options.group_bytes_max):
         if _is_worth_it(part, sizes):
             live_bytes = sum(map(_live_bytes, part))
-            each = live_bytes / sizes.files(live_bytes)
-            # The estimate may be a little short; a sliver of a last file is what must not be.
-            target = max(min(int(each * FULL_AVERAGE) + 1, sizes.large), 1)
-            yield FileGroup(tasks=tuple(part), target_size_bytes=target)
+            yield FileGroup(tasks=tuple(part), target_size_bytes=sizes.new_file(live_bytes))
 
 
 def _tier(

@@ -60,6 +60,7 @@ class FooterReads:
         """
         size_bytes = int.from_bytes(self._at_end(TAIL_BYTES, TAIL_BYTES)[:4], "little")
         text = self._at_end(TAIL_BYTES + size_bytes, size_bytes)
+        self._reads.clear()  # who keeps the reader keeps what it reads from
         values = footer.metadata or {}
         if values.get(FILE_NAME_KEY.encode(), file_name(location)) != file_name(location):
             return _without_values(text)

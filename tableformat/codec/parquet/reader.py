@@ -207,9 +207,11 @@ class RowProjector:
             first = self.data_file.first_row_id
             return _inherit(found, None if first is None else pa.array(first + positions()), count)
         if field.field_id == LAST_UPDATED_SEQUENCE_NUMBER_FIELD_ID:
-            known = self.data_file.first_row_id is not None and self._sequence_number is not None
-            inherited = pa.repeat(pa.scalar(self._sequence_number, _INT64), count)
-            return _inherit(found, inherited if known else None, count)
+            number = self._sequence_number
+            if self.data_file.first_row_id is None or number is None:
+                return _inherit(found, None, count)
+            # A tenth of what `pa.repeat` takes.
+            return _inherit(found, pa.array(np.full(count, number, np.int64)), count)
         if found is not None:
             return found
         if field.field_id in self._constants:
@@ -271,7 +273,10 @@ def _batches(
 
 
 def open_parquet(source: pa.NativeFile, data_file: DataFile) -> pq.ParquetFile:
-    """Parse the footer, and hold size and row count against the manifest entry."""
+    """Parse the footer, and hold size and row count against the manifest entry.
+
+    Columns are to be read by a `ChunkReader`: this one does not check them.
+    """
     with as_corrupt(data_file.file_path):
         size_bytes = source.size()
         if size_bytes != data_file.file_size_in_bytes:
@@ -283,9 +288,10 @@ def open_parquet(source: pa.NativeFile, data_file: DataFile) -> pq.ParquetFile:
         reads = FooterReads(source)
         tapped = reads.tapped()
         with tapped.errors():
-            footer = parquet_file(tapped).metadata
-        footer = reads.checked(footer, data_file.file_path)
-        reader = parquet_file(source, footer)
+            reader = parquet_file(tapped)
+        footer = reads.checked(reader.metadata, data_file.file_path)
+        if footer is not reader.metadata:
+            reader = parquet_file(source, footer)
         check_row_count(reader.metadata, data_file)
     return reader
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyiceberg.schema import Schema
 from pyiceberg.types import BooleanType
@@ -23,13 +24,16 @@ from tableformat.codec.parquet.options import ParquetOptions
 from tableformat.codec.parquet.schema import stored_rows, stored_schema
 from tableformat.errors import InternalError, StoreUnavailableError
 from tableformat.spec.data_file import PARQUET_FORMAT, DataFile, FileContent
-from tableformat.spec.types import ROW_ID_FIELD
+from tableformat.spec.types import ROW_ID_FIELD, is_string, is_varying_binary
 from tableformat.store.base import ObjectStore
 
-# So many rows with so few that repeat have 300,000 values or more. A dictionary of these makes
-# files larger, by a twentieth to a third, and takes up to five times as long to write.
-SAMPLE_ROWS = 1 << 16
-DISTINCT_SHARE = 0.9
+# Of so many values so few repeat that there are 300,000 different ones or more. A dictionary of
+# these makes files larger, by a twentieth to a third, and takes up to five times as long to write.
+NUMBERS_SAMPLED = 1 << 16
+NUMBERS_DISTINCT = 0.9
+TEXTS_SAMPLED = 1 << 13  # these have to be hashed
+TEXTS_DISTINCT = 0.985
+LEAST_ROWS = 1 << 10  # of fewer it does not matter
 LEAST_BITS = 32  # narrower ones have too few values
 
 
@@ -203,23 +207,34 @@ def describe_file(
 
 
 def distinct_columns(rows: pa.Table) -> set[str]:
-    """Columns of numbers and times of which hardly a value comes twice; of few rows none.
+    """Columns of numbers, times, texts and bytes of which hardly a value comes twice.
 
-    A dictionary of them grows until it is given up, and the file with it: a sixth of the work.
+    None where rows are few.
+
+    A dictionary of them holds nearly as many values as there are rows, or grows until it is given
+    up; either way the file grows with it, and a sixth of the work is for nothing.
     """
-    if rows.num_rows < SAMPLE_ROWS:
+    if rows.num_rows < LEAST_ROWS:
         return set()
-    sample = rows.slice(0, SAMPLE_ROWS)
     return {
         name
-        for name, column in zip(sample.column_names, sample.columns, strict=True)
-        if pa.types.is_primitive(column.type)
-        and column.type.bit_width >= LEAST_BITS
-        and _distinct_count(column) >= DISTINCT_SHARE * SAMPLE_ROWS
+        for name, column in zip(rows.column_names, rows.columns, strict=True)
+        if _is_distinct(column)
     }
 
 
-def _distinct_count(column: pa.ChunkedArray) -> int:
+def _is_distinct(column: pa.ChunkedArray) -> bool:
+    kind = column.type
+    if pa.types.is_primitive(kind) and kind.bit_width >= LEAST_BITS:
+        sample = column.slice(0, NUMBERS_SAMPLED)
+        return _distinct_numbers(sample) >= NUMBERS_DISTINCT * len(sample)
+    if is_string(kind) or is_varying_binary(kind):
+        sample = column.slice(0, TEXTS_SAMPLED)
+        return bool(pc.count_distinct(sample).as_py() >= TEXTS_DISTINCT * len(sample))
+    return False
+
+
+def _distinct_numbers(column: pa.ChunkedArray) -> int:
     # Sorted as integers: twenty times faster than counting with a hash table (Arrow, np.unique).
     values = column.combine_chunks().drop_null().view(f"int{column.type.bit_width}").to_numpy()
     return int(np.count_nonzero(np.diff(np.sort(values)))) + 1

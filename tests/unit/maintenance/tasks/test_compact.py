@@ -168,6 +168,17 @@ def test_large_file_is_split_towards_the_target_size(catalog):
     assert identified(table) == before
 
 
+def test_files_that_become_one_become_one_row_group(catalog):
+    table = new_table(catalog)
+    for step in range(4):  # encoded, these take a small part of what they take in memory
+        table.append(many(step * 5_000, 5_000))
+
+    compact(table, ALL)
+
+    [file] = data_files(table)
+    assert len(file.split_offsets) == 1
+
+
 def test_filter_restricts_to_files_that_may_match(catalog):
     table = new_table(catalog, ("region",))
     fill(table)

@@ -2,6 +2,7 @@ import pytest
 from pyiceberg.table.snapshots import Operation, Summary
 from pyiceberg.table.update import AddSnapshotUpdate, SetSnapshotRefUpdate
 
+from tableformat.codec.avro.manifest_store import load_manifest_list
 from tableformat.commit.changeset import Changeset, CommitKind, Fence, Validation
 from tableformat.commit.refs import rollback
 from tableformat.errors import (
@@ -12,6 +13,7 @@ from tableformat.errors import (
     StoreUnavailableError,
 )
 from tableformat.spec.data_file import EntryStatus
+from tableformat.spec.manifest_file import ManifestContent
 from tableformat.spec.names import STAGING_MARKER
 from tests.support.commit_tables import IDENTIFIER, CommitTable
 from tests.support.table_checker import check_table
@@ -115,6 +117,33 @@ def test_manifest_of_deleted_entries_lives_for_one_snapshot(table):
     assert [entry.status for entry in table.entries()] == [EntryStatus.DELETED]
     table.append(table.data("y"))
     assert [entry.status for entry in table.entries()] == [EntryStatus.ADDED]
+    check(table)
+
+
+def test_manifests_that_lose_all_their_files_become_one_per_content(table):
+    files = [table.data(f"f{number}", rows=number + 1) for number in range(5)]
+    for file in files:
+        table.append(file)
+    start = table.append(table.data("x"), table.data("y")).snapshot.snapshot_id
+    for file in files[:3]:
+        vector = table.vector(file, file.file_path.rsplit("/", 1)[-1])
+        start = table.row_delta(deletes=[vector], start=start).snapshot.snapshot_id
+    before = {entry.data_file.identity: entry for entry in table.entries()}
+    gone = [table.entry(file) for file in (*files, table.data("x"))]
+    table.commit(Changeset(kind=CommitKind.DELETE, removed_entries=tuple(gone)))
+    manifests = load_manifest_list(table.store, table.state.head("main"))
+    counts = [(m.content, m.existing_files_count, m.deleted_files_count) for m in manifests]
+    assert sorted(counts) == [
+        (ManifestContent.DATA, 0, 5),
+        (ManifestContent.DATA, 1, 1),
+        (ManifestContent.DELETES, 0, 3),
+    ]
+    for entry in table.entries():
+        kept = before[entry.data_file.identity]
+        assert entry.data_file == kept.data_file
+        assert entry.sequence_number == kept.sequence_number
+        assert entry.file_sequence_number == kept.file_sequence_number
+    assert len({manifest.manifest_path for manifest in manifests} & table.objects()) == 3
     check(table)
 
 

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tableformat.codec.parquet.options import parquet_options
-from tableformat.codec.parquet.writer import SAMPLE_ROWS, ParquetFileWriter
+from tableformat.codec.parquet.writer import LEAST_ROWS, NUMBERS_SAMPLED, ParquetFileWriter
 from tableformat.spec.types import LINEAGE_FIELDS, iceberg_schema
 from tests.support.memory_store import MemoryObjectStore
 
@@ -40,31 +40,36 @@ def numbered(count):
     return pa.table(
         {
             "id": number,
-            "few": number % 1000,
-            "many": number * 12 // 13,
+            "few": number % 900,
+            "many": number * 14 // 15,
             "half": number // 2,
             "nothing": pa.nulls(count, pa.int64()),
             "price": number / 7,
             "word": [str(each) for each in range(count)],
+            "bytes": [str(each).encode() for each in range(count)],
+            "name": [str(each % 900) for each in range(count)],
         }
     )
 
 
+@pytest.mark.parametrize("count", [LEAST_ROWS, NUMBERS_SAMPLED])
 @pytest.mark.parametrize("fields", [(), LINEAGE_FIELDS[:1]], ids=["rows", "with row ids"])
-def test_numbers_that_all_differ_have_no_dictionary(fields):
-    found = encodings_of(numbered(SAMPLE_ROWS), fields)
+def test_columns_whose_values_differ_have_no_dictionary(fields, count):
+    found = encodings_of(numbered(count), fields)
 
     assert {name for name, has in found.items() if not has} == {
         "id",
         "many",
         "price",
+        "word",
+        "bytes",
         *(field.name for field in fields),
     }
 
 
 def test_few_rows_and_tables_with_lists_are_encoded_as_the_library_does():
-    few = encodings_of(numbered(SAMPLE_ROWS - 1))
-    lists = encodings_of(numbered(SAMPLE_ROWS).append_column("list", pa.array([[1]] * SAMPLE_ROWS)))
+    few = encodings_of(numbered(LEAST_ROWS - 1))
+    lists = encodings_of(numbered(2_000).append_column("list", pa.array([[1]] * 2_000)))
 
     assert all(few.values())
     assert all(lists.values())
