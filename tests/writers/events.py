@@ -24,10 +24,12 @@ class Events:
     Attributes:
         id: By event.
         deletes: By event, whether it deletes.
+        whole: So many events at a time are there, or none of them.
     """
 
     id: Numbers
     deletes: npt.NDArray[np.bool_]
+    whole: int = 1
 
     @classmethod
     def of(cls, count: int, keys: int) -> Events:
@@ -37,6 +39,13 @@ class Events:
         mixed = numbers * np.uint64(6364136223846793005) + np.uint64(1442695040888963407)
         mixed = (mixed >> np.uint64(33)).astype(np.int64)
         return cls(mixed % keys, mixed // keys % 8 == 0)
+
+    @classmethod
+    def of_groups(cls, count: int, keys: int, size: int) -> Events:
+        """Events in groups of `size`: all keys of one remainder, all upserts or all deletes."""
+        groups = cls.of(count // size, keys // size)
+        ids = groups.id[:, None] + np.arange(size) * (keys // size)
+        return cls(ids.ravel(), groups.deletes.repeat(size), size)
 
     def __len__(self) -> int:
         return len(self.id)
@@ -60,11 +69,12 @@ class Events:
     def prefix_of(self, found: Numbers, *, part: int = 0, parts: int = 1) -> int | None:
         """How many events lead to `found`, a state; None if no number of them does."""
         end = int(found.max(initial=-1)) + 1
+        end += -end % self.whole
         while not np.array_equal(self.state(end, part=part, parts=parts), found):
             # Only events that leave no row may have come after the newest row.
             if end == len(self) or not (self.deletes[end] or self.id[end] % parts != part):
                 return None
-            end += 1
+            end += self.whole
         return end
 
     def state_of(self, rows: pa.Table) -> Numbers | str:
