@@ -50,6 +50,16 @@ public final class FlinkWriter {
               Types.NestedField.optional(3, "v", Types.StringType.get())),
           Set.of(1));
 
+  /** What half of the keys bring to the dynamic sink from the middle of the events on. */
+  private static final Schema WIDER =
+      new Schema(
+          List.of(
+              SCHEMA.findField(1),
+              SCHEMA.findField(2),
+              SCHEMA.findField(3),
+              Types.NestedField.optional(4, "late", Types.LongType.get())),
+          Set.of(1));
+
   /** Arguments: sink, uri, namespace, table(s with commas), branch, events, keys, events a second, checkpoint folder, ms. */
   public static void main(String[] arguments) throws Exception {
     String sink = arguments[0];
@@ -100,12 +110,14 @@ public final class FlinkWriter {
               .generator(
                   (row, out) -> {
                     String name = tables[(int) (row.getLong(0) % tables.length)];
+                    long n = Long.parseLong(row.getString(2).toString().substring(1));
+                    boolean wider = 2 * n > events && row.getLong(0) / tables.length % 2 == 0;
                     DynamicRecord record =
                         new DynamicRecord(
                             TableIdentifier.of(namespace, name),
                             branch,
-                            SCHEMA,
-                            row,
+                            wider ? WIDER : SCHEMA,
+                            wider ? wider(row, n) : row,
                             PartitionSpec.unpartitioned(),
                             DistributionMode.HASH,
                             2);
@@ -204,6 +216,16 @@ public final class FlinkWriter {
           .max((one, other) -> Long.compare(one.toFile().lastModified(), other.toFile().lastModified()))
           .map(Path::getParent);
     }
+  }
+
+  private static RowData wider(RowData row, long n) {
+    GenericRowData wider = new GenericRowData(4);
+    wider.setField(0, row.getLong(0));
+    wider.setField(1, row.getString(1));
+    wider.setField(2, row.getString(2));
+    wider.setField(3, n);
+    wider.setRowKind(row.getRowKind());
+    return wider;
   }
 
   private static RowData event(long n, long keys) {

@@ -372,8 +372,13 @@ class Run:
             self._problem(f"{name} in {reader}: {_differing(wrong, found, wanted)}")
 
     def _report(self, writer: Service, resolver: Service) -> int:
-        given, log = self._given, self._folder / "resolver.log"
-        self._counts["batches left out"] = log.read_text(errors="replace").count("is left out")
+        given = self._given
+        for service, words, what in (
+            (resolver, "is left out", "batches left out"),
+            (writer, "again: ", "statements run again"),
+        ):
+            text = (self._folder / f"{service.name}.log").read_text(errors="replace")
+            self._counts[what] = text.count(words)
         print(
             f"{given.writer}, v{given.format_version}, {given.place}: "
             f"{len(self._events):,} events in {given.minutes:g} minutes; "
