@@ -14,6 +14,8 @@ SCHEMA = pa.schema(
     [pa.field("id", pa.int64(), False), pa.field("region", pa.string()), pa.field("v", pa.string())]
 )
 
+_GONE_MAX = 64  # commits, or single events, whose rows have all gone again
+
 
 @dataclass(frozen=True)
 class Events:
@@ -67,15 +69,17 @@ class Events:
         return last
 
     def prefix_of(self, found: Numbers, *, part: int = 0, parts: int = 1) -> int | None:
-        """How many events lead to `found`, a state; None if no number of them does."""
-        end = int(found.max(initial=-1)) + 1
-        end += -end % self.whole
-        while not np.array_equal(self.state(end, part=part, parts=parts), found):
-            # Only events that leave no row may have come after the newest row.
-            if end == len(self) or not (self.deletes[end] or self.id[end] % parts != part):
-                return None
-            end += self.whole
-        return end
+        """How many events lead to `found`, a state; None if no number of them does.
+
+        Only events whose rows have gone again may have come after its newest row.
+        """
+        newest = int(found.max(initial=-1)) + 1
+        first = newest + -newest % self.whole
+        last = min(len(self), first + _GONE_MAX * self.whole)
+        for end in range(first, last + 1, self.whole):
+            if np.array_equal(self.state(end, part=part, parts=parts), found):
+                return end
+        return None
 
     def state_of(self, rows: pa.Table) -> Numbers | str:
         """The state that rows of a table are, or what is wrong with one of them."""
