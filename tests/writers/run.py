@@ -239,7 +239,11 @@ class Run:
                     "history.expire.min-snapshots-to-keep": "1",
                     "commit.retry.num-retries": "20",
                     "write.merge.mode": "merge-on-read",
-                    "write.delete.mode": "merge-on-read",  # an UPDATE rewrites files
+                    "write.delete.mode": "merge-on-read",
+                    # Files that are rewritten on a staging branch cannot be resolved.
+                    "write.update.mode": "merge-on-read"
+                    if self._branch != "main"
+                    else "copy-on-write",
                 },
             )
 
