@@ -30,11 +30,11 @@ from tableformat.errors import (
     CorruptDataError,
     InvalidInputError,
 )
-from tableformat.spec.names import FLINK_JOB, SPARK_EPOCH, SPARK_QUERY
+from tableformat.spec.names import FLINK_JOB, FLINK_OPERATOR, SPARK_EPOCH, SPARK_QUERY
 
 # Summary keys that tell a writer, and the one that says how far it has got.
 FOREIGN_WRITERS = (
-    ((FLINK_JOB, "flink.operator-id"), "flink.max-committed-checkpoint-id"),
+    ((FLINK_JOB, FLINK_OPERATOR), "flink.max-committed-checkpoint-id"),
     ((SPARK_QUERY,), SPARK_EPOCH),
 )
 CONNECT_OFFSETS = "kafka.connect.offsets."  # + topic and group: of that sink

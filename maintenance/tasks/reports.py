@@ -110,7 +110,7 @@ class ExpireReport(TaskReport):
 
     Attributes:
         snapshots, refs: Forgotten.
-        protected_snapshots: Old enough to go, kept for what is staged, or for Flink on v3.
+        protected_snapshots: Old enough to go, kept for what is staged, or for a streaming writer.
         data_files, delete_files, manifests, manifest_lists, statistics_files: Deleted objects.
         failed_files: Could not be deleted; orphan removal finds them.
     """

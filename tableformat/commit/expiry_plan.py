@@ -16,7 +16,9 @@ RemoveSnapshots):
   `commit/staging_branches.py`;
 * it is in the whole history of a branch, the table is v3 and Flink's sink deletes: it validates its
   vectors from the first snapshot on, and once that has gone it fails at each commit (Iceberg 1.12
-  and older).
+  and older);
+* it is in the history of a branch down to the last commit of a streaming writer, less than five
+  days ago, as far as own commits do not repeat what that one said: they repeat one writer's.
 
 A branch or tag goes, except `main`, when its snapshot is older than its `max-ref-age-ms`. Staging
 branches never go, nor does the target of one while something waits there.
@@ -41,11 +43,20 @@ from tableformat.commit.staging_branches import (
     snapshots_needed,
     staging_branches,
 )
-from tableformat.spec.names import CARRIED, CUT, FLINK_JOB, MAIN_BRANCH, STAGING_BRANCH
+from tableformat.spec.names import (
+    CARRIED,
+    CUT,
+    FLINK_JOB,
+    FLINK_OPERATOR,
+    MAIN_BRANCH,
+    SPARK_QUERY,
+    STAGING_BRANCH,
+)
 from tableformat.spec.properties import property_int
 
 DEFAULT_MAX_SNAPSHOT_AGE_MS = 5 * 24 * 3600 * 1000
-_PAUSE_MAX_MS = DEFAULT_MAX_SNAPSHOT_AGE_MS  # of a Flink job, whatever the table keeps
+_PAUSE_MAX_MS = DEFAULT_MAX_SNAPSHOT_AGE_MS  # of a streaming writer, whatever the table keeps
+_WRITERS = (FLINK_OPERATOR, SPARK_QUERY)
 _DELETES = frozenset({"added-dvs", "added-equality-delete-files"})
 
 
@@ -65,7 +76,7 @@ class ExpiryPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpiryPlan:
-    """What goes. `protected` are snapshots that only what is staged, or Flink, keeps."""
+    """What goes. `protected`: snapshots that only what is staged, or a streaming writer, keeps."""
 
     snapshot_ids: tuple[int, ...]
     refs: tuple[str, ...]
@@ -95,6 +106,7 @@ def plan_expiry(metadata: TableMetadata, policy: ExpiryPolicy, *, now_ms: int) -
     staged = set(chain.from_iterable(needed)) - kept
     if metadata.format_version > 2:
         staged.update(_validated_by_flink(kept | staged, refs, by_id, now_ms) - kept)
+    staged.update(_sought_by_writers(refs, by_id, now_ms) - kept)
     return ExpiryPlan(
         snapshot_ids=tuple(
             each.snapshot_id
@@ -192,6 +204,32 @@ def _is_flink_delete(snapshot: Snapshot) -> bool:
     summary = summary_of(snapshot)
     is_flink = FLINK_JOB in summary and CARRIED not in summary
     return is_flink and not summary.keys().isdisjoint(_DELETES)
+
+
+def _sought_by_writers(
+    refs: Mapping[str, SnapshotRef], by_id: Mapping[int, Snapshot], now_ms: int
+) -> set[int]:
+    """Histories down to what is newest of each streaming writer.
+
+    One that comes back looks for its last commit, and commits again what it does not find: data
+    files that may have been compacted and deleted since. Of an operator of Flink, which keeps its
+    id in a job that is started again, the last job's.
+    """
+    sought: set[int] = set()
+    for ref in refs.values():
+        told: set[tuple[str, str]] = set()
+        passed: list[int] = []
+        for snapshot in walk_back(by_id, ref.snapshot_id):
+            if now_ms - snapshot.timestamp_ms > _PAUSE_MAX_MS:
+                break
+            passed.append(snapshot.snapshot_id)
+            summary = summary_of(snapshot)
+            found = {(key, summary[key]) for key in _WRITERS if key in summary} - told
+            if found:
+                told |= found
+                sought.update(passed)
+                passed.clear()
+    return sought
 
 
 def _is_before_cut(snapshot: Snapshot, newer: Snapshot | None, last_kept_ms: int) -> bool:

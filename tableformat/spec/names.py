@@ -70,6 +70,7 @@ SPARK_QUERY = "spark.sql.streaming.queryId"
 # In the same: the batch's number.
 SPARK_EPOCH = "spark.sql.streaming.epochId"
 FLINK_JOB = "flink.job-id"  # in what Flink's sink commits, and in what repeats it
+FLINK_OPERATOR = "flink.operator-id"  # in the same; a job that is started again keeps it
 WRITER_PREFIXES = (
     "flink.",
     "spark.sql.streaming.",

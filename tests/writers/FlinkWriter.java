@@ -7,15 +7,20 @@ import java.util.Set;
 import java.util.stream.Stream;
 import org.apache.flink.api.common.eventtime.WatermarkStrategy;
 import org.apache.flink.api.connector.source.util.ratelimit.RateLimiterStrategy;
+import org.apache.flink.api.common.typeinfo.TypeInformation;
+import org.apache.flink.api.java.typeutils.RowTypeInfo;
 import org.apache.flink.configuration.Configuration;
 import org.apache.flink.connector.datagen.source.DataGeneratorSource;
 import org.apache.flink.connector.datagen.source.GeneratorFunction;
 import org.apache.flink.streaming.api.datastream.DataStream;
 import org.apache.flink.streaming.api.environment.StreamExecutionEnvironment;
+import org.apache.flink.table.api.bridge.java.StreamTableEnvironment;
+import org.apache.flink.table.connector.ChangelogMode;
 import org.apache.flink.table.data.GenericRowData;
 import org.apache.flink.table.data.RowData;
 import org.apache.flink.table.data.StringData;
 import org.apache.flink.table.runtime.typeutils.InternalTypeInfo;
+import org.apache.flink.types.Row;
 import org.apache.flink.types.RowKind;
 import org.apache.iceberg.DistributionMode;
 import org.apache.iceberg.PartitionSpec;
@@ -43,6 +48,16 @@ public final class FlinkWriter {
               Types.NestedField.required(1, "id", Types.LongType.get()),
               Types.NestedField.optional(2, "region", Types.StringType.get()),
               Types.NestedField.optional(3, "v", Types.StringType.get())),
+          Set.of(1));
+
+  /** What half of the keys bring to the dynamic sink from the middle of the events on. */
+  private static final Schema WIDER =
+      new Schema(
+          List.of(
+              SCHEMA.findField(1),
+              SCHEMA.findField(2),
+              SCHEMA.findField(3),
+              Types.NestedField.optional(4, "late", Types.LongType.get())),
           Set.of(1));
 
   /** Arguments: sink, uri, namespace, table(s with commas), branch, events, keys, events a second, checkpoint folder, ms. */
@@ -95,12 +110,14 @@ public final class FlinkWriter {
               .generator(
                   (row, out) -> {
                     String name = tables[(int) (row.getLong(0) % tables.length)];
+                    long n = Long.parseLong(row.getString(2).toString().substring(1));
+                    boolean wider = 2 * n > events && row.getLong(0) / tables.length % 2 == 0;
                     DynamicRecord record =
                         new DynamicRecord(
                             TableIdentifier.of(namespace, name),
                             branch,
-                            SCHEMA,
-                            row,
+                            wider ? WIDER : SCHEMA,
+                            wider ? wider(row, n) : row,
                             PartitionSpec.unpartitioned(),
                             DistributionMode.HASH,
                             2);
@@ -112,9 +129,60 @@ public final class FlinkWriter {
               .immediateTableUpdate(true) // else the first events of a key overtake each other
               .uidPrefix("orders")
               .append();
+      case "flink-sql", "flink-sql-changelog" -> {
+        insert(environment, stream, arguments[1], namespace + "." + tables[0], branch, sink.equals("flink-sql"));
+        return;
+      }
       default -> throw new IllegalArgumentException("no sink " + sink);
     }
     environment.execute("writer");
+    System.out.println("all events are committed");
+  }
+
+  /** In SQL; without upserts Flink finds the row before each change itself, and deletes that. */
+  private static void insert(
+      StreamExecutionEnvironment environment,
+      DataStream<RowData> stream,
+      String uri,
+      String table,
+      String branch,
+      boolean upsert)
+      throws Exception {
+    StreamTableEnvironment sql = StreamTableEnvironment.create(environment);
+    String[] names = {"id", "region", "v"};
+    TypeInformation<?>[] types = {
+      TypeInformation.of(Long.class), TypeInformation.of(String.class), TypeInformation.of(String.class)
+    };
+    DataStream<Row> changes =
+        stream
+            .map(
+                row ->
+                    Row.ofKind(
+                        row.getRowKind() == RowKind.DELETE ? RowKind.DELETE : RowKind.UPDATE_AFTER,
+                        row.getLong(0),
+                        row.getString(1).toString(),
+                        row.getString(2).toString()))
+            .returns(new RowTypeInfo(types, names))
+            .setParallelism(1);
+    sql.createTemporaryView(
+        "changes",
+        sql.fromChangelogStream(
+            changes,
+            org.apache.flink.table.api.Schema.newBuilder()
+                .column("id", "BIGINT NOT NULL")
+                .column("region", "STRING")
+                .column("v", "STRING")
+                .primaryKey("id")
+                .build(),
+            ChangelogMode.upsert()));
+    sql.executeSql(
+        "CREATE CATALOG rest WITH ('type'='iceberg', 'catalog-type'='rest', 'uri'='" + uri + "')");
+    sql.executeSql(
+            String.format(
+                "INSERT INTO rest.%s /*+ OPTIONS('upsert-enabled'='%s', 'branch'='%s') */"
+                    + " SELECT id, region, v FROM changes",
+                table, upsert, branch))
+        .await();
     System.out.println("all events are committed");
   }
 
@@ -148,6 +216,16 @@ public final class FlinkWriter {
           .max((one, other) -> Long.compare(one.toFile().lastModified(), other.toFile().lastModified()))
           .map(Path::getParent);
     }
+  }
+
+  private static RowData wider(RowData row, long n) {
+    GenericRowData wider = new GenericRowData(4);
+    wider.setField(0, row.getLong(0));
+    wider.setField(1, row.getString(1));
+    wider.setField(2, row.getString(2));
+    wider.setField(3, n);
+    wider.setRowKind(row.getRowKind());
+    return wider;
   }
 
   private static RowData event(long n, long keys) {

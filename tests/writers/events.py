@@ -14,6 +14,8 @@ SCHEMA = pa.schema(
     [pa.field("id", pa.int64(), False), pa.field("region", pa.string()), pa.field("v", pa.string())]
 )
 
+_GONE_MAX = 64  # commits, or single events, whose rows have all gone again
+
 
 @dataclass(frozen=True)
 class Events:
@@ -24,10 +26,12 @@ class Events:
     Attributes:
         id: By event.
         deletes: By event, whether it deletes.
+        whole: So many events at a time are there, or none of them.
     """
 
     id: Numbers
     deletes: npt.NDArray[np.bool_]
+    whole: int = 1
 
     @classmethod
     def of(cls, count: int, keys: int) -> Events:
@@ -37,6 +41,13 @@ class Events:
         mixed = numbers * np.uint64(6364136223846793005) + np.uint64(1442695040888963407)
         mixed = (mixed >> np.uint64(33)).astype(np.int64)
         return cls(mixed % keys, mixed // keys % 8 == 0)
+
+    @classmethod
+    def of_groups(cls, count: int, keys: int, size: int) -> Events:
+        """Events in groups of `size`: all keys of one remainder, all upserts or all deletes."""
+        groups = cls.of(count // size, keys // size)
+        ids = groups.id[:, None] + np.arange(size) * (keys // size)
+        return cls(ids.ravel(), groups.deletes.repeat(size), size)
 
     def __len__(self) -> int:
         return len(self.id)
@@ -58,14 +69,17 @@ class Events:
         return last
 
     def prefix_of(self, found: Numbers, *, part: int = 0, parts: int = 1) -> int | None:
-        """How many events lead to `found`, a state; None if no number of them does."""
-        end = int(found.max(initial=-1)) + 1
-        while not np.array_equal(self.state(end, part=part, parts=parts), found):
-            # Only events that leave no row may have come after the newest row.
-            if end == len(self) or not (self.deletes[end] or self.id[end] % parts != part):
-                return None
-            end += 1
-        return end
+        """How many events lead to `found`, a state; None if no number of them does.
+
+        Only events whose rows have gone again may have come after its newest row.
+        """
+        newest = int(found.max(initial=-1)) + 1
+        first = newest + -newest % self.whole
+        last = min(len(self), first + _GONE_MAX * self.whole)
+        for end in range(first, last + 1, self.whole):
+            if np.array_equal(self.state(end, part=part, parts=parts), found):
+                return end
+        return None
 
     def state_of(self, rows: pa.Table) -> Numbers | str:
         """The state that rows of a table are, or what is wrong with one of them."""

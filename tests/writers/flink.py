@@ -19,7 +19,7 @@ ICEBERG = "1.11.0"  # the newest runtime for Flink 2.1 that is published
 HADOOP = "3.4.1"
 _FLINK_PARTS = (
     *("clients", "connector-base", "connector-datagen", "metrics-dropwizard"),
-    *("table-api-java-bridge", "table-runtime"),
+    *("table-api-java-bridge", "table-planner-loader", "table-runtime"),
 )
 JARS = (
     *(f"org.apache.flink:flink-{part}:{FLINK}" for part in _FLINK_PARTS),
@@ -30,7 +30,7 @@ JARS = (
 )
 COMPILER = ("org.eclipse.jdt:ecj:3.38.0",)
 SOURCE = Path(__file__).with_name("FlinkWriter.java")
-_JARS, _COMPILER = CACHE / f"flink-{FLINK}-{ICEBERG}", CACHE / "ecj-3.38.0"
+_JARS, _COMPILER = CACHE / f"flink-sql-{FLINK}-{ICEBERG}", CACHE / "ecj-3.38.0"
 
 
 def missing_flink() -> str | None:
@@ -42,7 +42,7 @@ def missing_flink() -> str | None:
 
 
 def flink_writer(sink: str, job: Job) -> Service:
-    """A job with one of the sinks; started anew, it goes on from its newest checkpoint."""
+    """A job with one of the sinks, or SQL; started anew it goes on from its newest checkpoint."""
     java = find_java()
     assert java is not None
     classes = job.folder / "classes"
@@ -52,7 +52,9 @@ def flink_writer(sink: str, job: Job) -> Service:
         compiler = [java, "-jar", *_COMPILER.glob("ecj-*.jar"), "-17", "-nowarn"]
         subprocess.run([*compiler, "-cp", class_path, "-d", classes, SOURCE], check=True)
     options = ["-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
-    options += [f"--add-opens=java.base/java.{each}=ALL-UNNAMED" for each in ("lang", "util")]
+    options += [
+        f"--add-opens=java.base/java.{each}=ALL-UNNAMED" for each in ("lang", "nio", "util")
+    ]
     options += ["-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"]
     options += ["-Dorg.slf4j.simpleLogger.log.org.apache.iceberg.flink.sink=info"]
     options += ["-Dorg.slf4j.simpleLogger.showDateTime=true"]

@@ -29,3 +29,8 @@ class Job:
     per_second: float
     checkpoint_s: float
     folder: Path
+
+    @property
+    def batch(self) -> int:
+        """Events in one commit."""
+        return max(1, int(self.per_second * self.checkpoint_s))

@@ -79,6 +79,7 @@ class Writer:
         tables: How many it writes to.
         ends: Its process ends with 0 when all is committed.
         age_ms: How old snapshots become.
+        events: Of how many events, keys, and events in one commit.
     """
 
     def __init__(
@@ -90,14 +91,19 @@ class Writer:
         tables: int = 1,
         ends: bool = True,
         age_ms: int = AGE_MS,
+        events: Callable[[int, int, int], Events] = lambda count, keys, _: Events.of(count, keys),
     ) -> None:
         self.missing, self.start, self.appends = missing, start, appends
-        self.tables, self.ends, self.age_ms = tables, ends, age_ms
+        self.tables, self.ends, self.age_ms, self.events = tables, ends, age_ms, events
 
 
 WRITERS = {
     "flink": Writer(missing_flink, lambda job: flink_writer("flink", job)),
     "flink-old": Writer(missing_flink, lambda job: flink_writer("flink-old", job)),
+    "flink-sql": Writer(missing_flink, lambda job: flink_writer("flink-sql", job)),
+    "flink-sql-changelog": Writer(
+        missing_flink, lambda job: flink_writer("flink-sql-changelog", job)
+    ),
     "flink-dynamic": Writer(
         missing_flink, lambda job: flink_writer("flink-dynamic", job), tables=2
     ),
@@ -107,7 +113,21 @@ WRITERS = {
     "spark-merge": Writer(
         missing_spark, lambda job: spark_writer("spark-merge", job), age_ms=STATEMENT_MS
     ),
-    "trino": Writer(missing_trino_server, trino_writer, age_ms=STATEMENT_MS),
+    "spark-statements": Writer(
+        missing_spark,
+        lambda job: spark_writer("spark-statements", job),
+        events=Events.of_groups,
+        age_ms=STATEMENT_MS,
+    ),
+    "trino": Writer(
+        missing_trino_server, lambda job: trino_writer("trino", job), age_ms=STATEMENT_MS
+    ),
+    "trino-statements": Writer(
+        missing_trino_server,
+        lambda job: trino_writer("trino-statements", job),
+        events=Events.of_groups,
+        age_ms=STATEMENT_MS,
+    ),
     "connect": Writer(missing_connect, connect_writer, appends=True, ends=False),
 }
 
@@ -146,7 +166,6 @@ class Run:
         self._branch = "staging" if given.place == "branch" else "main"
         count = int(given.minutes * 60 * given.per_second)
         keys = 0 if self._writer.appends else given.keys
-        self._events = Events.of(count, keys)
         self._tables = tuple(f"{NAMESPACE}.orders{n}" for n in range(self._writer.tables))
         self._job = Job(
             uri=self._server.uri,
@@ -158,6 +177,7 @@ class Run:
             checkpoint_s=given.checkpoint_s,
             folder=folder,
         )
+        self._events = self._writer.events(count, keys, self._job.batch)
         self._reached = dict.fromkeys(self._tables, 0)
         self._counts: Counter[str] = Counter()
         self._problems: list[str] = []
@@ -219,6 +239,11 @@ class Run:
                     "history.expire.min-snapshots-to-keep": "1",
                     "commit.retry.num-retries": "20",
                     "write.merge.mode": "merge-on-read",
+                    "write.delete.mode": "merge-on-read",
+                    # Files that are rewritten on a staging branch cannot be resolved.
+                    "write.update.mode": "merge-on-read"
+                    if self._branch != "main"
+                    else "copy-on-write",
                 },
             )
 
@@ -351,8 +376,13 @@ class Run:
             self._problem(f"{name} in {reader}: {_differing(wrong, found, wanted)}")
 
     def _report(self, writer: Service, resolver: Service) -> int:
-        given, log = self._given, self._folder / "resolver.log"
-        self._counts["batches left out"] = log.read_text(errors="replace").count("is left out")
+        given = self._given
+        for service, words, what in (
+            (resolver, "is left out", "batches left out"),
+            (writer, "again: ", "statements run again"),
+        ):
+            text = (self._folder / f"{service.name}.log").read_text(errors="replace")
+            self._counts[what] = text.count(words)
         print(
             f"{given.writer}, v{given.format_version}, {given.place}: "
             f"{len(self._events):,} events in {given.minutes:g} minutes; "

@@ -1,4 +1,4 @@
-"""A Spark query that appends or merges events, with Apache Iceberg's runtime.
+"""A Spark query that appends or merges events, or statements, with Apache Iceberg's runtime.
 
 Runs on the PySpark of `tests/support/java_iceberg.py`, so it imports nothing of ours. The same
 batch has the same events however often it is run. Ends with 0 when the last one is committed.
@@ -7,6 +7,7 @@ batch has the same events however often it is run. Ends with 0 when the last one
 import re
 import sys
 import time
+from pathlib import Path
 
 from pyspark.sql import SparkSession
 
@@ -36,6 +37,9 @@ def main(kind, jar, uri, table, branch, events, keys, per_second, commit_s, fold
     spark = builder.getOrCreate()
     if branch != "main":
         spark.sql(f"ALTER TABLE rest.{table} CREATE BRANCH IF NOT EXISTS {branch}")
+    if kind == "spark-statements":
+        run(spark, Path(folder), float(commit_s))
+        return
     count = int(events)
     source = spark.readStream.format("rate-micro-batch").option("numPartitions", 1)
     source = source.option("rowsPerBatch", max(1, int(float(per_second) * float(commit_s)))).load()
@@ -63,6 +67,22 @@ def main(kind, jar, uri, table, branch, events, keys, per_second, commit_s, fold
     if query.exception() is not None:
         raise query.exception()
     print("all events are committed", flush=True)
+
+
+def run(spark, folder, pause_s):
+    """Statements, one after another; one that ran before it was noted leads to the same rows."""
+    lines, at = (folder / "statements.sql").read_text().splitlines(), folder / "done"
+    done = int(at.read_text()) if at.exists() else 0
+    while done < len(lines):
+        start = time.monotonic()
+        try:
+            spark.sql(lines[done])
+        except Exception as error:  # what it read was compacted meanwhile
+            print(f"again: {str(error)[:300]}", flush=True)
+            continue
+        done += 1
+        at.write_text(str(done))
+        time.sleep(max(0.0, pause_s - (time.monotonic() - start)))
 
 
 def reached(query):

@@ -22,11 +22,16 @@ pytestmark = [
         ("flink", "2", "main"),
         ("flink", "3", "branch"),
         ("flink", "3", "main"),
+        ("flink-old", "2", "branch"),
+        ("flink-sql", "3", "branch"),
+        ("flink-sql-changelog", "2", "main"),
         ("flink-dynamic", "2", "branch"),
         ("connect", "3", "branch"),
         ("spark-append", "3", "branch"),
         ("spark-merge", "3", "main"),
+        ("spark-statements", "2", "main"),
         ("trino", "3", "main"),
+        ("trino-statements", "2", "main"),
     ],
 )
 def test_rows_of_a_writer_that_is_killed_beside_icefold(writer, version, place) -> None:

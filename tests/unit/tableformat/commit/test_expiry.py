@@ -183,9 +183,9 @@ def test_staged_snapshots_without_a_marker_are_kept_back_to_the_target(table):
     assert set(plan.protected) == {base, *staged[:2]}
 
 
-def commit_of_flink(table, name, *, branch="main", **counts):
+def commit_of_flink(table, name, *, branch="main", job="job", operator="sink", **counts):
     """As its sink does: it repeats nothing, and says what it is."""
-    summary = {"flink.job-id": "job", "flink.operator-id": "sink"}
+    summary = {"flink.job-id": job, "flink.operator-id": operator}
     with another_tool(table.environment):
         done = table.append(
             table.data(name), branch=branch, carry_marker=False, summary={**summary, **counts}
@@ -237,6 +237,18 @@ def test_history_of_a_v2_table_goes_whatever_flink_deletes():
     first = table.add("a")
     commit_of_flink(table, "b", **{"added-equality-delete-files": "1"})
     assert table.plan().snapshot_ids == (first,)
+
+
+def test_last_commit_of_each_streaming_writer_stays_in_reach_for_five_days(table):
+    """One that does not find it commits its files again, which may have been deleted since."""
+    first = commit_of_flink(table, "a", operator="one")
+    found = commit_of_flink(table, "b", job="restarted", operator="one")
+    between = table.add("c")  # repeats what that one said
+    newer = [commit_of_flink(table, "d", operator="two"), table.add("e"), table.add("f")]
+    assert table.plan().snapshot_ids == (first, found)
+    assert set(table.plan().protected) == {between, *newer[:-1]}
+    table.clock.advance(5 * DAY_MS)
+    assert set(table.plan().snapshot_ids) == {first, found, between, *newer[:-1]}
 
 
 def test_staging_that_was_moved_to_the_target_protects_nothing_more(table):
