@@ -141,7 +141,7 @@ _TABLE = (
         text="Share of rows that deletion vectors hide that starts one.",
     ),
     _ms("compact.interval-ms", HOUR_MS, "Time after which any change starts one."),
-    _ms("compact.min-interval-ms", MINUTE_MS, "Pause between two compactions."),
+    _ms("compact.min-interval-ms", 20 * SECOND_MS, "Pause between two compactions."),
     _bytes("compact.group-bytes", 128 << 20, "Rewritten at once; cycles get a turn in between."),
     _flag("compact.partial-progress", "Whether a run commits in several parts.", default=False),
     _count("compact.max-commits", 10, "How many parts at most; at least 1."),

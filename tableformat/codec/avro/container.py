@@ -20,6 +20,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from tableformat.codec.avro.values import (
@@ -45,6 +46,7 @@ _SYNC_TAG = b"icefold\x01"  # eight bytes that nobody draws at random; eight of 
 # Who looks for one record decodes its block; a block is about as long as deflate looks back.
 BLOCK_RECORDS = 256
 SCHEMA_KEY = "avro.schema"
+_SMALL_SCHEMA_CHARS = 1 << 16  # to be kept
 CODEC_KEY = "avro.codec"
 
 # Iceberg's property values (write.avro.compression-codec) to the names in Avro headers.
@@ -168,7 +170,7 @@ def _decode_container(data: bytes, look: Callable[[bytes], None] | None) -> Avro
         raise UnsupportedError("cannot read Avro: unknown compression codec", codec=codec)
     if SCHEMA_KEY not in metadata:
         raise MalformedAvroError("no schema in the header")
-    schema = json.loads(metadata.pop(SCHEMA_KEY))
+    schema = _parse_schema(metadata.pop(SCHEMA_KEY))
 
     budget = min(AVRO_DECODED_BYTES_FLOOR + AVRO_EXPANSION_MAX * len(data), AVRO_DECODED_BYTES_MAX)
     records_left = AVRO_RECORDS_FLOOR + len(data)
@@ -192,6 +194,16 @@ def _decode_container(data: bytes, look: Callable[[bytes], None] | None) -> Avro
     if sync.startswith(_SYNC_TAG) and sync != checksum.sync_marker:
         raise MalformedAvroError("header or records do not match their checksum")
     return AvroContainer(schema, metadata, tuple(blocks))
+
+
+def _parse_schema(text: str) -> Any:
+    """The same value for the same text, so that what is made of it is found again."""
+    return _small_schema(text) if len(text) <= _SMALL_SCHEMA_CHARS else json.loads(text)
+
+
+@lru_cache(maxsize=64)
+def _small_schema(text: str) -> Any:
+    return json.loads(text)
 
 
 def _sync_marker(header: bytes | bytearray, blocks: Iterable[tuple[int, bytes]]) -> bytes:

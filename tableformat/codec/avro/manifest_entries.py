@@ -84,6 +84,11 @@ _ENTRY_FIELDS: Projection = {
     4: WantedField("file_sequence_number", _INTEGRAL),
     2: WantedField("data_file", ("record",), required=True),
 }
+# What live files are like; constants, so that what is compiled for them is found again.
+_SEEN: Mapping[int, Projection] = {
+    ROOT: {field_id: _ENTRY_FIELDS[field_id] for field_id in (0, _DATA_FILE_ID)},
+    _DATA_FILE_ID: seen_of(_DATA_FILE_FIELDS),
+}
 
 
 def decode_manifest(data: bytes, manifest: ManifestFile) -> list[ManifestEntry]:
@@ -155,11 +160,9 @@ class EncodedManifest:
     def live_columns(self) -> LiveColumns:
         """What its live files are like; a third of what decoding takes, and nothing is kept."""
         container, spec_id = self._container, self._manifest.partition_spec_id
-        entry = {field_id: _ENTRY_FIELDS[field_id] for field_id in (0, _DATA_FILE_ID)}
-        seen = {ROOT: entry, _DATA_FILE_ID: seen_of(_DATA_FILE_FIELDS)}
         with self._checked():
             _check_total(self.entry_count, self._manifest)
-            record = compile_record(container.schema, seen)
+            record = compile_record(container.schema, _SEEN)
             _partition_order(record, container.metadata)
             rows = _decode_records(record, container.blocks)
             live = (file for status, file in rows if status != EntryStatus.DELETED)

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
+from functools import lru_cache
 from typing import Any
 from uuid import UUID
 
@@ -137,7 +138,29 @@ def compile_record(schema: Any, projections: Mapping[int, Projection]) -> AvroTy
             has arrays of items without bytes (their count could not be bounded); or a wanted field
             has the wrong kind, or is required and not there.
     """
-    compiled = _Compiler(projections).compile(schema, 0, ROOT)
+    picked = tuple((owner, _Same(each)) for owner, each in projections.items())
+    return _compiled(_Same(schema), picked)
+
+
+class _Same:
+    """A value as a key of a cache, by its identity."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and self.value is other.value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+
+@lru_cache(maxsize=64)  # the files of a table have few schemas, and compiling is a fifth of reading
+def _compiled(schema: _Same, projections: tuple[tuple[int, _Same], ...]) -> AvroType:
+    picked = {owner: each.value for owner, each in projections}
+    compiled = _Compiler(picked).compile(schema.value, 0, ROOT)
     if compiled.kind != "record" or compiled.nullable:
         raise MalformedAvroError("the schema is not a record")
     return compiled
