@@ -56,6 +56,7 @@ from tableformat.spec.properties import property_int
 
 DEFAULT_MAX_SNAPSHOT_AGE_MS = 5 * 24 * 3600 * 1000
 _PAUSE_MAX_MS = DEFAULT_MAX_SNAPSHOT_AGE_MS  # of a streaming writer, whatever the table keeps
+_SOUGHT_MAX = 1_000  # snapshots: all of five days are 432,000 where there is one a second
 _WRITERS = (FLINK_OPERATOR, SPARK_QUERY)
 _DELETES = frozenset({"added-dvs", "added-equality-delete-files"})
 
@@ -213,14 +214,15 @@ def _sought_by_writers(
 
     One that comes back looks for its last commit, and commits again what it does not find: data
     files that may have been compacted and deleted since. Of an operator of Flink, which keeps its
-    id in a job that is started again, the last job's.
+    id in a job that is started again, the last job's. Bounded: most that are not heard of any more
+    were replaced by one of another id, and never come back.
     """
     sought: set[int] = set()
     for ref in refs.values():
         told: set[tuple[str, str]] = set()
         passed: list[int] = []
         for snapshot in walk_back(by_id, ref.snapshot_id):
-            if now_ms - snapshot.timestamp_ms > _PAUSE_MAX_MS:
+            if now_ms - snapshot.timestamp_ms > _PAUSE_MAX_MS or len(passed) == _SOUGHT_MAX:
                 break
             passed.append(snapshot.snapshot_id)
             summary = summary_of(snapshot)

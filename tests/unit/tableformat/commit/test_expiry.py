@@ -2,6 +2,7 @@ import pytest
 
 from tableformat.codec.avro import manifest_entries
 from tableformat.codec.avro.manifest_store import clear_manifest_cache
+from tableformat.commit import expiry_plan
 from tableformat.commit.changeset import Changeset, CommitKind, Fence
 from tableformat.commit.evolution import update_properties
 from tableformat.commit.expire import apply_expiry
@@ -239,7 +240,7 @@ def test_history_of_a_v2_table_goes_whatever_flink_deletes():
     assert table.plan().snapshot_ids == (first,)
 
 
-def test_last_commit_of_each_streaming_writer_stays_in_reach_for_five_days(table):
+def test_last_commit_of_each_streaming_writer_stays_in_reach_for_five_days(table, monkeypatch):
     """One that does not find it commits its files again, which may have been deleted since."""
     first = commit_of_flink(table, "a", operator="one")
     found = commit_of_flink(table, "b", job="restarted", operator="one")
@@ -247,6 +248,9 @@ def test_last_commit_of_each_streaming_writer_stays_in_reach_for_five_days(table
     newer = [commit_of_flink(table, "d", operator="two"), table.add("e"), table.add("f")]
     assert table.plan().snapshot_ids == (first, found)
     assert set(table.plan().protected) == {between, *newer[:-1]}
+    with monkeypatch.context() as patch:
+        patch.setattr(expiry_plan, "_SOUGHT_MAX", 2)
+        assert table.plan().protected == ()
     table.clock.advance(5 * DAY_MS)
     assert set(table.plan().snapshot_ids) == {first, found, between, *newer[:-1]}
 
