@@ -62,6 +62,11 @@ def maintenance_lock_name(state: TableState) -> str:
     return lock_name(str(state.metadata.table_uuid), MAINTENANCE)
 
 
+def task_lock_name(state: TableState, task: str) -> str:
+    """The name of the lock that keeps two runs of one long task apart; likewise."""
+    return lock_name(str(state.metadata.table_uuid), task)
+
+
 @contextmanager
 def hold_maintenance(
     state: TableState,

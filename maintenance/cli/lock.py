@@ -16,7 +16,8 @@ from maintenance.cli.context import (
     print_json,
     table_argument,
 )
-from resolver.maintenance_lock import maintenance_lock, maintenance_lock_name
+from maintenance.settings import TaskName
+from resolver.maintenance_lock import maintenance_lock, maintenance_lock_name, task_lock_name
 
 
 @click.group(cls=ListedGroup)
@@ -29,16 +30,22 @@ def lock() -> None:
 @json_option
 @pass_context
 def show(context: CliContext, table_name: str, as_json: bool) -> None:
-    """Show the holder of TABLE's lock, and who waits for it."""
+    """Show the holder of TABLE's lock, and who waits for it.
+
+    A compaction needs it at its end only, and is shown beside it.
+    """
     table = context.table(table_name)
     with closing(maintenance_lock(table.environment, read_only=True)) as manager:
         state = manager.inspect(maintenance_lock_name(table.state))
+        compaction = manager.inspect(task_lock_name(table.state, TaskName.COMPACT))
     if as_json:
-        print_json(asdict(state))
+        print_json({**asdict(state), "compaction": asdict(compaction)})
         return
     click.echo(_describe(state))
     for waiter in state.waiters:
         click.echo(f"  waiting: {waiter.holder}")
+    if compaction.is_held:
+        click.echo(f"compaction: {_describe(compaction)}")
 
 
 @lock.command("break")

@@ -14,9 +14,14 @@ from dataclasses import asdict, dataclass
 from functools import update_wrapper
 from typing import Any, Protocol, TypeVar
 
-from lock import HeldLease, LockManager, lock_name
+from lock import HeldLease, LockManager
 from resolver.job import LOCK_TIMEOUT_MS
-from resolver.maintenance_lock import fence_of, hold_maintenance, maintenance_lock
+from resolver.maintenance_lock import (
+    fence_of,
+    hold_maintenance,
+    maintenance_lock,
+    task_lock_name,
+)
 from tableformat import Environment, Table
 from tableformat.catalog.base import Identifier, TableState
 from tableformat.commit.changeset import Fence
@@ -225,10 +230,10 @@ def _run(
         yield run
         return
     owned = closing(maintenance_lock(table.environment)) if lock is None else nullcontext(lock)
-    task, kind = f"{name} {state.name}", lock_name(str(state.metadata.table_uuid), name)
+    task, own = f"{name} {state.name}", task_lock_name(state, name)
     with (
         owned as manager,
-        manager.hold(kind, task=task, timeout_ms=timeout_ms) if pauses else nullcontext(),
+        manager.hold(own, task=task, timeout_ms=timeout_ms) if pauses else nullcontext(),
         hold_maintenance(state, manager, task=task, branch=branch, timeout_ms=timeout_ms) as lease,
     ):
         run.lease = lease

@@ -3,12 +3,15 @@
 import json
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
+import tableformat as tf
 from maintenance.cli.main import cli
+from resolver.maintenance_lock import maintenance_lock, task_lock_name
 
 ROOT = Path(__file__).resolve().parents[3]
 CREATE = [
@@ -77,6 +80,21 @@ def test_main_path_from_create_to_scan(orders):
     assert orders.ok("scan", "shop.orders", "--format", "csv") == "id,status,price\n1,paid,1.50\n"
     assert "sound" in orders.ok("index", "verify", "shop.orders")
     assert "free (last fence token 1)" in orders.ok("lock", "show", "shop.orders")
+
+
+def test_lock_show_names_a_compaction_that_does_not_hold_the_lock(orders):
+    ingest(orders)
+    orders.ok("resolve", "shop.orders")
+    catalog = tf.open_catalog("local", warehouse=str(orders.folder / "warehouse"))
+    table = catalog.load_table("shop.orders")
+    with closing(maintenance_lock(table.environment)) as manager:
+        with manager.hold(task_lock_name(table.state, "compact"), task="compact shop.orders"):
+            text = orders.ok("lock", "show", "shop.orders")
+            found = json.loads(orders.ok("lock", "show", "shop.orders", "--json"))
+        assert "compaction: held by compact shop.orders" in text
+        assert text.startswith("free")
+        assert (found["holder"], found["compaction"]["token"]) == (None, 1)
+        assert "compaction" not in orders.ok("lock", "show", "shop.orders")
 
 
 def test_ingest_twice_under_one_query_id_writes_once(orders):
