@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from pyiceberg.table.snapshots import Operation
 
 from maintenance.tasks.compact import compact
 from maintenance.tasks.options import CompactOptions
@@ -17,8 +18,7 @@ RESOLVE_POINTS = {
     "catalog.before_swap": REFUSED, "catalog.after_swap": None, "resolve.after_apply": None,
 }  # fmt: skip
 COMPACT_POINTS = {
-    "compact.after_plan": REFUSED, "compact.after_write": REFUSED, "catalog.before_swap": REFUSED,
-    "catalog.after_swap": None,
+    "compact.after_plan": REFUSED, "catalog.before_swap": REFUSED, "catalog.after_swap": None,
 }  # fmt: skip
 
 
@@ -63,6 +63,20 @@ def test_task_that_stood_still_past_its_lease_changes_nothing_more(
     assert end is None or ended == end
     now = open_table(history.warehouse, NAME).state.metadata
     assert now.refs == left.refs
+    history.table.refresh()
+    history.stage([(4, "us", 3)], deletes=[1])
+    run_resolve(open_table(history.warehouse, NAME))
+    history.check()
+
+
+def test_compaction_that_stood_still_while_it_needed_no_lease_goes_on(history, tmp_path):
+    with stopped(run_compact, history.warehouse, NAME, point="compact.after_write") as go_on:
+        take_over(history, tmp_path / "other-index")
+        left = open_table(history.warehouse, NAME).state
+        assert go_on() == 0
+    now = open_table(history.warehouse, NAME).state
+    assert now.head("main").parent_snapshot_id == left.head_id("main")
+    assert now.head("main").summary.operation == Operation.REPLACE
     history.table.refresh()
     history.stage([(4, "us", 3)], deletes=[1])
     run_resolve(open_table(history.warehouse, NAME))
