@@ -315,7 +315,7 @@ def test_waiters_are_served_in_order_of_arrival(store: RecordStore, name: str) -
     assert first.inspect(name).token == 5
 
 
-def test_yield_hands_lock_to_waiter_and_gets_it_back(
+def test_pause_gives_the_lock_to_others_and_resume_gets_it_back(
     ours: LeaseManager, theirs: LeaseManager, name: str
 ) -> None:
     tokens: list[int] = []
