@@ -197,7 +197,7 @@ def _decode_container(data: bytes, look: Callable[[bytes], None] | None) -> Avro
 
 
 def _parse_schema(text: str) -> Any:
-    """The same value for the same text, so that what is made of it is found again."""
+    """The same value for the same text, so that what is made of it is found again. Not changed."""
     return _small_schema(text) if len(text) <= _SMALL_SCHEMA_CHARS else json.loads(text)
 
 

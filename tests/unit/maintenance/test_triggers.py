@@ -162,7 +162,7 @@ def test_pause_after_a_run_holds_a_trigger_back():
     record = TaskRecord(ended_ms=NOW - 1000, snapshot_id=1)
     ledger = Ledger(records={TaskName.COMPACT: record})
     assert due(figures, ledger) == []
-    assert waiting(figures, TaskName.COMPACT, ledger).at_ms == NOW - 1000 + 60_000
+    assert waiting(figures, TaskName.COMPACT, ledger).at_ms == NOW - 1000 + 20_000
     assert due(figures, ledger, NOW + 59_000) == [TaskName.COMPACT]
 
 
@@ -170,7 +170,7 @@ def test_runs_that_find_nothing_double_the_pause():
     figures = since(TaskName.COMPACT, files=1000)
     record = TaskRecord(ended_ms=NOW, snapshot_id=1, idle_runs=3)
     found = waiting(figures, TaskName.COMPACT, Ledger(records={TaskName.COMPACT: record}))
-    assert found.at_ms == NOW + 8 * 60_000
+    assert found.at_ms == NOW + 8 * 20_000
 
 
 def test_failed_task_waits_and_the_others_do_not():

@@ -1,4 +1,5 @@
 import random
+from copy import deepcopy
 from dataclasses import replace
 
 import pytest
@@ -156,7 +157,7 @@ def _decoded(container, manifest, data):
 @pytest.mark.parametrize("field", ["status", "content", "file_format", "referenced_data_file"])
 def test_a_schema_that_lacks_what_makes_a_vector_is_decoded(field):
     data, manifest = written([added(vector())])
-    schema = decode_container(data, location="m").schema
+    schema = deepcopy(decode_container(data, location="m").schema)
     record = schema["fields"][-1]["type"]
     for each in (schema, record):
         each["fields"] = [known for known in each["fields"] if known["name"] != field]
