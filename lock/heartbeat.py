@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import Protocol
 
 from lock.errors import LeaseLostError, LockError, LockUnavailableError
-from lock.lease import RESUME_TIMEOUT_MS, Lease, LockState, Waiter
+from lock.lease import RESUME_TIMEOUT_MS, Lease, LockState
 from lock.seams import Clock
 
 logger = logging.getLogger("icefold.lock")
@@ -123,10 +123,6 @@ class HeartbeatLease:
                 action="try again while the lease lasts, else plan again under a new one",
             ) from error
         self.check()
-
-    def waiters(self) -> tuple[Waiter, ...]:
-        """See `HeldLease`."""
-        return self._manager.inspect(self.name).waiters
 
     def pause(self) -> None:
         """See `HeldLease`. If it fails, nothing is held."""

@@ -95,9 +95,6 @@ class HeldLease(Protocol):
         that this process slept through.
         """
 
-    def waiters(self) -> tuple[Waiter, ...]:
-        """Who waits for this lock, in order. One read."""
-
     def pause(self) -> None:
         """Release until `resume`: for work that needs no lease. Again: nothing."""
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal
 
-from lock import HeldLease, Lease, LeaseLostError, LockState, Waiter
+from lock import HeldLease, Lease, LeaseLostError, LockState
 from lock.lease import DEFAULT_LEASE_MS, RESUME_TIMEOUT_MS
 
 
@@ -121,9 +121,6 @@ class GrantedLease:
 
     def confirm(self) -> None:
         self.check()
-
-    def waiters(self) -> tuple[Waiter, ...]:
-        return ()
 
     def pause(self) -> None:
         self.check()

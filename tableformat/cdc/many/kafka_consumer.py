@@ -37,7 +37,7 @@ ANSWER_S = 15.0  # how long a question waits for a broker; a healthy one answers
 # It is a second or two of a busy stream, as long as staging may keep Python from taking more.
 QUEUED_KB = 16 * 1024
 # How long a partition waits that finds the queue full. By default a second, in which others fill it
-# again: some partitions were 20 s behind where the average was 2 s.
+# again: in a process that fell behind, some partitions were 20 s late where the median was 2 s.
 FULL_MS = 20
 FETCH_BYTES = 8 << 20  # an answer of a broker; by default 50 MiB
 DEFAULTS: Mapping[str, str | int | bool] = {
