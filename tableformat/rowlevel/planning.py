@@ -377,7 +377,7 @@ def _required_columns(statement: Statement, schema: Schema) -> tuple[str, ...]:
     actions = {clause.action for clause in statement.clauses}
     writes = statement.operation == RowLevelOperation.UPDATE or MergeAction.UPDATE in actions
     stars = any(
-        not isinstance(star.parent, exp.Count)
+        not (isinstance(star.parent, exp.Anonymous) and star.parent.name.lower() == "count")
         for tree in statement.scalar_expressions()
         if not has_subquery(tree)
         for star in tree.find_all(exp.Star)

@@ -19,6 +19,7 @@ from tableformat.sql.statement import (
     column_parts,
     parse_expression,
     parse_statement,
+    to_sql,
 )
 
 if TYPE_CHECKING:  # Spark is an optional dependency
@@ -78,10 +79,10 @@ def merge_statement(
         raise InvalidInputError("MERGE needs at least one WHEN … THEN …")
     if isinstance(source, str):
         named = exp.to_table(source, dialect="spark")
-        used = f"{named.sql(dialect='spark')} AS {SOURCE_ALIAS}"
+        used = f"{to_sql(named)} AS {SOURCE_ALIAS}"
     else:
         used = f"given AS {SOURCE_ALIAS}"
-    condition = parse_expression(on, what="condition").sql(dialect="spark")
+    condition = to_sql(parse_expression(on, what="condition"))
     text = f"MERGE INTO target AS {TARGET_ALIAS} USING {used} ON {condition} {' '.join(clauses)}"
     parsed = parse_statement(text)
     return Statement(

@@ -149,8 +149,8 @@ def _convert(tree: exp.Expr, columns: TargetColumns, *, negated: bool) -> Boolea
             return _between(tree, columns, negated=negated)
         case exp.Like():
             return _like(tree, columns, negated=negated)
-        case exp.IsNan():
-            name = _name(tree.this, columns, iceberg.FloatType, iceberg.DoubleType)
+        case exp.Anonymous(this=str(function), expressions=[value]) if function.lower() == "isnan":
+            name = _name(value, columns, iceberg.FloatType, iceberg.DoubleType)
             return None if name is None else (_new(NotNaN, name) if negated else _new(IsNaN, name))
         case exp.NullSafeEQ():
             return _null_safe(tree, columns, negated=negated)

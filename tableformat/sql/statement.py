@@ -9,15 +9,47 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import ClassVar
 
 import sqlglot
 from sqlglot import exp
+from sqlglot.dialects.spark import Spark
 from sqlglot.errors import SqlglotError
 
 from tableformat.errors import InvalidInputError, UnsupportedError, refusing_deep_nesting
 from tableformat.spec.unicode import check_unicode
 
-DIALECT = "spark"
+# What a call looks like between its brackets, where that is no list of values.
+_OWN_SYNTAX = frozenset(
+    ["CAST", "EXTRACT", "OVERLAY", "POSITION", "SUBSTR", "SUBSTRING", "TRIM", "TRY_CAST"]
+)
+
+
+class VerbatimSpark(Spark):
+    """Spark's dialect in which calls of functions stay as they are written.
+
+    The parser's own functions are meant for translation between dialects: `to_char(d, '9.9')` comes
+    back as `CAST(d AS STRING)`, an exact percentile as an approximate one.
+    """
+
+    class Parser(Spark.Parser):  # type: ignore[misc, valid-type]  # noqa: D106
+        # Left out, the parser would take `array(1, 2)[0]` for `array(0)`.
+        FUNCTIONS: ClassVar = {"ARRAY": exp.Array.from_arg_list}
+        FUNCTION_PARSERS: ClassVar = {
+            name: parse
+            for name, parse in Spark.Parser.FUNCTION_PARSERS.items()
+            if name in _OWN_SYNTAX
+        }
+
+    class Generator(Spark.Generator):  # type: ignore[misc, valid-type]  # noqa: D106
+        TYPE_MAPPING: ClassVar = {
+            kind: name
+            for kind, name in Spark.Generator.TYPE_MAPPING.items()
+            if kind != exp.DType.TIME  # Spark has the type; the parser's Spark has moments for it
+        }
+
+
+DIALECT = VerbatimSpark
 
 
 class RowLevelOperation(StrEnum):

@@ -21,7 +21,7 @@ from tableformat.spec.arrow_arrays import constant_array
 from tableformat.spec.types import arrow_type
 from tableformat.sql.columns import TargetColumns
 from tableformat.sql.predicates import literal_value
-from tableformat.sql.statement import Assignment
+from tableformat.sql.statement import Assignment, to_sql
 
 Compute = Callable[[pa.RecordBatch], pa.Array]
 
@@ -125,7 +125,7 @@ def _refuse_wrong_literal(tree: exp.Expr, kind: iceberg.IcebergType) -> None:
     )
     if is_text or is_truth or is_number:
         raise InvalidInputError(
-            "an assigned value has the wrong type", value=tree.sql(dialect="spark"), type=kind
+            "an assigned value has the wrong type", value=to_sql(tree), type=kind
         )
 
 

@@ -1,1 +1,1 @@
-from tests.support.spark import spark  # noqa: F401
+from tests.support.spark import interpreted, spark  # noqa: F401

@@ -34,12 +34,6 @@ from tests.support.rowlevel_tables import (
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 CASES = list(cases())
-# Compiling the code of a query takes longer than running it over some fifty rows.
-UNCOMPILED = {
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-    "spark.sql.adaptive.enabled": "false",
-}
 
 
 @dataclass(frozen=True)
@@ -59,20 +53,6 @@ def in_namespace(sql: str) -> Statement:
 def test_corpus_is_large_enough() -> None:
     assert len(CASES) >= 150
     assert len(set(CASES)) == len(CASES)
-
-
-@pytest.fixture
-def interpreted(spark):
-    """The session, with queries interpreted instead of compiled."""
-    before = {key: spark.conf.get(key, None) for key in UNCOMPILED}
-    for key, value in UNCOMPILED.items():
-        spark.conf.set(key, value)
-    yield spark
-    for key, value in before.items():
-        if value is None:
-            spark.conf.unset(key)
-        else:
-            spark.conf.set(key, value)
 
 
 @pytest.mark.timeout(1800)  # hundreds of statements on Spark, on a machine that may be busy

@@ -1,0 +1,1 @@
+from tests.support.spark import interpreted, spark  # noqa: F401
