@@ -9,7 +9,8 @@ conjunct   partition tuple       strict projection                       proven,
 
 The visitors are PyIceberg's; what they are shown is adapted here: bounds of promoted columns are
 widened (R21), upper bounds of float columns that may hold NaN are hidden (NaN is above every
-number and outside of every bound), and a null or NaN partition value proves nothing.
+number and outside of every bound), and a null or NaN partition value proves nothing. Nor does one
+that `truncate` wrapped around: the smallest integers of a column are filed among the largest.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from functools import reduce
 from typing import Any, cast
 from uuid import UUID
 
+from pyiceberg.conversions import from_bytes
 from pyiceberg.expressions import AlwaysFalse, AlwaysTrue, And, BooleanExpression
 from pyiceberg.expressions.visitors import (
     _InclusiveMetricsEvaluator,
@@ -34,8 +36,16 @@ from pyiceberg.manifest import DataFile as PyIcebergDataFile
 from pyiceberg.manifest import ManifestFile as PyIcebergManifestFile
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
+from pyiceberg.transforms import Transform, TruncateTransform
 from pyiceberg.typedef import Record
-from pyiceberg.types import DoubleType, FloatType, PrimitiveType
+from pyiceberg.types import (
+    DoubleType,
+    FloatType,
+    IcebergType,
+    IntegerType,
+    LongType,
+    PrimitiveType,
+)
 
 from tableformat.scan.bounds import widen_bound
 from tableformat.scan.row_filter import (
@@ -72,6 +82,7 @@ class _SpecPruner:
     """What is prepared once for a partition spec."""
 
     partition_types: tuple[Any, ...]
+    wrapped: tuple[tuple[int, ...], ...]
     manifest_may_match: Callable[[PyIcebergManifestFile], bool]
     partition_may_match: Callable[[Record], bool]
     proofs: tuple[tuple[BooleanExpression, Callable[[Record], bool]], ...]
@@ -104,6 +115,8 @@ class Pruner:
             _adapt_summary(summary, field_type)
             for summary, field_type in zip(manifest.partitions, spec.partition_types, strict=True)
         ]
+        if any(map(_may_hold, summaries, spec.partition_types, spec.wrapped)):
+            return not self._nothing
         view = cast("PyIcebergManifestFile", _ManifestView(summaries))
         return spec.manifest_may_match(view)
 
@@ -132,6 +145,10 @@ class Pruner:
             ]
             self._by_spec[spec_id] = _SpecPruner(
                 partition_types=tuple(field.field_type for field in struct_type.fields),
+                wrapped=tuple(
+                    _wrapped(field.transform, part.field_type)
+                    for field, part in zip(spec.fields, struct_type.fields, strict=True)
+                ),
                 manifest_may_match=manifest_evaluator(spec, self._schema, inclusive),
                 partition_may_match=expression_evaluator(partition_schema, inclusive, True),
                 proofs=tuple(proofs),
@@ -141,7 +158,9 @@ class Pruner:
     def _partition_residual(self, data_file: DataFile) -> BooleanExpression:
         spec = self._spec(data_file.spec_id)
         values = [_comparable(value) for value in data_file.partition]
-        if any(isinstance(value, float) and math.isnan(value) for value in values):
+        if any(isinstance(value, float) and math.isnan(value) for value in values) or any(
+            value in wrapped for wrapped, value in zip(spec.wrapped, values, strict=True)
+        ):
             return self._filter
         record = Record(*values)
         if not spec.partition_may_match(record):
@@ -188,6 +207,26 @@ class StatisticsFilter:
             upper_bounds=uppers,
         )
         return self._metrics.eval(cast("PyIcebergDataFile", view))
+
+
+def _wrapped(transform: Transform[Any, Any], kind: IcebergType) -> tuple[int, ...]:
+    """Where `truncate` puts integers below the smallest multiple of its width.
+
+    Of a long also those that were filed when it was an int.
+    """
+    if not isinstance(transform, TruncateTransform) or not isinstance(kind, IntegerType | LongType):
+        return ()
+    kinds = [kind] if isinstance(kind, IntegerType) else [kind, IntegerType()]
+    below = [(each.max, each.min % transform.width) for each in kinds]
+    return tuple(largest + 1 - rest for largest, rest in below if rest)
+
+
+def _may_hold(summary: PartitionFieldSummary, kind: IcebergType, values: tuple[int, ...]) -> bool:
+    """Whether one of these partition values is within a manifest's bounds."""
+    if not values or summary.lower_bound is None or summary.upper_bound is None:
+        return False
+    low, high = (from_bytes(kind, each) for each in (summary.lower_bound, summary.upper_bound))
+    return any(low <= each <= high for each in values)
 
 
 def _adapt_summary(summary: PartitionFieldSummary, field_type: Any) -> PartitionFieldSummary:
