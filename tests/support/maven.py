@@ -30,7 +30,7 @@ def fetch_jars(folder: Path, artifacts: Sequence[str], *, transitive: bool) -> s
 
     Args:
         folder: Where to; what is there is taken as it is.
-        artifacts: `group:artifact:version`, or with `:classifier`, or with `:classifier:type` behind.
+        artifacts: `group:artifact:version`, with `:classifier` or `:classifier:type` behind or not.
         transitive: With what they need, too.
 
     """
