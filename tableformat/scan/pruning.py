@@ -216,16 +216,19 @@ def _wrapped(transform: Transform[Any, Any], kind: IcebergType) -> tuple[int, ..
     """
     if not isinstance(transform, TruncateTransform) or not isinstance(kind, IntegerType | LongType):
         return ()
-    kinds = [kind] if isinstance(kind, IntegerType) else [kind, IntegerType()]
+    kinds: list[IntegerType | LongType] = [kind]
+    if isinstance(kind, LongType):
+        kinds.append(IntegerType())
     below = [(each.max, each.min % transform.width) for each in kinds]
     return tuple(largest + 1 - rest for largest, rest in below if rest)
 
 
-def _may_hold(summary: PartitionFieldSummary, kind: IcebergType, values: tuple[int, ...]) -> bool:
+def _may_hold(summary: PartitionFieldSummary, kind: Any, values: tuple[int, ...]) -> bool:
     """Whether one of these partition values is within a manifest's bounds."""
     if not values or summary.lower_bound is None or summary.upper_bound is None:
         return False
-    low, high = (from_bytes(kind, each) for each in (summary.lower_bound, summary.upper_bound))
+    low = cast("int", from_bytes(kind, summary.lower_bound))
+    high = cast("int", from_bytes(kind, summary.upper_bound))
     return any(low <= each <= high for each in values)
 
 
