@@ -20,7 +20,8 @@ import json
 import struct
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ import numpy.typing as npt
 
 from resolver.index.damage import damaged
 from resolver.index.entry import POSITION_BITS, Rows
+from tableformat.array_types import Int64s
 
 # On disk: never change the value for the same meaning of sections and footer.
 RUN_FORMAT = 2
@@ -51,6 +53,9 @@ Uint64s = npt.NDArray[np.uint64]
 class Section:
     """Where entries of one key length are, and how they are packed.
 
+    It is one section of the file, or several that are packed alike and follow each other in key
+    order: few keys in a large run would take as long per section as for all.
+
     Attributes:
         width: Bytes of a key.
         count: Entries.
@@ -58,7 +63,8 @@ class Section:
         position_bits: Low bits of a packed row that are the position.
         base: Key and packed row of the first entry.
         columns: Bytes of key and packed row that an entry has; all others are those of `base`.
-        offset: Where the first block begins.
+        pieces: Of each section of the file: the number of its first block, where that begins, and
+            its entries.
         last: The greatest key.
         directory: Shape `(blocks, key columns)`: the key that each block begins with.
         checksums: Shape `(blocks,)`.
@@ -71,7 +77,7 @@ class Section:
     position_bits: int
     base: bytes
     columns: tuple[int, ...]
-    offset: int
+    pieces: tuple[tuple[int, int, int], ...]
     last: bytes
     directory: Bytes2d
     checksums: Uint64s
@@ -89,6 +95,22 @@ class Section:
     def block_bytes(self) -> int:
         """Bytes of a whole block."""
         return self.block_entries * len(self.columns)
+
+    @property
+    def packing(self) -> tuple[object, ...]:
+        """Equal for sections whose entries say the same with the same bytes."""
+        fixed = bytearray(self.base)
+        for column in self.columns:
+            fixed[column] = 0
+        return self.width, self.columns, self.position_bits, bytes(fixed)
+
+    def locate(self, blocks: Int64s) -> tuple[Int64s, Int64s, Int64s]:
+        """Where blocks begin and end in the file, and which piece each belongs to."""
+        firsts, offsets, counts = np.array(self.pieces, dtype=np.int64).T
+        piece = np.searchsorted(firsts, blocks, "right") - 1
+        starts = offsets[piece] + (blocks - firsts[piece]) * self.block_bytes
+        ends = offsets + counts * len(self.columns)
+        return starts, np.minimum(starts + self.block_bytes, ends[piece]), piece
 
     def first_key(self, block: int) -> bytes:
         """The whole key that a block begins with."""
@@ -208,7 +230,37 @@ def parse_footer(footer: bytes, name: str, footer_at: int, location: Path) -> tu
             raise damaged("the footer of a run goes on behind its sections", location)
     except (KeyError, TypeError, ValueError, ArithmeticError, RecursionError) as error:
         raise damaged("the footer of a run is unreadable", location) from error
-    return tuple(sections)
+    return _joined(sections)
+
+
+def _joined(sections: Sequence[Section]) -> tuple[Section, ...]:
+    """The same entries in fewer sections; see `Section`."""
+    rows: dict[object, list[list[Section]]] = {}
+    for section in sections:
+        alike = rows.setdefault(section.packing, [])
+        if alike and alike[-1][-1].last < section.first_key(0):
+            alike[-1].append(section)
+        else:
+            alike.append([section])
+    return tuple(_one(row) for alike in rows.values() for row in alike)
+
+
+def _one(row: Sequence[Section]) -> Section:
+    if len(row) == 1:
+        return row[0]
+    firsts = accumulate((len(each.checksums) for each in row), initial=0)
+    return replace(
+        row[0],
+        count=sum(each.count for each in row),
+        pieces=tuple(
+            (first, offset, count)
+            for first, each in zip(firsts, row, strict=False)
+            for _, offset, count in each.pieces
+        ),
+        last=row[-1].last,
+        directory=np.concatenate([each.directory for each in row]),
+        checksums=np.concatenate([each.checksums for each in row]),
+    )
 
 
 def _section_of(meta: dict[str, Any], arrays: bytes, at: int) -> tuple[Section, int]:
@@ -238,7 +290,7 @@ def _section_of(meta: dict[str, Any], arrays: bytes, at: int) -> tuple[Section, 
         position_bits=position_bits,
         base=bytes.fromhex(meta["base"]),
         columns=columns,
-        offset=meta["offset"],
+        pieces=((0, meta["offset"], count),),
         last=bytes.fromhex(meta["last"]),
         directory=directory,
         checksums=np.frombuffer(arrays[middle:end], dtype="<u8").astype(np.uint64, copy=False),
@@ -249,14 +301,15 @@ def _section_of(meta: dict[str, Any], arrays: bytes, at: int) -> tuple[Section, 
 def _check_section(section: Section, footer_at: int) -> None:
     size = section.width + ROW_BYTES
     columns = section.columns
+    ((_, offset, _),) = section.pieces
     if (
         len(section.base) != size
         or len(section.last) != section.width
         or list(columns) != sorted(set(columns))
         or any(not 0 <= column < size for column in columns)
         or section.block_entries != block_entries_of(len(columns))
-        or section.offset < 0
-        or section.offset + section.count * len(columns) > footer_at
+        or offset < 0
+        or offset + section.count * len(columns) > footer_at
     ):
         raise ValueError("a section that cannot be")
 
