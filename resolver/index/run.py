@@ -127,6 +127,8 @@ class Run:
 
     def between(self, section: Section, low: bytes, high: bytes | None) -> tuple[Bytes2d, Rows]:
         """Keys and rows from `low` to before `high`; None: to the end."""
+        if section.last < low or (high is not None and high <= section.first_key(0)):
+            return np.empty((0, section.width), np.uint8), np.empty(0, np.uint64)
         blocks = range(len(section.checksums))
         begin = max(bisect_left(blocks, low, key=section.first_key) - 1, 0)
         end = len(blocks)
