@@ -34,6 +34,7 @@ from resolver.index.run_format import (
     footer_and_tail,
     pack_section,
     parse_footer,
+    places_of,
 )
 from tableformat.array_types import Int64s
 from tableformat.codec.sized_cache import SizedCache
@@ -152,22 +153,24 @@ class Run:
         if same:
             base = np.frombuffer(section.base, dtype=np.uint8)
             ordinals = np.flatnonzero((keys[:, same] == base[same]).all(axis=1))
-        wanted = comparable(keys[ordinals][:, columns] if same else keys[:, columns])
+            keys = keys[ordinals]
+        wanted = keys[:, columns]
         if not len(wanted):
             return ordinals, np.empty(0, dtype=np.uint64)
-        first = np.maximum(np.searchsorted(section.order, wanted, "left") - 1, 0)
-        last = np.searchsorted(section.order, wanted, "right") - 1
-        touched = np.zeros(len(section.order), dtype=np.bool_)
+        order, lead = section.order, comparable(wanted[:, : section.order_columns])
+        after = np.searchsorted(order, lead, "left")
+        first = np.maximum(after - 1, 0)
+        if section.is_distinct:
+            last = after - (order.take(after, mode="clip") != lead)
+        else:
+            last = np.searchsorted(order, lead, "right") - 1
+        touched = np.zeros(len(order), dtype=np.bool_)
         touched[first] = touched[last] = True
         for each in np.flatnonzero(last - first > 1).tolist():  # a key of several blocks
             touched[first[each] : last[each]] = True
         entries = self._entries(section, np.flatnonzero(touched))
-        found = comparable(entries[:, : len(columns)])
-        begin = np.searchsorted(found, wanted, "left")
-        counts = np.searchsorted(found, wanted, "right") - begin
-        ordinal = np.repeat(np.arange(len(wanted)), counts)
-        within = np.arange(len(ordinal)) - np.repeat(np.cumsum(counts) - counts, counts)
-        return ordinals[ordinal], section.rows_of(entries[begin[ordinal] + within])
+        ordinal, place = places_of(entries[:, : len(columns)], wanted)
+        return ordinals[ordinal], section.rows_of(entries.take(place, axis=0))
 
     def _entries(self, section: Section, blocks: Int64s) -> Bytes2d:
         """Entries of ascending blocks, shape `(entries, columns)`, after their checksums."""

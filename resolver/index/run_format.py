@@ -21,6 +21,7 @@ import struct
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ import numpy.typing as npt
 
 from resolver.index.damage import damaged
 from resolver.index.entry import POSITION_BITS, Rows
+from resolver.keys import varying_columns
 from tableformat.array_types import Int64s
 
 # On disk: never change the value for the same meaning of sections and footer.
@@ -68,7 +70,9 @@ class Section:
         last: The greatest key.
         directory: Shape `(blocks, key columns)`: the key that each block begins with.
         checksums: Shape `(blocks,)`.
-        order: `directory`, to be searched in.
+        order: The leading `order_columns` of `directory`, to be searched in: what tells most blocks
+            apart.
+        is_distinct: Whether no two of `order` are alike.
     """
 
     width: int
@@ -82,9 +86,18 @@ class Section:
     directory: Bytes2d
     checksums: Uint64s
     order: npt.NDArray[Any] = field(init=False)
+    order_columns: int = field(init=False)
+    is_distinct: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "order", comparable(self.directory))
+        columns = min(self.directory.shape[1], _WORD_BYTES)
+        order = comparable(self.directory[:, :columns])
+        is_distinct = bool((order[1:] != order[:-1]).all())
+        if not is_distinct and columns < self.directory.shape[1]:
+            columns, order = self.directory.shape[1], comparable(self.directory)
+        object.__setattr__(self, "order", order)
+        object.__setattr__(self, "order_columns", columns)
+        object.__setattr__(self, "is_distinct", is_distinct)
 
     @property
     def key_columns(self) -> list[int]:
@@ -171,9 +184,11 @@ def pack_section(keys: Bytes2d, rows: Rows, offset: int) -> PackedSection:
     """
     count, width = keys.shape
     bits = int((rows & _POSITION_MASK).max()).bit_length()
-    matrix = np.concatenate([keys, _packed_rows(rows, bits)], axis=1)
-    columns = np.flatnonzero((matrix != matrix[0]).any(axis=0))
-    entries = np.ascontiguousarray(matrix[:, columns])
+    packed = _packed_rows(rows, bits)
+    columns = np.flatnonzero(np.concatenate([varying_columns(keys), varying_columns(packed)]))
+    entries = np.empty((count, len(columns)), dtype=np.uint8)
+    for place, column in enumerate(columns.tolist()):
+        entries[:, place] = keys[:, column] if column < width else packed[:, column - width]
     block_entries = block_entries_of(len(columns))
     blocks = -(-count // block_entries)
     size = block_entries * len(columns)
@@ -186,7 +201,7 @@ def pack_section(keys: Bytes2d, rows: Rows, offset: int) -> PackedSection:
         "count": count,
         "block_entries": block_entries,
         "position_bits": bits,
-        "base": matrix[0].tobytes().hex(),
+        "base": (keys[0].tobytes() + packed[0].tobytes()).hex(),
         "columns": columns.tolist(),
         "offset": offset,
         "last": keys[-1].tobytes().hex(),
@@ -328,6 +343,36 @@ def comparable(columns: Bytes2d) -> npt.NDArray[Any]:
     return words
 
 
+def places_of(keys: Bytes2d, wanted: Bytes2d) -> tuple[Int64s, Int64s]:
+    """Where keys are among others.
+
+    Args:
+        keys: Shape `(n, width)`, in bytewise order; may repeat.
+        wanted: Shape `(m, width)`.
+
+    Returns:
+        Ordinals of those wanted, ascending, and of keys.
+    """
+    lead, wanted_lead = comparable(keys[:, :_WORD_BYTES]), comparable(wanted[:, :_WORD_BYTES])
+    if (lead[1:] != lead[:-1]).all():  # the usual case, in a third of the time
+        place = np.searchsorted(lead, wanted_lead)
+        place[place == len(lead)] = 0
+        ordinal = np.flatnonzero(lead.take(place) == wanted_lead) if len(lead) else place[:0]
+        place = place[ordinal]
+        if keys.shape[1] > _WORD_BYTES:
+            rest = keys[place][:, _WORD_BYTES:] == wanted[ordinal][:, _WORD_BYTES:]
+            same = rest.all(axis=1)
+            ordinal, place = ordinal[same], place[same]
+        return ordinal, place
+    if keys.shape[1] > _WORD_BYTES:
+        lead, wanted_lead = comparable(keys), comparable(wanted)
+    begin = np.searchsorted(lead, wanted_lead, "left")
+    counts = np.searchsorted(lead, wanted_lead, "right") - begin
+    ordinal = np.repeat(np.arange(len(wanted)), counts)
+    within = np.arange(len(ordinal)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return ordinal, begin[ordinal] + within
+
+
 def first_at_or_after(keys: Bytes2d, key: bytes) -> int:
     """Of keys in bytewise order: the first row whose key is `key` or greater."""
     return bisect_left(range(len(keys)), key, key=lambda row: keys[row].tobytes())
@@ -352,6 +397,7 @@ def checksums(blocks: Bytes2d) -> Uint64s:
     return words @ _odd_words(count) + np.uint64(count)
 
 
+@cache
 def _odd_words(count: int) -> Uint64s:
     """Fixed odd numbers (splitmix64): a changed byte times one of them is never 0 modulo 2**64."""
     state = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)

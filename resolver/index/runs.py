@@ -20,7 +20,7 @@ from resolver.index.entry import KeyedRows, Rows, TouchedKeys, new_rows
 from resolver.index.run import Run, RunWriter
 from resolver.index.run_format import TOMBSTONE, Bytes2d, Section, comparable
 from resolver.index.shard_map import ShardRange, part_of
-from resolver.keys import EncodedKeys
+from resolver.keys import EncodedKeys, take_rows, varying_columns
 from tableformat.array_types import Int64s
 from tableformat.integer_order import stable_order
 
@@ -50,7 +50,7 @@ def rows_of_keys(runs: Sequence[Run], keys: EncodedKeys) -> tuple[Int64s, Rows]:
         order = EncodedKeys(fixed=matrix).argsort()
         for start in range(0, len(order), LOOKUP_CHUNK_KEYS):
             chunk = order[start : start + LOOKUP_CHUNK_KEYS]
-            ordinal, found = _rows_of_sorted(runs, matrix[chunk])
+            ordinal, found = _rows_of_sorted(runs, take_rows(matrix, chunk))
             ordinals.append(places[chunk[ordinal]])
             rows.append(found)
     ordinal, row = np.concatenate(ordinals), np.concatenate(rows)
@@ -64,7 +64,7 @@ def _rows_of_sorted(runs: Sequence[Run], keys: Bytes2d) -> tuple[Int64s, Rows]:
     for run in runs:
         if not len(waiting):
             break
-        ordinal, found = run.find(keys if len(waiting) == len(keys) else keys[waiting])
+        ordinal, found = run.find(keys if len(waiting) == len(keys) else take_rows(keys, waiting))
         alive = found != TOMBSTONE
         ordinals.append(waiting[ordinal[alive]])
         rows.append(found[alive])
@@ -158,7 +158,7 @@ class Held:
 
     def all(self) -> tuple[Bytes2d, Rows]:
         """Keys and rows of all entries."""
-        return self.keys[self.key], self.rows
+        return take_rows(self.keys, self.key), self.rows
 
     def samples(self, step: int) -> Iterator[tuple[bytes, int]]:
         """Some keys, ascending, and how many entries there are from each to the next, about."""
@@ -169,7 +169,7 @@ class Held:
         entries = range(len(self.rows))
         begin = bisect_left(entries, low, key=self._key_at)
         end = len(entries) if high is None else bisect_left(entries, high, key=self._key_at)
-        return self.keys[self.key[begin:end]], self.rows[begin:end]
+        return take_rows(self.keys, self.key[begin:end]), self.rows[begin:end]
 
     def _key_at(self, entry: int) -> bytes:
         return self.keys[self.key[entry]].tobytes()
@@ -228,7 +228,7 @@ def sorted_entries(keyed: KeyedRows) -> Iterator[tuple[Bytes2d, Rows]]:
     for places, matrix in keyed.keys.by_width():
         rows = keyed.rows[places]
         order = EncodedKeys(fixed=matrix).argsort()
-        matrix, rows = matrix[order], rows[order]
+        matrix, rows = take_rows(matrix, order), rows[order]
         starts = EncodedKeys(fixed=matrix).differs_from_previous()
         if not starts.all():
             within = np.lexsort((rows, np.cumsum(starts)))
@@ -333,14 +333,10 @@ def _merged_range(
     keys = np.concatenate([part for part, _ in found])
     row = np.concatenate([rows for _, rows in found])
     age = np.repeat(ages, [len(rows) for _, rows in found])
-    order = _stable_order(keys)
-    keys, row, age = keys[order], row[order], age[order]
-    starts = EncodedKeys(fixed=keys).differs_from_previous()
+    words = comparable(keys[:, varying_columns(keys)])
+    order = np.argsort(words, kind="stable")
+    words, age = words[order], age[order]
+    starts = np.concatenate([[True], words[1:] != words[:-1]])
     newest = age[starts][np.cumsum(starts) - 1]  # sources come newest first
-    kept = age == newest
-    return keys[kept], row[kept]
-
-
-def _stable_order(keys: Bytes2d) -> Int64s:
-    varying = (keys != keys[:1]).any(axis=0)
-    return np.argsort(comparable(keys[:, varying]), kind="stable")
+    kept = order[age == newest]
+    return take_rows(keys, kept), row[kept]
