@@ -157,7 +157,7 @@ class Run:
         wanted = keys[:, columns]
         if not len(wanted):
             return ordinals, np.empty(0, dtype=np.uint64)
-        order, lead = section.order, comparable(wanted[:, : section.order_columns])
+        order, lead = section.order, comparable(wanted, section.order_columns)
         after = np.searchsorted(order, lead, "left")
         first = np.maximum(after - 1, 0)
         if section.is_distinct:
@@ -169,7 +169,7 @@ class Run:
         for each in np.flatnonzero(last - first > 1).tolist():  # a key of several blocks
             touched[first[each] : last[each]] = True
         entries = self._entries(section, np.flatnonzero(touched))
-        ordinal, place = places_of(entries[:, : len(columns)], wanted)
+        ordinal, place = places_of(wanted, entries)
         return ordinals[ordinal], section.rows_of(entries.take(place, axis=0))
 
     def _entries(self, section: Section, blocks: Int64s) -> Bytes2d:

@@ -90,11 +90,12 @@ class Section:
     is_distinct: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        columns = min(self.directory.shape[1], _WORD_BYTES)
-        order = comparable(self.directory[:, :columns])
+        key_columns = self.directory.shape[1]
+        columns = min(key_columns, _WORD_BYTES)
+        order = comparable(self.directory, columns)
         is_distinct = bool((order[1:] != order[:-1]).all())
-        if not is_distinct and columns < self.directory.shape[1]:
-            columns, order = self.directory.shape[1], comparable(self.directory)
+        if not is_distinct and columns < key_columns:
+            columns, order = key_columns, comparable(self.directory, key_columns)
         object.__setattr__(self, "order", order)
         object.__setattr__(self, "order_columns", columns)
         object.__setattr__(self, "is_distinct", is_distinct)
@@ -329,45 +330,50 @@ def _check_section(section: Section, footer_at: int) -> None:
         raise ValueError("a section that cannot be")
 
 
-def comparable(columns: Bytes2d) -> npt.NDArray[Any]:
-    """Bytes as values whose order is the bytewise order: integers up to eight bytes."""
-    count, width = columns.shape
+def comparable(matrix: Bytes2d, width: int) -> npt.NDArray[Any]:
+    """The leading bytes of rows as values of their order: integers up to eight bytes."""
+    count, row = matrix.shape
+    matrix = np.ascontiguousarray(matrix)
     if width > _WORD_BYTES:  # 'S' ignores trailing NULs, which do not matter at one length
-        return np.ascontiguousarray(columns).view(f"S{width}").ravel()
-    if width == _WORD_BYTES:
-        return np.ascontiguousarray(columns).view(">u8").ravel().astype(np.uint64)
+        return np.ascontiguousarray(matrix[:, :width]).view(f"S{width}").ravel()
     words = np.zeros(count, dtype=np.uint64)
-    for column in range(width):
-        words <<= np.uint64(8)
-        words |= columns[:, column]
+    if not width:
+        return words
+    # A whole word is read of each row, also what is no part of it, but for rows near the end.
+    whole = max((matrix.size - _WORD_BYTES) // row + 1, 0)
+    if whole:
+        words[:whole] = np.ndarray((whole,), dtype=">u8", buffer=matrix, strides=(row,))
+        words >>= np.uint64(8 * (_WORD_BYTES - width))
+    words[whole:] = [int.from_bytes(each[:width].tobytes()) for each in matrix[whole:]]
     return words
 
 
-def places_of(keys: Bytes2d, wanted: Bytes2d) -> tuple[Int64s, Int64s]:
-    """Where keys are among others.
+def places_of(wanted: Bytes2d, entries: Bytes2d) -> tuple[Int64s, Int64s]:
+    """Where keys are among entries.
 
     Args:
-        keys: Shape `(n, width)`, in bytewise order; may repeat.
-        wanted: Shape `(m, width)`.
+        wanted: Shape `(n, width)`, in bytewise order.
+        entries: Shape `(m, width or more)`: by what they begin with, in bytewise order.
 
     Returns:
-        Ordinals of those wanted, ascending, and of keys.
+        Ordinals of keys, ascending, and of entries, ascending within a key.
     """
-    lead, wanted_lead = comparable(keys[:, :_WORD_BYTES]), comparable(wanted[:, :_WORD_BYTES])
-    if (lead[1:] != lead[:-1]).all():  # the usual case, in a third of the time
-        place = np.searchsorted(lead, wanted_lead)
-        place[place == len(lead)] = 0
-        ordinal = np.flatnonzero(lead.take(place) == wanted_lead) if len(lead) else place[:0]
+    width = wanted.shape[1]
+    columns = min(width, _WORD_BYTES)
+    words, wanted_words = comparable(entries, columns), comparable(wanted, columns)
+    if len(words) and (words[1:] != words[:-1]).all():  # one search, and it compares integers
+        place = np.searchsorted(words, wanted_words)
+        place[place == len(words)] = 0
+        ordinal = np.flatnonzero(words.take(place) == wanted_words)
         place = place[ordinal]
-        if keys.shape[1] > _WORD_BYTES:
-            rest = keys[place][:, _WORD_BYTES:] == wanted[ordinal][:, _WORD_BYTES:]
-            same = rest.all(axis=1)
+        if width > columns:
+            same = (entries[place, columns:width] == wanted[ordinal, columns:]).all(axis=1)
             ordinal, place = ordinal[same], place[same]
         return ordinal, place
-    if keys.shape[1] > _WORD_BYTES:
-        lead, wanted_lead = comparable(keys), comparable(wanted)
-    begin = np.searchsorted(lead, wanted_lead, "left")
-    counts = np.searchsorted(lead, wanted_lead, "right") - begin
+    if width > columns:
+        words, wanted_words = comparable(entries, width), comparable(wanted, width)
+    begin = np.searchsorted(words, wanted_words, "left")
+    counts = np.searchsorted(words, wanted_words, "right") - begin
     ordinal = np.repeat(np.arange(len(wanted)), counts)
     within = np.arange(len(ordinal)) - np.repeat(np.cumsum(counts) - counts, counts)
     return ordinal, begin[ordinal] + within

@@ -333,7 +333,8 @@ def _merged_range(
     keys = np.concatenate([part for part, _ in found])
     row = np.concatenate([rows for _, rows in found])
     age = np.repeat(ages, [len(rows) for _, rows in found])
-    words = comparable(keys[:, varying_columns(keys)])
+    varying = np.flatnonzero(varying_columns(keys))
+    words = comparable(keys[:, varying], len(varying))
     order = np.argsort(words, kind="stable")
     words, age = words[order], age[order]
     starts = np.concatenate([[True], words[1:] != words[:-1]])

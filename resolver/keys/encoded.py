@@ -318,16 +318,16 @@ def _mix(value: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
 
 
 def _argsort_words(words: npt.NDArray[np.uint64]) -> Int64s:
-    """Sort by the first word, which is fast, and by the others only where it ties."""
+    """Sort by the first word, which is fast, and by the others only where those it ties differ."""
     order = stable_order(words[:, 0])
     if words.shape[1] == 1:
         return order
-    first = words[order, 0]
-    tied = np.zeros(len(order), dtype=np.bool_)
-    same = first[1:] == first[:-1]
-    tied[1:] |= same
-    tied[:-1] |= same
-    if tied.any():
+    ordered = take_rows(words, order)
+    same = ordered[1:, 0] == ordered[:-1, 0]
+    if (same & _neighbours_differ(ordered[:, 1:])).any():
+        tied = np.zeros(len(order), dtype=np.bool_)
+        tied[1:] |= same
+        tied[:-1] |= same
         # Tied runs keep their places: the first word is also the primary key of the second sort.
         rows = order[tied]
         order[tied] = rows[np.lexsort(words[rows].T[::-1])]
