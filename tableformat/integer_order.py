@@ -108,11 +108,7 @@ def _order_of_wide(numbers: Integers) -> Int64s:
     ordered = numbers[order]
     if (ordered[1:] >= ordered[:-1]).all():
         return order
-    order = np.argsort(numbers)
-    ordered = numbers[order]
-    if (ordered[1:] == ordered[:-1]).any():
-        return np.argsort(numbers, kind="stable")
-    return order
+    return order[np.argsort(ordered, kind="stable")]  # little is left to do, mostly
 
 
 def _order_of_leading_bits(numbers: Integers) -> Int64s:

@@ -324,10 +324,10 @@ def _argsort_words(words: npt.NDArray[np.uint64]) -> Int64s:
         return order
     ordered = take_rows(words, order)
     same = ordered[1:, 0] == ordered[:-1, 0]
-    if (same & _neighbours_differ(ordered[:, 1:])).any():
-        tied = np.zeros(len(order), dtype=np.bool_)
-        tied[1:] |= same
-        tied[:-1] |= same
+    is_open = same & _neighbours_differ(ordered[:, 1:])
+    if is_open.any():
+        run = np.concatenate([[0], np.cumsum(~same)])
+        tied = np.isin(run, run[1:][is_open])
         # Tied runs keep their places: the first word is also the primary key of the second sort.
         rows = order[tied]
         order[tied] = rows[np.lexsort(words[rows].T[::-1])]
