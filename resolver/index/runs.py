@@ -154,7 +154,7 @@ class Held:
     @property
     def width(self) -> int:
         """Bytes of a key."""
-        return self.keys.shape[1]
+        return int(self.keys.shape[1])
 
     def all(self) -> tuple[Bytes2d, Rows]:
         """Keys and rows of all entries."""
@@ -172,7 +172,8 @@ class Held:
         return take_rows(self.keys, self.key[begin:end]), self.rows[begin:end]
 
     def _key_at(self, entry: int) -> bytes:
-        return self.keys[self.key[entry]].tobytes()
+        key: bytes = self.keys[self.key[entry]].tobytes()
+        return key
 
 
 @dataclass(frozen=True, slots=True)
