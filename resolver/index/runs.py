@@ -338,7 +338,8 @@ def _merged_range(
     words = comparable(keys[:, varying], len(varying))
     order = np.argsort(words, kind="stable")
     words, age = words[order], age[order]
-    starts = np.concatenate([[True], words[1:] != words[:-1]])
+    starts = np.ones(len(order), dtype=np.bool_)
+    starts[1:] = words[1:] != words[:-1]
     newest = age[starts][np.cumsum(starts) - 1]  # sources come newest first
     kept = order[age == newest]
     return take_rows(keys, kept), row[kept]
