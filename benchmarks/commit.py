@@ -43,7 +43,7 @@ from tableformat.spec.data_file import DataFile, EntryStatus, FileContent, Manif
 IDENTIFIER = ("bench", "commits")
 FIRST_MARK = 20
 HALF_WINDOW = 10
-RATIO_MAX = 1.5
+RATIO_MAX = 1.3
 
 
 class CountingStore:

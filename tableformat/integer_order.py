@@ -104,8 +104,22 @@ def _above(numbers: Integers, least: int) -> Int64s:
 
 
 def _order_of_wide(numbers: Integers) -> Int64s:
-    order = np.argsort(numbers)
+    order = _order_of_leading_bits(numbers)
     ordered = numbers[order]
-    if (ordered[1:] == ordered[:-1]).any():
-        return np.argsort(numbers, kind="stable")
-    return order
+    if (ordered[1:] >= ordered[:-1]).all():
+        return order
+    return order[np.argsort(ordered, kind="stable")]  # little is left to do, mostly
+
+
+def _order_of_leading_bits(numbers: Integers) -> Int64s:
+    """An order by as many leading bits as leave room for ordinals: mostly by all of the number."""
+    bits = (len(numbers) - 1).bit_length()
+    ordinals = np.uint64((1 << bits) - 1)
+    packed = numbers.astype(np.uint64)
+    if numbers.dtype.kind == "i":
+        packed ^= np.uint64(1 << 63)
+    packed &= ~ordinals
+    packed |= np.arange(len(numbers), dtype=np.uint64)
+    packed.sort()
+    packed &= ordinals
+    return packed.astype(np.int64)

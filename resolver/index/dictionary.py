@@ -108,9 +108,13 @@ class FileDictionary:
             for key, value in batch
         }
 
-    def forget_cached(self) -> None:
-        """Read everything anew: the dictionary has changed."""
-        self._cache = {}
+    def forget(self, changes: FileChanges) -> None:
+        """Read anew what has changed."""
+        cache = self._cache.copy()  # as above
+        for key in changes.keys:
+            if not key.startswith(_BY_PATH):
+                cache.pop(_unpack_id(key[1:]), None)
+        self._cache = cache
 
 
 def file_changes(

@@ -264,7 +264,7 @@ class LocalIndex:
             self._runs.open(self.generation, header)
         self._header = header
         self._map = header.shards
-        self._dictionary.forget_cached()
+        self._dictionary.forget(change.files)
         self._interrupted = None
         self._pending.clear()  # changes prepared on the older state can no longer be applied
         self._pool.submit(self._tidy, self._unnamed())

@@ -34,6 +34,7 @@ from resolver.index.run_format import (
     footer_and_tail,
     pack_section,
     parse_footer,
+    places_of,
 )
 from tableformat.array_types import Int64s
 from tableformat.codec.sized_cache import SizedCache
@@ -42,8 +43,8 @@ SECTION_ENTRIES = 1 << 20  # packing one takes four times its memory
 # In one process; one that is closed for another is opened again when it is read.
 OPEN_FILES_MAX = 512
 _FOOTER_BYTES_MAX = 1 << 34
-# Reading what lies between costs less than a call per block, up to this part of it.
-_SPAN_READ_MAX = 3
+# Blocks that are no further apart are read in one call: it costs more than what lies between.
+_APART_MAX = 3
 
 
 class _OpenFile:
@@ -127,6 +128,8 @@ class Run:
 
     def between(self, section: Section, low: bytes, high: bytes | None) -> tuple[Bytes2d, Rows]:
         """Keys and rows from `low` to before `high`; None: to the end."""
+        if section.last < low or (high is not None and high <= section.first_key(0)):
+            return np.empty((0, section.width), np.uint8), np.empty(0, np.uint64)
         blocks = range(len(section.checksums))
         begin = max(bisect_left(blocks, low, key=section.first_key) - 1, 0)
         end = len(blocks)
@@ -150,53 +153,58 @@ class Run:
         if same:
             base = np.frombuffer(section.base, dtype=np.uint8)
             ordinals = np.flatnonzero((keys[:, same] == base[same]).all(axis=1))
-        wanted = comparable(keys[ordinals][:, columns] if same else keys[:, columns])
+            keys = keys[ordinals]
+        wanted = keys[:, columns]
         if not len(wanted):
             return ordinals, np.empty(0, dtype=np.uint64)
-        first = np.maximum(np.searchsorted(section.order, wanted, "left") - 1, 0)
-        last = np.searchsorted(section.order, wanted, "right") - 1
-        touched = np.zeros(len(section.order), dtype=np.bool_)
+        order, lead = section.order, comparable(wanted, section.order_columns)
+        after = np.searchsorted(order, lead, "left")
+        first = np.maximum(after - 1, 0)
+        if section.is_distinct:
+            last = after - (order.take(after, mode="clip") != lead)
+        else:
+            last = np.searchsorted(order, lead, "right") - 1
+        touched = np.zeros(len(order), dtype=np.bool_)
         touched[first] = touched[last] = True
         for each in np.flatnonzero(last - first > 1).tolist():  # a key of several blocks
             touched[first[each] : last[each]] = True
         entries = self._entries(section, np.flatnonzero(touched))
-        found = comparable(entries[:, : len(columns)])
-        begin = np.searchsorted(found, wanted, "left")
-        counts = np.searchsorted(found, wanted, "right") - begin
-        ordinal = np.repeat(np.arange(len(wanted)), counts)
-        within = np.arange(len(ordinal)) - np.repeat(np.cumsum(counts) - counts, counts)
-        return ordinals[ordinal], section.rows_of(entries[begin[ordinal] + within])
+        ordinal, place = places_of(wanted, entries)
+        return ordinals[ordinal], section.rows_of(entries.take(place, axis=0))
 
     def _entries(self, section: Section, blocks: Int64s) -> Bytes2d:
         """Entries of ascending blocks, shape `(entries, columns)`, after their checksums."""
         size, columns = section.block_bytes, len(section.columns)
-        whole = len(section.checksums)
         if not len(blocks) or not size:
             count = min(section.count, len(blocks) * section.block_entries)
             return np.empty((count, columns), dtype=np.uint8)
-        end = section.offset + section.count * columns
-        first, span = int(blocks[0]), int(blocks[-1] - blocks[0]) + 1
+        starts, ends, piece = section.locate(blocks)
+        is_apart = (np.diff(blocks) > _APART_MAX) | (np.diff(piece) > 0)
+        first = np.flatnonzero(np.concatenate([[True], is_apart]))
+        last = np.append(first[1:], len(blocks)) - 1
+        spans = blocks[last] - blocks[first] + 1
+        unused = spans * size - (ends[last] - starts[first])  # of the last block of a piece
         with disk_errors(self.path):
             file = self._opened()
-            if span <= _SPAN_READ_MAX * len(blocks):
-                data = self._read(file, section.offset + first * size, span * size, end)
-            else:
-                starts = (section.offset + blocks * size).tolist()
-                data = b"".join([self._read(file, start, size, end) for start in starts])
-                first, span = 0, len(blocks)
-        missing = span * size - len(data)
-        matrix = np.frombuffer(data + bytes(missing) if missing else data, dtype=np.uint8)
-        matrix = matrix.reshape(span, size)
-        if span > len(blocks):
-            matrix = matrix[blocks - first]
+            reads = zip(starts[first].tolist(), ends[last].tolist(), strict=True)
+            data = [self._read(file, start, end) for start, end in reads]
+        for each in np.flatnonzero(unused).tolist():
+            data[each] += bytes(int(unused[each]))
+        matrix = np.frombuffer(data[0] if len(data) == 1 else b"".join(data), dtype=np.uint8)
+        matrix = matrix.reshape(-1, size)
+        if len(matrix) > len(blocks):
+            begin = np.cumsum(spans) - spans
+            matrix = matrix[blocks + np.repeat(begin - blocks[first], last - first + 1)]
         expected = section.checksums
-        if len(blocks) < whole:
+        if len(blocks) < len(expected):
             expected = expected[blocks]
         if (checksums(matrix) != expected).any():
             raise damaged("a block of the index does not match its checksum", self.path)
-        unused = whole * section.block_entries - section.count if blocks[-1] == whole - 1 else 0
         entries = matrix.reshape(-1, columns)
-        return entries[: len(entries) - unused]
+        if not unused.any():
+            return entries
+        is_there = np.arange(section.block_entries) < ((ends - starts) // columns)[:, None]
+        return entries[is_there.ravel()]
 
     def _opened(self) -> _OpenFile:
         file = self._kept or _open_files.get(self._number)
@@ -205,11 +213,11 @@ class Run:
             _open_files.put(self._number, file)
         return file
 
-    def _read(self, file: _OpenFile, start: int, size: int, end: int) -> bytes:
-        size = min(size, end - start)
-        data = os.pread(file.descriptor, size, start)
-        while len(data) < size:  # one call reads 2 GiB at most
-            more = os.pread(file.descriptor, size - len(data), start + len(data))
+    def _read(self, file: _OpenFile, start: int, end: int) -> bytes:
+        data = os.pread(file.descriptor, end - start, start)
+        while len(data) < end - start:  # one call reads 2 GiB at most
+            at = start + len(data)
+            more = os.pread(file.descriptor, end - at, at)
             if not more:
                 raise damaged("a run of the index ended early", self.path)
             data += more
@@ -221,10 +229,10 @@ class Run:
         if size < TAIL.size:
             raise damaged("a run of the index is cut", self.path)
         tail_at = size - TAIL.size
-        length, digest, magic = TAIL.unpack(self._read(file, tail_at, TAIL.size, size))
+        length, digest, magic = TAIL.unpack(self._read(file, tail_at, size))
         if magic != MAGIC or length > min(tail_at, _FOOTER_BYTES_MAX):
             raise damaged("a run of the index is cut or changed", self.path)
-        footer = self._read(file, tail_at - length, length, size)
+        footer = self._read(file, tail_at - length, tail_at)
         if hashlib.sha256(footer).digest() != digest:
             raise damaged("the footer of a run does not match its checksum", self.path)
         return tail_at - length, footer

@@ -20,7 +20,9 @@ import json
 import struct
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cache
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,8 @@ import numpy.typing as npt
 
 from resolver.index.damage import damaged
 from resolver.index.entry import POSITION_BITS, Rows
+from resolver.keys import varying_columns
+from tableformat.array_types import Int64s
 
 # On disk: never change the value for the same meaning of sections and footer.
 RUN_FORMAT = 2
@@ -51,6 +55,9 @@ Uint64s = npt.NDArray[np.uint64]
 class Section:
     """Where entries of one key length are, and how they are packed.
 
+    It is one section of the file, or several that are packed alike and follow each other in key
+    order: few keys in a large run would take as long per section as for all.
+
     Attributes:
         width: Bytes of a key.
         count: Entries.
@@ -58,11 +65,14 @@ class Section:
         position_bits: Low bits of a packed row that are the position.
         base: Key and packed row of the first entry.
         columns: Bytes of key and packed row that an entry has; all others are those of `base`.
-        offset: Where the first block begins.
+        pieces: Of each section of the file: the number of its first block, where that begins, and
+            its entries.
         last: The greatest key.
         directory: Shape `(blocks, key columns)`: the key that each block begins with.
         checksums: Shape `(blocks,)`.
-        order: `directory`, to be searched in.
+        order: The leading `order_columns` of `directory`, to be searched in: what tells most blocks
+            apart.
+        is_distinct: Whether no two of `order` are alike.
     """
 
     width: int
@@ -71,14 +81,24 @@ class Section:
     position_bits: int
     base: bytes
     columns: tuple[int, ...]
-    offset: int
+    pieces: tuple[tuple[int, int, int], ...]
     last: bytes
     directory: Bytes2d
     checksums: Uint64s
     order: npt.NDArray[Any] = field(init=False)
+    order_columns: int = field(init=False)
+    is_distinct: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "order", comparable(self.directory))
+        key_columns = self.directory.shape[1]
+        columns = min(key_columns, _WORD_BYTES)
+        order = comparable(self.directory, columns)
+        is_distinct = bool((order[1:] != order[:-1]).all())
+        if not is_distinct and columns < key_columns:
+            columns, order = key_columns, comparable(self.directory, key_columns)
+        object.__setattr__(self, "order", order)
+        object.__setattr__(self, "order_columns", columns)
+        object.__setattr__(self, "is_distinct", is_distinct)
 
     @property
     def key_columns(self) -> list[int]:
@@ -89,6 +109,22 @@ class Section:
     def block_bytes(self) -> int:
         """Bytes of a whole block."""
         return self.block_entries * len(self.columns)
+
+    @property
+    def packing(self) -> tuple[object, ...]:
+        """Equal for sections whose entries say the same with the same bytes."""
+        fixed = bytearray(self.base)
+        for column in self.columns:
+            fixed[column] = 0
+        return self.width, self.columns, self.position_bits, bytes(fixed)
+
+    def locate(self, blocks: Int64s) -> tuple[Int64s, Int64s, Int64s]:
+        """Where blocks begin and end in the file, and which piece each belongs to."""
+        firsts, offsets, counts = np.array(self.pieces, dtype=np.int64).T
+        piece = np.searchsorted(firsts, blocks, "right") - 1
+        starts = offsets[piece] + (blocks - firsts[piece]) * self.block_bytes
+        ends = offsets + counts * len(self.columns)
+        return starts, np.minimum(starts + self.block_bytes, ends[piece]), piece
 
     def first_key(self, block: int) -> bytes:
         """The whole key that a block begins with."""
@@ -149,9 +185,11 @@ def pack_section(keys: Bytes2d, rows: Rows, offset: int) -> PackedSection:
     """
     count, width = keys.shape
     bits = int((rows & _POSITION_MASK).max()).bit_length()
-    matrix = np.concatenate([keys, _packed_rows(rows, bits)], axis=1)
-    columns = np.flatnonzero((matrix != matrix[0]).any(axis=0))
-    entries = np.ascontiguousarray(matrix[:, columns])
+    packed = _packed_rows(rows, bits)
+    columns = np.flatnonzero(np.concatenate([varying_columns(keys), varying_columns(packed)]))
+    entries = np.empty((count, len(columns)), dtype=np.uint8)
+    for place, column in enumerate(columns.tolist()):
+        entries[:, place] = keys[:, column] if column < width else packed[:, column - width]
     block_entries = block_entries_of(len(columns))
     blocks = -(-count // block_entries)
     size = block_entries * len(columns)
@@ -164,7 +202,7 @@ def pack_section(keys: Bytes2d, rows: Rows, offset: int) -> PackedSection:
         "count": count,
         "block_entries": block_entries,
         "position_bits": bits,
-        "base": matrix[0].tobytes().hex(),
+        "base": (keys[0].tobytes() + packed[0].tobytes()).hex(),
         "columns": columns.tolist(),
         "offset": offset,
         "last": keys[-1].tobytes().hex(),
@@ -208,7 +246,37 @@ def parse_footer(footer: bytes, name: str, footer_at: int, location: Path) -> tu
             raise damaged("the footer of a run goes on behind its sections", location)
     except (KeyError, TypeError, ValueError, ArithmeticError, RecursionError) as error:
         raise damaged("the footer of a run is unreadable", location) from error
-    return tuple(sections)
+    return _joined(sections)
+
+
+def _joined(sections: Sequence[Section]) -> tuple[Section, ...]:
+    """The same entries in fewer sections; see `Section`."""
+    rows: dict[object, list[list[Section]]] = {}
+    for section in sections:
+        alike = rows.setdefault(section.packing, [])
+        if alike and alike[-1][-1].last < section.first_key(0):
+            alike[-1].append(section)
+        else:
+            alike.append([section])
+    return tuple(_one(row) for alike in rows.values() for row in alike)
+
+
+def _one(row: Sequence[Section]) -> Section:
+    if len(row) == 1:
+        return row[0]
+    firsts = accumulate((len(each.checksums) for each in row), initial=0)
+    return replace(
+        row[0],
+        count=sum(each.count for each in row),
+        pieces=tuple(
+            (first, offset, count)
+            for first, each in zip(firsts, row, strict=False)
+            for _, offset, count in each.pieces
+        ),
+        last=row[-1].last,
+        directory=np.concatenate([each.directory for each in row]),
+        checksums=np.concatenate([each.checksums for each in row]),
+    )
 
 
 def _section_of(meta: dict[str, Any], arrays: bytes, at: int) -> tuple[Section, int]:
@@ -238,7 +306,7 @@ def _section_of(meta: dict[str, Any], arrays: bytes, at: int) -> tuple[Section, 
         position_bits=position_bits,
         base=bytes.fromhex(meta["base"]),
         columns=columns,
-        offset=meta["offset"],
+        pieces=((0, meta["offset"], count),),
         last=bytes.fromhex(meta["last"]),
         directory=directory,
         checksums=np.frombuffer(arrays[middle:end], dtype="<u8").astype(np.uint64, copy=False),
@@ -249,30 +317,66 @@ def _section_of(meta: dict[str, Any], arrays: bytes, at: int) -> tuple[Section, 
 def _check_section(section: Section, footer_at: int) -> None:
     size = section.width + ROW_BYTES
     columns = section.columns
+    ((_, offset, _),) = section.pieces
     if (
         len(section.base) != size
         or len(section.last) != section.width
         or list(columns) != sorted(set(columns))
         or any(not 0 <= column < size for column in columns)
         or section.block_entries != block_entries_of(len(columns))
-        or section.offset < 0
-        or section.offset + section.count * len(columns) > footer_at
+        or offset < 0
+        or offset + section.count * len(columns) > footer_at
     ):
         raise ValueError("a section that cannot be")
 
 
-def comparable(columns: Bytes2d) -> npt.NDArray[Any]:
-    """Bytes as values whose order is the bytewise order: integers up to eight bytes."""
-    count, width = columns.shape
+def comparable(matrix: Bytes2d, width: int) -> npt.NDArray[Any]:
+    """The leading bytes of rows as values of their order: integers up to eight bytes."""
+    count, row = matrix.shape
+    matrix = np.ascontiguousarray(matrix)
     if width > _WORD_BYTES:  # 'S' ignores trailing NULs, which do not matter at one length
-        return np.ascontiguousarray(columns).view(f"S{width}").ravel()
-    if width == _WORD_BYTES:
-        return np.ascontiguousarray(columns).view(">u8").ravel().astype(np.uint64)
+        return np.ascontiguousarray(matrix[:, :width]).view(f"S{width}").ravel()
     words = np.zeros(count, dtype=np.uint64)
-    for column in range(width):
-        words <<= np.uint64(8)
-        words |= columns[:, column]
+    if not width:
+        return words
+    # A whole word is read of each row, also what is no part of it, but for rows near the end.
+    whole = max((matrix.size - _WORD_BYTES) // row + 1, 0)
+    if whole:
+        words[:whole] = np.ndarray((whole,), dtype=">u8", buffer=matrix, strides=(row,))
+        words >>= np.uint64(8 * (_WORD_BYTES - width))
+    words[whole:] = [int.from_bytes(each[:width].tobytes()) for each in matrix[whole:]]
     return words
+
+
+def places_of(wanted: Bytes2d, entries: Bytes2d) -> tuple[Int64s, Int64s]:
+    """Where keys are among entries.
+
+    Args:
+        wanted: Shape `(n, width)`, in bytewise order.
+        entries: Shape `(m, width or more)`: by what they begin with, in bytewise order.
+
+    Returns:
+        Ordinals of keys, ascending, and of entries, ascending within a key.
+    """
+    width = wanted.shape[1]
+    columns = min(width, _WORD_BYTES)
+    words, wanted_words = comparable(entries, columns), comparable(wanted, columns)
+    if len(words) and (words[1:] != words[:-1]).all():  # one search, and it compares integers
+        place = np.searchsorted(words, wanted_words)
+        place[place == len(words)] = 0
+        ordinal = np.flatnonzero(words.take(place) == wanted_words)
+        place = place[ordinal]
+        if width > columns:
+            same = (entries[place, columns:width] == wanted[ordinal, columns:]).all(axis=1)
+            ordinal, place = ordinal[same], place[same]
+        return ordinal, place
+    if width > columns:
+        words, wanted_words = comparable(entries, width), comparable(wanted, width)
+    begin = np.searchsorted(words, wanted_words, "left")
+    counts = np.searchsorted(words, wanted_words, "right") - begin
+    ordinal = np.repeat(np.arange(len(wanted)), counts)
+    within = np.arange(len(ordinal)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return ordinal, begin[ordinal] + within
 
 
 def first_at_or_after(keys: Bytes2d, key: bytes) -> int:
@@ -299,6 +403,7 @@ def checksums(blocks: Bytes2d) -> Uint64s:
     return words @ _odd_words(count) + np.uint64(count)
 
 
+@cache
 def _odd_words(count: int) -> Uint64s:
     """Fixed odd numbers (splitmix64): a changed byte times one of them is never 0 modulo 2**64."""
     state = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)

@@ -7,6 +7,7 @@ came since are merged into it, so a shard has few runs and a row is written anew
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from resolver.index.entry import KeyedRows, Rows, TouchedKeys, new_rows
 from resolver.index.run import Run, RunWriter
 from resolver.index.run_format import TOMBSTONE, Bytes2d, Section, comparable
 from resolver.index.shard_map import ShardRange, part_of
-from resolver.keys import EncodedKeys
+from resolver.keys import EncodedKeys, take_rows, varying_columns
 from tableformat.array_types import Int64s
 from tableformat.integer_order import stable_order
 
@@ -49,7 +50,7 @@ def rows_of_keys(runs: Sequence[Run], keys: EncodedKeys) -> tuple[Int64s, Rows]:
         order = EncodedKeys(fixed=matrix).argsort()
         for start in range(0, len(order), LOOKUP_CHUNK_KEYS):
             chunk = order[start : start + LOOKUP_CHUNK_KEYS]
-            ordinal, found = _rows_of_sorted(runs, matrix[chunk])
+            ordinal, found = _rows_of_sorted(runs, take_rows(matrix, chunk))
             ordinals.append(places[chunk[ordinal]])
             rows.append(found)
     ordinal, row = np.concatenate(ordinals), np.concatenate(rows)
@@ -63,7 +64,7 @@ def _rows_of_sorted(runs: Sequence[Run], keys: Bytes2d) -> tuple[Int64s, Rows]:
     for run in runs:
         if not len(waiting):
             break
-        ordinal, found = run.find(keys if len(waiting) == len(keys) else keys[waiting])
+        ordinal, found = run.find(keys if len(waiting) == len(keys) else take_rows(keys, waiting))
         alive = found != TOMBSTONE
         ordinals.append(waiting[ordinal[alive]])
         rows.append(found[alive])
@@ -120,20 +121,11 @@ def write_change(
     starts = [hashes.start]
     if is_last:
         starts = hashes.part_starts(sum(sizes) + len(rows))
+    fresh = fresh_entries(change.keys, key, rows, keep_gone=bool(merged) or not is_last)
     if not merged:
-        fresh_rows = fresh_entries(change.keys, key, rows, keep_gone=not is_last)
-        return Written(merged, _write_parts(folder, name, fresh_rows, starts))
-    fresh_path = folder / f"{name}.fresh"
-    try:
-        _write(fresh_path, name, fresh_entries(change.keys, key, rows, keep_gone=True))
-        fresh = Run(fresh_path, name)
-        try:
-            entries = merged_entries([fresh, *runs[:merged]], keep_gone=not is_last)
-            return Written(merged, _write_parts(folder, name, entries, starts))
-        finally:
-            fresh.close()
-    finally:
-        fresh_path.unlink(missing_ok=True)
+        return Written(merged, _write_parts(folder, name, (each.all() for each in fresh), starts))
+    entries = merged_entries(runs[:merged], keep_gone=not is_last, newer=list(fresh))
+    return Written(merged, _write_parts(folder, name, entries, starts))
 
 
 def merged_count(fresh: int, sizes: Sequence[int]) -> int:
@@ -145,10 +137,68 @@ def merged_count(fresh: int, sizes: Sequence[int]) -> int:
     return merged
 
 
-def fresh_entries(
-    keys: EncodedKeys, key: Int64s, rows: Rows, *, keep_gone: bool
-) -> Iterator[tuple[Bytes2d, Rows]]:
-    """What a run says of keys.
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Entries in memory, whose keys have one length.
+
+    Attributes:
+        keys: Shape `(n, width)`, in bytewise order.
+        key: Shape `(entries,)`: rows of `keys`, ascending.
+        rows: Shape `(entries,)`, ascending within a key.
+    """
+
+    keys: Bytes2d
+    key: Int64s
+    rows: Rows
+
+    @property
+    def width(self) -> int:
+        """Bytes of a key."""
+        return int(self.keys.shape[1])
+
+    def all(self) -> tuple[Bytes2d, Rows]:
+        """Keys and rows of all entries."""
+        return take_rows(self.keys, self.key), self.rows
+
+    def samples(self, step: int) -> Iterator[tuple[bytes, int]]:
+        """Some keys, ascending, and how many entries there are from each to the next, about."""
+        return ((self._key_at(entry), step) for entry in range(0, len(self.rows), step))
+
+    def between(self, low: bytes, high: bytes | None) -> tuple[Bytes2d, Rows]:
+        """Keys and rows from `low` to before `high`; None: to the end."""
+        entries = range(len(self.rows))
+        begin = bisect_left(entries, low, key=self._key_at)
+        end = len(entries) if high is None else bisect_left(entries, high, key=self._key_at)
+        return take_rows(self.keys, self.key[begin:end]), self.rows[begin:end]
+
+    def _key_at(self, entry: int) -> bytes:
+        key: bytes = self.keys[self.key[entry]].tobytes()
+        return key
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """Entries of a section of a run."""
+
+    run: Run
+    section: Section
+
+    @property
+    def width(self) -> int:
+        return self.section.width
+
+    def samples(self, step: int) -> Iterator[tuple[bytes, int]]:
+        blocks = max(step // self.section.block_entries, 1)
+        entries = blocks * self.section.block_entries
+        for block in range(0, len(self.section.checksums), blocks):
+            yield self.section.first_key(block), entries
+
+    def between(self, low: bytes, high: bytes | None) -> tuple[Bytes2d, Rows]:
+        return self.run.between(self.section, low, high)
+
+
+def fresh_entries(keys: EncodedKeys, key: Int64s, rows: Rows, *, keep_gone: bool) -> Iterator[Held]:
+    """What a change says of keys.
 
     Args:
         keys: Distinct, in bytewise order.
@@ -166,12 +216,12 @@ def fresh_entries(
         key, rows = key[order], rows[order]
     for places, matrix in keys.by_width():
         if len(places) == len(keys):
-            yield matrix[key], rows
+            yield Held(matrix, key, rows)
             return
         row_of = np.full(len(keys), -1, dtype=np.int64)
         row_of[places] = np.arange(len(places))
-        here = row_of[key] >= 0
-        yield matrix[row_of[key[here]]], rows[here]
+        mine = row_of[key]
+        yield Held(matrix, mine[mine >= 0], rows[mine >= 0])
 
 
 def sorted_entries(keyed: KeyedRows) -> Iterator[tuple[Bytes2d, Rows]]:
@@ -179,7 +229,7 @@ def sorted_entries(keyed: KeyedRows) -> Iterator[tuple[Bytes2d, Rows]]:
     for places, matrix in keyed.keys.by_width():
         rows = keyed.rows[places]
         order = EncodedKeys(fixed=matrix).argsort()
-        matrix, rows = matrix[order], rows[order]
+        matrix, rows = take_rows(matrix, order), rows[order]
         starts = EncodedKeys(fixed=matrix).differs_from_previous()
         if not starts.all():
             within = np.lexsort((rows, np.cumsum(starts)))
@@ -236,24 +286,24 @@ def _write_parts(
     )
 
 
-def merged_entries(runs: Sequence[Run], *, keep_gone: bool) -> Iterator[tuple[Bytes2d, Rows]]:
+def merged_entries(
+    runs: Sequence[Run], *, keep_gone: bool, newer: Sequence[Held] = ()
+) -> Iterator[tuple[Bytes2d, Rows]]:
     """What runs say together, in batches: keys of one length in bytewise order, and rows.
 
     Args:
         runs: The newest first.
         keep_gone: Keep tombstones, for older runs that are not merged.
+        newer: What says more than they do, no key of it twice.
     """
-    widths = sorted({section.width for run in runs for section in run.sections})
-    for width in widths:
-        sections = [
-            (age, run, section)
-            for age, run in enumerate(runs)
-            for section in run.sections
-            if section.width == width
-        ]
-        cuts = _cuts([section for _, _, section in sections])
+    sources: list[tuple[int, Held | _Stored]] = [(-1, each) for each in newer if len(each.rows)]
+    for age, run in enumerate(runs):
+        sources += [(age, _Stored(run, section)) for section in run.sections]
+    for width in sorted({each.width for _, each in sources}):
+        mine = [(age, each) for age, each in sources if each.width == width]
+        cuts = _cuts([each for _, each in mine])
         for low, high in zip([b"", *cuts], [*cuts, None], strict=True):
-            keys, rows = _merged_range(sections, width, low, high)
+            keys, rows = _merged_range(mine, low, high)
             if not keep_gone:
                 alive = rows != TOMBSTONE
                 keys, rows = keys[alive], rows[alive]
@@ -261,17 +311,12 @@ def merged_entries(runs: Sequence[Run], *, keep_gone: bool) -> Iterator[tuple[By
                 yield keys, rows
 
 
-def _cuts(sections: Sequence[Section]) -> list[bytes]:
-    """Keys that cut what sections hold into ranges of about `MERGE_ENTRIES`."""
-    samples = []
-    for section in sections:
-        step = max(MERGE_ENTRIES // 16 // section.block_entries, 1)
-        blocks = range(0, len(section.checksums), step)
-        samples += [(section.first_key(block), step * section.block_entries) for block in blocks]
-    samples.sort()
+def _cuts(sources: Sequence[Held | _Stored]) -> list[bytes]:
+    """Keys that cut what sources hold into ranges of about `MERGE_ENTRIES`."""
+    step = max(MERGE_ENTRIES // 16, 1)
     cuts: list[bytes] = []
     waiting = 0
-    for key, entries in samples:
+    for key, entries in sorted(sample for each in sources for sample in each.samples(step)):
         if waiting >= MERGE_ENTRIES and (not cuts or key > cuts[-1]):
             cuts.append(key)
             waiting = 0
@@ -280,27 +325,21 @@ def _cuts(sections: Sequence[Section]) -> list[bytes]:
 
 
 def _merged_range(
-    sections: Sequence[tuple[int, Run, Section]], width: int, low: bytes, high: bytes | None
+    sources: Sequence[tuple[int, Held | _Stored]], low: bytes, high: bytes | None
 ) -> tuple[Bytes2d, Rows]:
-    parts = [np.empty((0, width), dtype=np.uint8)]
-    rows, ages = [np.empty(0, dtype=np.uint64)], [np.empty(0, dtype=np.int32)]
-    for run_age, run, section in sections:
-        if section.last >= low and (high is None or section.first_key(0) < high):
-            part, part_rows = run.between(section, low, high)
-            parts.append(part)
-            rows.append(part_rows)
-            ages.append(np.full(len(part), run_age, dtype=np.int32))
-    keys, row, age = np.concatenate(parts), np.concatenate(rows), np.concatenate(ages)
-    if len(sections) == 1:
-        return keys, row
-    order = _stable_order(keys)
-    keys, row, age = keys[order], row[order], age[order]
-    starts = EncodedKeys(fixed=keys).differs_from_previous()
-    newest = age[starts][np.cumsum(starts) - 1]  # sections come newest first
-    kept = age == newest
-    return keys[kept], row[kept]
-
-
-def _stable_order(keys: Bytes2d) -> Int64s:
-    varying = (keys != keys[:1]).any(axis=0)
-    return np.argsort(comparable(keys[:, varying]), kind="stable")
+    found = [each.between(low, high) for _, each in sources]
+    if len(found) == 1:
+        return found[0]
+    ages = np.array([age for age, _ in sources], dtype=np.int32)
+    keys = np.concatenate([part for part, _ in found])
+    row = np.concatenate([rows for _, rows in found])
+    age = np.repeat(ages, [len(rows) for _, rows in found])
+    varying = np.flatnonzero(varying_columns(keys))
+    words = comparable(keys[:, varying], len(varying))
+    order = np.argsort(words, kind="stable")
+    words, age = words[order], age[order]
+    starts = np.ones(len(order), dtype=np.bool_)
+    starts[1:] = words[1:] != words[:-1]
+    newest = age[starts][np.cumsum(starts) - 1]  # sources come newest first
+    kept = order[age == newest]
+    return take_rows(keys, kept), row[kept]

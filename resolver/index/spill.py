@@ -40,6 +40,9 @@ class ShardSpill:
             StoreUnavailableError: The disk is full or read-only.
         """
         batch = _keyed_batch(keys, rows)
+        if batch.column(0).type not in self._writers and self._writers:
+            # Two streams at most, whatever lengths the keys of each batch have.
+            batch = _keyed_batch(keys.to_binary(), rows)
         form = batch.column(0).type
         with disk_errors(self._folder):
             writer = self._writers.get(form)

@@ -1,7 +1,14 @@
 """Canonical key bytes: equal values have equal bytes, different values different bytes."""
 
 from resolver.keys.encode import NULL_KEY, encode_batch, encode_keys, key_columns
-from resolver.keys.encoded import EncodedKeys, KeyNumbers, concat_keys, factorize
+from resolver.keys.encoded import (
+    EncodedKeys,
+    KeyNumbers,
+    concat_keys,
+    factorize,
+    take_rows,
+    varying_columns,
+)
 from resolver.keys.schema import ENCODING_VERSION, KeyField, KeySchema
 
 __all__ = [
@@ -16,4 +23,6 @@ __all__ = [
     "encode_keys",
     "factorize",
     "key_columns",
+    "take_rows",
+    "varying_columns",
 ]

@@ -122,7 +122,7 @@ def _encode_single(array: pa.Array, field: KeyField) -> EncodedKeys:
         values = array.cast(pa.large_binary())
         tag = pa.scalar(bytes([_VALUE_TAG]), pa.large_binary())
         joined = pc.binary_join_element_wise(tag, values, _empty())
-        return EncodedKeys(binary=_fill_null_keys(joined))
+        return EncodedKeys.of(_fill_null_keys(joined))
     matrix = _fixed_values(array, field)
     if array.null_count == 0:
         return EncodedKeys(fixed=matrix)
@@ -147,7 +147,7 @@ def _encode_ragged(arrays: Sequence[pa.Array], fields: Sequence[KeyField]) -> En
         lengths = pc.binary_length(values).to_numpy(zero_copy_only=False)
         header[:, 1:] = lengths.astype(">u4").view(np.uint8).reshape(-1, _LENGTH_BYTES)
         parts += [EncodedKeys(fixed=header).to_binary().binary, values]
-    return EncodedKeys(binary=_one_chunk(pc.binary_join_element_wise(*parts, _empty())))
+    return EncodedKeys.of(_one_chunk(pc.binary_join_element_wise(*parts, _empty())))
 
 
 def _tagged(array: pa.Array, field: KeyField) -> Bytes2d:

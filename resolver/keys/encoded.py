@@ -10,18 +10,20 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.lib.stride_tricks import sliding_window_view
 
 from tableformat.array_types import Int64s
 from tableformat.errors import InvalidInputError
 from tableformat.integer_order import stable_order
 
 Bytes2d = npt.NDArray[np.uint8]
+Kind = TypeVar("Kind", bound=np.generic)
 
 _WORD_BYTES = 8
 # On disk: never change; they decide which shard holds a key (murmur3's 64-bit finalizer).
@@ -53,6 +55,19 @@ class EncodedKeys:
         """No keys."""
         return EncodedKeys(binary=pa.array([], type=pa.large_binary()))
 
+    @staticmethod
+    def of(binary: pa.LargeBinaryArray) -> EncodedKeys:
+        """Keys of any length, none null; as a matrix where all have one."""
+        keys = EncodedKeys(binary=binary)
+        starts, ends, data = keys._ragged()
+        if (
+            not len(keys)
+            or not (ends - starts == ends[0] - starts[0]).all()
+            or ends[0] == starts[0]
+        ):
+            return keys
+        return EncodedKeys(fixed=data[starts[0] : ends[-1]].reshape(len(keys), -1))
+
     @property
     def size_bytes(self) -> int:
         """Bytes of all keys together."""
@@ -64,7 +79,7 @@ class EncodedKeys:
     def take(self, rows: npt.NDArray[Any]) -> EncodedKeys:
         """The keys at integer `rows`, or where a boolean mask of length n is true."""
         if self.fixed is not None:
-            return EncodedKeys(fixed=self.fixed[rows])
+            return EncodedKeys(fixed=take_rows(self.fixed, rows))
         if rows.dtype == np.bool_:
             return EncodedKeys(binary=self.binary.filter(pa.array(rows)))
         return EncodedKeys(binary=self.binary.take(pa.array(rows)))
@@ -130,7 +145,7 @@ class EncodedKeys:
         """Shape `(n,)`: where a run of equal neighbours begins; the first row always does."""
         differs = np.ones(len(self), dtype=np.bool_)
         if self.fixed is not None:
-            differs[1:] = (self.fixed[1:] != self.fixed[:-1]).any(axis=1)
+            differs[1:] = _neighbours_differ(_padded_words(self.fixed).view(np.uint64))
         elif len(self) > 1:
             unequal = pc.not_equal(self.binary[1:], self.binary[:-1])
             differs[1:] = unequal.to_numpy(zero_copy_only=False)
@@ -159,7 +174,8 @@ class EncodedKeys:
         by_length = np.argsort(lengths, kind="stable")
         distinct, first = np.unique(lengths[by_length], return_index=True)
         for length, rows in zip(distinct, np.split(by_length, first[1:]), strict=False):
-            yield rows, data[starts[rows][:, None] + np.arange(length, dtype=np.int64)]
+            keys = np.empty((len(rows), 0), dtype=np.uint8)
+            yield rows, sliding_window_view(data, length)[starts[rows]] if length else keys
 
     def shard_of(self, shard_count: int) -> npt.NDArray[np.int32]:
         """Shape `(n,)`: the shard of each key, `0 .. shard_count - 1`."""
@@ -226,10 +242,9 @@ def _number_rows(keys: EncodedKeys) -> tuple[Int64s, int]:
         return numbers, len(encoded.dictionary)
     words = _big_endian_words(keys.fixed)
     order = _argsort_words(words)
-    sorted_words = words[order]
-    is_new = np.zeros(len(order), dtype=np.int64)
-    is_new[1:] = (sorted_words[1:] != sorted_words[:-1]).any(axis=1)
-    rank = np.cumsum(is_new)
+    sorted_words = take_rows(words, order)
+    rank = np.zeros(len(order), dtype=np.int64)
+    np.cumsum(_neighbours_differ(sorted_words), out=rank[1:])
     numbers = np.empty(len(order), dtype=np.int64)
     numbers[order] = rank
     return numbers, int(rank[-1]) + 1
@@ -242,9 +257,35 @@ def _big_endian_words(matrix: Bytes2d) -> npt.NDArray[np.uint64]:
     nothing and are left out: a composite key of small numbers often fits one word.
     """
     if len(matrix) and matrix.shape[1] > _WORD_BYTES:
-        varying = (matrix != matrix[0]).any(axis=0)
+        varying = varying_columns(matrix)
         matrix = matrix[:, varying] if varying.any() else matrix[:, :1]
     return _padded_words(matrix).view(">u8").astype(np.uint64)
+
+
+def take_rows(matrix: npt.NDArray[Kind], rows: npt.NDArray[Any]) -> npt.NDArray[Kind]:
+    """`matrix[rows]`, by ordinals or a mask, in a fifth of the time that NumPy takes for that."""
+    return matrix.take(np.flatnonzero(rows) if rows.dtype == np.bool_ else rows, axis=0)
+
+
+def varying_columns(matrix: Bytes2d) -> npt.NDArray[np.bool_]:
+    """Shape `(width,)`: which columns have more than one value. Eight rows at a time, as words."""
+    count, width = matrix.shape
+    whole = count // _WORD_BYTES * _WORD_BYTES if width else 0
+    varying: npt.NDArray[np.bool_] = (matrix[whole:] != matrix[:1]).any(axis=0)
+    if whole:
+        words = np.ascontiguousarray(matrix[:whole]).reshape(-1, _WORD_BYTES * width)
+        first = np.tile(matrix[0], _WORD_BYTES).view(np.uint64)
+        differing = np.bitwise_or.reduce(words.view(np.uint64) ^ first, axis=0)
+        varying |= differing.view(np.uint8).reshape(_WORD_BYTES, width).any(axis=0)
+    return varying
+
+
+def _neighbours_differ(words: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
+    """Shape `(n - 1,)`: which rows differ from the one before."""
+    differ = np.zeros(max(len(words) - 1, 0), dtype=np.bool_)
+    for column in range(words.shape[1]):
+        differ |= words[1:, column] != words[:-1, column]
+    return differ
 
 
 def _padded_words(matrix: Bytes2d) -> npt.NDArray[np.uint8]:
@@ -277,16 +318,16 @@ def _mix(value: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
 
 
 def _argsort_words(words: npt.NDArray[np.uint64]) -> Int64s:
-    """Sort by the first word, which is fast, and by the others only where it ties."""
+    """Sort by the first word, which is fast, and by the others only where those it ties differ."""
     order = stable_order(words[:, 0])
     if words.shape[1] == 1:
         return order
-    first = words[order, 0]
-    tied = np.zeros(len(order), dtype=np.bool_)
-    same = first[1:] == first[:-1]
-    tied[1:] |= same
-    tied[:-1] |= same
-    if tied.any():
+    ordered = take_rows(words, order)
+    same = ordered[1:, 0] == ordered[:-1, 0]
+    is_open = same & _neighbours_differ(ordered[:, 1:])
+    if is_open.any():
+        run = np.concatenate([[0], np.cumsum(~same)])
+        tied = np.isin(run, run[1:][is_open])
         # Tied runs keep their places: the first word is also the primary key of the second sort.
         rows = order[tied]
         order[tied] = rows[np.lexsort(words[rows].T[::-1])]

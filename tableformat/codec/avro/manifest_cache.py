@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from pathlib import Path
 
 from tableformat.codec.avro.loaded_manifest import LoadedManifest
@@ -69,15 +69,19 @@ class ManifestCache:
         table = _table_of(location)
         with self._lock:
             lists = self._tables.setdefault(table, OrderedDict())
+            added: tuple[ManifestFile, ...] = ()
             if location not in lists:
-                lists[location] = tuple(manifests)
-                self._records += len(manifests) + 1
-                self._named.update(_key(each) for each in manifests)
+                lists[location] = added = tuple(manifests)
+                self._records += len(added) + 1
             self._touch(table, location)
-            while len(lists) > CACHED_MANIFEST_LISTS_PER_TABLE_MAX:
-                self._drop_oldest(table)
+            is_full = len(lists) > CACHED_MANIFEST_LISTS_PER_TABLE_MAX
+            dropped = self._drop_oldest(table) if is_full else ()
+            # Most records are in both: what a commit costs must not grow with their number.
+            in_both = set(map(id, added)).intersection(map(id, dropped))
+            self._named.update(_key(each) for each in added if id(each) not in in_both)
+            self._forget(each for each in dropped if id(each) not in in_both)
             while self._records > CACHED_LISTED_MANIFESTS_MAX:
-                self._drop_oldest(next(iter(self._tables)))
+                self._forget(self._drop_oldest(next(iter(self._tables))))
 
     def manifest(self, manifest: ManifestFile) -> LoadedManifest | None:
         """The manifest as that record lists it, if it is here."""
@@ -149,12 +153,17 @@ class ManifestCache:
         self._tables.move_to_end(table)
         self._tables[table].move_to_end(location)
 
-    def _drop_oldest(self, table: str) -> None:
+    def _drop_oldest(self, table: str) -> tuple[ManifestFile, ...]:
+        """Drop a list, and give its records, which are still counted as named."""
         lists = self._tables[table]
         _, manifests = lists.popitem(last=False)
         if not lists:
             del self._tables[table]
         self._records -= len(manifests) + 1
+        return manifests
+
+    def _forget(self, manifests: Iterable[ManifestFile]) -> None:
+        """One list less names them."""
         for key in map(_key, manifests):
             self._named[key] -= 1
             if not self._named[key]:

@@ -13,7 +13,8 @@ from resolver.index import change
 from resolver.index.base import Entries, IndexChanges
 from resolver.index.build import SourceFile
 from resolver.index.runs import LOOKUP_CHUNK_KEYS
-from resolver.keys import encode_keys
+from resolver.index.spill import ShardSpill, read_spill
+from resolver.keys import EncodedKeys, encode_keys
 from tableformat.errors import StoreUnavailableError
 from tests.support.index_builder import (
     KEY,
@@ -99,3 +100,22 @@ def test_scratch_file_that_lost_rows_stops_the_change(
         with pytest.raises(StoreUnavailableError, match="lost rows"):
             index.prepare(IndexChanges(added_files=files, put=Cutting(12, 10)))
         assert content_of(index) == {}
+
+
+def test_keys_of_many_lengths_are_spilled_in_two_files(tmp_path: Path) -> None:
+    """A batch of texts of one length is a matrix of that width; each form is a file."""
+    spill = ShardSpill(tmp_path, 0, "put")
+    keys = [[b"x" * width] * 3 for width in (2, 3, 4)] + [[b"a", b"bc"]]
+    for number, each in enumerate(keys):
+        rows = np.full(len(each), number, dtype=np.uint64)
+        spill.append(EncodedKeys.of(pa.array(each, pa.large_binary())), rows)
+    spill.close()
+    assert len(list(tmp_path.iterdir())) == 2
+    found = [
+        pair
+        for part in read_spill(tmp_path, 0)
+        for pair in zip(part.keys.to_list(), part.rows.tolist(), strict=True)
+    ]
+    assert sorted(found) == sorted(
+        (key, number) for number, each in enumerate(keys) for key in each
+    )

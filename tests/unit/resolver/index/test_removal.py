@@ -27,3 +27,11 @@ def test_rows_of_dropped_files_are_dropped_from_runs_that_are_written(tmp_path: 
         ((name,),) = index.run_names
         assert Run(index.generation.run_path(name), name).count == 1
         assert rows_of(index, [1]) == [[("f5", 5)]]
+
+
+def test_file_that_was_looked_up_is_gone_once_it_is_dropped(tmp_path: Path) -> None:
+    """Files are kept in memory over changes of others."""
+    with build_local(tmp_path, [source_of("f0", [1]), source_of("f1", [2])]) as index:
+        assert rows_of(index, [1, 2]) == [[("f0", 0)], [("f1", 0)]]
+        index.apply(index.prepare(IndexChanges(dropped_files=("f0",))), binding_at(2))
+        assert rows_of(index, [1, 2]) == [[], [("f1", 0)]]

@@ -281,3 +281,27 @@ def test_runs_stay_few_and_rows_are_written_rarely() -> None:
         most = max(most, len(sizes))
     assert most <= 8
     assert written <= 12 * 2_000 * 1_000
+
+
+@pytest.mark.parametrize("row", range(1, 12))
+def test_leading_bytes_are_compared_as_they_stand(row: int) -> None:
+    matrix = np.random.default_rng(row).integers(0, 256, (20, row), dtype=np.uint8)
+    for width in range(row + 1):
+        words = run_format.comparable(matrix, width).tolist()
+        leading = [each[:width].tobytes() for each in matrix]
+        if width <= 8:
+            assert words == [int.from_bytes(each) for each in leading]
+        else:
+            assert [each.ljust(width, b"\0") for each in words] == leading
+
+
+def test_sections_of_a_large_run_are_searched_as_one(tiny: None, tmp_path: Path) -> None:
+    """They end with a block that is not full, and are read together with what follows."""
+    rows = [(number.to_bytes(3), number) for number in range(0, 600, 2)]
+    write_run(tmp_path / "a.run", "a", iter([keyed(rows)]))
+    run = Run(tmp_path / "a.run", "a")
+    assert sum(len(section.pieces) for section in run.sections) == 15
+    assert len(run.sections) < 10, "what all of a section have in common is not the same in all"
+    asked = [number.to_bytes(3) for number in range(620)]
+    assert found_in([run], asked) == [{n} if n < 600 and not n % 2 else set() for n in range(620)]
+    assert content_of([run]) == {key: {row} for key, row in rows}

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from resolver.keys import EncodedKeys, concat_keys, factorize
+from resolver.keys import EncodedKeys, concat_keys, factorize, varying_columns
 from tableformat.errors import InvalidInputError
 
 
@@ -130,3 +130,30 @@ def test_keys_of_no_batches_are_no_keys() -> None:
     assert [
         part.tolist() for part in factorize(EncodedKeys.empty(), EncodedKeys.empty()).numbers
     ] == [[], []]
+
+
+@given(any_keys, st.integers(0, 3), st.integers(1, 9))
+def test_keys_of_one_length_are_a_matrix(keys: list[bytes], skipped: int, width: int) -> None:
+    for several in (keys, [each.ljust(width, b"\0")[:width] for each in keys]):
+        binary = ragged([b"before"] * skipped + several).binary[skipped:]
+        found = EncodedKeys.of(binary)
+        assert found.to_list() == several
+        assert (found.fixed is not None) == (len({len(each) for each in several}) == 1)
+
+
+@given(st.integers(0, 40), st.integers(0, 9), st.integers(0, 2**32))
+def test_varying_columns_are_those_with_several_values(rows: int, width: int, seed: int) -> None:
+    matrix = (np.random.default_rng(seed).random((rows + 1, width)) > 0.95).astype(np.uint8)
+    assert varying_columns(matrix).tolist() == [len(set(each)) > 1 for each in matrix.T.tolist()]
+
+
+@given(st.integers(0, 5000), st.integers(1, 3), st.integers(0, 2**32))
+@settings(max_examples=30, deadline=None)
+def test_order_of_long_keys_with_repeats_and_shared_beginnings(
+    count: int, values: int, seed: int
+) -> None:
+    """The leading word ties some keys, and tells others apart."""
+    matrix = np.random.default_rng(seed).integers(0, values + 1, (count, 17), dtype=np.uint8)
+    matrix[:, 3:12] *= 85
+    keys = EncodedKeys(fixed=matrix)
+    assert keys.take(keys.argsort()).to_list() == sorted(keys.to_list())
