@@ -355,6 +355,7 @@ class Cycle:
                     match.live,
                     match.resolution.dead.paths(),
                 ),
+                removed={e.data_file.file_path for s in work.batch.staged for e in s.removed},
                 is_cumulative=is_cumulative(match.state.metadata),
             )
             put_aside(self._environment, match.state, match.work.batch, match.unfilled)
@@ -465,8 +466,11 @@ class Cycle:
     def _advance_index(self, written: Written, result: CommitResult) -> None:
         """Bring the index to the published snapshot.
 
-        The publish has landed, so trouble here costs the next cycle time and nothing else.
+        The publish has landed, so trouble here costs the next cycle time and nothing else. What a
+        publish changed that removes data files, the next cycle follows.
         """
+        if written.conversion.removed:
+            return
         runtime, match = self._environment.runtime, written.computed.match
         snapshot = result.snapshot
         try:
