@@ -135,6 +135,8 @@ class RowChecks(History):
                 rewrites = self.world.profile.rewrites
                 for changes in (batch, as_in_state(batch)) if self.reads_state else (batch,):
                     folded = fold(base, changes, self.files, schema, rewrites=rewrites)
+                    if folded.revived:
+                        continue
                     yield MainState(folded.rows, published, schema, folded=folded)
 
     def _forgotten(

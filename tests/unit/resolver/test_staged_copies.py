@@ -6,6 +6,7 @@ from collections import Counter
 
 import pyarrow as pa
 import pytest
+from pyiceberg.table.update import RemoveSnapshotsUpdate
 
 from maintenance.tasks.compact import compact
 from maintenance.tasks.options import CompactOptions
@@ -252,3 +253,37 @@ def test_what_is_no_copy_is_refused(tmp_path):
     )
     with pytest.raises(UnsupportedError, match="removes equality deletes"):
         resolve(staged.table)
+
+
+@pytest.mark.parametrize("compacted", [False, True])
+def test_state_of_staging_that_lacks_a_file_of_main_is_refused(world, compacted):
+    """Without the log nothing says that the file was removed, and its rows would stay."""
+    world.stage((9, "eu", 9))
+    world.copy({1: 10})
+    world.stage((8, "eu", 8))
+    if compacted:
+        world.append((4, "eu", 4))
+        compact(world.table.refresh(), CompactOptions(rewrite_all=True))
+    forget(world)
+    with pytest.raises(UnsupportedError, match="the log that says which has expired"):
+        world.resolve(from_staging_state=True)
+
+
+def test_state_of_staging_with_copies_of_staged_files_is_published(world):
+    world.stage((9, "eu", 9))
+    nine = {row.path for row in world.foreign.rows("staging") if row.values[0] == 9}
+    world.copy({9: 90})
+    world.copy({9: 91})
+    assert not nine & {row.path for row in world.foreign.rows("staging")}
+    world.append((4, "eu", 4))
+    forget(world)
+    world.resolve(from_staging_state=True)
+    assert world.amounts() == {1: 1, 2: 2, 3: 3, 4: 4, 9: 91}
+
+
+def forget(world) -> None:
+    """Another tool expires the staged snapshots below the head."""
+    staging = world.foreign.table().ancestors(world.foreign.head("staging"))
+    gone = [each["snapshot-id"] for each in staging][1:3]
+    state = world.table.refresh().state
+    world.table.environment.catalog.commit(state, [RemoveSnapshotsUpdate(snapshot_ids=gone)])
