@@ -96,6 +96,7 @@ class History:
     staged: dict[str, list[Staged]] = field(default_factory=lambda: {"staging": [], "cdc": []})
     origin: dict[Row, object] = field(default_factory=dict)
     relabelled: set[Row] = field(default_factory=set)
+    copied: dict[int, tuple[LiveRow, ...]] = field(default_factory=dict)  # by staged snapshot
     counts: Counter[str] = field(default_factory=Counter)
     has_expired: bool = False
     foreign_expired: bool = False
@@ -299,11 +300,22 @@ class History:
         return {path for each in batch for path in each.adds if path in left}
 
     def may_refuse(self, staging: str, batch: Sequence[Staged]) -> bool:
-        if self.foreign_expired:
+        if self.foreign_expired or self.has_changed_copies(staging, batch):
             return True
         left = self.left(staging, batch)
         lost = {o[0] for o in map(self.origin.get, self.relabelled) if isinstance(o, tuple)}
         return bool(left if self.has_expired else left & lost) or self.is_ambiguous(staging, batch)
+
+    def has_changed_copies(self, staging: str, batch: Sequence[Staged]) -> bool:
+        """Whether rows have left the places on the target that copies of them were made from."""
+        there = {(row.path, row.position) for row in self.foreign.rows(TARGETS[staging])}
+        was = self.version(TARGETS[staging]).was
+        own = {path for each in batch for path in each.adds} - was
+        return any(
+            row.path not in own and (row.path, row.position) not in there
+            for each in batch
+            for row in self.copied.get(each.snapshot_id, ())
+        )
 
     def is_ambiguous(self, staging: str, batch: Sequence[Staged]) -> bool:
         """A row of a file that left is gone: the target's newer rows of its key may be it."""
@@ -361,6 +373,9 @@ class History:
             if size == len(batch) or not was.isdisjoint(waiting[size - 1].adds)
         }
         ids = self.row_ids(target)
+        for each in waiting:  # a copy has the ids that staging shows
+            for row in self.copied.get(each.snapshot_id, ()):
+                ids.pop(row.values, None)
         try:
             report = self._resolve(staging, limit)
         except TableError as error:
@@ -615,6 +630,21 @@ class History:
         self.foreign.update_rows("staging", [(old, new)])
         self.note_staged("staging", [new], (), [old])
 
+    def f_stage_copy(self, rng: random.Random) -> None:
+        """An UPDATE or DELETE of one row that writes its file anew; the others are copied."""
+        old = self.one_of(rng, self._staged_rows("staging"))
+        new = self.fresh([old.values[0]], rng) if rng.random() < 0.6 else []
+        rows = self.foreign.rows("staging")
+        kept = tuple(r for r in rows if r.path == old.path and r.position != old.position)
+        for row in kept:
+            self.origin.setdefault(row.values, (row.path, row.position))
+        self.foreign.copy_on_write(
+            "staging", lambda row: (new[0] if new else None) if row == old else row.values
+        )
+        self.note_staged("staging", new, (), [old])
+        self.copied[self.head("staging")] = kept
+        self.relabelled |= {row.values for row in kept}
+
     def _staged_rows(self, branch: str) -> list[LiveRow]:
         """Rows in files that are there once: positions of the others mean nothing."""
         files = self.data(branch)
@@ -730,8 +760,8 @@ STEPS: dict[str, int] = {
     "resolve_beside_others": 2, "compact": 3, "delete": 2, "update": 3, "roll_back": 2,
     "fast_forward": 2, "cherry_pick": 2, "expire": 2, "remove_orphans": 1, "f_append": 2,
     "f_stage": 2, "f_stage_cdc": 2, "f_stage_append": 2, "f_stage_vector": 5, "f_stage_update": 3,
-    "f_stage_again": 1, "f_compact": 2, "f_compact_without_ids": 1, "f_delete": 2, "f_pick": 2,
-    "f_add_path": 2, "f_age_refs": 1, "f_expire": 1,
+    "f_stage_again": 1, "f_stage_copy": 2, "f_compact": 2, "f_compact_without_ids": 1,
+    "f_delete": 2, "f_pick": 2, "f_add_path": 2, "f_age_refs": 1, "f_expire": 1,
 }  # fmt: skip
 
 
