@@ -307,7 +307,8 @@ class History:
         return bool(left if self.has_expired else left & lost) or self.is_ambiguous(staging, batch)
 
     def has_changed_copies(self, staging: str, batch: Sequence[Staged]) -> bool:
-        """Whether rows have left the places on the target that copies of them were made from."""
+        """Whether rows have left the places on the target that their writer saw: copied or not, is
+        not asked."""
         there = {(row.path, row.position) for row in self.foreign.rows(TARGETS[staging])}
         was = self.version(TARGETS[staging]).was
         own = {path for each in batch for path in each.adds} - was
@@ -635,15 +636,15 @@ class History:
         old = self.one_of(rng, self._staged_rows("staging"))
         new = self.fresh([old.values[0]], rng) if rng.random() < 0.6 else []
         rows = self.foreign.rows("staging")
-        kept = tuple(r for r in rows if r.path == old.path and r.position != old.position)
-        for row in kept:
+        seen = tuple(r for r in rows if r.path == old.path)
+        for row in seen:
             self.origin.setdefault(row.values, (row.path, row.position))
         self.foreign.copy_on_write(
             "staging", lambda row: (new[0] if new else None) if row == old else row.values
         )
         self.note_staged("staging", new, (), [old])
-        self.copied[self.head("staging")] = kept
-        self.relabelled |= {row.values for row in kept}
+        self.copied[self.head("staging")] = seen
+        self.relabelled |= {row.values for row in seen if row != old}
 
     def _staged_rows(self, branch: str) -> list[LiveRow]:
         """Rows in files that are there once: positions of the others mean nothing."""
