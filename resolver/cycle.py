@@ -466,14 +466,15 @@ class Cycle:
     def _advance_index(self, written: Written, result: CommitResult) -> None:
         """Bring the index to the published snapshot.
 
-        The publish has landed, so trouble here costs the next cycle time and nothing else. What a
-        publish changed that removes data files, the next cycle follows.
+        The publish has landed, so trouble here costs the next cycle time and nothing else.
         """
-        if written.conversion.removed:
-            return
         runtime, match = self._environment.runtime, written.computed.match
         snapshot = result.snapshot
         try:
+            if written.conversion.removed:  # rows that the batch does not know, by the difference
+                live = live_files(self._environment, snapshot)
+                self._keeper.at_head(result.state, self._options.target, live)
+                return
             index, _ = self._keeper.at_head(match.state, self._options.target, match.live)
             prepared = self._prepared(index, written)
             runtime.fail_point("resolve.after_prepare")

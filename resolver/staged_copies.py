@@ -18,7 +18,6 @@ copies.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from itertools import takewhile
 
 from pyiceberg.table.snapshots import Operation
 from pyroaring import BitMap64
@@ -103,15 +102,12 @@ def _only_rewritten(
 ) -> set[str]:
     """Those of some files that have left the target whose rows are there as they were."""
     base = base_of(view.state, staged.snapshot, staging=view.staging, target=view.target)
-    if not gone or base is None:
+    history = list(branch_history(view.state, view.target)) if gone else []
+    if base not in history:  # all that was committed since is known
         return set()
     explained = set(rewritten_files(view, gone))
     watched = set(gone)
-    since = takewhile(
-        lambda each: (each.sequence_number or 0) > (base.sequence_number or 0),
-        branch_history(view.state, view.target),
-    )
-    for snapshot in reversed(list(since)):
+    for snapshot in reversed(history[: history.index(base)]):
         if is_publish(snapshot) and not is_rewriting_publish(snapshot):
             continue
         changes = load_changes(view.environment.store, snapshot)

@@ -385,6 +385,10 @@ class History:
             self.note_conversion(target)
             assert may_refuse, f"resolve refused: {text}"
             self.check_refusal(error)
+            if "copies would bring" in text:
+                self.give_up(staging, waiting, int(error.context["snapshot_id"]))
+                self.publish(staging)
+                return
             if "--from-staging-state" not in text:
                 raise Stranded(text) from None
             self.counts["from staging state"] += 1
@@ -398,6 +402,16 @@ class History:
             self.note_publish(target, waiting[:size], wanted[size])
         moved = {r for r, row_id in self.row_ids(target).items() if row_id != ids.get(r, row_id)}
         assert not moved, f"a publish gave other row ids to {moved}"
+
+    def give_up(self, staging: str, waiting: Sequence[Staged], snapshot_id: int) -> None:
+        """Move staging back to before a statement, as the refusal says."""
+        lost = next(at for at, each in enumerate(waiting) if each.snapshot_id == snapshot_id)
+        first = self.foreign.table().by_id[snapshot_id]
+        self.foreign.set_branch(staging, first["parent-snapshot-id"])
+        gone = {each.snapshot_id for each in waiting[lost:]}
+        self.staged[staging] = [e for e in self.staged[staging] if e.snapshot_id not in gone]
+        self.table.refresh()
+        self.counts["copies given up"] += 1
 
     def covered(self, target: str, waiting: Sequence[Staged], size: int) -> int:
         """How many staged snapshots the target's head says that it holds; `size` if it is mute."""
@@ -497,7 +511,13 @@ class History:
             self.note_conversion("main")
             if refusal or untold or self.may_refuse("staging", batch):
                 self.check_refusal(error)
-                raise Stranded(str(error)) from None
+                if "copies would bring" not in str(error):
+                    raise Stranded(str(error)) from None
+                self.give_up("staging", batch, int(error.context["snapshot_id"]))
+                if untold:
+                    raise untold[0] from None
+                self.publish("staging")
+                return
             raise AssertionError(f"resolve refused: {error}") from error
         if untold:
             raise untold[0]
