@@ -39,6 +39,7 @@ from tableformat.commit.branch_history import (
     committed_to,
     load_changes,
     operation_of,
+    snapshots_by_id,
     summary_of,
     walk_back,
 )
@@ -406,7 +407,7 @@ def _walk_staging(
     fast-forwarded to. Of another tool's commits below one of icefold to the target, a rewrite was
     the target's, whatever the log still says; it changes no row.
     """
-    by_id = {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
+    by_id = snapshots_by_id(metadata)
     seen: set[int] = set()
     is_below = False
     current = head_id

@@ -174,8 +174,10 @@ def _hides_a_writer(
     """
     ids = {snapshot.snapshot_id for snapshot in visible}
     hidden = takewhile(lambda each: each.snapshot_id not in ids, ancestors(metadata, head_id))
-    found = _last_positions(chain(newer, map(summary_of, visible)))
     before = _last_positions(map(summary_of, hidden))
+    if not before:
+        return False
+    found = _last_positions(chain(newer, map(summary_of, visible)))
     return any(found.get(writer) != last for writer, last in before.items())
 
 

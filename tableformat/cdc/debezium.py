@@ -108,12 +108,13 @@ class DebeziumFormat:
         """Change rows of a batch of events.
 
         Raises:
-            InvalidInputError: There is no column `value`, or an event has a column that the table
-                does not have and may not get.
+            InvalidInputError: There is no column `value`, an event has a column that the table
+                does not have and may not get, or the source's key is wider than the table's.
         """
         collector = ChangeCollector(batch=events, schema=self.change_schema)
         values = events.required(VALUE)
         keys = MessageKeys.parse(events, self.codec, self._codec_for, collector.bad)
+        self._check_key(keys)
         texts = utf8_rows(values, collector.bad)
         self._tombstones(np.flatnonzero(as_mask(values.is_null())), keys, collector)
         for group in split_payloads(texts, collector.bad, events.schemas(VALUE)):
@@ -157,6 +158,19 @@ class DebeziumFormat:
         read_as = wrong_format.FLATTENED if flattened else wrong_format.DEBEZIUM
         events = (values[row].as_py() for row in unread.tolist())
         wrong_format.check_format(events, read_as=read_as, key=self.codec.key)
+
+    def _check_key(self, keys: MessageKeys) -> None:
+        """Refuse events that are told apart by columns that do not tell the table's rows apart."""
+        wider = sorted(keys.others & self.codec.decoders.keys())
+        if wider and self.values.on_wider_key == "fail":
+            raise InvalidInputError(
+                "message keys have columns that are not in the table's primary key: of rows that "
+                "agree in it, one would be left",
+                columns=wider,
+                primary_key=list(self.codec.key),
+                action="if the source has a new primary key, load it into a new table; if this one "
+                "is unique at the source, set on-wider-key=ignore",
+            )
 
     def _tombstones(self, rows: Int64s, keys: MessageKeys, collector: ChangeCollector) -> None:
         if not len(rows):

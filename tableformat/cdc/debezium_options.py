@@ -69,6 +69,12 @@ class DebeziumOptions(JsonOptions):
         description="fail: an event with another `op` than c, u, r, d, t, m is a bad record; "
         "ignore: it is skipped and counted",
     )
+    on_wider_key: Literal["fail", "ignore"] = Field(
+        "fail",
+        description="when message keys have more columns than the table's primary key; fail: so "
+        "does the batch; ignore: the primary key is unique at the source, too. A `key` in a file of "
+        "tables says so",
+    )
     new_columns: Literal["declared", "json"] = Field(
         "declared",
         description="types of columns that `schema-evolution` adds; declared: as the events' "

@@ -21,10 +21,13 @@ from tableformat.cdc.row_codec import RowCodec
 class MessageKeys:
     """Key columns as the message keys give them, one row per event, null where they do not.
 
-    `columns` has all key columns of the table, each of shape (events,), or (0,) without any key.
+    Attributes:
+        columns: All key columns of the table, each of shape (events,), or (0,) without any key.
+        others: Names of what else is in a message key.
     """
 
     columns: Mapping[str, pa.Array]
+    others: frozenset[str] = frozenset()
 
     @classmethod
     def parse(
@@ -54,6 +57,7 @@ class MessageKeys:
         is_object = pc.match_substring_regex(texts, r"^\s*\{")
         texts = pc.if_else(pc.fill_null(is_object, False), texts, pa.scalar(None, pa.string()))
         columns = {name: pa.nulls(len(keys), kind) for name, kind in targets.items()}
+        others: set[str] = set()
         for group in split_payloads(texts, bad, events.schemas(KEY)):
             codec = codec_for(group.schema)
             layout = JsonLayout(
@@ -63,8 +67,10 @@ class MessageKeys:
                     for path, wires in codec.alternatives(()).items()
                     if path[0] in targets
                 },
+                closed=((),),
             )
             parsed = parse_json_objects(group.payloads, layout)
+            others |= {path[0] for path in parsed.undeclared}
             for row, reason in parsed.bad.items():
                 bad.setdefault(int(group.rows[row]), f"message key: {reason}")
             for rows, table in parsed.pieces:
@@ -72,7 +78,7 @@ class MessageKeys:
                 at = group.rows[rows]
                 decoded = codec.decode(wires, rows=at, bad=bad, check_required=())
                 columns = {name: _put(columns[name], at, decoded[name]) for name in targets}
-        return cls(columns)
+        return cls(columns, frozenset(others))
 
     def take(self, rows: Int64s) -> dict[str, pa.Array]:
         """Key columns of some events."""

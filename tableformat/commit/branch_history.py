@@ -13,32 +13,16 @@ from tableformat.catalog.base import TableState
 from tableformat.codec.avro.manifest_store import load_manifest, load_manifest_list
 from tableformat.errors import CommitConflictError, UnsupportedError
 from tableformat.spec.data_file import EntryStatus, FileContent, ManifestEntry
+from tableformat.spec.metadata_models import IndexedMetadata, properties_of
 from tableformat.spec.names import COMMITTED_TO, MAIN_BRANCH, MISSING_COLUMNS
 from tableformat.store.base import ObjectStore
 
 
-class SnapshotsById(Mapping[int, Snapshot]):
-    """The snapshots of a table version by id; nothing is built for it."""
-
-    def __init__(self, metadata: TableMetadata) -> None:
-        self._metadata = metadata
-
-    def __getitem__(self, snapshot_id: int) -> Snapshot:
-        found = self._metadata.snapshot_by_id(snapshot_id)
-        if found is None:
-            raise KeyError(snapshot_id)
-        return found
-
-    def __iter__(self) -> Iterator[int]:
-        return (snapshot.snapshot_id for snapshot in self._metadata.snapshots)
-
-    def __len__(self) -> int:
-        return len(self._metadata.snapshots)
-
-
 def snapshots_by_id(metadata: TableMetadata) -> Mapping[int, Snapshot]:
-    """All snapshots by id. A look-up takes as long as `metadata.snapshot_by_id`."""
-    return SnapshotsById(metadata)
+    """All snapshots by id; not to be changed."""
+    if isinstance(metadata, IndexedMetadata):
+        return metadata.snapshots_by_id()
+    return {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
 
 
 def walk_back(by_id: Mapping[int, Snapshot], head_id: int | None) -> Iterator[Snapshot]:
@@ -99,7 +83,7 @@ def summary_of(snapshot: Snapshot | None) -> Mapping[str, str]:
     """The properties of its summary; empty without a snapshot or a summary."""
     if snapshot is None or snapshot.summary is None:
         return {}
-    return snapshot.summary.additional_properties
+    return properties_of(snapshot.summary)
 
 
 def is_ancestor(metadata: TableMetadata, ancestor_id: int, *, of: int) -> bool:

@@ -87,6 +87,8 @@ class TableOptions:
             ) from error
         if factory.is_typed:
             raise OptionError(f"format '{name}' reads typed columns, a message has none").of(FORMAT)
+        if "key" in rest and "on-wider-key" in factory.options.names():
+            rest.setdefault("on-wider-key", "ignore")  # the user has said what tells rows apart
         choice = choose_format(name, rest, SinkOptions, MakingOptions)
         beside = (factory.options, SinkOptions, MakingOptions)
         for owner in beside[1:]:

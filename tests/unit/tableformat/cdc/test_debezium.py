@@ -109,6 +109,32 @@ def test_message_key_that_contradicts_the_row_is_bad() -> None:
     assert parsed.changes.num_rows == 0
 
 
+@pytest.mark.parametrize(
+    "key",
+    [
+        '{"id":1,"region":"EU"}',
+        '{"schema":{"type":"struct"},"payload":{"id":1,"region":"EU"}}',
+        '{"id":1,"region":7}',
+    ],
+)
+def test_message_keys_wider_than_the_tables_fail_the_batch_unless_that_is_meant(key: str) -> None:
+    events = batch_of(
+        [envelope("c", after=order(1)), envelope("c", after=order(1, region="US"))],
+        ['{"id":1}', key],
+    )
+    with pytest.raises(InvalidInputError, match=r"one would be left.*region.*on-wider-key=ignore"):
+        parse(FORMAT, SCHEMA, events)
+    parsed = parse(FORMAT, SCHEMA, events, on_wider_key="ignore")
+    assert kinds_and(parsed, "id") == [("+I", 1), ("+I", 1)]
+
+
+def test_message_keys_with_fields_that_are_no_columns_are_read() -> None:
+    """Debezium's ByLogicalTableRouter adds one that says which table an event comes from."""
+    key = '{"id":1,"__dbz__physicalTableIdentifier":"shop.public.orders_1"}'
+    parsed = parse(FORMAT, SCHEMA, batch_of([envelope("c", after=order(1))], [key]))
+    assert kinds_and(parsed, "id") == [("+I", 1)]
+
+
 def test_message_key_in_connects_envelope_is_read() -> None:
     key = '{"schema":{"type":"struct"},"payload":{"id":7}}'
     parsed = parse(FORMAT, SCHEMA, batch_of([envelope("d")], [key]))

@@ -102,3 +102,11 @@ def test_engine_is_chosen_for_a_reason(given, engine, why):
     chosen, reason = choose_engine(**(usual | given))
     assert chosen is engine
     assert why in reason
+
+
+def test_a_key_that_the_user_names_may_be_smaller_than_the_message_key() -> None:
+    assert TableOptions.of({"key": "id"}).choice.values.on_wider_key == "ignore"
+    said = TableOptions.of({"key": "id", "on-wider-key": "fail"})
+    assert said.choice.values.on_wider_key == "fail"
+    assert TableOptions.of({}).choice.values.on_wider_key == "fail"
+    assert TableOptions.of({"key": "id", "format": "changelog-json"}).making.key == ("id",)
