@@ -72,8 +72,8 @@ class DebeziumOptions(JsonOptions):
     on_wider_key: Literal["fail", "ignore"] = Field(
         "fail",
         description="when message keys have more columns than the table's primary key; fail: so "
-        "does the batch; ignore: the primary key is unique at the source, too. A `key` in a file of "
-        "tables says so",
+        "does the batch; ignore: the primary key is unique at the source, too. A `key` in a file "
+        "of tables says so",
     )
     new_columns: Literal["declared", "json"] = Field(
         "declared",

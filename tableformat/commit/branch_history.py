@@ -13,16 +13,14 @@ from tableformat.catalog.base import TableState
 from tableformat.codec.avro.manifest_store import load_manifest, load_manifest_list
 from tableformat.errors import CommitConflictError, UnsupportedError
 from tableformat.spec.data_file import EntryStatus, FileContent, ManifestEntry
-from tableformat.spec.metadata_models import IndexedMetadata, properties_of
+from tableformat.spec.metadata_models import properties_of, snapshot_index
 from tableformat.spec.names import COMMITTED_TO, MAIN_BRANCH, MISSING_COLUMNS
 from tableformat.store.base import ObjectStore
 
 
 def snapshots_by_id(metadata: TableMetadata) -> Mapping[int, Snapshot]:
-    """All snapshots by id; not to be changed."""
-    if isinstance(metadata, IndexedMetadata):
-        return metadata.snapshots_by_id()
-    return {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
+    """All snapshots by id; nothing is built for it where that was done before."""
+    return snapshot_index(metadata)
 
 
 def walk_back(by_id: Mapping[int, Snapshot], head_id: int | None) -> Iterator[Snapshot]:

@@ -49,7 +49,7 @@ class AnyStatisticsFile(StatisticsFile):
     blob_metadata: list[AnyBlobMetadata] = Field(alias="blob-metadata")  # type: ignore[assignment]
 
 
-class IndexedMetadata(IcebergBaseModel):
+class _Indexed(IcebergBaseModel):
     """Snapshot look-up by a dict that is rebuilt when the list is another one."""
 
     model_config = _KEEP_UNKNOWN
@@ -58,18 +58,7 @@ class IndexedMetadata(IcebergBaseModel):
 
     def snapshot_by_id(self, snapshot_id: int) -> Snapshot | None:
         """The snapshot of that id; constant time."""
-        return self.snapshots_by_id().get(snapshot_id)
-
-    def snapshots_by_id(self) -> Mapping[int, Snapshot]:
-        """All of them; not to be changed."""
-        # Kept beside the fields, where pydantic's equality does not look. `model_copy` takes it
-        # along: the identity of the list tells whether it still fits.
-        index = self.__dict__.get(_INDEX)
-        if index is None or index[0] is not self.snapshots:
-            index = (self.snapshots, {one.snapshot_id: one for one in self.snapshots})
-            self.__dict__[_INDEX] = index
-        found: dict[int, Snapshot] = index[1]
-        return found
+        return snapshot_index(self).get(snapshot_id)
 
     def __getstate__(self) -> dict[Any, Any]:
         state = super().__getstate__()
@@ -77,21 +66,21 @@ class IndexedMetadata(IcebergBaseModel):
         return {**state, "__dict__": fields}
 
 
-class IndexedMetadataV1(IndexedMetadata, TableMetadataV1):
+class IndexedMetadataV1(_Indexed, TableMetadataV1):
     """Format version 1."""
 
     snapshots: list[Snapshot] = Field(default_factory=list)
     statistics: list[StatisticsFile] = Field(default_factory=list)
 
 
-class IndexedMetadataV2(IndexedMetadata, TableMetadataV2):
+class IndexedMetadataV2(_Indexed, TableMetadataV2):
     """Format version 2."""
 
     snapshots: list[Snapshot] = Field(default_factory=list)
     statistics: list[StatisticsFile] = Field(default_factory=list)
 
 
-class IndexedMetadataV3(IndexedMetadata, TableMetadataV3):
+class IndexedMetadataV3(_Indexed, TableMetadataV3):
     """Format version 3; `next_row_id` is always a number."""
 
     snapshots: list[Snapshot] = Field(default_factory=list)
@@ -99,12 +88,26 @@ class IndexedMetadataV3(IndexedMetadata, TableMetadataV3):
     next_row_id: int = Field(alias="next-row-id", default=0)
 
 
+def snapshot_index(metadata: TableMetadata | _Indexed) -> Mapping[int, Snapshot]:
+    """All snapshots of a table version by id; not to be changed."""
+    # Kept beside the fields, where pydantic's equality does not look. `model_copy` takes it
+    # along: the identity of the list tells whether it still fits.
+    index = metadata.__dict__.get(_INDEX)
+    if index is None or index[0] is not metadata.snapshots:
+        index = (metadata.snapshots, {one.snapshot_id: one for one in metadata.snapshots})
+        metadata.__dict__[_INDEX] = index
+    found: dict[int, Snapshot] = index[1]
+    return found
+
+
 def properties_of(summary: Summary) -> Mapping[str, str]:
     """What `summary.additional_properties` is, in a thirtieth of the time.
 
     Walks along a history ask every snapshot, and pydantic's look-up of a private attribute is slow.
     """
-    found: dict[str, str] | None = (summary.__pydantic_private__ or {}).get("_additional_properties")
+    found: dict[str, str] | None = (summary.__pydantic_private__ or {}).get(
+        "_additional_properties"
+    )
     return summary.additional_properties if found is None else found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,9 +77,15 @@ def missing_debezium() -> str | None:
 
 
 def new_connect(
-    servers: str, connectors: Sequence[Mapping[str, str]], plugins: Path = PLUGINS
+    servers: str,
+    connectors: Sequence[Mapping[str, str]],
+    plugins: Path = PLUGINS,
+    converters: Path | None = None,
 ) -> tuple[JvmServer, int]:
-    """A standalone worker with connectors, not started, and the port of its REST interface."""
+    """A standalone worker with connectors, not started, and the port of its REST interface.
+
+    `converters` is a folder of jars with those that the connectors name.
+    """
     java = find_java()
     assert java is not None
     folder = server_folder("connect")
@@ -92,7 +99,8 @@ def new_connect(
         files.append(folder / f"{connector['name']}.properties")
         files[-1].write_text("".join(f"{key}={text}\n" for key, text in connector.items()))
     command = [java, "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
-    command += ["-cp", f"{WORKER_JARS}/*", "org.apache.kafka.connect.cli.ConnectStandalone"]
+    jars = [f"{folder}/*" for folder in (WORKER_JARS, converters) if folder is not None]
+    command += ["-cp", os.pathsep.join(jars), "org.apache.kafka.connect.cli.ConnectStandalone"]
     names = [connector["name"] for connector in connectors]
     server = JvmServer("Connect", folder, [*command, *files], lambda: _run(port, names))
     return server, port

@@ -6,6 +6,7 @@ test's time goes on it. What cannot be had is said by the tests that it is for, 
 
 from concurrent.futures import ThreadPoolExecutor
 
+from tests.support.apicurio import missing_apicurio
 from tests.support.azurite import missing_azurite
 from tests.support.debezium import missing_debezium
 from tests.support.java_iceberg import missing_java_iceberg
@@ -20,6 +21,7 @@ FETCHES = (
     missing_kafka,
     missing_debezium,
     missing_nessie,
+    missing_apicurio,
 )
 
 

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 CACHE = Path(__file__).resolve().parents[2] / ".cache"
+_MORE = ("classifier", "type")
 GOAL = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies"
 
 
@@ -29,7 +30,7 @@ def fetch_jars(folder: Path, artifacts: Sequence[str], *, transitive: bool) -> s
 
     Args:
         folder: Where to; what is there is taken as it is.
-        artifacts: `group:artifact:version`, or with `:classifier` behind.
+        artifacts: `group:artifact:version`, with `:classifier` or `:classifier:type` behind or not.
         transitive: With what they need, too.
 
     """
@@ -62,9 +63,9 @@ def _pom(artifacts: Sequence[str], *, transitive: bool) -> str:
     dependencies = "".join(
         f"<dependency><groupId>{group}</groupId><artifactId>{artifact}</artifactId>"
         f"<version>{version}</version>"
-        f"{''.join(f'<classifier>{one}</classifier>' for one in classifier)}"
+        f"{''.join(f'<{name}>{one}</{name}>' for name, one in zip(_MORE, more, strict=False))}"
         f"{'' if transitive else alone}</dependency>"
-        for group, artifact, version, *classifier in (one.split(":") for one in artifacts)
+        for group, artifact, version, *more in (one.split(":") for one in artifacts)
     )
     return (
         '<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>'

@@ -1,7 +1,7 @@
 """A whole pipeline on loopback: PostgreSQL, Debezium in Kafka Connect, Kafka, icefold's commands.
 
-One worker runs three connectors over the same tables, one per shape of the events, and one over the
-tables of a workload that tells its transactions.
+One worker runs a connector per shape of the events over the same tables, and one over the tables
+of a workload that tells its transactions.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import Any
 import psycopg
 
 import tableformat as tf
+from tests.support.apicurio import CONVERTER_JARS, Apicurio, missing_apicurio, new_apicurio
 from tests.support.debezium import CONNECTOR, Database, missing_debezium, new_connect
 from tests.support.guard import stop_with_this_process
 from tests.support.jvm_server import JvmServer
@@ -40,6 +41,7 @@ class Shape:
     """How the events of a connector look, and what icefold has to be told of them.
 
     `said`: encodings that `options` speak of already; those of other columns are told one by one.
+    `is_avro`: their schemas are in a registry.
     """
 
     name: str
@@ -47,6 +49,7 @@ class Shape:
     options: Mapping[str, str]
     has_schemas: bool
     said: frozenset[str] = frozenset()
+    is_avro: bool = False
 
 
 _ADDED = "op,source.lsn,source.ts_ms"
@@ -90,6 +93,7 @@ SHAPES = {
             {"layout": "flattened"},
             has_schemas=False,
         ),
+        Shape("avro", {}, {}, has_schemas=True, is_avro=True),
     )
 }
 
@@ -104,6 +108,7 @@ class Pipeline:
     connect: JvmServer
     connect_port: int
     folder: Path
+    registry: Apicurio | None = None
     worker: CommandWorker | None = field(default=None)
 
     @property
@@ -192,6 +197,7 @@ class Pipeline:
             *("--connector-jar", str(CONNECTOR_JARS)),
             *("--checkpoint", str(self.folder / "checkpoints" / name)),
             *(word for key, text in options.items() for word in ("-o", f"{key}={text}")),
+            *(["--schema-registry", self.registry.url] if shape.is_avro and self.registry else []),
             *words,
         ]
 
@@ -206,6 +212,8 @@ class Pipeline:
             self.worker.close()
         self.connect.kill()
         self.broker.kill()
+        if self.registry is not None:
+            self.registry.server.kill()
 
 
 @dataclass(frozen=True)
@@ -258,7 +266,7 @@ class CommandWorker:
 
 def missing_pipeline() -> str | None:
     """What is missing to run it; fetches the jars."""
-    return missing_kafka() or missing_debezium()
+    return missing_kafka() or missing_debezium() or missing_apicurio()
 
 
 def start_pipeline(
@@ -276,10 +284,16 @@ def start_pipeline(
         connection.execute(f'CREATE DATABASE "{name}"')  # type: ignore[arg-type]
     broker, servers = new_broker()
     broker.start()
-    connectors = [_connector(each, SHAPES[each].connector, database) for each in shapes]
+    registry = new_apicurio() if any(SHAPES[each].is_avro for each in shapes) else None
+    if registry is not None:
+        registry.server.start()
+    connectors = []
+    for shape in map(SHAPES.__getitem__, shapes):
+        converters = registry.converters() if registry is not None and shape.is_avro else {}
+        connectors.append(_connector(shape.name, {**shape.connector, **converters}, database))
     connectors.append(_connector(workload.namespace, connector(workload), database))
-    connect, port = new_connect(servers, connectors)
-    pipeline = Pipeline(database, broker, servers, connect, port, folder)
+    connect, port = new_connect(servers, connectors, converters=CONVERTER_JARS)
+    pipeline = Pipeline(database, broker, servers, connect, port, folder, registry)
     with pipeline.connection() as connection:
         create_tables(connection)
         for ddl in workload.tables.values():

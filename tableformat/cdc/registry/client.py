@@ -133,7 +133,10 @@ class SchemaRegistry:
             try:
                 found = self._ask(partial(self._client.get_schema, number))
                 if found is None:
-                    return f"the schema registry has no schema {number}"
+                    return (
+                        f"the schema registry has no schema {number}; the id must be in the four "
+                        "bytes behind a zero byte, not in eight and not in headers"
+                    )
                 read = self._understood(number, found)
             except _RefusedError as error:
                 raise StoreUnavailableError(
