@@ -137,10 +137,17 @@ class Pruner:
             spec = self._specs[spec_id]
             struct_type = spec.partition_type(self._schema)
             partition_schema = Schema(*struct_type.fields)
-            inclusive = inclusive_projection(self._schema, spec)(self._filter)
-            project_strictly = strict_projection(self._schema, spec)
+            inclusive = _projected(
+                inclusive_projection(self._schema, spec), self._filter, otherwise=AlwaysTrue()
+            )
+            strictly = strict_projection(self._schema, spec)
             proofs = [
-                (part, expression_evaluator(partition_schema, project_strictly(part), True))
+                (
+                    part,
+                    expression_evaluator(
+                        partition_schema, _projected(strictly, part, otherwise=AlwaysFalse()), True
+                    ),
+                )
                 for part in split_conjunction(self._filter)
             ]
             self._by_spec[spec_id] = _SpecPruner(
@@ -169,6 +176,18 @@ class Pruner:
             return self._filter
         left = [part for part, is_proven in spec.proofs if not is_proven(record)]
         return reduce(And, left) if left else AlwaysTrue()
+
+
+def _projected(
+    project: Callable[[BooleanExpression], BooleanExpression],
+    row_filter: BooleanExpression,
+    *,
+    otherwise: BooleanExpression,
+) -> BooleanExpression:
+    try:
+        return project(row_filter)
+    except OverflowError:  # PyIceberg steps over the first or the last day that Python has
+        return otherwise
 
 
 class StatisticsFilter:
