@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lock import HeldLease, Lease, LeaseUnavailableError
+from lock.lease import RESUME_TIMEOUT_MS
 from resolver.index.base import IndexBinding
 from resolver.index.follow import RowsToPut, changes_to_follow
 from resolver.index_keeper import LocalIndexKeeper, TargetHead
@@ -183,38 +184,64 @@ class SimPointers:
 
 
 class SimLock(GrantAllLock):
-    """Honest: one holder at a time until the lease runs out by the world's clock. Else: a liar."""
+    """Honest: one holder of a name at a time, until the lease runs out by the world's clock. Else:
+    a liar."""
 
     def __init__(self, world: World) -> None:
         super().__init__(tokens="same" if world.profile.lock == "same" else "rising")
         self._world = world
-        self._until_ms = 0.0
+        self._newest: dict[str, Lease] = {}
+        self._until_ms: dict[str, float] = {}
         self.lost = self._is_lost
         self.is_honest = world.profile.lock == "honest"
 
     def _is_lost(self, lease: Lease) -> bool:
         if self.is_honest:
-            return self.granted[-1] is not lease
+            return self._newest[lease.name] is not lease
         return self._world.strikes("lease taken", 0.02)
+
+    def take(self, name: str, task: str, token_floor: int = 0) -> Lease:
+        """A lease, if nobody has one."""
+        if self.is_honest and self._world.now_ms < self._until_ms.get(name, 0.0):
+            raise LeaseUnavailableError("held by another", lock=name)
+        lease = self.acquire(name, task=task, token_floor=token_floor)
+        self._newest[name] = lease
+        self._until_ms[name] = self._world.now_ms + LEASE_MS
+        return lease
+
+    def free(self, lease: Lease) -> None:
+        """End one's own lease."""
+        if self._newest[lease.name] is lease:
+            self._until_ms[lease.name] = 0.0
 
     @contextmanager
     def hold(self, name: str, *, task: str, **options: Any) -> Iterator[HeldLease]:
-        if self.is_honest and self._world.now_ms < self._until_ms:
-            raise LeaseUnavailableError("held by another", lock=name)
-        lease = self.acquire(name, task=task, token_floor=options.get("token_floor", 0))
-        self._until_ms = self._world.now_ms + LEASE_MS
+        held = SimLease(self, self.take(name, task, options.get("token_floor", 0)))
         try:
-            yield GrantedLease(self, lease)
+            yield held
         except (Crash, Halt):
             raise  # the dead release nothing
         except BaseException:
-            self._free(lease)
+            self.free(held.lease)
             raise
-        self._free(lease)
+        self.free(held.lease)
 
-    def _free(self, lease: Lease) -> None:
-        if self.granted[-1] is lease:
-            self._until_ms = 0.0
+
+class SimLease(GrantedLease):
+    """Given up in a pause, so that others have their turn."""
+
+    _manager: SimLock
+    _is_paused = False
+
+    def pause(self) -> None:
+        if not self._is_paused:
+            super().pause()
+            self._manager.free(self._lease)
+            self._is_paused = True
+
+    def resume(self, *, timeout_ms: int = RESUME_TIMEOUT_MS) -> None:
+        self._lease = self._manager.take(self.name, "resumed", self.token)
+        self._lost = self._is_paused = False
 
 
 class MemoryIndexKeeper(LocalIndexKeeper):
