@@ -25,7 +25,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from lock import HeldLease, LockError
+from lock import HeldLease, Lease, LockError
 from maintenance.tasks.compact import compact
 from maintenance.tasks.options import CompactOptions
 from resolver.cycle import Cycle
@@ -178,6 +178,9 @@ class SimLocks:
     def hold(self, name: str, *, task: str, **options: Any) -> Iterator[HeldLease]:
         with self.of(name).hold(name, task=task, **options) as lease:
             yield lease
+
+    def renew(self, lease: Lease) -> Lease:
+        return self.of(lease.name).renew(lease)
 
     def heal(self) -> None:
         for lock in self._locks.values():
