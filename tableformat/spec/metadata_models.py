@@ -101,7 +101,7 @@ def snapshot_index(metadata: TableMetadata | _Indexed) -> Mapping[int, Snapshot]
 
 
 def properties_of(summary: Summary) -> Mapping[str, str]:
-    """What `summary.additional_properties` is, in a thirtieth of the time.
+    """What `summary.additional_properties` is, in a tenth of the time.
 
     Walks along a history ask every snapshot, and pydantic's look-up of a private attribute is slow.
     """

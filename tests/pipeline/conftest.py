@@ -4,7 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.pipeline import Pipeline, missing_pipeline, start_pipeline
+from tests.support.apicurio import missing_apicurio
+from tests.support.pipeline import SHAPES, Pipeline, missing_pipeline, start_pipeline
 from tests.support.pipeline_bank import Bank
 
 
@@ -14,6 +15,8 @@ def pipeline() -> Iterator[Pipeline]:
     missing = missing_pipeline()
     if missing is not None:
         pytest.skip(missing)
-    started = start_pipeline("short", Bank())
+    without = missing_apicurio()
+    shapes = [name for name, shape in SHAPES.items() if without is None or not shape.is_avro]
+    started = start_pipeline("short", Bank(), shapes)
     yield started
     started.close()

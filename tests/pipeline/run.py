@@ -19,6 +19,7 @@ from pathlib import Path
 
 from tests.pipeline.cuts import ACTORS, run_cuts
 from tests.pipeline.service import LONG_S, MINUTE_S, Service
+from tests.support.apicurio import missing_apicurio
 from tests.support.debezium import states
 from tests.support.pipeline import SHAPES, Pipeline, missing_pipeline, start_pipeline
 from tests.support.pipeline_bank import Bank
@@ -67,13 +68,16 @@ def main() -> int:
     parser.add_argument("--clients", type=int, default=1, help="of the bank or TPC-C")
     parser.add_argument("--samples", type=Path, help="a file for the memory samples (JSON lines)")
     given = parser.parse_args()
+    shapes = sorted({name.partition(".")[0] for name in given.targets.split(",")})
     missing = missing_pipeline()
+    if missing is None and any(SHAPES[each].is_avro for each in shapes):
+        missing = missing_apicurio()
     if missing is not None:
         print(f"scripts/pipeline: {missing}", file=sys.stderr)
         return 1
     if given.bank or given.tpcc:
         return _run_cuts(Tpcc() if given.tpcc else Bank(), given)
-    pipeline = start_pipeline("long", Bank())
+    pipeline = start_pipeline("long", Bank(), shapes)
     try:
         return Run(pipeline, given).run()
     finally:
@@ -183,7 +187,7 @@ class Run:
         connect = self._pipeline.connect
         try:
             gone = connect.process is None or connect.process.poll() is not None
-            for shape in SHAPES if not gone else ():
+            for shape in self._pipeline.shapes if not gone else ():
                 states(self._pipeline.connect_port, shape)
         except RuntimeError as error:
             print(f"Connect gave up: {str(error)[:200]}", flush=True)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
+from tests.support.apicurio import missing_apicurio
 from tests.support.pipeline import SHAPES, Answer, Pipeline, wait_until
 from tests.support.pipeline_readers import READERS
 from tests.support.pipeline_tables import (
@@ -136,6 +137,8 @@ def _snapshot_is_interrupted(pipeline: Pipeline, workload: Workload) -> None:
 
 def _publish(run: Run, targets) -> None:
     for shape, table in targets:
+        if shape.name not in run.pipeline.shapes:
+            continue
         words = run.pipeline.ingest_words(shape, table, *OPTIONS.get((shape.name, table.name), ()))
         answer = run.pipeline.icefold(*words)
         run.answers[shape.name, table.name] = answer
@@ -178,6 +181,8 @@ def columns_of(table: SourceTable) -> tuple[SourceColumn, ...]:
 
 
 def compare(run: Run, shape, table: SourceTable, reader: str) -> dict[str, list[str]]:
+    if shape.name not in run.pipeline.shapes:
+        pytest.skip(missing_apicurio())
     answer = run.answers[shape.name, table.name]
     assert answer.status == 0, answer.err
     columns = columns_of(table)

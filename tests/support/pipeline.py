@@ -21,7 +21,7 @@ from typing import Any
 import psycopg
 
 import tableformat as tf
-from tests.support.apicurio import CONVERTER_JARS, Apicurio, missing_apicurio, new_apicurio
+from tests.support.apicurio import CONVERTER_JARS, Apicurio, new_apicurio
 from tests.support.debezium import CONNECTOR, Database, missing_debezium, new_connect
 from tests.support.guard import stop_with_this_process
 from tests.support.jvm_server import JvmServer
@@ -108,6 +108,7 @@ class Pipeline:
     connect: JvmServer
     connect_port: int
     folder: Path
+    shapes: tuple[str, ...]
     registry: Apicurio | None = None
     worker: CommandWorker | None = field(default=None)
 
@@ -142,7 +143,7 @@ class Pipeline:
 
     def await_arrival(self) -> None:
         """Wait until Kafka has every change that PostgreSQL has committed."""
-        self.await_slots([f"{self.database.name}_{name}" for name in SHAPES])
+        self.await_slots([f"{self.database.name}_{name}" for name in self.shapes])
 
     def await_slots(self, slots: Sequence[str]) -> None:
         """Wait until Kafka has what these replication slots are told of until now.
@@ -265,13 +266,11 @@ class CommandWorker:
 
 
 def missing_pipeline() -> str | None:
-    """What is missing to run it; fetches the jars."""
-    return missing_kafka() or missing_debezium() or missing_apicurio()
+    """What is missing to run it, Avro left out; fetches the jars."""
+    return missing_kafka() or missing_debezium()
 
 
-def start_pipeline(
-    name: str, workload: CutWorkload, shapes: Sequence[str] = tuple(SHAPES)
-) -> Pipeline:
+def start_pipeline(name: str, workload: CutWorkload, shapes: Sequence[str]) -> Pipeline:
     """Everything but the connectors, which are those of a workload and of shapes.
 
     `name` is that of a new database.
@@ -292,8 +291,10 @@ def start_pipeline(
         converters = registry.converters() if registry is not None and shape.is_avro else {}
         connectors.append(_connector(shape.name, {**shape.connector, **converters}, database))
     connectors.append(_connector(workload.namespace, connector(workload), database))
-    connect, port = new_connect(servers, connectors, converters=CONVERTER_JARS)
-    pipeline = Pipeline(database, broker, servers, connect, port, folder, registry)
+    connect, port = new_connect(
+        servers, connectors, converters=CONVERTER_JARS if registry else None
+    )
+    pipeline = Pipeline(database, broker, servers, connect, port, folder, tuple(shapes), registry)
     with pipeline.connection() as connection:
         create_tables(connection)
         for ddl in workload.tables.values():
