@@ -116,6 +116,7 @@ def test_stopped_holder_does_nothing_after_it_was_replaced(setting: Setting) -> 
         with setting.log_path.open("a+") as log:  # stopped while it writes, it would keep the log
             fcntl.flock(log, fcntl.LOCK_EX)
             zombie.send_signal(signal.SIGSTOP)
+            os.waitid(os.P_PID, zombie.pid, os.WSTOPPED | os.WNOWAIT)  # before the log is free
         with manager.hold(setting.name, task="take over", timeout_ms=30_000) as lease:
             assert lease.token == 2
             assert setting.log.step(lease.token, "successor")

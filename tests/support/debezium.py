@@ -86,6 +86,7 @@ class ConnectServer(JvmServer):
         offsets = self.folder / OFFSETS
         while self.process is not None and self.process.poll() is None:
             self.process.send_signal(signal.SIGSTOP)
+            os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
             if not offsets.exists() or offsets.read_bytes()[-1:] == _END_OF_MAP:
                 break
             self.process.send_signal(signal.SIGCONT)
