@@ -18,7 +18,7 @@ hold. A column that the table does not have fails the batch: nothing is known ab
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Self
 
@@ -114,7 +114,8 @@ class DebeziumFormat:
         collector = ChangeCollector(batch=events, schema=self.change_schema)
         values = events.required(VALUE)
         keys = MessageKeys.parse(events, self.codec, self._codec_for, collector.bad)
-        self._check_key(keys)
+        self._check_key(keys.others & self.codec.decoders.keys())
+        unknown = self._unknown_key_parts(keys)
         texts = utf8_rows(values, collector.bad)
         self._tombstones(np.flatnonzero(as_mask(values.is_null())), keys, collector)
         for group in split_payloads(texts, collector.bad, events.schemas(VALUE)):
@@ -123,8 +124,11 @@ class DebeziumFormat:
                 self._tombstones(group.rows[absent], keys, collector)
                 group = group.filter(~absent)
             codec = self._codec_for(group.schema, *self._row_path)
-            parsed = parse_json_objects(group.payloads, self._layout(codec))
-            self._note_columns(group, parsed, collector)
+            parsed = parse_json_objects(group.payloads, self._layout(codec, bool(unknown)))
+            if unknown:
+                self._check_key(unknown & {path[-1] for path in parsed.undeclared})
+            else:
+                self._note_columns(group, parsed, collector)
             for row, reason in parsed.bad.items():
                 collector.bad.setdefault(int(group.rows[row]), reason)
             for rows, table in parsed.pieces:
@@ -159,14 +163,22 @@ class DebeziumFormat:
         events = (values[row].as_py() for row in unread.tolist())
         wrong_format.check_format(events, read_as=read_as, key=self.codec.key)
 
-    def _check_key(self, keys: MessageKeys) -> None:
+    def _unknown_key_parts(self, keys: MessageKeys) -> frozenset[str]:
+        """What message keys have and neither the table nor a schema change will.
+
+        If rows have it, too, it is a column of the source's key that is ignored.
+        """
+        if self.values.unknown_columns == "fail" or self.values.on_wider_key == "ignore":
+            return frozenset()
+        return keys.others - self.codec.decoders.keys()
+
+    def _check_key(self, wider: Collection[str]) -> None:
         """Refuse events that are told apart by columns that do not tell the table's rows apart."""
-        wider = sorted(keys.others & self.codec.decoders.keys())
         if wider and self.values.on_wider_key == "fail":
             raise InvalidInputError(
                 "message keys have columns that are not in the table's primary key: of rows that "
                 "agree in it, one would be left",
-                columns=wider,
+                columns=sorted(wider),
                 primary_key=list(self.codec.key),
                 action="if the source has a new primary key, load it into a new table; if this one "
                 "is unique at the source, set on-wider-key=ignore",
@@ -200,8 +212,12 @@ class DebeziumFormat:
             if declared and column.initial_default is not None and column.name not in declared
         }
 
-    def _layout(self, codec: RowCodec) -> JsonLayout:
-        closed = self.values.unknown_columns == "fail"
+    def _layout(self, codec: RowCodec, names_rows: bool = False) -> JsonLayout:
+        closed: tuple[Path, ...] = ()
+        if names_rows:
+            closed = ((),) if self._is_flattened else (("before",), ("after",))
+        elif self.values.unknown_columns == "fail":
+            closed = codec.structs(self._row_path)
         if self.values.layout == FLATTENED:
             fields = {column.name: column.type for column in codec.struct()}
             fields |= {"__op": pa.string(), "__deleted": pa.string(), SNAPSHOT_MARK: pa.string()}
@@ -219,7 +235,7 @@ class DebeziumFormat:
         return JsonLayout(
             schema=pa.schema(list(fields.items())),
             alternatives=alternatives,
-            closed=codec.structs(self._row_path) if closed else (),
+            closed=closed,
             pass_null=self._evolves,
         )
 

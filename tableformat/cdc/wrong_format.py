@@ -87,6 +87,8 @@ def _format_of(value: Any, key: Collection[str]) -> str | None:
         )
     if op is not None and not isinstance(op, str):
         return None
+    if value.get("status") in ("BEGIN", "END") and "data_collections" in value:
+        return None  # where a transaction begins or ends; its `id` is no key
     if op in ENVELOPE_OPS and ("before" in value or "after" in value):
         return DEBEZIUM
     if op in ROW_KINDS and isinstance(value.get("data"), dict):

@@ -128,11 +128,34 @@ def test_message_keys_wider_than_the_tables_fail_the_batch_unless_that_is_meant(
     assert kinds_and(parsed, "id") == [("+I", 1), ("+I", 1)]
 
 
-def test_message_keys_with_fields_that_are_no_columns_are_read() -> None:
+@pytest.mark.parametrize("layout", ["envelope", "flattened"])
+def test_message_keys_wider_by_an_ignored_column_fail_the_batch(layout: str) -> None:
+    rows = [order(1), order(1, tenant=7)]
+    values = [envelope("c", after=row) if layout == "envelope" else json.dumps(row) for row in rows]
+    events = batch_of(values, ['{"id":1}', '{"id":1,"tenant":7}'])
+    options = {"layout": layout, "unknown_columns": "ignore"}
+    with pytest.raises(InvalidInputError, match=r"one would be left.*tenant.*on-wider-key=ignore"):
+        parse(FORMAT, SCHEMA, events, **options)
+    parsed = parse(FORMAT, SCHEMA, events, **options, on_wider_key="ignore")
+    assert parsed.changes.num_rows == 2
+
+
+@pytest.mark.parametrize("unknown_columns", ["fail", "ignore"])
+def test_message_keys_with_fields_that_are_no_columns_are_read(unknown_columns: str) -> None:
     """Debezium's ByLogicalTableRouter adds one that says which table an event comes from."""
     key = '{"id":1,"__dbz__physicalTableIdentifier":"shop.public.orders_1"}'
-    parsed = parse(FORMAT, SCHEMA, batch_of([envelope("c", after=order(1))], [key]))
+    row = order(1) if unknown_columns == "fail" else order(1, more=1)
+    events = batch_of([envelope("c", after=row)], [key])
+    parsed = parse(FORMAT, SCHEMA, events, unknown_columns=unknown_columns)
     assert kinds_and(parsed, "id") == [("+I", 1)]
+
+
+@pytest.mark.parametrize("status", ["BEGIN", "END"])
+def test_transaction_markers_are_skipped_although_they_have_an_id(status: str) -> None:
+    event = {"status": status, "id": "571:5", "ts_ms": 7, "event_count": None}
+    marker = json.dumps({**event, "data_collections": None})
+    parsed = parse(FORMAT, SCHEMA, batch_of([marker]))
+    assert (parsed.skipped, parsed.bad.num_rows) == ({"heartbeat": 1}, 0)
 
 
 def test_message_key_in_connects_envelope_is_read() -> None:
