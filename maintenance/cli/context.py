@@ -6,6 +6,7 @@ import base64
 import csv
 import difflib
 import json
+import math
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -132,7 +133,23 @@ def print_json(value: object) -> None:
     if click.get_current_context().meta.get(_CSV):
         _print_csv(value)
         return
-    click.echo(json.dumps(value, default=json_value, indent=2))
+    click.echo(json_text(value, indent=2))
+
+
+def json_text(value: object, indent: int | None = None) -> str:
+    """JSON; NaN and Infinity, which it lacks, are the texts that `ingest` reads as them."""
+    try:
+        return json.dumps(value, default=json_value, allow_nan=False, indent=indent)
+    except ValueError:
+        return json.dumps(_finite(value), default=json_value, indent=indent)
+
+
+def _finite(value: object) -> object:
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, Mapping):
+        return {name: _finite(each) for name, each in value.items()}
+    return list(map(_finite, value)) if isinstance(value, list | tuple) else value
 
 
 def json_value(value: object) -> str:
@@ -145,7 +162,7 @@ def json_value(value: object) -> str:
 def csv_cell(value: object) -> object:
     """Lists and objects as JSON, bytes as base64, everything else as its text."""
     if isinstance(value, list | tuple | Mapping):
-        return json.dumps(value, default=json_value)
+        return json_text(value)
     return json_value(value) if isinstance(value, bytes) else value
 
 

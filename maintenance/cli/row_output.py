@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import chain, islice
@@ -15,7 +14,7 @@ from rich.table import Column
 from rich.table import Table as Grid
 from rich.text import Text
 
-from maintenance.cli.context import CliContext, json_value, write_csv
+from maintenance.cli.context import CliContext, json_text, write_csv
 from tableformat.spec.arrow_arrays import python_rows
 
 PREVIEW_ROWS = 20
@@ -60,7 +59,7 @@ def print_rows(
         write_csv(names, rows)
     elif output == "json":
         for row in rows:
-            click.echo(json.dumps(row, default=json_value))
+            click.echo(json_text(row))
     elif first is not None:
         _print_preview(context, names, rows, preview_rows)
 

@@ -93,6 +93,24 @@ def test_nested_and_binary_values_are_json_and_base64_in_every_output(ok, wareho
     assert looked_up == expected
 
 
+def test_numbers_that_json_has_not_are_texts_that_ingest_reads_back(ok, warehouse, tmp_path) -> None:
+    ok("table", "create", "a.b", "--column", "id:long!", "--column", "x:double", "--column", "l:list<float>",
+       "--primary-key", "id")  # fmt: skip
+    row = {"id": 1, "x": "NaN", "l": ["-Infinity", 1.5, "Infinity"]}
+    events = tmp_path / "events.jsonl"
+    events.write_text(json.dumps({"op": "+I", "data": row}))
+    ok("ingest", "a.b", str(events), "--format", "changelog-json")
+    ok("resolve", "a.b")
+    outputs = [
+        ok("scan", "a.b", "--json"),
+        json.dumps(json.loads(ok("lookup", "a.b", "id=1", "--json"))["rows"][0]),
+    ]
+    for text in outputs:
+        assert json.loads(text, parse_constant=pytest.fail) == row
+    [found] = csv.DictReader(io.StringIO(ok("scan", "a.b", "--format", "csv")))
+    assert json.loads(found["l"], parse_constant=pytest.fail) == row["l"]
+
+
 def test_schema_evolves_and_rows_stay(ok, table) -> None:
     ok("table", "add-column", "shop.orders", "note:string", "--after", "id", "--doc", "free")
     ok("table", "add-column", "shop.orders", "at:struct<x:int>", "--first")
