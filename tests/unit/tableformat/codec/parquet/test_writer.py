@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -90,3 +92,51 @@ def test_file_without_rows_is_whole(kind):
 
     with store.open_input(LOCATION) as file:
         assert pq.ParquetFile(file).metadata.num_rows == 0
+
+
+REQUIRED = {
+    pa.int32(): 7,
+    pa.string(): "x",
+    pa.uuid(): b"\1" * 16,
+    pa.binary(3): b"abc",
+    pa.decimal128(9, 2): Decimal("1.25"),
+    pa.timestamp("us", tz="UTC"): 0,
+    pa.list_(pa.field("element", pa.int32(), nullable=False)): [1],
+    pa.map_(pa.string(), pa.int32()): [("a", 1)],
+    pa.struct([pa.field("q", pa.int32(), nullable=False), ("r", pa.int32())]): {"q": 1, "r": None},
+}
+
+
+def struct_with_nulls(kind, mask):
+    """Of a required field that is null wherever the struct is."""
+    value = pa.array([REQUIRED[kind]], kind)
+    values = pa.concat_arrays([pa.nulls(1, kind) if gone else value for gone in mask])
+    field = pa.field("k", kind, nullable=False)
+    return pa.StructArray.from_arrays([values], fields=[field], mask=pa.array(mask))
+
+
+@pytest.mark.parametrize("kind", REQUIRED, ids=str)
+@pytest.mark.parametrize("where", ["column", "struct", "list", "map", "slice"])
+def test_null_struct_may_have_nulls_in_required_fields(kind, where):
+    values = struct_with_nulls(kind, [True, False, True])
+    if where == "slice":
+        values = pa.concat_arrays([values, values])[2:5]
+    elif where == "struct":  # the inner one is not null where the outer one is
+        inner = pa.StructArray.from_arrays([values.field(0)], fields=list(values.type))
+        outer = [pa.field("s", inner.type, nullable=False)]
+        values = pa.StructArray.from_arrays([inner], fields=outer, mask=values.is_null())
+    elif where == "list":
+        values = pa.ListArray.from_arrays([0, 2, 3], values)
+    elif where == "map":
+        keys = pa.array(["a", "b", "c"])
+        values = pa.MapArray.from_arrays([0, 2, 3], keys, values)
+    rows = pa.table({"id": list(range(len(values))), "s": values})
+    store = MemoryObjectStore()
+    schema = iceberg_schema(rows.schema)
+    writer = ParquetFileWriter(
+        store, LOCATION, schema=schema, options=parquet_options({}), properties={}
+    )
+    writer.write(rows)
+    writer.close()
+    with store.open_input(LOCATION) as file:
+        assert pq.ParquetFile(file).read().to_pylist() == rows.to_pylist()
