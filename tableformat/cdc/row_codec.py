@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from pyiceberg.schema import Schema
 from pyiceberg.types import IcebergType, ListType, StructType
 
-from tableformat.array_types import Int64s
+from tableformat.array_types import Bools, Int64s
 from tableformat.cdc.encodings import (
     ELEMENT,
     ColumnDecoder,
@@ -112,7 +112,28 @@ class RowCodec:
                 what = "key column" if name in self.key else "required column"
                 for place in nulls.tolist():
                     bad.setdefault(int(rows[place]), f"{what} '{name}' has no value")
+            inside = _lack_inside(decoded[name], self.decoders[name].target)
+            for place in np.flatnonzero(inside).tolist():
+                reason = f"column '{name}': something required in it has no value"
+                bad.setdefault(int(rows[place]), reason)
         return decoded
+
+
+def _lack_inside(values: pa.Array, kind: pa.DataType) -> Bools:
+    """Rows with a null in a required field of a struct, or a required element of a list."""
+    wrong = np.zeros(len(values), np.bool_)
+    if pa.types.is_struct(kind):
+        for part in kind:
+            wrong |= _lacks(pc.struct_field(values, part.name), part)
+    elif pa.types.is_list(kind):
+        elements = _lacks(pc.list_flatten(values), kind.value_field)
+        wrong[pc.list_parent_indices(values).to_numpy(zero_copy_only=False)[elements]] = True
+    return wrong & values.is_valid().to_numpy(zero_copy_only=False)
+
+
+def _lacks(values: pa.Array, field: pa.Field) -> Bools:
+    inside = _lack_inside(values, field.type)
+    return inside if field.nullable else inside | values.is_null().to_numpy(zero_copy_only=False)
 
 
 def user_hints(schema: Schema, given: Mapping[str, str]) -> dict[str, Hint]:

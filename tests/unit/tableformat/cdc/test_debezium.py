@@ -316,6 +316,29 @@ def test_flattened_row_may_have_columns_that_are_called_as_parts_of_events_are(n
     assert kinds_and(parsed, "id", name) == [("+U", 0, "x"), ("+U", 1, None), ("-D", 2, None)]
 
 
+@pytest.mark.parametrize(
+    ("value", "is_bad"),
+    [
+        (None, False), ({"k": 1}, False), ({"k": None}, True), ({"l": []}, True),
+        ({"k": 1, "l": [{"m": 1}, None]}, False), ({"k": 1, "l": [{"m": 1}, {}]}, True),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("name", [FORMAT, "changelog-json"])
+def test_required_field_without_value_is_a_bad_record(name: str, value: Any, is_bad: bool) -> None:
+    inner = pa.struct([pa.field("m", pa.int32(), nullable=False)])
+    fields = [pa.field("k", pa.int32(), nullable=False), pa.field("l", pa.list_(inner))]
+    columns = [pa.field("id", pa.int64(), nullable=False), pa.field("s", pa.struct(fields))]
+    rows = [{"id": 1, "s": {"k": 7, "l": [{"m": 1}]}}, {"id": 2, "s": value}]
+    if name == FORMAT:
+        events = [{"op": "c", "after": row} for row in rows]
+    else:
+        events = [{"op": "+I", "data": row} for row in rows]
+    schema = define_schema(pa.schema(columns), ["id"])
+    parsed = parse(name, schema, batch_of([json.dumps(each) for each in events]))
+    assert reasons(parsed) == ["column 's': something required in it has no value"] * is_bad
+    assert len(kinds_and(parsed, "id")) == 2 - is_bad
+
+
 def test_list_of_numbers_and_texts_for_what_is_no_number_is_read() -> None:
     columns = [
         pa.field("id", pa.int64(), nullable=False),
