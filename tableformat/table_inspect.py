@@ -142,7 +142,9 @@ class TableInspect:
     ) -> Snapshot | None:
         if branch is not None and tag is not None:
             raise InvalidInputError("name a branch or a tag, not both", table=self.state.name)
-        return select_snapshot(self.state, ref=branch or tag, snapshot_id=snapshot_id).snapshot
+        return select_snapshot(
+            self.state, ref=tag if branch is None else branch, snapshot_id=snapshot_id
+        ).snapshot
 
 
 _OF_SNAPSHOT = frozenset({"branch", "tag", "snapshot_id"})

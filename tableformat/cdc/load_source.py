@@ -179,6 +179,8 @@ def open_source(text: str) -> LoadSource:
 
 
 def _located(text: str) -> tuple[pafs.FileSystem, str]:
+    if not text:
+        raise InvalidInputError("a file, a folder or a glob needs a name")
     scheme = _SCHEME.match(text)
     if scheme is None or len(scheme[1]) == 1:  # C: is a drive
         return pafs.LocalFileSystem(), Path(text).absolute().as_posix()

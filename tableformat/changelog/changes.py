@@ -151,7 +151,8 @@ def new_changes(
         )
     _ = state.key_ids  # refused where what names the key does not fit the table
     old = None if from_snapshot is None else _select(state, from_snapshot).snapshot
-    new = _select(state, to_snapshot if to_snapshot is not None else branch or MAIN_BRANCH)
+    head = MAIN_BRANCH if branch is None else branch
+    new = _select(state, head if to_snapshot is None else to_snapshot)
     metadata = state.metadata
     schema = schema or _reading_schema(metadata, old, new)
     expression = normalize_filter(parse_filter(row_filter), schema)

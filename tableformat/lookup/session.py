@@ -106,12 +106,14 @@ class Lookup:
         if branch is not None and tag is not None:
             raise InvalidInputError("name a branch or a tag, not both", branch=branch, tag=tag)
         state = self._state(head_age_max_ms)
-        selected = select_snapshot(state, snapshot_id=snapshot_id, ref=branch or tag)
+        selected = select_snapshot(
+            state, snapshot_id=snapshot_id, ref=tag if branch is None else branch
+        )
         key = self._key_columns(state, selected, index)
         wanted = _Wanted(
             state=state,
             selected=selected,
-            branch=branch or MAIN_BRANCH,
+            branch=MAIN_BRANCH if branch is None else branch,
             index=index,
             key=key,
             keys=parse_keys(keys, key),

@@ -53,7 +53,7 @@ def find_target(
     parts = statement.target
     state = load_named(environment, parts)
     if state is not None:
-        return state, branch or MAIN_BRANCH
+        return state, MAIN_BRANCH if branch is None else branch
     owner = load_named(environment, parts[:-1]) if len(parts) > 2 else None
     if owner is None:
         raise NotFoundError(f"there is no table {'.'.join(parts)}")

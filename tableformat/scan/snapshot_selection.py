@@ -52,7 +52,7 @@ def select_snapshot(
                 "a scan takes a snapshot id, or a branch, tag or time, not both", table=state.name
             )
         return _at(metadata, _snapshot(state, snapshot_id))
-    name = ref or MAIN_BRANCH
+    name = MAIN_BRANCH if ref is None else ref
     found = metadata.refs.get(name)
     if found is None:
         if name == MAIN_BRANCH and timestamp_ms is None:
@@ -85,7 +85,9 @@ def select_version(
     """
     if branch is not None and tag is not None:
         raise InvalidInputError("a scan reads a branch or a tag, not both", table=state.name)
-    return select_snapshot(state, snapshot_id=snapshot_id, ref=branch or tag, timestamp_ms=as_of_ms)
+    return select_snapshot(
+        state, snapshot_id=snapshot_id, ref=tag if branch is None else branch, timestamp_ms=as_of_ms
+    )
 
 
 def _as_of(state: TableState, branch: str, head: Snapshot, timestamp_ms: int) -> Snapshot:

@@ -41,7 +41,7 @@ class BranchOptions(Options):
     """Which branch."""
 
     branch: str | None = Field(
-        None, description="a branch; default `main`, for change formats `staging`"
+        None, min_length=1, description="a branch; default `main`, for change formats `staging`"
     )
 
 

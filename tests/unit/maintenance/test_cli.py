@@ -307,3 +307,30 @@ def test_report_in_a_file_whose_name_is_no_text_is_written_and_said(orders, monk
     monkeypatch.chdir(orders.folder)
     assert orders.ok("report", "shop.orders", "-o", "r\udcff.html").startswith("wrote r")
     assert (orders.folder / "r\udcff.html").exists()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["scan", "shop.orders", "--branch"],
+        ["scan", "shop.orders", "--tag"],
+        ["inspect", "shop.orders", "files", "--branch"],
+        ["lookup", "shop.orders", "id=1", "--branch"],
+        ["changes", "shop.orders", "--branch"],
+        ["changes", "shop.orders", "--to"],
+        ["sql", "UPDATE shop.orders SET status = 'lost'", "--branch"],
+        ["compact", "shop.orders", "--branch"],
+        ["resolve", "shop.orders", "--target"],
+        ["load", "shop.orders", "--from"],
+    ],
+    ids=" ".join,
+)
+def test_empty_name_is_refused_and_not_taken_for_the_default(orders, words):
+    """An unset variable of a script is one."""
+    ingest(orders)
+    orders.ok("resolve", "shop.orders")
+    before = orders.ok("inspect", "shop.orders", "snapshots", "--json")
+    result = orders.run(*words, "")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert len(result.stderr.splitlines()) == 1
+    assert orders.ok("inspect", "shop.orders", "snapshots", "--json") == before
