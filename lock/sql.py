@@ -206,6 +206,8 @@ class SqlRecordStore:
         what = type(original).__name__
         if self._cause(error) is not None:
             what += ": " + (str(original).strip().splitlines() or [""])[0][:300]
+        if getattr(original, "sqlite_errorname", "").startswith("SQLITE_IOERR"):
+            what += " (is it full?)"  # SQLite's words also where there is no space for its files
         return LockUnavailableError(
             f"lock store failed: {what}",
             store=self.describe(),

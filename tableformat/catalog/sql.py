@@ -160,14 +160,14 @@ class SqlPointers:
         except SQLAlchemyError as error:
             if not commit_sent:  # without its COMMIT no statement ever takes effect
                 raise _translate(error, self._url) from None
-            return self._settle(swaps[0])
+            return self._settle(swaps[0], error)
         return swapped
 
     def _swap_row(self, connection: Connection, swap: PointerSwap) -> bool:
         values = self._key(swap.identifier) | {"expected": swap.expected, "new": swap.new}
         return connection.execute(_swap_one(self._has_types()), values).rowcount == 1
 
-    def _settle(self, swap: PointerSwap) -> bool:
+    def _settle(self, swap: PointerSwap, error: SQLAlchemyError) -> bool:
         """What became of a transaction whose COMMIT failed or got no answer, by one of its rows.
 
         Its row lock is held until the database has decided, so the row is read under a lock of
@@ -184,7 +184,10 @@ class SqlPointers:
             found = connection.execute(statement, self._key(identifier))
             current = found.scalar_one_or_none()
         if current == swap.expected:
-            raise StoreUnavailableError("catalog database did not commit", table=identifier[-1])
+            raise StoreUnavailableError(
+                f"catalog database did not commit: {_reason(error, self._url)}",
+                table=identifier[-1],
+            )
         if current != swap.new:
             # It may have landed and been replaced; the metadata log knows.
             raise CommitUnknownError("another commit followed", table=identifier[-1])
@@ -452,12 +455,18 @@ def _create_table(engine: Engine, table: Table) -> None:
 
 
 def _translate(error: SQLAlchemyError, url: URL) -> StoreUnavailableError:
-    # The original text may quote connection parameters; the class name says enough.
-    origin = getattr(error, "orig", None)
-    reason = type(origin or error).__name__
-    if origin is not None and url.get_backend_name() == "sqlite":
-        reason = f"{reason}: {origin}"
     return StoreUnavailableError(
-        f"catalog database did not answer: {reason}",
+        f"catalog database did not answer: {_reason(error, url)}",
         database=url.render_as_string(hide_password=True).split("?")[0],
     )
+
+
+def _reason(error: SQLAlchemyError, url: URL) -> str:
+    """The error's class: the original text may quote connection parameters; SQLite's has none."""
+    origin = getattr(error, "orig", None)
+    reason = type(origin or error).__name__
+    if origin is None or url.get_backend_name() != "sqlite":
+        return reason
+    # What SQLite also says where there is no space for its files beside the database.
+    is_disk = getattr(origin, "sqlite_errorname", "").startswith("SQLITE_IOERR")
+    return f"{reason}: {origin}" + (" (is it full?)" if is_disk else "")

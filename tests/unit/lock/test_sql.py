@@ -57,6 +57,13 @@ def test_driver_that_quotes_password_is_not_quoted() -> None:
     assert "lock store failed: OSError; store=postgresql://127.0.0.1:1/db" in shown
 
 
+def test_full_disk_is_suspected_where_sqlite_says_that_input_or_output_failed() -> None:
+    failure = sqlite3.OperationalError("disk I/O error")
+    failure.sqlite_errorname = "SQLITE_IOERR_SHMSIZE"
+    error = SqlRecordStore("sqlite:///c.db")._unavailable(OperationalError("COMMIT", {}, failure))
+    assert "disk I/O error (is it full?)" in str(error)
+
+
 def test_store_describes_itself_without_credentials() -> None:
     store = SqlRecordStore(f"postgresql://me:{SECRET}@db.example:5432/lake?options={SECRET}")
     assert repr(store) == "SqlRecordStore('postgresql://db.example:5432/lake')"

@@ -11,12 +11,12 @@ import pytest
 from pyiceberg.catalog import load_catalog
 from pyiceberg.catalog.sql import SqlCatalog as PyIcebergSqlCatalog
 from pyiceberg.table.update import SetPropertiesUpdate
-from sqlalchemy import create_engine, event, text
+from sqlalchemy import create_engine, event, make_url, text
 from sqlalchemy.exc import OperationalError
 
 from tableformat.backend import open_backend
 from tableformat.catalog.keyed import real_catalog
-from tableformat.catalog.sql import SqlCatalog, SqlPointers
+from tableformat.catalog.sql import SqlCatalog, SqlPointers, _translate
 from tableformat.environment import Environment
 from tableformat.errors import (
     CommitConflictError,
@@ -235,10 +235,17 @@ def test_commit_without_an_answer_is_settled(tmp_path: Path, kind: str, landed: 
         state = catalog.commit(base, append_updates(base.metadata))
         assert catalog.load_table(TABLE).metadata_location == state.metadata_location
     else:
-        with pytest.raises(StoreUnavailableError):
+        with pytest.raises(StoreUnavailableError, match="did not commit: Exception"):
             catalog.commit(base, append_updates(base.metadata))
         assert catalog.load_table(TABLE).metadata_location == base.metadata_location
         catalog.commit(base, append_updates(base.metadata))
+
+
+def test_full_disk_is_suspected_where_sqlite_says_that_input_or_output_failed() -> None:
+    failure = sqlite3.OperationalError("disk I/O error")
+    failure.sqlite_errorname = "SQLITE_IOERR_SHMSIZE"  # as on a full tmpfs, before any write
+    error = OperationalError("COMMIT", {}, failure)
+    assert "disk I/O error (is it full?)" in str(_translate(error, make_url("sqlite:///c.db")))
 
 
 def test_commit_that_another_followed_is_looked_up_in_the_log(tmp_path: Path) -> None:
