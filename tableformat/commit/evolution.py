@@ -8,6 +8,7 @@ may mean something else now, so that is a conflict.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -80,7 +81,9 @@ def update_schema(
             name_mapping=metadata.name_mapping(),
         )
         updates = _built(edit, builder)
-        _check_defaults(builder, metadata)
+        schema = builder._apply()  # noqa: SLF001 - pure
+        _check_defaults(schema, metadata)
+        _check_names(schema, metadata.schema())
         return [*updates, *_declared(updates, state, declare)]
 
     return _evolve(environment, identifier, plan, structure=lambda m: m.current_schema_id)
@@ -320,10 +323,21 @@ def _keyed(schema: Schema, state: TableState) -> Schema:
     return schema.model_copy(update={"identifier_field_ids": now.identifier_field_ids})
 
 
-def _check_defaults(builder: UpdateSchema, metadata: TableMetadata) -> None:
+def _check_names(schema: Schema, before: Schema) -> None:
+    """Names that differ in case only are refused as in a new table; those that others made stay."""
+    known = Counter(each.name.lower() for each in before.fields)
+    found = Counter(each.name.lower() for each in schema.fields)
+    for each in schema.fields:
+        if found[each.name.lower()] > max(1, known[each.name.lower()]):
+            raise InvalidInputError(
+                "column names must be distinct, also when case is ignored (Spark reads them so)",
+                column=repr(each.name),
+            )
+
+
+def _check_defaults(schema: Schema, metadata: TableMetadata) -> None:
     if metadata.format_version >= 3:
         return
-    schema = builder._apply()  # noqa: SLF001 - pure
     for each in schema.fields:
         if each.initial_default is not None or each.write_default is not None:
             raise UnsupportedError(

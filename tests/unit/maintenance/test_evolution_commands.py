@@ -407,3 +407,15 @@ def test_no_figure_is_cut_in_a_narrow_terminal(ok, table, warehouse, width, monk
         assert "…" not in text
         assert all(len(line) <= int(width) for line in text.splitlines())
     assert "\x1b" not in text
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["add-column", "shop.orders", "ID:string"], ["rename-column", "shop.orders", "n", "Id"]],
+)
+def test_columns_that_differ_in_case_only_are_refused(run, table, words) -> None:
+    before = table.refresh().metadata_location
+    result = run("table", *words)
+    assert (result.exit_code, len(result.stderr.splitlines())) == (1, 1)
+    assert "must be distinct, also when case is ignored" in result.stderr
+    assert table.refresh().metadata_location == before
