@@ -73,11 +73,16 @@ def define_schema(schema: Schema | pa.Schema, primary_key: Sequence[str]) -> Sch
             demands of identifier fields.
 
     Raises:
-        InvalidInputError: No key, an unknown or repeated key column, a float or nested-type key.
+        InvalidInputError: No key, an unknown or repeated key column, a key of a float, nested or
+            unknown type, names that are not distinct.
     """
-    wanted = iceberg_schema(schema) if isinstance(schema, pa.Schema) else schema
-    _check_column_names(wanted)
-    fresh = assign_fresh_schema_ids(wanted)
+    top = list(schema) if isinstance(schema, pa.Schema) else schema.fields
+    _check_column_names([each.name for each in top])
+    try:
+        wanted = iceberg_schema(schema) if isinstance(schema, pa.Schema) else schema
+        fresh = assign_fresh_schema_ids(wanted)
+    except ValueError as error:  # two fields of a struct have one name
+        raise InvalidInputError(f"not a schema: {error}") from error
     if fresh.highest_field_id > USER_FIELD_ID_MAX:
         raise InvalidInputError("the schema has too many fields", fields=fresh.highest_field_id)
     if not primary_key:
@@ -90,8 +95,7 @@ def define_schema(schema: Schema | pa.Schema, primary_key: Sequence[str]) -> Sch
     return Schema(*fields, schema_id=0, identifier_field_ids=key_ids)
 
 
-def _check_column_names(schema: Schema) -> None:
-    names = [field.name for field in schema.fields]
+def _check_column_names(names: Sequence[str]) -> None:
     if not names:
         raise InvalidInputError("a table needs at least one column")
     folded = [name.lower() for name in names]

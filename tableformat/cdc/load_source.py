@@ -90,14 +90,22 @@ class LoadSource:
                 yield path, number, number + 1, of_group
 
     def schema(self) -> pa.Schema:
-        """The columns of the first file; of CSV as Arrow takes its first block for."""
+        """The columns of the first file; of CSV as Arrow takes its first block for.
+
+        Raises:
+            InvalidInputError: It cannot be read, or is not UTF-8.
+        """
         path = self.files[0][0]
         with _telling(path):
             if self.kind == PARQUET:
                 with self._open(path) as file:
                     return file.schema_arrow.remove_metadata()
             with self.filesystem.open_input_stream(path, compression="detect") as stream:
-                return pacsv.open_csv(stream).schema
+                found = pacsv.open_csv(stream).schema
+        for each in found:
+            if pa.types.is_binary(each.type):  # Arrow's word for a text that is not UTF-8
+                raise InvalidInputError("a CSV file is not UTF-8", file=path, column=each.name)
+        return found
 
     def rows(self, piece: Sequence[Part], schema: Schema) -> Iterator[pa.RecordBatch]:
         """The rows of a piece.

@@ -128,12 +128,16 @@ def _lack_inside(values: pa.Array, kind: pa.DataType) -> Bools:
     elif pa.types.is_list(kind):
         elements = _lacks(pc.list_flatten(values), kind.value_field)
         wrong[pc.list_parent_indices(values).to_numpy(zero_copy_only=False)[elements]] = True
-    return wrong & values.is_valid().to_numpy(zero_copy_only=False)
+    valid: Bools = values.is_valid().to_numpy(zero_copy_only=False)
+    return wrong & valid
 
 
 def _lacks(values: pa.Array, field: pa.Field) -> Bools:
     inside = _lack_inside(values, field.type)
-    return inside if field.nullable else inside | values.is_null().to_numpy(zero_copy_only=False)
+    if field.nullable:
+        return inside
+    null: Bools = values.is_null().to_numpy(zero_copy_only=False)
+    return inside | null
 
 
 def user_hints(schema: Schema, given: Mapping[str, str]) -> dict[str, Hint]:

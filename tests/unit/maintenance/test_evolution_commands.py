@@ -96,7 +96,8 @@ def test_nested_and_binary_values_are_json_and_base64_in_every_output(ok, wareho
 def test_numbers_that_json_has_not_are_texts_that_ingest_reads_back(
     ok, warehouse, tmp_path
 ) -> None:
-    ok("table", "create", "a.b", "--column", "id:long!", "--column", "x:double", "--column", "l:list<float>",
+    ok("table", "create", "a.b", "--column", "id:long!", "--column", "x:double",
+       "--column", "l:list<float>",
        "--primary-key", "id")  # fmt: skip
     row = {"id": 1, "x": "NaN", "l": ["-Infinity", 1.5, "Infinity"]}
     events = tmp_path / "events.jsonl"

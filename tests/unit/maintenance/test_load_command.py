@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from click.testing import CliRunner
 
 from maintenance.cli.load import load
@@ -56,3 +57,29 @@ def test_options_of_the_page_are_those_of_the_command():
     others = {"--kafka", "--topics", "--into", "--follow", "--cut"}
     assert named <= known | others
     assert {"--from", "--key", "--assume-new-keys", "--abandon"} <= named
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"id,v\n", "has no type"),
+        (b"id,v\n,1\n", "has no type"),
+        (b"id,id\n1,2\n", "must be distinct"),
+        (b"id,v\n1,\xff\n", "not UTF-8"),
+        (b"", "Empty CSV"),
+        (b"id,v\n1\n", "Expected 2 columns"),
+        (b"\x1f\x8b\x08\x00", "cannot be read"),
+        (pa.schema([("id", pa.int64()), ("s", pa.struct([("a", pa.int8())] * 2))]), "a schema"),
+    ],
+)
+def test_file_that_makes_no_table_is_one_line_and_leaves_none(tmp_path, content, said):
+    file = tmp_path / ("a.csv" if isinstance(content, bytes) else "a.parquet")
+    if isinstance(content, bytes):
+        file.write_bytes(content)
+    else:
+        pq.write_table(content.empty_table(), file)
+    refused = run(tmp_path, "a.b", "--from", str(file), "--key", "id")
+    assert (refused.exit_code, len(refused.stderr.splitlines())) == (1, 1), refused.exception
+    assert said in refused.stderr
+    listed = CliRunner().invoke(cli, ["--warehouse", str(tmp_path / "warehouse"), "table", "list"])
+    assert listed.stdout == ""
