@@ -53,7 +53,7 @@ from resolver.rewritten_rows import (
 from resolver.row_identity import NO_ROW_ID
 from resolver.row_values import ColumnReader, live_matches
 from resolver.staged_view import without_dead_before
-from resolver.staging import base_of, down_to_base
+from resolver.staging import StagedSnapshot, base_of, down_to_base
 from resolver.target import LiveFiles, live_files
 from resolver.target_deletes import deleted_positions
 from resolver.target_row_ids import row_ids_of
@@ -294,10 +294,10 @@ def _split(
     view: TargetView, batch: CycleInput, moved: Mapping[str, DataFile], kills: PositionKills
 ) -> Iterator[StagedPositions]:
     """Add what dies where it is; give what has to be looked for."""
-    live, position_files = view.live, _PositionFiles(view)
+    live, position_files = view.live, PositionFiles(view)
     named, untold = list[StagedPositions](), set[tuple[int, str]]()
     for each in batch.target_positions:
-        before = _deleted_before(position_files, each)
+        before = deleted_before(position_files, each.staged, each.path)
         if before is None:
             untold.add((each.staged.order, each.path))
         new = each.positions - (before or BitMap64())
@@ -323,10 +323,11 @@ def _split(
                 yield StagedPositions(path=each.path, positions=lost, staged=each.staged)
 
 
-class _PositionFiles:
+class PositionFiles:
     """Positions by data file of deletes that staged commits removed, each file read once."""
 
     def __init__(self, view: TargetView) -> None:
+        """Wrap."""
         self._store, self._metadata = view.environment.store, view.metadata
         self._read: dict[str, dict[str, BitMap64]] = {}
 
@@ -341,13 +342,13 @@ class _PositionFiles:
         return self._read[file.file_path].get(path, BitMap64())
 
 
-def _deleted_before(files: _PositionFiles, each: StagedPositions) -> BitMap64 | None:
-    """What the deletes that its commit removed delete in its file; None: not known any more."""
-    if (replaced := each.staged.replaced) is None:
+def deleted_before(files: PositionFiles, staged: StagedSnapshot, path: str) -> BitMap64 | None:
+    """What the deletes that a commit removed delete in a data file; None: not known any more."""
+    if (replaced := staged.replaced) is None:
         return None
-    entries = (*replaced.get(each.path, ()), *replaced.get(None, ()))
+    entries = (*replaced.get(path, ()), *replaced.get(None, ()))
     try:
-        return BitMap64().union(*(files.of(entry, each.path) for entry in entries))
+        return BitMap64().union(*(files.of(entry, path) for entry in entries))
     except NotFoundError:
         return None
 
@@ -386,7 +387,8 @@ def _files_of(
             snapshot = each.staged.snapshot
             if snapshot.snapshot_id not in views:
                 views[snapshot.snapshot_id] = live_files(view.environment, snapshot)
-            found = views[snapshot.snapshot_id].data.get(each.path)
+            taken = {e.data_file.file_path: e for e in each.staged.removed}
+            found = taken.get(each.path) or views[snapshot.snapshot_id].data.get(each.path)
             known |= {} if found is None else {each.path: found}
     again = {each.path for each in lost if each.path in staged and each.path in known}
     known |= first_named(view, again)

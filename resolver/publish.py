@@ -52,7 +52,7 @@ def publish_changeset(
         branch=target,
         added_data_files=added,
         added_delete_files=dv_files,
-        removed_entries=(*conversion.replaced, *removed),
+        removed_entries=(*conversion.removed, *conversion.replaced, *removed),
         validation=Validation(
             starting_snapshot_id=None if head is None else head.snapshot_id,
             referenced_data_files=frozenset(touched - published),
