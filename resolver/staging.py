@@ -541,6 +541,8 @@ def _load_one(
         frozenset(each.partition_spec_id for each in manifests if each.has_live_files),
         replaced,
     )
+    if not changes.removed_data:
+        return staged
     # What removes a file writes its own id into the entry.
     by_number = {each.sequence_number: each.snapshot_id for each in state.metadata.snapshots}
     return replace(
