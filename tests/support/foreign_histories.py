@@ -240,8 +240,13 @@ class History:
                     del alive[row]
             head = self.head(staging) if state else each.snapshot_id
             free = self.free_row_id(staging, head)
+            own = {path for earlier in batch[:order] for path in earlier.adds} - version.was
             for dead in each.dead:
-                self._kill(alive, at_target, free, order, dead)
+                if dead.path in own:  # that row and no other: nobody can have moved it
+                    same = self.came_from(dead.values)
+                    alive = {r: o for r, o in alive.items() if self.came_from(r) != same}
+                else:
+                    self._kill(alive, at_target, free, order, dead)
             for path, rows in each.adds.items():
                 if path not in version.was and place[path] == order:
                     alive.update(dict.fromkeys(rows, order))
