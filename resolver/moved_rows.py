@@ -44,6 +44,7 @@ from resolver.keys import EncodedKeys, KeySchema, encode_batch, factorize
 from resolver.match import TARGET_ORDER, Bools, Int64s, group_by_file
 from resolver.merge_deletes import DeadPositions
 from resolver.position_files import read_position_file
+from resolver.repeated_batches import left_out
 from resolver.rewritten_rows import (
     RewrittenFile,
     first_named,
@@ -153,7 +154,8 @@ def add_target_positions(
     lost = list(_split(view, batch, moved, kills))
     if not lost:
         return
-    files, untold, rewritten = _files_of(view, lost, batch.paths)
+    ignored = left_out(view.state, batch.staged, target=view.target)
+    files, untold, rewritten = _files_of(view, lost, batch.paths, ignored)
     untold = {path: file for path, file in untold.items() if path not in moved}
     files |= dict(moved)
 
@@ -369,12 +371,16 @@ def _deleted(view: TargetView, path: str) -> BitMap64:
 
 
 def _files_of(
-    view: TargetView, lost: Sequence[StagedPositions], staged: Collection[str]
+    view: TargetView,
+    lost: Sequence[StagedPositions],
+    staged: Collection[str],
+    ignored: Collection[int],
 ) -> tuple[dict[str, DataFile], dict[str, DataFile], dict[str, RewrittenFile]]:
     """The files of lost rows, with the row ids that they had on the target; and as they are staged.
 
     A path that was not live in the staging view is left out: deletes of such a file say nothing.
-    So is a staged one that never was on the target: it was left out, as all its rows had died.
+    So is a staged one that never was on the target: all its rows had died, or its whole snapshot
+    was left out, as one of `ignored`.
     Second are those that were on the target in a history that has expired, last those whose rows a
     publish has written into other files: they are among the first, with the ids that staging shows.
     """
@@ -403,11 +409,13 @@ def _files_of(
     files = {path: entry.data_file for path, entry in known.items()}
     removed, never_there = _as_removed(view, {path: known[path] for path in moved})
     since = _staged_since_base(view, lost)
-    rewritten = rewritten_files(view, {path: known[path] for path in moved - removed.keys()})
+    moved -= removed.keys()
+    never = {path for path in moved if known[path].snapshot_id in ignored}
+    rewritten = rewritten_files(view, {path: known[path] for path in moved - never})
     moved -= rewritten.keys()
-    left_out = {path for path in never_there & moved if known[path].snapshot_id in since}
-    files = {path: file for path, file in files.items() if path not in left_out}
-    moved -= removed.keys() | left_out
+    never |= {path for path in never_there & moved if known[path].snapshot_id in since}
+    files = {path: file for path, file in files.items() if path not in never}
+    moved -= never
     untold = {path: files.pop(path) for path in moved if branch_of(known[path]) == view.staging}
     return files | removed | here, untold, rewritten
 

@@ -25,6 +25,7 @@ from pyroaring import BitMap64
 from resolver.cycle_figures import is_publish, is_rewriting_publish
 from resolver.cycle_input import CycleInput
 from resolver.moved_rows import PositionFiles, deleted_before
+from resolver.repeated_batches import left_out
 from resolver.rewritten_rows import rewritten_files
 from resolver.staged_on_target import StagedOnTarget
 from resolver.staged_view import dead_before
@@ -59,6 +60,7 @@ def check_copies(view: TargetView, batch: CycleInput, known: StagedOnTarget) -> 
     """
     positions = PositionFiles(view)
     own = batch.paths - known.not_added - known.written_anew
+    never = left_out(view.state, batch.staged, target=view.target)
     for staged in filter(_copies_rows, batch.staged):
         removed = {e.data_file.file_path: e for e in staged.removed}
         here = view.live.find(removed)
@@ -72,7 +74,8 @@ def check_copies(view: TargetView, batch: CycleInput, known: StagedOnTarget) -> 
             seen[path] = seen.get(path, BitMap64()) | before
         changed = _deleted_since(view, here, seen)
         gone = {p: e for p, e in gone.items() if len(seen[p]) < e.data_file.record_count}
-        changed |= gone.keys() - _only_rewritten(view, staged, gone)
+        were = {p: e for p, e in gone.items() if e.snapshot_id not in never}
+        changed |= gone.keys() - _only_rewritten(view, staged, were)
         if changed:
             _refuse(view, staged, changed)
 
