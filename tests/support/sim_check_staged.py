@@ -65,8 +65,10 @@ class StagedChecks(History):
                 self.world.outcomes["batches staged again"] += 1
                 self.left_out.update(file.path for file in staged.files)
             self.epochs[query] = epoch
+        dead = frozenset(dead.place for dead in staged.places if dead.place[0] in self.left_out)
         return replace(
             staged,
+            never=dead if staged.is_copy and staged.files else frozenset(),
             files=tuple(file for file in staged.files if file.path not in self.left_out),
             places=tuple(dead for dead in staged.places if dead.place[0] not in self.left_out),
         )

@@ -48,6 +48,7 @@ class Staged:
     places: tuple[DeadPlace, ...]
     next_row_id: int  # of the table, where staging left main
     is_copy: bool = False  # a file was removed, and written anew with the rows that live on
+    never: frozenset[Place] = frozenset()  # rows copied of files that were left out
     is_again: bool = False  # repeats another staged snapshot, or a data file of one
     repeated: tuple[DeadPlace, ...] = ()  # in its vectors, too, but dead before
 
@@ -68,7 +69,7 @@ class Folded:
     stored: dict[int, Row]
     fresh: Counter[Row]
     placed: dict[Place, int] = field(default_factory=dict)
-    revived: set[Place] = field(default_factory=set)  # copied, though main had changed them
+    revived: set[Place] = field(default_factory=set)  # copied, and not on main, or changed there
 
     @property
     def rows(self) -> Counter[Row]:
@@ -127,6 +128,7 @@ class _Fold:
         self.killed = set()
         if staged.keys and not is_repeated:
             self._delete(order, staged)
+        self.revived |= staged.never
         for dead in staged.places:
             if dead.place in self.fresh:
                 del self.fresh[dead.place]

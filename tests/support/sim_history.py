@@ -234,7 +234,7 @@ class History:
         batch = [self.stages[each] for each in self.staged[-self.waiting :]] if self.waiting else []
         there = self.places.get(self.refs.get("main", -1), {})
         own = {file.path for each in batch for file in each.files}
-        return any(
+        return any(each.never for each in batch) or any(
             dead.place not in there and dead.place[0] not in own
             for each in batch
             for dead in (each.places if each.is_copy and each.files else ())
