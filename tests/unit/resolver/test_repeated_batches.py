@@ -110,8 +110,7 @@ def test_rows_that_another_tool_deletes_in_a_copy_that_is_left_out(staged, publi
     vectors = staged.vectors({file.file_path: [0] for file in files}, files)
     with another_tool(staged.environment):
         staged.commit(deletes=vectors)
-    while resolve(staged.table, limit=limit).staged_snapshots:
-        pass
+    resolve_all(staged, limit)
     assert published(staged) == ([] if dead == "both" else [row])
 
 
@@ -125,15 +124,18 @@ def test_rows_of_a_batch_that_is_left_out_do_not_come_by_a_copy_of_their_file(
     with another_tool(staged.environment):
         staged.commit(data=staged.data_files(row), removed=[second])
     with pytest.raises(UnsupportedError, match="would bring these back"):
-        while resolve(staged.table, limit=limit).staged_snapshots:
-            pass
+        resolve_all(staged, limit)
     rollback(staged.environment, staged.table.identifier, snapshot_id=head, branch="staging")
-    while resolve(staged.table, limit=limit).staged_snapshots:
-        pass
+    resolve_all(staged, limit)
     assert published(staged) == [row]
     assert [e.entry.data_file.file_path for e in staged.tasks("staging")] == [
         e.entry.data_file.file_path for e in staged.tasks()
     ]
+
+
+def resolve_all(staged, limit):
+    while resolve(staged.table, limit=limit).staged_snapshots:
+        pass
 
 
 def staged_twice(staged, publish):
