@@ -89,9 +89,9 @@ def _forward(
     cut = [each for each in (*history[-1:], oldest) if each is not None and not is_first(each)]
     if not cut:
         return history[::-1], None  # both began with the empty table
+    gone = cut[0].parent_snapshot_id or f"before {cut[0].snapshot_id}"
     raise NotFoundError(
-        f"what came before snapshot {cut[0].snapshot_id} has expired, so its changes cannot be "
-        "told one by one",
+        f"snapshot {gone} has expired, so its changes cannot be told one by one",
         action="ask for net changes, or start from a newer snapshot",
         from_snapshot=None if old is None else old.snapshot_id,
         to_snapshot=None if new is None else new.snapshot_id,
