@@ -521,6 +521,7 @@ class History:
                 self.give_up("staging", batch, int(error.context["snapshot_id"]))
                 if untold:
                     raise untold[0] from None
+                self.table.environment.runtime.fail_points.armed.clear()  # it may not have come
                 self.publish("staging")
                 return
             raise AssertionError(f"resolve refused: {error}") from error
