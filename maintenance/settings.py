@@ -138,7 +138,7 @@ _TABLE = (
         name="compact.dv-share",
         kind=Kind.SHARE,
         default=0.2,
-        text="Share of rows that deletion vectors hide that starts one.",
+        text="Share of rows that deletes by position hide that starts one (v2: since the last).",
     ),
     _ms("compact.interval-ms", HOUR_MS, "Time after which any change starts one."),
     _ms("compact.min-interval-ms", 20 * SECOND_MS, "Pause between two compactions."),

@@ -23,6 +23,7 @@ from tableformat.commit.carried_properties import load_carried
 from tableformat.errors import TableError
 from tableformat.spec.decimal_text import parse_decimal
 from tableformat.spec.names import SOURCE_MS
+from tableformat.write.row_deletes import has_vectors
 
 TOTALS = {
     "records": "total-records",
@@ -67,6 +68,7 @@ class Since:
     size_bytes: int = 0
     dvs: int = 0
     position_delete_files: int = 0
+    position_deletes: int = 0
 
     def and_of(self, snapshot: Snapshot) -> Since:
         """With one more commit."""
@@ -78,6 +80,9 @@ class Since:
             dvs=self.dvs + _counted(summary, "added-dvs"),
             position_delete_files=self.position_delete_files
             + _counted(summary, "added-position-delete-files"),
+            position_deletes=self.position_deletes
+            + _counted(summary, "added-position-deletes")
+            - _counted(summary, "removed-position-deletes"),
         )
 
 
@@ -91,6 +96,8 @@ class Figures:
         totals: Counters of the target head, by the keys of `TOTALS`.
         source_ms: When the source made the newest published change; None: no writer says it.
         snapshots: In the metadata, of all refs.
+        counts_dead: Whether `position_deletes` count rows whose data files have left: position
+            delete files (v2) outlive them, deletion vectors do not.
         since: Per task.
     """
 
@@ -104,6 +111,7 @@ class Figures:
     backlog: Backlog
     totals: Mapping[str, int]
     snapshots: int
+    counts_dead: bool = False
     source_ms: int | None = None
     since: Mapping[TaskName, Since] = field(default_factory=dict)
     published_ms: int | None = None
@@ -122,8 +130,16 @@ class Figures:
 
     @property
     def dv_share(self) -> float:
-        """Share of the rows in data files that deletion vectors hide."""
-        return self.totals["position_deletes"] / max(self.totals["records"], 1)
+        """Share of the rows in data files that deletes by position hide, at most."""
+        return min(self.totals["position_deletes"] / max(self.totals["records"], 1), 1.0)
+
+    def dv_share_since(self, task: TaskName) -> float:
+        """The same, of what the last run of a task may have left.
+
+        Where dead ones count, it is what came since: that run has looked at the others.
+        """
+        since = self.since[task].position_deletes / max(self.totals["records"], 1)
+        return min(self.dv_share, max(since, 0.0)) if self.counts_dead else self.dv_share
 
 
 def figures_of(state: TableState, ledger: Ledger, *, staging: str, target: str) -> Figures:
@@ -141,6 +157,7 @@ def figures_of(state: TableState, ledger: Ledger, *, staging: str, target: str) 
         backlog=backlog_of(state, staging=staging, target=target),
         totals={name: counter(head, key) for name, key in TOTALS.items()},
         snapshots=len(state.metadata.snapshots),
+        counts_dead=not has_vectors(state.metadata),
         source_ms=_source_ms(state, head),
         since=_since(state, head, ledger),
         published_ms=_published_ms(state, head),

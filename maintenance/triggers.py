@@ -120,7 +120,7 @@ def _if_new_vectors(view: _View) -> float | None:
 
 def _dv_share(view: _View) -> float | None:
     # Without a change since the last run it would find what that one has left.
-    return view.figures.dv_share if view.since.commits else None
+    return view.figures.dv_share_since(TaskName.COMPACT) if view.since.commits else None
 
 
 _FIGURES: Mapping[str, Figure] = {

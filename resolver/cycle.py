@@ -355,6 +355,7 @@ class Cycle:
                     match.live,
                     match.resolution.dead.paths(),
                 ),
+                removed={e.data_file.file_path for s in work.batch.staged for e in s.removed},
                 is_cumulative=is_cumulative(match.state.metadata),
             )
             put_aside(self._environment, match.state, match.work.batch, match.unfilled)
@@ -470,6 +471,10 @@ class Cycle:
         runtime, match = self._environment.runtime, written.computed.match
         snapshot = result.snapshot
         try:
+            if written.conversion.removed:  # rows that the batch does not know, by the difference
+                live = live_files(self._environment, snapshot)
+                self._keeper.at_head(result.state, self._options.target, live)
+                return
             index, _ = self._keeper.at_head(match.state, self._options.target, match.live)
             prepared = self._prepared(index, written)
             runtime.fail_point("resolve.after_prepare")

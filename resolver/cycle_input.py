@@ -338,6 +338,10 @@ def _staged_positions(
         assert dv.referenced_data_file is not None
         yield each, dv.referenced_data_file, positions
     for each in staged:
+        for entry in each.removed:
+            file = entry.data_file
+            if file.record_count:
+                yield each, file.file_path, BitMap64(range(file.record_count))
         for entry in each.position_deletes:
             by_path = read_position_file(environment.store, metadata, entry.data_file)
             yield from ((each, path, positions) for path, positions in by_path.items())

@@ -42,6 +42,7 @@ from resolver.runner import ShufflingRunner
 from resolver.scan_join import add_joined_positions
 from resolver.shared_keeper import SharedIndexKeeper
 from resolver.spread_match import SpreadMatch, match_by_tasks
+from resolver.staged_copies import check_copies
 from resolver.staged_on_target import (
     StagedOnTarget,
     brought_by_others,
@@ -259,6 +260,7 @@ class Matcher:
         add_joined_positions(view, batch.other_deletes, batch.scopes, files, dead)
         dead.drop(known.not_added)
         kills = PositionKills(dead)
+        check_copies(view, batch, known)
         add_target_positions(view, batch, known.moved, partial(self._look_up, view), kills)
         return kills
 

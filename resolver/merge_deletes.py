@@ -7,7 +7,7 @@ Deletion Vectors; I6, R43).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -53,6 +53,7 @@ class Conversion:
         vectors: One deletion vector per touched data file that stays.
         published: Staged data files with at least one live row, as entries to add.
         dropped: Paths of staged data files whose rows all died inside the batch.
+        removed: Data files of the target that leave it: staged snapshots removed them.
         replaced: Live delete entries of the target that the vectors take over.
         new_positions: Positions dead now that were alive before, over all files.
     """
@@ -62,6 +63,7 @@ class Conversion:
     dropped: tuple[str, ...]
     replaced: tuple[ManifestEntry, ...]
     new_positions: int
+    removed: tuple[ManifestEntry, ...] = ()
 
 
 def convert(
@@ -70,6 +72,7 @@ def convert(
     staged_files: Iterable[DataFile],
     target_files: Mapping[str, ManifestEntry],
     known: Mapping[str, KnownDeletes],
+    removed: Collection[str] = (),
     is_cumulative: bool = True,
 ) -> Conversion:
     """Merge dead positions with the deletes that are already there.
@@ -80,6 +83,8 @@ def convert(
             added by another tool) is not published again, and keeps the deletes it has there.
         target_files: Live data files of the planned target head, by path.
         known: What deletes rows of touched target files already, by path.
+        removed: Data files that staged snapshots removed: they leave the target, too, if no row of
+            them lives there.
         is_cumulative: Whether a new delete takes that over; else it adds to it (v2, by partition).
 
     Raises:
@@ -90,6 +95,7 @@ def convert(
     published: list[DataFile] = []
     dropped: list[str] = []
     replaced: list[ManifestEntry] = []
+    leaving: list[ManifestEntry] = []
     new_positions = 0
     staged = {each.file_path: each for each in staged_files if each.file_path not in target_files}
     _check_all_are_there(dead, staged, target_files)
@@ -111,9 +117,13 @@ def convert(
         _check_range(entry.data_file, positions)
         old = known.get(path)
         new = positions if old is None else positions - old.positions
+        new_positions += len(new)
+        count = len(new) + (0 if old is None else len(old.positions))
+        if path in removed and count == entry.data_file.record_count:
+            leaving.append(entry)
+            continue
         if not new:
             continue
-        new_positions += len(new)
         if old is not None and is_cumulative:
             new = new | old.positions
             replaced += old.replaceable
@@ -124,6 +134,7 @@ def convert(
         dropped=tuple(dropped),
         replaced=tuple(replaced),
         new_positions=new_positions,
+        removed=tuple(leaving),
     )
 
 

@@ -44,6 +44,7 @@ from resolver.keys import EncodedKeys, KeySchema, encode_batch, factorize
 from resolver.match import TARGET_ORDER, Bools, Int64s, group_by_file
 from resolver.merge_deletes import DeadPositions
 from resolver.position_files import read_position_file
+from resolver.repeated_batches import left_out
 from resolver.rewritten_rows import (
     RewrittenFile,
     first_named,
@@ -53,7 +54,7 @@ from resolver.rewritten_rows import (
 from resolver.row_identity import NO_ROW_ID
 from resolver.row_values import ColumnReader, live_matches
 from resolver.staged_view import without_dead_before
-from resolver.staging import base_of, down_to_base
+from resolver.staging import StagedSnapshot, base_of, down_to_base
 from resolver.target import LiveFiles, live_files
 from resolver.target_deletes import deleted_positions
 from resolver.target_row_ids import row_ids_of
@@ -154,7 +155,8 @@ def add_target_positions(
     lost = list(_split(view, batch, moved, kills))
     if not lost:
         return
-    files, untold, rewritten = _files_of(view, lost, batch.paths)
+    ignored = left_out(view.state, batch.staged, target=view.target)
+    files, untold, rewritten = _files_of(view, lost, batch.paths, ignored)
     untold = {path: file for path, file in untold.items() if path not in moved}
     files |= dict(moved)
 
@@ -295,10 +297,10 @@ def _split(
     view: TargetView, batch: CycleInput, moved: Mapping[str, DataFile], kills: PositionKills
 ) -> Iterator[StagedPositions]:
     """Add what dies where it is; give what has to be looked for."""
-    live, position_files = view.live, _PositionFiles(view)
+    live, position_files = view.live, PositionFiles(view)
     named, untold = list[StagedPositions](), set[tuple[int, str]]()
     for each in batch.target_positions:
-        before = _deleted_before(position_files, each)
+        before = deleted_before(position_files, each.staged, each.path)
         if before is None:
             untold.add((each.staged.order, each.path))
         new = each.positions - (before or BitMap64())
@@ -324,10 +326,11 @@ def _split(
                 yield StagedPositions(path=each.path, positions=lost, staged=each.staged)
 
 
-class _PositionFiles:
+class PositionFiles:
     """Positions by data file of deletes that staged commits removed, each file read once."""
 
     def __init__(self, view: TargetView) -> None:
+        """Wrap."""
         self._store, self._metadata = view.environment.store, view.metadata
         self._read: dict[str, dict[str, BitMap64]] = {}
 
@@ -342,13 +345,13 @@ class _PositionFiles:
         return self._read[file.file_path].get(path, BitMap64())
 
 
-def _deleted_before(files: _PositionFiles, each: StagedPositions) -> BitMap64 | None:
-    """What the deletes that its commit removed delete in its file; None: not known any more."""
-    if (replaced := each.staged.replaced) is None:
+def deleted_before(files: PositionFiles, staged: StagedSnapshot, path: str) -> BitMap64 | None:
+    """What the deletes that a commit removed delete in a data file; None: not known any more."""
+    if (replaced := staged.replaced) is None:
         return None
-    entries = (*replaced.get(each.path, ()), *replaced.get(None, ()))
+    entries = (*replaced.get(path, ()), *replaced.get(None, ()))
     try:
-        return BitMap64().union(*(files.of(entry, each.path) for entry in entries))
+        return BitMap64().union(*(files.of(entry, path) for entry in entries))
     except NotFoundError:
         return None
 
@@ -369,12 +372,16 @@ def _deleted(view: TargetView, path: str) -> BitMap64:
 
 
 def _files_of(
-    view: TargetView, lost: Sequence[StagedPositions], staged: Collection[str]
+    view: TargetView,
+    lost: Sequence[StagedPositions],
+    staged: Collection[str],
+    ignored: Collection[int],
 ) -> tuple[dict[str, DataFile], dict[str, DataFile], dict[str, RewrittenFile]]:
     """The files of lost rows, with the row ids that they had on the target; and as they are staged.
 
     A path that was not live in the staging view is left out: deletes of such a file say nothing.
-    So is a staged one that never was on the target: it was left out, as all its rows had died.
+    So is a staged one that never was on the target: all its rows had died, or its whole snapshot
+    was left out, as one of `ignored`.
     Second are those that were on the target in a history that has expired, last those whose rows a
     publish has written into other files: they are among the first, with the ids that staging shows.
     """
@@ -387,7 +394,8 @@ def _files_of(
             snapshot = each.staged.snapshot
             if snapshot.snapshot_id not in views:
                 views[snapshot.snapshot_id] = live_files(view.environment, snapshot)
-            found = views[snapshot.snapshot_id].data.get(each.path)
+            taken = {e.data_file.file_path: e for e in each.staged.removed}
+            found = taken.get(each.path) or views[snapshot.snapshot_id].data.get(each.path)
             known |= {} if found is None else {each.path: found}
     again = {each.path for each in lost if each.path in staged and each.path in known}
     known |= first_named(view, again)
@@ -402,11 +410,13 @@ def _files_of(
     files = {path: entry.data_file for path, entry in known.items()}
     removed, never_there = _as_removed(view, {path: known[path] for path in moved})
     since = _staged_since_base(view, lost)
-    rewritten = rewritten_files(view, {path: known[path] for path in moved - removed.keys()})
+    moved -= removed.keys()
+    never = {path for path in moved if known[path].snapshot_id in ignored}
+    rewritten = rewritten_files(view, {path: known[path] for path in moved - never})
     moved -= rewritten.keys()
-    left_out = {path for path in never_there & moved if known[path].snapshot_id in since}
-    files = {path: file for path, file in files.items() if path not in left_out}
-    moved -= removed.keys() | left_out
+    never |= {path for path in never_there & moved if known[path].snapshot_id in since}
+    files = {path: file for path, file in files.items() if path not in never}
+    moved -= never
     untold = {path: files.pop(path) for path in moved if branch_of(known[path]) == view.staging}
     return files | removed | here, untold, rewritten
 

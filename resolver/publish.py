@@ -13,7 +13,7 @@ from tableformat.commit.branch_history import summary_of
 from tableformat.commit.carried_properties import writer_properties
 from tableformat.commit.changeset import Changeset, CommitKind, Fence, Follower, Validation
 from tableformat.spec.data_file import DataFile, ManifestEntry
-from tableformat.spec.names import MARKER_SEQUENCE_NUMBER, STAGING_MARKER
+from tableformat.spec.names import LEFT_OUT, MARKER_SEQUENCE_NUMBER, STAGING_MARKER
 
 
 def publish_changeset(
@@ -52,7 +52,7 @@ def publish_changeset(
         branch=target,
         added_data_files=added,
         added_delete_files=dv_files,
-        removed_entries=(*conversion.replaced, *removed),
+        removed_entries=(*conversion.removed, *conversion.replaced, *removed),
         validation=Validation(
             starting_snapshot_id=None if head is None else head.snapshot_id,
             referenced_data_files=frozenset(touched - published),
@@ -72,10 +72,12 @@ def publish_summary(covered: Sequence[Snapshot], repeated: Collection[int] = ())
     A writer finds its own last commit by walking its branch. The trim takes the staged snapshots
     out of that walk, so what they say about their writers is repeated by the publish, and by every
     own commit after it (`tableformat.commit.carried_properties`). Those that were left out, ids
-    `repeated`, say nothing that is new.
+    `repeated`, say nothing that is new, and are named.
     """
     told = [each for each in covered if each.snapshot_id not in repeated]
     summary = writer_properties(map(summary_of, told)) | staged_epochs(told)
+    if repeated:
+        summary[LEFT_OUT] = ",".join(map(str, sorted(repeated)))
     if not covered:
         return summary
     last = covered[-1]

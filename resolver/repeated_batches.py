@@ -8,6 +8,9 @@ covered of each query, so neither trim nor expiry, nor another query on the bran
 
 What the target has beside that is not asked: a query that went on to `main` is ahead there of what
 it has staged.
+
+Rows of a batch that is left out never are on the target, so a delete of one by position means none
+there, also one that is staged after the publish that left the batch out and says so.
 """
 
 from __future__ import annotations
@@ -17,8 +20,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from pyiceberg.table.snapshots import Snapshot
 
+from resolver.staging import StagedSnapshot
 from tableformat.catalog.base import TableState
 from tableformat.commit.branch_history import (
+    branch_history,
     committed_to,
     snapshots_by_id,
     summary_of,
@@ -26,7 +31,7 @@ from tableformat.commit.branch_history import (
 )
 from tableformat.commit.carried_properties import load_carried
 from tableformat.spec.decimal_text import parse_decimal
-from tableformat.spec.names import SPARK_EPOCH, SPARK_QUERY, STAGED_EPOCH
+from tableformat.spec.names import LEFT_OUT, SPARK_EPOCH, SPARK_QUERY, STAGED_EPOCH
 
 logger = logging.getLogger("icefold.resolver")
 
@@ -62,6 +67,14 @@ def repeated_batches(
             query,
         )
     return frozenset(repeated)
+
+
+def left_out(state: TableState, staged: Iterable[StagedSnapshot], *, target: str) -> frozenset[int]:
+    """Ids of the staged snapshots that this cycle leaves out, or publishes of the target did."""
+    told = (summary_of(each).get(LEFT_OUT, "") for each in branch_history(state, target))
+    ids = (parse_decimal(each) for text in told for each in text.split(","))
+    now = (each.snapshot.snapshot_id for each in staged if each.is_repeated)
+    return frozenset(each for each in (*ids, *now) if each is not None)
 
 
 def staged_epochs(covered: Iterable[Snapshot]) -> dict[str, str]:

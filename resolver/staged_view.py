@@ -46,29 +46,44 @@ def without_dead_before(
             by_commit.setdefault(each.staged.order, []).append(each)
     for group in by_commit.values():
         paths = {each.path for each in group}
-        dead = _dead_before(environment, state, group[0].staged, paths)
+        by_key = sequence_field_id(state.metadata) is None
+        dead = dead_before(environment, state, group[0].staged, paths, by_key=by_key)
         for each in group:
             rest = each.positions - dead.get(each.path, Positions())
             if rest:
                 yield StagedPositions(path=each.path, positions=rest, staged=each.staged)
 
 
-def _dead_before(
-    environment: Environment, state: TableState, staged: StagedSnapshot, paths: set[str]
+def dead_before(
+    environment: Environment,
+    state: TableState,
+    staged: StagedSnapshot,
+    paths: set[str],
+    *,
+    by_key: bool,
 ) -> dict[str, Positions]:
     """Rows of some data files that delete files of the commits before a staged one reach.
 
     A file that is named again shows those that live in one of its copies.
+
+    Args:
+        environment: Where files are read.
+        state: The table.
+        staged: The commit.
+        paths: Data files that are live there, or that it removes.
+        by_key: Whether equality deletes count.
     """
     view, metadata = live_files(environment, staged.snapshot), state.metadata
-    own = max(sequence_numbers_of(staged))  # its snapshot may be the staging head
-    by_key = () if sequence_field_id(metadata) is not None else view.equality_deletes
-    found = (*by_key, *view.position_deletes)
+    # Its snapshot may be the staging head; one that only removes files is itself.
+    own = max(sequence_numbers_of(staged), default=staged.snapshot.sequence_number or 0)
+    found = (*(view.equality_deletes if by_key else ()), *view.position_deletes)
     deletes = [each for each in found if (each.sequence_number or 0) < own]
     if not deletes:
         return {}
     dead: dict[str, Positions] = {}
     store = environment.store
-    for path, of_copy in rows_reached(store, metadata, deletes, view.copies(paths)):
+    removed = [each for each in staged.removed if each.data_file.file_path in paths]
+    copies = [*view.copies(paths - {e.data_file.file_path for e in removed}), *removed]
+    for path, of_copy in rows_reached(store, metadata, deletes, copies):
         dead[path] = dead[path] & of_copy if path in dead else of_copy
     return dead

@@ -33,6 +33,7 @@ from resolver.number_text import plural
 from tableformat.catalog.base import TableState
 from tableformat.codec.avro.manifest_store import load_manifest_list
 from tableformat.commit.branch_history import (
+    SnapshotChanges,
     ancestors,
     branch_history,
     committed_to,
@@ -48,6 +49,7 @@ from tableformat.errors import CorruptDataError, InvalidInputError, NotFoundErro
 from tableformat.scan.delete_index import referenced_path
 from tableformat.spec.data_file import FileContent, ManifestEntry
 from tableformat.spec.decimal_text import parse_decimal
+from tableformat.spec.missing_columns import has_missing_columns
 from tableformat.spec.names import CARRIED, MAIN_BRANCH, STAGING_MARKER
 
 
@@ -62,6 +64,8 @@ class StagedSnapshot:
     Attributes:
         order: Rises from the oldest to the newest of a cycle, from 1 on.
         spec_ids: Partition specs of all files that were live in it.
+        removed: Data files that it removed, each as the snapshot that added it did: their rows die,
+            and those that live are among the files that it adds.
         replaced: Deletion vectors and position delete files that it removed, by the data file that
             each is about, under None where there may be several: what they delete was deleted
             before. None: not known.
@@ -75,6 +79,7 @@ class StagedSnapshot:
     equality_deletes: tuple[ManifestEntry, ...]
     position_deletes: tuple[ManifestEntry, ...]
     dvs: tuple[ManifestEntry, ...]
+    removed: tuple[ManifestEntry, ...] = ()
     replaced: Mapping[str | None, Sequence[ManifestEntry]] | None = field(default_factory=dict)
     is_repeated: bool = False
 
@@ -503,8 +508,8 @@ def load_staged(
     """Read what each staged snapshot added, from its own manifests only; of `repeated`, nothing.
 
     Raises:
-        UnsupportedError: A staged snapshot removes data files or equality deletes: someone
-            rewrote staging, and which rows the change stands for is no longer known.
+        UnsupportedError: A staged snapshot removes equality deletes, or data files in a way that
+            does not say which rows live on: see `_check_removed`.
     """
     return [
         _repeated(order, snapshot)
@@ -524,34 +529,59 @@ def _load_one(
 ) -> StagedSnapshot:
     manifests = load_manifest_list(environment.store, snapshot)
     changes = load_changes(environment.store, snapshot)
-    _check_nothing_was_rewritten(state, snapshot, changes.removed)
+    _check_removed(state, changes)
     replaced: defaultdict[str | None, list[ManifestEntry]] = defaultdict(list)
     for entry in changes.removed:
-        replaced[referenced_path(entry.data_file)].append(entry)
-    return StagedSnapshot.of(
+        if entry.data_file.content != FileContent.DATA:
+            replaced[referenced_path(entry.data_file)].append(entry)
+    staged = StagedSnapshot.of(
         order,
         snapshot,
         changes.added,
         frozenset(each.partition_spec_id for each in manifests if each.has_live_files),
         replaced,
     )
+    if not changes.removed_data:
+        return staged
+    # What removes a file writes its own id into the entry.
+    by_number = {each.sequence_number: each.snapshot_id for each in state.metadata.snapshots}
+    return replace(
+        staged,
+        removed=tuple(
+            replace(entry, snapshot_id=by_number.get(entry.file_sequence_number))
+            for entry in changes.removed_data
+        ),
+    )
 
 
-def _check_nothing_was_rewritten(
-    state: TableState, snapshot: Snapshot, removed: Sequence[ManifestEntry]
-) -> None:
-    # A replaced DV is how one more position of a file is deleted; everything else is a rewrite.
-    rewritten = [
-        entry.data_file.file_path
-        for entry in removed
-        if entry.data_file.content != FileContent.POSITION_DELETES
-    ]
-    if rewritten:
-        raise UnsupportedError(
-            f"a staged snapshot removes {plural(len(rewritten), 'data or equality delete file')}; "
-            "staged changes can only be resolved as they were written",
-            table=state.name,
-            snapshot_id=snapshot.snapshot_id,
-            file=rewritten[0],
-            action="run compaction on the target branch instead, and restage these changes",
-        )
+def _check_removed(state: TableState, changes: SnapshotChanges) -> None:
+    """Refuse what is no copy-on-write: the rest of the cycle could not tell which rows are meant.
+
+    Raises:
+        UnsupportedError: Equality deletes were removed, so they were applied by a rewrite of other
+            snapshots' files; a file under an older sequence number is reached by deletes that were
+            staged before it; of rows that leave columns out only icefold knows that they do.
+    """
+    removed = changes.removed_data
+    number = changes.snapshot.sequence_number
+    refused = {
+        "removes equality deletes": [
+            e for e in changes.removed if e.data_file.content == FileContent.EQUALITY_DELETES
+        ],
+        "rewrites data files under the sequence number of older ones": [
+            e for e in changes.added_data if removed and e.sequence_number != number
+        ],
+        "rewrites data files of rows that leave columns out": [
+            e for e in removed if has_missing_columns(e.data_file)
+        ],
+    }
+    for what, entries in refused.items():
+        if entries:
+            raise UnsupportedError(
+                f"a staged snapshot {what}: which rows are meant cannot be told",
+                table=state.name,
+                snapshot_id=changes.snapshot.snapshot_id,
+                file=entries[0].data_file.file_path,
+                files=len(entries),
+                action="run compaction on the target branch instead, and restage these changes",
+            )

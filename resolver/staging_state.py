@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import chain
 
 from pyiceberg.table.snapshots import Snapshot
 
@@ -34,8 +35,8 @@ from tableformat.commit.branch_history import (
 )
 from tableformat.commit.carried_properties import published_number
 from tableformat.environment import Environment
-from tableformat.errors import InvalidInputError
-from tableformat.spec.data_file import ManifestEntry
+from tableformat.errors import InvalidInputError, UnsupportedError
+from tableformat.spec.data_file import FileContent, ManifestEntry
 from tableformat.spec.decimal_text import parse_decimal
 from tableformat.spec.manifest_file import ManifestFile
 from tableformat.spec.names import STAGING_BASE, STAGING_BASE_PUBLISHED
@@ -63,11 +64,15 @@ def load_staging_state(
 
     Raises:
         InvalidInputError: It cannot be told which sequence numbers are staged.
+        UnsupportedError: Data files of the target were removed on staging.
     """
     head = state.head(staging)
     assert head is not None, "the caller has looked for it"
+    base = _base_in_log(state, head, staging, target)
     if staged_after is None:
-        staged_after = _staged_after(environment, state, head, staging, target)
+        staged_after = _staged_after(environment, state, head, staging, target, base)
+    if base is not None:
+        _check_nothing_was_removed(environment, state, head, target, base.number)
     listed = load_manifest_list(environment.store, head)
     newer = [each for each in listed if (each.sequence_number or 0) > staged_after]
     by_number: dict[int, list[ManifestEntry]] = defaultdict(list)
@@ -90,11 +95,15 @@ def _spec_ids(listed: Iterable[ManifestFile], number: int) -> frozenset[int]:
 
 
 def _staged_after(
-    environment: Environment, state: TableState, head: Snapshot, staging: str, target: str
+    environment: Environment,
+    state: TableState,
+    head: Snapshot,
+    staging: str,
+    target: str,
+    base: _Base | None,
 ) -> int:
     """The highest sequence number that is not staged."""
     published = published_sequence_number(state, target)
-    base = _base_in_log(state, head, staging, target)
     if published is not None and base is not None:
         if (base.published or 0) > published:
             raise _rolled_back(state, staging, target, base, published)
@@ -103,6 +112,39 @@ def _staged_after(
     if published is None or shared is None:
         raise _unknown(environment, state, head, staging, target)
     return max(shared, published)
+
+
+def _check_nothing_was_removed(
+    environment: Environment, state: TableState, head: Snapshot, target: str, base: int
+) -> None:
+    """Refuse a state whose removed files nothing names: their rows would stay on the target.
+
+    Of data files that are as old as `base`, staging had all that the target has, or has removed
+    since. Not seen is what has left the target in a history that has expired.
+    """
+    numbers = {each.sequence_number or 0: each for each in branch_history(state, target)}
+    if base not in numbers and min(numbers, default=0) < base:
+        return  # the target was rolled back behind it, and may have files that had left it
+    history = [each for number, each in numbers.items() if number > base]
+    removed = (e for each in history for e in load_changes(environment.store, each).removed_data)
+    there = _entries(environment, target_head) if (target_head := state.head(target)) else ()
+    old = {
+        entry.data_file.file_path
+        for entry in chain(there, removed)
+        if entry.data_file.content == FileContent.DATA and (entry.file_sequence_number or 0) <= base
+    }
+    missing = old - {entry.data_file.file_path for entry in _entries(environment, head)}
+    if missing:
+        raise UnsupportedError(
+            "a staged snapshot has removed data files of the target, and the log that says which "
+            "has expired",
+            table=state.name,
+            branch=target,
+            location=min(missing),
+            files=len(missing),
+            action="the branch's state does not tell what became of their rows: stage what that "
+            "statement changed as upserts and deletes, on a new staging branch",
+        )
 
 
 def published_sequence_number(state: TableState, target: str) -> int | None:

@@ -51,13 +51,27 @@ def show(context: CliContext, table_name: str, as_json: bool) -> None:
 @lock.command("break")
 @table_argument
 @click.option("--token", type=int, help="Only if this is still the lease's fence token.")
+@click.option(
+    "--compaction", is_flag=True, help="Of the compaction under way, which may not have the lock."
+)
 @click.confirmation_option(prompt="End the lease? Its holder stops before its next commit")
 @pass_context
-def break_command(context: CliContext, table_name: str, token: int | None) -> None:
-    """End the lease on TABLE's lock, whoever has it."""
+def break_command(
+    context: CliContext, table_name: str, token: int | None, compaction: bool
+) -> None:
+    """End the lease on TABLE's lock, whoever has it.
+
+    A compaction rewrites without that lock: end its own lease, and it stops after what it is
+    rewriting, commits no more, and deletes what it has written and not committed.
+    """
     table = context.table(table_name)
+    name = (
+        task_lock_name(table.state, TaskName.COMPACT)
+        if compaction
+        else maintenance_lock_name(table.state)
+    )
     with closing(maintenance_lock(table.environment)) as manager:
-        before = manager.break_(maintenance_lock_name(table.state), token=token)
+        before = manager.break_(name, token=token)
     click.echo(f"ended: {_describe(before)}" if before.is_held else "nobody held it")
 
 

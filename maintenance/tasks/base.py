@@ -9,12 +9,12 @@ a `TaskRun`, which `maintenance_task` makes callable.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass
-from functools import update_wrapper
+from functools import partial, update_wrapper
 from typing import Any, Protocol, TypeVar
 
-from lock import HeldLease, LockManager
+from lock import HeldLease, LockManager, LockUnavailableError
 from resolver.job import LOCK_TIMEOUT_MS
 from resolver.maintenance_lock import (
     fence_of,
@@ -82,12 +82,14 @@ class TaskRun:
         task: The task's name.
         lease: None in a dry run.
         started_ms: Monotonic.
+        prove: Renews the lock of a task that pauses; raises if that was ended, or is another's.
     """
 
     table: Table
     task: str
     lease: HeldLease | None
     started_ms: float
+    prove: Callable[[], object] = lambda: None
 
     @property
     def environment(self) -> Environment:
@@ -117,13 +119,20 @@ class TaskRun:
         return None if self.lease is None else fence_of(self.lease)
 
     def pause(self) -> None:
-        """Let others have the lock until `resume`; raises where the task is asked to stop."""
+        """Let others have the lock until `resume`; raises where the task is asked to stop.
+
+        Raises:
+            LeaseLostError: The task's own lock is someone else's, or an operator has ended it.
+        """
         if self.lease is not None:
             self.lease.pause()
+            with suppress(LockUnavailableError):
+                self.prove()
 
     def resume(self) -> None:
-        """Take the lock again; whatever depends on the table is read anew."""
+        """Take the lock again; whatever depends on the table is read anew. Raises as `pause`."""
         if self.lease is not None:
+            self.prove()
             self.lease.resume()
 
     def report(self, kind: type[R], *, changed: bool, **figures: Any) -> R:
@@ -233,10 +242,12 @@ def _run(
     task, own = f"{name} {state.name}", task_lock_name(state, name)
     with (
         owned as manager,
-        manager.hold(own, task=task, timeout_ms=timeout_ms) if pauses else nullcontext(),
+        manager.hold(own, task=task, timeout_ms=timeout_ms) if pauses else nullcontext() as kept,
         hold_maintenance(state, manager, task=task, branch=branch, timeout_ms=timeout_ms) as lease,
     ):
         run.lease = lease
+        if kept is not None:
+            run.prove = partial(manager.renew, kept.lease)
         run.refresh()
         yield run
     run.refresh()

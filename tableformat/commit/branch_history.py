@@ -162,6 +162,11 @@ class SnapshotChanges:
         return tuple(e for e in self.added if e.data_file.content == FileContent.DATA)
 
     @cached_property
+    def removed_data(self) -> tuple[ManifestEntry, ...]:
+        """Removed data files."""
+        return tuple(e for e in self.removed if e.data_file.content == FileContent.DATA)
+
+    @cached_property
     def added_deletes(self) -> tuple[ManifestEntry, ...]:
         """Added deletion vectors, position and equality delete files."""
         return tuple(e for e in self.added if e.data_file.content != FileContent.DATA)

@@ -39,7 +39,12 @@ from tableformat.spec.names import (
     STAGING_MARKER,
 )
 
-_ADDED_POSITIONS = ("added-position-delete-files", "added-position-deletes", "added-dvs")
+_DELETED_POSITIONS = (
+    "added-position-delete-files",
+    "added-position-deletes",
+    "added-dvs",
+    "deleted-data-files",
+)
 _ADDED_EQUALITY_DELETES = ("added-equality-delete-files", "added-equality-deletes")
 
 
@@ -262,7 +267,7 @@ def _may_delete_by_position(snapshot: Snapshot) -> bool:
     summary = snapshot.summary
     if summary is None or not any(e.startswith("added-") for e in summary.additional_properties):
         return summary is None or summary.operation != Operation.APPEND
-    return any(parse_decimal(summary.get(name) or "0") != 0 for name in _ADDED_POSITIONS)
+    return any(parse_decimal(summary.get(name) or "0") != 0 for name in _DELETED_POSITIONS)
 
 
 def _is_staged_commit(snapshot: Snapshot) -> bool:

@@ -65,6 +65,8 @@ OTHER_QUERY_BATCH = "icefold.committed-batch."
 OTHER_QUERY_SOURCE = "icefold.committed-source."
 # + query id: the last batch of a query of Iceberg's writer on Spark that was published; of 256.
 STAGED_EPOCH = "icefold.staged-epoch."
+# In publishes: ids of the staged snapshots that they left out, with commas.
+LEFT_OUT = "icefold.left-out-snapshots"
 # In what Iceberg's streaming writer on Spark commits, and what repeats it: the query that wrote it.
 SPARK_QUERY = "spark.sql.streaming.queryId"
 # In the same: the batch's number.

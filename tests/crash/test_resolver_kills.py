@@ -26,6 +26,7 @@ from tests.support.crash_child import (
     run_until_killed,
     short_lock,
 )
+from tests.support.foreign_tool import ForeignTool
 from tests.support.staging_ledger import check_exactly_once, markers
 from tests.support.table_checker import check_table
 
@@ -91,6 +92,18 @@ class History:
         self.staged.append(result.snapshot.snapshot_id)
         self.states[self.staged[-1]] = Counter(self.model.values())
 
+    def copy(self, amounts):
+        """Another tool updates rows of staging and writes their files anew."""
+
+        def new(row):
+            key, region, _ = row.values
+            return (key, region, amounts[key]) if key in amounts else row.values
+
+        foreign = ForeignTool(Path(self.warehouse), *NAME.split("."))
+        self.staged.append(foreign.copy_on_write("staging", new))
+        self.model |= {key: (*self.model[key][:2], to) for key, to in amounts.items()}
+        self.states[self.staged[-1]] = Counter(self.model.values())
+
     def check(self):
         table = open_table(self.warehouse, NAME)
         read = table.environment.store.get
@@ -122,6 +135,26 @@ def history(tmp_path, request):
     ids=lambda each: each if isinstance(each, str) else "-".join(each.values()),
 )
 def test_killed_resolve_run_again_gives_the_same_table(history, point):
+    assert run_until_killed(run_resolve, history.warehouse, NAME, point=point) == KILLED
+    history.table.refresh()
+    history.stage([(4, "us", 3)], deletes=[1])
+    run_resolve(open_table(history.warehouse, NAME))
+    history.check()
+
+
+@pytest.mark.parametrize(
+    ("history", "point"),
+    [
+        (properties, point)
+        for properties in ({}, {"icefold.publish": "rewrite"})
+        for point in POINTS[: POINTS.index("index.prepare.written")]
+    ],
+    indirect=["history"],
+    ids=lambda each: each if isinstance(each, str) else "-".join(each.values()),
+)
+def test_killed_resolve_of_files_that_were_copied_run_again_gives_the_same_table(history, point):
+    """A file of main leaves, and a file of the batch never comes."""
+    history.copy({3: 7, 5: 7})
     assert run_until_killed(run_resolve, history.warehouse, NAME, point=point) == KILLED
     history.table.refresh()
     history.stage([(4, "us", 3)], deletes=[1])

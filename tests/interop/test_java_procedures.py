@@ -5,12 +5,14 @@ from __future__ import annotations
 import pytest
 
 import tableformat as tf
+from resolver import resolve
 from tests.support.backlog_tables import Backlog
 from tests.support.interop_java_tables import SharedTable
 from tests.support.java_iceberg import JavaIcebergError
 
 pytestmark = [pytest.mark.interop, pytest.mark.spark, pytest.mark.slow]
 
+STATEMENTS = ("delete", "update", "merge")
 REWRITE_ALL = "map('rewrite-all', 'true')"
 PARTITIONED = pytest.mark.parametrize("partition_by", [[], ["bucket(2, id)"]])
 
@@ -67,6 +69,50 @@ def test_rows_that_java_deletes_by_copy_on_write_under_staged_vectors(backlog, s
     del backlog.main[8], backlog.main[17]
     backlog.check()
     backlog.resolve()
+
+
+@PARTITIONED
+@pytest.mark.parametrize("publish", ["link", "rewrite"])
+def test_statements_of_java_that_write_files_of_staging_anew(shared, partition_by, publish) -> None:
+    """Copy-on-write: files of main, and files that are staged themselves."""
+    made = Backlog.create(shared, partition_by)
+    made.table.set_properties({"icefold.publish": publish})
+    copies = ", ".join(f"'write.{each}.mode'='copy-on-write'" for each in STATEMENTS)
+    shared.sql(f"ALTER TABLE T SET TBLPROPERTIES ({copies})")
+    ids = {key: row_id for key, row_id, _ in shared.lineage()}
+    made.staged_by_java("DELETE FROM T.branch_staging WHERE id IN (5, 14)", deletes=[5, 14])
+    made.staged_by_java(
+        "UPDATE T.branch_staging SET v = 'updated' WHERE id IN (3, 6, 15)",
+        upserts=[(3, "EU", "updated"), (6, "EU", "updated"), (15, "EU", "updated")],
+    )
+    made.staged_by_java(
+        "MERGE INTO T.branch_staging t USING (SELECT 4 AS id UNION ALL SELECT 50) s ON t.id = s.id "
+        "WHEN MATCHED THEN DELETE WHEN NOT MATCHED THEN INSERT (id, region, v) "
+        "VALUES (s.id, 'US', 'merged')",
+        upserts=[(50, "US", "merged")],
+        deletes=[4],
+    )
+    made.stage(upserts=[(6, "US", "last")], deletes=[7])
+    resolve(made.table, limit=3)
+    made.resolve()
+    kept = {key: row_id for key, row_id, _ in shared.lineage() if key in (15, 16, 17)}
+    assert kept == {key: ids[key] for key in kept}
+
+
+def test_partitions_that_java_overwrites_on_staging(shared) -> None:
+    made = Backlog.create(shared, ["region"])
+    shared.sql("SET spark.sql.sources.partitionOverwriteMode=dynamic")
+    made.staged_by_java(
+        "INSERT OVERWRITE T.branch_staging VALUES (60, 'US', 'new'), (61, 'US', 'new')",
+        upserts=[(60, "US", "new"), (61, "US", "new")],
+        deletes=[row[0] for row in made.published if row[1] == "US"],
+    )
+    made.staged_by_java(
+        "DELETE FROM T.branch_staging WHERE region = 'EU'",
+        deletes=[row[0] for row in made.published if row[1] == "EU"],
+    )
+    shared.sql("UPDATE T SET v = 'moved' WHERE id = 1")  # of a row that goes
+    made.resolve()
 
 
 def test_staged_changes_that_java_expires_are_kept(backlog, shared) -> None:

@@ -246,6 +246,21 @@ BUGS: list[tuple[Plant, Callable[[Profile], bool]]] = [
 
 
 # What others do: each with the actors that meet it.
+def brought_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Copies of rows that main has deleted or updated since are published (I1)."""
+    monkeypatch.setattr(resolver.cycle_match, "check_copies", lambda *_: None)
+
+
+def left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of files that staging has removed stay beside their copies (I1)."""
+    real = resolver.cycle.load_staged
+    monkeypatch.setattr(
+        resolver.cycle,
+        "load_staged",
+        lambda *given: [replace(each, removed=()) for each in real(*given)],
+    )
+
+
 OF_OTHERS: list[tuple[Plant, tuple[str, ...]]] = [
     (aged_staging, ("ager",)),
     (forgotten_backlog, ("forwarder",)),
@@ -253,6 +268,8 @@ OF_OTHERS: list[tuple[Plant, tuple[str, ...]]] = [
     (added_again, ("adder",)),
     (no_retention, ("foreign-expirer",)),
     (taken_twice, ("streamer",)),
+    (brought_back, ("copier", "foreign-compactor")),
+    (left_behind, ("copier",)),
 ]
 
 

@@ -96,6 +96,7 @@ class History:
     staged: dict[str, list[Staged]] = field(default_factory=lambda: {"staging": [], "cdc": []})
     origin: dict[Row, object] = field(default_factory=dict)
     relabelled: set[Row] = field(default_factory=set)
+    copied: dict[int, tuple[LiveRow, ...]] = field(default_factory=dict)  # by staged snapshot
     counts: Counter[str] = field(default_factory=Counter)
     has_expired: bool = False
     foreign_expired: bool = False
@@ -239,8 +240,13 @@ class History:
                     del alive[row]
             head = self.head(staging) if state else each.snapshot_id
             free = self.free_row_id(staging, head)
+            own = {path for earlier in batch[:order] for path in earlier.adds} - version.was
             for dead in each.dead:
-                self._kill(alive, at_target, free, order, dead)
+                if dead.path in own:  # that row and no other: nobody can have moved it
+                    same = self.came_from(dead.values)
+                    alive = {r: o for r, o in alive.items() if self.came_from(r) != same}
+                else:
+                    self._kill(alive, at_target, free, order, dead)
             for path, rows in each.adds.items():
                 if path not in version.was and place[path] == order:
                     alive.update(dict.fromkeys(rows, order))
@@ -299,11 +305,23 @@ class History:
         return {path for each in batch for path in each.adds if path in left}
 
     def may_refuse(self, staging: str, batch: Sequence[Staged]) -> bool:
-        if self.foreign_expired:
+        if self.foreign_expired or self.has_changed_copies(staging, batch):
             return True
         left = self.left(staging, batch)
         lost = {o[0] for o in map(self.origin.get, self.relabelled) if isinstance(o, tuple)}
         return bool(left if self.has_expired else left & lost) or self.is_ambiguous(staging, batch)
+
+    def has_changed_copies(self, staging: str, batch: Sequence[Staged]) -> bool:
+        """Whether rows have left the places on the target that their writer saw: copied or not, is
+        not asked."""
+        there = {(row.path, row.position) for row in self.foreign.rows(TARGETS[staging])}
+        was = self.version(TARGETS[staging]).was
+        own = {path for each in batch for path in each.adds} - was
+        return any(
+            row.path not in own and (row.path, row.position) not in there
+            for each in batch
+            for row in self.copied.get(each.snapshot_id, ())
+        )
 
     def is_ambiguous(self, staging: str, batch: Sequence[Staged]) -> bool:
         """A row of a file that left is gone: the target's newer rows of its key may be it."""
@@ -361,6 +379,9 @@ class History:
             if size == len(batch) or not was.isdisjoint(waiting[size - 1].adds)
         }
         ids = self.row_ids(target)
+        for each in waiting:  # a copy has the ids that staging shows
+            for row in self.copied.get(each.snapshot_id, ()):
+                ids.pop(row.values, None)
         try:
             report = self._resolve(staging, limit)
         except TableError as error:
@@ -369,6 +390,10 @@ class History:
             self.note_conversion(target)
             assert may_refuse, f"resolve refused: {text}"
             self.check_refusal(error)
+            if "copies would bring" in text:
+                self.give_up(staging, waiting, int(error.context["snapshot_id"]))
+                self.publish(staging)
+                return
             if "--from-staging-state" not in text:
                 raise Stranded(text) from None
             self.counts["from staging state"] += 1
@@ -382,6 +407,16 @@ class History:
             self.note_publish(target, waiting[:size], wanted[size])
         moved = {r for r, row_id in self.row_ids(target).items() if row_id != ids.get(r, row_id)}
         assert not moved, f"a publish gave other row ids to {moved}"
+
+    def give_up(self, staging: str, waiting: Sequence[Staged], snapshot_id: int) -> None:
+        """Move staging back to before a statement, as the refusal says."""
+        lost = next(at for at, each in enumerate(waiting) if each.snapshot_id == snapshot_id)
+        first = self.foreign.table().by_id[snapshot_id]
+        self.foreign.set_branch(staging, first["parent-snapshot-id"])
+        gone = {each.snapshot_id for each in waiting[lost:]}
+        self.staged[staging] = [e for e in self.staged[staging] if e.snapshot_id not in gone]
+        self.table.refresh()
+        self.counts["copies given up"] += 1
 
     def covered(self, target: str, waiting: Sequence[Staged], size: int) -> int:
         """How many staged snapshots the target's head says that it holds; `size` if it is mute."""
@@ -481,7 +516,14 @@ class History:
             self.note_conversion("main")
             if refusal or untold or self.may_refuse("staging", batch):
                 self.check_refusal(error)
-                raise Stranded(str(error)) from None
+                if "copies would bring" not in str(error):
+                    raise Stranded(str(error)) from None
+                self.give_up("staging", batch, int(error.context["snapshot_id"]))
+                if untold:
+                    raise untold[0] from None
+                self.table.environment.runtime.fail_points.armed.clear()  # it may not have come
+                self.publish("staging")
+                return
             raise AssertionError(f"resolve refused: {error}") from error
         if untold:
             raise untold[0]
@@ -615,6 +657,21 @@ class History:
         self.foreign.update_rows("staging", [(old, new)])
         self.note_staged("staging", [new], (), [old])
 
+    def f_stage_copy(self, rng: random.Random) -> None:
+        """An UPDATE or DELETE of one row that writes its file anew; the others are copied."""
+        old = self.one_of(rng, self._staged_rows("staging"))
+        new = self.fresh([old.values[0]], rng) if rng.random() < 0.6 else []
+        rows = self.foreign.rows("staging")
+        seen = tuple(r for r in rows if r.path == old.path)
+        for row in seen:
+            self.origin.setdefault(row.values, (row.path, row.position))
+        self.foreign.copy_on_write(
+            "staging", lambda row: (new[0] if new else None) if row == old else row.values
+        )
+        self.note_staged("staging", new, (), [old])
+        self.copied[self.head("staging")] = seen
+        self.relabelled |= {row.values for row in seen if row != old}
+
     def _staged_rows(self, branch: str) -> list[LiveRow]:
         """Rows in files that are there once: positions of the others mean nothing."""
         files = self.data(branch)
@@ -730,8 +787,8 @@ STEPS: dict[str, int] = {
     "resolve_beside_others": 2, "compact": 3, "delete": 2, "update": 3, "roll_back": 2,
     "fast_forward": 2, "cherry_pick": 2, "expire": 2, "remove_orphans": 1, "f_append": 2,
     "f_stage": 2, "f_stage_cdc": 2, "f_stage_append": 2, "f_stage_vector": 5, "f_stage_update": 3,
-    "f_stage_again": 1, "f_compact": 2, "f_compact_without_ids": 1, "f_delete": 2, "f_pick": 2,
-    "f_add_path": 2, "f_age_refs": 1, "f_expire": 1,
+    "f_stage_again": 1, "f_stage_copy": 2, "f_compact": 2, "f_compact_without_ids": 1,
+    "f_delete": 2, "f_pick": 2, "f_add_path": 2, "f_age_refs": 1, "f_expire": 1,
 }  # fmt: skip
 
 

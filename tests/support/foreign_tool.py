@@ -246,6 +246,34 @@ class ForeignTool:
         operation = "replace" if len(kept) == len(rows) else "overwrite"
         return self.commit("main", operation, add=files, remove=old)
 
+    def copy_on_write(
+        self,
+        branch: str,
+        change: Callable[[LiveRow], Row | None],
+        *,
+        paths: Iterable[str] | None = None,
+    ) -> int:
+        """DELETE and UPDATE of a branch, copy-on-write, as Spark does it; its id.
+
+        Args:
+            branch: The branch.
+            change: What a row becomes; None: it goes. The ids of rows are kept.
+            paths: The data files that are rewritten; None: those of which a row changes.
+        """
+        table, rows = self.table(), self.rows(branch)
+        after = {(row.path, row.position): change(row) for row in rows}
+        changed = {row.path for row in rows if after[row.path, row.position] != row.values}
+        paths = changed if paths is None else set(paths)
+        old = [
+            e
+            for e in table.entries(table.head(branch))
+            if e.path in paths or (e.is_vector and e.file["referenced_data_file"] in paths)
+        ]
+        kept = [r for r in rows if r.path in paths and after[r.path, r.position] is not None]
+        values = [after[row.path, row.position] for row in kept]
+        files = self.data_files(values, [row.row_id for row in kept])
+        return self.commit(branch, "overwrite", add=files, remove=old)
+
     def cherry_pick(self, snapshot_id: int) -> int | None:
         """As Java does it: appends, and what the head is the parent of. None: refused."""
         table = self.table()

@@ -126,6 +126,7 @@ class RowChecks(History):
         ]
         parent_id = snapshot.get("parent-snapshot-id")
         forgotten = self._forgotten(parent_id, parent, batch)
+        revived, is_told = set[Place](), False
         for knows in (True, False) if parent.renamed else (True,):
             for gone in (frozenset(), forgotten) if forgotten else (frozenset(),):
                 base = self._base(parent_id, parent, schema, knows=knows)
@@ -135,7 +136,13 @@ class RowChecks(History):
                 rewrites = self.world.profile.rewrites
                 for changes in (batch, as_in_state(batch)) if self.reads_state else (batch,):
                     folded = fold(base, changes, self.files, schema, rewrites=rewrites)
+                    if folded.revived:
+                        revived |= folded.revived
+                        continue
                     yield MainState(folded.rows, published, schema, folded=folded)
+                    is_told = True
+        if not is_told:
+            raise Violation(f"copies have brought back rows that main had changed: {revived}")
 
     def _forgotten(
         self, parent_id: int | None, parent: MainState, batch: list[tuple[int, Staged]]

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from tests.support.sim_files import Place, View
 from tests.support.sim_fold import Staged, read_staged
 from tests.support.sim_history import History
 from tests.support.sim_operation import Operation
@@ -32,6 +33,7 @@ class StagedChecks(History):
             known,
             next_row_id=self._next_row_id(snapshot),
             is_again=bool(operation.again),
+            removed=self._removed_rows(metadata, checked) if operation.copies else None,
         )
         self.stages[snapshot["snapshot-id"]] = self._without_repeats(staged, operation)
         if operation.empties:
@@ -63,8 +65,10 @@ class StagedChecks(History):
                 self.world.outcomes["batches staged again"] += 1
                 self.left_out.update(file.path for file in staged.files)
             self.epochs[query] = epoch
+        dead = frozenset(dead.place for dead in staged.places if dead.place[0] in self.left_out)
         return replace(
             staged,
+            never=dead if staged.is_copy and staged.files else frozenset(),
             files=tuple(file for file in staged.files if file.path not in self.left_out),
             places=tuple(dead for dead in staged.places if dead.place[0] not in self.left_out),
         )
@@ -86,6 +90,22 @@ class StagedChecks(History):
             return 0
         return int(made["first-row-id"] + made["added-rows"])
 
+    def _removed_rows(
+        self, metadata: dict[str, Any], checked: CheckedSnapshot
+    ) -> Mapping[Place, int]:
+        """Row ids, by their places, of live rows of the parent in files that are not there."""
+        view, live = self._parent_view(metadata, checked), checked.names()
+        return {place: row_id for place, row_id in view.places.items() if place[0] not in live}
+
+    def _parent_view(self, metadata: dict[str, Any], checked: CheckedSnapshot) -> View:
+        parent_id = checked.snapshot["parent-snapshot-id"]
+        parent = next(s for s in metadata["snapshots"] if s["snapshot-id"] == parent_id)
+        return self.files.view(
+            check_snapshot(self.read, metadata, parent, repeated=self.repeated),
+            metadata,
+            self.schemas.by_schema_id[parent["schema-id"]],
+        )
+
     def _vectors_before(
         self, metadata: dict[str, Any], checked: CheckedSnapshot
     ) -> Mapping[str, Any]:
@@ -95,13 +115,7 @@ class StagedChecks(History):
         if all(f.referenced is None or f.referenced in own or f.snapshot_id != snapshot_id
                for f in checked.live):  # fmt: skip
             return {}
-        parent_id = checked.snapshot["parent-snapshot-id"]
-        parent = next(s for s in metadata["snapshots"] if s["snapshot-id"] == parent_id)
-        view = self.files.view(
-            check_snapshot(self.read, metadata, parent, repeated=self.repeated),
-            metadata,
-            self.schemas.by_schema_id[parent["schema-id"]],
-        )
+        view = self._parent_view(metadata, checked)
         before: dict[str, set[int]] = {}
         for path, position in view.dead:
             before.setdefault(path, set()).add(position)

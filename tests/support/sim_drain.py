@@ -124,7 +124,8 @@ class Drain(Resolvers):
         state = self.clean.catalog.load_table(IDENTIFIER)
         live = live_files(self.clean, state.head("main"))
         index = keeper.at_end(TargetHead.of(self.clean, state, "main", live))
-        if index is None or index.binding.snapshot_id != self.oracle.refs.get("main"):
+        head = self.oracle.refs.get("main")
+        if index is None or head is None or index.binding.snapshot_id != head:
             return
         if isinstance(index, LocalIndex):
             self.world.outcomes["shards"] += index.shard_count

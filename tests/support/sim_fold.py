@@ -47,6 +47,8 @@ class Staged:
     files: tuple[StagedFile, ...]
     places: tuple[DeadPlace, ...]
     next_row_id: int  # of the table, where staging left main
+    is_copy: bool = False  # a file was removed, and written anew with the rows that live on
+    never: frozenset[Place] = frozenset()  # rows copied of files that were left out
     is_again: bool = False  # repeats another staged snapshot, or a data file of one
     repeated: tuple[DeadPlace, ...] = ()  # in its vectors, too, but dead before
 
@@ -67,6 +69,7 @@ class Folded:
     stored: dict[int, Row]
     fresh: Counter[Row]
     placed: dict[Place, int] = field(default_factory=dict)
+    revived: set[Place] = field(default_factory=set)  # copied, and not on main, or changed there
 
     @property
     def rows(self) -> Counter[Row]:
@@ -116,6 +119,7 @@ class _Fold:
     replaced: dict[Any, tuple[int, int]] = field(default_factory=dict)
     before: dict[Any, Row] = field(default_factory=dict)  # the same rows by key
     killed: set[int] = field(default_factory=set)
+    revived: set[Place] = field(default_factory=set)
 
     def apply(self, order: int, staged: Staged) -> None:
         known = self.base.ever | self.seen
@@ -124,11 +128,15 @@ class _Fold:
         self.killed = set()
         if staged.keys and not is_repeated:
             self._delete(order, staged)
+        self.revived |= staged.never
         for dead in staged.places:
             if dead.place in self.fresh:
                 del self.fresh[dead.place]
             elif not dead.is_own or dead.place[0] in self.base.ever:
+                before = dict(self.rows)
                 self._kill(order, staged, dead)
+                if staged.is_copy and staged.files and not self._took(dead, before):
+                    self.revived.add(dead.place)
         for file in () if is_repeated else staged.files:
             if file.path not in self.base.ever and file.path not in self.seen:
                 self.seen.add(file.path)
@@ -137,6 +145,12 @@ class _Fold:
                         row = self._filled(file.path, at, given)
                         self.fresh[file.path, at] = (row, self._row_id(file, at, row))
                         self.came[file.path, at] = order
+
+    def _took(self, dead: DeadPlace, before: Identities) -> bool:
+        """Whether a row has died that still was as it is at a place."""
+        path, at = dead.place
+        wanted = self.files.rows_of(path, self.schema)[at]
+        return any(before[i][0] == wanted for i in before.keys() - self.rows.keys())
 
     def _row_id(self, file: StagedFile, at: int, row: Row) -> int | None:
         """The id that a row brings; rewritten rows have that of the row that their own snapshot
@@ -236,7 +250,7 @@ def fold(
     fresh = Counter(row for row, i in work.fresh.values() if i is None)
     placed = {place: i for place, (_, i) in work.fresh.items() if rewrites and i is not None}
     assert not rewrites or len(placed) == len(stored), "a row id twice"
-    return Folded(work.rows, stored, fresh, placed)
+    return Folded(work.rows, stored, fresh, placed, work.revived)
 
 
 def read_staged(
@@ -248,6 +262,7 @@ def read_staged(
     *,
     next_row_id: int,
     is_again: bool,
+    removed: Mapping[Place, int] | None = None,
 ) -> Staged:
     """What a staged snapshot did, from its files.
 
@@ -258,6 +273,7 @@ def read_staged(
         keys: Keys that its equality deletes delete.
         schema: Its schema.
         next_row_id, is_again: See `Staged`.
+        removed: Row ids, by their places, of live rows in files that it removed.
     """
     snapshot = checked.snapshot
     own = [f for f in checked.live if f.snapshot_id == snapshot["snapshot-id"]]
@@ -297,7 +313,14 @@ def read_staged(
             )
             for path, file in new.items()
         ),
-        places=places(dead),
+        places=(
+            *places(dead),
+            *(
+                DeadPlace(place, files.rows_of(place[0], schema)[place[1]][0], row_id, is_own=False)
+                for place, row_id in sorted((removed or {}).items())
+            ),
+        ),
+        is_copy=bool(removed),
         next_row_id=next_row_id,
         is_again=is_again,
         repeated=places(repeated),

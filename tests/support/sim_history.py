@@ -229,6 +229,18 @@ class History:
         return any(dead.place[0] not in known for each in batch for dead in each.places)
 
     @property
+    def has_changed_copies(self) -> bool:
+        """Whether a row is not in its place on main that a waiting copy was made of."""
+        batch = [self.stages[each] for each in self.staged[-self.waiting :]] if self.waiting else []
+        there = self.places.get(self.refs.get("main", -1), {})
+        own = {file.path for each in batch for file in each.files}
+        return any(each.never for each in batch) or any(
+            dead.place not in there and dead.place[0] not in own
+            for each in batch
+            for dead in (each.places if each.is_copy and each.files else ())
+        )
+
+    @property
     def hidden_rows(self) -> bool:
         """Whether rows of a waiting data file that has left main got other row ids there."""
         head = self.refs.get("main")

@@ -68,6 +68,7 @@ class Meddlers:
             "adder": self.add,
             "ager": self.age,
             "cdc": self.stage_elsewhere,
+            "copier": self.copy,
             "foreign-compactor": self.compact,
             "foreign-expirer": self.expire,
             "forwarder": self.forward,
@@ -503,6 +504,51 @@ class Meddlers:
             with self.simulation.operation(actor, operation):
                 dead = self.dead_rows(table, head, view, place[0]) if repeats_dead else set()
                 self.land(actor, self.row_delta(actor, table, head, place, dead, row_id, rows))
+
+    def copy(self, actor: Actor) -> None:
+        """Copy-on-write on staging, as Spark does it: a file of which a row is deleted or updated
+        is written anew, with the ids of its rows; at times a file is deleted."""
+        while True:
+            actor.sleep(actor.rng.random() * 6_000)
+            table = self.table()
+            head = table.head("staging") or table.head("main")
+            if head is None:
+                continue
+            view = self.view(table, head)
+            if not view.places:
+                continue
+            path, position = actor.rng.choice(list(view.places))
+            schema = self.schema(table)
+            ids = {at: row_id for (each, at), row_id in view.places.items() if each == path}
+            rows = {at: view.identities[row_id] for at, row_id in ids.items()}
+            old, _ = rows.pop(position)
+            kind = actor.rng.choice(["update", "update", "delete", "drop"])
+            if kind == "update":
+                at = schema.fields.index(AMOUNT)
+                new = (*old[:at], self.simulation.serial.next(), *old[at + 1 :])
+                rows[position] = new, None
+            rows = {} if kind == "drop" else rows
+            given = tuple(row for row, _ in rows.values())
+            operation = Operation(
+                actor.name, "stage", bound=(schema, given), is_foreign=True, copies=True
+            )
+            with self.simulation.operation(actor, operation):
+                commit = self.commit(actor, table, "staging", "overwrite" if rows else "delete")
+                for entry in table.entries(head):
+                    if entry.path == path and rows:
+                        updates = [updated for _, updated in rows.values()]
+                        stored = write_rows(
+                            self.put,
+                            self.path(commit, "0.parquet"),
+                            schema,
+                            given,
+                            [ids[at] for at in rows],
+                            updates,
+                        )
+                        commit.add(entry, stored)
+                    if path in (entry.path, entry.file["referenced_data_file"]):
+                        commit.remove(entry)
+                self.land(actor, commit)
 
     def dead_rows(
         self, table: ForeignTable, head: dict[str, Any], view: View, path: str

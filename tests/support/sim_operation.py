@@ -59,6 +59,7 @@ class Operation:
     again: tuple[str, ...] = ()  # data files that it stages though they are staged already
     source: int | None = None  # the staged snapshot that is picked
     paths: tuple[str, ...] = ()  # staged data files that are added
+    copies: bool = False  # a stage that writes a data file anew, with what lives on
     empties: bool = False  # a stage that deletes all rows from before it
     deletes: tuple[KeyDelete, ...] = ()  # of an upsert; what comes is `bound`
 

@@ -20,6 +20,7 @@ from tests.support.sim_world import Profile, World
 from tests.support.sim_writers import Writers
 
 ON_DISK = 0.3  # seeds with the real index
+COPIES = 0.2  # seeds with copy-on-write on staging; the same
 STREAMS = 0.2  # seeds with queries that append to staging; not with who brings what is staged
 BRINGERS = frozenset({"adder", "forwarder", "picker", "retrier"})
 
@@ -77,6 +78,12 @@ def run_seed(
     if profile.forgets or not BRINGERS.isdisjoint(profile.meddlers):
         # A repeated batch is told by the history of its branch, and by publishes from it.
         kept = tuple(each for each in profile.meddlers if each != "streamer")
+        profile = replace(profile, meddlers=kept)
+    if meddlers is None and random.Random(f"{seed}/copier").random() < COPIES:
+        profile = replace(profile, meddlers=(*profile.meddlers, "copier"))
+    if profile.forgets or not BRINGERS.isdisjoint(profile.meddlers):
+        # Which file was removed is told by the history of the branch, which leads to main.
+        kept = tuple(each for each in profile.meddlers if each != "copier")
         profile = replace(profile, meddlers=kept)
     if leaves_out:
         profile = replace(

@@ -228,6 +228,8 @@ class SimTable:
             return "the history of a file that staged positions are in has gone"
         if oracle.unreadable is not None:
             return "a data file that staged positions are in has gone"
+        if oracle.has_changed_copies:
+            return "main has changed rows that were copied"
         return "rows have got other row ids" if oracle.hidden_rows else None
 
     def known(self, actor: Actor) -> TableSchema:

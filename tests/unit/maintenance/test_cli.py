@@ -10,7 +10,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 import tableformat as tf
+from lock import LeaseLostError
 from maintenance.cli.main import cli
+from maintenance.tasks.compact import compact
+from maintenance.tasks.options import CompactOptions
 from resolver.maintenance_lock import maintenance_lock, task_lock_name
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -95,6 +98,30 @@ def test_lock_show_names_a_compaction_that_does_not_hold_the_lock(orders):
         assert text.startswith("free")
         assert (found["holder"], found["compaction"]["token"]) == (None, 1)
         assert "compaction" not in orders.ok("lock", "show", "shop.orders")
+
+
+@pytest.mark.parametrize("words", [[], ["--compaction"]])
+def test_lock_break_ends_a_compaction_that_rewrites_by_its_own_lease(orders, words):
+    ingest(orders)
+    orders.ok("resolve", "shop.orders")
+    catalog = tf.open_catalog("local", warehouse=str(orders.folder / "warehouse"))
+    table = catalog.load_table("shop.orders")
+    head, said = table.state.head_id("main"), list[str]()
+    points = table.environment.runtime.fail_points.armed
+    points["compact.after_write"] = lambda _: said.append(
+        orders.ok("lock", "break", "shop.orders", *words, "--yes")
+    )
+    options = CompactOptions(rewrite_all=True)
+    if words:
+        with pytest.raises(LeaseLostError, match="ended by someone else"):
+            compact(table, options)
+        assert said[0].startswith("ended: held by compact shop.orders")
+        assert table.refresh().state.head_id("main") == head
+    else:
+        assert compact(table, options).commits
+        assert said == ["nobody held it\n"]
+    points.clear()
+    assert compact(table, options).commits  # the locks are free again
 
 
 def test_ingest_twice_under_one_query_id_writes_once(orders):

@@ -6,8 +6,10 @@ import pytest
 
 from maintenance.run_history import Ledger, Outcome, Run, TaskRecord
 from maintenance.settings import SETTINGS, MaintainConfig, TaskName
-from maintenance.table_figures import Backlog, Figures, Since
+from maintenance.table_figures import Backlog, Figures, Since, figures_of
+from maintenance.tasks.compact import compact
 from maintenance.triggers import AGING_MS, TRIGGERS, Due, next_publish_ms, plan_table
+from tests.support.staged_tables import BASE, StagedTable
 
 NOW = 1_000_000_000
 HOUR = 3_600_000
@@ -230,3 +232,31 @@ def test_ledger_keeps_a_bounded_number_of_runs():
     assert len(ledger.runs) == 30
     assert ledger.runs[-1]["began_ms"] == 99
     assert ledger.record(TaskName.COMPACT).idle_runs == 5
+
+
+def test_position_deletes_of_files_that_have_left_start_no_compaction(tmp_path):
+    """On v2 a position delete file that names several data files outlives them."""
+    staged = StagedTable(tmp_path, properties={"format-version": "2"})
+    table = staged.table
+    files = [*staged.data_files(*BASE), *staged.data_files(*BASE)]
+    staged.commit(branch="main", data=files)
+    positions = {each.file_path: range(15) for each in files}
+    staged.commit(branch="main", deletes=[staged.position_deletes(positions, files)])
+    assert share_is_due(table, Ledger())
+    assert compact(table.refresh()).commits
+    table.append(staged.rows((99, "eu", "new")))
+    figures = figures_of(table.refresh().state, Ledger(), staging="staging", target="main")
+    assert figures.totals["position_deletes"] > figures.totals["records"]
+    assert figures.dv_share == 1.0
+    assert not share_is_due(table, Ledger())
+    [new] = [t.entry.data_file for t in staged.tasks() if t.entry.data_file.record_count == 10]
+    found = {new.file_path: range(8)}
+    staged.commit(branch="main", deletes=[staged.position_deletes(found, [new])])
+    assert share_is_due(table, Ledger())
+
+
+def share_is_due(table, ledger: Ledger) -> bool:
+    figures = figures_of(table.refresh().state, ledger, staging="staging", target="main")
+    config = MaintainConfig({"compact.files": 100})
+    found = plan_table(figures, ledger, config, now_ms=figures.born_ms)
+    return any(e.task == TaskName.COMPACT and "share" in e.reason for e in found.due)

@@ -9,6 +9,8 @@ from pyiceberg.types import LongType
 from resolver import resolve
 from tableformat.codec.avro.manifest_store import load_manifest, load_manifest_list
 from tableformat.commit import request
+from tableformat.commit.changeset import Changeset, CommitKind, Validation
+from tableformat.commit.engine import commit
 from tableformat.commit.evolution import update_schema, update_spec
 from tableformat.errors import UnsupportedError
 from tests.support.staged_tables import StagedTable
@@ -211,9 +213,17 @@ def test_staging_that_was_rewritten_stops_the_cycle_and_publishes_nothing(plain)
         for entry in load_manifest(plain.environment.store, manifest)
         if entry.snapshot_id == head.snapshot_id and entry.data_file.content == 0
     ]
-    plain.commit(data=plain.data_files((2, "eu", "compacted")), removed=entries)
+    changeset = Changeset(
+        kind=CommitKind.REWRITE,
+        branch="staging",
+        added_data_files=tuple(plain.data_files((2, "eu", "compacted"))),
+        removed_entries=tuple(entries),
+        data_sequence_number=head.sequence_number,
+        validation=Validation(starting_snapshot_id=head.snapshot_id),
+    )
+    commit(plain.environment, plain.table.identifier, changeset)
     plain.table.refresh()
-    with pytest.raises(UnsupportedError, match="removes 1 data"):
+    with pytest.raises(UnsupportedError, match="under the sequence number of older ones"):
         resolve(plain.table)
     assert plain.published() == Counter([(1, "eu", "a")])
 

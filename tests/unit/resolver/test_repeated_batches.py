@@ -1,7 +1,5 @@
 """A Spark query of Iceberg's own writer that appends a batch to a branch twice: published once."""
 
-from collections import Counter
-
 import pytest
 
 from maintenance import expire
@@ -9,6 +7,7 @@ from resolver import resolve
 from resolver.staging import cursor_of
 from tableformat.commit.carried_properties import OTHER_QUERIES_MAX, writer_properties
 from tableformat.commit.refs import fast_forward, rollback
+from tableformat.errors import UnsupportedError
 from tableformat.spec.names import STAGED_EPOCH
 from tests.support.another_tool import another_tool
 from tests.support.staged_tables import EVERYTHING, StagedTable
@@ -101,21 +100,53 @@ def test_batch_whose_publish_was_rolled_back_is_published_again_once(staged):
     assert published(staged) == [row]
 
 
-@pytest.mark.parametrize("in_one_cycle", [True, False])
-def test_rows_that_another_tool_deletes_in_both_copies_are_gone(staged, in_one_cycle):
-    base = staged.only_file().file_path
-    append(staged, "a", 1)
-    append(staged, "a", 1)
-    if not in_one_cycle:
-        resolve(staged.table, limit=1)
-    files = [each.entry.data_file for each in staged.tasks("staging")]
-    twice = [file for file in files if file.file_path != base]
-    assert len(twice) == 2
-    vectors = staged.vectors({file.file_path: [0] for file in twice}, twice)
+@pytest.mark.parametrize("publish", ["link", "rewrite"])
+@pytest.mark.parametrize("limit", [1, 2, None])
+@pytest.mark.parametrize("dead", ["both", "second"])
+def test_rows_that_another_tool_deletes_in_a_copy_that_is_left_out(staged, publish, limit, dead):
+    """In both copies: gone. In the second alone: that one never was on the target."""
+    row, first, second = staged_twice(staged, publish)
+    files = [e.data_file for e in ([first, second] if dead == "both" else [second])]
+    vectors = staged.vectors({file.file_path: [0] for file in files}, files)
     with another_tool(staged.environment):
         staged.commit(deletes=vectors)
-    resolve(staged.table)
-    assert staged.published() == Counter([(0, "eu", "base")])
+    resolve_all(staged, limit)
+    assert published(staged) == ([] if dead == "both" else [row])
+
+
+@pytest.mark.parametrize("publish", ["link", "rewrite"])
+@pytest.mark.parametrize("limit", [1, 2, None])
+def test_rows_of_a_batch_that_is_left_out_do_not_come_by_a_copy_of_their_file(
+    staged, publish, limit
+):
+    row, _, second = staged_twice(staged, publish)
+    head = staged.table.refresh().state.head_id("staging")
+    with another_tool(staged.environment):
+        staged.commit(data=staged.data_files(row), removed=[second])
+    with pytest.raises(UnsupportedError, match="would bring these back"):
+        resolve_all(staged, limit)
+    rollback(staged.environment, staged.table.identifier, snapshot_id=head, branch="staging")
+    resolve_all(staged, limit)
+    assert published(staged) == [row]
+    assert [e.entry.data_file.file_path for e in staged.tasks("staging")] == [
+        e.entry.data_file.file_path for e in staged.tasks()
+    ]
+
+
+def resolve_all(staged, limit):
+    while resolve(staged.table, limit=limit).staged_snapshots:
+        pass
+
+
+def staged_twice(staged, publish):
+    """A batch and its entries, the first and the second."""
+    staged.table.set_properties({"icefold.publish": publish})
+    base = staged.only_file().file_path
+    row = append(staged, "a", 1)
+    append(staged, "a", 1)
+    found = (each.entry for each in staged.tasks("staging"))
+    twice = [each for each in found if each.data_file.file_path != base]
+    return row, *sorted(twice, key=lambda each: each.sequence_number)
 
 
 def test_queries_that_are_remembered_are_those_that_wrote_last():
