@@ -27,7 +27,7 @@ from resolver.maintenance_lock import bucket_client
 from tests.support.bucket_servers import CLOUDS
 from tests.support.fenced_log import FencedLog
 from tests.support.goals import goal
-from tests.support.lock_seams import RandomIds, RealClock
+from tests.support.lock_seams import RandomIds, RealClock, asked_often
 from tests.support.lock_servers import libpq_url, lock_server, postgres_url
 from tests.support.lock_stores import SHARED_BACKENDS, lock_properties, lock_url
 
@@ -262,7 +262,7 @@ def _unprobed(setting: Setting) -> LeaseManager:
     store = _open_store(
         setting.url, RandomIds(), partial(bucket_client, properties=setting.properties)
     )
-    return LeaseManager(store, clock=RealClock(), ids=RandomIds())
+    return LeaseManager(asked_often(store), clock=RealClock(), ids=RandomIds())
 
 
 class SilentProxy:

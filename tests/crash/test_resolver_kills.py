@@ -22,9 +22,9 @@ from tableformat.runtime import Runtime
 from tests.support.crash_child import (
     KILLED,
     ROWS_PER_SHARD,
+    lock_after_kills,
     open_table,
     run_until_killed,
-    short_lock,
 )
 from tests.support.staging_ledger import check_exactly_once, markers
 from tests.support.table_checker import check_table
@@ -53,7 +53,7 @@ def rows(*values):
 
 
 def run_resolve(table):
-    resolve(table, lock=short_lock(table))
+    resolve(table, lock=lock_after_kills(table))
 
 
 class History:

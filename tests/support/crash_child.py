@@ -15,14 +15,16 @@ from typing import Any
 
 import tableformat as tf
 from lock import LeaseManager, LockError, open_lock
+from lock.seams import Clock
 from resolver.index import shard_map
 from tableformat import Table
 from tableformat.errors import TableError
 from tests.support.goals import goal
+from tests.support.lock_seams import JumpingClock
 
 ROWS_PER_SHARD = 1  # of a child's indexes: what it resolves splits shards
-LEASE_MS = 1_500  # of who is killed: gone soon, and never lost to a busy machine before that
-PATIENT_LEASE_MS = 30_000  # of who lives
+LEASE_MS = 1_500  # of who is stopped: gone soon, and never lost to a busy machine before that
+PATIENT_LEASE_MS = 30_000  # of who lives, and of who is killed: nobody waits for its end
 KILLED = -signal.SIGKILL
 REFUSED = 7
 
@@ -34,16 +36,27 @@ def open_table(warehouse: str, name: str) -> Table:
     return tf.open_catalog("local", warehouse=warehouse).load_table(name)
 
 
+def lock_after_kills(table: Table) -> LeaseManager:
+    """Leases for a child that is killed and for who goes on after it: no other process lives, so
+    the time until a dead one's lease is over can be jumped.
+    """
+    return _lock(table, JumpingClock(), PATIENT_LEASE_MS)
+
+
 def short_lock(table: Table, lease_ms: int | None = None) -> LeaseManager:
-    """Leases for a child that is killed and for the process that goes on after it."""
+    """Leases for a child that is stopped and for the process that takes over after it."""
     if lease_ms is None:
         is_child = multiprocessing.parent_process() is not None
         lease_ms = LEASE_MS if is_child else PATIENT_LEASE_MS
+    return _lock(table, table.environment.runtime.clock, lease_ms)
+
+
+def _lock(table: Table, clock: Clock, lease_ms: int) -> LeaseManager:
     runtime = table.environment.runtime
     url = f"{table.environment.catalog.properties['uri']}.locks"
     return open_lock(
         url,
-        clock=runtime.clock,
+        clock=clock,
         ids=runtime.ids,
         lease_ms=lease_ms,
         fail_point=runtime.fail_point,

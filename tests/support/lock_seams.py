@@ -25,6 +25,25 @@ class RealClock:
         time.sleep(duration_ms / 1e3)
 
 
+@dataclass
+class JumpingClock(RealClock):
+    """The machine's clock, but who sleeps finds the time passed at once.
+
+    For who waits for a process that is dead. It would not wait for one that lives.
+    """
+
+    jumped_ms: float = 0.0
+
+    def now_ms(self) -> int:
+        return super().now_ms() + int(self.jumped_ms)
+
+    def monotonic_ms(self) -> float:
+        return super().monotonic_ms() + self.jumped_ms
+
+    def sleep_ms(self, duration_ms: float) -> None:
+        self.jumped_ms += duration_ms
+
+
 class RandomIds:
     """The machine's randomness."""
 
@@ -33,6 +52,15 @@ class RandomIds:
 
     def uniform(self, low: float, high: float) -> float:
         return random.uniform(low, high)
+
+
+POLL_MIN_MS = 10.0
+
+
+def asked_often(store: RecordStore) -> RecordStore:
+    """The same, on loopback: its requests cost nothing, and waiters need not spare it."""
+    store.poll_min_ms = min(store.poll_min_ms, POLL_MIN_MS)
+    return store
 
 
 @dataclass
