@@ -25,6 +25,7 @@ from tests.support.lock_seams import JumpingClock
 ROWS_PER_SHARD = 1  # of a child's indexes: what it resolves splits shards
 LEASE_MS = 1_500  # of who is stopped: gone soon, and never lost to a busy machine before that
 PATIENT_LEASE_MS = 30_000  # of who lives, and of who is killed: nobody waits for its end
+HEIR_LEASE_MS = 300_000  # of who jumps over the leases of several dead, while it holds others
 KILLED = -signal.SIGKILL
 REFUSED = 7
 
@@ -40,7 +41,8 @@ def lock_after_kills(table: Table) -> LeaseManager:
     """Leases for a child that is killed and for who goes on after it: no other process lives, so
     the time until a dead one's lease is over can be jumped.
     """
-    return _lock(table, JumpingClock(), PATIENT_LEASE_MS)
+    is_child = multiprocessing.parent_process() is not None
+    return _lock(table, JumpingClock(), PATIENT_LEASE_MS if is_child else HEIR_LEASE_MS)
 
 
 def short_lock(table: Table, lease_ms: int | None = None) -> LeaseManager:
