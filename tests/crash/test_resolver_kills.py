@@ -22,7 +22,7 @@ from tableformat.runtime import Runtime
 from tests.support.crash_child import (
     KILLED,
     ROWS_PER_SHARD,
-    lock_after_kills,
+    lock_of,
     open_table,
     run_until_killed,
 )
@@ -53,7 +53,7 @@ def rows(*values):
 
 
 def run_resolve(table):
-    resolve(table, lock=lock_after_kills(table))
+    resolve(table, lock=lock_of(table))
 
 
 class History:
