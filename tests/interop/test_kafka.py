@@ -15,7 +15,7 @@ import pytest
 import tableformat as tf
 from tableformat.spec.names import BATCH_ID, QUERY_ID
 from tests.support.change_events import envelope
-from tests.support.kafka import kafka
+from tests.support.kafka import kafka, spark_environment
 from tests.support.ports import free_port
 from tests.support.stream_worlds import message
 
@@ -44,6 +44,7 @@ class Shell:
                 *(*source, "--checkpoint", str(self.checkpoint), *words),
             ],
             cwd=ROOT,
+            env=spark_environment(),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -208,6 +209,7 @@ def test_flattened_tombstones_and_everything_that_is_refused(shell):
     done = subprocess.run(
         [sys.executable, "-c", IN_ONE_SESSION, *words, shell.broker.servers],
         cwd=ROOT,
+        env=spark_environment(),
         capture_output=True,
         text=True,
         timeout=400,
@@ -239,6 +241,7 @@ class ManyShell:
                 *("--warehouse", self.warehouse, command, *source, "--json", *words),
             ],
             cwd=ROOT,
+            env=spark_environment(),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
