@@ -60,7 +60,7 @@ from resolver.target import LiveFiles, live_files
 from resolver.target_deletes import folded_deletes
 from resolver.target_view import TargetView
 from tableformat.catalog.base import Identifier, TableState
-from tableformat.commit.branch_history import branch_history, branch_ids
+from tableformat.commit.branch_history import branch_history, branch_ids, is_first
 from tableformat.environment import Environment
 from tableformat.errors import CommitConflictError, CorruptDataError
 from tableformat.spec.data_file import ManifestEntry
@@ -521,7 +521,7 @@ def _is_continued(state: TableState, planned: Snapshot | None, target: str) -> b
     """Whether the target's head is seen to descend from what it was: from nothing, too."""
     history = list(branch_history(state, target))
     if planned is None:
-        return not history or history[-1].parent_snapshot_id is None
+        return not history or is_first(history[-1])
     return any(each.snapshot_id == planned.snapshot_id for each in history)
 
 

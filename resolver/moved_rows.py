@@ -64,6 +64,7 @@ from tableformat.commit.branch_history import (
     branch_history,
     branch_ids,
     committed_to,
+    is_first,
     load_changes,
     snapshots_by_id,
 )
@@ -264,7 +265,7 @@ def _may_have_older_ids(view: TargetView) -> bool:
     history = list(branch_history(view.state, view.target))
     if any(is_rewriting_publish(each) for each in history):
         return True
-    has_expired = bool(history) and history[-1].parent_snapshot_id is not None
+    has_expired = bool(history) and not is_first(history[-1])
     return has_expired and publishing(view.metadata.properties) == "rewrite"
 
 
@@ -434,16 +435,16 @@ def _as_removed(
     """
     found: dict[str, DataFile] = {}
     since = min((entry.sequence_number or 0 for entry in wanted.values()), default=0)
-    reached = None
+    is_whole = True
     for snapshot in branch_history(view.state, view.target):
         if found.keys() == wanted.keys() or (snapshot.sequence_number or 0) <= since:
             return found, frozenset(wanted.keys() - found.keys())
-        reached = snapshot.parent_snapshot_id
+        is_whole = is_first(snapshot)
         for entry in load_changes(view.environment.store, snapshot).removed:
             path = entry.data_file.file_path
             if path in wanted and entry.data_file.content == FileContent.DATA:
                 found.setdefault(path, entry.data_file)
-    return found, frozenset(wanted.keys() - found.keys() if reached is None else ())
+    return found, frozenset(wanted.keys() - found.keys() if is_whole else ())
 
 
 def _read_rows(

@@ -46,6 +46,7 @@ from tableformat.catalog.base import TableState
 from tableformat.commit.branch_history import (
     branch_history,
     committed_to,
+    is_first,
     load_changes,
     snapshots_by_id,
     summary_of,
@@ -199,9 +200,7 @@ def brought_by_others(view: TargetView, later: Sequence[Snapshot]) -> int:
     history = list(branch_history(state, target))
     newer = takewhile(lambda each: (each.sequence_number or 0) > since, history)
     others = [e for e in newer if _may_bring_staged_files(e, target) and not is_publish(e)]
-    has_expired = history[-1].parent_snapshot_id is not None and (
-        (history[-1].sequence_number or 0) > since
-    )
+    has_expired = not is_first(history[-1]) and ((history[-1].sequence_number or 0) > since)
     if not others and not has_expired:
         return 0
     came = {

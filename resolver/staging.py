@@ -36,6 +36,7 @@ from tableformat.commit.branch_history import (
     ancestors,
     branch_history,
     committed_to,
+    is_first,
     load_changes,
     operation_of,
     snapshots_by_id,
@@ -245,8 +246,7 @@ def skipped_snapshots(
             return SkippedSnapshots(snapshots=tuple(skipped), is_whole=True)
         if is_staged:
             skipped.append(snapshot)
-    is_whole = below[-1][0].parent_snapshot_id is None
-    return SkippedSnapshots(snapshots=tuple(skipped), is_whole=is_whole)
+    return SkippedSnapshots(snapshots=tuple(skipped), is_whole=is_first(below[-1][0]))
 
 
 def _split_at(
@@ -351,7 +351,7 @@ class _TargetHistory:
         oldest = self.chain[-1] if self.chain else None
         return (
             oldest is not None
-            and oldest.parent_snapshot_id is not None
+            and not is_first(oldest)
             and (oldest.sequence_number or 0) > (snapshot.sequence_number or 0)
         )
 
@@ -377,8 +377,8 @@ class _TargetHistory:
         if last.snapshot_id not in self.ids:
             # The root of a branch that was never published from. Where the target's history has
             # expired, the root may as well be a snapshot of the target.
-            is_whole = not self.chain or self.chain[-1].parent_snapshot_id is None
-            return self.cursor is None and last.parent_snapshot_id is None and is_whole
+            is_whole = not self.chain or is_first(self.chain[-1])
+            return self.cursor is None and is_first(last) and is_whole
         at = [each.snapshot_id for each in self.chain].index(last.snapshot_id)
         if newest_marker(self.chain[at:]) == self.cursor:
             return True
@@ -473,7 +473,7 @@ def _lost_cursor(
     feeds = committed_to(known[cursor]) if cursor in known else None
     if feeds not in (None, staging, target):
         why = f"it is of the branch '{feeds}'; a target is published to from one staging branch"
-    elif stop is None or (stop.parent_snapshot_id or stop.snapshot_id) not in known:
+    elif stop is None or not (is_first(stop) or stop.parent_snapshot_id in known):
         why = "staging's history ends before it (expired?)"
     elif cursor is None:
         why = "the target's history ends before the two branches meet (expired?)"

@@ -27,6 +27,7 @@ from tableformat.commit.branch_history import (
     ancestors,
     branch_history,
     committed_to,
+    is_first,
     load_changes,
     snapshots_by_id,
     summary_of,
@@ -164,7 +165,7 @@ def _base_in_state(
             return base
         if load_changes(environment.store, snapshot).removed:
             return None
-        if snapshot.parent_snapshot_id is None:
+        if is_first(snapshot):
             return base
     return None
 

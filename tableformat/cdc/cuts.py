@@ -25,7 +25,7 @@ from pyiceberg.table.snapshots import Snapshot
 from tableformat.catalog.base import Catalog, Identifier, TableState
 from tableformat.cdc.batch_commit import CommittedBatch, batch_in
 from tableformat.cdc.many.set_aside import LeftOut, left_out
-from tableformat.commit.branch_history import branch_history, summary_of
+from tableformat.commit.branch_history import branch_history, is_first, summary_of
 from tableformat.errors import CorruptDataError, NotFoundError
 from tableformat.spec.decimal_text import parse_decimal
 from tableformat.spec.names import (
@@ -248,7 +248,7 @@ def _history(state: TableState) -> _History:
         table=state.name,
         versions=tuple(reversed(versions)),
         staged={query: _staged(state, query) for query in queries},
-        is_whole=not chain or chain[-1].parent_snapshot_id is None,
+        is_whole=not chain or is_first(chain[-1]),
         gaps=left_out(state.metadata.properties),
     )
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Snapshot
 
-from tableformat.commit.branch_history import operation_of, snapshots_by_id, walk_back
+from tableformat.commit.branch_history import is_first, operation_of, snapshots_by_id, walk_back
 from tableformat.errors import NotFoundError
 
 
@@ -80,17 +80,16 @@ def _forward(
     by_id = snapshots_by_id(metadata)
     history = list(walk_back(by_id, None if new is None else new.snapshot_id))
     places = {snapshot.snapshot_id: place for place, snapshot in enumerate(history)}
-    last = history[-1] if history else None
-    oldest_parent = None if last is None else last.parent_snapshot_id
-    back_to = None if old is None else old.snapshot_id
-    for snapshot in walk_back(by_id, back_to):
+    oldest = old
+    for snapshot in walk_back(by_id, None if old is None else old.snapshot_id):
         place = places.get(snapshot.snapshot_id)
         if place is not None:
             return history[:place][::-1], history[place]
-        back_to = snapshot.parent_snapshot_id
-    if back_to is None and oldest_parent is None:
+        oldest = snapshot
+    cut = [each for each in (*history[-1:], oldest) if each is not None and not is_first(each)]
+    if not cut:
         return history[::-1], None  # both began with the empty table
-    gone = oldest_parent if oldest_parent is not None else back_to
+    gone = cut[0].parent_snapshot_id or f"before {cut[0].snapshot_id}"
     raise NotFoundError(
         f"snapshot {gone} has expired, so its changes cannot be told one by one",
         action="ask for net changes, or start from a newer snapshot",

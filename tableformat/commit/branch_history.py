@@ -13,9 +13,12 @@ from tableformat.catalog.base import TableState
 from tableformat.codec.avro.manifest_store import load_manifest, load_manifest_list
 from tableformat.errors import CommitConflictError, UnsupportedError
 from tableformat.spec.data_file import EntryStatus, FileContent, ManifestEntry
+from tableformat.spec.decimal_text import parse_decimal
 from tableformat.spec.metadata_models import properties_of, snapshot_index
 from tableformat.spec.names import COMMITTED_TO, MAIN_BRANCH, MISSING_COLUMNS
 from tableformat.store.base import ObjectStore
+
+_TOTALS = ("data-files", "delete-files")
 
 
 def snapshots_by_id(metadata: TableMetadata) -> Mapping[int, Snapshot]:
@@ -34,6 +37,21 @@ def walk_back(by_id: Mapping[int, Snapshot], head_id: int | None) -> Iterator[Sn
             return
         yield snapshot
         current = snapshot.parent_snapshot_id
+
+
+def is_first(snapshot: Snapshot) -> bool:
+    """Whether its branch began with it: it has no parent, and its totals are what it added.
+
+    A parent that has expired is named, and missing; but PyIceberg's expiry takes its id away.
+    """
+    summary = summary_of(snapshot)
+    return snapshot.parent_snapshot_id is None and all(
+        _count(summary, f"total-{files}") <= _count(summary, f"added-{files}") for files in _TOTALS
+    )
+
+
+def _count(summary: Mapping[str, str], name: str) -> int:
+    return parse_decimal(summary.get(name, "")) or 0
 
 
 def check_rows_are_whole(state: TableState, snapshots: Iterable[Snapshot], *, action: str) -> None:

@@ -23,7 +23,7 @@ from itertools import takewhile
 
 from pyiceberg.table.snapshots import Snapshot
 
-from tableformat.commit.branch_history import summary_of, walk_back
+from tableformat.commit.branch_history import is_first, summary_of, walk_back
 from tableformat.commit.changeset import Changeset, Fence
 from tableformat.errors import FencedError
 from tableformat.spec.decimal_text import parse_decimal
@@ -80,9 +80,9 @@ def load_carried(by_id: Mapping[int, Snapshot], head_id: int | None) -> Carried:
     number: int | None = None
     tokens: dict[str, int] = {}
     passed: list[Mapping[str, str]] = []
-    below = head_id
+    is_whole = head_id is None
     for snapshot in walk_back(by_id, head_id):
-        below = snapshot.parent_snapshot_id
+        is_whole = is_first(snapshot)
         summary = summary_of(snapshot)
         passed.append(summary)
         if marker is None and (marker := summary.get(STAGING_MARKER)) is not None:
@@ -90,10 +90,10 @@ def load_carried(by_id: Mapping[int, Snapshot], head_id: int | None) -> Carried:
         for name, token in _tokens(summary).items():
             tokens[name] = max(token, tokens.get(name, token))
         if CARRIED in summary:
-            below = None
+            is_whole = True
             break
     return Carried(
-        is_whole=below is None,
+        is_whole=is_whole,
         marker=marker,
         marker_sequence_number=number,
         tokens=tokens,

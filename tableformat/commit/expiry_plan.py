@@ -35,7 +35,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import SnapshotRef, SnapshotRefType
 from pyiceberg.table.snapshots import Snapshot
 
-from tableformat.commit.branch_history import snapshots_by_id, summary_of, walk_back
+from tableformat.commit.branch_history import is_first, snapshots_by_id, summary_of, walk_back
 from tableformat.commit.retention import LONG_MAX, STAGING_RETENTION, Retention, retention_of
 from tableformat.commit.staging_branches import (
     StagingBranch,
@@ -195,7 +195,7 @@ def _validated_by_flink(
     needed: set[int] = set()
     for ref in refs.values():
         history = list(walk_back(by_id, ref.snapshot_id))
-        if history and history[-1].parent_snapshot_id is None:
+        if history and is_first(history[-1]):
             needed.update(each.snapshot_id for each in history)
     return needed | {last.snapshot_id} if needed else needed
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table.update import RemoveSnapshotsUpdate
 
 import tableformat as tf
@@ -19,7 +20,8 @@ from maintenance.tasks.compact import compact
 from maintenance.tasks.options import CompactOptions, ExpireOptions
 from resolver import resolve
 from tableformat.commit.expiry_plan import ExpiryPolicy
-from tableformat.errors import TableError
+from tableformat.errors import NotFoundError, TableError
+from tests.support.adopted_tables import Theirs
 from tests.support.foreign_table import Entry
 from tests.support.foreign_tool import ForeignTool, LiveRow, now_ms
 from tests.support.interruptions import interrupt
@@ -787,3 +789,17 @@ def test_staged_position_finds_a_row_that_a_rollback_and_a_pick_have_given_anoth
     foreign_compaction(world)
     vector(world, world.row(11))
     world.resolve_all(*BASE, new(12))
+
+
+def test_history_that_pyiceberg_cut_is_not_told_as_whole(tmp_path):
+    """Its expiry takes the parent's id from the oldest snapshot that it leaves."""
+    theirs = Theirs(tmp_path, version=2)
+    theirs.write([(99, "new", 0)])
+    catalog = SqlCatalog("local", uri=f"sqlite:///{tmp_path}/icefold.db")
+    their_table = catalog.load_table("shop.orders")
+    first, head = their_table.snapshots()
+    their_table.maintenance.expire_snapshots().by_id(first.snapshot_id).commit()
+    catalog.close()
+    assert theirs.table.refresh().snapshots()[0].parent_snapshot_id is None
+    with pytest.raises(NotFoundError, match=f"before {head.snapshot_id} has expired"):
+        theirs.table.changes(None).to_arrow()
