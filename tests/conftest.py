@@ -1,6 +1,6 @@
 """How tests share the machine, and what they count: `goal("G4", kills=1)` of `tests.support.goals`.
 
-One JVM serves one xdist worker, the other worker goes on meanwhile. `-m quick` selects what
+One JVM serves one xdist worker, the other workers go on meanwhile. `-m quick` selects what
 `scripts/test --quick` runs; all other test modules are imported nevertheless.
 """
 
@@ -12,16 +12,14 @@ from pathlib import Path
 import pytest
 
 from tests.support import goals, guard
+from tests.support.spark_archive import spark_options
 
 COUNTED = pytest.StashKey[goals.Counts]()
 PROPERTY = "goals"
 FOLDER = Path(__file__).parent
 QUICK = "quick"
 QUICK_FOLDERS = frozenset({"unit", "property"})
-# What makes long programs fast costs short ones seconds: 16 s of CPU for a session and one query,
-# 10 s with these. Commands that a test runs inherit them.
-SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-os.environ.update(SPARK_SUBMIT_OPTS=SHORT_LIVED, SPARK_LAUNCHER_OPTS=SHORT_LIVED)
+os.environ.update(spark_options())  # commands that a test runs inherit them
 NOT_QUICK = ("spark", "interop", "services", "slow", "long")
 
 

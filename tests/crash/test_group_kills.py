@@ -10,7 +10,7 @@ import tableformat as tf
 from resolver import resolve_group
 from tableformat.catalog.pointer import PointerCatalog
 from tests.support.bank import Bank, balances_of
-from tests.support.crash_child import KILLED, open_table, run_until_killed, short_lock
+from tests.support.crash_child import KILLED, lock_of, open_table, run_until_killed
 from tests.support.table_checker import check_table
 
 NAMES = ("bank.a", "bank.b", "bank.c")
@@ -24,7 +24,7 @@ ALONE = [("group.between_tables", 1), ("group.between_tables", 2), ("catalog.aft
 
 def run_group(table):
     catalog = tf.TableCatalog(table.environment)
-    resolve_group([catalog.load_table(name) for name in NAMES], lock=short_lock(table))
+    resolve_group([catalog.load_table(name) for name in NAMES], lock=lock_of(table))
 
 
 def run_alone(table):

@@ -9,7 +9,7 @@ import pytest
 from resolver import resolve
 from resolver.index_check import verify
 from tests.support.adopted_tables import NAME, ROWS, Theirs
-from tests.support.crash_child import KILLED, open_table, run_until_killed, short_lock
+from tests.support.crash_child import KILLED, lock_of, open_table, run_until_killed
 from tests.support.table_checker import check_table
 
 POINTS = [
@@ -24,7 +24,7 @@ POINTS = [
 
 
 def resolve_in_place(table):
-    return resolve(table, staging="main", target="main", lock=short_lock(table))
+    return resolve(table, staging="main", target="main", lock=lock_of(table))
 
 
 def keys(*values):

@@ -21,7 +21,7 @@ from resolver import resolve
 from resolver.index_check import verify
 from resolver.index_keeper import index_folder
 from tableformat.errors import TableError
-from tests.support.crash_child import REFUSED, open_table, short_lock, started
+from tests.support.crash_child import REFUSED, lock_of, open_table, started
 from tests.support.goals import goal
 
 SCHEMA = pa.schema([("id", pa.int64()), ("amount", pa.int64())])
@@ -146,7 +146,7 @@ def test_damaged_index_costs_no_row(tmp_path: Path, damage) -> None:
 def resolve_on_full_disk(warehouse: str) -> None:
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     table = open_table(warehouse, NAME)
-    lock = short_lock(table)
+    lock = lock_of(table)
     sys.dont_write_bytecode = True  # parts of modules would be left to others
     resource.setrlimit(resource.RLIMIT_FSIZE, (FULL_DISK_BYTES, FULL_DISK_BYTES))
     try:
@@ -165,5 +165,5 @@ def test_full_disk_fails_the_cycle_cleanly_and_the_next_one_works(tmp_path: Path
         assert child.exitcode == REFUSED
         assert keyed.rows() == before
         goal("G17", corruptions=1)
-    assert resolve(keyed.table, lock=short_lock(keyed.table)).staged_snapshots == 1
+    assert resolve(keyed.table, lock=lock_of(keyed.table)).staged_snapshots == 1
     keyed.check()

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -27,12 +27,13 @@ from resolver.maintenance_lock import bucket_client
 from tests.support.bucket_servers import CLOUDS
 from tests.support.fenced_log import FencedLog
 from tests.support.goals import goal
-from tests.support.lock_seams import RandomIds, RealClock
+from tests.support.lock_seams import RandomIds, RealClock, asked_often
 from tests.support.lock_servers import libpq_url, lock_server, postgres_url
 from tests.support.lock_stores import SHARED_BACKENDS, lock_properties, lock_url
 
 ROOT = Path(__file__).resolve().parents[2]
 LEASE_MS = 1_000
+RENEWED_LEASE_MS = 2_000  # a busy machine may be late by a second
 
 
 class Setting:
@@ -85,9 +86,16 @@ def line(process: subprocess.Popen[str]) -> str:
     return process.stdout.readline().strip()
 
 
-def test_killed_holder_is_replaced_within_lease_and_one_second(setting: Setting) -> None:
+def wait_for(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, "it never happened"
+        time.sleep(0.01)
+
+
+def test_killed_holder_is_replaced_when_its_lease_is_over(setting: Setting) -> None:
     manager = setting.manager()
-    with setting.worker("hold") as holder:
+    with setting.worker("hold", lease_ms=RENEWED_LEASE_MS) as holder:
         assert line(holder) == "held 1"
         got: list[tuple[int, float]] = []
 
@@ -97,14 +105,15 @@ def test_killed_holder_is_replaced_within_lease_and_one_second(setting: Setting)
 
         waiter = threading.Thread(target=wait)
         waiter.start()
-        time.sleep(2.5 * LEASE_MS / 1e3)  # renewals keep the waiter out
+        time.sleep(1.5 * RENEWED_LEASE_MS / 1e3)  # renewals keep the waiter out
         assert not got
         holder.send_signal(signal.SIGKILL)
         killed = time.monotonic()
         waiter.join()
     token, taken = got[0]
     assert token == 2
-    assert taken - killed <= LEASE_MS / 1e3 + 1.0
+    # How soon after its end is held to on a clock of its own: unit/lock/test_waiting.py.
+    assert taken - killed <= RENEWED_LEASE_MS / 1e3 + 10
     setting.log.check()
 
 
@@ -112,7 +121,7 @@ def test_stopped_holder_does_nothing_after_it_was_replaced(setting: Setting) -> 
     manager = setting.manager(lease_ms=30_000)  # a busy machine must not take it from the successor
     with setting.worker("hold") as zombie:
         assert line(zombie) == "held 1"
-        time.sleep(0.1)
+        wait_for(setting.log.steps)
         with setting.log_path.open("a+") as log:  # stopped while it writes, it would keep the log
             fcntl.flock(log, fcntl.LOCK_EX)
             zombie.send_signal(signal.SIGSTOP)
@@ -122,7 +131,7 @@ def test_stopped_holder_does_nothing_after_it_was_replaced(setting: Setting) -> 
             assert setting.log.step(lease.token, "successor")
             zombie.send_signal(signal.SIGCONT)
             assert line(zombie) == "lost"
-            assert zombie.wait(timeout=10) == 0
+            assert zombie.wait(timeout=60) == 0
             lease.confirm()
     tokens = [token for token, _ in setting.log.steps()]
     assert tokens.count(1) >= 1
@@ -262,7 +271,7 @@ def _unprobed(setting: Setting) -> LeaseManager:
     store = _open_store(
         setting.url, RandomIds(), partial(bucket_client, properties=setting.properties)
     )
-    return LeaseManager(store, clock=RealClock(), ids=RandomIds())
+    return LeaseManager(asked_often(store), clock=RealClock(), ids=RandomIds())
 
 
 class SilentProxy:

@@ -31,7 +31,7 @@ from maintenance.tasks.rewrite_vectors import rewrite_vectors
 from resolver import resolve
 from resolver.index_check import verify
 from tableformat.commit.expiry_plan import ExpiryPolicy
-from tests.support.crash_child import KILLED, open_table, run_until_killed, short_lock
+from tests.support.crash_child import KILLED, lock_of, open_table, run_until_killed
 from tests.support.reachable import reachable_locations
 from tests.support.staging_ledger import check_exactly_once, markers
 from tests.support.table_checker import check_table
@@ -52,28 +52,26 @@ OLD = RemoveOrphansOptions(older_than_ms=3_600_000)
 
 
 def run_compact(table):
-    return compact(table, CompactOptions(rewrite_all=True), lock=short_lock(table))
+    return compact(table, CompactOptions(rewrite_all=True), lock=lock_of(table))
 
 
 def run_compact_in_parts(table):
     options = CompactOptions(
         rewrite_all=True, partial_progress=True, partial_progress_commits_max=2
     )
-    return compact(table, options, lock=short_lock(table))
+    return compact(table, options, lock=lock_of(table))
 
 
 def run_manifests(table):
-    return rewrite_manifests(
-        table, RewriteManifestsOptions(rewrite_all=True), lock=short_lock(table)
-    )
+    return rewrite_manifests(table, RewriteManifestsOptions(rewrite_all=True), lock=lock_of(table))
 
 
 def run_vectors(table):
-    return rewrite_vectors(table, RewriteVectorsOptions(rewrite_all=True), lock=short_lock(table))
+    return rewrite_vectors(table, RewriteVectorsOptions(rewrite_all=True), lock=lock_of(table))
 
 
 def run_drop(table):
-    return drop_dead_deletes(table, lock=short_lock(table))
+    return drop_dead_deletes(table, lock=lock_of(table))
 
 
 def run_upgrade(table):
@@ -82,11 +80,11 @@ def run_upgrade(table):
 
 def run_expire(table):
     policy = ExpiryPolicy(max_snapshot_age_ms=0, min_snapshots_to_keep=1)
-    return expire(table, ExpireOptions(policy=policy), lock=short_lock(table))
+    return expire(table, ExpireOptions(policy=policy), lock=lock_of(table))
 
 
 def run_orphans(table):
-    return remove_orphans(table, OLD, lock=short_lock(table))
+    return remove_orphans(table, OLD, lock=lock_of(table))
 
 
 CASES = [

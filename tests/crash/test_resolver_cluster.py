@@ -23,7 +23,7 @@ from resolver.shared_keeper import default_root
 from resolver.staging import marker_of
 from tableformat.commit.branch_history import ancestors
 from tests.support.cluster_driver import ON_CLUSTER, SCHEMA
-from tests.support.crash_child import short_lock
+from tests.support.crash_child import waiting_lock
 from tests.support.spark_cluster import ROOT
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -92,7 +92,7 @@ def test_driver_killed_between_publish_and_apply_is_followed(folder, report, mon
     table = catalog.load_table(ON_CLUSTER)
     table.stage(upserts=pa.table({"id": [5], "note": ["after"]}, schema=SCHEMA))
     root = default_root(table.environment)
-    result = resolve(table, engine="local", index_location=root, lock=short_lock(table, 10_000))
+    result = resolve(table, engine="local", index_location=root, lock=waiting_lock(table, 10_000))
     assert (result.index, result.staged_snapshots, result.deleted_rows) == ("followed", 1, 1)
     found = table.refresh().scan().to_arrow().to_pydict()
     expected = dict(report["model_after"]) | {5: "after"}

@@ -22,9 +22,9 @@ from tableformat.runtime import Runtime
 from tests.support.crash_child import (
     KILLED,
     ROWS_PER_SHARD,
+    lock_of,
     open_table,
     run_until_killed,
-    short_lock,
 )
 from tests.support.foreign_tool import ForeignTool
 from tests.support.staging_ledger import check_exactly_once, markers
@@ -54,7 +54,7 @@ def rows(*values):
 
 
 def run_resolve(table):
-    resolve(table, lock=short_lock(table))
+    resolve(table, lock=lock_of(table))
 
 
 class History:

@@ -21,13 +21,14 @@ from tableformat.cdc.many.local_engine import Cut
 from tableformat.cdc.many.stream_tables import StreamListener
 from tableformat.errors import NotFoundError
 from tableformat.recent_store import RecentStore
-from tests.support.crash_child import KILLED, LEASE_MS, PATIENT_LEASE_MS, started
+from tests.support.crash_child import KILLED, started
 from tests.support.fake_kafka import FakeCluster
 from tests.support.goals import goal
 from tests.support.stream_worlds import engine_of, message
 
 TABLES = ("a", "b", "c")
 ACCOUNTS, START, TRANSFERS = 4, 100, 150
+LEASE_MS, PATIENT_LEASE_MS = 1_500, 30_000  # of who is killed: it is waited for; of who lives
 FIELDS = [{"field": name, "type": "int64", "optional": False} for name in ("id", "balance")]
 
 

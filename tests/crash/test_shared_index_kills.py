@@ -14,7 +14,7 @@ from resolver import resolve
 from resolver.index.depot import IndexDepot
 from resolver.shared_keeper import index_depot
 from tests.crash.test_resolver_kills import NAME, History
-from tests.support.crash_child import KILLED, open_table, run_until_killed, short_lock
+from tests.support.crash_child import KILLED, lock_of, open_table, run_until_killed
 
 BUILD_POINTS = [
     "index.build.shard", "index.build.before_current", "index.build.after_current",
@@ -41,7 +41,7 @@ def run_on_machine(table, machine: str) -> str:
     warehouse = table.environment.catalog.properties["warehouse"].removeprefix("file://")
     os.environ["XDG_CACHE_HOME"] = str(Path(warehouse).parent / machine)
     location = location_of(warehouse)
-    return resolve(table, lock=short_lock(table), index_location=location).index
+    return resolve(table, lock=lock_of(table), index_location=location).index
 
 
 def run_first(table):

@@ -9,7 +9,7 @@ from maintenance.tasks.compact import compact
 from maintenance.tasks.options import CompactOptions
 from resolver import resolve
 from tests.crash.test_resolver_kills import NAME, History
-from tests.support.crash_child import REFUSED, open_table, short_lock, stopped
+from tests.support.crash_child import REFUSED, lock_of, open_table, stopped
 
 # Where it stands still, and how it must end when it still had something to publish.
 RESOLVE_POINTS = {
@@ -23,11 +23,11 @@ COMPACT_POINTS = {
 
 
 def run_resolve(table):
-    resolve(table, lock=short_lock(table))
+    resolve(table, lock=lock_of(table))
 
 
 def run_compact(table):
-    compact(table, CompactOptions(rewrite_all=True), lock=short_lock(table))
+    compact(table, CompactOptions(rewrite_all=True), lock=lock_of(table))
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def take_over(history: History, folder) -> None:
     history.table.refresh()
     history.stage([(1, "eu", 2), (3, "us", 2)], deletes=[9])
     table = open_table(history.warehouse, NAME)
-    report = resolve(table, lock=short_lock(table), index_directory=folder)
+    report = resolve(table, lock=lock_of(table), index_directory=folder)
     assert report.staged_snapshots >= 1
 
 

@@ -15,7 +15,7 @@ import pytest
 import tableformat as tf
 from tableformat.spec.names import BATCH_ID, QUERY_ID
 from tests.support.change_events import envelope
-from tests.support.kafka import kafka
+from tests.support.kafka import kafka, spark_environment
 from tests.support.ports import free_port
 from tests.support.stream_worlds import message
 
@@ -44,6 +44,7 @@ class Shell:
                 *(*source, "--checkpoint", str(self.checkpoint), *words),
             ],
             cwd=ROOT,
+            env=spark_environment(),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -120,7 +121,8 @@ def test_topic_is_staged_once_whatever_happens_to_the_process(shell):
     wait_for(lambda: shell.state() == expected, process)
     backlog = 'icefold_ingest_backlog_events{partition="%d",table="shop.orders",topic="orders"} 0.0'
     wait_for(lambda: all(backlog % number in scrape(port) for number in range(3)), process)
-    assert 'icefold_ingest_dead_letters_total{table="shop.orders"} 0.0' in scrape(port)
+    dead = 'icefold_ingest_dead_letters_total{table="shop.orders"} 0.0'
+    wait_for(lambda: dead in scrape(port), process)
     process.send_signal(signal.SIGTERM)
     shell.finish(process, "INFO shop.orders: ")
     assert shell.state() == expected
@@ -207,6 +209,7 @@ def test_flattened_tombstones_and_everything_that_is_refused(shell):
     done = subprocess.run(
         [sys.executable, "-c", IN_ONE_SESSION, *words, shell.broker.servers],
         cwd=ROOT,
+        env=spark_environment(),
         capture_output=True,
         text=True,
         timeout=400,
@@ -238,6 +241,7 @@ class ManyShell:
                 *("--warehouse", self.warehouse, command, *source, "--json", *words),
             ],
             cwd=ROOT,
+            env=spark_environment(),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -326,8 +330,11 @@ def test_many_topics_are_staged_once_by_either_engine_whatever_happens(tmp_path,
 
 
 def scrape(port):
-    with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
-        return answer.read().decode()
+    try:
+        with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+            return answer.read().decode()
+    except OSError:  # not yet, or the machine is busy
+        return ""
 
 
 def wait_for(condition, process, seconds=240):

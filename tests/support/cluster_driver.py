@@ -28,7 +28,7 @@ from tableformat.commit.changeset import Changeset, CommitKind, Validation
 from tableformat.commit.engine import commit
 from tableformat.paths import equality_delete_locations
 from tableformat.write.equality_deletes import write_equality_deletes
-from tests.support.crash_child import short_lock
+from tests.support.crash_child import waiting_lock
 from tests.support.spark_cluster import cluster_session, executor_folders
 from tests.support.watched_store import WatchedStore
 
@@ -221,7 +221,7 @@ def main(folder: Path) -> None:
     points = twins.tables[ON_CLUSTER].environment.runtime.fail_points
     points.armed["resolve.after_publish"] = lambda _: os.kill(os.getpid(), signal.SIGKILL)
     table = twins.tables[ON_CLUSTER]
-    resolve(table, engine="spark", spark=spark, lock=short_lock(table, DRIVER_LEASE_MS))
+    resolve(table, engine="spark", spark=spark, lock=waiting_lock(table, DRIVER_LEASE_MS))
 
 
 if __name__ == "__main__":

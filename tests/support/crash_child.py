@@ -15,14 +15,16 @@ from typing import Any
 
 import tableformat as tf
 from lock import LeaseManager, LockError, open_lock
+from lock.seams import Clock
 from resolver.index import shard_map
 from tableformat import Table
 from tableformat.errors import TableError
 from tests.support.goals import goal
+from tests.support.lock_seams import SharedClock
 
 ROWS_PER_SHARD = 1  # of a child's indexes: what it resolves splits shards
-LEASE_MS = 1_500  # of who is killed: gone soon, and never lost to a busy machine before that
-PATIENT_LEASE_MS = 30_000  # of who lives
+LEASE_MS = 30_000  # of who is killed or stopped
+HEIR_LEASE_MS = 300_000  # of who outlives it, and may hold one lock while it waits for others
 KILLED = -signal.SIGKILL
 REFUSED = 7
 
@@ -34,20 +36,34 @@ def open_table(warehouse: str, name: str) -> Table:
     return tf.open_catalog("local", warehouse=warehouse).load_table(name)
 
 
-def short_lock(table: Table, lease_ms: int | None = None) -> LeaseManager:
-    """Leases for a child that is killed and for the process that goes on after it."""
-    if lease_ms is None:
-        is_child = multiprocessing.parent_process() is not None
-        lease_ms = LEASE_MS if is_child else PATIENT_LEASE_MS
+def lock_of(table: Table) -> LeaseManager:
+    """Leases for a child that is killed or stopped and for the process that goes on after it.
+
+    Time is that of `SharedClock`: a lease takes long to end, and nobody waits for it.
+    """
+    is_child = multiprocessing.parent_process() is not None
+    path = Path(f"{_locks(table).removeprefix('sqlite:///')}.time")
+    return _lock(table, SharedClock(path), LEASE_MS if is_child else HEIR_LEASE_MS)
+
+
+def waiting_lock(table: Table, lease_ms: int) -> LeaseManager:
+    """Leases that end by the machine's clock."""
+    return _lock(table, table.environment.runtime.clock, lease_ms)
+
+
+def _lock(table: Table, clock: Clock, lease_ms: int) -> LeaseManager:
     runtime = table.environment.runtime
-    url = f"{table.environment.catalog.properties['uri']}.locks"
     return open_lock(
-        url,
-        clock=runtime.clock,
+        _locks(table),
+        clock=clock,
         ids=runtime.ids,
         lease_ms=lease_ms,
         fail_point=runtime.fail_point,
     )
+
+
+def _locks(table: Table) -> str:
+    return f"{table.environment.catalog.properties['uri']}.locks"
 
 
 def started(task: Callable[..., Any], *arguments: Any) -> BaseProcess:

@@ -1,5 +1,7 @@
 """Fetches what other engines and servers need into `<checkout>/.cache`, all of it at once.
 
+And lays out Spark's classes there (`spark_archive.py`).
+
 `scripts/test` runs it beside the static checks: it waits for the network, they do not, and no
 test's time goes on it. What cannot be had is said by the tests that it is for, which skip.
 """
@@ -10,8 +12,9 @@ from tests.support.apicurio import missing_apicurio
 from tests.support.azurite import missing_azurite
 from tests.support.debezium import missing_debezium
 from tests.support.java_iceberg import missing_java_iceberg
-from tests.support.kafka import missing_kafka
+from tests.support.kafka import connector_path, missing_kafka
 from tests.support.nessie import missing_nessie
+from tests.support.spark_archive import make_archive
 from tests.support.trino import missing_trino
 
 FETCHES = (
@@ -27,8 +30,12 @@ FETCHES = (
 
 def main() -> None:
     with ThreadPoolExecutor(len(FETCHES)) as threads:
-        for running in [threads.submit(fetch) for fetch in FETCHES]:
+        started = [threads.submit(fetch) for fetch in FETCHES]
+        make_archive()
+        for running in started:
             running.result()
+    if missing_kafka() is None:
+        make_archive(connector_path())
 
 
 if __name__ == "__main__":

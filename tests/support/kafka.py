@@ -7,6 +7,7 @@ the tests say so and are skipped. One broker serves all tests of a process and e
 from __future__ import annotations
 
 import functools
+import os
 import subprocess
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -18,10 +19,12 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tableformat.spark.java import find_java
+from tableformat.spark.kafka_source import connector_class_path
 from tests.support.guard import let_run
 from tests.support.jvm_server import START_S, JvmServer, listens, server_folder
 from tests.support.maven import fetch_jars
 from tests.support.ports import free_ports
+from tests.support.spark_archive import spark_options
 
 BROKER = "4.1.0"
 # By Spark's minor version; Spark 4.3 runs with the one of 4.2.
@@ -111,6 +114,16 @@ def missing_kafka() -> str | None:
         return "there is no Java: Kafka cannot run"
     missing = fetch_jars(SERVER_JARS, SERVER, transitive=True)
     return missing or fetch_jars(CONNECTOR_JARS, CONNECTOR, transitive=False)
+
+
+def connector_path() -> str:
+    """The class path of Spark that the connector's jars make."""
+    return connector_class_path([CONNECTOR_JARS])
+
+
+def spark_environment() -> dict[str, str]:
+    """The environment of a command whose Spark reads from Kafka: it starts fast."""
+    return os.environ | spark_options(connector_path())
 
 
 def new_broker() -> tuple[JvmServer, str]:

@@ -5,11 +5,16 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from uuid import UUID, uuid4
 
 from lock.errors import LockUnavailableError
 from lock.register import RecordStore, Stored, SwapOutcome
+
+POLL_MIN_MS = 10.0
+OVERSLEEPS = 10  # times: sleepers may be late, and need to look less often
 
 
 class RealClock:
@@ -25,6 +30,35 @@ class RealClock:
         time.sleep(duration_ms / 1e3)
 
 
+@dataclass
+class SharedClock(RealClock):
+    """The machine's clock, but whoever sleeps moves it on at once, for every process.
+
+    For who waits for a process that is dead or stands still: nothing is waited for.
+
+    Attributes:
+        path: Holds how far it was moved on, in milliseconds; need not be there.
+    """
+
+    path: Path
+
+    def now_ms(self) -> int:
+        return super().now_ms() + int(self._moved_ms())
+
+    def monotonic_ms(self) -> float:
+        return super().monotonic_ms() + self._moved_ms()
+
+    def sleep_ms(self, duration_ms: float) -> None:
+        new = self.path.with_name(f"{self.path.name}.{uuid4().hex}")
+        new.write_text(str(self._moved_ms() + OVERSLEEPS * duration_ms))
+        new.replace(self.path)
+
+    def _moved_ms(self) -> float:
+        with suppress(FileNotFoundError):
+            return float(self.path.read_text())
+        return 0.0
+
+
 class RandomIds:
     """The machine's randomness."""
 
@@ -33,6 +67,12 @@ class RandomIds:
 
     def uniform(self, low: float, high: float) -> float:
         return random.uniform(low, high)
+
+
+def asked_often(store: RecordStore) -> RecordStore:
+    """The same, on loopback: its requests cost nothing, and waiters need not spare it."""
+    store.poll_min_ms = min(store.poll_min_ms, POLL_MIN_MS)
+    return store
 
 
 @dataclass

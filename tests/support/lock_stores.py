@@ -13,7 +13,7 @@ from lock.register import RecordStore
 from lock.seams import Clock, IdSource
 from resolver.maintenance_lock import bucket_client
 from tests.support.bucket_servers import CLOUDS
-from tests.support.lock_seams import FaultyRecordStore, RandomIds, RealClock
+from tests.support.lock_seams import FaultyRecordStore, RandomIds, RealClock, asked_often
 from tests.support.lock_servers import lock_server, postgres_url
 
 BACKENDS = ("memory", "sqlite", "postgresql", "file", *CLOUDS, "faulty")
@@ -42,7 +42,7 @@ def lock_properties(backend: str) -> dict[str, str]:
 def open_store(backend: str, folder: Path) -> RecordStore:
     """A prepared store; `faulty` is the wrapper around memory, with all faults at zero."""
     connect = partial(bucket_client, properties=lock_properties(backend))
-    store = _open_store(lock_url(backend, folder), RandomIds(), connect)
+    store = asked_often(_open_store(lock_url(backend, folder), RandomIds(), connect))
     store.prepare()
     return FaultyRecordStore(store) if backend == "faulty" else store
 

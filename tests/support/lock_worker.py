@@ -22,7 +22,7 @@ from uuid import uuid4
 from lock import LeaseLostError, LeaseManager, LockUnavailableError, open_lock
 from resolver.maintenance_lock import bucket_client
 from tests.support.fenced_log import FencedLog
-from tests.support.lock_seams import RandomIds, RealClock
+from tests.support.lock_seams import RandomIds, RealClock, asked_often
 
 WAIT_MS = 300_000
 
@@ -32,13 +32,15 @@ def main(arguments: list[str]) -> int:
     properties = json.loads(os.environ.get("LOCK_PROPERTIES", "{}"))
 
     def opened() -> LeaseManager:
-        return open_lock(
+        manager = open_lock(
             url,
             clock=RealClock(),
             ids=RandomIds(),
             connect=partial(bucket_client, properties=properties),
             lease_ms=int(lease_ms),
         )
+        asked_often(manager._register.store)
+        return manager
 
     if mode == "hold":
         return hold(opened(), name, FencedLog(Path(log)))

@@ -7,7 +7,6 @@ of a workload that tells its transactions.
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -25,7 +24,7 @@ from tests.support.apicurio import CONVERTER_JARS, Apicurio, new_apicurio
 from tests.support.debezium import CONNECTOR, Database, missing_debezium, new_connect
 from tests.support.guard import stop_with_this_process
 from tests.support.jvm_server import JvmServer
-from tests.support.kafka import CONNECTOR_JARS, missing_kafka, new_broker
+from tests.support.kafka import CONNECTOR_JARS, missing_kafka, new_broker, spark_environment
 from tests.support.pipeline_cuts import CutWorkload, connector
 from tests.support.pipeline_tables import SourceTable, create_tables
 from tests.support.postgres import PASSWORD, USER, postgres_server
@@ -242,7 +241,7 @@ class CommandWorker:
             stdout=subprocess.PIPE,
             stderr=self._log,
             text=True,
-            env=os.environ | {"PYTHONPATH": str(ROOT)},
+            env=spark_environment() | {"PYTHONPATH": str(ROOT)},
             cwd=folder,
         )
 

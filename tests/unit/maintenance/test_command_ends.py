@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 
 import tableformat as tf
+from tests.support.process_states import wait_until_idle
 
 ROOT = Path(__file__).resolve().parents[3]
 pytestmark = pytest.mark.slow  # each starts processes
@@ -108,7 +109,16 @@ def test_damaged_gzip_is_one_line_and_stages_nothing(warehouse, tmp_path, damage
     assert "more.jsonl.gz" in done.stderr
 
 
+@pytest.fixture
+def interruptible():
+    """Children obey SIGINT, also where a shell started this process in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.mark.parametrize("more", [(), ("--json",)], ids=["text", "json"])
+@pytest.mark.usefixtures("interruptible")
 def test_interrupted_ingest_says_what_is_staged_and_ends_with_130(warehouse, more) -> None:
     words = ingest(warehouse, "-", "--batch-events", "2", *more)
     with subprocess.Popen(
@@ -119,8 +129,9 @@ def test_interrupted_ingest_says_what_is_staged_and_ends_with_130(warehouse, mor
         process.stdin.flush()
         while not (warehouse / "a/b/metadata").is_dir() or len(snapshots(warehouse)) < 3:
             time.sleep(0.05)
-        time.sleep(0.5)  # it waits for more now
+        wait_until_idle(process.pid)  # it waits for more now
         process.send_signal(signal.SIGINT)
+        process.wait(120)  # while its input is open: nothing else ends it
         out, err = process.communicate()
     assert process.returncode == 130
     assert err == "icefold: interrupted\n"

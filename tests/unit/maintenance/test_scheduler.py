@@ -256,7 +256,7 @@ def test_long_tasks_leave_room_for_cycles_and_one_table_runs_one_of_each(catalog
     def compact(call):
         compacting.append(call.table.name)
         most.append(len(compacting))
-        assert gate.wait(20)
+        assert gate.wait(120)
         compacting.remove(call.table.name)
         return NOTHING
 
@@ -299,7 +299,7 @@ def test_stop_waits_for_what_runs_and_a_second_one_does_not(catalog):
 
     def resolve(_call):
         begun.set()
-        gate.wait(20)
+        gate.wait(120)
         return NOTHING
 
     new_table(catalog).stage(upserts=rows(9))
@@ -308,7 +308,7 @@ def test_stop_waits_for_what_runs_and_a_second_one_does_not(catalog):
         begun.clear()
         scheduler = Scheduler(catalog, ["t.rows"], runners=runners(resolve=resolve))
         stop = running(scheduler)
-        assert begun.wait(20)
+        assert begun.wait(60)
         if is_patient:
             threading.Timer(0.3, gate.set).start()
         else:
@@ -367,7 +367,7 @@ def test_long_task_ends_between_two_steps_when_it_is_stopped(catalog):
         catalog, ["t.rows"], runners=runners(compact=compact), observers=[runs.append]
     )
     stop = running(scheduler)
-    assert begun.wait(20)
+    assert begun.wait(60)
     assert stop().abandoned == ()
     assert [(run.task, run.outcome) for run in runs] == [(TaskName.COMPACT, Outcome.BUSY)]
     assert "as asked" in runs[0].text

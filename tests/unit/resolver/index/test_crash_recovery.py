@@ -100,7 +100,7 @@ def check_state(index: LocalIndex, *, is_new: bool) -> None:
         assert rows[:25] == [[("a", key)] for key in range(25)]
     assert rows[30:] == [[("c", key - 25)] for key in range(30, 40)]
     named = {f"{name}.run" for shard in index.run_names for name in shard}
-    deadline = time.monotonic() + 10  # what is not named any more is removed in the background
+    deadline = time.monotonic() + 60  # what is not named any more is removed in the background
     while run_files(index) != named and time.monotonic() < deadline:
         time.sleep(0.01)
     assert run_files(index) == named

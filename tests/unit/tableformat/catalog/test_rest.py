@@ -339,7 +339,7 @@ def test_server_that_hangs_is_unknown_after_the_time_out(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     environment, base = load(server)
-    monkeypatch.setattr(rest_client, "_READ_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(rest_client, "_READ_TIMEOUT_S", 1.0)
     release = threading.Event()
 
     def hang(_: dict[str, Any]) -> Reply:

@@ -108,12 +108,12 @@ def expiring(s3, names, milliseconds):
 
 def test_credentials_are_asked_for_again_before_they_end(server, s3, monkeypatch):  # noqa: F811
     names = iter(["first", "second", "third", "fourth", "fifth", "sixth", "seventh"])
-    answers(server, monkeypatch, expiring(s3, names, 1_000))
+    answers(server, monkeypatch, expiring(s3, names, 2_000))
     environment, _ = load(server)
     environment.store.put(f"{AT}-again-1", b"rows")
-    time.sleep(0.7)  # more than half of their life
+    time.sleep(1.3)  # more than half of their life
     environment.store.put(f"{AT}-again-2", b"rows")
-    time.sleep(1.2)  # they have ended
+    time.sleep(2.2)  # they have ended
     environment.store.put(f"{AT}-again-3", b"rows")
     assert used_keys(s3)[0] == "first"
     assert len(used_keys(s3)) >= 3
