@@ -8,10 +8,13 @@ import difflib
 import json
 import math
 import os
+import signal
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from types import FrameType
 from typing import Any, NoReturn
 
 import click
@@ -24,7 +27,8 @@ from maintenance.logs import error_text
 from tableformat import Table, TableCatalog, open_catalog
 from tableformat.errors import InvalidInputError, NotFoundError, TableError
 
-EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells have it
+EXIT_INTERRUPTED = 128 + signal.SIGINT  # as shells have it
+EXIT_TERMINATED = 128 + signal.SIGTERM
 
 
 @dataclass(slots=True)
@@ -253,13 +257,16 @@ class GuardedGroup(ListedGroup):
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command that was named."""
         try:
-            result = super().invoke(ctx)
+            with _sigterm_interrupts():
+                result = super().invoke(ctx)
             sys.stdout.flush()  # what cannot be written is told here, not by the interpreter's end
         except (TableError, LockError) as error:
             _fail(error_text(error))
         except BrokenPipeError:  # the reader of a pipe has seen enough
             _give_up_output()
             ctx.exit(0)
+        except _Terminated:
+            _fail("terminated", code=EXIT_TERMINATED)
         except KeyboardInterrupt:
             _fail("interrupted", code=EXIT_INTERRUPTED)
         except OSError as error:
@@ -268,6 +275,28 @@ class GuardedGroup(ListedGroup):
             _give_up_output()
             _fail(f"the output cannot be written: {error.strerror}")
         return result
+
+
+class _Terminated(KeyboardInterrupt):
+    """SIGTERM: ends a command as Ctrl-C does, so that locks are given up and files closed."""
+
+
+@contextmanager
+def _sigterm_interrupts() -> Iterator[None]:
+    """Unless the process does something else with SIGTERM, or this is not its main thread."""
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+
+    def terminate(_signal: int, _frame: FrameType | None) -> None:
+        raise _Terminated
+
+    signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _give_up_output() -> None:

@@ -112,7 +112,8 @@ class RowCodec:
                 what = "key column" if name in self.key else "required column"
                 for place in nulls.tolist():
                     bad.setdefault(int(rows[place]), f"{what} '{name}' has no value")
-            inside = _lack_inside(decoded[name], self.decoders[name].target)
+            kind = self.decoders[name].target
+            inside = _lack_inside(decoded[name], kind) if pa.types.is_nested(kind) else ()
             for place in np.flatnonzero(inside).tolist():
                 reason = f"column '{name}': something required in it has no value"
                 bad.setdefault(int(rows[place]), reason)

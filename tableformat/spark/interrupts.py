@@ -1,4 +1,4 @@
-"""Ctrl-C while a JVM starts.
+"""Ctrl-C or SIGTERM while a JVM starts.
 
 PySpark's launcher, when interrupted, removes the folder in which the JVM is about to say how it is
 reached. The JVM's main thread then dies of that before it watches for the end of Python, and the
@@ -13,28 +13,32 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
 
 @contextmanager
 def interrupts_deferred() -> Iterator[None]:
-    """SIGINT that arrives inside is delivered at the exit, to whatever handler is there then.
+    """SIGINT and SIGTERM that arrive inside come at the exit, to whoever handles them then.
 
-    Other threads than the main one, and a process that ignores SIGINT or handles it outside Python,
-    are left as they are.
+    Other threads than the main one, and a process that ignores a signal or handles it outside
+    Python, are left as they are.
     """
-    before = signal.getsignal(signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread() or not callable(before):
-        yield
-        return
-    arrived = threading.Event()
+    before = {number: signal.getsignal(number) for number in _SIGNALS}
+    if threading.current_thread() is not threading.main_thread():
+        before.clear()
+    arrived: list[int] = []
 
-    def defer(_signal: int, _frame: FrameType | None) -> None:
-        arrived.set()
+    def defer(number: int, _frame: FrameType | None) -> None:
+        arrived.append(number)
 
-    signal.signal(signal.SIGINT, defer)
+    deferred = {number: handler for number, handler in before.items() if callable(handler)}
+    for number in deferred:
+        signal.signal(number, defer)
     try:
         yield
     finally:
-        if signal.getsignal(signal.SIGINT) is defer:  # Spark sets its own, which cancels jobs
-            signal.signal(signal.SIGINT, before)
-        if arrived.is_set():
-            signal.raise_signal(signal.SIGINT)
+        for number, handler in deferred.items():
+            if signal.getsignal(number) is defer:  # Spark sets its own, which cancels jobs
+                signal.signal(number, handler)
+        if arrived:
+            signal.raise_signal(arrived[0])

@@ -118,8 +118,12 @@ def interruptible():
 
 
 @pytest.mark.parametrize("more", [(), ("--json",)], ids=["text", "json"])
+@pytest.mark.parametrize(
+    ("number", "code", "word"),
+    [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")],
+)
 @pytest.mark.usefixtures("interruptible")
-def test_interrupted_ingest_says_what_is_staged_and_ends_with_130(warehouse, more) -> None:
+def test_interrupted_ingest_says_what_is_staged(warehouse, more, number, code, word) -> None:
     words = ingest(warehouse, "-", "--batch-events", "2", *more)
     with subprocess.Popen(
         words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -130,11 +134,11 @@ def test_interrupted_ingest_says_what_is_staged_and_ends_with_130(warehouse, mor
         while not (warehouse / "a/b/metadata").is_dir() or len(snapshots(warehouse)) < 3:
             time.sleep(0.05)
         wait_until_idle(process.pid)  # it waits for more now
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         process.wait(120)  # while its input is open: nothing else ends it
         out, err = process.communicate()
-    assert process.returncode == 130
-    assert err == "icefold: interrupted\n"
+    assert process.returncode == code
+    assert err == f"icefold: {word}\n"
     if more:
         assert json.loads(out)["changes"] == 4
     else:

@@ -69,6 +69,18 @@ def test_handler_that_was_set_inside_stays_and_hears_of_it() -> None:
     assert heard == [signal.SIGINT]
 
 
+def test_sigterm_waits_as_well_where_python_handles_it() -> None:
+    heard: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, _: heard.append(number))
+    try:
+        with interrupts_deferred():
+            signal.raise_signal(signal.SIGTERM)
+            assert heard == []
+        assert heard == [signal.SIGTERM]
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def test_other_threads_change_no_handler() -> None:
     found: list[object] = []
 
