@@ -44,7 +44,11 @@ from tableformat.spec.metadata_models import (
     last_sequence_number,
     next_row_id,
 )
-from tableformat.spec.metadata_rules import check_metadata, check_raw_metadata
+from tableformat.spec.metadata_rules import (
+    check_metadata,
+    check_raw_metadata,
+    with_free_row_ids,
+)
 from tableformat.spec.snapshot_json import decode_snapshot
 from tableformat.spec.unknown_types import unknown_type
 
@@ -179,7 +183,7 @@ def metadata_from_json(raw: dict[str, Any], *, location: str) -> TableMetadata:
     try:
         version = _format_version(raw)
         check_raw_metadata(raw, version)
-        metadata = _build(raw, version)
+        metadata = with_free_row_ids(_build(raw, version))
         check_metadata(metadata)
     except TableError as error:
         raise error.with_context(location=location) from error.__cause__

@@ -267,10 +267,7 @@ def _manifest(values: list[Any]) -> ManifestFile:
     if (values[4] or 0) < 0:
         raise MalformedAvroError(f"a manifest has a negative sequence number: {values[0]}")
     if values[15] is not None and values[15] < 0:
-        raise MalformedAvroError(f"a manifest has a negative first_row_id: {values[0]}")
-    if values[15] is not None and content != ManifestContent.DATA:
-        # Taken for deletes, a manifest of data would be skipped, and its rows with it (R82).
-        raise MalformedAvroError(f"a manifest of deletes has a first_row_id: {values[0]}")
+        values[15] = None  # as transactions of DuckDB 1.5 have it: its rows have no ids
     partitions = values[13]
     return ManifestFile(
         manifest_path=values[0],

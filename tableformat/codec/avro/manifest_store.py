@@ -19,7 +19,7 @@ from tableformat.codec.avro.manifest_list import decode_manifest_list
 from tableformat.codec.avro.manifest_notes import NotedManifest, count_entries
 from tableformat.errors import CorruptDataError, UnsupportedError
 from tableformat.spec.data_file import EntryStatus, ManifestEntry
-from tableformat.spec.manifest_file import UNKNOWN_COUNT, ManifestFile
+from tableformat.spec.manifest_file import UNKNOWN_COUNT, ManifestContent, ManifestFile
 from tableformat.store.base import ObjectStore
 from tableformat.store.per_store import PerStore
 
@@ -44,11 +44,24 @@ def load_manifest_list(store: ObjectStore, snapshot: Snapshot) -> list[ManifestF
         _check_not_emptied(snapshot, manifests)
         cached = tuple(
             _with_counts(store, each) if UNKNOWN_COUNT in _counts(each) else each
-            for each in manifests
+            for each in (_numbering_data(store, each) for each in manifests)
         )
         if cache is not None:
             cache.put_manifest_list(location, cached)
     return list(cached)
+
+
+def _numbering_data(store: ObjectStore, manifest: ManifestFile) -> ManifestFile:
+    """Without the row id that DuckDB gives to manifests of deletes, too.
+
+    Taken for deletes, a manifest of data would be skipped, and its rows with it (R82): its own
+    header tells what it is.
+    """
+    if manifest.first_row_id is None or manifest.content == ManifestContent.DATA:
+        return manifest
+    numbered = replace(manifest, first_row_id=None)
+    open_manifest(store, numbered)
+    return numbered
 
 
 def load_manifest(store: ObjectStore, manifest: ManifestFile) -> list[ManifestEntry]:

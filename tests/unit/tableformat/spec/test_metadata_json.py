@@ -14,7 +14,8 @@ from pyiceberg.typedef import IcebergBaseModel
 
 from tableformat.errors import CorruptDataError, UnsupportedError
 from tableformat.spec import json_texts, metadata_json
-from tableformat.spec.metadata_json import decode_metadata, encode_metadata
+from tableformat.spec.metadata_json import decode_metadata, encode_metadata, metadata_from_json
+from tableformat.spec.metadata_models import next_row_id
 from tests.support.table_metadata import metadata_of, raw_metadata, raw_snapshot
 
 LOCATION = "s3://b/t/metadata/00007-x.metadata.json"
@@ -204,6 +205,15 @@ def test_empty_v3_table_has_a_next_row_id() -> None:
     assert json.loads(encode_metadata(theirs))["next-row-id"] == 0
 
 
+def test_row_ids_beyond_next_row_id_are_not_given_again() -> None:
+    """A transaction of DuckDB 1.5 leaves such metadata."""
+    raw = bad_snapshot(added_rows=11)
+    last = raw["snapshots"][1]
+    assert last["first-row-id"] + 11 > raw["next-row-id"]
+    metadata = metadata_from_json(raw, location="x")
+    assert next_row_id(metadata) == last["first-row-id"] + 11
+
+
 def test_no_current_snapshot_is_left_out() -> None:
     assert "current-snapshot-id" not in json.loads(encode_metadata(metadata_of(0)))
 
@@ -376,7 +386,7 @@ CORRUPT: dict[str, dict[str, Any] | str | bytes] = {
     "sequence number above the last": bad_snapshot(sequence_number=3),
     "sequence number going back": bad_snapshot(sequence_number=1),
     "negative added rows": bad_snapshot(added_rows=-1),
-    "row ids beyond next-row-id": bad_snapshot(added_rows=11),
+    "row ids beyond all numbers": bad_snapshot(added_rows=2**63 - 1),
     "summary with a number": bad_snapshot(summary={"operation": "append", "added-records": 1}),
     "summary as list": bad_snapshot(summary=[1]),
     "unknown operation": bad_snapshot(summary={"operation": "explode"}),

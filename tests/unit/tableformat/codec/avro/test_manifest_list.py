@@ -288,6 +288,13 @@ def test_counts_that_a_v1_list_leaves_out_are_unknown(tmp_path):
     assert read.has_live_files
 
 
+def test_negative_row_id_is_none():
+    """Transactions of DuckDB 1.5 write such."""
+    data = rewritten(encode([manifest()]).data, lambda record: record.update(first_row_id=-1))
+    (read,) = decode_manifest_list(data, location=LOCATION)
+    assert read.first_row_id is None
+
+
 def test_unknown_counts_are_never_written():
     with pytest.raises(InternalError, match="row counts are unknown"):
         encode([manifest(existing_rows_count=UNKNOWN_COUNT)])
@@ -306,7 +313,6 @@ def test_manifest_of_another_snapshot_needs_its_sequence_number():
         ("manifest_path", "", "no path"),
         ("added_files_count", -5, "negative count"),
         ("deleted_rows_count", -1, "negative count"),
-        ("first_row_id", -1, "negative first_row_id"),
         ("sequence_number", -1, "negative sequence"),
     ],
 )
