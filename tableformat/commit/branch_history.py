@@ -18,7 +18,10 @@ from tableformat.spec.metadata_models import properties_of, snapshot_index
 from tableformat.spec.names import COMMITTED_TO, MAIN_BRANCH, MISSING_COLUMNS
 from tableformat.store.base import ObjectStore
 
-_TOTALS = ("data-files", "delete-files")
+_COUNTED = (
+    ("total-data-files", "added-data-files", "deleted-data-files"),
+    ("total-delete-files", "added-delete-files", "removed-delete-files"),
+)
 
 
 def snapshots_by_id(metadata: TableMetadata) -> Mapping[int, Snapshot]:
@@ -46,7 +49,8 @@ def is_first(snapshot: Snapshot) -> bool:
     """
     summary = summary_of(snapshot)
     return snapshot.parent_snapshot_id is None and all(
-        _count(summary, f"total-{files}") <= _count(summary, f"added-{files}") for files in _TOTALS
+        _count(summary, total) + _count(summary, removed) <= _count(summary, added)
+        for total, added, removed in _COUNTED
     )
 
 

@@ -791,14 +791,18 @@ def test_staged_position_finds_a_row_that_a_rollback_and_a_pick_have_given_anoth
     world.resolve_all(*BASE, new(12))
 
 
-def test_history_that_pyiceberg_cut_is_not_told_as_whole(tmp_path):
+@pytest.mark.parametrize("change", ["append", "delete"])
+def test_history_that_pyiceberg_cut_is_not_told_as_whole(tmp_path, change):
     """Its expiry takes the parent's id from the oldest snapshot that it leaves."""
     theirs = Theirs(tmp_path, version=2)
-    theirs.write([(99, "new", 0)])
     catalog = SqlCatalog("local", uri=f"sqlite:///{tmp_path}/icefold.db")
     their_table = catalog.load_table("shop.orders")
-    first, head = their_table.snapshots()
-    their_table.maintenance.expire_snapshots().by_id(first.snapshot_id).commit()
+    if change == "append":
+        their_table.append(Theirs.arrow([(99, "new", 0)]))
+    else:  # one file is replaced: as many as there are were added
+        their_table.delete("id = 0")
+    *before, head = their_table.snapshots()
+    their_table.maintenance.expire_snapshots().by_ids([e.snapshot_id for e in before]).commit()
     catalog.close()
     assert theirs.table.refresh().snapshots()[0].parent_snapshot_id is None
     with pytest.raises(NotFoundError, match=f"before {head.snapshot_id} has expired"):
