@@ -295,8 +295,7 @@ class ForeignCommit:
         return _avro(header.avro_schema, listed, metadata)
 
     def _totals(self, parent: Mapping[str, Any] | None) -> dict[str, str]:
-        """Summary fields that readers rely on."""
-        new = Counter(entry.file["content"] == DATA for entry, _ in self.added)
+        """Summary fields that readers rely on, as Java counts."""
         gone = {(entry.path, entry.offset) for entry in self.removed}
         live = [
             entry.file
@@ -310,8 +309,8 @@ class ForeignCommit:
             files[file["content"]] += 1
         size = sum(f.get("content_size_in_bytes") or f["file_size_in_bytes"] for f in live)
         return {
-            "added-data-files": str(new[True]),
-            "added-delete-files": str(new[False]),
+            **_counts("added", [entry.file for entry, _ in self.added]),
+            **_counts("removed", [entry.file for entry in self.removed]),
             "total-records": str(rows[0]),
             "total-files-size": str(size),
             "total-data-files": str(files[0]),
@@ -319,6 +318,22 @@ class ForeignCommit:
             "total-position-deletes": str(rows[1]),
             "total-equality-deletes": str(rows[2]),
         }
+
+
+def _counts(what: str, files: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Of added or removed files; what there is none of is not said."""
+    found: Counter[str] = Counter()
+    for file in files:
+        if file["content"] == DATA:
+            found["added-data-files" if what == "added" else "deleted-data-files"] += 1
+            continue
+        by_key = file["content"] == KEYS
+        kind = "dvs" if file["file_format"].upper() == "PUFFIN" else "position-delete-files"
+        found[f"{what}-delete-files"] += 1
+        found[f"{what}-{'equality-delete-files' if by_key else kind}"] += 1
+        rows = "equality-deletes" if by_key else "position-deletes"
+        found[f"{what}-{rows}"] += file["record_count"]
+    return {name: str(count) for name, count in found.items()}
 
 
 def write_metadata(
