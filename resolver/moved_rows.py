@@ -330,7 +330,7 @@ class PositionFiles:
     """Positions by data file of deletes that staged commits removed, each file read once."""
 
     def __init__(self, view: TargetView) -> None:
-        """Wrap."""
+        """Over the files of `view`'s table; nothing is read yet."""
         self._store, self._metadata = view.environment.store, view.metadata
         self._read: dict[str, dict[str, BitMap64]] = {}
 
