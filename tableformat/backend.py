@@ -174,6 +174,12 @@ def _local_uri(warehouse: str) -> str:
             action="give uri=postgresql://... or sqlite:///...",
             warehouse=warehouse,
         )
+    if "?" in warehouse:
+        raise InvalidInputError(
+            "no database URL can name a file in this folder: its path has a ?",
+            action="choose another folder, or give uri=",
+            warehouse=warehouse,
+        )
     return f"sqlite:///{warehouse.removeprefix('file://')}/{DATABASE_FILE}"
 
 

@@ -87,6 +87,13 @@ def test_unknown_catalog_is_one_clear_line() -> None:
     assert "nowhere" in str(caught.value)
 
 
+def test_folder_that_no_database_url_can_name_is_refused(tmp_path: Path) -> None:
+    """SQLite would open the part before the mark, which other folders have as well."""
+    with pytest.raises(InvalidInputError, match="path has a \\?"):
+        open_backend("local", {"warehouse": f"{tmp_path}/a?b"})
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("kind", ["hive", "glue", "dynamodb", "bigquery", "in-memory"])
 def test_other_catalog_type_is_unsupported(kind: str) -> None:
     with pytest.raises(UnsupportedError, match="known=sql, rest"):
