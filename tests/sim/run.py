@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
@@ -128,7 +128,7 @@ def main(arguments: list[str] | None = None) -> int:
           f"steps {options.steps}", flush=True)  # fmt: skip
     begin = time.monotonic()
     totals = Totals()
-    jobs = [
+    jobs = (  # one at a time: a run of minutes may name any number of seeds
         Job(
             seed,
             options.steps,
@@ -144,7 +144,7 @@ def main(arguments: list[str] | None = None) -> int:
             _computes(options, seed),
         )
         for seed in range(options.seed, options.seed + options.seeds)
-    ]
+    )
     end = None if options.minutes is None else begin + options.minutes * 60
     for each in (signal.SIGINT, signal.SIGTERM):  # in the background, a shell has SIGINT ignored
         signal.signal(each, signal.default_int_handler)
@@ -216,7 +216,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def run_all(
-    jobs: list[Job], processes: int, end: float | None, run: Callable[[Job], Ran] | None = None
+    jobs: Iterable[Job], processes: int, end: float | None, run: Callable[[Job], Ran] | None = None
 ) -> Iterator[tuple[Job, Ran]]:
     """The jobs that begin before `end`, in their order whichever process ran them.
 
