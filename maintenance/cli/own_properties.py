@@ -28,6 +28,7 @@ _CHECKS: Mapping[str, Callable[[Mapping[str, str]], object]] = {
     names.CHECK_PRIMARY_KEY: lambda given: property_bool(
         given, names.CHECK_PRIMARY_KEY, default=True
     ),
+    names.SNAPSHOTS_MAX: lambda given: property_int(given, names.SNAPSHOTS_MAX, 1, minimum=1),
     SPARK_ROWS_MIN: lambda given: property_int(given, SPARK_ROWS_MIN, 0),
     SPARK_BYTES_MIN: lambda given: property_int(given, SPARK_BYTES_MIN, 0),
 }

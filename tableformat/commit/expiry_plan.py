@@ -4,8 +4,9 @@ A snapshot stays when one of these holds (spec: Snapshot Retention Policy; icebe
 RemoveSnapshots):
 
 * it is among the newest `min-snapshots-to-keep` of a branch, or in the branch's unbroken run of
-  snapshots not older than `max-snapshot-age-ms`; for a staging branch, only as far as they are not
-  in its target's history, on which the target's settings decide;
+  snapshots not older than `max-snapshot-age-ms`, of which `icefold.expire.max-snapshots-to-keep`
+  leaves the newest, where it is the table that says the age; for a staging branch, only as far as
+  they are not in its target's history, on which the target's settings decide;
 * a branch or tag points at it;
 * it belongs to no branch or tag and is not older than the table's `max-snapshot-age-ms` (somebody
   may be about to point at it);
@@ -26,7 +27,7 @@ branches never go, nor does the target of one while something waits there.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from itertools import chain
@@ -49,6 +50,7 @@ from tableformat.spec.names import (
     FLINK_JOB,
     FLINK_OPERATOR,
     MAIN_BRANCH,
+    SNAPSHOTS_MAX,
     SPARK_QUERY,
     STAGING_BRANCH,
 )
@@ -124,6 +126,7 @@ class _Limits:
     now_ms: int
     max_snapshot_age_ms: int
     min_snapshots_to_keep: int
+    max_snapshots_to_keep: int
     max_ref_age_ms: int
 
     @classmethod
@@ -134,12 +137,23 @@ class _Limits:
         )
         keep = property_int(metadata.properties, f"{prefix}.min-snapshots-to-keep", 1)
         ref_age = property_int(metadata.properties, f"{prefix}.max-ref-age-ms", LONG_MAX)
+        keep_max = property_int(metadata.properties, SNAPSHOTS_MAX, LONG_MAX, minimum=1)
         return cls(
             now_ms=now_ms,
             max_snapshot_age_ms=_first(policy.max_snapshot_age_ms, age),
             min_snapshots_to_keep=_first(policy.min_snapshots_to_keep, keep),
+            max_snapshots_to_keep=keep_max if policy.max_snapshot_age_ms is None else LONG_MAX,
             max_ref_age_ms=_first(policy.max_ref_age_ms, ref_age),
         )
+
+    def last_kept_ms(self, own: Retention, history: Sequence[Snapshot]) -> int:
+        """What is older goes; `history` of a branch is newest first."""
+        if own.max_snapshot_age_ms is not None:
+            return self.now_ms - own.max_snapshot_age_ms
+        by_age = self.now_ms - self.max_snapshot_age_ms
+        if len(history) <= self.max_snapshots_to_keep:
+            return by_age
+        return max(by_age, history[self.max_snapshots_to_keep - 1].timestamp_ms)
 
     def is_ref_expired(self, ref: SnapshotRef, by_id: Mapping[int, Snapshot]) -> bool:
         snapshot = by_id.get(ref.snapshot_id)
@@ -162,11 +176,11 @@ def _kept_by_refs(
         own = retention_of(ref)
         if name in staging and own == STAGING_RETENTION:
             own = Retention()  # it is for tools that know no staged changes
-        age_max = _first(own.max_snapshot_age_ms, limits.max_snapshot_age_ms)
+        history = list(walk_back(by_id, ref.snapshot_id))
         keep_min = max(_first(own.min_snapshots_to_keep, limits.min_snapshots_to_keep), 1)
-        last_kept_ms = limits.now_ms - age_max
+        last_kept_ms = limits.last_kept_ms(own, history)
         newer: Snapshot | None = None
-        for count, snapshot in enumerate(walk_back(by_id, ref.snapshot_id)):
+        for count, snapshot in enumerate(history):
             is_old = count >= keep_min and snapshot.timestamp_ms < last_kept_ms
             if is_old and not _is_before_cut(snapshot, newer, last_kept_ms):
                 break

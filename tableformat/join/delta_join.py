@@ -26,7 +26,7 @@ from tableformat.join.plan import JoinPlan
 from tableformat.join.side import Side
 from tableformat.lookup.session import Lookup
 from tableformat.spec.data_file import DataFile
-from tableformat.spec.names import MAIN_BRANCH, SOURCE_OFFSETS, STAGING_BRANCH
+from tableformat.spec.names import MAIN_BRANCH, SNAPSHOTS_MAX, SOURCE_OFFSETS, STAGING_BRANCH
 from tableformat.table_definition import parse_table_name
 from tableformat.write.delete_scope import check_delete_scope, delete_spec
 from tableformat.write.stage import check_stageable, write_staged
@@ -205,7 +205,7 @@ class DeltaJoin:
                     table=state.name,
                     snapshot_id=old_id,
                     action="name a new table with 'into', and keep snapshots for longer than the "
-                    "join may pause (history.expire.max-snapshot-age-ms)",
+                    f"join may pause (history.expire.max-snapshot-age-ms, {SNAPSHOTS_MAX})",
                 )
             sides[alias] = Side(
                 self._environment,

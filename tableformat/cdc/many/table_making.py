@@ -26,6 +26,7 @@ from tableformat.cdc.schema_changes import connect_type
 from tableformat.commit.creation import create_table
 from tableformat.environment import Environment
 from tableformat.errors import AlreadyExistsError, InvalidInputError
+from tableformat.spec.names import SNAPSHOTS_MAX
 from tableformat.table_definition import define_partition_spec, define_schema, parse_table_name
 
 COMMENT = "comment"  # the table property that engines show
@@ -59,6 +60,11 @@ class DeclaredRow:
     fields: Mapping[str, Mapping[str, Any]]
     key: tuple[str, ...] = ()
     comment: str | None = None
+
+
+# A commit a second is 86,400 snapshots a day. Each commit writes the list of those that are kept
+# into a file of its own, which nothing else deletes before orphan removal.
+STREAM_PROPERTIES = {SNAPSHOTS_MAX: "1000", "write.metadata.delete-after-commit.enabled": "true"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,7 +159,7 @@ def new_table(name: str, declared: DeclaredRow | None, options: MakingOptions) -
         for place, (column, each) in enumerate(declared.fields.items(), 1)
     ]
     schema = define_schema(Schema(*fields), key)
-    properties = dict(options.properties)
+    properties = STREAM_PROPERTIES | dict(options.properties)
     if declared.comment:
         properties.setdefault(COMMENT, declared.comment)
     spec = define_partition_spec(schema, options.partition_by)

@@ -242,6 +242,7 @@ def test_table_of_pyiceberg_is_upgraded_and_takes_changes(ok, run, warehouse, ve
         ("icefold.maintain.resolve.age=1000", "did you mean icefold.maintain.resolve.age-ms?"),
         ("icefold.maintain.resolve.age-ms=1s", "the default is 1000"),
         ("icefold.resolve.spark-rows-min=many", "not an integer"),
+        ("icefold.expire.max-snapshots-to-keep=0", "at least 1"),
     ],
 )
 @pytest.mark.parametrize("command", ["create", "set-properties"])

@@ -25,7 +25,7 @@ from tableformat.errors import (
     InvalidInputError,
     StoreUnavailableError,
 )
-from tableformat.spec.names import STAGING_MARKER
+from tableformat.spec.names import SNAPSHOTS_MAX, STAGING_MARKER
 from tests.support.another_tool import another_tool
 from tests.support.commit_tables import IDENTIFIER, CommitTable
 from tests.support.reachable import reachable_locations
@@ -101,6 +101,34 @@ def test_table_properties_and_policy_set_the_limits(table):
     ids = [table.add(f"f{n}") for n in range(6)]
     assert table.plan(ExpiryPolicy()).snapshot_ids == tuple(ids[:3])
     assert table.plan(ExpiryPolicy(min_snapshots_to_keep=2)).snapshot_ids == tuple(ids[:4])
+
+
+def test_table_bounds_how_many_snapshots_of_a_branch_stay(table):
+    """Commits are a day apart; five days stay by default."""
+    most = {SNAPSHOTS_MAX: "2"}
+    update_properties(table.environment, IDENTIFIER, updates=most)
+    ids = [table.add(f"f{n}") for n in range(6)]
+    assert table.plan(ExpiryPolicy()).snapshot_ids == tuple(ids[:4])
+    assert table.plan(ExpiryPolicy(min_snapshots_to_keep=3)).snapshot_ids == tuple(ids[:3])
+    assert table.plan(ExpiryPolicy(max_snapshot_age_ms=3 * DAY_MS)).snapshot_ids == tuple(ids[:3])
+    four_days = Retention(max_snapshot_age_ms=4 * DAY_MS)
+    create_branch(table.environment, IDENTIFIER, "b", retention=four_days)
+    assert table.plan(ExpiryPolicy()).snapshot_ids == tuple(ids[:2])
+
+
+def test_each_branch_keeps_its_newest_snapshots_below_the_bound(table):
+    update_properties(table.environment, IDENTIFIER, updates={SNAPSHOTS_MAX: "2"})
+    first = table.add("f0")
+    create_branch(table.environment, IDENTIFIER, "b")
+    ours = [table.add(f"f{n}") for n in range(1, 4)]
+    theirs = [table.add(f"b{n}", branch="b") for n in range(3)]
+    assert table.plan(ExpiryPolicy()).snapshot_ids == (first, ours[0], theirs[0])
+
+
+def test_bound_is_a_positive_number(table):
+    update_properties(table.environment, IDENTIFIER, updates={SNAPSHOTS_MAX: "0"})
+    with pytest.raises(InvalidInputError, match="max-snapshots-to-keep"):
+        table.plan(ExpiryPolicy())
 
 
 def test_malformed_property_is_refused(table):

@@ -8,9 +8,10 @@ import pyarrow as pa
 import pytest
 
 from tableformat.cdc.many.engine_choice import LOCAL_LAG_MAX, Engine, choose_engine
-from tableformat.cdc.many.table_making import plan_table
+from tableformat.cdc.many.table_making import STREAM_PROPERTIES, plan_table
 from tableformat.cdc.many.table_options import TableOptions
 from tableformat.errors import InvalidInputError
+from tableformat.spec.names import SNAPSHOTS_MAX
 from tests.support.stream_worlds import ROW, message
 
 WIDE = [
@@ -51,7 +52,8 @@ def test_table_has_columns_types_key_nullability_and_comments_of_the_first_event
         "  tags ARRAY<STRING>\n"
         ") USING iceberg\n"
         "PARTITIONED BY (days(at), bucket(4, id))\n"
-        "TBLPROPERTIES ('format-version' = '3');\n"
+        "TBLPROPERTIES ('format-version' = '3', 'icefold.expire.max-snapshots-to-keep' = '1000', "
+        "'write.metadata.delete-after-commit.enabled' = 'true');\n"
         "ALTER TABLE shop.orders SET IDENTIFIER FIELDS id;"
     )
 
@@ -61,14 +63,14 @@ def test_options_give_key_types_and_properties():
         (None, message("c", ROW_OF_WIDE, fields=[*WIDE, EXACT])[1]),
         key="id,at",
         columns=json.dumps({"exact": "decimal(20,4)"}),
-        properties=json.dumps({"a": "x,y"}),
+        properties=json.dumps({"a": "x,y", SNAPSHOTS_MAX: "50"}),
         nullability="nullable",
     )
     kinds = {f.name: (str(f.field_type), f.required) for f in made.schema.fields}
     assert kinds["exact"] == ("decimal(20, 4)", False)
     assert kinds["at"] == ("timestamp", True)
     assert made.key == ("id", "at")
-    assert made.properties == {"a": "x,y"}
+    assert made.properties == STREAM_PROPERTIES | {"a": "x,y", SNAPSHOTS_MAX: "50"}
 
 
 @pytest.mark.parametrize(
