@@ -17,8 +17,13 @@ from tableformat.spec.names import (
     IMMUTABLE_DELETES,
     IMMUTABLE_ENFORCED,
     IMMUTABLE_NAME,
+    SNAPSHOTS_MAX,
 )
 from tableformat.table_definition import define_partition_spec, define_schema, parse_table_name
+
+# A commit a second is 86,400 snapshots a day. Each commit writes the list of those that are kept
+# into a file of its own, which by Iceberg's defaults nothing deletes before orphan removal.
+KEPT_HISTORY = {SNAPSHOTS_MAX: "1000", "write.metadata.delete-after-commit.enabled": "true"}
 
 
 def create_table(
@@ -54,7 +59,7 @@ def create_table(
         )
     definition = define_schema(schema, primary_key)
     spec = define_partition_spec(definition, partition_by)
-    all_properties = dict(properties or {})
+    all_properties = KEPT_HISTORY | dict(properties or {})
     by_hand = all_properties.get(IMMUTABLE_COLUMNS, "").split(",")
     immutable = [name.strip() for name in by_hand if name.strip()]
     if immutable_columns is not None or immutable:

@@ -23,10 +23,9 @@ from tableformat.cdc.events import KEY, VALUE, Decoder, EventBatch
 from tableformat.cdc.formats import FormatChoice
 from tableformat.cdc.many.table_options import MakingOptions, TableOptions
 from tableformat.cdc.schema_changes import connect_type
-from tableformat.commit.creation import create_table
+from tableformat.commit.creation import KEPT_HISTORY, create_table
 from tableformat.environment import Environment
 from tableformat.errors import AlreadyExistsError, InvalidInputError
-from tableformat.spec.names import SNAPSHOTS_MAX
 from tableformat.table_definition import define_partition_spec, define_schema, parse_table_name
 
 COMMENT = "comment"  # the table property that engines show
@@ -62,11 +61,6 @@ class DeclaredRow:
     comment: str | None = None
 
 
-# A commit a second is 86,400 snapshots a day. Each commit writes the list of those that are kept
-# into a file of its own, which nothing else deletes before orphan removal.
-STREAM_PROPERTIES = {SNAPSHOTS_MAX: "1000", "write.metadata.delete-after-commit.enabled": "true"}
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewTable:
     """A table that does not exist."""
@@ -88,7 +82,7 @@ class NewTable:
                 for field in self.spec.fields
             )
             text += f"\nPARTITIONED BY ({parts})"
-        pairs = {"format-version": "3"} | dict(self.properties)
+        pairs = {"format-version": "3"} | KEPT_HISTORY | dict(self.properties)
         shown = ", ".join(f"{_quoted(key)} = {_quoted(text)}" for key, text in pairs.items())
         key = ", ".join(map(_name, self.key))
         text += f"\nTBLPROPERTIES ({shown});"
@@ -159,7 +153,7 @@ def new_table(name: str, declared: DeclaredRow | None, options: MakingOptions) -
         for place, (column, each) in enumerate(declared.fields.items(), 1)
     ]
     schema = define_schema(Schema(*fields), key)
-    properties = STREAM_PROPERTIES | dict(options.properties)
+    properties = dict(options.properties)
     if declared.comment:
         properties.setdefault(COMMENT, declared.comment)
     spec = define_partition_spec(schema, options.partition_by)

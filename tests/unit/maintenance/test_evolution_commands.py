@@ -15,6 +15,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 import tableformat as tf
 from maintenance.cli.main import cli
+from tableformat.commit.creation import KEPT_HISTORY
 
 SCHEMA = pa.schema([("id", pa.int64()), ("part", pa.string()), ("n", pa.int32())])
 
@@ -249,11 +250,12 @@ def test_table_of_pyiceberg_is_upgraded_and_takes_changes(ok, run, warehouse, ve
 def test_own_properties_that_nothing_reads_are_refused(run, table, given, says, command) -> None:
     made = ("create", "shop.new", "--column", "id:long", "--primary-key", "id", "--table-property")
     words = {"create": made, "set-properties": ("set-properties", "shop.orders")}[command]
+    before = table.properties
     done = run("table", *words, given)
     assert (done.exit_code, done.stdout) == (1, "")
     assert says in done.stderr
     assert len(done.stderr.splitlines()) == 1
-    assert table.refresh().properties == {}
+    assert table.refresh().properties == before
     assert "shop.new" not in run("table", "list").stdout
 
 
@@ -287,7 +289,12 @@ def test_stored_columns_are_declared_filled_and_checked(ok, refused, table) -> N
 
 
 def test_properties_are_set_shown_and_removed(ok, run, table) -> None:
-    assert "has no properties" in run("table", "set-properties", "shop.orders").stderr
+    command = ("table", "set-properties", "shop.orders")
+    assert ok(*command) == "".join(
+        f"{name}={KEPT_HISTORY[name]}\n" for name in sorted(KEPT_HISTORY)
+    )
+    run(*command, *(word for name in KEPT_HISTORY for word in ("--remove", name)))
+    assert "has no properties" in run(*command).stderr
     assert ok("table", "set-properties", "shop.orders", "a=1", "b=2") == "a=1\nb=2\n"
     assert ok("table", "set-properties", "shop.orders", "--remove", "a") == "b=2\n"
 

@@ -8,10 +8,9 @@ import pyarrow as pa
 import pytest
 
 from tableformat.cdc.many.engine_choice import LOCAL_LAG_MAX, Engine, choose_engine
-from tableformat.cdc.many.table_making import STREAM_PROPERTIES, plan_table
+from tableformat.cdc.many.table_making import plan_table
 from tableformat.cdc.many.table_options import TableOptions
 from tableformat.errors import InvalidInputError
-from tableformat.spec.names import SNAPSHOTS_MAX
 from tests.support.stream_worlds import ROW, message
 
 WIDE = [
@@ -63,14 +62,14 @@ def test_options_give_key_types_and_properties():
         (None, message("c", ROW_OF_WIDE, fields=[*WIDE, EXACT])[1]),
         key="id,at",
         columns=json.dumps({"exact": "decimal(20,4)"}),
-        properties=json.dumps({"a": "x,y", SNAPSHOTS_MAX: "50"}),
+        properties=json.dumps({"a": "x,y"}),
         nullability="nullable",
     )
     kinds = {f.name: (str(f.field_type), f.required) for f in made.schema.fields}
     assert kinds["exact"] == ("decimal(20, 4)", False)
     assert kinds["at"] == ("timestamp", True)
     assert made.key == ("id", "at")
-    assert made.properties == STREAM_PROPERTIES | {"a": "x,y", SNAPSHOTS_MAX: "50"}
+    assert made.properties == {"a": "x,y"}
 
 
 @pytest.mark.parametrize(
