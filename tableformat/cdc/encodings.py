@@ -34,7 +34,7 @@ Source: Debezium's documentation of `time.precision.mode`, `decimal.handling.mod
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 import numpy as np
@@ -100,6 +100,7 @@ class Hint:
     Attributes:
         encoding: None where it is not said.
         scale: Of PRECISE; None: the column's.
+        is_integer: The values of a float column are integers, which are read digit by digit.
         contradiction: Set if the schema says that the values are of another kind than the column:
             what they are.
         parts: Hints of the fields of a struct, or of the `element` of a list.
@@ -107,6 +108,7 @@ class Hint:
 
     encoding: Encoding | None = None
     scale: int | None = None
+    is_integer: bool = False
     contradiction: str | None = None
     parts: Mapping[str, Hint] = field(default_factory=dict)
 
@@ -115,12 +117,7 @@ class Hint:
         if other.encoding is not None:
             same = other.encoding == self.encoding and other.scale is None
             return self if same else other
-        return Hint(
-            encoding=self.encoding,
-            scale=self.scale,
-            contradiction=self.contradiction,
-            parts=overlaid(self.parts, other.parts),
-        )
+        return replace(self, parts=overlaid(self.parts, other.parts))
 
 
 def overlaid(below: Mapping[str, Hint], above: Mapping[str, Hint]) -> dict[str, Hint]:
@@ -229,8 +226,11 @@ def column_decoder(
             wires, decode = _instant(kind, target, hint, encoding, refusing)
         case iceberg.DecimalType() | iceberg.BinaryType() | iceberg.FixedType():
             wires, decode = _encoded(kind, target, hint, encoding, refusing)
+        case iceberg.FloatType() | iceberg.DoubleType():
+            wires = (pa.int64(),) if hint.is_integer else (pa.float64(), pa.string())
+            decode = _float_of(target, encoding)
         case _:
-            wires, decode = _plain(kind, target, encoding, path)
+            wires, decode = _plain(kind, target, path)
     return ColumnDecoder(name=column.name, target=target, wires=wires, decode=decode, parts=parts)
 
 
@@ -274,17 +274,13 @@ def _encoded(
     return (pa.string(),), _binary_of(target, encoding)
 
 
-def _plain(
-    kind: iceberg.IcebergType, target: pa.DataType, encoding: Encoding | None, path: str
-) -> WiresAndDecode:
+def _plain(kind: iceberg.IcebergType, target: pa.DataType, path: str) -> WiresAndDecode:
     """Values that JSON has a form for."""
     match kind:
         case iceberg.BooleanType():
             return (pa.bool_(), pa.int64()), _boolean
         case iceberg.UUIDType():
             return (pa.string(),), parse_uuids
-        case iceberg.FloatType() | iceberg.DoubleType():
-            return (pa.float64(), pa.string()), _float_of(target, encoding)
         case iceberg.IntegerType() | iceberg.LongType():
             return (pa.int64(),), lambda values: values.cast(target)
         case iceberg.StringType():
@@ -494,15 +490,21 @@ def _float_of(target: pa.DataType, encoding: Encoding | None) -> Decode:
             if not pc.all(known, min_count=0).as_py():
                 # Digits may be base64: "1234" is a valid text of either.
                 raise pa.ArrowInvalid("a text, which may be base64; encodings=COLUMN=text says no")
-        wide = values.cast(pa.float64())
+        is_integer = pa.types.is_integer(values.type)
+        wide = values.cast(pa.float64(), safe=not is_integer)
         narrow = wide.cast(target)
         if pc.any(pc.and_(pc.is_inf(narrow), pc.is_finite(wide)), min_count=0).as_py():
             raise pa.ArrowInvalid(f"too large for {target}")
         rounded = pc.and_(pc.not_equal(narrow.cast(pa.float64()), wide), pc.is_finite(wide))
-        if encoding is Encoding.DOUBLE and pc.any(rounded, min_count=0).as_py():
+        if is_integer:  # not cast back: the double next to the greatest long is none
+            exact = values.cast(pa.decimal128(38, 0))
+            rounded = pc.or_(rounded, pc.not_equal(wide.cast(pa.decimal128(38, 0)), exact))
+        says_digits = is_integer or encoding is Encoding.DOUBLE
+        if says_digits and pc.any(rounded, min_count=0).as_py():
             raise pa.ArrowInvalid(
-                "a number of more digits than a float has; give the table's column the type of the "
-                "source (schema-evolution=full does), or encodings=COLUMN=text takes it rounded"
+                f"a number of more digits than a {target} has; give the table's column the type of "
+                "the source (schema-evolution=full does where it can), or encodings=COLUMN=text "
+                "takes it rounded"
             )
         return narrow
 

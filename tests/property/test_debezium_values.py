@@ -158,6 +158,7 @@ def event(
     layout: str,
     schema: bool,
     own_name: str = "source",
+    first: str = "schema",
 ) -> str:
     after = {name: written(name, value, mode) for name, value in row.items()}
     op = {"op": "u", "source": {"connector": "x"}, "before": after, "after": after}
@@ -170,7 +171,8 @@ def event(
     ]
     if layout == "envelope":
         fields = [{"field": "after", "type": "struct", "fields": fields}]
-    return json.dumps({"schema": {"type": "struct", "fields": fields}, "payload": payload})
+    both = {"schema": {"type": "struct", "fields": fields}, "payload": payload}
+    return json.dumps(both, sort_keys=first == "payload", indent=first == "payload" or None)
 
 
 @ANY_TIME
@@ -179,10 +181,17 @@ def event(
     mode=modes,
     layout=st.sampled_from(["envelope", "flattened"]),
     name=st.sampled_from(OWN_NAMES),
+    first=st.sampled_from(["schema", "payload"]),
     schema=st.booleans(),
 )
 def test_value_that_is_read_is_the_one_that_was_written(
-    rows: list[dict[str, Any]], mode: dict[str, str], layout: str, name: str, *, schema: bool
+    rows: list[dict[str, Any]],
+    mode: dict[str, str],
+    layout: str,
+    name: str,
+    first: str,
+    *,
+    schema: bool,
 ) -> None:
     columns = [f.with_name(name) if f.name == "source" else f for f in TABLE]
     table = define_schema(pa.schema(columns), ["id"])
@@ -191,7 +200,10 @@ def test_value_that_is_read_is_the_one_that_was_written(
         for number, row in enumerate(rows)
     ]
     events = batch_of(
-        [event(row, mode, layout=layout, schema=schema, own_name=name) for row in rows]
+        [
+            event(row, mode, layout=layout, schema=schema, own_name=name, first=first)
+            for row in rows
+        ]
     )
     said = {"layout": layout, "unknown_columns": "fail"}
     if not schema:

@@ -158,6 +158,34 @@ def test_transaction_markers_are_skipped_although_they_have_an_id(status: str) -
     assert (parsed.skipped, parsed.bad.num_rows) == ({"heartbeat": 1}, 0)
 
 
+def test_payload_may_come_before_its_schema_and_without_one() -> None:
+    payloads = [json.loads(envelope("c", after=order(number))) for number in (1, 2)]
+    declared = {"type": "struct", "fields": []}
+    for events in (
+        [{"payload": each, "schema": declared} for each in payloads],
+        [{"payload": each, "schema": None} for each in payloads],
+        [{"payload": each} for each in payloads],
+        [{"payload": payloads[0], "schema": declared}, {"payload": payloads[1]}],
+        [{"payload": payloads[0], "schema": declared}, payloads[1]],
+    ):
+        parsed = parse(FORMAT, SCHEMA, batch_of([json.dumps(each) for each in events]))
+        assert reasons(parsed) == []
+        assert kinds_and(parsed, "id") == [("+I", 1), ("+I", 2)]
+
+
+def test_column_called_payload_makes_no_envelope_of_its_row() -> None:
+    inner = pa.struct([("a", pa.int64())])
+    columns = [pa.field("payload", inner), pa.field("id", pa.int64(), nullable=False)]
+    table = define_schema(pa.schema([*columns, pa.field("schema", inner)]), ["id"])
+    rows = [{"payload": {"a": 1}, "id": 1, "schema": {"a": 2}}, {"payload": None, "id": 2}]
+    events = batch_of([json.dumps(row) for row in rows])
+    parsed = parse(FORMAT, table, events, layout="flattened")
+    assert parsed.changes.select(["payload", "id"]).to_pylist() == [
+        {"payload": {"a": 1}, "id": 1},
+        {"payload": None, "id": 2},
+    ]
+
+
 def test_message_key_in_connects_envelope_is_read() -> None:
     key = '{"schema":{"type":"struct"},"payload":{"id":7}}'
     parsed = parse(FORMAT, SCHEMA, batch_of([envelope("d")], [key]))
@@ -196,6 +224,7 @@ def test_skipped_event_with_a_broken_key_counts_as_bad_only() -> None:
         ('{"schema":{},"payload":', "not a JSON object"),
         ('{"schema":{', "the envelope's schema is not JSON"),
         ('{"schema":{}}', "the envelope's schema is not followed by its payload"),
+        ('{"payload":{', "the envelope's payload is not JSON"),
         ('{"schema":[],"payload":{}}', "the event has no known 'op'"),
     ],
 )
