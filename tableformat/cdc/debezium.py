@@ -123,6 +123,8 @@ class DebeziumFormat:
             if absent.any():
                 self._tombstones(group.rows[absent], keys, collector)
                 group = group.filter(~absent)
+            if self._is_flattened and self.values.unknown_columns == "ignore" and len(group.rows):
+                wrong_format.check_foreign(group.payloads[0].as_py(), self.codec.decoders)
             codec = self._codec_for(group.schema, *self._row_path)
             parsed = parse_json_objects(group.payloads, self._layout(codec, bool(unknown)))
             if unknown:

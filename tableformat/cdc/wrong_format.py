@@ -1,7 +1,7 @@
 """Say what events are that a format cannot read at all, rather than what each of them lacks.
 
 Asked only when a batch has no change at all, so it costs nothing, and a stray event among good ones
-stays a bad record.
+stays a bad record; `check_foreign` once where anything with the names of the key would be a row.
 """
 
 from __future__ import annotations
@@ -27,6 +27,44 @@ NAMES = {
     ),
     CHANGELOG: ("changelog rows (data, op=+I)", "changelog-json"),
 }
+# Events that no format here reads, by names that theirs have; the first that fits.
+FOREIGN = {
+    "CloudEvents": ("specversion", "id", "source"),
+    "of Canal": ("isDdl", "database", "table", "type", "data"),
+    "of Maxwell": ("database", "table", "type", "ts", "data"),
+    "of GoldenGate": ("table", "op_type", "op_ts", "pos"),
+    "of AWS DMS": ("data", "metadata"),
+}
+_NO_TEXTS = ("data", "metadata")  # in theirs; columns of these names mostly are
+
+
+def check_foreign(event: str, columns: Collection[str]) -> None:
+    """Refuse rows that surely are events of something else, whose names may be a row's.
+
+    Args:
+        event: The first one, without Connect's envelope.
+        columns: Those of the table.
+
+    Raises:
+        InvalidInputError: It is; the message says of what.
+    """
+    try:
+        value = json.loads(event)
+    except (ValueError, RecursionError):
+        return
+    _refuse_foreign(value, columns)
+
+
+def _refuse_foreign(value: Any, columns: Collection[str]) -> None:
+    if not isinstance(value, dict) or any(isinstance(value.get(each), str) for each in _NO_TEXTS):
+        return
+    for what, names in FOREIGN.items():
+        if set(names) <= value.keys() and not set(names) <= {*columns}:
+            raise InvalidInputError(
+                f"the events are {what}, which no format reads",
+                action="send Debezium's own (value.converter=org.apache.kafka.connect.json."
+                "JsonConverter), or give icefold a format for them (examples/change-format)",
+            )
 
 
 def check_format(
@@ -79,6 +117,7 @@ def _format_of(value: Any, key: Collection[str]) -> str | None:
         value = value["payload"]
     if not isinstance(value, dict):
         return None
+    _refuse_foreign(value, key)
     op = value.get("op")
     if op in ("c", "u", "r") and isinstance(value.get("after"), str):
         raise InvalidInputError(

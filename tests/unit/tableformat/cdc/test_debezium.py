@@ -664,3 +664,72 @@ def test_reason_of_a_bad_event_is_one_line_of_bounded_length() -> None:
     (reason,) = reasons(parse(FORMAT, SCHEMA, batch_of(events), decimals="text"))
     assert reason.isprintable()
     assert len(reason) < 2_000
+
+
+@pytest.mark.parametrize(
+    ("event", "what"),
+    [
+        ({"specversion": "1.0", "id": 1, "source": "/x", "data": {"op": "c"}}, "CloudEvents"),
+        ({"id": 1, "database": "a", "table": "b", "type": "INSERT", "isDdl": False,
+          "data": [{"id": "7"}]}, "of Canal"),
+        ({"database": "a", "table": "b", "type": "insert", "ts": 1, "data": {"id": 7}},
+         "of Maxwell"),
+        ({"table": "a", "op_type": "D", "op_ts": "t", "pos": "1", "id": 7}, "of GoldenGate"),
+        ({"data": {"id": 7}, "metadata": {"operation": "insert"}}, "of AWS DMS"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("layout", ["envelope", "flattened"])
+def test_events_of_other_tools_are_refused_by_name_and_not_half_taken(
+    event: dict[str, Any], what: str, layout: str
+) -> None:
+    table = define_schema(pa.schema([pa.field("id", pa.int64(), nullable=False)]), ["id"])
+    events = batch_of([json.dumps(event)])
+    with pytest.raises(InvalidInputError, match=f"the events are {what}, which no format reads"):
+        parse(FORMAT, table, events, layout=layout, unknown_columns="ignore")
+
+
+def test_rows_with_columns_that_other_tools_names_are_rows() -> None:
+    columns = [pa.field("id", pa.int64(), nullable=False)]
+    table = define_schema(pa.schema(columns), ["id"])
+    row = {"id": 1, "data": "x", "metadata": "y"}
+    said = {"layout": "flattened", "unknown_columns": "ignore"}
+    assert kinds_and(parse(FORMAT, table, batch_of([json.dumps(row)]), **said), "id") == [("+U", 1)]
+    own = ["specversion", "source"]
+    table = define_schema(
+        pa.schema([*columns, *(pa.field(name, pa.string()) for name in own)]), ["id"]
+    )
+    row = {"id": 1, "more": 1, **dict.fromkeys(own, "x")}
+    assert kinds_and(parse(FORMAT, table, batch_of([json.dumps(row)]), **said), "id") == [("+U", 1)]
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "fits"),
+    [
+        (pa.float64(), 2**53 + 1, False),
+        (pa.float64(), 2**53, True),
+        (pa.float64(), 2**63 - 1, False),
+        (pa.float64(), -(2**63), True),
+        (pa.float32(), 2**53 + 1, False),
+        (pa.float32(), 2**24 + 1, False),
+        (pa.float32(), 2**60, True),
+    ],
+)
+def test_integer_that_a_float_column_would_round_is_a_bad_record(
+    column: pa.DataType, value: int, *, fits: bool
+) -> None:
+    columns = [pa.field("id", pa.int64(), nullable=False), pa.field("v", column)]
+    table = define_schema(pa.schema(columns), ["id"])
+    fields = [{"field": name, "type": "int64", "optional": name == "v"} for name in ("id", "v")]
+    schema = {"type": "struct", "fields": fields}
+    events = batch_of(
+        [
+            json.dumps({"schema": schema, "payload": {"id": number, "v": each}})
+            for number, each in enumerate((value, None, 1))
+        ]
+    )
+    parsed = parse(FORMAT, table, events, layout="flattened")
+    assert [each.split(";")[0] for each in reasons(parsed)] == (
+        [] if fits else [f"column 'v': a number of more digits than a {column} has"]
+    )
+    found = [None if each is None else int(each) for each in parsed.changes["v"].to_pylist()]
+    assert found == ([value] if fits else []) + [None, 1]
