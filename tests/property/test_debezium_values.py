@@ -200,10 +200,7 @@ def test_value_that_is_read_is_the_one_that_was_written(
         for number, row in enumerate(rows)
     ]
     events = batch_of(
-        [
-            event(row, mode, layout=layout, schema=schema, own_name=name, first=first)
-            for row in rows
-        ]
+        [event(row, mode, layout=layout, schema=schema, own_name=name, first=first) for row in rows]
     )
     said = {"layout": layout, "unknown_columns": "fail"}
     if not schema:
