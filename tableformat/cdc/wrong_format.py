@@ -27,7 +27,7 @@ NAMES = {
     ),
     CHANGELOG: ("changelog rows (data, op=+I)", "changelog-json"),
 }
-# Events that no format here reads, by names that theirs have; the first that fits.
+# Events of other tools, by names that theirs have; the first that fits.
 FOREIGN = {
     "CloudEvents": ("specversion", "id", "source"),
     "of Canal": ("isDdl", "database", "table", "type", "data"),
@@ -61,7 +61,7 @@ def _refuse_foreign(value: Any, columns: Collection[str]) -> None:
     for what, names in FOREIGN.items():
         if set(names) <= value.keys() and not set(names) <= {*columns}:
             raise InvalidInputError(
-                f"the events are {what}, which no format reads",
+                f"the events are {what}, which this format does not read",
                 action="send Debezium's own (value.converter=org.apache.kafka.connect.json."
                 "JsonConverter), or give icefold a format for them (examples/change-format)",
             )
@@ -103,6 +103,10 @@ def check_format(
                 action="set value.converter=org.apache.kafka.connect.storage.StringConverter where "
                 "the value is JSON text already",
             )
+        if isinstance(value, dict) and value.keys() <= {"schema", "payload"}:
+            value = value.get("payload")
+        if read_as != CHANGELOG:  # which reads some of them, told the field of the kind
+            _refuse_foreign(value, key)
         found = _format_of(value, key)
         if found is not None and found != read_as:
             is_, use = NAMES[found]
@@ -113,11 +117,8 @@ def check_format(
 
 
 def _format_of(value: Any, key: Collection[str]) -> str | None:
-    if isinstance(value, dict) and "schema" in value and "payload" in value:
-        value = value["payload"]
     if not isinstance(value, dict):
         return None
-    _refuse_foreign(value, key)
     op = value.get("op")
     if op in ("c", "u", "r") and isinstance(value.get("after"), str):
         raise InvalidInputError(
