@@ -228,7 +228,8 @@ class DebeziumFormat:
             alternatives[("__deleted",)] = (pa.string(), pa.bool_())
         else:
             fields = {"before": codec.struct(), "after": codec.struct(), "op": pa.string()}
-            source = pa.struct([("connector", pa.string()), ("snapshot", pa.string())])
+            texts = ("connector", "snapshot", "value_capture_type")
+            source = pa.struct([(name, pa.string()) for name in texts])
             fields |= {"ts_ms": pa.int64(), "source": source}
             alternatives = codec.alternatives(("before",)) | codec.alternatives(("after",))
             alternatives[("source", "snapshot")] = (pa.string(), pa.bool_())

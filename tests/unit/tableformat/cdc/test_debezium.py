@@ -158,6 +158,20 @@ def test_transaction_markers_are_skipped_although_they_have_an_id(status: str) -
     assert (parsed.skipped, parsed.bad.num_rows) == ({"heartbeat": 1}, 0)
 
 
+@pytest.mark.parametrize(
+    ("captured", "is_whole"),
+    [("NEW_ROW", True), ("NEW_ROW_AND_OLD_VALUES", True), ("NEW_VALUES", False),
+     ("OLD_AND_NEW_VALUES", False)],
+)  # fmt: skip
+def test_row_with_its_changed_columns_only_is_a_bad_record(captured: str, is_whole: bool) -> None:
+    event = json.loads(envelope("u", after=order(1)))
+    event["source"] |= {"connector": "spanner", "value_capture_type": captured}
+    gone = json.loads(envelope("d", before=order(2))) | {"source": event["source"]}
+    parsed = parse(FORMAT, SCHEMA, batch_of([json.dumps(event), json.dumps(gone)]))
+    assert kinds_and(parsed, "id") == ([("+U", 1)] if is_whole else []) + [("-D", 2)]
+    assert ["changed columns only" in each for each in reasons(parsed)] == [True] * (not is_whole)
+
+
 def test_payload_may_come_before_its_schema_and_without_one() -> None:
     payloads = [json.loads(envelope("c", after=order(number))) for number in (1, 2)]
     declared = {"type": "struct", "fields": []}
