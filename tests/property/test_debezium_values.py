@@ -12,6 +12,7 @@ import hashlib
 import json
 import math
 import uuid
+from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
 
@@ -21,9 +22,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tableformat.cdc.registry.client import RegistrySettings
+from tableformat.cdc.registry.decoder import RegistryDecoder
 from tableformat.errors import InvalidInputError
 from tableformat.table_definition import define_schema
 from tests.support.change_events import batch_of, kinds_and, parse, reasons
+from tests.support.fake_registry import Converter, FakeRegistry, fake_registry
 
 FORMAT = "debezium-json"
 ANY_TIME = settings(deadline=None)
@@ -211,6 +215,45 @@ def test_value_that_is_read_is_the_one_that_was_written(
     parsed = parse(FORMAT, table, events, **said)
     assert reasons(parsed) == []
     found = parsed.changes.select([f.name for f in columns]).to_pylist()
+    assert sorted(found, key=lambda row: row["id"]) == rows
+
+
+@pytest.fixture(scope="module")
+def registry() -> Iterator[FakeRegistry]:
+    with fake_registry() as started:
+        yield started
+
+
+@ANY_TIME
+@given(
+    rows=st.lists(values, min_size=1, max_size=5),
+    mode=modes,
+    layout=st.sampled_from(["envelope", "flattened"]),
+    kind=st.sampled_from(["AVRO", "JSON"]),
+)
+def test_value_that_is_read_through_a_registry_is_the_one_that_was_written(
+    registry: FakeRegistry, rows: list[dict[str, Any]], mode: dict[str, str], layout: str, kind: str
+) -> None:
+    rows = [{"id": number, **row} for number, row in enumerate(rows)]
+    written_as = Converter(registry, kind)
+    messages = []
+    for row in rows:
+        message = json.loads(event(row, mode, layout=layout, schema=True))
+        fields = message["schema"]["fields"]
+        if layout == "envelope":  # of its parts Avro writes those that the schema names
+            fields = fields[0]["fields"]
+            message["schema"]["fields"].append({"field": "op", "type": "string"})
+            message["payload"] = {name: message["payload"][name] for name in ("after", "op")}
+        for each in fields:
+            each["optional"] = each["field"] != "id"
+            if "items" in each:
+                each["items"] = {**each["items"], "optional": True}
+        messages.append(written_as.write(message))
+    said = {"binaries": "hex"} if mode["binaries"] == "hex" else {}
+    decoded = RegistryDecoder(RegistrySettings(registry.url)).decode(batch_of(messages))
+    parsed = parse(FORMAT, SCHEMA, decoded, layout=layout, unknown_columns="fail", **said)
+    assert reasons(parsed) == []
+    found = parsed.changes.select([f.name for f in TABLE]).to_pylist()
     assert sorted(found, key=lambda row: row["id"]) == rows
 
 
