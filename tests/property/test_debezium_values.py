@@ -45,6 +45,15 @@ TABLE = pa.schema(
         pa.field("uuids", pa.list_(pa.uuid())),
         pa.field("texts", pa.list_(pa.string())),
         pa.field("floats", pa.list_(pa.float64())),
+        pa.field("flag", pa.bool_()),
+        pa.field("small", pa.int32()),
+        pa.field("real", pa.float32()),
+        pa.field("zoned", pa.timestamp("us", tz="UTC")),
+        pa.field("open", pa.decimal128(18, 4)),
+        pa.field("point", pa.struct([("x", pa.float64()), ("on", pa.date32())])),
+        pa.field("prices", pa.list_(pa.decimal128(18, 4))),
+        pa.field("raws", pa.list_(pa.binary())),
+        pa.field("lists", pa.list_(pa.list_(pa.int64()))),
         pa.field("source", pa.string()),
     ]
 )
@@ -60,6 +69,11 @@ SEMANTIC = {
     ("at", "us"): "io.debezium.time.MicroTimestamp",
     ("at", "ns"): "io.debezium.time.NanoTimestamp",
 }
+VARIABLE = {
+    "type": "struct",
+    "name": "io.debezium.data.VariableScaleDecimal",
+    "fields": [{"field": "scale", "type": "int32"}, {"field": "value", "type": "bytes"}],
+}
 DATE = {"type": "int32", "name": "io.debezium.time.Date"}
 
 days = st.dates(dt.date(1000, 1, 1), dt.date(9999, 12, 31))
@@ -67,19 +81,34 @@ days = st.dates(dt.date(1000, 1, 1), dt.date(9999, 12, 31))
 moments = st.datetimes(dt.datetime(1800, 1, 1), dt.datetime(2200, 1, 1)).map(
     lambda at: at.replace(microsecond=at.microsecond // 1000 * 1000)
 )
+prices = st.decimals(-(10**13), 10**13, places=4)
+integers = st.integers(-(2**63), 2**63 - 1)
 values = st.fixed_dictionaries(
     {
-        "price": st.none() | st.decimals(-(10**13), 10**13, places=4),
+        "price": st.none() | prices,
         "day": st.none() | days,
         "clock": st.none() | moments.map(dt.datetime.time),
         "at": st.none() | moments,
         "raw": st.none() | st.binary(max_size=9),
         "days": st.none() | st.lists(st.none() | days, max_size=3),
         "stamps": st.none() | st.lists(st.none() | moments, max_size=3),
-        "numbers": st.none() | st.lists(st.none() | st.integers(-(2**63), 2**63 - 1), max_size=3),
+        "numbers": st.none() | st.lists(st.none() | integers, max_size=3),
         "uuids": st.none() | st.lists(st.none() | st.uuids(), max_size=3),
         "texts": st.none() | st.lists(st.none() | st.text(max_size=3), max_size=3),
         "floats": st.none() | st.lists(st.none() | st.floats(allow_nan=False), max_size=3),
+        "flag": st.none() | st.booleans(),
+        "small": st.none() | st.integers(-(2**31), 2**31 - 1),
+        "real": st.none() | st.floats(width=32, allow_nan=False),
+        "zoned": st.none() | moments.map(lambda at: at.replace(tzinfo=dt.UTC)),
+        "open": st.none() | prices,
+        "point": st.none()
+        | st.fixed_dictionaries(
+            {"x": st.none() | st.floats(allow_nan=False), "on": st.none() | days}
+        ),
+        "prices": st.none() | st.lists(st.none() | prices, max_size=3),
+        "raws": st.none() | st.lists(st.none() | st.binary(max_size=9), max_size=3),
+        "lists": st.none()
+        | st.lists(st.none() | st.lists(st.none() | integers, max_size=3), max_size=3),
         "source": st.none() | st.text(max_size=3),
     }
 )
@@ -103,6 +132,12 @@ def written(name: str, value: Any, mode: dict[str, str]) -> Any:
             return value
         case list():
             return [written(name, each, mode) for each in value]
+        case dict():
+            return {inner: written(inner, each, mode) for inner, each in value.items()}
+        case dt.datetime() if value.tzinfo is not None:
+            return value.isoformat().replace("+00:00", "Z")
+        case Decimal() if name == "open" and mode["decimals"] == "precise":
+            return {"scale": 4, "value": written("", value, mode)}
         case dt.datetime():
             micros = (value - dt.datetime(1970, 1, 1)) // dt.timedelta(microseconds=1)
             return micros * per_s // 1_000_000
@@ -134,13 +169,14 @@ def declared(mode: dict[str, str]) -> list[dict[str, Any]]:
         name = "org.apache.kafka.connect.data.Decimal"
         price = {"type": "bytes", "name": name, "parameters": {"scale": "4"}}
     at = {"type": "int64", "name": SEMANTIC["at", unit]}
+    raw = {"type": "string" if mode["binaries"] == "hex" else "bytes"}
     kinds: dict[str, dict[str, Any]] = {
         "id": {"type": "int64"},
         "price": price,
         "day": DATE,
         "clock": {"type": "int64", "name": SEMANTIC["clock", unit]},
         "at": at,
-        "raw": {"type": "string" if mode["binaries"] == "hex" else "bytes"},
+        "raw": raw,
         "days": {"type": "array", "items": DATE},
         "stamps": {"type": "array", "items": at},
         "numbers": {"type": "array", "items": {"type": "int64"}},
@@ -150,6 +186,24 @@ def declared(mode: dict[str, str]) -> list[dict[str, Any]]:
         },
         "texts": {"type": "array", "items": {"type": "string"}},
         "floats": {"type": "array", "items": {"type": "double"}},
+        "flag": {"type": "boolean"},
+        "small": {"type": "int32"},
+        "real": {"type": "float"},
+        "zoned": {"type": "string", "name": "io.debezium.time.ZonedTimestamp"},
+        "open": VARIABLE if mode["decimals"] == "precise" else price,
+        "point": {
+            "type": "struct",
+            "fields": [
+                {"field": "x", "type": "double", "optional": True},
+                {"field": "on", **DATE, "optional": True},
+            ],
+        },
+        "prices": {"type": "array", "items": price},
+        "raws": {"type": "array", "items": raw},
+        "lists": {
+            "type": "array",
+            "items": {"type": "array", "items": {"type": "int64", "optional": True}},
+        },
         "source": {"type": "string"},
     }
     return [{"field": name, **kind} for name, kind in kinds.items()]
@@ -338,8 +392,11 @@ def test_what_nobody_said_is_refused_unless_it_says_itself(
     row: dict[str, Any], mode: dict[str, str], layout: str
 ) -> None:
     events = batch_of([event({"id": 1, **row}, mode, layout=layout, schema=False)])
-    stamps = [each for each in row["stamps"] or [] if each is not None]
-    doubtful = any(row[name] is not None for name in ("price", "clock", "at", "raw")) or stamps
+    lists = [row[name] or [] for name in ("stamps", "prices", "raws")]
+    columns = ("price", "clock", "at", "raw")
+    columns += ("open",) if mode["decimals"] == "text" else ()  # else it tells its scale
+    doubtful = any(row[name] is not None for name in columns)
+    doubtful |= any(each is not None for items in lists for each in items)
     if doubtful:
         with pytest.raises(InvalidInputError, match="encodings="):
             parse(FORMAT, SCHEMA, events, layout=layout)
