@@ -249,12 +249,14 @@ def _plain_hint(kind: iceberg.IcebergType, wire: str, name: str | None) -> Hint:
         if isinstance(kind, BINARIES):
             return Hint(encoding=Encoding.BASE64)
         return Hint(contradiction=name or "bytes") if encodings_of(kind) else Hint()
-    if isinstance(kind, TEMPORALS) and name is not None and wire in INTEGERS:
-        return Hint(contradiction=name)
+    is_named = name is not None or isinstance(kind, iceberg.DateType)  # which needs no unit
+    if isinstance(kind, TEMPORALS) and is_named and wire in INTEGERS:
+        return Hint(contradiction=name or wire)
     if isinstance(kind, iceberg.DecimalType):
         # Decimals of decimal.handling.mode=string and double have no semantic type.
         plain = {"string": Encoding.TEXT, **dict.fromkeys(FRACTIONS, Encoding.DOUBLE)}
-        return Hint(encoding=(plain | dict.fromkeys(INTEGERS, Encoding.TEXT)).get(wire))
+        encoding = (plain | dict.fromkeys(INTEGERS, Encoding.TEXT)).get(wire)
+        return Hint(encoding=encoding, is_exact=encoding is Encoding.DOUBLE)
     if isinstance(kind, FLOATS) and wire == "string":
         return Hint(encoding=Encoding.TEXT)
     if isinstance(kind, FLOATS) and wire in INTEGERS:

@@ -51,6 +51,7 @@ from tableformat.spec.uuid_text import parse_uuids
 
 VARIABLE_SCALE = pa.struct([("scale", pa.int32()), ("value", pa.string())])
 NOT_FINITE = ("NaN", "Infinity", "-Infinity")
+DOUBLE_NOISE = 1e-12  # relative: what doubles and decimals of Arrow lose on the way there and back
 ELEMENT = "element"  # names the part of a list
 Decode = Callable[[pa.Array], pa.Array]
 WiresAndDecode = tuple[tuple[pa.DataType, ...], Decode]
@@ -101,6 +102,7 @@ class Hint:
         encoding: None where it is not said.
         scale: Of PRECISE; None: the column's.
         is_integer: The values of a float column are integers, which are read digit by digit.
+        is_exact: The events' schema says DOUBLE of a decimal column, which may not round them.
         contradiction: Set if the schema says that the values are of another kind than the column:
             what they are.
         parts: Hints of the fields of a struct, or of the `element` of a list.
@@ -109,6 +111,7 @@ class Hint:
     encoding: Encoding | None = None
     scale: int | None = None
     is_integer: bool = False
+    is_exact: bool = False
     contradiction: str | None = None
     parts: Mapping[str, Hint] = field(default_factory=dict)
 
@@ -116,7 +119,7 @@ class Hint:
         """This hint where `other` says nothing."""
         if other.encoding is not None:
             same = other.encoding == self.encoding and other.scale is None
-            return self if same else other
+            return replace(self, is_exact=False) if same else other
         return replace(self, parts=overlaid(self.parts, other.parts))
 
 
@@ -268,7 +271,9 @@ def _encoded(
             variable = _decimal(target, Encoding.VARIABLE, kind.scale)[1]
             decode = _self_describing(variable, pa.types.is_struct, refusing(), target)
             return _all_wires(kind, target), decode
-        return _decimal(target, encoding, kind.scale if hint.scale is None else hint.scale)
+        scale = kind.scale if hint.scale is None else hint.scale
+        wires, decode = _decimal(target, encoding, scale)
+        return wires, _unrounded(decode) if hint.is_exact else decode
     if encoding is None:
         return (pa.string(),), refusing()
     return (pa.string(),), _binary_of(target, encoding)
@@ -514,6 +519,26 @@ def _float_of(target: pa.DataType, encoding: Encoding | None) -> Decode:
 def _binary_of(target: pa.DataType, encoding: Encoding) -> Decode:
     decode_text = decode_hex if encoding == Encoding.HEX else decode_base64
     return lambda values: decode_text(values).cast(target)
+
+
+def _unrounded(decode: Decode) -> Decode:
+    """Refuse doubles that are not what the decimals made of them are as doubles, or as floats."""
+
+    def decode_exactly(values: pa.Array) -> pa.Array:
+        found = decode(values)
+        back = found.cast(pa.float64())
+        far = pc.greater(
+            pc.abs(pc.subtract(back, values)), pc.multiply(pc.abs(values), DOUBLE_NOISE)
+        )
+        single = pc.equal(back.cast(pa.float32()).cast(pa.float64()), values)
+        if pc.any(pc.and_(far, pc.invert(single)), min_count=0).as_py():
+            raise pa.ArrowInvalid(
+                "a number of more digits than the column has; give the table's column the type of "
+                "the source, or encodings=COLUMN=double takes it rounded"
+            )
+        return found
+
+    return decode_exactly
 
 
 def _decimal(target: pa.DataType, encoding: Encoding, scale: int) -> WiresAndDecode:

@@ -716,6 +716,49 @@ def test_rows_with_columns_that_other_tools_names_are_rows() -> None:
     assert kinds_and(parse(FORMAT, table, batch_of([json.dumps(row)]), **said), "id") == [("+U", 1)]
 
 
+def declared_events(kind: str, *values: Any) -> Any:
+    fields = [{"field": "id", "type": "int64"}, {"field": "v", "type": kind, "optional": True}]
+    schema = {"type": "struct", "fields": fields}
+    payloads = [{"id": number, "v": value} for number, value in enumerate(values)]
+    return batch_of([json.dumps({"schema": schema, "payload": each}) for each in payloads])
+
+
+@pytest.mark.parametrize(
+    ("digits", "value", "kind", "fits"),
+    [
+        ((20, 0), 0.1, "double", False),
+        ((10, 2), 123456.789, "double", False),
+        ((10, 2), 0.1, "double", True),
+        ((38, 6), 1234567890123456.25, "double", True),
+        ((38, 20), 0.1, "double", True),
+        ((10, 2), 0.10000000149011612, "float", True),  # Avro's
+        ((10, 0), 1.5, "float", False),
+    ],
+)
+def test_double_that_a_decimal_column_would_round_is_a_bad_record(
+    digits: tuple[int, int], value: float, kind: str, *, fits: bool
+) -> None:
+    columns = [pa.field("id", pa.int64(), nullable=False), pa.field("v", pa.decimal128(*digits))]
+    table = define_schema(pa.schema(columns), ["id"])
+    events = declared_events(kind, value, None)
+    parsed = parse(FORMAT, table, events, layout="flattened")
+    assert ["more digits than the column has" in each for each in reasons(parsed)] == (
+        [] if fits else [True]
+    )
+    rounded = parse(FORMAT, table, events, layout="flattened", encodings="v=double")
+    assert reasons(rounded) == []
+
+
+def test_integer_that_the_schema_does_not_call_a_date_is_none() -> None:
+    columns = [pa.field("id", pa.int64(), nullable=False), pa.field("v", pa.date32())]
+    table = define_schema(pa.schema(columns), ["id"])
+    with pytest.raises(InvalidInputError, match="column 'v' is int32, the table that it is date"):
+        parse(FORMAT, table, declared_events("int32", 70_000), layout="flattened")
+    events = declared_events("int32", 1)
+    parsed = parse(FORMAT, table, events, layout="flattened", encodings="v=days")
+    assert parsed.changes["v"].to_pylist() == [dt.date(1970, 1, 2)]
+
+
 @pytest.mark.parametrize(
     ("column", "value", "fits"),
     [
