@@ -43,6 +43,7 @@ from tableformat.scan.key_fields import key_path
 from tableformat.scan.ordered_stream import stream_ordered
 from tableformat.spec.computed_columns import stored_columns
 from tableformat.spec.data_file import DataFile, PartitionKey
+from tableformat.spec.field_paths import field_path
 from tableformat.spec.missing_columns import has_missing_columns, replaced
 from tableformat.spec.types import ROW_ID_FIELD, arrow_schema
 from tableformat.store.base import ObjectStore
@@ -329,8 +330,8 @@ def _filed(store: ObjectStore, job: RewriteJob) -> list[tuple[DataFile, StagedRo
     """The rows of one staged file, by the partitions that they are in once they are filled."""
     [rows] = job.rows
     schema, spec = job.schema, job.partition.spec
-    sources = (schema.find_column_name(each.source_id) for each in spec.fields)
-    names = list(dict.fromkeys(name.split(".")[0] for name in sources if name))
+    sources = (field_path(schema, each.source_id) for each in spec.fields)
+    names = list(dict.fromkeys(path[0] for path in sources if path))
     filled = set() if job.fill is None else set(job.fill.source)
     computed = stored_columns(job.partition.properties, schema).values()
     filled |= {each.field_id for each in computed if filled and each.field_id}

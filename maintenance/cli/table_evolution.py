@@ -16,7 +16,7 @@ from maintenance.cli.context import (
     parse_properties,
     pass_context,
 )
-from maintenance.cli.own_properties import check_own_properties
+from maintenance.cli.table_properties import check_properties
 from tableformat import Table
 from tableformat.errors import InvalidInputError
 
@@ -133,7 +133,7 @@ def set_properties(
 ) -> None:
     """Set and remove properties of the table NAME; without any, show them."""
     table = context.table(name)
-    check_own_properties(properties)
+    check_properties(properties)
     if properties or remove:
         table.set_properties(properties, remove=remove)
     known = table.state.metadata.properties

@@ -23,7 +23,7 @@ DECIMAL128_BYTES = 16
 
 
 def decode_base64(texts: pa.StringArray) -> pa.BinaryArray:
-    """Standard base64 with padding (RFC 4648, section 4) as binary; null stays null."""
+    """Base64 with padding (RFC 4648, section 4, or 5: URL-safe) as binary; null stays null."""
     flat, offsets = _flat(pc.fill_null(texts, ""))
     lengths = np.diff(offsets)
     if np.any(lengths % 4):
@@ -122,4 +122,5 @@ def _values_of(digits: bytes, *, ignore_case: bool = False) -> Bytes:
 
 
 _BASE64_VALUES = _values_of(BASE64_DIGITS)
+_BASE64_VALUES[[ord("-"), ord("_")]] = 62, 63
 _HEX_VALUES = _values_of(b"0123456789abcdef", ignore_case=True)

@@ -1,8 +1,9 @@
 """Kafka Connect's `{"schema": ..., "payload": ...}` envelope (JsonConverter with schemas.enable).
 
 The schema is repeated in every event and is most of its text, but its text is the same as long as
-the table does not change. So events are grouped by the literal text before the payload, the schema
-is parsed once per group, and only payloads are read as JSON.
+the table does not change. So events are grouped by the literal text around the payload, the schema
+is parsed once per group, and only payloads are read as JSON. Who sorts the names of objects (TiCDC,
+CockroachDB, jq) writes the payload first.
 """
 
 from __future__ import annotations
@@ -40,10 +41,11 @@ from tableformat.cdc.encodings import (
 from tableformat.cdc.events import PayloadSchemas
 from tableformat.cdc.json_objects import JsonLayout, parse_json_objects
 
-# A flattened row may have a column `schema` of its own.
-SCHEMA_START = re.compile(r'(\s*\{\s*"schema"\s*:\s*)(?:\{|null\s*,\s*"payload"\s*:)')
+# A flattened row may have columns `schema` and `payload` of its own.
+SCHEMA_FIRST = re.compile(r'\s*\{\s*"schema"\s*:\s*(?:\{|null\s*,\s*"payload"\s*:)')
+ENVELOPE = re.compile(rf'(?:{SCHEMA_FIRST.pattern}|\s*\{{\s*"payload"\s*:\s*(?:\{{|null\b))')
 _SCALE = re.compile(r"-?[0-9]{1,3}")  # decimals have 38 digits
-PAYLOAD_START = re.compile(r'\s*,\s*"payload"\s*:\s*')
+_MEMBER = re.compile(r'\s*[{,]\s*"(schema|payload)"\s*:\s*')
 
 # Connect's and Debezium's semantic types (the schema's `name`) that say how a value is encoded, and
 # the columns that such values can go to.
@@ -84,6 +86,51 @@ class PayloadGroup:
         return PayloadGroup(self.schema, self.rows[mask], self.payloads.filter(pa.array(mask)))
 
 
+@dataclass(frozen=True, slots=True)
+class _Envelope:
+    """What is around the payload: `schema`, and the texts `before` and `behind` the payload."""
+
+    schema: Mapping[str, Any] | None
+    before: str
+    behind: str
+
+    @classmethod
+    def of(cls, text: str) -> _Envelope | None:
+        """The envelope of an event; None: it has none.
+
+        Raises:
+            ValueError: It cannot be read.
+        """
+        if ENVELOPE.match(text) is None:
+            return None
+        found: dict[str, tuple[int, int, Any]] = {}
+        end = 0
+        while (member := _MEMBER.match(text, end)) is not None and member[1] not in found:
+            if found and member[1] == "payload":  # may be long, and ends where the event does
+                return cls(found["schema"][2], text[: member.end()], "}")
+            try:
+                value, end = json.JSONDecoder().raw_decode(text, member.end())
+            except (ValueError, RecursionError) as error:
+                raise ValueError(f"the envelope's {member[1]} is not JSON: {error}") from None
+            found[member[1]] = (member.end(), end, value)
+        if "payload" not in found:
+            raise ValueError("the envelope's schema is not followed by its payload")
+        if text[end:].strip() != "}":
+            return None  # a row with a column of this name
+        start, stop, _ = found["payload"]
+        schema = found["schema"][2] if "schema" in found else None
+        return cls(schema, text[:start], text[stop:].rstrip())
+
+    def is_around(self, texts: pa.StringArray) -> pa.BooleanArray:
+        """Of which texts it is, which do not end with white space."""
+        return pc.and_(pc.starts_with(texts, self.before), pc.ends_with(texts, self.behind))
+
+    def payloads(self, texts: pa.StringArray) -> pa.StringArray:
+        """What is inside of it."""
+        ends = len(self.before.encode()), -len(self.behind.encode())
+        return pc.binary_slice(texts.cast(pa.binary()), *ends).cast(pa.string())
+
+
 def split_payloads(
     texts: pa.StringArray, bad: dict[int, str], schemas: PayloadSchemas | None = None
 ) -> Iterator[PayloadGroup]:
@@ -105,49 +152,37 @@ def split_payloads(
     while len(remaining):
         left = texts.take(pa.array(remaining))
         first = left[0].as_py()
-        if SCHEMA_START.match(first) is None:
-            enveloped = pc.match_substring_regex(left, rf"^{SCHEMA_START.pattern}")
+        try:
+            envelope = _Envelope.of(first)
+        except ValueError as error:
+            bad[int(remaining[0])] = str(error)
+            remaining = remaining[1:]
+            continue
+        if envelope is None:
+            rest = SCHEMA_FIRST if ENVELOPE.match(first) else ENVELOPE
+            enveloped = pc.match_substring_regex(left, f"^{rest.pattern}")
             taken = ~enveloped.to_numpy(zero_copy_only=False)
             yield PayloadGroup(None, remaining[taken], left.filter(pa.array(taken)))
         else:
-            schema, prefix, reason = _read_prefix(first)
-            if reason is not None:
-                bad[int(remaining[0])] = reason
-                remaining = remaining[1:]
-                continue
-            same = pc.and_(pc.starts_with(left, prefix), pc.match_substring_regex(left, r"\}\s*$"))
+            left = pc.utf8_rtrim_whitespace(left)
+            same = envelope.is_around(left)
             taken = same.to_numpy(zero_copy_only=False)
             if not taken[0]:
                 bad[int(remaining[0])] = "not a JSON object"
                 remaining = remaining[1:]
                 continue
-            yield PayloadGroup(schema, remaining[taken], _payloads(left.filter(same), prefix))
+            payloads = envelope.payloads(left.filter(same))
+            yield PayloadGroup(envelope.schema, remaining[taken], payloads)
         remaining = remaining[~taken]
 
 
 def declared_schema(text: str) -> Mapping[str, Any] | None:
     """The Connect schema that an event carries; None: it carries none, or it cannot be read."""
-    return _read_prefix(text)[0] if SCHEMA_START.match(text) is not None else None
-
-
-def _read_prefix(text: str) -> tuple[Mapping[str, Any] | None, str, str | None]:
-    """The schema, everything before the payload, and what is wrong with it."""
-    start = SCHEMA_START.match(text)
-    assert start is not None
     try:
-        schema, end = json.JSONDecoder().raw_decode(text, start.end(1))
-    except (ValueError, RecursionError) as error:
-        return None, "", f"the envelope's schema is not JSON: {error}"
-    payload = PAYLOAD_START.match(text, end)
-    if payload is None:
-        return None, "", "the envelope's schema is not followed by its payload"
-    return schema, text[: payload.end()], None
-
-
-def _payloads(texts: pa.StringArray, prefix: str) -> pa.StringArray:
-    """What stands between the prefix and the last `}`."""
-    trimmed = pc.utf8_rtrim_whitespace(texts).cast(pa.binary())
-    return pc.binary_slice(trimmed, len(prefix.encode()), -1).cast(pa.string())
+        envelope = _Envelope.of(text)
+    except ValueError:
+        return None
+    return None if envelope is None else envelope.schema
 
 
 def row_hints(schema: Mapping[str, Any] | None, table: Schema, *path: str) -> dict[str, Hint]:
@@ -214,15 +249,19 @@ def _plain_hint(kind: iceberg.IcebergType, wire: str, name: str | None) -> Hint:
         if isinstance(kind, BINARIES):
             return Hint(encoding=Encoding.BASE64)
         return Hint(contradiction=name or "bytes") if encodings_of(kind) else Hint()
-    if isinstance(kind, TEMPORALS) and name is not None and wire in INTEGERS:
-        return Hint(contradiction=name)
+    is_named = name is not None or isinstance(kind, iceberg.DateType)  # which needs no unit
+    if isinstance(kind, TEMPORALS) and is_named and wire in INTEGERS:
+        return Hint(contradiction=name or wire)
     if isinstance(kind, iceberg.DecimalType):
         # Decimals of decimal.handling.mode=string and double have no semantic type.
         plain = {"string": Encoding.TEXT, **dict.fromkeys(FRACTIONS, Encoding.DOUBLE)}
-        return Hint(encoding=(plain | dict.fromkeys(INTEGERS, Encoding.TEXT)).get(wire))
+        encoding = (plain | dict.fromkeys(INTEGERS, Encoding.TEXT)).get(wire)
+        return Hint(encoding=encoding, is_exact=encoding is Encoding.DOUBLE)
     if isinstance(kind, FLOATS) and wire == "string":
         return Hint(encoding=Encoding.TEXT)
-    if isinstance(kind, iceberg.FloatType) and wire in (*DOUBLES, *INTEGERS):
+    if isinstance(kind, FLOATS) and wire in INTEGERS:
+        return Hint(is_integer=True)
+    if isinstance(kind, iceberg.FloatType) and wire in DOUBLES:
         return Hint(encoding=Encoding.DOUBLE)
     return Hint()
 

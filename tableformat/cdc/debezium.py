@@ -123,6 +123,8 @@ class DebeziumFormat:
             if absent.any():
                 self._tombstones(group.rows[absent], keys, collector)
                 group = group.filter(~absent)
+            if self._is_flattened and self.values.unknown_columns == "ignore" and len(group.rows):
+                wrong_format.check_foreign(group.payloads[0].as_py(), self.codec.decoders)
             codec = self._codec_for(group.schema, *self._row_path)
             parsed = parse_json_objects(group.payloads, self._layout(codec, bool(unknown)))
             if unknown:
@@ -226,7 +228,8 @@ class DebeziumFormat:
             alternatives[("__deleted",)] = (pa.string(), pa.bool_())
         else:
             fields = {"before": codec.struct(), "after": codec.struct(), "op": pa.string()}
-            source = pa.struct([("connector", pa.string()), ("snapshot", pa.string())])
+            texts = ("connector", "snapshot", "value_capture_type")
+            source = pa.struct([(name, pa.string()) for name in texts])
             fields |= {"ts_ms": pa.int64(), "source": source}
             alternatives = codec.alternatives(("before",)) | codec.alternatives(("after",))
             alternatives[("source", "snapshot")] = (pa.string(), pa.bool_())

@@ -41,8 +41,8 @@ class DebeziumOptions(JsonOptions):
     )
     binaries: Literal["base64", "hex"] | None = Field(
         None,
-        description="`binary.handling.mode` (base64: also bytes) where the events' schema does not "
-        "say bytes; no default",
+        description="`binary.handling.mode` (base64: also bytes and base64-url-safe) where the "
+        "events' schema does not say bytes; no default",
     )
     encodings: Annotated[dict[str, Encoding], PAIRS] = Field(
         {},

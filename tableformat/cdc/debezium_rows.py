@@ -25,6 +25,7 @@ from tableformat.spec.missing_columns import MISSING, mask_texts
 INSERT_OPS = ("c", "r")
 UPSERT_OPS = (*INSERT_OPS, "u")
 SNAPSHOT_MARK = "__source_snapshot"
+CHANGED_COLUMNS_ONLY = ("OLD_AND_NEW_VALUES", "NEW_VALUES")  # Spanner's `value_capture_type`
 NO_INITIAL_SNAPSHOT = ("", "false", "incremental")
 HEARTBEAT = "heartbeat"
 
@@ -63,6 +64,12 @@ class DebeziumRows:
         has_before, has_after = as_mask(before.is_valid()), as_mask(after.is_valid())
         self._others(op, upsert | delete, has_before | has_after)
         self._report(upsert & ~has_after, "the event has no 'after'")
+        captured = pc.struct_field(self._column("source"), "value_capture_type")
+        self._report(
+            upsert & _is_one_of(captured, CHANGED_COLUMNS_ONLY),
+            "the event has the changed columns only, the others would become null; create the "
+            "change stream with value_capture_type = 'NEW_ROW' or 'NEW_ROW_AND_OLD_VALUES'",
+        )
         old_key = self._old_keys(before, after, upsert & has_after & has_before)
         names = list(self.codec.decoders)
         self._upserts(

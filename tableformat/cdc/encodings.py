@@ -34,7 +34,7 @@ Source: Debezium's documentation of `time.precision.mode`, `decimal.handling.mod
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 import numpy as np
@@ -51,6 +51,7 @@ from tableformat.spec.uuid_text import parse_uuids
 
 VARIABLE_SCALE = pa.struct([("scale", pa.int32()), ("value", pa.string())])
 NOT_FINITE = ("NaN", "Infinity", "-Infinity")
+DOUBLE_NOISE = 1e-12  # relative: what doubles and decimals of Arrow lose on the way there and back
 ELEMENT = "element"  # names the part of a list
 Decode = Callable[[pa.Array], pa.Array]
 WiresAndDecode = tuple[tuple[pa.DataType, ...], Decode]
@@ -100,6 +101,8 @@ class Hint:
     Attributes:
         encoding: None where it is not said.
         scale: Of PRECISE; None: the column's.
+        is_integer: The values of a float column are integers, which are read digit by digit.
+        is_exact: The events' schema says DOUBLE of a decimal column, which may not round them.
         contradiction: Set if the schema says that the values are of another kind than the column:
             what they are.
         parts: Hints of the fields of a struct, or of the `element` of a list.
@@ -107,6 +110,8 @@ class Hint:
 
     encoding: Encoding | None = None
     scale: int | None = None
+    is_integer: bool = False
+    is_exact: bool = False
     contradiction: str | None = None
     parts: Mapping[str, Hint] = field(default_factory=dict)
 
@@ -114,13 +119,8 @@ class Hint:
         """This hint where `other` says nothing."""
         if other.encoding is not None:
             same = other.encoding == self.encoding and other.scale is None
-            return self if same else other
-        return Hint(
-            encoding=self.encoding,
-            scale=self.scale,
-            contradiction=self.contradiction,
-            parts=overlaid(self.parts, other.parts),
-        )
+            return replace(self, is_exact=False) if same else other
+        return replace(self, parts=overlaid(self.parts, other.parts))
 
 
 def overlaid(below: Mapping[str, Hint], above: Mapping[str, Hint]) -> dict[str, Hint]:
@@ -229,8 +229,11 @@ def column_decoder(
             wires, decode = _instant(kind, target, hint, encoding, refusing)
         case iceberg.DecimalType() | iceberg.BinaryType() | iceberg.FixedType():
             wires, decode = _encoded(kind, target, hint, encoding, refusing)
+        case iceberg.FloatType() | iceberg.DoubleType():
+            wires = (pa.int64(),) if hint.is_integer else (pa.float64(), pa.string())
+            decode = _float_of(target, encoding)
         case _:
-            wires, decode = _plain(kind, target, encoding, path)
+            wires, decode = _plain(kind, target, path)
     return ColumnDecoder(name=column.name, target=target, wires=wires, decode=decode, parts=parts)
 
 
@@ -268,23 +271,21 @@ def _encoded(
             variable = _decimal(target, Encoding.VARIABLE, kind.scale)[1]
             decode = _self_describing(variable, pa.types.is_struct, refusing(), target)
             return _all_wires(kind, target), decode
-        return _decimal(target, encoding, kind.scale if hint.scale is None else hint.scale)
+        scale = kind.scale if hint.scale is None else hint.scale
+        wires, decode = _decimal(target, encoding, scale)
+        return wires, _unrounded(decode) if hint.is_exact else decode
     if encoding is None:
         return (pa.string(),), refusing()
     return (pa.string(),), _binary_of(target, encoding)
 
 
-def _plain(
-    kind: iceberg.IcebergType, target: pa.DataType, encoding: Encoding | None, path: str
-) -> WiresAndDecode:
+def _plain(kind: iceberg.IcebergType, target: pa.DataType, path: str) -> WiresAndDecode:
     """Values that JSON has a form for."""
     match kind:
         case iceberg.BooleanType():
             return (pa.bool_(), pa.int64()), _boolean
         case iceberg.UUIDType():
             return (pa.string(),), parse_uuids
-        case iceberg.FloatType() | iceberg.DoubleType():
-            return (pa.float64(), pa.string()), _float_of(target, encoding)
         case iceberg.IntegerType() | iceberg.LongType():
             return (pa.int64(),), lambda values: values.cast(target)
         case iceberg.StringType():
@@ -494,15 +495,21 @@ def _float_of(target: pa.DataType, encoding: Encoding | None) -> Decode:
             if not pc.all(known, min_count=0).as_py():
                 # Digits may be base64: "1234" is a valid text of either.
                 raise pa.ArrowInvalid("a text, which may be base64; encodings=COLUMN=text says no")
-        wide = values.cast(pa.float64())
+        is_integer = pa.types.is_integer(values.type)
+        wide = values.cast(pa.float64(), safe=not is_integer)
         narrow = wide.cast(target)
         if pc.any(pc.and_(pc.is_inf(narrow), pc.is_finite(wide)), min_count=0).as_py():
             raise pa.ArrowInvalid(f"too large for {target}")
         rounded = pc.and_(pc.not_equal(narrow.cast(pa.float64()), wide), pc.is_finite(wide))
-        if encoding is Encoding.DOUBLE and pc.any(rounded, min_count=0).as_py():
+        if is_integer:  # not cast back: the double next to the greatest long is none
+            exact = values.cast(pa.decimal128(38, 0))
+            rounded = pc.or_(rounded, pc.not_equal(wide.cast(pa.decimal128(38, 0)), exact))
+        says_digits = is_integer or encoding is Encoding.DOUBLE
+        if says_digits and pc.any(rounded, min_count=0).as_py():
             raise pa.ArrowInvalid(
-                "a number of more digits than a float has; give the table's column the type of the "
-                "source (schema-evolution=full does), or encodings=COLUMN=text takes it rounded"
+                f"a number of more digits than a {target} has; give the table's column the type of "
+                "the source (schema-evolution=full does where it can), or encodings=COLUMN=text "
+                "takes it rounded"
             )
         return narrow
 
@@ -512,6 +519,26 @@ def _float_of(target: pa.DataType, encoding: Encoding | None) -> Decode:
 def _binary_of(target: pa.DataType, encoding: Encoding) -> Decode:
     decode_text = decode_hex if encoding == Encoding.HEX else decode_base64
     return lambda values: decode_text(values).cast(target)
+
+
+def _unrounded(decode: Decode) -> Decode:
+    """Refuse doubles that are not what the decimals made of them are as doubles, or as floats."""
+
+    def decode_exactly(values: pa.Array) -> pa.Array:
+        found = decode(values)
+        back = found.cast(pa.float64())
+        far = pc.greater(
+            pc.abs(pc.subtract(back, values)), pc.multiply(pc.abs(values), DOUBLE_NOISE)
+        )
+        single = pc.equal(back.cast(pa.float32()).cast(pa.float64()), values)
+        if pc.any(pc.and_(far, pc.invert(single)), min_count=0).as_py():
+            raise pa.ArrowInvalid(
+                "a number of more digits than the column has; give the table's column the type of "
+                "the source, or encodings=COLUMN=double takes it rounded"
+            )
+        return found
+
+    return decode_exactly
 
 
 def _decimal(target: pa.DataType, encoding: Encoding, scale: int) -> WiresAndDecode:

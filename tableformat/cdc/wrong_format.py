@@ -1,7 +1,7 @@
 """Say what events are that a format cannot read at all, rather than what each of them lacks.
 
 Asked only when a batch has no change at all, so it costs nothing, and a stray event among good ones
-stays a bad record.
+stays a bad record; `check_foreign` once where anything with the names of the key would be a row.
 """
 
 from __future__ import annotations
@@ -27,6 +27,44 @@ NAMES = {
     ),
     CHANGELOG: ("changelog rows (data, op=+I)", "changelog-json"),
 }
+# Events of other tools, by names that theirs have; the first that fits.
+FOREIGN = {
+    "CloudEvents": ("specversion", "id", "source"),
+    "of Canal": ("isDdl", "database", "table", "type", "data"),
+    "of Maxwell": ("database", "table", "type", "ts", "data"),
+    "of GoldenGate": ("table", "op_type", "op_ts", "pos"),
+    "of AWS DMS": ("data", "metadata"),
+}
+_NO_TEXTS = ("data", "metadata")  # in theirs; columns of these names mostly are
+
+
+def check_foreign(event: str, columns: Collection[str]) -> None:
+    """Refuse rows that surely are events of something else, whose names may be a row's.
+
+    Args:
+        event: The first one, without Connect's envelope.
+        columns: Those of the table.
+
+    Raises:
+        InvalidInputError: It is; the message says of what.
+    """
+    try:
+        value = json.loads(event)
+    except (ValueError, RecursionError):
+        return
+    _refuse_foreign(value, columns)
+
+
+def _refuse_foreign(value: Any, columns: Collection[str]) -> None:
+    if not isinstance(value, dict) or any(isinstance(value.get(each), str) for each in _NO_TEXTS):
+        return
+    for what, names in FOREIGN.items():
+        if set(names) <= value.keys() and not set(names) <= {*columns}:
+            raise InvalidInputError(
+                f"the events are {what}, which this format does not read",
+                action="send Debezium's own (value.converter=org.apache.kafka.connect.json."
+                "JsonConverter), or give icefold a format for them (examples/change-format)",
+            )
 
 
 def check_format(
@@ -65,6 +103,10 @@ def check_format(
                 action="set value.converter=org.apache.kafka.connect.storage.StringConverter where "
                 "the value is JSON text already",
             )
+        if isinstance(value, dict) and value.keys() <= {"schema", "payload"}:
+            value = value.get("payload")
+        if read_as != CHANGELOG:  # which reads some of them, told the field of the kind
+            _refuse_foreign(value, key)
         found = _format_of(value, key)
         if found is not None and found != read_as:
             is_, use = NAMES[found]
@@ -75,8 +117,6 @@ def check_format(
 
 
 def _format_of(value: Any, key: Collection[str]) -> str | None:
-    if isinstance(value, dict) and "schema" in value and "payload" in value:
-        value = value["payload"]
     if not isinstance(value, dict):
         return None
     op = value.get("op")

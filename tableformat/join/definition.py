@@ -93,9 +93,9 @@ def load_definition(path: Path) -> JoinDefinition:
         InvalidInputError: It cannot be read, or it is wrong; names the first wrong key.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
         given = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         why = getattr(error, "strerror", None) or error
         raise InvalidInputError(
             f"cannot read the definition of a join: {why}", file=path

@@ -128,7 +128,7 @@ def _stored(
     texts = isinstance(wanted, spark.StringType) and isinstance(given, spark.AtomicType)
     if isinstance(given, spark.NullType):
         return null_of(wanted)
-    if numbers and not is_ansi:
+    if numbers and (isinstance(wanted, spark.FloatType) or not is_ansi):
         return _fitting(value, wanted, name)
     if numbers or moments or texts:
         return value.cast(_nullable(wanted))
@@ -153,10 +153,14 @@ def _stored(
 
 
 def _fitting(value: Column, wanted: spark.DataType, name: str) -> Column:
-    """A number cast in a session whose casts wrap around or give null instead of failing."""
+    """A number cast where Spark's cast wraps around, or gives null or infinity: it fails."""
     cast = value.try_cast(wanted)
+    misfit = value.isNotNull() & cast.isNull()
+    if isinstance(wanted, spark.FloatType):
+        infinity = sf.lit(float("inf"))
+        misfit |= (sf.abs(cast) == infinity) & (sf.abs(value.cast("double")) != infinity)
     text = f"a value does not fit the type {wanted.simpleString()} of column {name}"
-    return sf.when(value.isNotNull() & cast.isNull(), sf.raise_error(sf.lit(text))).otherwise(cast)
+    return sf.when(misfit, sf.raise_error(sf.lit(text))).otherwise(cast)
 
 
 def _same_shape(given: spark.DataType, wanted: spark.DataType) -> bool:

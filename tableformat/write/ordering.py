@@ -29,6 +29,7 @@ from pyiceberg.transforms import IdentityTransform
 from tableformat.errors import UnsupportedError
 from tableformat.integer_order import distinct, stable_order
 from tableformat.memory import release_unused
+from tableformat.spec.field_paths import field_path
 from tableformat.write.order_bits import order_bits
 
 MEMORY_BYTES_MAX = 256 << 20
@@ -69,16 +70,16 @@ def sort_order_columns(metadata: TableMetadata) -> list[SortColumn]:
     """
     schema, columns = metadata.schema(), []
     for field in metadata.sort_order().fields:
-        name = schema.find_column_name(field.source_id) or ""
+        path = field_path(schema, field.source_id) or ("",)
         if not isinstance(field.transform, IdentityTransform):
             raise UnsupportedError(
                 "cannot sort by a transform",
-                column=name,
+                column=".".join(path),
                 transform=field.transform,
                 action="name columns with sort_by",
             )
         column = SortColumn(
-            path=tuple(name.split(".")),
+            path=path,
             descending=field.direction == SortDirection.DESC,
             nulls_first=field.null_order == NullOrder.NULLS_FIRST,
         )

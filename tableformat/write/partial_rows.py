@@ -18,6 +18,7 @@ from tableformat.errors import UnsupportedError
 from tableformat.spec.computed_columns import stored_columns
 from tableformat.spec.constraints import immutable_columns, sequence_field_id
 from tableformat.spec.data_file import DataFile
+from tableformat.spec.field_paths import field_path
 from tableformat.spec.missing_columns import (
     MISSING,
     RowMasks,
@@ -42,8 +43,8 @@ def columns_to_carry(metadata: TableMetadata, spec: PartitionSpec | None) -> lis
     constraint = immutable_columns(metadata)
     if constraint is not None and constraint.enforced:
         ids |= set(constraint.field_ids)
-    names = (schema.find_column_name(i) for i in sorted(each for each in ids if each is not None))
-    return list(dict.fromkeys(name.split(".")[0] for name in names if name))
+    paths = (field_path(schema, i) for i in sorted(each for each in ids if each is not None))
+    return list(dict.fromkeys(path[0] for path in paths if path))
 
 
 def check_can_be_missing(schema: Schema) -> None:

@@ -19,6 +19,7 @@ from tableformat.paths import data_file_locations, equality_delete_locations
 from tableformat.spec.arrow_arrays import python_rows
 from tableformat.spec.constraints import sequence_field_id
 from tableformat.spec.data_file import DataFile
+from tableformat.spec.field_paths import field_path
 from tableformat.spec.names import MAIN_BRANCH, STAGING_BRANCH
 from tableformat.write.data_files import write_data_files
 from tableformat.write.delete_scope import check_delete_scope, delete_spec, key_decides_partition
@@ -192,7 +193,7 @@ def _keys(
     state: TableState, schema: Schema, upserts: pa.Table | None, deletes: pa.Table | None
 ) -> pa.Table:
     """The columns that name and place the deleted rows, of upserts and deletes together."""
-    wanted = sorted({name.split(".")[0] for name in _delete_columns(state, schema)})
+    wanted = sorted({path[0] for path in _delete_columns(state, schema)})
     parts = []
     for rows in (upserts, deletes):
         if rows is None or rows.num_rows == 0:
@@ -215,17 +216,18 @@ def _keys(
         ) from error
 
 
-def _delete_columns(state: TableState, schema: Schema) -> set[str]:
+def _delete_columns(state: TableState, schema: Schema) -> set[tuple[str, ...]]:
     ids = set(schema.identifier_field_ids)
     if key_decides_partition(state.metadata):
         ids |= {field.source_id for field in state.metadata.spec().fields}
-    return {schema.find_column_name(field_id) or "" for field_id in ids}
+    return {field_path(schema, field_id) or ("",) for field_id in ids}
 
 
 def check_unique(state: TableState, schema: Schema, upserts: pa.Table) -> None:
     """Refuse rows of which two have one key, with `InvalidInputError`."""
-    names = [schema.find_column_name(i) or "" for i in sorted(schema.identifier_field_ids)]
-    keys = pa.table([_leaf(upserts, name) for name in names], names=names)
+    paths = [field_path(schema, i) or ("",) for i in sorted(schema.identifier_field_ids)]
+    names = [".".join(path) for path in paths]
+    keys = pa.table([_leaf(upserts, path) for path in paths], names=names)
     counts = keys.group_by(names).aggregate([([], "count_all")])
     repeated = counts.filter(pc.greater(counts["count_all"], 1))
     if repeated.num_rows:
@@ -237,15 +239,15 @@ def check_unique(state: TableState, schema: Schema, upserts: pa.Table) -> None:
         )
 
 
-def _leaf(rows: pa.Table, name: str) -> pa.ChunkedArray:
-    top, *rest = name.split(".")
+def _leaf(rows: pa.Table, path: tuple[str, ...]) -> pa.ChunkedArray:
+    top, *rest = path
     column = rows[top]
     for part in rest:
         column = pc.struct_field(column, part)
     if pa.types.is_run_end_encoded(column.type):
         raise InvalidInputError(
             "key columns cannot be run-end encoded here",
-            column=name,
+            column=".".join(path),
             action="decode it with pyarrow.compute.run_end_decode",
         )
     if isinstance(column.type, pa.BaseExtensionType):  # uuid: Arrow does not group by it

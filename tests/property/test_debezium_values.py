@@ -12,6 +12,7 @@ import hashlib
 import json
 import math
 import uuid
+from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
 
@@ -21,9 +22,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tableformat.cdc.registry.client import RegistrySettings
+from tableformat.cdc.registry.decoder import RegistryDecoder
 from tableformat.errors import InvalidInputError
 from tableformat.table_definition import define_schema
 from tests.support.change_events import batch_of, kinds_and, parse, reasons
+from tests.support.fake_registry import Converter, FakeRegistry, fake_registry
 
 FORMAT = "debezium-json"
 ANY_TIME = settings(deadline=None)
@@ -41,6 +45,15 @@ TABLE = pa.schema(
         pa.field("uuids", pa.list_(pa.uuid())),
         pa.field("texts", pa.list_(pa.string())),
         pa.field("floats", pa.list_(pa.float64())),
+        pa.field("flag", pa.bool_()),
+        pa.field("small", pa.int32()),
+        pa.field("real", pa.float32()),
+        pa.field("zoned", pa.timestamp("us", tz="UTC")),
+        pa.field("open", pa.decimal128(18, 4)),
+        pa.field("point", pa.struct([("x", pa.float64()), ("on", pa.date32())])),
+        pa.field("prices", pa.list_(pa.decimal128(18, 4))),
+        pa.field("raws", pa.list_(pa.binary())),
+        pa.field("lists", pa.list_(pa.list_(pa.int64()))),
         pa.field("source", pa.string()),
     ]
 )
@@ -56,6 +69,11 @@ SEMANTIC = {
     ("at", "us"): "io.debezium.time.MicroTimestamp",
     ("at", "ns"): "io.debezium.time.NanoTimestamp",
 }
+VARIABLE = {
+    "type": "struct",
+    "name": "io.debezium.data.VariableScaleDecimal",
+    "fields": [{"field": "scale", "type": "int32"}, {"field": "value", "type": "bytes"}],
+}
 DATE = {"type": "int32", "name": "io.debezium.time.Date"}
 
 days = st.dates(dt.date(1000, 1, 1), dt.date(9999, 12, 31))
@@ -63,19 +81,34 @@ days = st.dates(dt.date(1000, 1, 1), dt.date(9999, 12, 31))
 moments = st.datetimes(dt.datetime(1800, 1, 1), dt.datetime(2200, 1, 1)).map(
     lambda at: at.replace(microsecond=at.microsecond // 1000 * 1000)
 )
+prices = st.decimals(-(10**13), 10**13, places=4)
+integers = st.integers(-(2**63), 2**63 - 1)
 values = st.fixed_dictionaries(
     {
-        "price": st.none() | st.decimals(-(10**13), 10**13, places=4),
+        "price": st.none() | prices,
         "day": st.none() | days,
         "clock": st.none() | moments.map(dt.datetime.time),
         "at": st.none() | moments,
         "raw": st.none() | st.binary(max_size=9),
         "days": st.none() | st.lists(st.none() | days, max_size=3),
         "stamps": st.none() | st.lists(st.none() | moments, max_size=3),
-        "numbers": st.none() | st.lists(st.none() | st.integers(-(2**63), 2**63 - 1), max_size=3),
+        "numbers": st.none() | st.lists(st.none() | integers, max_size=3),
         "uuids": st.none() | st.lists(st.none() | st.uuids(), max_size=3),
         "texts": st.none() | st.lists(st.none() | st.text(max_size=3), max_size=3),
         "floats": st.none() | st.lists(st.none() | st.floats(allow_nan=False), max_size=3),
+        "flag": st.none() | st.booleans(),
+        "small": st.none() | st.integers(-(2**31), 2**31 - 1),
+        "real": st.none() | st.floats(width=32, allow_nan=False),
+        "zoned": st.none() | moments.map(lambda at: at.replace(tzinfo=dt.UTC)),
+        "open": st.none() | prices,
+        "point": st.none()
+        | st.fixed_dictionaries(
+            {"x": st.none() | st.floats(allow_nan=False), "on": st.none() | days}
+        ),
+        "prices": st.none() | st.lists(st.none() | prices, max_size=3),
+        "raws": st.none() | st.lists(st.none() | st.binary(max_size=9), max_size=3),
+        "lists": st.none()
+        | st.lists(st.none() | st.lists(st.none() | integers, max_size=3), max_size=3),
         "source": st.none() | st.text(max_size=3),
     }
 )
@@ -99,6 +132,12 @@ def written(name: str, value: Any, mode: dict[str, str]) -> Any:
             return value
         case list():
             return [written(name, each, mode) for each in value]
+        case dict():
+            return {inner: written(inner, each, mode) for inner, each in value.items()}
+        case dt.datetime() if value.tzinfo is not None:
+            return value.isoformat().replace("+00:00", "Z")
+        case Decimal() if name == "open" and mode["decimals"] == "precise":
+            return {"scale": 4, "value": written("", value, mode)}
         case dt.datetime():
             micros = (value - dt.datetime(1970, 1, 1)) // dt.timedelta(microseconds=1)
             return micros * per_s // 1_000_000
@@ -130,13 +169,14 @@ def declared(mode: dict[str, str]) -> list[dict[str, Any]]:
         name = "org.apache.kafka.connect.data.Decimal"
         price = {"type": "bytes", "name": name, "parameters": {"scale": "4"}}
     at = {"type": "int64", "name": SEMANTIC["at", unit]}
+    raw = {"type": "string" if mode["binaries"] == "hex" else "bytes"}
     kinds: dict[str, dict[str, Any]] = {
         "id": {"type": "int64"},
         "price": price,
         "day": DATE,
         "clock": {"type": "int64", "name": SEMANTIC["clock", unit]},
         "at": at,
-        "raw": {"type": "string" if mode["binaries"] == "hex" else "bytes"},
+        "raw": raw,
         "days": {"type": "array", "items": DATE},
         "stamps": {"type": "array", "items": at},
         "numbers": {"type": "array", "items": {"type": "int64"}},
@@ -146,6 +186,24 @@ def declared(mode: dict[str, str]) -> list[dict[str, Any]]:
         },
         "texts": {"type": "array", "items": {"type": "string"}},
         "floats": {"type": "array", "items": {"type": "double"}},
+        "flag": {"type": "boolean"},
+        "small": {"type": "int32"},
+        "real": {"type": "float"},
+        "zoned": {"type": "string", "name": "io.debezium.time.ZonedTimestamp"},
+        "open": VARIABLE if mode["decimals"] == "precise" else price,
+        "point": {
+            "type": "struct",
+            "fields": [
+                {"field": "x", "type": "double", "optional": True},
+                {"field": "on", **DATE, "optional": True},
+            ],
+        },
+        "prices": {"type": "array", "items": price},
+        "raws": {"type": "array", "items": raw},
+        "lists": {
+            "type": "array",
+            "items": {"type": "array", "items": {"type": "int64", "optional": True}},
+        },
         "source": {"type": "string"},
     }
     return [{"field": name, **kind} for name, kind in kinds.items()]
@@ -158,6 +216,7 @@ def event(
     layout: str,
     schema: bool,
     own_name: str = "source",
+    first: str = "schema",
 ) -> str:
     after = {name: written(name, value, mode) for name, value in row.items()}
     op = {"op": "u", "source": {"connector": "x"}, "before": after, "after": after}
@@ -170,7 +229,8 @@ def event(
     ]
     if layout == "envelope":
         fields = [{"field": "after", "type": "struct", "fields": fields}]
-    return json.dumps({"schema": {"type": "struct", "fields": fields}, "payload": payload})
+    both = {"schema": {"type": "struct", "fields": fields}, "payload": payload}
+    return json.dumps(both, sort_keys=first == "payload", indent=first == "payload" or None)
 
 
 @ANY_TIME
@@ -179,10 +239,17 @@ def event(
     mode=modes,
     layout=st.sampled_from(["envelope", "flattened"]),
     name=st.sampled_from(OWN_NAMES),
+    first=st.sampled_from(["schema", "payload"]),
     schema=st.booleans(),
 )
 def test_value_that_is_read_is_the_one_that_was_written(
-    rows: list[dict[str, Any]], mode: dict[str, str], layout: str, name: str, *, schema: bool
+    rows: list[dict[str, Any]],
+    mode: dict[str, str],
+    layout: str,
+    name: str,
+    first: str,
+    *,
+    schema: bool,
 ) -> None:
     columns = [f.with_name(name) if f.name == "source" else f for f in TABLE]
     table = define_schema(pa.schema(columns), ["id"])
@@ -191,7 +258,7 @@ def test_value_that_is_read_is_the_one_that_was_written(
         for number, row in enumerate(rows)
     ]
     events = batch_of(
-        [event(row, mode, layout=layout, schema=schema, own_name=name) for row in rows]
+        [event(row, mode, layout=layout, schema=schema, own_name=name, first=first) for row in rows]
     )
     said = {"layout": layout, "unknown_columns": "fail"}
     if not schema:
@@ -202,6 +269,45 @@ def test_value_that_is_read_is_the_one_that_was_written(
     parsed = parse(FORMAT, table, events, **said)
     assert reasons(parsed) == []
     found = parsed.changes.select([f.name for f in columns]).to_pylist()
+    assert sorted(found, key=lambda row: row["id"]) == rows
+
+
+@pytest.fixture(scope="module")
+def registry() -> Iterator[FakeRegistry]:
+    with fake_registry() as started:
+        yield started
+
+
+@ANY_TIME
+@given(
+    rows=st.lists(values, min_size=1, max_size=5),
+    mode=modes,
+    layout=st.sampled_from(["envelope", "flattened"]),
+    kind=st.sampled_from(["AVRO", "JSON"]),
+)
+def test_value_that_is_read_through_a_registry_is_the_one_that_was_written(
+    registry: FakeRegistry, rows: list[dict[str, Any]], mode: dict[str, str], layout: str, kind: str
+) -> None:
+    rows = [{"id": number, **row} for number, row in enumerate(rows)]
+    written_as = Converter(registry, kind)
+    messages = []
+    for row in rows:
+        message = json.loads(event(row, mode, layout=layout, schema=True))
+        fields = message["schema"]["fields"]
+        if layout == "envelope":  # of its parts Avro writes those that the schema names
+            fields = fields[0]["fields"]
+            message["schema"]["fields"].append({"field": "op", "type": "string"})
+            message["payload"] = {name: message["payload"][name] for name in ("after", "op")}
+        for each in fields:
+            each["optional"] = each["field"] != "id"
+            if "items" in each:
+                each["items"] = {**each["items"], "optional": True}
+        messages.append(written_as.write(message))
+    said = {"binaries": "hex"} if mode["binaries"] == "hex" else {}
+    decoded = RegistryDecoder(RegistrySettings(registry.url)).decode(batch_of(messages))
+    parsed = parse(FORMAT, SCHEMA, decoded, layout=layout, unknown_columns="fail", **said)
+    assert reasons(parsed) == []
+    found = parsed.changes.select([f.name for f in TABLE]).to_pylist()
     assert sorted(found, key=lambda row: row["id"]) == rows
 
 
@@ -286,8 +392,11 @@ def test_what_nobody_said_is_refused_unless_it_says_itself(
     row: dict[str, Any], mode: dict[str, str], layout: str
 ) -> None:
     events = batch_of([event({"id": 1, **row}, mode, layout=layout, schema=False)])
-    stamps = [each for each in row["stamps"] or [] if each is not None]
-    doubtful = any(row[name] is not None for name in ("price", "clock", "at", "raw")) or stamps
+    lists = [row[name] or [] for name in ("stamps", "prices", "raws")]
+    columns = ("price", "clock", "at", "raw")
+    columns += ("open",) if mode["decimals"] == "text" else ()  # else it tells its scale
+    doubtful = any(row[name] is not None for name in columns)
+    doubtful |= any(each is not None for items in lists for each in items)
     if doubtful:
         with pytest.raises(InvalidInputError, match="encodings="):
             parse(FORMAT, SCHEMA, events, layout=layout)

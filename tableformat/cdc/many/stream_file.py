@@ -77,7 +77,7 @@ def parse_stream_file(text: str, name: str, beside: Mapping[str, str] | None = N
         mark = error.problem_mark or error.context_mark
         line = 1 if mark is None else mark.line + 1
         raise InvalidInputError(f"{name}:{line}: not YAML: {error.problem}") from error
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, RecursionError) as error:
         raise InvalidInputError(f"{name}: not YAML: {error}") from error
     return StreamFile() if root is None else _Reader(name).file(root, beside or {})
 

@@ -2,8 +2,8 @@
 
 A converter keeps what Avro cannot say in attributes: `connect.name` (Debezium's semantic type),
 `connect.parameters`, `connect.default`, `connect.type` (int8, int16). Avro's own logical types are
-taken for the Connect types of the same meaning. What Connect has nothing for (a union of several
-types) becomes a type that no column can be made of. Pure.
+taken for the Connect types of the same meaning, on the types that they belong to. What Connect has
+nothing for (a union of several types) becomes a type that no column can be made of. Pure.
 """
 
 from __future__ import annotations
@@ -20,15 +20,18 @@ _PLAIN = {
     "string": "string", "bytes": "bytes", "fixed": "bytes", "enum": "string", "map": "map",
 }  # fmt: skip
 _LOGICAL = {
-    "decimal": "org.apache.kafka.connect.data.Decimal",
-    "date": "org.apache.kafka.connect.data.Date",
-    "time-millis": "org.apache.kafka.connect.data.Time",
-    "time-micros": "io.debezium.time.MicroTime",
-    "local-timestamp-millis": "io.debezium.time.Timestamp",
-    "local-timestamp-micros": "io.debezium.time.MicroTimestamp",
-    "timestamp-millis": "org.apache.kafka.connect.data.Timestamp",
-    "timestamp-micros": "io.debezium.time.MicroTimestamp",
-    "uuid": "io.debezium.data.Uuid",
+    ("bytes", "decimal"): "org.apache.kafka.connect.data.Decimal",
+    ("fixed", "decimal"): "org.apache.kafka.connect.data.Decimal",
+    ("int", "date"): "org.apache.kafka.connect.data.Date",
+    ("int", "time-millis"): "org.apache.kafka.connect.data.Time",
+    ("long", "time-micros"): "io.debezium.time.MicroTime",
+    ("long", "local-timestamp-millis"): "io.debezium.time.Timestamp",
+    ("long", "local-timestamp-micros"): "io.debezium.time.MicroTimestamp",
+    ("long", "local-timestamp-nanos"): "io.debezium.time.NanoTimestamp",
+    ("long", "timestamp-millis"): "org.apache.kafka.connect.data.Timestamp",
+    ("long", "timestamp-micros"): "io.debezium.time.MicroTimestamp",
+    ("long", "timestamp-nanos"): "io.debezium.time.NanoTimestamp",
+    ("string", "uuid"): "io.debezium.data.Uuid",
 }
 DIGITS = "connect.decimal.precision"
 _NULL = "null"
@@ -91,7 +94,7 @@ class _Reading:
             found = {"type": avro.get("connect.type") or _PLAIN[kind], "optional": False}
         else:
             return self.of(kind)
-        name = avro.get("connect.name") or _LOGICAL.get(str(avro.get("logicalType")))
+        name = avro.get("connect.name") or _LOGICAL.get((kind, str(avro.get("logicalType"))))
         if name is not None:
             found["name"] = name
         parameters = dict(avro.get("connect.parameters") or {})

@@ -34,9 +34,9 @@ from tableformat.spec.names import USER_FIELD_ID_MAX
 
 _DEFAULT_MODE = "truncate(16)"
 _TRUNCATE = re.compile(r"truncate\((\d+)\)")
-_DEFAULT_MODE_PROPERTY = "write.metadata.metrics.default"
+DEFAULT_MODE_PROPERTY = "write.metadata.metrics.default"
 _INFERRED_MAX_PROPERTY = "write.metadata.metrics.max-inferred-column-defaults"
-_MODE_PREFIX = "write.metadata.metrics.column."
+MODE_PREFIX = "write.metadata.metrics.column."
 _SURROGATES = range(0xD800, 0xE000)
 _CODE_POINT_MAX = 0x10FFFF
 
@@ -102,7 +102,7 @@ def leaves_of(schema: Schema, properties: Mapping[str, str]) -> tuple[Leaf, ...]
 
 def _mode_of(path: tuple[str, ...], index: int, properties: Mapping[str, str]) -> MetricsMode:
     """The column's own mode, else the table's, else truncated bounds for the first columns."""
-    for name in (_MODE_PREFIX + ".".join(path), _DEFAULT_MODE_PROPERTY):
+    for name in (MODE_PREFIX + ".".join(path), DEFAULT_MODE_PROPERTY):
         if name in properties:
             return parse_mode(properties[name], name)
     text = properties.get(_INFERRED_MAX_PROPERTY, "100")
@@ -111,7 +111,7 @@ def _mode_of(path: tuple[str, ...], index: int, properties: Mapping[str, str]) -
         raise InvalidInputError(
             "property must be a number", property=_INFERRED_MAX_PROPERTY, value=text[:80]
         )
-    return parse_mode(_DEFAULT_MODE if index < columns_max else "none", _DEFAULT_MODE_PROPERTY)
+    return parse_mode(_DEFAULT_MODE if index < columns_max else "none", DEFAULT_MODE_PROPERTY)
 
 
 def _primitive(field: iceberg.NestedField) -> iceberg.PrimitiveType:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from maintenance.cli.own_properties import check_own_properties
+from maintenance.cli.table_properties import check_properties
 from resolver import resolve
 from tableformat.codec.parquet.options import parquet_options
 from tableformat.commit.merging import merge_policy
@@ -83,7 +83,7 @@ def test_own_properties_that_are_listed_are_known_to_the_commands(reference):
 
 def refusal(name):
     try:
-        check_own_properties({name: "?"})
+        check_properties({name: "?"})
     except InvalidInputError as error:
         return str(error)
     return ""

@@ -244,10 +244,25 @@ def test_table_of_pyiceberg_is_upgraded_and_takes_changes(ok, run, warehouse, ve
         ("icefold.maintain.resolve.age-ms=1s", "the default is 1000"),
         ("icefold.resolve.spark-rows-min=many", "not an integer"),
         ("icefold.expire.max-snapshots-to-keep=0", "at least 1"),
+        ("write.parquet.compression-codec=zstandard", "unknown Parquet codec"),
+        ("write.parquet.compression-level=99", "zstd has levels"),
+        ("write.delete.parquet.page-size-bytes=0", "not an integer of at least 1"),
+        ("write.target-file-size-bytes=512MB", "not an integer of at least 1"),
+        ("write.format.default=orc", "cannot write orc files"),
+        ("write.metadata.metrics.default=some", "unknown metrics mode"),
+        ("write.metadata.metrics.column.id=truncate(0)", "unknown metrics mode"),
+        ("write.merge.mode=merge", "use merge-on-read or copy-on-write"),
+        ("write.update.isolation-level=none", "use serializable or snapshot"),
+        ("write.delete.granularity=row", "use partition or file"),
+        ("commit.retry.num-retries=often", "not an integer of at least 0"),
+        ("commit.manifest-merge.enabled=sometimes", "neither true nor false"),
+        ("history.expire.max-snapshot-age-ms=5d", "not an integer of at least 0"),
     ],
 )
 @pytest.mark.parametrize("command", ["create", "set-properties"])
-def test_own_properties_that_nothing_reads_are_refused(run, table, given, says, command) -> None:
+def test_properties_that_would_do_nothing_or_harm_are_refused(
+    run, table, given, says, command
+) -> None:
     made = ("create", "shop.new", "--column", "id:long", "--primary-key", "id", "--table-property")
     words = {"create": made, "set-properties": ("set-properties", "shop.orders")}[command]
     before = table.properties

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Callable
 from decimal import Decimal
 
 import pyarrow as pa
@@ -13,9 +14,11 @@ from tableformat.cdc.binary_text import decode_base64, decode_hex, decode_unscal
 BYTES = st.lists(st.none() | st.binary(max_size=40), max_size=20)
 
 
-@given(BYTES)
-def test_base64_is_decoded_as_the_standard_library_does(values: list[bytes | None]) -> None:
-    texts = [None if v is None else base64.b64encode(v).decode() for v in values]
+@given(BYTES, st.sampled_from([base64.b64encode, base64.urlsafe_b64encode]))
+def test_base64_is_decoded_as_the_standard_library_does(
+    values: list[bytes | None], encode: Callable[[bytes], bytes]
+) -> None:
+    texts = [None if v is None else encode(v).decode() for v in values]
     assert decode_base64(pa.array(texts, pa.string())).to_pylist() == values
 
 
@@ -45,7 +48,7 @@ def test_slices_are_decoded_like_whole_arrays() -> None:
     assert decode_hex(pa.array(["00", "0a0B", "ff"]).slice(1)).to_pylist() == [b"\n\x0b", b"\xff"]
 
 
-@pytest.mark.parametrize("text", ["AQ", "A===", "AQ=A", "A?==", "AQ==AQ==", "====", "-_=="])
+@pytest.mark.parametrize("text", ["AQ", "A===", "AQ=A", "A?==", "AQ==AQ==", "===="])
 def test_wrong_base64_is_refused(text: str) -> None:
     with pytest.raises(pa.ArrowInvalid, match="base64"):
         decode_base64(pa.array(["AQ==", text]))

@@ -158,6 +158,48 @@ def test_transaction_markers_are_skipped_although_they_have_an_id(status: str) -
     assert (parsed.skipped, parsed.bad.num_rows) == ({"heartbeat": 1}, 0)
 
 
+@pytest.mark.parametrize(
+    ("captured", "is_whole"),
+    [("NEW_ROW", True), ("NEW_ROW_AND_OLD_VALUES", True), ("NEW_VALUES", False),
+     ("OLD_AND_NEW_VALUES", False)],
+)  # fmt: skip
+def test_row_with_its_changed_columns_only_is_a_bad_record(captured: str, is_whole: bool) -> None:
+    event = json.loads(envelope("u", after=order(1)))
+    event["source"] |= {"connector": "spanner", "value_capture_type": captured}
+    gone = json.loads(envelope("d", before=order(2))) | {"source": event["source"]}
+    parsed = parse(FORMAT, SCHEMA, batch_of([json.dumps(event), json.dumps(gone)]))
+    assert kinds_and(parsed, "id") == ([("+U", 1)] if is_whole else []) + [("-D", 2)]
+    assert ["changed columns only" in each for each in reasons(parsed)] == [True] * (not is_whole)
+
+
+def test_payload_may_come_before_its_schema_and_without_one() -> None:
+    payloads = [json.loads(envelope("c", after=order(number))) for number in (1, 2)]
+    declared = {"type": "struct", "fields": []}
+    for events in (
+        [{"payload": each, "schema": declared} for each in payloads],
+        [{"payload": each, "schema": None} for each in payloads],
+        [{"payload": each} for each in payloads],
+        [{"payload": payloads[0], "schema": declared}, {"payload": payloads[1]}],
+        [{"payload": payloads[0], "schema": declared}, payloads[1]],
+    ):
+        parsed = parse(FORMAT, SCHEMA, batch_of([json.dumps(each) for each in events]))
+        assert reasons(parsed) == []
+        assert kinds_and(parsed, "id") == [("+I", 1), ("+I", 2)]
+
+
+def test_column_called_payload_makes_no_envelope_of_its_row() -> None:
+    inner = pa.struct([("a", pa.int64())])
+    columns = [pa.field("payload", inner), pa.field("id", pa.int64(), nullable=False)]
+    table = define_schema(pa.schema([*columns, pa.field("schema", inner)]), ["id"])
+    rows = [{"payload": {"a": 1}, "id": 1, "schema": {"a": 2}}, {"payload": None, "id": 2}]
+    events = batch_of([json.dumps(row) for row in rows])
+    parsed = parse(FORMAT, table, events, layout="flattened")
+    assert parsed.changes.select(["payload", "id"]).to_pylist() == [
+        {"payload": {"a": 1}, "id": 1},
+        {"payload": None, "id": 2},
+    ]
+
+
 def test_message_key_in_connects_envelope_is_read() -> None:
     key = '{"schema":{"type":"struct"},"payload":{"id":7}}'
     parsed = parse(FORMAT, SCHEMA, batch_of([envelope("d")], [key]))
@@ -196,6 +238,7 @@ def test_skipped_event_with_a_broken_key_counts_as_bad_only() -> None:
         ('{"schema":{},"payload":', "not a JSON object"),
         ('{"schema":{', "the envelope's schema is not JSON"),
         ('{"schema":{}}', "the envelope's schema is not followed by its payload"),
+        ('{"payload":{', "the envelope's payload is not JSON"),
         ('{"schema":[],"payload":{}}', "the event has no known 'op'"),
     ],
 )
@@ -635,3 +678,115 @@ def test_reason_of_a_bad_event_is_one_line_of_bounded_length() -> None:
     (reason,) = reasons(parse(FORMAT, SCHEMA, batch_of(events), decimals="text"))
     assert reason.isprintable()
     assert len(reason) < 2_000
+
+
+@pytest.mark.parametrize(
+    ("event", "what"),
+    [
+        ({"specversion": "1.0", "id": 1, "source": "/x", "data": {"op": "c"}}, "CloudEvents"),
+        ({"id": 1, "database": "a", "table": "b", "type": "INSERT", "isDdl": False,
+          "data": [{"id": "7"}]}, "of Canal"),
+        ({"database": "a", "table": "b", "type": "insert", "ts": 1, "data": {"id": 7}},
+         "of Maxwell"),
+        ({"table": "a", "op_type": "D", "op_ts": "t", "pos": "1", "id": 7}, "of GoldenGate"),
+        ({"data": {"id": 7}, "metadata": {"operation": "insert"}}, "of AWS DMS"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("layout", ["envelope", "flattened"])
+def test_events_of_other_tools_are_refused_by_name_and_not_half_taken(
+    event: dict[str, Any], what: str, layout: str
+) -> None:
+    table = define_schema(pa.schema([pa.field("id", pa.int64(), nullable=False)]), ["id"])
+    events = batch_of([json.dumps(event)])
+    with pytest.raises(InvalidInputError, match=f"the events are {what}, which"):
+        parse(FORMAT, table, events, layout=layout, unknown_columns="ignore")
+
+
+def test_rows_with_columns_that_other_tools_names_are_rows() -> None:
+    columns = [pa.field("id", pa.int64(), nullable=False)]
+    table = define_schema(pa.schema(columns), ["id"])
+    row = {"id": 1, "data": "x", "metadata": "y"}
+    said = {"layout": "flattened", "unknown_columns": "ignore"}
+    assert kinds_and(parse(FORMAT, table, batch_of([json.dumps(row)]), **said), "id") == [("+U", 1)]
+    own = ["specversion", "source"]
+    table = define_schema(
+        pa.schema([*columns, *(pa.field(name, pa.string()) for name in own)]), ["id"]
+    )
+    row = {"id": 1, "more": 1, **dict.fromkeys(own, "x")}
+    assert kinds_and(parse(FORMAT, table, batch_of([json.dumps(row)]), **said), "id") == [("+U", 1)]
+
+
+def declared_events(kind: str, *values: Any) -> Any:
+    fields = [{"field": "id", "type": "int64"}, {"field": "v", "type": kind, "optional": True}]
+    schema = {"type": "struct", "fields": fields}
+    payloads = [{"id": number, "v": value} for number, value in enumerate(values)]
+    return batch_of([json.dumps({"schema": schema, "payload": each}) for each in payloads])
+
+
+@pytest.mark.parametrize(
+    ("digits", "value", "kind", "fits"),
+    [
+        ((20, 0), 0.1, "double", False),
+        ((10, 2), 123456.789, "double", False),
+        ((10, 2), 0.1, "double", True),
+        ((38, 6), 1234567890123456.25, "double", True),
+        ((38, 20), 0.1, "double", True),
+        ((10, 2), 0.10000000149011612, "float", True),  # Avro's
+        ((10, 0), 1.5, "float", False),
+    ],
+)
+def test_double_that_a_decimal_column_would_round_is_a_bad_record(
+    digits: tuple[int, int], value: float, kind: str, *, fits: bool
+) -> None:
+    columns = [pa.field("id", pa.int64(), nullable=False), pa.field("v", pa.decimal128(*digits))]
+    table = define_schema(pa.schema(columns), ["id"])
+    events = declared_events(kind, value, None)
+    parsed = parse(FORMAT, table, events, layout="flattened")
+    assert ["more digits than the column has" in each for each in reasons(parsed)] == (
+        [] if fits else [True]
+    )
+    rounded = parse(FORMAT, table, events, layout="flattened", encodings="v=double")
+    assert reasons(rounded) == []
+
+
+def test_integer_that_the_schema_does_not_call_a_date_is_none() -> None:
+    columns = [pa.field("id", pa.int64(), nullable=False), pa.field("v", pa.date32())]
+    table = define_schema(pa.schema(columns), ["id"])
+    with pytest.raises(InvalidInputError, match="column 'v' is int32, the table that it is date"):
+        parse(FORMAT, table, declared_events("int32", 70_000), layout="flattened")
+    events = declared_events("int32", 1)
+    parsed = parse(FORMAT, table, events, layout="flattened", encodings="v=days")
+    assert parsed.changes["v"].to_pylist() == [dt.date(1970, 1, 2)]
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "fits"),
+    [
+        (pa.float64(), 2**53 + 1, False),
+        (pa.float64(), 2**53, True),
+        (pa.float64(), 2**63 - 1, False),
+        (pa.float64(), -(2**63), True),
+        (pa.float32(), 2**53 + 1, False),
+        (pa.float32(), 2**24 + 1, False),
+        (pa.float32(), 2**60, True),
+    ],
+)
+def test_integer_that_a_float_column_would_round_is_a_bad_record(
+    column: pa.DataType, value: int, *, fits: bool
+) -> None:
+    columns = [pa.field("id", pa.int64(), nullable=False), pa.field("v", column)]
+    table = define_schema(pa.schema(columns), ["id"])
+    fields = [{"field": name, "type": "int64", "optional": name == "v"} for name in ("id", "v")]
+    schema = {"type": "struct", "fields": fields}
+    events = batch_of(
+        [
+            json.dumps({"schema": schema, "payload": {"id": number, "v": each}})
+            for number, each in enumerate((value, None, 1))
+        ]
+    )
+    parsed = parse(FORMAT, table, events, layout="flattened")
+    assert [each.split(";")[0] for each in reasons(parsed)] == (
+        [] if fits else [f"column 'v': a number of more digits than a {column} has"]
+    )
+    found = [None if each is None else int(each) for each in parsed.changes["v"].to_pylist()]
+    assert found == ([value] if fits else []) + [None, 1]

@@ -411,6 +411,9 @@ def test_command_runs_rounds_of_a_file(tmp_path, monkeypatch):
     (tmp_path / "join.toml").write_text("into = ")
     with pytest.raises(InvalidInputError, match="cannot read the definition"):
         load_definition(tmp_path / "join.toml")
+    (tmp_path / "deep.json").write_text("[" * 100_000)
+    with pytest.raises(InvalidInputError, match="cannot read the definition"):
+        load_definition(tmp_path / "deep.json")
 
 
 def test_rounds_that_follow_outlast_what_passes_and_end_with_what_does_not(tmp_path, monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from decimal import Decimal
 
 import pyarrow as pa
@@ -84,19 +85,28 @@ def test_metadata_columns_can_be_asked_for(spark, catalog) -> None:
 
 @pytest.mark.parametrize("is_ansi", ["true", "false"])
 def test_number_that_does_not_fit_is_never_stored_as_another(spark, catalog, is_ansi) -> None:
-    schema = pa.schema([("id", pa.int64()), ("n", pa.int32()), ("d", pa.decimal128(5, 2))])
+    columns = [("id", pa.int64()), ("n", pa.int32()), ("d", pa.decimal128(5, 2))]
+    schema = pa.schema([*columns, ("f", pa.float32())])
     table = catalog.create_table("shop.narrow", schema, primary_key=["id"])
-    table.append(pa.table({"id": [1], "n": [2], "d": [None]}, schema=schema))
+    table.append(pa.table({"id": [1], "n": [2], "d": [None], "f": [None]}, schema=schema))
     before = spark.conf.get("spark.sql.ansi.enabled")
     spark.conf.set("spark.sql.ansi.enabled", is_ansi)
     try:
-        for wrong in ("n = id + 3000000000", "d = abs(id) * 1000", "n = abs(1e300 * id)"):
+        for wrong in (
+            "n = id + 3000000000", "d = abs(id) * 1000", "n = abs(1e300 * id)",
+            "f = abs(-1e39 * id)",
+        ):  # fmt: skip
             with pytest.raises(InvalidInputError):
                 catalog.sql(f"UPDATE shop.narrow SET {wrong}", spark=spark)
-        catalog.sql("UPDATE shop.narrow SET n = abs(id) + 6, d = abs(id) * 1.5", spark=spark)
+        catalog.sql(
+            "UPDATE shop.narrow SET n = abs(id) + 6, d = abs(id) * 1.5, "
+            "f = abs(CAST('-Infinity' AS DOUBLE))",
+            spark=spark,
+        )
     finally:
         spark.conf.set("spark.sql.ansi.enabled", before)
-    assert table.scan().to_arrow().to_pylist() == [{"id": 1, "n": 7, "d": Decimal("1.50")}]
+    found = table.scan().to_arrow().to_pylist()
+    assert found == [{"id": 1, "n": 7, "d": Decimal("1.50"), "f": math.inf}]
 
 
 def test_temporary_views_are_dropped(spark, catalog) -> None:

@@ -6,6 +6,7 @@ import pyarrow as pa
 import pytest
 from pyiceberg.transforms import IdentityTransform
 
+from resolver import resolve
 from tableformat import InvalidInputError
 from tableformat.errors import CommitConflictError
 from tableformat.spec.names import IMMUTABLE_COLUMNS, STAGING_MARKER
@@ -145,3 +146,28 @@ def test_deletes_of_one_partition_are_refused_once_the_table_has_another_spec(
     assert "staging" not in table.refresh().state.metadata.refs
     write()
     assert staged(table) == {1: ("EU", "new")}
+
+
+def test_dots_in_names_are_no_paths() -> None:
+    schema = pa.schema(
+        [
+            pa.field("row.id", pa.int64(), nullable=False),
+            pa.field("part.of", pa.string()),
+            pa.field("part", pa.struct([("note", pa.string())])),
+        ]
+    )
+    table = memory_catalog().create_table(
+        "shop.dots", schema, primary_key=["row.id"], partition_by=["part.of"]
+    )
+    first = [
+        {"row.id": key, "part.of": of, "part": {"note": "a"}} for key, of in ((1, "EU"), (2, "US"))
+    ]
+    table.append(pa.Table.from_pylist(first, schema=schema))
+    table.stage(pa.table({"row.id": [1], "part.of": ["US"]}), columns="partial")
+    table.stage(deletes=pa.table({"row.id": [2]}))
+    resolve(table)
+    assert table.scan().to_arrow().to_pylist() == [
+        {"row.id": 1, "part.of": "US", "part": {"note": "a"}}
+    ]
+    with pytest.raises(InvalidInputError, match=r"key column is missing.*column=row\.id"):
+        table.stage(deletes=pa.table({"id": [2]}))

@@ -59,6 +59,7 @@ def test_transaction_topic_is_left_out_and_a_table_of_that_name_is_not():
     [
         ("tabels: {}", "t.yaml:1: unknown part 'tabels'; did you mean 'tables'?"),
         ("tables: [a", "t.yaml:1: not YAML"),
+        ("[" * 3_000, "t.yaml: not YAML: maximum recursion depth"),
         ("a: 1\na: 2", "t.yaml:1: unknown part 'a'"),
         ("tables:\n  a: {key: id}\n  a: {key: id}", "t.yaml:3: 'a' is given twice"),
         ("tables:\n  a:\n    key: id\n    shards: x", "t.yaml:4: wrong value of option 'shards'"),

@@ -304,6 +304,26 @@ def test_avro_of_other_writers_has_the_connect_types_of_the_same_meaning():
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("kind", "logical", "name"),
+    [
+        ("long", "timestamp-nanos", "io.debezium.time.NanoTimestamp"),
+        ("long", "local-timestamp-nanos", "io.debezium.time.NanoTimestamp"),
+        ("string", "uuid", "io.debezium.data.Uuid"),
+        # Avro ignores a logical type on a type that it does not belong to.
+        ("long", "date", None),
+        ("int", "timestamp-millis", None),
+        # 16 bytes, which no text of a UUID is
+        ({"type": "fixed", "name": "U", "size": 16}, "uuid", None),
+    ],
+)
+def test_logical_type_belongs_to_its_avro_type(kind, logical, name):
+    typed = {"type": kind} if isinstance(kind, str) else kind
+    field = {"name": "v", "type": {**typed, "logicalType": logical}}
+    schema = {"type": "record", "name": "R", "fields": [field]}
+    assert avro_schema.connect_schema([schema])["fields"][0].get("name") == name
+
+
 def test_json_schema_of_other_writers_says_what_may_be_null():
     schema = {"type": "object", "required": ["id", "both"], "properties": {
         "id": {"type": "integer"}, "note": {"type": "string"},

@@ -1,16 +1,25 @@
-"""Table properties of icefold's own, looked at before they are set: a misspelt one does nothing."""
+"""Table properties, looked at before they are set.
+
+One of icefold's own that is misspelt does nothing; a wrong value stops every writer.
+"""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from maintenance.settings import PREFIX, SETTINGS, find_setting
 from resolver.engine import SPARK_BYTES_MIN, SPARK_ROWS_MIN
+from tableformat.codec.parquet.metrics import DEFAULT_MODE_PROPERTY, MODE_PREFIX, parse_mode
+from tableformat.codec.parquet.options import parquet_options
+from tableformat.commit.merging import merge_policy
+from tableformat.commit.retry import commit_retry_policy
 from tableformat.errors import InvalidInputError
 from tableformat.spec import names
 from tableformat.spec.constraints import IMMUTABLE_PROPERTIES, SEQUENCE_PROPERTIES
 from tableformat.spec.properties import (
+    delete_granularity,
     dv_placement,
     on_missing_row,
     property_bool,
@@ -20,6 +29,15 @@ from tableformat.spec.properties import (
 from tableformat.table_definition import parse_table_name
 
 OWN = "icefold."
+EXPIRY = "history.expire."
+# Whoever reads Iceberg's properties says what is wrong with them.
+_ICEBERG_READERS: Sequence[Callable[[Mapping[str, str]], object]] = (
+    parquet_options,
+    partial(parquet_options, for_deletes=True),
+    merge_policy,
+    commit_retry_policy,
+    delete_granularity,
+)
 _CHECKS: Mapping[str, Callable[[Mapping[str, str]], object]] = {
     names.DEAD_LETTER_TABLE: lambda given: parse_table_name(given[names.DEAD_LETTER_TABLE]),
     names.DV_PLACEMENT: dv_placement,
@@ -45,12 +63,21 @@ _DECLARED = (
 _DECLARED_PREFIXES = ("icefold.index.", "icefold.computed.")
 
 
-def check_own_properties(given: Mapping[str, str]) -> None:
-    """Refuse properties that icefold does not know, and values that would fail later.
+def check_properties(given: Mapping[str, str]) -> None:
+    """Refuse properties of icefold's own that it does not know, and values that would fail later.
 
     Raises:
         InvalidInputError: Names the property, and the nearest that there is.
+        UnsupportedError: Files of another format than Parquet are asked for.
     """
+    from tableformat.rowlevel.context import isolation_of, mode_of  # with sqlglot, which is large
+    from tableformat.sql.statement import RowLevelOperation
+
+    for read in _ICEBERG_READERS:
+        read(given)
+    for operation in RowLevelOperation:
+        mode_of(given, operation)
+        isolation_of(given, operation)
     for name, text in given.items():
         if name.startswith(PREFIX):
             find_setting(name).parse(text)
@@ -58,6 +85,10 @@ def check_own_properties(given: Mapping[str, str]) -> None:
             _CHECKS[name](given)
         elif name.startswith(OWN) and name not in _DECLARED:
             _refuse_unknown(name)
+        elif name.startswith(EXPIRY):
+            property_int(given, name, 0)
+        elif name.startswith((MODE_PREFIX, DEFAULT_MODE_PROPERTY)):
+            parse_mode(text, name)
 
 
 def _refuse_unknown(name: str) -> None:
