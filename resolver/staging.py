@@ -26,7 +26,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.snapshots import Operation, Snapshot
+from pyiceberg.table.snapshots import Operation, Snapshot, SnapshotLogEntry
 
 from resolver.cycle_figures import STAGED_COMMITS
 from resolver.number_text import plural
@@ -50,7 +50,7 @@ from tableformat.scan.delete_index import referenced_path
 from tableformat.spec.data_file import FileContent, ManifestEntry
 from tableformat.spec.decimal_text import parse_decimal
 from tableformat.spec.missing_columns import has_missing_columns
-from tableformat.spec.names import CARRIED, MAIN_BRANCH, STAGING_MARKER
+from tableformat.spec.names import CARRIED, MAIN_BRANCH, STAGING_MARKER, WAP_ID
 
 
 class LostCursorError(InvalidInputError):
@@ -319,17 +319,12 @@ class _TargetHistory:
     def of(state: TableState, target: str, staging: str) -> _TargetHistory:
         chain = tuple(branch_history(state, target))
         log = state.metadata.snapshot_log if target == MAIN_BRANCH else ()
-        made = {each.snapshot_id: each.timestamp_ms for each in state.metadata.snapshots}
         return _TargetHistory(
             target=target,
             staging=staging,
             chain=chain,
             ids=frozenset(snapshot.snapshot_id for snapshot in chain),
-            former=frozenset(
-                entry.snapshot_id
-                for entry in log
-                if entry.timestamp_ms == made.get(entry.snapshot_id)
-            ),
+            former=_committed(state.metadata, log),
             published=frozenset(marker_of(snapshot) for snapshot in chain) - {None},
         )
 
@@ -394,6 +389,26 @@ class _TargetHistory:
             and marker_of(repeating) == self.cursor
             and not covers_staged(repeating)
         )
+
+
+def _committed(metadata: TableMetadata, log: Sequence[SnapshotLogEntry]) -> frozenset[int]:
+    """Snapshots that were committed to main, by its log; those of one transaction at once.
+
+    A snapshot that was written on no branch, and audited, gets there when it is published.
+    """
+    by_id, found, before = snapshots_by_id(metadata), set[int](), None
+    for entry in log:
+        own = by_id.get(entry.snapshot_id)
+        is_next = own is not None and own.parent_snapshot_id == before
+        if own is not None and (
+            own.timestamp_ms == entry.timestamp_ms or (is_next and WAP_ID in summary_of(own))
+        ):
+            found.add(entry.snapshot_id)
+            if not is_next:
+                down = [each.snapshot_id for each in walk_back(by_id, own.parent_snapshot_id)]
+                found.update(down[: down.index(before)] if before in down else ())
+        before = entry.snapshot_id
+    return frozenset(found)
 
 
 def _walk_staging(

@@ -41,6 +41,7 @@ FENCE_NAME = "icefold.fence-name"
 COMMITTED_TO = "icefold.branch"
 # In a cherry-pick: the snapshot that was picked. Java's name.
 SOURCE_SNAPSHOT_ID = "source-snapshot-id"
+WAP_ID = "wap.id"  # Spark's, of a snapshot that it writes on no branch
 # On branches that are no staging branch: this summary repeats what older ones said.
 CARRIED = "icefold.carried"
 # In a batch of a change stream: the query that wrote it.

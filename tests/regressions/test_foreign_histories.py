@@ -670,6 +670,28 @@ def test_rewrite_of_main_below_a_commit_to_it_is_not_staged_when_the_log_is_cut(
     world.resolve_all(*without(1, 2), new(9), new(10), new(12))
 
 
+def test_snapshots_that_came_to_main_in_one_transaction_are_not_staged(world):
+    """The table's log names the last of them only."""
+    before = world.head()
+    rows = [[new(11)], [new(12)], [new(13)]]
+    world.foreign.in_one_transaction(lambda: [world.foreign.append(each) for each in rows])
+    world.stage(new(9), deletes=[1])
+    world.table.refs.rollback(snapshot_id=before)
+    world.resolve_all(*without(1), new(9))
+
+
+def test_snapshot_that_was_audited_and_published_on_main_is_not_staged(world):
+    """A pick of the next snapshot moves main there, which the log has with a later time."""
+    before = world.head()
+    audited = world.foreign.commit(
+        "nowhere", "append", add=world.foreign.data_files([new(11)]), **{"wap.id": "audited"}
+    )
+    world.foreign.cherry_pick(audited)
+    world.stage(new(9), deletes=[1])
+    world.table.refs.rollback(snapshot_id=before)
+    world.resolve_all(*without(1), new(9))
+
+
 def test_staged_position_in_a_file_that_a_publish_left_out_deletes_nothing(world):
     world.foreign.commit("staging", "append", add=world.foreign.data_files([new(11)]))
     row = world.row(11)

@@ -195,6 +195,14 @@ class ForeignTool:
         self.swap(table, commit.write(write))
         return snapshot_id
 
+    def in_one_transaction(self, commits: Callable[[], object]) -> None:
+        """Commits to main at once: the log gets the last of them."""
+        log = self.table().metadata["snapshot-log"]
+        commits()
+        table = self.table()
+        metadata = {**table.metadata, "snapshot-log": [*log, table.metadata["snapshot-log"][-1]]}
+        self.swap(table, write_metadata(write, table, metadata, now_ms(), {}))
+
     def append(self, rows: Sequence[Row], *, branch: str = "main") -> int:
         """New rows, as any writer adds them."""
         return self.commit(branch, "append", add=self.data_files(rows))
@@ -336,7 +344,7 @@ def write(location: str, data: bytes) -> None:
 
 
 def _local(location: str) -> Path:
-    return Path(location.removeprefix("file://"))
+    return Path(location.removeprefix("file:"))
 
 
 def _default_spec(table: ForeignTable) -> int:
