@@ -10,7 +10,8 @@ was published. Walking back from the staging head, the backlog ends
 3. at the root of a branch that was never published from, if the target's history is whole;
 4. nowhere else. A walk that meets an older marker (staging was rolled back), that ends at a target
    snapshot with another marker, or that runs out of history cannot prove its position, so the
-   cycle stops; it never converts twice and never skips (R18, P8).
+   cycle stops; it never converts twice and never skips (R18, P8). So does one that ends at the root
+   of a target that was replaced: REPLACE TABLE begins a history of its own, without any marker.
 
 A target that was rolled back is recovered from its own marker: what staging knows of publishes that
 are gone is followed back to the staged snapshots that they covered. What else was committed to the
@@ -50,7 +51,7 @@ from tableformat.scan.delete_index import referenced_path
 from tableformat.spec.data_file import FileContent, ManifestEntry
 from tableformat.spec.decimal_text import parse_decimal
 from tableformat.spec.missing_columns import has_missing_columns
-from tableformat.spec.names import CARRIED, MAIN_BRANCH, STAGING_MARKER
+from tableformat.spec.names import CARRIED, MAIN_BRANCH, STAGING_BASE, STAGING_MARKER
 
 
 class LostCursorError(InvalidInputError):
@@ -181,18 +182,21 @@ def plan_backlog(
     if from_snapshot is not None:
         above, _ = _split_at(state, head_id, history, from_snapshot)
         return above[::-1]
-    backlog: list[Snapshot] = []
-    last: Snapshot | None = None
+    walked: list[tuple[Snapshot, bool]] = []
     for snapshot, is_staged in _walk_staging(state.metadata, head_id, history):
-        last = snapshot
-        if snapshot.snapshot_id == history.cursor:
-            return backlog[::-1]
-        if history.ends_walk(snapshot):
+        walked.append((snapshot, is_staged))
+        if snapshot.snapshot_id == history.cursor or history.ends_walk(snapshot):
             break
-        if is_staged:
-            backlog.append(snapshot)
+    *above, (last, _) = walked
+    backlog = [snapshot for snapshot, is_staged in above if is_staged][::-1]
+    if last.snapshot_id == history.cursor:
+        return backlog
+    if not history.ends_walk(last):
+        backlog = [snapshot for snapshot, is_staged in walked if is_staged][::-1]
+        if (left := _left_behind(state.metadata, walked, history)) is not None:
+            raise _replaced_target(state, staging, target, left)
     if history.proves_position(last):
-        return backlog[::-1]
+        return backlog
     raise _lost_cursor(state, staging, target, history.cursor, last)
 
 
@@ -469,6 +473,38 @@ def up_to(backlog: Sequence[Snapshot], snapshot_id: int) -> Sequence[Snapshot]:
     """The backlog with its end at a snapshot; none of it if that one does not wait."""
     ids = [each.snapshot_id for each in backlog]
     return backlog[: ids.index(snapshot_id) + 1] if snapshot_id in ids else []
+
+
+def _left_behind(
+    metadata: TableMetadata, walked: Iterable[tuple[Snapshot, bool]], history: _TargetHistory
+) -> Snapshot | None:
+    """The target's snapshot that staging stands on, if the target has nothing of its history now.
+
+    After a rollback it has its oldest part.
+    """
+    by_id, bases = snapshots_by_id(metadata), set[int | None]()
+    for snapshot, is_staged in walked:
+        if not is_staged or (snapshot.sequence_number or -1) in bases:
+            below = list(walk_back(by_id, snapshot.snapshot_id))
+            is_shared = any(each.snapshot_id in history.ids for each in below)
+            return snapshot if is_first(below[-1]) and not is_shared else None
+        bases.add(parse_decimal(summary_of(snapshot).get(STAGING_BASE, "")))
+    return None
+
+
+def _replaced_target(
+    state: TableState, staging: str, target: str, left: Snapshot
+) -> LostCursorError:
+    return LostCursorError(
+        "cannot tell which staged snapshots were published: the target has a history of its own "
+        "since it was replaced (REPLACE TABLE), and staging stands on the one before",
+        table=state.name,
+        staging=staging,
+        target=target,
+        stopped_at=left.snapshot_id,
+        action="publish what was staged after the snapshot that staging stands on, with "
+        f"--from-snapshot {left.snapshot_id}; or drop the staging branch, and what waits on it",
+    )
 
 
 def _lost_cursor(
