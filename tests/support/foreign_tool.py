@@ -300,7 +300,7 @@ class ForeignTool:
         self.swap(table, write_metadata(write, table, metadata, now_ms(), {branch: snapshot_id}))
 
     def replace_table(self, rows: Sequence[Row]) -> int:
-        """REPLACE TABLE AS SELECT, as Java does it: main and its log begin anew, other refs stay."""
+        """REPLACE TABLE AS SELECT, as Java does it: main and its log begin anew."""
 
         def change(metadata: dict[str, Any]) -> None:
             metadata["refs"].pop("main")
