@@ -377,6 +377,11 @@ class _TargetHistory:
         """The marker of a snapshot of the target; an append to staging may repeat one."""
         return None if committed_to(snapshot) == self.staging else marker_of(snapshot)
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing of the chain has expired."""
+        return not self.chain or is_first(self.chain[-1])
+
     def proves_position(self, last: Snapshot | None) -> bool:
         """Whether a walk that ended at `last` without meeting the cursor has missed nothing."""
         if last is None:
@@ -386,8 +391,7 @@ class _TargetHistory:
         if last.snapshot_id not in self.ids:
             # The root of a branch that was never published from. Where the target's history has
             # expired, the root may as well be a snapshot of the target.
-            is_whole = not self.chain or is_first(self.chain[-1])
-            return self.cursor is None and is_first(last) and is_whole
+            return self.cursor is None and is_first(last) and self.is_whole
         at = [each.snapshot_id for each in self.chain].index(last.snapshot_id)
         if newest_marker(self.chain[at:]) == self.cursor:
             return True
@@ -480,8 +484,10 @@ def _left_behind(
 ) -> Snapshot | None:
     """The target's snapshot that staging stands on, if the target has nothing of its history now.
 
-    After a rollback it has its oldest part.
+    After a rollback it has its oldest part. Where that has expired, nothing is told.
     """
+    if not history.is_whole:
+        return None
     by_id, bases = snapshots_by_id(metadata), set[int | None]()
     for snapshot, is_staged in walked:
         if not is_staged or (snapshot.sequence_number or -1) in bases:
