@@ -187,14 +187,17 @@ def plan_backlog(
         walked.append((snapshot, is_staged))
         if snapshot.snapshot_id == history.cursor or history.ends_walk(snapshot):
             break
-    *above, (last, _) = walked
-    backlog = [snapshot for snapshot, is_staged in above if is_staged][::-1]
+    last = walked[-1][0]
+    backlog = [snapshot for snapshot, is_staged in walked[:-1] if is_staged][::-1]
     if last.snapshot_id == history.cursor:
         return backlog
     if not history.ends_walk(last):
         backlog = [snapshot for snapshot, is_staged in walked if is_staged][::-1]
-        if (left := _left_behind(state.metadata, walked, history)) is not None:
+        left, below = _left_behind(state.metadata, walked, history)
+        if left is not None and any(map(is_first, below)):
             raise _replaced_target(state, staging, target, left)
+        if below:
+            raise _lost_cursor(state, staging, target, history.cursor, last)
     if history.proves_position(last):
         return backlog
     raise _lost_cursor(state, staging, target, history.cursor, last)
@@ -481,21 +484,22 @@ def up_to(backlog: Sequence[Snapshot], snapshot_id: int) -> Sequence[Snapshot]:
 
 def _left_behind(
     metadata: TableMetadata, walked: Iterable[tuple[Snapshot, bool]], history: _TargetHistory
-) -> Snapshot | None:
-    """The target's snapshot that staging stands on, if the target has nothing of its history now.
+) -> tuple[Snapshot | None, Collection[Snapshot]]:
+    """What the target was, if it has nothing of that now: the newest, and all that is known of it.
 
-    After a rollback it has its oldest part. Where that has expired, nothing is told.
+    After a rollback it has the oldest part. Where its own has expired, nothing is told.
     """
-    if not history.is_whole:
-        return None
     by_id, bases = snapshots_by_id(metadata), set[int | None]()
-    for snapshot, is_staged in walked:
+    newest, below = None, dict[int, Snapshot]()
+    for snapshot, is_staged in walked if history.is_whole else ():
         if not is_staged or (snapshot.sequence_number or -1) in bases:
-            below = list(walk_back(by_id, snapshot.snapshot_id))
-            is_shared = any(each.snapshot_id in history.ids for each in below)
-            return snapshot if is_first(below[-1]) and not is_shared else None
+            newest = newest or snapshot
+            for each in walk_back(by_id, snapshot.snapshot_id):
+                if each.snapshot_id in below:
+                    break
+                below[each.snapshot_id] = each
         bases.add(parse_decimal(summary_of(snapshot).get(STAGING_BASE, "")))
-    return None
+    return newest, () if history.ids & below.keys() else below.values()
 
 
 def _replaced_target(
