@@ -120,7 +120,6 @@ class EngineHistory:
         self.wap: dict[str, Staged] = {}
         self.main_before = self.staging_before = State()  # before the step
         self.is_believed = False  # the key is no identifier field: it may be null
-        self.rolled_back = False  # main, since the last publish
         self.lost = False  # another tool has expired staged changes
         by = self.rng.choice(["", "", "region", "bucket(2, id)", "truncate(10, amount)"])
         modes = {f"write.{each}.mode": self.mode() for each in ("delete", "update", "merge")}
@@ -437,11 +436,10 @@ class EngineHistory:
         self.same_main()
 
     def spark_expires(self) -> None:
-        has_retention = "min-snapshots-to-keep" in self.metadata()["refs"].get("staging", {})
-        waits = bool(self.waiting)
+        """Where commits of Spark are all that is left of main, nothing tells what was published."""
         more = {"clean_expired_metadata": "true"} if self.rng.random() < 0.5 else {}
         self.call("expire_snapshots", older_than=EVERY_TIME, retain_last="1", **more)
-        self.lost |= self.rolled_back or (waits and not has_retention)
+        self.lost = True
 
     def spark_removes_orphans(self) -> None:
         self.make_old()
@@ -474,7 +472,6 @@ class EngineHistory:
         to = self.rng.choice(found[:4])
         procedure = self.rng.choice(["rollback_to_snapshot", "set_current_snapshot"])
         self.call(procedure, snapshot_id=str(to))
-        self.rolled_back = True
 
     def fast_forward(self) -> None:
         if self.staging is None:
@@ -715,7 +712,7 @@ class EngineHistory:
             picked = before.picked - {e.snapshot_id for e in self.log[:cursor]}
             self.states[head] = State(rows, cursor, picked)
         if not options.get("limit"):
-            self.lost = self.rolled_back = False
+            self.lost = False
         self.check_engines()
 
     def refused(self, error: tf.TableError, waiting: list[Staged]) -> None:
