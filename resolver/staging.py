@@ -10,7 +10,8 @@ was published. Walking back from the staging head, the backlog ends
 3. at the root of a branch that was never published from, if the target's history is whole;
 4. nowhere else. A walk that meets an older marker (staging was rolled back), that ends at a target
    snapshot with another marker, or that runs out of history cannot prove its position, so the
-   cycle stops; it never converts twice and never skips (R18, P8).
+   cycle stops; it never converts twice and never skips (R18, P8). So does one that ends at the root
+   of a target that was replaced: REPLACE TABLE begins a history of its own, without any marker.
 
 A target that was rolled back is recovered from its own marker: what staging knows of publishes that
 are gone is followed back to the staged snapshots that they covered. What else was committed to the
@@ -50,7 +51,7 @@ from tableformat.scan.delete_index import referenced_path
 from tableformat.spec.data_file import FileContent, ManifestEntry
 from tableformat.spec.decimal_text import parse_decimal
 from tableformat.spec.missing_columns import has_missing_columns
-from tableformat.spec.names import CARRIED, MAIN_BRANCH, STAGING_MARKER, WAP_ID
+from tableformat.spec.names import CARRIED, MAIN_BRANCH, STAGING_BASE, STAGING_MARKER, WAP_ID
 
 
 class LostCursorError(InvalidInputError):
@@ -181,18 +182,24 @@ def plan_backlog(
     if from_snapshot is not None:
         above, _ = _split_at(state, head_id, history, from_snapshot)
         return above[::-1]
-    backlog: list[Snapshot] = []
-    last: Snapshot | None = None
+    walked: list[tuple[Snapshot, bool]] = []
     for snapshot, is_staged in _walk_staging(state.metadata, head_id, history):
-        last = snapshot
-        if snapshot.snapshot_id == history.cursor:
-            return backlog[::-1]
-        if history.ends_walk(snapshot):
+        walked.append((snapshot, is_staged))
+        if snapshot.snapshot_id == history.cursor or history.ends_walk(snapshot):
             break
-        if is_staged:
-            backlog.append(snapshot)
+    last = walked[-1][0]
+    backlog = [snapshot for snapshot, is_staged in walked[:-1] if is_staged][::-1]
+    if last.snapshot_id == history.cursor:
+        return backlog
+    if not history.ends_walk(last):
+        backlog = [snapshot for snapshot, is_staged in walked if is_staged][::-1]
+        left, below = _left_behind(state.metadata, walked, history)
+        if left is not None and any(map(is_first, below)):
+            raise _replaced_target(state, staging, target, left)
+        if below:
+            raise _lost_cursor(state, staging, target, history.cursor, last)
     if history.proves_position(last):
-        return backlog[::-1]
+        return backlog
     raise _lost_cursor(state, staging, target, history.cursor, last)
 
 
@@ -368,6 +375,11 @@ class _TargetHistory:
         """The marker of a snapshot of the target; an append to staging may repeat one."""
         return None if committed_to(snapshot) == self.staging else marker_of(snapshot)
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing of the chain has expired."""
+        return not self.chain or is_first(self.chain[-1])
+
     def proves_position(self, last: Snapshot | None) -> bool:
         """Whether a walk that ended at `last` without meeting the cursor has missed nothing."""
         if last is None:
@@ -377,8 +389,7 @@ class _TargetHistory:
         if last.snapshot_id not in self.ids:
             # The root of a branch that was never published from. Where the target's history has
             # expired, the root may as well be a snapshot of the target.
-            is_whole = not self.chain or is_first(self.chain[-1])
-            return self.cursor is None and is_first(last) and is_whole
+            return self.cursor is None and is_first(last) and self.is_whole
         at = [each.snapshot_id for each in self.chain].index(last.snapshot_id)
         if newest_marker(self.chain[at:]) == self.cursor:
             return True
@@ -484,6 +495,41 @@ def up_to(backlog: Sequence[Snapshot], snapshot_id: int) -> Sequence[Snapshot]:
     """The backlog with its end at a snapshot; none of it if that one does not wait."""
     ids = [each.snapshot_id for each in backlog]
     return backlog[: ids.index(snapshot_id) + 1] if snapshot_id in ids else []
+
+
+def _left_behind(
+    metadata: TableMetadata, walked: Iterable[tuple[Snapshot, bool]], history: _TargetHistory
+) -> tuple[Snapshot | None, Collection[Snapshot]]:
+    """What the target was, if it has nothing of that now: the newest, and all that is known of it.
+
+    After a rollback it has the oldest part. Where its own has expired, nothing is told.
+    """
+    by_id, bases = snapshots_by_id(metadata), set[int | None]()
+    newest, below = None, dict[int, Snapshot]()
+    for snapshot, is_staged in walked if history.is_whole else ():
+        if not is_staged or (snapshot.sequence_number or -1) in bases:
+            newest = newest or snapshot
+            for each in walk_back(by_id, snapshot.snapshot_id):
+                if each.snapshot_id in below:
+                    break
+                below[each.snapshot_id] = each
+        bases.add(parse_decimal(summary_of(snapshot).get(STAGING_BASE, "")))
+    return newest, () if history.ids & below.keys() else below.values()
+
+
+def _replaced_target(
+    state: TableState, staging: str, target: str, left: Snapshot
+) -> LostCursorError:
+    return LostCursorError(
+        "cannot tell which staged snapshots were published: the target has a history of its own "
+        "since it was replaced (REPLACE TABLE), and staging stands on the one before",
+        table=state.name,
+        staging=staging,
+        target=target,
+        stopped_at=left.snapshot_id,
+        action="publish what was staged after the snapshot that staging stands on, with "
+        f"--from-snapshot {left.snapshot_id}; or drop the staging branch, and what waits on it",
+    )
 
 
 def _lost_cursor(

@@ -239,6 +239,18 @@ def test_a_publish_that_java_rolls_back(backlog, shared) -> None:
     backlog.resolve()
 
 
+def test_nothing_of_a_table_that_java_replaces_comes_back(backlog, shared) -> None:
+    shared.sql("REPLACE TABLE T USING iceberg AS SELECT * FROM T WHERE id > 9")
+    shared.sql("ALTER TABLE T SET TBLPROPERTIES ('icefold.primary-key'='id')")
+    backlog.main = {key: row for key, row in backlog.main.items() if key > 9}
+    with pytest.raises(tf.TableError, match=r"was replaced.*--from-snapshot") as refused:
+        resolve(backlog.table)
+    backlog.check()
+    backlog.resolve(from_snapshot=int(refused.value.context["stopped_at"]), skip_unpublished=True)
+    backlog.stage(upserts=[(3, "EU", "fourth")], deletes=[13])
+    backlog.resolve()
+
+
 def test_changes_that_java_publishes_by_write_audit_publish(backlog, shared) -> None:
     """`publish_changes` brings an append; the staged changes come after it."""
     shared.sql("ALTER TABLE T SET TBLPROPERTIES ('write.wap.enabled'='true')")

@@ -19,6 +19,7 @@ from maintenance import expire
 from maintenance.tasks.compact import compact
 from maintenance.tasks.options import CompactOptions, ExpireOptions
 from resolver import resolve
+from resolver.staging import LostCursorError
 from tableformat.commit.expiry_plan import ExpiryPolicy
 from tableformat.errors import NotFoundError, TableError
 from tests.support.adopted_tables import Theirs
@@ -811,6 +812,34 @@ def test_staged_position_finds_a_row_that_a_rollback_and_a_pick_have_given_anoth
     foreign_compaction(world)
     vector(world, world.row(11))
     world.resolve_all(*BASE, new(12))
+
+
+@pytest.mark.parametrize("base", ["ours", "theirs"])
+@pytest.mark.parametrize(("was_published", "waits"), [(True, True), (True, False), (False, True)])
+def test_nothing_of_a_table_that_was_replaced_comes_back(world, base, was_published, waits):
+    """Main has another root then, and no cursor; what staging stands on is the old main."""
+    if was_published:
+        world.stage(new(5), deletes=[1])
+        world.resolve()
+    if base == "theirs":
+        world.foreign.append([new(6)])
+        world.table.refresh()
+    if waits:
+        world.stage(new(7), deletes=[8])
+    rows = [new(8), new(9)]
+    world.foreign.replace_table(rows)
+    with pytest.raises(LostCursorError, match=r"was replaced.*--from-snapshot") as refused:
+        world.resolve()
+    world.check(*rows)
+    if waits:
+        told = int(refused.value.context["stopped_at"])
+        resolve(world.table, from_snapshot=told, skip_unpublished=True, lock=world.lock)
+        rows = [new(7), new(9)]
+        world.check(*rows)
+    else:
+        world.table.refs.drop("staging")
+    world.stage(new(10), deletes=[9])
+    world.resolve_all(*(row for row in rows if row != new(9)), new(10))
 
 
 @pytest.mark.parametrize("change", ["append", "delete"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from resolver import resolve
 from resolver.report import ResolveReport
@@ -83,7 +84,7 @@ class Backlog:
         assert head is not None
         return head.snapshot_id
 
-    def resolve(self, **options: bool) -> ResolveReport:
+    def resolve(self, **options: Any) -> ResolveReport:
         """Publish; both tools must then read the model, and no file may be there twice."""
         report = resolve(self.table, **options)
         self.main = {row[0]: row for row in self.published}

@@ -780,6 +780,19 @@ class History:
             assert self._resolve(staging, None).staged_snapshots == 0
             self.check()
         assert verify(self.table).report.is_sound
+        self.replace_table()
+
+    def replace_table(self) -> None:
+        """The last thing that can happen: nothing of the old main comes to the new one."""
+        rows = self.fresh(KEYS[:2], random.Random(0))
+        self.foreign.replace_table(rows)
+        try:
+            self._resolve("staging", None)
+        except TableError as error:
+            self.check_refusal(error)
+            check_equal([row.values for row in self.foreign.rows("main")], rows, "replaced")
+        else:
+            raise AssertionError("resolve knows nothing of the new main, and goes on")
 
 
 STEPS: dict[str, int] = {

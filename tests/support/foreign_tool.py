@@ -307,6 +307,17 @@ class ForeignTool:
         metadata["refs"][branch] = {"type": "branch", **metadata["refs"].get(branch, {}), **says}
         self.swap(table, write_metadata(write, table, metadata, now_ms(), {branch: snapshot_id}))
 
+    def replace_table(self, rows: Sequence[Row]) -> int:
+        """REPLACE TABLE AS SELECT, as Java does it: main and its log begin anew."""
+
+        def change(metadata: dict[str, Any]) -> None:
+            metadata["refs"].pop("main")
+            metadata |= {"current-snapshot-id": -1, "snapshot-log": []}
+
+        files, table = self.data_files(rows), self.table()
+        self.swap(table, edited(write, table, change, now_ms()))
+        return self.commit("main", "append", add=files)
+
     def set_properties(self, updates: Mapping[str, str]) -> None:
         """Table properties."""
         table = self.table()

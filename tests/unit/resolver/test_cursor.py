@@ -217,6 +217,16 @@ def test_expiry_keeps_the_target_down_to_where_staging_meets_it(staged):
     assert backlog(staged) == [waiting]
 
 
+def test_staging_that_never_stood_on_the_target_is_published_whole(tmp_path):
+    """Both branches have a root of their own: nothing was replaced."""
+    staged = StagedTable(tmp_path)
+    first = stage(staged, "staged first")
+    staged.table.append(staged.rows((2, "eu", "two")))
+    assert backlog(staged) == [first]
+    resolve(staged.table)
+    assert staged.published() == Counter([(1, "eu", "staged first"), (2, "eu", "two")])
+
+
 def test_second_staging_branch_of_a_target_is_refused_by_its_name(staged):
     staged.table.stage(upserts=staged.rows((1, "eu", "b")), branch="changes")
     stage(staged, "a")
