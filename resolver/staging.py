@@ -187,6 +187,8 @@ def plan_backlog(
         walked.append((snapshot, is_staged))
         if snapshot.snapshot_id == history.cursor or history.ends_walk(snapshot):
             break
+    if not walked:
+        raise _lost_cursor(state, staging, target, history.cursor, None)
     last = walked[-1][0]
     backlog = [snapshot for snapshot, is_staged in walked[:-1] if is_staged][::-1]
     if last.snapshot_id == history.cursor:
@@ -380,10 +382,8 @@ class _TargetHistory:
         """Whether nothing of the chain has expired."""
         return not self.chain or is_first(self.chain[-1])
 
-    def proves_position(self, last: Snapshot | None) -> bool:
+    def proves_position(self, last: Snapshot) -> bool:
         """Whether a walk that ended at `last` without meeting the cursor has missed nothing."""
-        if last is None:
-            return False
         if self.cursor is not None and self.marker_of(last) == self.cursor:
             return True
         if last.snapshot_id not in self.ids:
