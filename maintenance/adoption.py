@@ -19,8 +19,10 @@ from tableformat import InvalidInputError, Table
 from tableformat.catalog.base import TableState
 from tableformat.catalog.keyed import chosen_key
 from tableformat.commit.branch_history import ancestors, summary_of
+from tableformat.commit.creation import KEPT_HISTORY
+from tableformat.commit.expiry_plan import SNAPSHOT_AGE_MAX
 from tableformat.spec.data_file import PARQUET_FORMAT, DataFile
-from tableformat.spec.names import MAIN_BRANCH, STAGING_BRANCH
+from tableformat.spec.names import MAIN_BRANCH, SNAPSHOTS_MAX, STAGING_BRANCH
 
 # What tools leave in the summaries of their commits. The first that fits names the writer.
 _WRITERS = (
@@ -252,4 +254,10 @@ def _next(
         yield (
             "resolved as v2, with position delete files; deletion vectors need "
             f"icefold table upgrade {name} (no way back, every reader has to know v3)"
+        )
+    if state.metadata.properties.keys().isdisjoint((SNAPSHOTS_MAX, SNAPSHOT_AGE_MAX)):
+        pairs = " ".join(f"{each}={value}" for each, value in KEPT_HISTORY.items())
+        yield (
+            "commits list five days of snapshots each, a stream's too many: "
+            f"icefold table set-properties {name} {pairs}"
         )

@@ -56,6 +56,7 @@ from tableformat.spec.names import (
 )
 from tableformat.spec.properties import property_int
 
+SNAPSHOT_AGE_MAX = "history.expire.max-snapshot-age-ms"
 DEFAULT_MAX_SNAPSHOT_AGE_MS = 5 * 24 * 3600 * 1000
 _PAUSE_MAX_MS = DEFAULT_MAX_SNAPSHOT_AGE_MS  # of a streaming writer, whatever the table keeps
 _SOUGHT_MAX = 1_000  # snapshots: all of five days are 432,000 where there is one a second
@@ -132,9 +133,7 @@ class _Limits:
     @classmethod
     def of(cls, metadata: TableMetadata, policy: ExpiryPolicy, now_ms: int) -> _Limits:
         prefix = "history.expire"
-        age = property_int(
-            metadata.properties, f"{prefix}.max-snapshot-age-ms", DEFAULT_MAX_SNAPSHOT_AGE_MS
-        )
+        age = property_int(metadata.properties, SNAPSHOT_AGE_MAX, DEFAULT_MAX_SNAPSHOT_AGE_MS)
         keep = property_int(metadata.properties, f"{prefix}.min-snapshots-to-keep", 1)
         ref_age = property_int(metadata.properties, f"{prefix}.max-ref-age-ms", LONG_MAX)
         keep_max = property_int(metadata.properties, SNAPSHOTS_MAX, LONG_MAX, minimum=1)

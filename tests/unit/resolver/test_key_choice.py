@@ -86,6 +86,10 @@ def test_adopt_reports_and_changes_nothing_unless_told(theirs):
     assert not by["status", "n"]["is_key"]
     assert report["key_bytes"] > 0
     assert theirs.location == before
+    [told] = [each for each in report["next"] if "set-properties" in each]
+    theirs.cli(*told.partition(": icefold ")[2].split())
+    report = json.loads(theirs.cli("adopt", NAME, "--key", "id", "--json"))
+    assert not any("set-properties" in each for each in report["next"])
     theirs.cli("adopt", NAME, "--key", "id", "--apply", "key")
     assert theirs.table.refresh().properties["icefold.primary-key"] == "id"
     assert (
