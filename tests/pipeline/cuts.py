@@ -36,6 +36,7 @@ def run_cuts(
     kills: list[str],
     seed: int = 1,
     clients: int = 1,
+    pause_s: float = 0.0,
 ) -> Counter[str]:
     """Transactions for so long while actors are killed; then wait for the end, and compare.
 
@@ -70,7 +71,9 @@ def run_cuts(
             wait_until(lambda: _shows(pipeline, workload, service, opening), "the opening")
             start = checked_s = time.monotonic()
             work = [
-                pool.submit(_work, pipeline, workload, random.Random(f"{seed}-{number}"), ended)
+                pool.submit(
+                    _work, pipeline, workload, random.Random(f"{seed}-{number}"), ended, pause_s
+                )
                 for number in range(clients)
             ]
             try:
@@ -104,11 +107,15 @@ def run_cuts(
 
 
 def _work(
-    pipeline: Pipeline, workload: CutWorkload, rng: random.Random, ended: threading.Event
+    pipeline: Pipeline,
+    workload: CutWorkload,
+    rng: random.Random,
+    ended: threading.Event,
+    pause_s: float,
 ) -> Counter[str]:
     counts: Counter[str] = Counter()
     with pipeline.connection() as connection:
-        while not ended.is_set():
+        while not ended.wait(pause_s):
             try:
                 workload.transaction(connection, rng)
                 counts["transactions"] += 1

@@ -62,7 +62,9 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--targets", default=",".join(TARGETS), help="shape.table,...")
     parser.add_argument("--torn", type=int, default=0, help="updated rows of `torn` at the end")
-    parser.add_argument("--pause-s", type=float, default=0.2, help="between two transactions")
+    parser.add_argument(
+        "--pause-s", type=float, default=0.2, help="between two transactions; the bank has none"
+    )
     parser.add_argument("--bank", action="store_true", help="the bank, and nothing else")
     parser.add_argument("--tpcc", action="store_true", help="TPC-C, and nothing else")
     parser.add_argument("--clients", type=int, default=1, help="of the bank or TPC-C")
@@ -91,7 +93,13 @@ def _run_cuts(workload: CutWorkload, given: argparse.Namespace) -> int:
     try:
         pipeline.connect.start()
         counts = run_cuts(
-            pipeline, workload, seconds=seconds, kills=kills, seed=given.seed, clients=given.clients
+            pipeline,
+            workload,
+            seconds=seconds,
+            kills=kills,
+            seed=given.seed,
+            clients=given.clients,
+            pause_s=0.0 if given.bank else given.pause_s,
         )
     finally:
         pipeline.close()
