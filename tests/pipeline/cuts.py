@@ -48,6 +48,7 @@ def run_cuts(
             is killed with a lease in hand costs the next one the time of a lease.
         seed: Of the transactions, and when who is killed.
         clients: Connections at a time.
+        pause_s: Before each of their transactions.
 
     Returns:
         Counts: transactions, deadlocks, cuts that were checked, kills by actor, and seconds from
