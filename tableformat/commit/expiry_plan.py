@@ -5,8 +5,8 @@ RemoveSnapshots):
 
 * it is among the newest `min-snapshots-to-keep` of a branch, or in the branch's unbroken run of
   snapshots not older than `max-snapshot-age-ms`, of which `icefold.expire.max-snapshots-to-keep`
-  leaves the newest, where it is the table that says the age; for a staging branch, only as far as
-  they are not in its target's history, on which the target's settings decide;
+  leaves the newest, where nobody says an age; for a staging branch, only as far as they are not in
+  its target's history, on which the target's settings decide;
 * a branch or tag points at it;
 * it belongs to no branch or tag and is not older than the table's `max-snapshot-age-ms` (somebody
   may be about to point at it);
@@ -137,11 +137,14 @@ class _Limits:
         keep = property_int(metadata.properties, f"{prefix}.min-snapshots-to-keep", 1)
         ref_age = property_int(metadata.properties, f"{prefix}.max-ref-age-ms", LONG_MAX)
         keep_max = property_int(metadata.properties, SNAPSHOTS_MAX, LONG_MAX, minimum=1)
+        is_age_said = (
+            policy.max_snapshot_age_ms is not None or SNAPSHOT_AGE_MAX in metadata.properties
+        )
         return cls(
             now_ms=now_ms,
             max_snapshot_age_ms=_first(policy.max_snapshot_age_ms, age),
             min_snapshots_to_keep=_first(policy.min_snapshots_to_keep, keep),
-            max_snapshots_to_keep=keep_max if policy.max_snapshot_age_ms is None else LONG_MAX,
+            max_snapshots_to_keep=LONG_MAX if is_age_said else keep_max,
             max_ref_age_ms=_first(policy.max_ref_age_ms, ref_age),
         )
 

@@ -96,8 +96,9 @@ LEFT_OUT = "icefold.ingest.left-out"
 LOAD = "icefold.load"
 # Where bad records go: NAMESPACE.TABLE; without it TABLE_dead_letter.
 DEAD_LETTER_TABLE = "icefold.dead-letter-table"
-# How many snapshots of a branch expiry keeps at most, whatever their age, unless the branch or the
-# caller says an age. Default: no bound; tables that icefold makes say 1000.
+# How many snapshots of a branch expiry keeps at most, unless the branch, the caller or the table
+# (`history.expire.max-snapshot-age-ms`) says an age. Default: no bound; tables that icefold makes
+# say 1000.
 SNAPSHOTS_MAX = "icefold.expire.max-snapshots-to-keep"
 # `packed`: many deletion vectors per Puffin file; `per-file`: one in each. Default: packed.
 DV_PLACEMENT = "icefold.dv-placement"

@@ -116,6 +116,14 @@ def test_table_bounds_how_many_snapshots_of_a_branch_stay(table):
     assert table.plan(ExpiryPolicy()).snapshot_ids == tuple(ids[:2])
 
 
+def test_age_that_the_table_says_goes_before_the_bound(table):
+    """Whoever asked for a history is not to lose it by a default."""
+    says = {SNAPSHOTS_MAX: "2", "history.expire.max-snapshot-age-ms": str(4 * DAY_MS)}
+    update_properties(table.environment, IDENTIFIER, updates=says)
+    ids = [table.add(f"f{n}") for n in range(6)]
+    assert table.plan(ExpiryPolicy()).snapshot_ids == tuple(ids[:2])
+
+
 def test_each_branch_keeps_its_newest_snapshots_below_the_bound(table):
     update_properties(table.environment, IDENTIFIER, updates={SNAPSHOTS_MAX: "2"})
     first = table.add("f0")
