@@ -8,6 +8,7 @@ what cannot be undone carries the token, and is refused where a newer token has 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
@@ -130,11 +131,15 @@ class LockManager(Protocol):
         timeout_ms: int | None = None,
         lease_ms: int | None = None,
         token_floor: int = 0,
+        then: Sequence[str] = (),
     ) -> Lease:
         """Queue until it is our turn; `LeaseUnavailableError` after `timeout_ms`.
 
         None waits for two lease times: that outlasts a dead holder, so that a crash alone never
         fails the next run. A timeout below one lease time may not.
+
+        `then` are locks that the caller acquires next: if it has to wait for this one, they are
+        looked at as well, so that a dead holder of all of them is waited for once.
         """
 
     def renew(self, lease: Lease) -> Lease:
@@ -165,6 +170,7 @@ class LockManager(Protocol):
         timeout_ms: int | None = None,
         lease_ms: int | None = None,
         token_floor: int = 0,
+        then: Sequence[str] = (),
         heartbeat: bool = True,
     ) -> AbstractContextManager[HeldLease]:
         """Acquire on entry, renew in a background thread, release on exit.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Self
@@ -100,6 +100,7 @@ class LeaseManager:
         timeout_ms: int | None = None,
         lease_ms: int | None = None,
         token_floor: int = 0,
+        then: Sequence[str] = (),
     ) -> Lease:
         """See `LockManager`."""
         if timeout_ms is None:
@@ -107,7 +108,7 @@ class LeaseManager:
         if timeout_ms < 0:
             raise InvalidLockError("timeout refused: negative", timeout_ms=timeout_ms)
         self._fail_point("lock.before_acquire")
-        lease = self._acquisition(name, task, lease_ms, token_floor).run(timeout_ms)
+        lease = self._acquisition(name, task, lease_ms, token_floor).run(timeout_ms, then)
         self._fail_point("lock.after_acquire")
         return lease
 
@@ -195,6 +196,7 @@ class LeaseManager:
         timeout_ms: int | None = None,
         lease_ms: int | None = None,
         token_floor: int = 0,
+        then: Sequence[str] = (),
         heartbeat: bool = True,
     ) -> Iterator[HeldLease]:
         """See `LockManager`.
@@ -205,7 +207,12 @@ class LeaseManager:
 
         def acquire(timeout_ms: int | None) -> Lease:
             return self.acquire(
-                name, task=task, timeout_ms=timeout_ms, lease_ms=lease_ms, token_floor=token_floor
+                name,
+                task=task,
+                timeout_ms=timeout_ms,
+                lease_ms=lease_ms,
+                token_floor=token_floor,
+                then=then,
             )
 
         held = HeartbeatLease(self, acquire, timeout_ms=timeout_ms, heartbeat=heartbeat)

@@ -16,6 +16,8 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from lock.errors import LeaseUnavailableError, LockError, LockUnavailableError
@@ -86,8 +88,12 @@ class Acquisition:
         self._ticket: int | None = None
         self._wants_ticket = False
 
-    def run(self, timeout_ms: float) -> Lease:
+    def run(self, timeout_ms: float, then: Sequence[str] = ()) -> Lease:
         """Take the lock, or queue until it is our turn.
+
+        Args:
+            timeout_ms: How long to wait.
+            then: Locks whose silence is counted from the first look on that has to wait.
 
         Raises:
             LeaseUnavailableError: Not within `timeout_ms`.
@@ -117,11 +123,19 @@ class Acquisition:
                     if clock.monotonic_ms() >= deadline_ms:
                         raise self._unavailable(applied.outcome, timeout_ms)
                     pause_ms = pace.next_ms(applied.outcome)
+                    then = self._watch(then)
                 left_ms = max(deadline_ms - clock.monotonic_ms(), 0.0)
                 clock.sleep_ms(min(pause_ms, left_ms))
         except BaseException:
             self.withdraw()
             raise
+
+    def _watch(self, names: Sequence[str]) -> Sequence[str]:
+        """Begin to count the silence of locks; which of them are left to be looked at: none."""
+        with suppress(LockError):  # whoever acquires it finds out
+            for name in names:
+                self._watches.silent_ms(self._register.load(name))
+        return ()
 
     def run_once(self) -> Lease | None:
         """Take the lock if it can be taken at once."""

@@ -8,7 +8,7 @@ look twice ─> plan (cut_plan) ─> leases, by name ─> plan again
 1. Plan: which batch, and up to which staged snapshot of each table. Only tables that have something
    to publish are touched.
 2. Leases are taken in the order of the tables' names, so groups do not wait for each other in a
-   circle. Each table has its own fence.
+   circle. Each table has its own fence. A killed group's are waited for together.
 3. Compute and write are those of `cycle`, of a small cut for several tables at once. A table that
    cannot be resolved stops the group; the error names it, and nothing is published.
 4. Publish: one atomic commit where the catalog has it. Where others got ahead on a table, it is
@@ -247,19 +247,21 @@ class Group:
     def _leases(
         self, plan: CutPlan, states: Iterable[TableState]
     ) -> Iterator[Mapping[str, HeldLease]]:
-        by_name = {each.name: each for each in states}
+        found = (each for each in states if each.name in plan.covered)
+        covered = sorted(found, key=lambda state: state.name)
         with ExitStack() as stack:
             yield {
-                name: stack.enter_context(
+                state.name: stack.enter_context(
                     hold_maintenance(
-                        by_name[name],
+                        state,
                         self.lock,
-                        task=f"resolve {name}",
+                        task=f"resolve {state.name}",
                         branch=self.options.target,
                         timeout_ms=self.lock_timeout_ms,
+                        then=covered[number:],
                     )
                 )
-                for name in sorted(plan.covered)
+                for number, state in enumerate(covered, start=1)
             }
 
     def _publish(self, plan: CutPlan, leases: Mapping[str, HeldLease]) -> list[ResolveReport]:

@@ -6,7 +6,7 @@ PostgreSQL), see `lock.default_lock_url`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -75,15 +75,22 @@ def hold_maintenance(
     task: str,
     branch: str,
     timeout_ms: int,
+    then: Iterable[TableState] = (),
 ) -> Iterator[HeldLease]:
     """Hold the table's maintenance lock with a token above any the branch has seen.
+
+    `then`: tables whose locks the caller takes next, see `LockManager.acquire`.
 
     Raises:
         LeaseUnavailableError: Someone else has had it for the whole of `timeout_ms`.
     """
     name = maintenance_lock_name(state)
     with manager.hold(
-        name, task=task, timeout_ms=timeout_ms, token_floor=_highest_token(state, branch)
+        name,
+        task=task,
+        timeout_ms=timeout_ms,
+        token_floor=_highest_token(state, branch),
+        then=[maintenance_lock_name(each) for each in then],
     ) as lease:
         yield lease
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal
@@ -39,6 +39,7 @@ class GrantAllLock:
         timeout_ms: int | None = None,
         lease_ms: int | None = None,
         token_floor: int = 0,
+        then: Sequence[str] = (),
     ) -> Lease:
         number = len(self.granted) + 1
         lease = Lease(
@@ -84,6 +85,7 @@ class GrantAllLock:
         timeout_ms: int | None = None,
         lease_ms: int | None = None,
         token_floor: int = 0,
+        then: Sequence[str] = (),
         heartbeat: bool = True,
     ) -> Iterator[HeldLease]:
         yield GrantedLease(

@@ -71,6 +71,37 @@ def test_takeover_needs_one_whole_lease_of_watching() -> None:
     assert LEASE_MS < waited_ms <= LEASE_MS + 500
 
 
+def test_dead_holder_of_many_locks_is_waited_for_once() -> None:
+    store, ours, theirs = MemoryRecordStore(), ManualClock(), ManualClock()
+    names = ["a", "b", "c", "d"]
+    for name in names:
+        manager(store, ours, "dead").acquire(name, task="t")
+    heir = manager(store, theirs, "heir")
+
+    def take_all() -> Lease:
+        for at, name in enumerate(names, start=1):
+            lease = heir.acquire(name, task="t", timeout_ms=60_000, then=names[at:])
+        return lease
+
+    lease, waited_ms = elapsed(theirs, take_all)
+    assert lease.token == 2
+    assert LEASE_MS < waited_ms <= LEASE_MS + 500
+
+
+def test_living_holder_of_a_later_lock_is_waited_for() -> None:
+    store, ours, theirs = MemoryRecordStore(), ManualClock(), ManualClock()
+    living, heir = manager(store, ours, "living"), manager(store, theirs, "heir")
+    manager(store, ours, "dead").acquire("a", task="t")
+    lease = living.acquire("b", task="t")
+
+    def renew() -> None:
+        living.renew(lease)
+
+    theirs.on_sleep = renew
+    heir.acquire("a", task="t", timeout_ms=60_000, then=["b"])
+    assert heir.try_acquire("b", task="t") is None
+
+
 def test_renewal_restarts_the_watch() -> None:
     store, theirs = MemoryRecordStore(), ManualClock()
     ours = manager(store, ManualClock(), "a")

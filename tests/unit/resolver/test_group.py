@@ -7,11 +7,15 @@ import random
 import pytest
 
 import resolver.cycle
+from lock import LeaseManager
+from lock.lease import DEFAULT_LEASE_MS
+from lock.memory_store import MemoryRecordStore
 from maintenance.tasks.compact import compact
 from maintenance.tasks.expire import expire
 from maintenance.tasks.options import CompactOptions, ExpireOptions
 from resolver import resolve, resolve_group
 from resolver.cut_plan import plan_cut, staged_batches
+from resolver.maintenance_lock import maintenance_lock_name
 from tableformat.cdc.cuts import CutName, load_all, load_cuts
 from tableformat.commit.expiry_plan import ExpiryPolicy
 from tableformat.errors import (
@@ -23,6 +27,7 @@ from tableformat.errors import (
 )
 from tableformat.runtime import Runtime, SystemClock
 from tests.support.bank import QUERY, Bank, balances_of, rows_of, stage_batch
+from tests.support.lock_seams import ManualClock, SeededIds
 from tests.support.lying_lock import GrantAllLock
 from tests.support.memory_catalog import MemoryCatalog
 from tests.support.memory_tables import memory_catalog
@@ -470,6 +475,17 @@ def test_cut_that_is_not_there_is_not_found(world):
         world.catalog.cut("bank", "bank/7")
     with pytest.raises(NotFoundError, match="no such table"):
         world.catalog.cut("bank").snapshot_id("c")
+
+
+def test_locks_that_a_killed_group_left_behind_are_waited_for_together(world):
+    world.batch(A, B, C)
+    store, clock = MemoryRecordStore(), ManualClock()
+    dead, heir = (LeaseManager(store, clock=clock, ids=SeededIds(seed)) for seed in (1, 2))
+    for table in world.tables.values():
+        dead.acquire(maintenance_lock_name(table.state), task="t")
+    before_ms = clock.elapsed_ms
+    assert len(world.resolve(lock=heir).tables) == len(NAMES)
+    assert clock.elapsed_ms - before_ms < 1.1 * DEFAULT_LEASE_MS
 
 
 def test_leases_are_taken_in_the_order_of_names(world, monkeypatch):
