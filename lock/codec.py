@@ -5,7 +5,7 @@
 | `format`      | 1              | on disk: changes only with an incompatible change         |
 | `name`        | string         | the lock's whole name (its key may be a digest)           |
 | `token`       | int >= 0       | last fence token handed out                               |
-| `owner`       | string or null | nonce of the acquisition that holds the lock              |
+| `owner`       | string or null | which acquisition holds the lock: see `lock.owners`       |
 | `holder`      | string or null | task, host and process of the holder                      |
 | `lease_ms`    | int            | the holder's lease time                                   |
 | `beat`        | int            | renewals of this lease                                    |

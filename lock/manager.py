@@ -20,6 +20,7 @@ from lock.lease import (
     Waiter,
 )
 from lock.lock_names import check_lease_ms, check_lock_name, check_task
+from lock.owners import owner_id
 from lock.record import Claim, LockRecord, freed, renewed
 from lock.register import Observed, RecordStore, Register, Step
 from lock.seams import Clock, FailPoint, IdSource, no_fail_point
@@ -232,7 +233,7 @@ class LeaseManager:
             raise InvalidLockError("token floor refused: out of range", token_floor=token_floor)
         claim = Claim(
             name=name,
-            owner_id=self._register.ids.uuid().hex,
+            owner_id=owner_id(self._register.ids.uuid().hex),
             holder=f"{task} ({self._process or _this_process()})",
             lease_ms=lease_ms,
             token_floor=token_floor,

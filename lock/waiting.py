@@ -4,7 +4,7 @@ A claimant may take the lock when
 
 1. nobody holds it, or the holder gave no sign of life for its lease time: by the store's clock
    where the store has one, or watched by our own monotonic clock (two machines' clocks are never
-   compared); and
+   compared); or it was a process of this machine that has ended (`owners`); and
 2. no living ticket is ahead of ours.
 
 Watching: a sign of life first seen in a reply that *came back* at t, and still the same in a read
@@ -22,6 +22,7 @@ from dataclasses import dataclass
 
 from lock.errors import LeaseUnavailableError, LockError, LockUnavailableError
 from lock.lease import Lease
+from lock.owners import is_gone
 from lock.record import WAITERS_MAX, Claim, LockRecord, granted, queued, renewed, withdrawn
 from lock.register import Applied, Observed, Register, Step
 
@@ -173,7 +174,7 @@ class Acquisition:
         if seen.store_clock:
             silent_ms = max(silent_ms, seen.now_ms - record.renewed_ms)
         # Strictly more where the store's clock counts whole milliseconds.
-        expired = silent_ms > record.lease_ms
+        expired = silent_ms > record.lease_ms or is_gone(record.owner_id)
         ahead = self._ahead(seen)
         if (record.owner_id is None or expired) and not ahead:
             taken = granted(record, claim, seen.now_ms)
@@ -194,6 +195,7 @@ class Acquisition:
             ticket.holder
             for ticket in seen.record.live_waiters(seen.now_ms)
             if ticket.owner_id != self._claim.owner_id
+            and not is_gone(ticket.owner_id)
             and (self._ticket is None or ticket.number < self._ticket)
         ]
 
