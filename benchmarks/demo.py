@@ -36,7 +36,7 @@ from benchmarks.flights import (
 )
 from benchmarks.support.duckdb_reader import open_duckdb
 from resolver import ResolveReport, resolve
-from resolver.staging import marker_of
+from resolver.cursor import marker_of
 from tableformat.commit.branch_history import ancestors
 from tableformat.runtime import SystemClock
 from tableformat.spark.session import local_session

@@ -46,7 +46,7 @@ from benchmarks.support.order_events import (
     OrderFold,
     orders_schema,
 )
-from resolver.staging import marker_of
+from resolver.cursor import marker_of
 from tableformat.commit.branch_history import ancestors
 from tableformat.spec.names import BATCH_ID, QUERY_ID, SOURCE_OFFSETS
 

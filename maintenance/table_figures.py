@@ -9,9 +9,9 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 
 from maintenance.run_history import Ledger
 from maintenance.settings import TaskName
+from resolver.cursor import plan_backlog
 from resolver.cut_plan import StreamShare, stream_share
 from resolver.cycle_figures import is_publish
-from resolver.staging import plan_backlog
 from tableformat.catalog.base import TableState
 from tableformat.commit.branch_history import (
     ancestors,

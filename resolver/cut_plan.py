@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 
 from pyiceberg.table.snapshots import Snapshot
 
-from resolver.staging import plan_backlog, staged_changes
+from resolver.cursor import plan_backlog, staged_changes
 from tableformat.catalog.base import TableState
 from tableformat.cdc.batch_commit import batch_in, committed_batch
 from tableformat.cdc.cuts import CutName, cut_of

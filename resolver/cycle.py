@@ -25,6 +25,7 @@ from dataclasses import dataclass, replace
 from pyiceberg.table.snapshots import Snapshot
 
 from resolver.batch_parts import is_divided
+from resolver.cursor import oldest_of, skipped_snapshots, up_to
 from resolver.cycle_figures import cycle_figures, file_hashes, freshness_ms
 from resolver.cycle_input import OrderedFile, plan_cycle_input, staged_files
 from resolver.cycle_match import (
@@ -47,14 +48,7 @@ from resolver.report import ResolveReport
 from resolver.resolution import index_changes
 from resolver.rewrite_batch import BatchWriter, RewrittenBatch, check_rewritable
 from resolver.spread_match import SpreadMatch
-from resolver.staging import (
-    StagedSnapshot,
-    load_staged,
-    names_of,
-    oldest_of,
-    skipped_snapshots,
-    up_to,
-)
+from resolver.staged_snapshots import StagedSnapshot, load_staged, names_of
 from resolver.staging_state import load_staging_state
 from resolver.target import LiveFiles, live_files
 from resolver.target_deletes import folded_deletes, known_deletes

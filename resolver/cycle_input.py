@@ -22,7 +22,7 @@ from resolver.merge_deletes import DeadPositions
 from resolver.position_files import read_position_file
 from resolver.runner import LocalRunner, Runner
 from resolver.scopes import Scopes
-from resolver.staging import StagedSnapshot
+from resolver.staged_snapshots import StagedSnapshot
 from tableformat.codec.puffin.dv_file import read_deletion_vectors
 from tableformat.environment import Environment
 from tableformat.spec.data_file import DataFile

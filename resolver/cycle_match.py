@@ -15,6 +15,12 @@ from pyiceberg.table.snapshots import Snapshot
 
 from resolver.batch_parts import BatchPart, batch_parts, is_divided, part_count, whole
 from resolver.batch_row_ids import BatchRowIds, ToldIds, batch_row_ids, told_row_ids
+from resolver.cursor import (
+    LostCursorError,
+    cursor_of,
+    plan_backlog,
+    staged_above,
+)
 from resolver.cycle_input import CycleInput, OrderedFile, UnreadInput, dead_positions
 from resolver.cycle_options import CycleOptions, IndexKeeper, Phases
 from resolver.engine import Engine
@@ -51,12 +57,6 @@ from resolver.staged_on_target import (
     without_staged_rows,
 )
 from resolver.staged_view import without_dead_before
-from resolver.staging import (
-    LostCursorError,
-    cursor_of,
-    plan_backlog,
-    staged_above,
-)
 from resolver.target import LiveFiles, live_files
 from resolver.target_deletes import folded_deletes
 from resolver.target_view import TargetView

@@ -37,6 +37,7 @@ import numpy as np
 from pyiceberg.table.snapshots import Snapshot
 from pyroaring import BitMap64
 
+from resolver.cursor import base_of, down_to_base
 from resolver.cycle_figures import is_rewriting_publish
 from resolver.cycle_input import CycleInput, StagedPositions
 from resolver.index.base import Matches
@@ -53,8 +54,8 @@ from resolver.rewritten_rows import (
 )
 from resolver.row_identity import NO_ROW_ID
 from resolver.row_values import ColumnReader, live_matches
+from resolver.staged_snapshots import StagedSnapshot
 from resolver.staged_view import without_dead_before
-from resolver.staging import StagedSnapshot, base_of, down_to_base
 from resolver.target import LiveFiles, live_files
 from resolver.target_deletes import deleted_positions
 from resolver.target_row_ids import row_ids_of

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from pyiceberg.table.snapshots import Snapshot
 
-from resolver.staging import StagedSnapshot
+from resolver.staged_snapshots import StagedSnapshot
 from tableformat.catalog.base import TableState
 from tableformat.commit.branch_history import (
     branch_history,

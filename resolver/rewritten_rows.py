@@ -16,12 +16,12 @@ from dataclasses import dataclass
 import numpy as np
 from pyiceberg.table.snapshots import Snapshot
 
+from resolver.cursor import marker_of
 from resolver.cycle_figures import is_rewriting_publish
 from resolver.keys import EncodedKeys, KeySchema, encode_batch, factorize
 from resolver.match import Bools, Int64s
 from resolver.row_identity import NO_ROW_ID
 from resolver.row_values import ColumnReader
-from resolver.staging import marker_of
 from resolver.target_view import TargetView
 from tableformat.commit.branch_history import (
     branch_history,

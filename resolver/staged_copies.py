@@ -22,14 +22,15 @@ from collections.abc import Collection, Iterable, Mapping
 from pyiceberg.table.snapshots import Operation
 from pyroaring import BitMap64
 
+from resolver.cursor import base_of
 from resolver.cycle_figures import is_publish, is_rewriting_publish
 from resolver.cycle_input import CycleInput
 from resolver.moved_rows import PositionFiles, deleted_before
 from resolver.repeated_batches import left_out
 from resolver.rewritten_rows import rewritten_files
 from resolver.staged_on_target import StagedOnTarget
+from resolver.staged_snapshots import StagedSnapshot
 from resolver.staged_view import dead_before
-from resolver.staging import StagedSnapshot, base_of
 from resolver.target_deletes import deleted_by_key, deleted_positions
 from resolver.target_view import TargetView
 from tableformat.commit.branch_history import (

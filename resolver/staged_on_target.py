@@ -24,6 +24,7 @@ from itertools import takewhile
 import numpy as np
 from pyiceberg.table.snapshots import Operation, Snapshot
 
+from resolver.cursor import base_of, down_to_base
 from resolver.cycle_figures import (
     STAGED_COMMITS,
     file_hash,
@@ -38,7 +39,7 @@ from resolver.resolution import DeadRows, MatchedBatch
 from resolver.rewritten_rows import rewriting_publishes
 from resolver.row_identity import NO_ROW_ID
 from resolver.row_values import ColumnReader
-from resolver.staging import base_of, down_to_base, names_of, sequence_numbers_of
+from resolver.staged_snapshots import names_of, sequence_numbers_of
 from resolver.target_deletes import files_with_deletes
 from resolver.target_row_ids import row_ids_of
 from resolver.target_view import TargetView

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from resolver.cycle_input import StagedPositions
-from resolver.staging import StagedSnapshot, sequence_numbers_of
+from resolver.staged_snapshots import StagedSnapshot, sequence_numbers_of
 from resolver.target import live_files
 from resolver.target_deletes import rows_reached
 from tableformat.catalog.base import TableState

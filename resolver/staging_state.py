@@ -18,9 +18,7 @@ from itertools import chain
 
 from pyiceberg.table.snapshots import Snapshot
 
-from resolver.staging import (
-    StagedSnapshot,
-)
+from resolver.staged_snapshots import StagedSnapshot
 from resolver.target import live_entries
 from tableformat.catalog.base import TableState
 from tableformat.codec.avro.manifest_store import load_manifest_list

@@ -17,7 +17,12 @@ from itertools import chain, takewhile
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 
-from resolver.staging import marker_of, newest_marker, plan_backlog, repeats_cursor
+from resolver.cursor import (
+    marker_of,
+    newest_marker,
+    plan_backlog,
+    repeats_cursor,
+)
 from tableformat.catalog.base import Identifier, TableState
 from tableformat.commit.branch_history import ancestors, branch_history, is_ancestor, summary_of
 from tableformat.commit.changeset import Follower

@@ -20,9 +20,9 @@ from maintenance.cli.context import (
 from maintenance.cli.cuts import publish_cut
 from maintenance.table_patterns import is_pattern
 from resolver import GroupReport, ResolveReport, resolve
+from resolver.cursor import skipped_snapshots
 from resolver.engine import ENGINES
 from resolver.index.build import BuildProgress
-from resolver.staging import skipped_snapshots
 from tableformat import Table
 from tableformat.spec.names import MAIN_BRANCH, STAGING_BRANCH
 

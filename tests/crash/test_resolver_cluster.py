@@ -18,9 +18,9 @@ import pytest
 
 import tableformat as tf
 from resolver import resolve
+from resolver.cursor import marker_of
 from resolver.index_check import verify
 from resolver.shared_keeper import default_root
-from resolver.staging import marker_of
 from tableformat.commit.branch_history import ancestors
 from tests.support.cluster_driver import ON_CLUSTER, SCHEMA
 from tests.support.crash_child import waiting_lock

@@ -26,7 +26,7 @@ from pyiceberg.types import LongType, NestedField, StringType
 import tableformat as tf
 from maintenance import CompactOptions, ExpireOptions, ExpiryPolicy, compact, expire
 from resolver import resolve
-from resolver.staging import LostCursorError
+from resolver.cursor import LostCursorError
 from tests.support.interop_engines import duckdb_connection
 
 NAME = "t.rows"

@@ -39,10 +39,11 @@ from maintenance.tasks.remove_orphans import remove_orphans
 from maintenance.tasks.rewrite_manifests import rewrite_manifests
 from maintenance.tasks.rewrite_vectors import rewrite_vectors
 from resolver import resolve
+from resolver.cursor import cursor_of
 from resolver.index_check import verify
 from resolver.index_keeper import index_folder
-from resolver.staging import ancestors, cursor_of
 from tableformat import open_catalog
+from tableformat.commit.branch_history import ancestors
 from tableformat.commit.expiry_plan import ExpiryPolicy
 from tableformat.commit.refs import rollback
 from tests.support.goals import goal

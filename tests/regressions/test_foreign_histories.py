@@ -19,7 +19,7 @@ from maintenance import expire
 from maintenance.tasks.compact import compact
 from maintenance.tasks.options import CompactOptions, ExpireOptions
 from resolver import resolve
-from resolver.staging import LostCursorError
+from resolver.cursor import LostCursorError
 from tableformat.commit.expiry_plan import ExpiryPolicy
 from tableformat.errors import NotFoundError, TableError
 from tests.support.adopted_tables import Theirs

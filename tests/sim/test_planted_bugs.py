@@ -29,11 +29,11 @@ import tableformat.codec.parquet.projection
 import tableformat.commit.expiry_plan
 import tableformat.commit.snapshot_change
 import tableformat.commit.swap
+from resolver.cursor import _TargetHistory
 from resolver.filled_columns import FilledColumns
 from resolver.merge_deletes import Conversion
 from resolver.rewrite_batch import RewrittenBatch
 from resolver.scopes import Scopes
-from resolver.staging import _TargetHistory
 from resolver.target_deletes import KnownDeletes
 from tableformat.commit.branch_history import committed_to
 from tableformat.commit.retention import Retention

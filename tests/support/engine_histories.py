@@ -40,7 +40,7 @@ from maintenance import (
     rewrite_vectors,
 )
 from resolver import resolve
-from resolver.staging import LostCursorError
+from resolver.cursor import LostCursorError
 from tests.support.interop_engines import LINEAGE, duckdb_connection, plain_rows
 from tests.support.interop_java_tables import SharedTable
 from tests.support.java_iceberg import JavaIcebergError

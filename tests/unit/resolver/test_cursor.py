@@ -7,8 +7,8 @@ from pyiceberg.table.update import RemoveSnapshotsUpdate
 
 from maintenance import expire
 from resolver import resolve
+from resolver.cursor import cursor_of, plan_backlog
 from resolver.index_check import verify
-from resolver.staging import cursor_of, plan_backlog
 from tableformat.commit.refs import fast_forward, replace_branch, rollback
 from tableformat.errors import InvalidInputError, NotFoundError
 from tests.support.another_tool import another_tool

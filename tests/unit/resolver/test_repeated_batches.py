@@ -4,7 +4,7 @@ import pytest
 
 from maintenance import expire
 from resolver import resolve
-from resolver.staging import cursor_of
+from resolver.cursor import cursor_of
 from tableformat.commit.carried_properties import OTHER_QUERIES_MAX, writer_properties
 from tableformat.commit.refs import fast_forward, rollback
 from tableformat.errors import UnsupportedError

@@ -9,8 +9,8 @@ from pyiceberg.table.update import RemoveSnapshotsUpdate
 
 from maintenance.tasks.expire import expire
 from resolver import resolve
-from resolver.staging import ancestors
 from tableformat.commit import request
+from tableformat.commit.branch_history import ancestors
 from tableformat.errors import NotFoundError, UnsupportedError
 from tests.support.staged_tables import EVERYTHING, StagedTable, keys
 

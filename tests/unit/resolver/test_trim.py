@@ -7,7 +7,7 @@ import pytest
 from maintenance import compact, expire
 from maintenance.tasks.options import CompactOptions, ExpireOptions
 from resolver import resolve
-from resolver.staging import plan_backlog
+from resolver.cursor import plan_backlog
 from tableformat.catalog.base import TableState
 from tableformat.cdc.batch_commit import BatchId, commit_batch, committed_batch
 from tableformat.commit.branch_history import ancestors, summary_of

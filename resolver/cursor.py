@@ -22,9 +22,8 @@ again once the target is rolled back behind them.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Snapshot, SnapshotLogEntry
@@ -32,98 +31,23 @@ from pyiceberg.table.snapshots import Operation, Snapshot, SnapshotLogEntry
 from resolver.cycle_figures import STAGED_COMMITS
 from resolver.number_text import plural
 from tableformat.catalog.base import TableState
-from tableformat.codec.avro.manifest_store import load_manifest_list
 from tableformat.commit.branch_history import (
-    SnapshotChanges,
     ancestors,
     branch_history,
     committed_to,
     is_first,
-    load_changes,
     operation_of,
     snapshots_by_id,
     summary_of,
     walk_back,
 )
-from tableformat.environment import Environment
-from tableformat.errors import CorruptDataError, InvalidInputError, NotFoundError, UnsupportedError
-from tableformat.scan.delete_index import referenced_path
-from tableformat.spec.data_file import FileContent, ManifestEntry
+from tableformat.errors import CorruptDataError, InvalidInputError, NotFoundError
 from tableformat.spec.decimal_text import parse_decimal
-from tableformat.spec.missing_columns import has_missing_columns
 from tableformat.spec.names import CARRIED, MAIN_BRANCH, STAGING_BASE, STAGING_MARKER, WAP_ID
 
 
 class LostCursorError(InvalidInputError):
     """The branch's history does not prove which staged snapshots were published."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StagedSnapshot:
-    """What one staged snapshot added.
-
-    Attributes:
-        order: Rises from the oldest to the newest of a cycle, from 1 on.
-        spec_ids: Partition specs of all files that were live in it.
-        removed: Data files that it removed, each as the snapshot that added it did: their rows die,
-            and those that live are among the files that it adds.
-        replaced: Deletion vectors and position delete files that it removed, by the data file that
-            each is about, under None where there may be several: what they delete was deleted
-            before. None: not known.
-        is_repeated: It brings a batch again, so it counts as empty.
-    """
-
-    order: int
-    spec_ids: frozenset[int]
-    snapshot: Snapshot
-    data_files: tuple[ManifestEntry, ...]
-    equality_deletes: tuple[ManifestEntry, ...]
-    position_deletes: tuple[ManifestEntry, ...]
-    dvs: tuple[ManifestEntry, ...]
-    removed: tuple[ManifestEntry, ...] = ()
-    replaced: Mapping[str | None, Sequence[ManifestEntry]] | None = field(default_factory=dict)
-    is_repeated: bool = False
-
-    @staticmethod
-    def of(
-        order: int,
-        snapshot: Snapshot,
-        entries: Sequence[ManifestEntry],
-        spec_ids: frozenset[int],
-        replaced: Mapping[str | None, Sequence[ManifestEntry]] | None,
-    ) -> StagedSnapshot:
-        """The entries by what they are."""
-
-        def pick(content: FileContent, *, dv: bool = False) -> tuple[ManifestEntry, ...]:
-            files = ((entry, entry.data_file) for entry in entries)
-            return tuple(e for e, file in files if file.content == content and file.is_dv == dv)
-
-        return StagedSnapshot(
-            order=order,
-            spec_ids=spec_ids,
-            snapshot=snapshot,
-            data_files=pick(FileContent.DATA),
-            equality_deletes=pick(FileContent.EQUALITY_DELETES),
-            position_deletes=pick(FileContent.POSITION_DELETES),
-            dvs=pick(FileContent.POSITION_DELETES, dv=True),
-            replaced=replaced,
-        )
-
-
-def names_of(staged: Iterable[StagedSnapshot]) -> frozenset[str]:
-    """Paths of all files that staged snapshots add."""
-    return frozenset(
-        entry.data_file.file_path
-        for each in staged
-        for entries in (each.data_files, each.equality_deletes, each.position_deletes, each.dvs)
-        for entry in entries
-    )
-
-
-def sequence_numbers_of(staged: StagedSnapshot) -> set[int]:
-    """Of its files: its own, also where it is read from the state of the staging head."""
-    entries = (*staged.data_files, *staged.equality_deletes, *staged.position_deletes, *staged.dvs)
-    return {entry.sequence_number or 0 for entry in entries}
 
 
 def marker_of(snapshot: Snapshot) -> int | None:
@@ -558,91 +482,3 @@ def _lost_cursor(
         "branch's files with --from-staging-state, else name the last published one with "
         "--from-snapshot ID",
     )
-
-
-def load_staged(
-    environment: Environment,
-    state: TableState,
-    snapshots: Sequence[Snapshot],
-    repeated: Collection[int] = (),
-) -> list[StagedSnapshot]:
-    """Read what each staged snapshot added, from its own manifests only; of `repeated`, nothing.
-
-    Raises:
-        UnsupportedError: A staged snapshot removes equality deletes, or data files in a way that
-            does not say which rows live on: see `_check_removed`.
-    """
-    return [
-        _repeated(order, snapshot)
-        if snapshot.snapshot_id in repeated
-        else _load_one(environment, state, order, snapshot)
-        for order, snapshot in enumerate(snapshots, start=1)
-    ]
-
-
-def _repeated(order: int, snapshot: Snapshot) -> StagedSnapshot:
-    empty = StagedSnapshot.of(order, snapshot, (), frozenset(), {})
-    return replace(empty, is_repeated=True)
-
-
-def _load_one(
-    environment: Environment, state: TableState, order: int, snapshot: Snapshot
-) -> StagedSnapshot:
-    manifests = load_manifest_list(environment.store, snapshot)
-    changes = load_changes(environment.store, snapshot)
-    _check_removed(state, changes)
-    replaced: defaultdict[str | None, list[ManifestEntry]] = defaultdict(list)
-    for entry in changes.removed:
-        if entry.data_file.content != FileContent.DATA:
-            replaced[referenced_path(entry.data_file)].append(entry)
-    staged = StagedSnapshot.of(
-        order,
-        snapshot,
-        changes.added,
-        frozenset(each.partition_spec_id for each in manifests if each.has_live_files),
-        replaced,
-    )
-    if not changes.removed_data:
-        return staged
-    # What removes a file writes its own id into the entry.
-    by_number = {each.sequence_number: each.snapshot_id for each in state.metadata.snapshots}
-    return replace(
-        staged,
-        removed=tuple(
-            replace(entry, snapshot_id=by_number.get(entry.file_sequence_number))
-            for entry in changes.removed_data
-        ),
-    )
-
-
-def _check_removed(state: TableState, changes: SnapshotChanges) -> None:
-    """Refuse what is no copy-on-write: the rest of the cycle could not tell which rows are meant.
-
-    Raises:
-        UnsupportedError: Equality deletes were removed, so they were applied by a rewrite of other
-            snapshots' files; a file under an older sequence number is reached by deletes that were
-            staged before it; of rows that leave columns out only icefold knows that they do.
-    """
-    removed = changes.removed_data
-    number = changes.snapshot.sequence_number
-    refused = {
-        "removes equality deletes": [
-            e for e in changes.removed if e.data_file.content == FileContent.EQUALITY_DELETES
-        ],
-        "rewrites data files under the sequence number of older ones": [
-            e for e in changes.added_data if removed and e.sequence_number != number
-        ],
-        "rewrites data files of rows that leave columns out": [
-            e for e in removed if has_missing_columns(e.data_file)
-        ],
-    }
-    for what, entries in refused.items():
-        if entries:
-            raise UnsupportedError(
-                f"a staged snapshot {what}: which rows are meant cannot be told",
-                table=state.name,
-                snapshot_id=changes.snapshot.snapshot_id,
-                file=entries[0].data_file.file_path,
-                files=len(entries),
-                action="run compaction on the target branch instead, and restage these changes",
-            )
