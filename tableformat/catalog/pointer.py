@@ -56,8 +56,9 @@ from tableformat.store.locations import AllowedLocations
 DELETE_AFTER_COMMIT = "write.metadata.delete-after-commit.enabled"
 _VERSION = re.compile(r"^v?(\d+)[-.]")
 _LOAD_ATTEMPTS_MAX = 3
-# Decoded versions that are kept: eight, or as many as have so many snapshots (4 kB each) together.
-_CACHED_SNAPSHOTS_MAX, _CACHED_LARGE = 8_000, 8
+# Tables whose newest version stays decoded: as many as have so many snapshots (5 kB each) together,
+# or eight. A stream into ten tables that keep what icefold's tables keep has 20,000.
+_CACHED_SNAPSHOTS_MAX, _CACHED_LARGE = 32_000, 8
 _SINGLE_READS_MAX = 8  # one read of a pointer costs about as much as one of a hundred
 
 
@@ -110,8 +111,10 @@ class PointerCatalog:
         self._runtime = runtime
         self._warehouse = warehouse.rstrip("/")
         self._places = TablePlaces(allowed)
-        # Metadata files are immutable: what was decoded stays right.
-        self._cache: SizedCache[TableMetadata] = SizedCache(_CACHED_SNAPSHOTS_MAX, _cost)
+        # By folder. Metadata files are immutable: what was decoded stays right.
+        self._cache: SizedCache[tuple[str, TableMetadata]] = SizedCache(
+            _CACHED_SNAPSHOTS_MAX, lambda version: _cost(version[1])
+        )
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._name!r})"
@@ -186,7 +189,7 @@ class PointerCatalog:
         if not self._pointers.insert(identifier, new):
             self._forget_file(new)
             raise table_exists(identifier)
-        self._cache.put(new, metadata)
+        self._cache.put(_folder(new), (new, metadata))
         return TableState(identifier, metadata, new)
 
     def load_table(self, identifier: Identifier) -> TableState:
@@ -256,8 +259,7 @@ class PointerCatalog:
                 self._put_metadata(planned)
                 self._swap(planned)
         for each in planned:
-            self._cache.drop(each.base.metadata_location)
-            self._cache.put(each.location, each.metadata)
+            self._cache.put(_folder(each.location), (each.location, each.metadata))
             self._delete_old_metadata(each.base.metadata, each.metadata)
             identifier = each.base.identifier
             states[identifier] = TableState(identifier, each.metadata, each.location)
@@ -368,11 +370,11 @@ class PointerCatalog:
         return False if certain else None
 
     def _load_metadata(self, location: str) -> TableMetadata:
-        cached = self._cache.get(location)
-        if cached is not None:
-            return cached
+        cached = self._cache.get(_folder(location))
+        if cached is not None and cached[0] == location:
+            return cached[1]
         metadata = decode_metadata(self._store.get(location), location=location)
-        self._cache.put(location, metadata)
+        self._cache.offer(_folder(location), (location, metadata))
         return metadata
 
     def _delete_old_metadata(self, before: TableMetadata, after: TableMetadata) -> None:
@@ -393,6 +395,10 @@ class PointerCatalog:
             self._store.delete([location])
         except TableError:
             return
+
+
+def _folder(location: str) -> str:
+    return location.rpartition("/")[0]
 
 
 def _cost(metadata: TableMetadata) -> int:

@@ -58,7 +58,8 @@ class SizedCache(Generic[Value]):
         for. One in `ADMITTED_EVERY` takes the place of others: some may have had their day.
         """
         with self._lock:
-            has_room = self.used + self._cost(value) <= self._bound
+            former = self._entries.get(key, (value, 0))[1]
+            has_room = self.used - former + self._cost(value) <= self._bound
             self._refused += not has_room
             if has_room or self._refused % ADMITTED_EVERY == 0:
                 self.put(key, value)

@@ -24,7 +24,7 @@ from tableformat.errors import InvalidInputError
 
 _texts: dict[int, tuple[weakref.ref[Any], bytes]] = {}
 
-_LISTS_BYTES_MAX = 8 << 20  # together; 8 MiB are about 8,000 snapshots
+_LISTS_BYTES_MAX = 32 << 20  # together; snapshots of a stream into many tables have 2 kB each
 _PARTS_PER_CHUNK = 64
 _CHUNK_BYTES_MAX = 64 << 10
 _lists: OrderedDict[int, tuple[Sequence[IcebergBaseModel], list[bytes]]] = OrderedDict()

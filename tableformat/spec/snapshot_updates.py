@@ -22,6 +22,7 @@ from pyiceberg.table.update import (
 
 from tableformat.errors import AlreadyExistsError, CommitConflictError, InvalidInputError
 from tableformat.spec.metadata_changes import MetadataChanges
+from tableformat.spec.snapshot_json import note_in_use
 
 _FORMAT_VERSION = "format-version"
 
@@ -37,6 +38,7 @@ def add_snapshot(changes: MetadataChanges, update: AddSnapshotUpdate) -> None:
     if changes.format_version > 2:
         _take_row_ids(changes, snapshot)
     changes.added_snapshots[snapshot.snapshot_id] = snapshot
+    note_in_use(snapshot)
     changes.set("snapshots", [*changes.get("snapshots"), snapshot])
     changes.time_ms = max(snapshot.timestamp_ms, changes.time_ms or 0)
 

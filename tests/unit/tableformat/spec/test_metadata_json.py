@@ -5,6 +5,8 @@ import gzip
 import json
 import pickle
 import tracemalloc
+import weakref
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -13,7 +15,7 @@ from pyiceberg.table.metadata import TableMetadataUtil, TableMetadataV3
 from pyiceberg.typedef import IcebergBaseModel
 
 from tableformat.errors import CorruptDataError, UnsupportedError
-from tableformat.spec import json_texts, metadata_json
+from tableformat.spec import json_texts, metadata_json, snapshot_json
 from tableformat.spec.metadata_json import decode_metadata, encode_metadata, metadata_from_json
 from tableformat.spec.metadata_models import next_row_id
 from tests.support.table_metadata import metadata_of, raw_metadata, raw_snapshot
@@ -267,6 +269,51 @@ def test_changed_snapshot_with_a_known_id_is_read_anew(change: dict[str, Any]) -
     raw["snapshots"][1] |= change
     assert json.loads(encode_metadata(decode(raw)))["snapshots"] == raw["snapshots"]
     assert json.loads(encode_metadata(kept)) == raw_metadata(2)
+
+
+def outcome(data: bytes) -> tuple[bytes, str] | str:
+    """What becomes of a file: it is read, and written again, or refused."""
+    try:
+        metadata = decode(data)
+        return encode_metadata(metadata), repr(metadata.snapshots)
+    except (CorruptDataError, UnsupportedError) as error:
+        return f"{type(error).__name__}: {error.message}"
+
+
+def broken_lists(data: bytes, snapshots: list[bytes]) -> Iterator[bytes]:
+    """A file with its list of snapshots in other words, and with every byte of it damaged."""
+    first, second, third = snapshots
+    for items in (
+        [], [first], [second, third], [third, first], [first, first, second], [first, b"", second],
+        [first, second, b""], [b"", first], [first, b"7", second], [first, second[:-1]],
+        [first[:-1] + b',"key-id":"k"}', second], [second.replace(b":2", b":02"), third],
+        [first, second.replace(b"append", b"delete"), third], [first, b" " + second, third],
+    ):  # fmt: skip
+        yield data.replace(b",".join(snapshots), b",".join(items))
+    yield data.replace(b'"properties":{}', b'"properties":{"snapshots":[]}')
+    yield data.replace(b'"properties":{}', b'"x":{"snapshots":[%s]}' % first)
+    yield data.replace(b'"properties":{}', b'"snapshots":[%s]' % first)
+    begin = data.index(b'"snapshots":[')
+    for at in range(begin, data.index(third) + len(third) + 3):
+        yield data[:at] + data[at + 1 :]
+        yield data[:at] + bytes([data[at] ^ 0x10]) + data[at + 1 :]
+    old = json.dumps({"format-version": 1, "partition-spec": [], "schema": schema(column("long"))})
+    yield data.replace(b'{"format-version":3', old[:-1].encode())
+
+
+def test_what_is_in_use_changes_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = metadata_of(3)
+    data = encode_metadata(kept)
+    texts = [json_texts.text_of(each) for each in kept.snapshots]
+    known, rest = snapshot_json.cut_known_snapshots(data)
+    assert list(map(id, known)) == list(map(id, kept.snapshots))
+    assert b'"snapshots":[]' in rest
+    files = [data, *broken_lists(data, texts)]
+    answers = [outcome(each) for each in files]
+    for each, answer in zip(files, answers, strict=True):
+        monkeypatch.setattr(snapshot_json, "_in_use", weakref.WeakValueDictionary())
+        assert outcome(each) == answer, each
+    assert 10 < sum(isinstance(answer, tuple) for answer in answers) < 0.9 * len(answers)
 
 
 def test_growing_and_shrinking_lists_are_written_right() -> None:
