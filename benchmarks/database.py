@@ -55,14 +55,6 @@ FIELDS = [
     {"field": "customer", "type": "string", "optional": True},
     {"field": "price", "type": "double", "optional": True},
 ]
-# As operators of such streams set it: each commit writes the list of all snapshots again, and five
-# days of them, the default, are 432,000 at one a second.
-TABLES = """\
-defaults:
-  properties:
-    history.expire.max-snapshot-age-ms: "30000"
-    history.expire.min-snapshots-to-keep: "20"
-"""
 SOURCE = (
     '{"version":"3.3.1","connector":"postgresql","name":"shop","ts_ms":1700000000000,'
     '"snapshot":"false","db":"shop","sequence":"[\\"1\\",\\"2\\"]","schema":"public","table":"t",'
@@ -213,11 +205,9 @@ def running(
 ) -> Iterator[subprocess.Popen[bytes]]:
     """`icefold run` over all topics, which has to end well."""
     icefold = str(Path(sys.executable).with_name("icefold"))
-    tables = log.with_name("tables.yaml")
-    tables.write_text(TABLES)
     command = [icefold, "--warehouse", warehouse, "run", "--kafka", broker.servers,
                "--topics", "shop.public.*", "--into", "shop", "--engine", "local",
-               "--tables", str(tables), "--interval-s", f"{interval_s:g}"]  # fmt: skip
+               "--interval-s", f"{interval_s:g}"]  # fmt: skip
     with log.open("wb") as file:
         process = subprocess.Popen(command, stdout=file, stderr=file)
     try:

@@ -50,11 +50,6 @@ TICK_S = 0.25
 DRAWN_TICKS = 120
 POLL_S = 0.05
 SAMPLE_S = 5.0
-# Otherwise the benchmark's own disk fills up: snapshots are kept for five days by default.
-PROPERTIES = {
-    "history.expire.max-snapshot-age-ms": "30000",
-    "history.expire.min-snapshots-to-keep": "20",
-}
 END_S = 300.0
 ROWS_SHOWN = 10
 
@@ -103,7 +98,6 @@ class Freshness:
             orders_schema(),
             primary_key=KEY,
             partition_by=PARTITION_BY,
-            properties=PROPERTIES,
         )
         checkpoint = str(self.folder / "checkpoint")
         arguments = (warehouse, NAME, str(self.source), checkpoint, f"{self.trigger_s:g}")
