@@ -13,6 +13,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
+from lock.owners import is_gone
+
 DEFAULT_LEASE_MS = 30_000
 """A dead holder blocks others this long. Three heartbeats fit, so two may be lost."""
 
@@ -66,6 +68,11 @@ class LockState:
     def is_held(self) -> bool:
         """True if someone's lease is on record; it may have run out."""
         return self.owner_id is not None
+
+    @property
+    def holder_has_ended(self) -> bool:
+        """True if the holder was a process of this machine and is not any more."""
+        return is_gone(self.owner_id)
 
 
 class HeldLease(Protocol):

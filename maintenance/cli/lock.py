@@ -78,7 +78,9 @@ def break_command(
 def _describe(state: LockState) -> str:
     if not state.is_held:
         return f"free (last fence token {state.token})"
+    ended = "; its process has ended: whoever wants it takes it" if state.holder_has_ended else ""
     return (
         f"held by {state.holder} for {state.held_ms / 1000:.1f} s, fence token {state.token}, "
         f"last sign of life {state.silent_ms / 1000:.1f} s ago, lease {state.lease_ms / 1000:.1f} s"
+        f"{ended}"
     )

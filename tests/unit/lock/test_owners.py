@@ -70,9 +70,12 @@ def test_killed_process_is_not_waited_for(tmp_path: Path) -> None:
     )
     assert child.returncode == 9, child.stderr
     with open_lock(url, clock=RealClock(), ids=RandomIds()) as lock:
+        before = lock.inspect("n")
         lease = lock.try_acquire("n", task="t")
+        after = lock.inspect("n")
     assert lease is not None
-    assert lease.token == 2
+    assert (before.token, before.holder_has_ended) == (1, True)
+    assert (after.token, after.holder_has_ended) == (2, False)
 
 
 def test_dead_waiter_is_passed(monkeypatch) -> None:
