@@ -2,9 +2,9 @@
 
     scripts/bench database [--tables N] [--rate EVENTS_PER_S] [--minutes M] [--interval-s S]
                                                                                 freshness and memory
-    scripts/bench database --tables 200 --rate 0 [--minutes M]                  quiet tables
+    scripts/bench database --tables 200 --rate 0 [--minutes M] [--engine spark] quiet tables
 
-A real broker on loopback; `icefold run --engine local` is a process of its own, with compaction and
+A real broker on loopback; `icefold run` is a process of its own, with compaction and
 expiry by their defaults. Events are Debezium JSON of about 330 bytes: inserts, updates and one
 delete in twenty. With a rate, freshness is the time from when an event is handed to Kafka's client
 to when a published snapshot of `main` says that it holds it. Without one, the process is left alone
@@ -39,7 +39,7 @@ from benchmarks.support.duckdb_reader import open_duckdb
 from benchmarks.support.process_tree import cpu_seconds, memory_bytes
 from tableformat.cdc.many.positions import decode_offsets
 from tableformat.spec.names import SOURCE_OFFSETS
-from tests.support.kafka import Kafka, kafka
+from tests.support.kafka import Kafka, kafka, spark_environment
 
 TICK_S = 0.1
 POLL_S = 0.05
@@ -48,6 +48,7 @@ DELETED_SHARE = 20  # one in so many
 GONE = -1
 STEADY_FROM_MIN = 5.0  # memory is judged from here on
 SINGLE_CHANGES = 20
+MEMORY_MAX = {"local": 400, "spark": 1_000}  # MB, of quiet tables
 END_S = 300.0
 FIELDS = [
     {"field": "id", "type": "int64", "optional": False},
@@ -201,15 +202,15 @@ class Watch:
 
 @contextmanager
 def running(
-    broker: Kafka, warehouse: str, log: Path, interval_s: float
+    broker: Kafka, warehouse: str, log: Path, *, interval_s: float, engine: str
 ) -> Iterator[subprocess.Popen[bytes]]:
     """`icefold run` over all topics, which has to end well."""
     icefold = str(Path(sys.executable).with_name("icefold"))
     command = [icefold, "--warehouse", warehouse, "run", "--kafka", broker.servers,
-               "--topics", "shop.public.*", "--into", "shop", "--engine", "local",
+               "--topics", "shop.public.*", "--into", "shop", "--engine", engine,
                "--interval-s", f"{interval_s:g}"]  # fmt: skip
     with log.open("wb") as file:
-        process = subprocess.Popen(command, stdout=file, stderr=file)
+        process = subprocess.Popen(command, stdout=file, stderr=file, env=spark_environment())
     try:
         yield process
         if process.poll() is not None:
@@ -291,7 +292,9 @@ def steady(database: Database, watch: Watch, process: int, rate: int, minutes: f
         out.print(f"memory from minute {STEADY_FROM_MIN:g}: {slope:+.2f} MB a minute (bar 1)")
 
 
-def quiet(database: Database, watch: Watch, process: int, minutes: float) -> None:
+def quiet(
+    database: Database, watch: Watch, process: int, *, minutes: float, memory_max: int
+) -> None:
     """What it costs to wait, and how long single changes take."""
     before = cpu_seconds(process)
     started = time.monotonic()
@@ -309,7 +312,9 @@ def quiet(database: Database, watch: Watch, process: int, minutes: float) -> Non
     after = memory_bytes(process) / 1e6
     count = len(database.topics)
     print(f"{count} quiet tables, {minutes:g} minutes: CPU {idle:.1%} of a core (bar 5 %)")
-    print(f"memory: {held:,.0f} MB (bar 400), {after:,.0f} MB after {len(taken)} changes")
+    print(
+        f"memory: {held:,.0f} MB (bar {memory_max:,}), {after:,.0f} MB after {len(taken)} changes"
+    )
     print(f"a change in one is on main after {np.median(taken):.2f} s ({max(taken):.2f}; bar 2)")
 
 
@@ -321,6 +326,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=15.0)
     parser.add_argument("--interval-s", type=float, default=1.0, help="from batch to batch")
     parser.add_argument("--keys", type=int, default=100_000, help="of each table")
+    parser.add_argument("--engine", choices=list(MEMORY_MAX), default="local")
     given = parser.parse_args()
     if given.tables < 1 or given.rate < 0 or given.keys < SINGLE_CHANGES + 1 or given.minutes <= 0:
         parser.error("--tables and --minutes are positive, --keys 21 or more, --rate not negative")
@@ -332,14 +338,19 @@ def main() -> int:
         watch = Watch(warehouse, database.topics)
         database.begin()
         log = folder / "log"
-        with running(database.broker, warehouse, log, given.interval_s) as process:
+        with running(
+            database.broker, warehouse, log, interval_s=given.interval_s, engine=given.engine
+        ) as process:
             started = time.monotonic()
             watch.wait(database.topics)
             print(f"all tables made and published after {time.monotonic() - started:.1f} s")
             if given.rate:
                 steady(database, watch, process.pid, given.rate, given.minutes)
             else:
-                quiet(database, watch, process.pid, given.minutes)
+                quiet(
+                    database, watch, process.pid, minutes=given.minutes,
+                    memory_max=MEMORY_MAX[given.engine],
+                )  # fmt: skip
         differences = database.differences(warehouse, folder / "duckdb-extensions")
     print("main equals what was sent" if not differences else f"{differences:,} rows DIFFER")
     return 1 if differences else 0
