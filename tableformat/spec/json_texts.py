@@ -25,8 +25,7 @@ from tableformat.errors import InvalidInputError
 _texts: dict[int, tuple[weakref.ref[Any], bytes]] = {}
 
 _LISTS_BYTES_MAX = 32 << 20  # together; snapshots of a stream into many tables have 2 kB each
-_PARTS_PER_CHUNK = 64
-_CHUNK_BYTES_MAX = 64 << 10
+CHUNK_BYTES_MIN = 64 << 10
 _lists: OrderedDict[int, tuple[Sequence[IcebergBaseModel], list[bytes]]] = OrderedDict()
 _lists_lock = threading.Lock()
 
@@ -87,15 +86,22 @@ def texts_of(parts: Sequence[IcebergBaseModel]) -> list[bytes]:
 
 def _chunked(parts: Sequence[IcebergBaseModel]) -> list[bytes]:
     chunks: list[bytes] = []
-    for start in range(0, len(parts), _PARTS_PER_CHUNK):
-        text = b",".join(map(text_of, parts[start : start + _PARTS_PER_CHUNK]))
-        chunks.append(b",%s" % text if start else text)
+    texts: list[bytes] = []
+    size_bytes = 0
+    for part in parts:
+        texts.append(text_of(part))
+        size_bytes += len(texts[-1])
+        if size_bytes >= CHUNK_BYTES_MIN:
+            chunks.append(b",".join([b"", *texts] if chunks else texts))
+            texts, size_bytes = [], 0
+    if texts:
+        chunks.append(b",".join([b"", *texts] if chunks else texts))
     return chunks
 
 
 def _longer(chunks: list[bytes], text: bytes) -> list[bytes]:
     """One part more; the last chunk grows until it is large enough."""
-    if len(chunks[-1]) < _CHUNK_BYTES_MAX:
+    if len(chunks[-1]) < CHUNK_BYTES_MIN:
         return [*chunks[:-1], b"%s,%s" % (chunks[-1], text)]
     return [*chunks, b",%s" % text]
 

@@ -17,16 +17,16 @@ CHECKSUM_KEY = "icefold.crc32"
 _MEMBER_BYTES = len(f',"{CHECKSUM_KEY}":"00000000"}}')
 
 
-def with_checksum(parts: Sequence[bytes]) -> bytes:
-    """A JSON object of at least one member, with its checksum.
+def with_checksum(parts: Sequence[bytes]) -> list[bytes]:
+    """A JSON object of at least one member, with its checksum; to be joined.
 
     Args:
-        parts: Its text, to be joined, without the last brace. Megabytes are copied once.
+        parts: Its text, without the last brace.
     """
     checksum = 0
     for part in parts:
         checksum = zlib.crc32(part, checksum)
-    return b"".join((*parts, _member(checksum)))
+    return [*parts, _member(checksum)]
 
 
 def check_checksum(data: bytes) -> None:

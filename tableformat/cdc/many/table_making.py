@@ -26,10 +26,13 @@ from tableformat.cdc.schema_changes import connect_type
 from tableformat.commit.creation import KEPT_HISTORY, create_table
 from tableformat.environment import Environment
 from tableformat.errors import AlreadyExistsError, InvalidInputError
+from tableformat.spec.metadata_json import COMPRESSION_CODEC
 from tableformat.table_definition import define_partition_spec, define_schema, parse_table_name
 
 COMMENT = "comment"  # the table property that engines show
 EVENTS_LOOKED_AT_MAX = 1_000  # heartbeats and tombstones declare nothing
+# Each commit writes megabytes of which kilobytes are new: see `spec.gzip_parts`.
+STREAMED = {COMPRESSION_CODEC: "gzip"}
 METADATA_PREFIX = "__"  # columns that ExtractNewRecordState adds beside the row
 _SQL_TYPES: Mapping[type[iceberg.IcebergType], str] = {
     iceberg.BooleanType: "BOOLEAN",
@@ -153,7 +156,7 @@ def new_table(name: str, declared: DeclaredRow | None, options: MakingOptions) -
         for place, (column, each) in enumerate(declared.fields.items(), 1)
     ]
     schema = define_schema(Schema(*fields), key)
-    properties = dict(options.properties)
+    properties = STREAMED | dict(options.properties)
     if declared.comment:
         properties.setdefault(COMMENT, declared.comment)
     spec = define_partition_spec(schema, options.partition_by)

@@ -315,7 +315,8 @@ def test_dry_run_plans_tables_and_writes_nothing(catalog, cluster):
         "CREATE TABLE shop.orders (\n  id BIGINT NOT NULL,\n  note STRING\n) USING iceberg\n"
         "PARTITIONED BY (bucket(4, id))\n"
         "TBLPROPERTIES ('format-version' = '3', 'icefold.expire.max-snapshots-to-keep' = '1000', "
-        "'write.metadata.delete-after-commit.enabled' = 'true');\n"
+        "'write.metadata.delete-after-commit.enabled' = 'true', "
+        "'write.metadata.compression-codec' = 'gzip');\n"
         "ALTER TABLE shop.orders SET IDENTIFIER FIELDS id;"
     )
     assert "carry no schema" in found["shop.bare"]

@@ -11,6 +11,7 @@ from tableformat.cdc.many.engine_choice import LOCAL_LAG_MAX, Engine, choose_eng
 from tableformat.cdc.many.table_making import plan_table
 from tableformat.cdc.many.table_options import TableOptions
 from tableformat.errors import InvalidInputError
+from tableformat.spec.metadata_json import COMPRESSION_CODEC
 from tests.support.stream_worlds import ROW, message
 
 WIDE = [
@@ -52,7 +53,8 @@ def test_table_has_columns_types_key_nullability_and_comments_of_the_first_event
         ") USING iceberg\n"
         "PARTITIONED BY (days(at), bucket(4, id))\n"
         "TBLPROPERTIES ('format-version' = '3', 'icefold.expire.max-snapshots-to-keep' = '1000', "
-        "'write.metadata.delete-after-commit.enabled' = 'true');\n"
+        "'write.metadata.delete-after-commit.enabled' = 'true', "
+        "'write.metadata.compression-codec' = 'gzip');\n"
         "ALTER TABLE shop.orders SET IDENTIFIER FIELDS id;"
     )
 
@@ -62,14 +64,14 @@ def test_options_give_key_types_and_properties():
         (None, message("c", ROW_OF_WIDE, fields=[*WIDE, EXACT])[1]),
         key="id,at",
         columns=json.dumps({"exact": "decimal(20,4)"}),
-        properties=json.dumps({"a": "x,y"}),
+        properties=json.dumps({"a": "x,y", COMPRESSION_CODEC: "none"}),
         nullability="nullable",
     )
     kinds = {f.name: (str(f.field_type), f.required) for f in made.schema.fields}
     assert kinds["exact"] == ("decimal(20, 4)", False)
     assert kinds["at"] == ("timestamp", True)
     assert made.key == ("id", "at")
-    assert made.properties == {"a": "x,y"}
+    assert made.properties == {"a": "x,y", COMPRESSION_CODEC: "none"}
 
 
 @pytest.mark.parametrize(
