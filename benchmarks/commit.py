@@ -5,13 +5,14 @@ and deletion vectors for older files that replace the vectors these have. Files 
 without bytes: the commit engine never opens them.
 
     scripts/bench commit [--commits N] [--vectors N] [--turns N] [--expire-every N] [--writers N]
+                         [--codec none]
 
 The machine's own speed changes within seconds, so both marks are measured in turns, at the end:
 commits 10 to 30 of a new table, as many after commit 2,000 of the old one, and again. Prints the
 median over all of them, wall clock and processor time, and the ratio of each turn.
 `--expire-every N` expires snapshots every N commits, keeping 100, as maintenance would; without it
-the metadata file holds them all. `--writers N` takes turns between N writers that share nothing but
-the table, so each has to read what the others wrote.
+the metadata file holds them all, in gzip as tables of streams have it. `--writers N` takes turns
+between N writers that share nothing but the table, so each has to read what the others wrote.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from tableformat.commit.expire import apply_expiry
 from tableformat.commit.expiry_plan import ExpiryPolicy
 from tableformat.environment import Environment
 from tableformat.spec.data_file import DataFile, EntryStatus, FileContent, ManifestEntry
+from tableformat.spec.metadata_json import COMPRESSION_CODEC
 
 IDENTIFIER = ("bench", "commits")
 FIRST_MARK = 20
@@ -73,7 +75,7 @@ class CountingStore:
 class Workload:
     """One table, one writer."""
 
-    def __init__(self, environment: Environment, *, vectors: int) -> None:
+    def __init__(self, environment: Environment, *, vectors: int, codec: str) -> None:
         self.environment = environment
         self.vectors = vectors
         self.random = random.Random(7)  # the same run every time
@@ -88,7 +90,7 @@ class Workload:
             partition_spec=UNPARTITIONED_PARTITION_SPEC,
             sort_order=UNSORTED_SORT_ORDER,
             location=None,
-            properties={},
+            properties={COMPRESSION_CODEC: codec},
         )
         self.location = self.state.metadata.location
         self.head: int | None = None
@@ -164,6 +166,7 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=9)
     parser.add_argument("--expire-every", type=int, default=0)
     parser.add_argument("--writers", type=int, default=1)
+    parser.add_argument("--codec", choices=["gzip", "none"], default="gzip")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         run(options, folder)
@@ -183,7 +186,7 @@ class Run:
 
     def __init__(self, folder: Path, options: argparse.Namespace) -> None:
         self.writers = [open_counted(str(folder)) for _ in range(options.writers)]
-        self.workload = Workload(self.writers[0], vectors=options.vectors)
+        self.workload = Workload(self.writers[0], vectors=options.vectors, codec=options.codec)
         self.expire_every = options.expire_every
         self.number = 0
 
