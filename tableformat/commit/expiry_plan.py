@@ -9,7 +9,8 @@ RemoveSnapshots):
   its target's history, on which the target's settings decide;
 * a branch or tag points at it;
 * it belongs to no branch or tag and is not older than the table's `max-snapshot-age-ms` (somebody
-  may be about to point at it);
+  may be about to point at it), and, of those, among as many as a branch keeps: every batch that was
+  published and trimmed leaves one;
 * the publish of a cut stands on it and is not older than that: until all tables of the cut are
   published it is what readers of the cut before see (`cdc/cuts.py`). What the newest cut shows is
   the head of its branch, or, there, this one;
@@ -104,7 +105,7 @@ def plan_expiry(metadata: TableMetadata, policy: ExpiryPolicy, *, now_ms: int) -
         if name in lasting or not limits.is_ref_expired(ref, by_id)
     }
     kept = set(_kept_by_refs(refs, staging, by_id, limits))
-    kept.update(_kept_unreferenced(metadata, refs, by_id, limits))
+    kept.update(_kept_unreferenced(refs, by_id, limits))
     left = metadata.model_copy(update={"refs": refs})
     needed = (snapshots_needed(left, each) for each in staging.values())
     staged = set(chain.from_iterable(needed)) - kept
@@ -264,10 +265,7 @@ def _history(by_id: Mapping[int, Snapshot], ref: SnapshotRef | None) -> Iterator
 
 
 def _kept_unreferenced(
-    metadata: TableMetadata,
-    refs: Mapping[str, SnapshotRef],
-    by_id: Mapping[int, Snapshot],
-    limits: _Limits,
+    refs: Mapping[str, SnapshotRef], by_id: Mapping[int, Snapshot], limits: _Limits
 ) -> Iterator[int]:
     referenced: set[int] = set()
     for ref in refs.values():
@@ -275,10 +273,10 @@ def _kept_unreferenced(
             if snapshot.snapshot_id in referenced:
                 break
             referenced.add(snapshot.snapshot_id)
-    for snapshot in metadata.snapshots:
-        age_ms = limits.now_ms - snapshot.timestamp_ms
-        if snapshot.snapshot_id not in referenced and age_ms <= limits.max_snapshot_age_ms:
-            yield snapshot.snapshot_id
+    others = [each for each in by_id.values() if each.snapshot_id not in referenced]
+    others.sort(key=lambda each: each.timestamp_ms, reverse=True)
+    last_kept_ms = limits.last_kept_ms(Retention(), others)
+    yield from (each.snapshot_id for each in others if each.timestamp_ms >= last_kept_ms)
 
 
 def _first(*values: int | None) -> int:

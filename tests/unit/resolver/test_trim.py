@@ -15,6 +15,7 @@ from tableformat.commit.changeset import Changeset, CommitKind
 from tableformat.commit.engine import commit
 from tableformat.commit.expiry_plan import ExpiryPolicy
 from tableformat.commit.refs import rollback
+from tableformat.spec.names import SNAPSHOTS_MAX
 from tests.support.staged_tables import StagedTable
 
 ALL_BUT_NEEDED = ExpiryPolicy(max_snapshot_age_ms=-1, min_snapshots_to_keep=1)
@@ -35,6 +36,17 @@ def heads(staged):
 def publish(staged, key, note):
     staged.table.refresh().stage(upserts=staged.rows((key, "eu", note)))
     assert resolve(staged.table).staged_snapshots == 1
+
+
+def test_history_of_a_stream_is_bounded(staged):
+    """Each batch leaves two snapshots: the staged one is on no branch any more."""
+    staged.table.set_properties({SNAPSHOTS_MAX: "5"})
+    for number in range(20):
+        publish(staged, number, "x")
+        expire(staged.table)
+        staged.table.refresh()
+    assert len(staged.table.state.metadata.snapshots) == 2 * 5
+    assert staged.published().total() == 20
 
 
 def commit_as_others_do(staged, row):
