@@ -24,9 +24,9 @@ from resolver.runner import LocalRunner
 from resolver.target import LiveFiles
 from tableformat.catalog.base import TableState
 from tableformat.codec.parquet.reader import read_data_file
-from tableformat.codec.sized_cache import SizedCache
 from tableformat.environment import Environment
 from tableformat.limits import ROW_IDS_BYTES_MAX
+from tableformat.sized_cache import SizedCache
 from tableformat.spec.data_file import DataFile
 from tableformat.spec.names import ROW_ID_FIELD_ID
 from tableformat.spec.types import ROW_ID_FIELD

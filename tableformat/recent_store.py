@@ -13,9 +13,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from tableformat.codec.sized_cache import SizedCache
 from tableformat.errors import CorruptDataError
 from tableformat.limits import RECENT_BYTES_MAX, RECENT_OBJECT_BYTES_MAX
+from tableformat.sized_cache import SizedCache
 from tableformat.store.base import ObjectInfo, ObjectStore, WholeOutput
 
 

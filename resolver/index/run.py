@@ -37,7 +37,7 @@ from resolver.index.run_format import (
     places_of,
 )
 from tableformat.array_types import Int64s
-from tableformat.codec.sized_cache import SizedCache
+from tableformat.sized_cache import SizedCache
 
 SECTION_ENTRIES = 1 << 20  # packing one takes four times its memory
 # In one process; one that is closed for another is opened again when it is read.

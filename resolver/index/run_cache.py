@@ -26,7 +26,7 @@ from resolver.index.run import Run
 from resolver.index.shard_cache import fetch, keep, remove_abandoned
 from resolver.index.shard_map import ShardRange
 from resolver.index.shared_versions import StoredFile
-from tableformat.codec.sized_cache import SizedCache
+from tableformat.sized_cache import SizedCache
 
 OPEN_RUNS_BYTES_MAX = 512 << 20  # in one process; 0.2 bytes per key of what they hold
 

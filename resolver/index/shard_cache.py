@@ -31,8 +31,8 @@ from resolver.index.folder import disk_errors
 from resolver.index.header import ShardHeader
 from resolver.index.shard import Shard, open_cache
 from resolver.index.shared_versions import ShardVersion, StoredFile
-from tableformat.codec.sized_cache import SizedCache
 from tableformat.runtime import Runtime
+from tableformat.sized_cache import SizedCache
 
 BLOCK_CACHE_BYTES = 64 << 20  # of all shards that a process has open
 OPEN_SHARDS_MAX = 40  # in one process; each holds a handful of open files

@@ -37,7 +37,6 @@ from tableformat.catalog.new_table import new_metadata
 from tableformat.catalog.pointers import MetadataPointers, PointerSwap, table_exists
 from tableformat.catalog.table_locations import TablePlaces
 from tableformat.catalog.table_names import check_new_names, check_table_name, namespace_not_empty
-from tableformat.codec.sized_cache import SizedCache
 from tableformat.errors import (
     CommitConflictError,
     CommitUnknownError,
@@ -48,6 +47,7 @@ from tableformat.errors import (
 )
 from tableformat.paths import metadata_directory
 from tableformat.runtime import Runtime
+from tableformat.sized_cache import SizedCache
 from tableformat.spec.metadata_json import decode_metadata, encode_metadata_file, metadata_suffix
 from tableformat.spec.metadata_update import apply_updates
 from tableformat.store.base import ObjectStore

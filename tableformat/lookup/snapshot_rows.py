@@ -15,13 +15,13 @@ from pyiceberg.expressions import AlwaysTrue
 from tableformat.array_types import Int64s
 from tableformat.codec.parquet.rows import PARALLEL_ROWS_MIN, ParquetRows
 from tableformat.codec.puffin.deletion_vector import Positions, build_positions, position_array
-from tableformat.codec.sized_cache import SizedCache
 from tableformat.environment import Environment
 from tableformat.integer_order import distinct, pair_order
 from tableformat.scan.file_source import POSITIONS, FileSource
 from tableformat.scan.plan import FileScanTask, ScanPlan
 from tableformat.scan.projection import FileProjection, project, project_file
 from tableformat.scan.reader import READERS_MAX, TaskReader
+from tableformat.sized_cache import SizedCache
 
 DELETES_CACHE_BYTES = 64 << 20
 SMALL_LOOKUP_ROWS = 64  # asked one by one, larger ones as a bitmap

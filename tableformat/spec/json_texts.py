@@ -11,9 +11,7 @@ PyIceberg drops, as long as the object itself is passed along.
 
 from __future__ import annotations
 
-import threading
 import weakref
-from collections import OrderedDict
 from collections.abc import Sequence
 from operator import is_
 from typing import Any
@@ -21,13 +19,15 @@ from typing import Any
 from pyiceberg.typedef import IcebergBaseModel
 
 from tableformat.errors import InvalidInputError
+from tableformat.sized_cache import SizedCache
 
 _texts: dict[int, tuple[weakref.ref[Any], bytes]] = {}
 
-_LISTS_BYTES_MAX = 32 << 20  # together; snapshots of a stream into many tables have 2 kB each
+_LISTS_BYTES_MAX = 64 << 20  # together; a stream into many tables says 2 kB in each snapshot
 CHUNK_BYTES_MIN = 64 << 10
-_lists: OrderedDict[int, tuple[Sequence[IcebergBaseModel], list[bytes]]] = OrderedDict()
-_lists_lock = threading.Lock()
+_lists: SizedCache[tuple[Sequence[IcebergBaseModel], list[bytes]]] = SizedCache(
+    _LISTS_BYTES_MAX, lambda texts: sum(map(len, texts[1]))
+)  # by the identity of the last part
 
 
 def remember_text(part: IcebergBaseModel, text: bytes) -> None:
@@ -70,17 +70,20 @@ def model_json(part: IcebergBaseModel) -> bytes:
 def texts_of(parts: Sequence[IcebergBaseModel]) -> list[bytes]:
     """The JSON of immutable parts with commas between, in chunks that only have to be joined.
 
-    Keeps the chunks of the last few lists, by their last part: one part more than last time costs
-    one part. A list that grew otherwise, or shrank, is put together anew from the texts of its
-    parts.
+    Keeps the chunks of many lists, by their last part: one part more than last time costs one part.
+    A list that grew otherwise, or shrank, is put together anew from the texts of its parts.
     """
     if not parts:
         return []
     chunks = _remembered(parts)
     if chunks is None:
         before = _remembered(parts[:-1]) if len(parts) > 1 else None
-        chunks = _chunked(parts) if before is None else _longer(before, text_of(parts[-1]))
-        _remember_chunks(parts, chunks)
+        if before is None:
+            chunks = _chunked(parts)
+        else:
+            chunks = _longer(before, text_of(parts[-1]))
+            _lists.drop(id(parts[-2]))  # nobody writes that version again
+        _lists.put(id(parts[-1]), (parts, chunks))
     return chunks
 
 
@@ -106,19 +109,8 @@ def _longer(chunks: list[bytes], text: bytes) -> list[bytes]:
     return [*chunks, b",%s" % text]
 
 
-def _remember_chunks(parts: Sequence[IcebergBaseModel], chunks: list[bytes]) -> None:
-    with _lists_lock:
-        _lists[id(parts[-1])] = (parts, chunks)
-        _lists.move_to_end(id(parts[-1]))
-        size_bytes = sum(len(chunk) for _, kept in _lists.values() for chunk in kept)
-        while size_bytes > _LISTS_BYTES_MAX:
-            _, (_, dropped) = _lists.popitem(last=False)
-            size_bytes -= sum(map(len, dropped))
-
-
 def _remembered(parts: Sequence[IcebergBaseModel]) -> list[bytes] | None:
-    with _lists_lock:
-        entry = _lists.get(id(parts[-1]))
+    entry = _lists.get(id(parts[-1]))
     if entry is None or len(entry[0]) != len(parts):
         return None
     same = all(map(is_, entry[0], parts))

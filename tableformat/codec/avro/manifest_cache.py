@@ -25,13 +25,13 @@ from tableformat.codec.avro.manifest_notes import (
     read_notes,
     write_notes,
 )
-from tableformat.codec.sized_cache import SizedCache
 from tableformat.limits import (
     CACHED_LISTED_MANIFESTS_MAX,
     CACHED_MANIFEST_BYTES_MAX,
     CACHED_MANIFEST_ENTRIES_MAX,
     CACHED_MANIFEST_LISTS_PER_TABLE_MAX,
 )
+from tableformat.sized_cache import SizedCache
 from tableformat.spec.manifest_file import ManifestFile
 
 

@@ -37,9 +37,9 @@ from tableformat.codec.parquet.reader import (
     open_parquet,
     wanted_columns,
 )
-from tableformat.codec.sized_cache import SizedCache
 from tableformat.errors import CorruptDataError, UnsupportedError, error_context
 from tableformat.integer_order import distinct
+from tableformat.sized_cache import SizedCache
 from tableformat.spec.data_file import PARQUET_FORMAT, DataFile, ManifestEntry
 from tableformat.store.base import ObjectStore
 

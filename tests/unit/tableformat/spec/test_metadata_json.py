@@ -326,27 +326,26 @@ def test_growing_and_shrinking_lists_are_written_right() -> None:
 
 def test_text_memory_goes_with_its_objects() -> None:
     encode_metadata(metadata_of(50))
-    json_texts._lists.clear()
+    json_texts._lists.forget()
     gc.collect()
     before = len(json_texts._texts)
     for _ in range(3):
         encode_metadata(metadata_of(50))
-    json_texts._lists.clear()
+    json_texts._lists.forget()
     gc.collect()
     assert len(json_texts._texts) <= before
 
 
-def test_texts_of_former_versions_go_when_they_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    json_texts._lists.clear()
+def test_texts_of_former_versions_go() -> None:
+    json_texts._lists.forget()
     newest = metadata_of(40)
     size_bytes = sum(map(len, json_texts.texts_of(newest.snapshots)))
-    monkeypatch.setattr(json_texts, "_LISTS_BYTES_MAX", 3 * size_bytes)
-    for _ in range(9):
-        newest = metadata_of(40)
-        encode_metadata(newest)
-    kept = [len(chunk) for _, chunks in json_texts._lists.values() for chunk in chunks]
-    assert size_bytes < sum(kept) <= 3 * size_bytes
-    assert id(newest.snapshots[-1]) in json_texts._lists
+    used_bytes = json_texts._lists.used
+    for count in range(41, 50):
+        more = [*newest.snapshots, metadata_of(count).snapshots[-1]]
+        newest = newest.model_copy(update={"snapshots": more})
+        json_texts.texts_of(newest.snapshots)
+    assert size_bytes == used_bytes < json_texts._lists.used < 2 * size_bytes
 
 
 def test_second_encoding_serializes_no_snapshot_again(monkeypatch: pytest.MonkeyPatch) -> None:

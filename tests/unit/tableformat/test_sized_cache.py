@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tableformat.codec.sized_cache import ADMITTED_EVERY, SizedCache
+from tableformat.sized_cache import ADMITTED_EVERY, SizedCache
 
 
 def cache_of(bound: int) -> SizedCache[int]:
