@@ -297,6 +297,19 @@ def declared_default(kind: iceberg.IcebergType, declared: Mapping[str, Any]) -> 
     return value
 
 
+def columns_with_replaced_nulls(fields: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Columns that may be null and have a default, as a row's Connect schema declares them.
+
+    Connect's converters write their nulls as the default unless they are told not to, and events
+    say nothing of it (source: KIP-581; Confluent's `ignore.default.for.nullables`).
+    """
+    return [
+        name
+        for name, each in fields.items()
+        if each.get("optional") is True and each.get("default") is not None
+    ]
+
+
 def _is_zero(value: Any, *, optional: bool) -> bool:
     """What Debezium declares in place of an expression.
 

@@ -60,7 +60,7 @@ from tableformat.cdc.schema_changes import (
     long_columns,
     new_columns,
 )
-from tableformat.cdc.sequence import SequenceFields
+from tableformat.cdc.sequence import SequenceFields, check_binlog_order
 from tableformat.cdc.source_time import declare_source_time, latest_of, latest_source_ms
 from tableformat.errors import InvalidInputError
 
@@ -88,6 +88,7 @@ class DebeziumFormat:
         codec = RowCodec.of(schema, hints, defaults)
         if not codec.key:
             raise InvalidInputError("the format 'debezium-json' needs a table with a primary key")
+        check_binlog_order(values.sequence)
         sequence = SequenceFields.of(values.sequence)
         return cls(
             schema=schema,

@@ -67,6 +67,12 @@ CONNECT_SEMANTIC: Mapping[str, iceberg.IcebergType] = {
 }
 CONNECT_DECIMAL = "org.apache.kafka.connect.data.Decimal"
 CONNECT_DIGITS = "connect.decimal.precision"
+# Structs whose fields say all; one of another name (VariableScaleDecimal) is a value.
+CONNECT_STRUCTS = (
+    "io.debezium.data.geometry.Point",
+    "io.debezium.data.geometry.Geometry",
+    "io.debezium.data.geometry.Geography",
+)
 
 
 @dataclass(slots=True)
@@ -386,7 +392,8 @@ def connect_type(declared: Mapping[str, Any]) -> iceberg.IcebergType | None:
     if kind == "array" and isinstance(declared.get("items"), dict):
         element = connect_type(declared["items"])
         return None if element is None else iceberg.ListType(IGNORED_ID, element, False)
-    if kind == "struct" and name is None and isinstance(declared.get("fields"), list):
+    is_plain = name is None or name in CONNECT_STRUCTS
+    if kind == "struct" and is_plain and isinstance(declared.get("fields"), list):
         named = [each for each in declared["fields"] if isinstance(each, dict) and "field" in each]
         parts = {str(each["field"]): connect_type(each) for each in named}
         if len(parts) < max(len(declared["fields"]), 1) or None in parts.values():

@@ -12,12 +12,14 @@ gives them the default of `ADD COLUMN`, which is not the one that was set later.
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
+from typing import Any
 
 from pyiceberg.schema import Schema
 from pyiceberg.table.update.schema import UpdateSchema
 
 from tableformat.catalog.base import Identifier, TableState
-from tableformat.cdc.connect_schema import declared_default
+from tableformat.cdc.connect_schema import columns_with_replaced_nulls, declared_default
 from tableformat.cdc.events import OWN_NAMES, SEQUENCE_PREFIX
 from tableformat.cdc.schema_changes import SchemaChanges, is_wider
 from tableformat.commit.evolution import update_schema
@@ -25,6 +27,10 @@ from tableformat.environment import Environment
 from tableformat.errors import CommitConflictError, InvalidInputError
 
 ATTEMPTS_MAX = 20
+_REPLACED_NULLS = (
+    "; Kafka Connect writes its nulls as the default, and no event says so, unless the converter "
+    "has replace.null.with.default=false (JSON) or ignore.default.for.nullables=true (Confluent's)"
+)
 logger = logging.getLogger("icefold.ingest")
 
 
@@ -69,25 +75,36 @@ def evolve_table(
             return evolved
 
 
+def log_replaced_nulls(table: str, fields: Mapping[str, Mapping[str, Any]]) -> None:
+    """Say which columns of a new table may hold defaults where the source has null."""
+    columns = columns_with_replaced_nulls(fields)
+    if columns:
+        names = ", ".join(f"'{name}'" for name in columns)
+        logger.warning("table %s: %s may be null, with a default%s", table, names, _REPLACED_NULLS)
+
+
 def _log_defaults(state: TableState, added: SchemaChanges) -> None:
+    replaced = columns_with_replaced_nulls(added.declared)
     for name in added.added:
         default = state.metadata.schema().find_field(name).initial_default
         if default is not None:
             logger.warning(
                 "table %s: column '%s' was added, and rows written before it read %r, the default "
                 "of the events' schema; if the source set that default after it had added the "
-                "column, they hold null there",
+                "column, they hold null there%s",
                 state.name,
                 name,
                 default,
+                _REPLACED_NULLS if name in replaced else "",
             )
         else:
             logger.warning(
                 "table %s: column '%s' was added, and rows written before it read null; if the "
                 "source added it with DEFAULT, they hold that there, and no event says so: UPDATE "
-                "them, or add such columns yourself before their first event",
+                "them, or add such columns yourself before their first event%s",
                 state.name,
                 name,
+                _REPLACED_NULLS if name in replaced else "",
             )
 
 

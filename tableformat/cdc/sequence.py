@@ -2,8 +2,11 @@
 
 `source.lsn` reads an integer at that path, `source.file:text` a text. Digits in a text (Oracle's
 `source.scn`) are an integer: as texts 99 would come after 123. Several fields are compared
-one after the other (MySQL: `source.file:text,source.pos,source.row`). Time stamps of events are no
-order: they are equal or go back (R08).
+one after the other. Time stamps of events are no order: they are equal or go back (R08).
+
+MySQL and MariaDB: `source.file:text,source.pos,source.row`, for as long as the numbers of their log
+files keep their digits and the log is not reset. A position alone begins again in each file, and
+GTIDs do not sort as texts: both are refused (`check_binlog_order`).
 """
 
 from __future__ import annotations
@@ -76,6 +79,29 @@ class SequenceFields:
         for path, kind in zip(self.paths, self.types, strict=True):
             if _declare(fields, path, kind) and pa.types.is_integer(kind):
                 alternatives[path] = (kind, pa.string())
+
+
+def check_binlog_order(texts: Sequence[str]) -> None:
+    """Refuse what looks like an order of MySQL's or MariaDB's changes and is none.
+
+    Raises:
+        InvalidInputError: The fields are a position without its file, or GTIDs.
+    """
+    names = [
+        text.partition(":")[0].removeprefix("source.").removeprefix("__source_") for text in texts
+    ]
+    if "gtid" in names:
+        why = "GTIDs do not sort: 0-1-10 is before 0-1-9 as a text"
+    elif "pos" in names and "file" not in names[: names.index("pos")]:
+        why = "positions begin again in each file of MySQL's log"
+    else:
+        return
+    raise InvalidInputError(
+        f"the sequence gives no order: {why}",
+        sequence=list(texts),
+        action="write sequence=source.file:text,source.pos,source.row, or leave it out where all "
+        "changes of a key are in one partition",
+    )
 
 
 def check_sequenced(

@@ -48,7 +48,9 @@ def times_decoder(unit: str | None) -> Decode:
             micros = values.cast(pa.timestamp(unit)).cast(pa.timestamp("us")).cast(pa.int64())
         low_high = pc.min_max(micros).as_py()
         if low_high["min"] is not None and not 0 <= low_high["min"] <= low_high["max"] < DAY_US:
-            raise pa.ArrowInvalid("not a time of day")
+            raise pa.ArrowInvalid(
+                "not a time of day; a column of type long takes durations, as MySQL's TIME has them"
+            )
         return micros.cast(pa.time64("us"))
 
     return decode

@@ -1,4 +1,4 @@
-"""Kafka Connect (standalone) with Debezium's PostgreSQL connector, fetched by Maven."""
+"""Kafka Connect (standalone) with Debezium's connectors, fetched by Maven."""
 
 from __future__ import annotations
 
@@ -22,9 +22,15 @@ from tests.support.ports import free_port
 DEBEZIUM = "3.3.1.Final"
 CACHE = Path(__file__).resolve().parents[2] / ".cache" / f"debezium-{DEBEZIUM}"
 WORKER_JARS, PLUGINS = CACHE / "connect", CACHE / "plugins"
+MYSQL_PLUGINS = CACHE / "plugins-mysql"
 WORKER = (f"org.apache.kafka:connect-runtime:{BROKER}", "org.slf4j:slf4j-simple:1.7.36")
 PLUGIN = (
     f"io.debezium:debezium-connector-postgres:{DEBEZIUM}",
+    f"io.debezium:debezium-core:{DEBEZIUM}",
+)
+# Not the one for MariaDB: Maven Central, as it could be reached, does not have that.
+MYSQL_PLUGIN = (
+    f"io.debezium:debezium-connector-mysql:{DEBEZIUM}",
     f"io.debezium:debezium-core:{DEBEZIUM}",
 )
 SETTINGS = """\
@@ -46,6 +52,23 @@ CONNECTOR = {
     "tasks.max": "1",
     "skipped.operations": "none",  # by default Debezium does not tell of TRUNCATE
     "heartbeat.interval.ms": "500",
+    "topic.creation.default.replication.factor": "1",
+    "topic.creation.default.partitions": "1",
+    "errors.retry.timeout": "-1",
+    "retriable.restart.connector.wait.ms": "1000",
+}
+
+
+MYSQL_CONNECTOR = {
+    "connector.class": "io.debezium.connector.mysql.MySqlConnector",
+    "tasks.max": "1",
+    "database.ssl.mode": "disabled",
+    "skipped.operations": "none",
+    "bigint.unsigned.handling.mode": "precise",
+    "enable.time.adjuster": "false",
+    "value.converter": "org.apache.kafka.connect.json.JsonConverter",
+    "value.converter.replace.null.with.default": "false",
+    "schema.history.internal.store.only.captured.tables.ddl": "true",
     "topic.creation.default.replication.factor": "1",
     "topic.creation.default.partitions": "1",
     "errors.retry.timeout": "-1",
@@ -98,6 +121,12 @@ def missing_debezium() -> str | None:
     """What is missing for Connect; fetches the jars."""
     missing = fetch_jars(WORKER_JARS, WORKER, transitive=True)
     return missing or fetch_jars(PLUGINS / "debezium", PLUGIN, transitive=True)
+
+
+def missing_mysql_debezium() -> str | None:
+    """What is missing for Connect with the connector for MySQL; fetches the jars."""
+    missing = fetch_jars(WORKER_JARS, WORKER, transitive=True)
+    return missing or fetch_jars(MYSQL_PLUGINS / "debezium", MYSQL_PLUGIN, transitive=True)
 
 
 def new_connect(

@@ -385,7 +385,10 @@ class LocalEngine:
                 cut.add_boundaries(boundaries_of(values, offsets), next_offset(messages))
                 continue
             if cut is not None:
-                is_new = cut.add_events(place, runs_of(self._values(messages), offsets))
+                runs = runs_of(self._values(messages), offsets)
+                if any(run.truncates for run in runs) and self._refuses_truncates(place):
+                    continue
+                is_new = cut.add_events(place, runs)
                 messages = messages if is_new.all() else messages.filter(pa.array(is_new))
             if len(messages):
                 self._buffers.add(place, messages)
@@ -518,6 +521,19 @@ class LocalEngine:
 
     # ---- cuts at transactions
 
+    def _refuses_truncates(self, place: Place) -> bool:
+        """Set a table aside that applies truncates, where they are in no transaction."""
+        table = self._tables.tables[self._tables.table_of[place[0]]]
+        if not table.options.choice.truncates:
+            return False
+        reason = (
+            f"{place[0]} has a TRUNCATE, which is in no transaction of this source, so that one "
+            "which Debezium sends again would empty the table once more; use --cut batch, or "
+            "on-truncate=ignore"
+        )
+        self._leave(self._tables.set_aside(table.name, reason))
+        return True
+
     def _transaction_cut(self) -> TransactionCut:
         tables = self._tables.tables
         topics = list(self._tables.table_of)
@@ -528,8 +544,8 @@ class LocalEngine:
             raise InvalidInputError(
                 "the source does not tell its transactions: there is no one topic "
                 "PREFIX.transaction beside all topics",
-                action="set provide.transaction.metadata=true in Debezium's connector, or use "
-                "--cut batch",
+                action="set provide.transaction.metadata=true in Debezium's connector (the topic "
+                "comes with the first transaction after the snapshot), or use --cut batch",
             )
         prefix = max(fit, key=len)
         if self._topics[prefix + TRANSACTIONS] != 1:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -23,6 +23,7 @@ from tableformat.cdc.events import KEY, VALUE, Decoder, EventBatch
 from tableformat.cdc.formats import FormatChoice
 from tableformat.cdc.many.table_options import MakingOptions, TableOptions
 from tableformat.cdc.schema_changes import connect_type
+from tableformat.cdc.schema_evolution import log_replaced_nulls
 from tableformat.commit.creation import KEPT_HISTORY, create_table
 from tableformat.environment import Environment
 from tableformat.errors import AlreadyExistsError, InvalidInputError
@@ -66,7 +67,10 @@ class DeclaredRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewTable:
-    """A table that does not exist."""
+    """A table that does not exist.
+
+    `fields`: what its events say of its columns.
+    """
 
     name: str
     schema: Schema
@@ -74,6 +78,7 @@ class NewTable:
     partition_by: tuple[str, ...]
     spec: PartitionSpec
     properties: Mapping[str, str]
+    fields: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def ddl(self) -> str:
         """The statement that Spark would make it with; types that Spark lacks by Iceberg's name."""
@@ -167,6 +172,7 @@ def new_table(name: str, declared: DeclaredRow | None, options: MakingOptions) -
         partition_by=options.partition_by,
         spec=spec,
         properties=properties,
+        fields=declared.fields,
     )
 
 
@@ -182,9 +188,12 @@ def plan_table(
 
 
 def make_table(environment: Environment, table: NewTable) -> TableState:
-    """Create a table and its namespace; one that is there by now is taken as it is."""
+    """Create a table and its namespace; one that is there by now is taken as it is.
+
+    Effects: one metadata commit; a warning in the log where the events cannot tell nulls.
+    """
     try:
-        return create_table(
+        made = create_table(
             environment,
             table.name,
             table.schema,
@@ -194,6 +203,8 @@ def make_table(environment: Environment, table: NewTable) -> TableState:
         )
     except AlreadyExistsError:
         return environment.catalog.load_table(parse_table_name(table.name))
+    log_replaced_nulls(table.name, table.fields)
+    return made
 
 
 def _check_columns(name: str, declared: DeclaredRow, options: MakingOptions) -> None:

@@ -14,9 +14,14 @@ with the number of events per table. Debezium writes transactions in the order o
 Debezium sends events again when it restarts: of some transaction and then of those after it. What
 comes again would show an older state until all of it has come, so it is left out: events of a
 transaction that was taken, and numbers that were seen. Transactions that were taken stay known for
-a while; a process that begins reads them in the transaction topic. A partition that joins late
-holds events of transactions taken before that its table has not seen: those are taken at once.
+a while; a process that begins reads them in the transaction topic. An END of a known transaction
+that is later than the one that is known is of another: the ids of the source have begun again, and
+which events are repeats cannot be told (`InvalidInputError`). A partition that joins late holds
+events of transactions taken before that its table has not seen: those are taken at once.
 A batch that is staged again holds what comes again, too, but all of it: it ends with what is new.
+
+TRUNCATE is in no transaction of MySQL's and MariaDB's, so nothing says whether it is sent again; it
+goes with what stands before it, and whoever applies truncates has to refuse it (`Run.truncates`).
 """
 
 from __future__ import annotations
@@ -26,23 +31,33 @@ import re
 from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tableformat.array_types import Bools
+from tableformat.array_types import Bools, Int64s
 from tableformat.cdc.connect_schema import split_payloads
 from tableformat.cdc.json_objects import JsonLayout, parse_json_objects, utf8_rows
 from tableformat.cdc.many.positions import Place
+from tableformat.errors import InvalidInputError
 
 TRANSACTION = "transaction"
 _ID, _ORDER = "id", "data_collection_order"
+_OP, _SOURCE, _CONNECTOR = "op", "source", "connector"
 _EVENT = JsonLayout(
-    schema=pa.schema([(TRANSACTION, pa.struct([(_ID, pa.string()), (_ORDER, pa.int64())]))]),
+    schema=pa.schema(
+        [
+            (TRANSACTION, pa.struct([(_ID, pa.string()), (_ORDER, pa.int64())])),
+            (_OP, pa.string()),
+            (_SOURCE, pa.struct([(_CONNECTOR, pa.string())])),
+        ]
+    ),
     alternatives={(TRANSACTION, _ORDER): (pa.string(),)},
 )
+# Debezium's for MariaDB tells a BEGIN of a TRUNCATE all the same, and never an END.
+_TRUNCATE_ALONE = pa.array(["mysql", "mariadb"])
 # PostgreSQL's is TXID:LSN, and the LSN is that of each event, not of the transaction.
 _POSTGRESQL = re.compile(r"(\d+):\d+")
 _UNFIT_FOR_TOPIC = re.compile(r"[^a-zA-Z0-9._-]")
@@ -64,22 +79,24 @@ class Run:
         orders: Of each its number among the transaction's events of its table; 0: none.
         end: The offset after the last one.
         count: How many; those without a transaction among them too.
+        truncates: Whether a truncate is among them that is in no transaction.
     """
 
     transaction: str | None
     orders: tuple[int, ...]
     end: int
     count: int
+    truncates: bool = False
 
     def without_repeats(
-        self, seen: dict[tuple[str, str], int], topic: str, taken: Mapping[str, int], since: int
+        self, seen: dict[tuple[str, str], int], topic: str, taken: Mapping[str, Taken], since: int
     ) -> tuple[Bools, Run | None]:
         """What of it has not come before; `seen` grows by that.
 
         Args:
             seen: Numbers that have come, as bits, by transaction and topic.
             topic: Of the run.
-            taken: Transactions that batches hold, with the offsets of their ENDs.
+            taken: Transactions that batches hold.
             since: Those that ended before it may be new here nevertheless.
 
         Returns:
@@ -90,7 +107,7 @@ class Run:
             return everything, self
         ended = taken.get(self.transaction)
         if ended is not None:
-            return (everything, self) if ended < since else (~everything, None)
+            return (everything, self) if ended.offset < since else (~everything, None)
         mine = (self.transaction, topic)
         before, bits = seen.get(mine, 0), _bits(self.orders)
         seen[mine] = before | bits
@@ -105,12 +122,23 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Boundary:
-    """A BEGIN or END; `counts` of an END: events by collection (`public.orders`)."""
+    """A BEGIN or END; `counts` of an END: events by collection (`public.orders`).
+
+    `at_ms`: when the source says that it was, which is the same where it is sent again.
+    """
 
     transaction: str
     offset: int
     text: str
     counts: Mapping[str, int] | None = None
+    at_ms: int | None = None
+
+
+class Taken(NamedTuple):
+    """The END of a transaction that a batch holds."""
+
+    offset: int
+    at_ms: int | None
 
 
 def runs_of(values: pa.Array, offsets: Sequence[int]) -> list[Run]:
@@ -120,7 +148,7 @@ def runs_of(values: pa.Array, offsets: Sequence[int]) -> list[Run]:
         values: Messages, shape (n,), n > 0: Debezium's envelope, with or without its schema.
         offsets: Theirs.
     """
-    ids, orders = _transactions(values)
+    ids, orders, truncates = _transactions(values)
     # An event without a transaction goes with the one before it.
     filled = pc.fill_null(pc.fill_null_forward(ids), "")
     codes = filled.dictionary_encode()
@@ -134,6 +162,7 @@ def runs_of(values: pa.Array, offsets: Sequence[int]) -> list[Run]:
             orders=tuple(orders[start:stop].tolist()),
             end=int(offsets[stop - 1]) + 1,
             count=int(stop - start),
+            truncates=bool(truncates[start:stop].any()),
         )
         for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)
     ]
@@ -151,7 +180,9 @@ def boundaries_of(values: Iterable[bytes | None], offsets: Sequence[int]) -> lis
             counts = {str(one["data_collection"]): int(one["event_count"]) for one in listed}
         elif event.get("status") != "BEGIN":
             continue
-        found.append(Boundary(transaction_id(text), int(offset), text, counts))
+        at_ms = event.get("ts_ms")
+        at_ms = at_ms if isinstance(at_ms, int) else None
+        found.append(Boundary(transaction_id(text), int(offset), text, counts, at_ms))
     return found
 
 
@@ -201,7 +232,7 @@ class TransactionCut:
     _begun: set[str] = field(default_factory=set)
     _ended: OrderedDict[str, Boundary] = field(default_factory=OrderedDict)
     _joined: dict[Place, int] = field(default_factory=dict)
-    _taken: OrderedDict[str, int] = field(default_factory=OrderedDict)  # the offset of its END
+    _taken: OrderedDict[str, Taken] = field(default_factory=OrderedDict)
     _seen: dict[tuple[str, str], int] = field(default_factory=dict)
     _boundaries_read: int = 0
 
@@ -209,12 +240,12 @@ class TransactionCut:
         """What earlier batches hold: transactions that have ended before the last one."""
         for each in boundaries:
             if each.counts is not None:
-                self._taken.setdefault(each.transaction, each.offset)
+                self._taken.setdefault(each.transaction, Taken(each.offset, each.at_ms))
 
     def let_join(self, places: Iterable[Place]) -> None:
         """Partitions whose tables may lack events of what has been taken until now."""
-        last = next(reversed(self._taken.values()), -1)
-        self._joined |= dict.fromkeys(places, last + 1)
+        last = next(reversed(self._taken.values()), None)
+        self._joined |= dict.fromkeys(places, 0 if last is None else last.offset + 1)
 
     def read_to(self, place: Place, offset: int) -> None:
         """Nothing of a partition before an offset is still to come."""
@@ -243,8 +274,13 @@ class TransactionCut:
         return np.concatenate([*kept, np.empty(0, np.bool_)])
 
     def add_boundaries(self, boundaries: Sequence[Boundary], read: int) -> None:
-        """Events of the transaction topic; `read`: the offset after them."""
+        """Events of the transaction topic; `read`: the offset after them.
+
+        Raises:
+            InvalidInputError: A transaction ends again, later: it is another one.
+        """
         for each in boundaries:
+            self._check_is_no_other(each)
             if each.transaction in self._taken or each.transaction in self._ended:
                 continue
             if each.counts is None:
@@ -253,6 +289,21 @@ class TransactionCut:
                 self._begun.discard(each.transaction)
                 self._ended[each.transaction] = each
         self._boundaries_read = max(self._boundaries_read, read)
+
+    def _check_is_no_other(self, end: Boundary) -> None:
+        known = self._taken.get(end.transaction) or self._ended.get(end.transaction)
+        if known is None or known.at_ms is None or end.at_ms is None or end.counts is None:
+            return
+        if end.at_ms > known.at_ms:
+            raise InvalidInputError(
+                "the transaction ids of the source have begun again (RESET MASTER, a restored "
+                "backup, another server?): what is new cannot be told from what is sent again",
+                action="give the connector another topic.prefix, so that it begins with a new "
+                "snapshot, and the stream those topics",
+                transaction=end.text,
+                topic=f"{self.prefix}.{TRANSACTION}",
+                offset=end.offset,
+            )
 
     def forget(self, topics: Collection[str]) -> None:
         """Topics that are no longer read: no transaction waits for them."""
@@ -290,7 +341,7 @@ class TransactionCut:
             whole.append(end)
         for end in whole:
             del self._ended[end.transaction]
-            self._taken[end.transaction] = end.offset
+            self._taken[end.transaction] = Taken(end.offset, end.at_ms)
             for topic in self.partitions:
                 self._seen.pop((end.transaction, topic), None)
         counts = {place: self._take(place) for place in self._runs}
@@ -351,23 +402,34 @@ class TransactionCut:
         return next((end for end in found if end is not None), None)
 
 
-def _transactions(values: pa.Array) -> tuple[pa.StringArray, np.ndarray[Any, np.dtype[np.int64]]]:
-    """The transaction of each message (null: none), and its number in it (0: none)."""
+def _transactions(values: pa.Array) -> tuple[pa.StringArray, Int64s, Bools]:
+    """Of each message its transaction (null: none), its number in it (0), if it truncates alone."""
     ids: list[str | None] = [None] * len(values)
     orders = np.zeros(len(values), np.int64)
+    truncates = np.zeros(len(values), np.bool_)
     bad: dict[int, str] = {}
     for group in split_payloads(utf8_rows(values, bad), bad):
         for rows, table in parse_json_objects(group.payloads, _EVENT).pieces:
             found = table.column(TRANSACTION).combine_chunks()
-            names = pc.struct_field(found, _ID)
+            is_loose = _loose_truncates(table)
+            no_name = pa.scalar(None, pa.string())
+            names = pc.if_else(is_loose, no_name, pc.struct_field(found, _ID))
             numbers = pc.fill_null(pc.struct_field(found, _ORDER).cast(pa.int64()), 0)
             at = group.rows[rows]
-            orders[at] = numbers.to_numpy(zero_copy_only=False)
+            orders[at] = pc.if_else(is_loose, 0, numbers).to_numpy(zero_copy_only=False)
+            truncates[at] = is_loose.to_numpy(zero_copy_only=False)
             plain = names.dictionary_encode()
             short = [transaction_id(name) for name in plain.dictionary.to_pylist()]
             for row, code in zip(at.tolist(), plain.indices.to_pylist(), strict=True):
                 ids[row] = None if code is None else short[code]
-    return pa.array(ids, pa.string()), orders
+    return pa.array(ids, pa.string()), orders, truncates
+
+
+def _loose_truncates(events: pa.Table) -> pa.BooleanArray:
+    """Which events are truncates outside of transactions."""
+    connectors = pc.struct_field(events.column(_SOURCE).combine_chunks(), _CONNECTOR)
+    is_truncate = pc.fill_null(pc.equal(events.column(_OP).combine_chunks(), "t"), False)
+    return pc.and_(is_truncate, pc.is_in(connectors, _TRUNCATE_ALONE))
 
 
 def _payload(value: bytes | None) -> Mapping[str, Any]:

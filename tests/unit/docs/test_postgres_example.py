@@ -63,14 +63,7 @@ def test_connector_is_that_of_the_page() -> None:
     }
     wanted.pop("name")  # in the address that it is put to
     json_converter = "org.apache.kafka.connect.json.JsonConverter"
-    assert (
-        wanted
-        | {
-            "key.converter": json_converter,
-            "value.converter": json_converter,
-        }
-        == CONNECTOR
-    )
+    assert wanted | {"key.converter": json_converter} == CONNECTOR
     database = SERVICES["postgres"]["environment"]
     assert CONNECTOR["database.dbname"] == database["POSTGRES_DB"]
 

@@ -316,6 +316,15 @@ def test_sequence_of_digits_in_a_text_is_an_integer() -> None:
     assert reasons(parsed) == ["the event lacks its sequence field"]
 
 
+@pytest.mark.parametrize(
+    "fields", ["source.pos", "source.pos,source.file:text", "source.gtid:text", "__source_pos"]
+)
+def test_position_without_its_file_and_gtids_are_no_order(fields: str) -> None:
+    """After FLUSH LOGS positions begin again: a newer change would be taken for an older one."""
+    with pytest.raises(InvalidInputError, match="gives no order"):
+        parse(FORMAT, SCHEMA, batch_of([envelope("u", after=order(1))]), sequence=fields)
+
+
 @pytest.mark.parametrize("path", ["source", "op.x", "after", "ts_ms:text"])
 def test_sequence_of_what_gives_no_order_is_refused(path: str) -> None:
     with pytest.raises(InvalidInputError, match="sequence field"):

@@ -8,10 +8,11 @@ import pyarrow as pa
 import pytest
 
 from tableformat.cdc.many.engine_choice import LOCAL_LAG_MAX, Engine, choose_engine
-from tableformat.cdc.many.table_making import plan_table
+from tableformat.cdc.many.table_making import make_table, plan_table
 from tableformat.cdc.many.table_options import TableOptions
 from tableformat.errors import InvalidInputError
 from tableformat.spec.metadata_json import COMPRESSION_CODEC
+from tests.support.memory_tables import memory_catalog
 from tests.support.stream_worlds import ROW, message
 
 WIDE = [
@@ -88,6 +89,36 @@ def test_options_give_key_types_and_properties():
 def test_what_no_table_can_be_made_of_is_told(messages, options, line):
     with pytest.raises(InvalidInputError, match=line):
         plan(*messages, **options)
+
+
+def test_columns_whose_nulls_may_come_as_defaults_are_named_in_the_log(caplog):
+    """No event says whether Connect's converter was told `replace.null.with.default=false`."""
+    fields = [
+        *ROW,
+        {"field": "n", "type": "int32", "optional": True, "default": 5},
+        {"field": "s", "type": "string", "optional": True, "default": ""},
+        {"field": "x", "type": "int32", "optional": False, "default": 5},
+        {"field": "y", "type": "int32", "optional": True, "default": None},
+    ]
+    row = {"id": 1, "note": None, "n": 5, "s": "", "x": 5, "y": None}
+    made = plan(message("c", row, fields=fields))
+    make_table(memory_catalog().environment, made)
+    (warning,) = [each.getMessage() for each in caplog.records]
+    assert "shop.orders: 'n', 's' may be null, with a default" in warning
+    assert "replace.null.with.default=false" in warning
+
+
+def test_geometries_are_structs_and_other_named_structs_make_no_column():
+    point = {"field": "at", "type": "struct", "optional": True,
+             "name": "io.debezium.data.geometry.Point",
+             "fields": [{"field": "x", "type": "double"}, {"field": "y", "type": "double"},
+                        {"field": "wkb", "type": "bytes", "optional": True},
+                        {"field": "srid", "type": "int32", "optional": True}]}  # fmt: skip
+    made = plan(message("c", {"id": 1, "note": None, "at": None}, fields=[*ROW, point]))
+    assert str(made.schema.find_field("at").field_type) == (
+        "struct<4: x: optional double, 5: y: optional double, 6: wkb: optional binary, "
+        "7: srid: optional int>"
+    )
 
 
 @pytest.mark.parametrize(

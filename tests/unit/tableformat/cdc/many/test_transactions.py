@@ -35,10 +35,10 @@ def begin(name):
     return None, json.dumps({"status": "BEGIN", "id": name})
 
 
-def end(name, **counts):
+def end(name, at_ms=None, **counts):
     listed = [{"data_collection": f"public.{t}", "event_count": n} for t, n in counts.items()]
     event = {"status": "END", "id": name, "event_count": 1, "data_collections": listed}
-    return None, json.dumps(event)
+    return None, json.dumps(event | ({} if at_ms is None else {"ts_ms": at_ms}))
 
 
 def change(key, note, name, order, op="c", **more):
@@ -264,6 +264,59 @@ def test_engine_ends_batches_with_transactions_and_says_which(world):
     cluster.send("pg.transaction", end("2", a=1, b=1))
     engine_of(catalog, cluster, cut=Cut.TRANSACTION, chunk=1).run(follow=False)
     assert notes(catalog, "shop.a") == notes(catalog, "shop.b") == {1: "two"}
+
+
+@pytest.mark.parametrize("is_new_process", [False, True])
+def test_ids_that_begin_again_stop_the_stream_and_lose_nothing(world, is_new_process):
+    """After RESET MASTER MariaDB's GTIDs begin at 0-1-1; a restored PostgreSQL counts on from then.
+
+    What is sent again has the time that it had.
+    """
+    catalog, cluster = world
+    engine = engine_of(catalog, cluster, cut=Cut.TRANSACTION, settle_ms=0)
+    for _ in range(2):
+        transfer(cluster, "0-1-1", 1, "one")
+        cluster.send("pg.transaction", end("0-1-1", at_ms=5_000, a=1, b=1))
+    engine.run(follow=False)
+    assert notes(catalog, "shop.a") == {1: "one"}
+    transfer(cluster, "0-1-1", 1, "another")
+    cluster.send("pg.transaction", end("0-1-1", at_ms=6_000, a=1, b=1))
+    transfer(cluster, "0-1-2", 1, "last")
+    cluster.send("pg.transaction", end("0-1-2", at_ms=6_000, a=1, b=1))
+    for _ in range(1 + is_new_process):
+        again = engine_of(catalog, cluster, cut=Cut.TRANSACTION, settle_ms=0)
+        with pytest.raises(InvalidInputError, match="ids of the source have begun again"):
+            again.run(follow=False)
+    assert notes(catalog, "shop.a") == notes(catalog, "shop.b") == {1: "one"}
+
+
+def truncate(connector, name=None):
+    block = {"id": name, "total_order": 1, "data_collection_order": 1} if name else None
+    event = {"op": "t", "before": None, "after": None, "ts_ms": 1, "transaction": block}
+    return None, json.dumps(event | {"source": {"connector": connector}})
+
+
+@pytest.mark.parametrize(("connector", "name"), [("mysql", None), ("mariadb", "0-1-2")])
+@pytest.mark.parametrize("on_truncate", ["apply", "ignore"])
+def test_truncate_outside_of_transactions_is_not_applied_twice_and_holds_nothing_up(
+    world, connector, name, on_truncate
+):
+    """MariaDB's connector tells a BEGIN of it, and no END."""
+    catalog, cluster = world
+    transfer(cluster, "0-1-1", 1, "one")
+    cluster.send("pg.transaction", end("0-1-1", a=1, b=1), begin("0-1-2"))
+    cluster.send(A, truncate(connector, name))
+    transfer(cluster, "0-1-3", 2, "two")
+    cluster.send("pg.transaction", end("0-1-3", a=1, b=1))
+    engine = engine_of(
+        catalog, cluster, cut=Cut.TRANSACTION, defaults={"on-truncate": on_truncate}, settle_ms=0
+    )
+    engine.run(follow=False)
+    assert notes(catalog, "shop.b") == {1: "one", 2: "two"}
+    if on_truncate == "ignore":
+        assert notes(catalog, "shop.a") == {1: "one", 2: "two"}
+    else:
+        assert "has a TRUNCATE, which is in no transaction" in engine.aside["shop.a"]
 
 
 def test_engine_goes_from_batches_to_transactions(world):
