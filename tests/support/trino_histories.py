@@ -94,7 +94,8 @@ class TrinoHistory(EngineHistory):
     def trino_removes_orphans(self) -> None:
         self.make_old()
         self.execute(
-            "remove_orphan_files(retention_threshold => '1d')", remove_orphan_files_min_retention="0s"
+            "remove_orphan_files(retention_threshold => '1d')",
+            remove_orphan_files_min_retention="0s",
         )
 
     def call(self, procedure: str, **arguments: str) -> list[tuple[Any, ...]]:
@@ -109,7 +110,10 @@ class TrinoHistory(EngineHistory):
         rows = [{names[i]: v for i, v in r.items() if i in names}
                 for k, r in self.main.rows.items() if k in keys]  # fmt: skip
         missing = [c for c in self.columns if c.default is not None]
-        self.ask(f"CREATE OR REPLACE TABLE T AS SELECT * FROM T WHERE {text}")
+        self.ask(
+            f"CREATE OR REPLACE TABLE T WITH (format_version = {self.version}) "
+            f"AS SELECT * FROM T WHERE {text}"
+        )
         assert not missing
         self.table.refresh().set_properties({"icefold.primary-key": "id"})
         self.is_believed, self.wap = True, {}
@@ -128,7 +132,7 @@ class TrinoHistory(EngineHistory):
         columns = dict(zip(self.arrow(rows).column_names, self.arrow(rows).columns, strict=True))
         pq.write_table(pa.table(columns), folder / "part-0.parquet")  # without field ids
         self.may_refuse(
-            f"ALTER TABLE T EXECUTE add_files(location => 'local://{folder}', format => 'PARQUET')"
+            f"ALTER TABLE T EXECUTE add_files(location => 'file://{folder}', format => 'PARQUET')"
         )
         self.on_main({**self.main_before.rows, **by_key(rows)})
 
@@ -162,7 +166,7 @@ class TrinoHistory(EngineHistory):
         self.may_refuse(f"ALTER TABLE T SET PROPERTIES sorted_by = ARRAY[{listed}]")
 
     def change_properties(self) -> None:
-        choices = [("icefold.dv-placement", self.rng.choice(["per-file", "per-cycle"]))]
+        choices = [("icefold.dv-placement", self.rng.choice(["per-file", "packed"]))]
         if self.version == 3:
             choices.append(("icefold.publish", self.rng.choice(["link", "rewrite"])))
         self.table.refresh().set_properties(dict([self.rng.choice(choices)]))
