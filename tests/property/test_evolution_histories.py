@@ -700,13 +700,24 @@ def run(folder, seed: int, steps: int) -> Counter[str]:
     return history.counts
 
 
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("start", range(0, 20, 10))
-def test_structure_that_changes_while_changes_wait_loses_no_row(start, tmp_path):
+def run_some(tmp_path, seeds: Iterable[int], steps: int) -> Counter[str]:
     done = Counter[str]()
-    for seed in range(start, start + 10):
+    for seed in seeds:
         folder = tmp_path / str(seed)
         folder.mkdir()
-        done += run(folder, seed, 30)
+        done += run(folder, seed, steps)
+    return done
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_structure_that_changes_while_changes_wait_loses_no_row(tmp_path):
+    done = run_some(tmp_path, range(8), 25)
     assert done["resolve"] > 10
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("start", range(1000, 1400, 20))
+def test_structure_of_many_tables_that_changes_loses_no_row(start, tmp_path):
+    run_some(tmp_path, range(start, start + 20), 30)

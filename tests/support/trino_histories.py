@@ -116,7 +116,7 @@ class TrinoHistory(EngineHistory):
         )
         assert not missing
         self.table.refresh().set_properties({"icefold.primary-key": "id"})
-        self.is_believed, self.wap = True, {}
+        self.is_believed, self.wap, self.lost = True, {}, True
         self.read_columns()
         ids = {each.name: each.field_id for each in self.columns}
         self.version = int(self.metadata()["format-version"])

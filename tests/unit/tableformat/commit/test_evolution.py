@@ -72,7 +72,7 @@ def test_type_that_the_spec_does_not_promote_to_is_refused(table, have, want):
     """Rows that are there could not be read as it, here or in other engines."""
     evolve(table, update_schema, lambda s: s.add_column("x", have))
     before = table.state
-    with pytest.raises(InvalidInputError, match="only be widened.*column=x"):
+    with pytest.raises(InvalidInputError, match=r"only be widened.*column=x"):
         evolve(table, update_schema, lambda s: s.update_column("x", want))
     assert table.state.metadata == before.metadata
 
