@@ -37,6 +37,7 @@ class TrinoHistory(EngineHistory):
 
     def __init__(self, trino: Trino, catalog: tf.TableCatalog, seed: int) -> None:
         self.trino, self.name = trino, f"shop.t{seed}"
+        self.has_expired = False
         super().__init__(SharedTable(java=None, catalog=catalog, prefix="", name=self.name), seed)
 
     def spark(self, *texts: str) -> None:
@@ -89,7 +90,16 @@ class TrinoHistory(EngineHistory):
         self.execute(
             "expire_snapshots(retention_threshold => '0s')", expire_snapshots_min_retention="0s"
         )
-        self.lost = True
+        self.lost = self.has_expired = True
+
+    def expire(self) -> None:
+        super().expire()
+        self.lost = self.has_expired = True
+
+    def resolve(self, **options: Any) -> None:
+        """What has expired may be missed again, after a rollback of `main`."""
+        super().resolve(**options)
+        self.lost = self.has_expired
 
     def trino_removes_orphans(self) -> None:
         self.make_old()
@@ -116,7 +126,8 @@ class TrinoHistory(EngineHistory):
         )
         assert not missing
         self.table.refresh().set_properties({"icefold.primary-key": "id"})
-        self.is_believed, self.wap, self.lost = True, {}, True
+        self.is_believed, self.wap = True, {}
+        self.lost = self.has_expired = True
         self.read_columns()
         ids = {each.name: each.field_id for each in self.columns}
         self.version = int(self.metadata()["format-version"])
