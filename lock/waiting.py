@@ -29,6 +29,8 @@ from lock.register import Applied, Observed, Register, Step
 logger = logging.getLogger("icefold.lock")
 
 _REPORT_EVERY_MS = 30_000.0
+# A database that fails over is back by then; one whose disk is full is for people.
+_OUTAGE_MAX_MS = 300_000.0
 _STEP_BUDGET_MS = 5_000.0  # contention or a short outage within one look; waiting goes on after it
 _WITHDRAW_BUDGET_MS = 1_000.0
 _REFRESHES_PER_TTL = 3  # so that one late refresh does not look like death
@@ -98,7 +100,7 @@ class Acquisition:
 
         Raises:
             LeaseUnavailableError: Not within `timeout_ms`.
-            LockUnavailableError: The store was out of reach when the time was over.
+            LockUnavailableError: The store was out of reach when the time was over, or for minutes.
 
         Effects: an interruption leaves neither a ticket nor a lease behind, as far as the store
         can still be reached; what stays runs out by itself.
@@ -108,16 +110,19 @@ class Acquisition:
         deadline_ms = started_ms + timeout_ms
         self._wants_ticket = timeout_ms > 0
         pace = _Pace(self._register, started_ms)
+        outage = _Outage(self._claim.name)
         try:
             while True:
                 pause_ms = self._register.store.poll_max_ms
+                sent_ms = clock.monotonic_ms()
                 try:
                     applied = self.look(budget_ms=_STEP_BUDGET_MS)
                 except LockUnavailableError as error:
-                    if clock.monotonic_ms() >= deadline_ms:
+                    now_ms = clock.monotonic_ms()
+                    if now_ms >= deadline_ms or outage.lasts(error, sent_ms, now_ms):
                         raise
-                    logger.warning("lock %s: %s; trying again", self._claim.name, error)
                 else:
+                    outage.end()
                     if isinstance(applied.outcome, Granted):
                         pace.report_end(applied.outcome)
                         return self._lease(applied)
@@ -241,6 +246,28 @@ class Acquisition:
             waited_ms=int(timeout_ms),
             action="wait longer; if that holder is dead, its lease ends by itself",
         )
+
+
+class _Outage:
+    """For how long the store has been out of reach, and when to tell the operator."""
+
+    def __init__(self, lock: str) -> None:
+        self._lock = lock
+        self._since_ms: float | None = None
+        self._reported_ms: float | None = None
+
+    def lasts(self, error: LockUnavailableError, sent_ms: float, now_ms: float) -> bool:
+        """Whether it has been for so long that waiting on is no use. `sent_ms`: of this look."""
+        if self._since_ms is None:
+            self._since_ms = sent_ms
+        if self._reported_ms is None or now_ms - self._reported_ms >= _REPORT_EVERY_MS:
+            self._reported_ms = now_ms
+            logger.warning("lock %s: %s; trying again", self._lock, error)
+        return now_ms - self._since_ms >= _OUTAGE_MAX_MS
+
+    def end(self) -> None:
+        """It has answered."""
+        self._since_ms = self._reported_ms = None
 
 
 class _Pace:

@@ -8,12 +8,21 @@ from dataclasses import dataclass, replace
 import numpy as np
 from pyroaring import BitMap64
 
-from resolver.cycle_input import CycleInput
+from resolver.cycle_input import CycleInput, KeyedDeletes
 from resolver.index.base import Matches
+from resolver.keys import encode_batch, factorize
 from resolver.match import TARGET_ORDER, Bools, Int64s
 from resolver.moved_rows import PositionKills
 from resolver.resolution import MatchedBatch, match_scopes
-from resolver.row_identity import NEVER, NO_ROW_ID, KeyDeletes, Lives, first_after, kept_row_ids
+from resolver.row_identity import (
+    NEVER,
+    NO_ROW_ID,
+    KeyDeletes,
+    Lives,
+    first_after,
+    first_deletes,
+    kept_row_ids,
+)
 from resolver.row_values import ColumnReader, live_matches
 from resolver.staged_on_target import StagedOnTarget, only
 from resolver.target_row_ids import row_ids_of
@@ -84,6 +93,9 @@ def batch_row_ids(
         key=matched.numbered.delete_number, order=batch.deletes.order, scope=batch.deletes.scope
     )
     rows = _together(replaced, staged)
+    for each in batch.other_deletes:
+        killed_at = _killed_by(view, batch, each, matches, rows)
+        np.minimum(rows.killed_at, killed_at, out=rows.killed_at)
 
     def row_ids() -> Int64s:
         return (kept_row_ids(deletes, rows) if keeps_ids else rows.row_id)[size:]
@@ -239,6 +251,26 @@ def _killed_on_target(matches: Matches, kills: PositionKills) -> Int64s:
             gone = np.isin(matches.position[rows], position_array(positions))
             killed_at[rows[gone]] = np.minimum(killed_at[rows[gone]], order)
     return killed_at
+
+
+def _killed_by(
+    view: TargetView, batch: CycleInput, deletes: KeyedDeletes, matches: Matches, rows: Lives
+) -> Int64s:
+    """The first commit that deletes each row by other columns than the key; `NEVER`.
+
+    Shape `(rows of the target and of the batch,)`.
+    """
+    numbers = np.array(sorted(matches.files), dtype=np.int64)
+    paths = [matches.files[int(number)].file_path for number in numbers]
+    found = view.live.find(paths)
+    files = [*(found[path].data_file for path in paths), *(each.file for each in batch.files)]
+    file = np.r_[np.searchsorted(numbers, matches.file_id), len(numbers) + batch.rows.file]
+    position = np.r_[matches.position, batch.rows.position]
+    reader = ColumnReader(view.environment, view.metadata, deletes.key.field_ids, view.runner)
+    keys = encode_batch(reader.read_rows(files, file, position), deletes.key)
+    deleted, key = factorize(deletes.keys, keys).numbers
+    by_key = KeyDeletes(key=deleted, order=deletes.order, scope=deletes.scope)
+    return first_deletes(by_key, key, rows.order, rows.scope)
 
 
 def _killed_again(ids: Int64s, staged: Lives, kills: PositionKills) -> Int64s:

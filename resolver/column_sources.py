@@ -76,7 +76,7 @@ def previous_rows(
     while True:
         found = by_order[np.maximum(slot, 0)]
         is_older = (slot >= 0) & (rows.key[found] == rows.key[wanted])
-        # What a position delete took says nothing of the rows before it.
+        # What another delete took says nothing of the rows before it.
         killed = is_older & (rows.killed_at[found] <= arrival)
         if not killed.any():
             break

@@ -8,8 +8,7 @@ a new row, and nothing of this depends on where a cycle ends.
 
 With first(v) the first commit after row v whose delete reaches it (`match` has the last one):
 
-    replaced by commit c, of key k:  rows v of k with first(v) = c that no position delete killed
-                                     before c
+    replaced by commit c, of key k:  rows v of k with first(v) = c that nothing else killed before c
     parent of a row of c and k:      the newest of those; of several rows of c and k the last one
                                      has it, so an id is never given twice
     id of a row:                     that of the root of its parents
@@ -54,7 +53,7 @@ class Lives:
         order: Of the commit that brought the row.
         scope: The scope that deletes must have to reach it.
         row_id: Its own; `NO_ROW_ID` where it has none.
-        killed_at: The first commit that deletes it by position; `NEVER`.
+        killed_at: The first commit that deletes it by position, or by other columns; `NEVER`.
         is_heir: Whether it takes the id of the row that it replaces.
         spared: Row ordinals whose deletes of some orders do not count, by these orders.
     """

@@ -11,7 +11,7 @@ from pyiceberg.partitioning import PartitionSpec
 
 from resolver.match import GLOBAL_SCOPE, Int64s
 from tableformat.spec.data_file import DataFile, PartitionKey, canonical_partition
-from tableformat.spec.unpartitioned import is_unpartitioned
+from tableformat.spec.unpartitioned import is_unpartitioned, source_ids
 
 NO_SCOPE = -1
 
@@ -43,7 +43,7 @@ class Scopes:
         if is_unpartitioned(self.specs[file.spec_id]):
             return GLOBAL_SCOPE
         fixed = {*(file.equality_ids or ()), *self.immutable_ids}
-        if one_spec and fixed.issuperset(f.source_id for f in self.specs[file.spec_id].fields):
+        if one_spec and source_ids(self.specs[file.spec_id]) <= fixed:
             return GLOBAL_SCOPE
         return self.numbers.setdefault(file.partition_key, len(self.numbers))
 

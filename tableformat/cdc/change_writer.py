@@ -33,6 +33,7 @@ from tableformat.spec.computed_columns import stored_columns
 from tableformat.spec.constraints import sequence_field_id
 from tableformat.spec.data_file import DataFile
 from tableformat.spec.missing_columns import MISSING
+from tableformat.spec.unpartitioned import source_ids
 from tableformat.store.base import ObjectStore
 from tableformat.write.data_files import write_data_files
 from tableformat.write.equality_deletes import write_equality_deletes
@@ -189,7 +190,7 @@ class ChangeWriter:
             data_files = self._data_files(self.policy.sorted(changes.select(columns)), ids)
             return WrittenFiles(tuple(data_files), changes=changes.num_rows)
         reduced = self.reduce(changes, change_format)
-        sources = {field.source_id for field in self.delete_spec.fields}
+        sources = source_ids(self.delete_spec)
         sequence = sequence_field_id(self.metadata)
         carried = () if sequence is None else (sequence,)
         beside = [c.name for c in self.schema.fields if c.field_id in {*sources, *carried}]

@@ -27,6 +27,7 @@ from pyiceberg.schema import Schema
 from tableformat.cdc.format_options import SCHEMA_EVOLUTION, SchemaEvolution
 from tableformat.cdc.json_objects import Path
 from tableformat.errors import InvalidInputError, refusing_deep_nesting
+from tableformat.spec.promotion import is_wider
 from tableformat.spec.types import iceberg_schema
 
 DECIMAL_DIGITS_MAX = 38
@@ -163,19 +164,6 @@ def new_columns(undeclared: Collection[Path], row: Path, mode: SchemaEvolution) 
             columns=names,
         )
     return [path[-1] for path in refused]
-
-
-def is_wider(have: iceberg.IcebergType, want: iceberg.IcebergType) -> bool:
-    """Whether `want` is a type that Iceberg can promote `have` to."""
-    match have, want:
-        case (iceberg.IntegerType(), iceberg.LongType()) | (
-            iceberg.FloatType(),
-            iceberg.DoubleType(),
-        ):
-            return True
-        case (iceberg.DecimalType(), iceberg.DecimalType()):
-            return have.scale == want.scale and have.precision < want.precision
-    return False
 
 
 def common_type(

@@ -21,10 +21,11 @@ from pyiceberg.table.update.schema import UpdateSchema
 from tableformat.catalog.base import Identifier, TableState
 from tableformat.cdc.connect_schema import columns_with_replaced_nulls, declared_default
 from tableformat.cdc.events import OWN_NAMES, SEQUENCE_PREFIX
-from tableformat.cdc.schema_changes import SchemaChanges, is_wider
+from tableformat.cdc.schema_changes import SchemaChanges
 from tableformat.commit.evolution import update_schema
 from tableformat.environment import Environment
 from tableformat.errors import CommitConflictError, InvalidInputError
+from tableformat.spec.promotion import is_wider
 
 ATTEMPTS_MAX = 20
 _REPLACED_NULLS = (

@@ -31,6 +31,7 @@ from pyiceberg.table.update import (
 )
 from pyiceberg.table.update.schema import UpdateSchema
 from pyiceberg.table.update.spec import UpdateSpec
+from pyiceberg.types import UnknownType
 
 from tableformat.catalog.base import Identifier, TableState
 from tableformat.commit.swap import swap_until_settled
@@ -42,6 +43,7 @@ from tableformat.spec.constraints import (
     SEQUENCE_PROPERTIES,
     properties_after,
 )
+from tableformat.spec.promotion import is_wider
 
 _EDIT_ERRORS = (ValueError, TypeError, KeyError, ValidationError)
 
@@ -68,8 +70,9 @@ def update_schema(
 
     Raises:
         CommitConflictError: The schema was changed by somebody else meanwhile.
-        InvalidInputError: The edit is not possible on this schema, or drops what a constraint names
-            (see `spec.constraints`).
+        InvalidInputError: The edit is not possible on this schema, gives a column a type that the
+            spec does not promote its own to, or drops what a constraint names (see
+            `spec.constraints`).
         UnsupportedError: A column default on a table older than v3.
     """
 
@@ -84,6 +87,8 @@ def update_schema(
         schema = builder._apply()  # noqa: SLF001 - pure
         _check_defaults(schema, metadata)
         _check_names(schema, metadata.schema())
+        if not allow_incompatible_changes:
+            _check_types(schema, metadata.schema())
         return [*updates, *_declared(updates, state, declare)]
 
     return _evolve(environment, identifier, plan, structure=lambda m: m.current_schema_id)
@@ -332,6 +337,21 @@ def _check_names(schema: Schema, before: Schema) -> None:
             raise InvalidInputError(
                 "column names must be distinct, also when case is ignored (Spark reads them so)",
                 column=repr(each.name),
+            )
+
+
+def _check_types(schema: Schema, before: Schema) -> None:
+    """PyIceberg also makes text of bytes, bytes of text and UUIDs of fixed: nobody reads that."""
+    for field_id in schema.field_ids & before.field_ids:
+        have, want = before.find_type(field_id), schema.find_type(field_id)
+        is_plain = have.is_primitive and not isinstance(have, UnknownType)
+        if is_plain and have != want and not is_wider(have, want):
+            raise InvalidInputError(
+                "a column's type can only be widened: int to long, float to double, or a decimal "
+                "to more digits",
+                column=schema.find_column_name(field_id),
+                type=have,
+                wanted=want,
             )
 
 

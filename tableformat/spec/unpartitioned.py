@@ -1,4 +1,4 @@
-"""Which partition specs partition nothing (spec: Partitioning, Scan Planning)."""
+"""What partition specs partition by, and which by nothing (spec: Partitioning, Scan Planning)."""
 
 from __future__ import annotations
 
@@ -13,4 +13,11 @@ def is_unpartitioned(spec: PartitionSpec) -> bool:
     when its last partition field is dropped. The reference implementation counts it as
     unpartitioned; PyIceberg's method of this name does not.
     """
-    return all(isinstance(field.transform, VoidTransform) for field in spec.fields)
+    return not source_ids(spec)
+
+
+def source_ids(spec: PartitionSpec) -> set[int]:
+    """Field ids of the columns that decide which partition a row is in: of a void field, none."""
+    return {
+        field.source_id for field in spec.fields if not isinstance(field.transform, VoidTransform)
+    }

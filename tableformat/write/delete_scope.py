@@ -20,7 +20,7 @@ from tableformat.commit.swap import swap_until_settled
 from tableformat.environment import Environment
 from tableformat.errors import CommitConflictError
 from tableformat.spec.constraints import immutable_columns
-from tableformat.spec.unpartitioned import is_unpartitioned
+from tableformat.spec.unpartitioned import is_unpartitioned, source_ids
 
 
 def delete_spec(
@@ -98,7 +98,7 @@ def key_decides_partition(metadata: TableMetadata, *, values_of_deletes_known: b
     fixed = set(metadata.schema().identifier_field_ids)
     if values_of_deletes_known:
         fixed |= immutable_field_ids(metadata)
-    return {field.source_id for field in metadata.spec().fields} <= fixed
+    return source_ids(metadata.spec()) <= fixed
 
 
 def immutable_field_ids(metadata: TableMetadata) -> set[int]:

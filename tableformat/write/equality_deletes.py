@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import pyarrow as pa
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema, prune_columns
-from pyiceberg.transforms import VoidTransform
 from pyiceberg.types import DoubleType, FloatType, NestedField, PrimitiveType, StructType
 
 from tableformat.codec.parquet.options import parquet_options
 from tableformat.errors import InvalidInputError
 from tableformat.spec.data_file import DataFile, FileContent
+from tableformat.spec.unpartitioned import source_ids
 from tableformat.store.base import ObjectStore
 from tableformat.write.data_files import conform_rows, pieces
 from tableformat.write.file_set import FileSet
@@ -57,9 +57,7 @@ def write_equality_deletes(
     Effects: as `write_data_files`.
     """
     ids = check_equality_ids(schema, equality_ids)
-    sources = {
-        field.source_id for field in spec.fields if not isinstance(field.transform, VoidTransform)
-    }
+    sources = source_ids(spec)
     carried = set(carried_ids)
     given_schema = _optional(_pruned(schema, set(ids) | sources | carried), carried)
     stored = _optional(_pruned(schema, set(ids) | carried), carried)

@@ -28,6 +28,7 @@ from tableformat.spec.missing_columns import (
     zero_array,
 )
 from tableformat.spec.names import MISSING_COLUMNS
+from tableformat.spec.unpartitioned import source_ids
 
 
 def columns_to_carry(metadata: TableMetadata, spec: PartitionSpec | None) -> list[str]:
@@ -39,7 +40,7 @@ def columns_to_carry(metadata: TableMetadata, spec: PartitionSpec | None) -> lis
     """
     schema = metadata.schema()
     ids = set(schema.identifier_field_ids) | {sequence_field_id(metadata)}
-    ids |= {field.source_id for field in (spec.fields if spec is not None else ())}
+    ids |= source_ids(spec) if spec is not None else set()
     constraint = immutable_columns(metadata)
     if constraint is not None and constraint.enforced:
         ids |= set(constraint.field_ids)

@@ -21,6 +21,7 @@ from tableformat.spec.constraints import sequence_field_id
 from tableformat.spec.data_file import DataFile
 from tableformat.spec.field_paths import field_path
 from tableformat.spec.names import MAIN_BRANCH, STAGING_BRANCH
+from tableformat.spec.unpartitioned import source_ids
 from tableformat.write.data_files import write_data_files
 from tableformat.write.delete_scope import check_delete_scope, delete_spec, key_decides_partition
 from tableformat.write.equality_deletes import write_equality_deletes
@@ -219,7 +220,7 @@ def _keys(
 def _delete_columns(state: TableState, schema: Schema) -> set[tuple[str, ...]]:
     ids = set(schema.identifier_field_ids)
     if key_decides_partition(state.metadata):
-        ids |= {field.source_id for field in state.metadata.spec().fields}
+        ids |= source_ids(state.metadata.spec())
     return {field_path(schema, field_id) or ("",) for field_id in ids}
 
 

@@ -10,6 +10,7 @@ from tableformat.commit.evolution import update_schema
 from tests.support.interop_java_tables import rows_of
 from tests.support.rest_catalog import rest_server
 from tests.support.trino import CATALOG, Trino, TrinoError, trino
+from tests.support.trino_histories import run
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
@@ -146,6 +147,17 @@ def test_a_column_renamed_after_vectors(server, catalog) -> None:
     assert sorted(found) == [row for row in BASE if row[0] != 2]
     with pytest.raises(TrinoError, match="v"):
         server.query(f"SELECT v FROM {CATALOG}.{name}")
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_history_with_trino_equals_the_model(server, catalog, seed) -> None:
+    run(server, catalog, seed, steps=15)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(1000, 1030))
+def test_long_history_with_trino_equals_the_model(server, catalog, seed) -> None:
+    run(server, catalog, seed, steps=30)
 
 
 def _both(server: Trino, table: tf.Table, name: str) -> list[tuple]:

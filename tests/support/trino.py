@@ -94,12 +94,13 @@ class Trino:
             schema=schema,
         )
 
-    def query(self, text: str) -> list[tuple[Any, ...]]:
-        """Rows of a statement; `TrinoError` when it is refused."""
+    def query(self, text: str, **session: str) -> list[tuple[Any, ...]]:
+        """Rows of a statement; `TrinoError` when it is refused. `session`: of the catalog."""
         headers = {
             "X-Trino-User": "tests",
             "X-Trino-Time-Zone": "UTC",
             "X-Trino-Client-Capabilities": "PARAMETRIC_DATETIME",  # else milliseconds
+            "X-Trino-Session": ",".join(f"{CATALOG}.{k}={v}" for k, v in session.items()),
         }
         answer = _fetch(f"{self.uri}/v1/statement", data=text.encode(), headers=headers)
         rows: list[tuple[Any, ...]] = []
@@ -182,6 +183,7 @@ def _catalog_properties(uri: str) -> Mapping[str, str]:
         "iceberg.catalog.type": "rest",
         "iceberg.rest-catalog.uri": uri,
         "iceberg.register-table-procedure.enabled": "true",
+        "iceberg.add-files-procedure.enabled": "true",
         "fs.local.enabled": "true",
         "local.location": "/",
         "parquet.experimental.vectorized-decoding.enabled": "false",

@@ -293,6 +293,33 @@ def test_store_that_comes_back_in_time_is_no_error() -> None:
     assert manager(store, clock, "a").acquire("n", task="t", timeout_ms=20_000).token == 1
 
 
+def test_store_that_stays_away_ends_a_wait_of_an_hour_after_minutes(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    clock = ManualClock()
+    store = FaultyRecordStore(MemoryRecordStore(), {"load_error": 1.0})
+    with pytest.raises(LockUnavailableError):
+        manager(store, clock, "a").acquire("n", task="t", timeout_ms=3_600_000)
+    assert 300_000 <= clock.elapsed_ms < 310_000
+    assert caplog.text.count("trying again") == 10  # it says so, and not with every look
+
+
+def test_store_that_answers_now_and_then_is_waited_for() -> None:
+    clock = ManualClock()
+    store = FaultyRecordStore(MemoryRecordStore())
+    other = manager(store.inner, ManualClock(), "b")
+    lease = other.acquire("n", task="t")
+
+    def flap() -> None:
+        other.renew(lease)
+        is_away = clock.elapsed_ms // 100_000 % 2 == 0
+        store.faults = {"load_error": 1.0} if is_away else {}
+
+    clock.on_sleep = flap
+    with pytest.raises(LeaseUnavailableError):
+        manager(store, clock, "a").acquire("n", task="t", timeout_ms=900_000)
+
+
 def test_timeout_names_first_in_queue_when_nobody_holds() -> None:
     store, clock = MemoryRecordStore(), ManualClock()
     ours, waiter, late = (manager(store, clock, p) for p in "abc")

@@ -13,7 +13,11 @@ from maintenance.tasks.compact import compact
 from maintenance.tasks.options import CompactOptions
 from resolver import resolve
 from tableformat import TableCatalog
+from tableformat.commit.changeset import Changeset, CommitKind
+from tableformat.commit.engine import commit
 from tableformat.errors import CommitUnknownError, InvalidInputError, UnsupportedError
+from tableformat.paths import equality_delete_locations
+from tableformat.write.equality_deletes import write_equality_deletes
 from tests.support.change_events import envelope, events_table
 from tests.support.memory_tables import memory_catalog
 
@@ -72,6 +76,43 @@ def published(table, branch="main"):
 def ids(table):
     found = table.refresh().scan(columns=["id", "_row_id"]).to_arrow().to_pylist()
     return {row["id"]: row["_row_id"] for row in found}
+
+
+def delete_by(table, **columns):
+    """An equality delete of another writer, on any columns."""
+    metadata, environment = table.refresh().state.metadata, table.environment
+    files = write_equality_deletes(
+        environment.store,
+        pa.table(columns),
+        schema=metadata.schema(),
+        equality_ids=[metadata.schema().find_field(name).field_id for name in columns],
+        spec=metadata.spec(),
+        properties={},
+        location_for=equality_delete_locations(metadata, environment.runtime.ids),
+    )
+    kind = CommitKind.ROW_DELTA
+    change = Changeset(kind=kind, branch="staging", added_delete_files=tuple(files))
+    commit(environment, table.identifier, change)
+
+
+@pytest.mark.parametrize("limit", [None, 1])
+def test_row_that_a_delete_of_other_columns_took_is_not_what_a_later_one_replaces(plain, limit):
+    plain.set_properties({"icefold.on-missing-row": "null"})
+    before = ids(plain)
+    plain.stage(rows((2, "eu", "staged", None, 20)))
+    delete_by(plain, region=["eu"])
+    partial(plain, id=[1, 2], name=["new", "new"])
+    while resolve(plain, limit=limit).staged_snapshots:
+        pass
+    assert published(plain) == dict.fromkeys((1, 2), (None, "new", None, None))
+    assert not set(ids(plain).values()) & set(before.values())
+
+
+def test_column_of_a_void_partition_field_can_be_left_out(mode, tmp_path):
+    table = make(tmp_path, mode, partition_by=["void(region)"])
+    partial(table, id=[1], n=[10])
+    resolve(table)
+    assert published(table)[1] == ("eu", "name 1", ["tag 1"], 10)
 
 
 @pytest.mark.parametrize("limit", [None, 1])

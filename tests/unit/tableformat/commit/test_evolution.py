@@ -1,6 +1,13 @@
 import pytest
 from pyiceberg.transforms import BucketTransform
-from pyiceberg.types import IntegerType, LongType, StringType
+from pyiceberg.types import (
+    BinaryType,
+    FixedType,
+    IntegerType,
+    LongType,
+    StringType,
+    UUIDType,
+)
 
 from tableformat.commit.evolution import (
     update_properties,
@@ -55,6 +62,19 @@ def test_schema_edits_of_every_kind(table):
     assert state.metadata.last_column_id == 4
     state = evolve(table, update_schema, lambda s: s.add_column("n", StringType()))
     assert state.metadata.schema().find_field("n").field_id == 5
+
+
+@pytest.mark.parametrize(
+    ("have", "want"),
+    [(StringType(), BinaryType()), (BinaryType(), StringType()), (FixedType(16), UUIDType())],
+)
+def test_type_that_the_spec_does_not_promote_to_is_refused(table, have, want):
+    """Rows that are there could not be read as it, here or in other engines."""
+    evolve(table, update_schema, lambda s: s.add_column("x", have))
+    before = table.state
+    with pytest.raises(InvalidInputError, match=r"only be widened.*column=x"):
+        evolve(table, update_schema, lambda s: s.update_column("x", want))
+    assert table.state.metadata == before.metadata
 
 
 def test_schema_that_comes_back_is_not_added_again(table):
