@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.interop, pytest.mark.spark, pytest.mark.slow]
 
 @pytest.mark.parametrize("seed", range(2))
 def test_history_with_the_core_api_equals_the_model(shared, seed) -> None:
-    run(CoreHistory, shared, seed, steps=25)
+    run(CoreHistory, shared, seed, steps=20)
 
 
 @pytest.mark.long
