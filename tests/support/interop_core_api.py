@@ -153,7 +153,9 @@ class CoreApi:
         files = [each for each in task.deletes() if each.content().equals(content)]
         if not files:
             return None
-        inputs = self._function({each: self.table.io().newInputFile(each) for each in files})
+        inputs = self._function(
+            {each: self.table.io().newInputFile(each.location()) for each in files}
+        )
         loader = self.iceberg.data.BaseDeleteLoader(inputs)
         return loader.loadPositionDeletes(self._list(files), path)
 
