@@ -400,7 +400,7 @@ class CoreHistory(TableHistory):
         kept = {row["1"] for row in rows}
         self.read_columns()
         self.on_main({k: r for k, r in self.main_before.rows.items() if k in kept})
-        self.wap = {}
+        self.wap, self.was_replaced = {}, True
 
     # -- what changes no row -----------------------------------------------------------------------
 
@@ -512,7 +512,8 @@ class CoreHistory(TableHistory):
         added = set(read["files"]) - old
         rows = [row for row in read["rows"] if row["_file"] in added]
         files = [["deleteFile", {"live": [head, path]}] for path in sorted(added)]
-        self.core([["newRewrite"], *files, ["addFile", self.data(rows)], ["commit"]])
+        start = [["newRewrite"], ["validateFromSnapshot", head]]
+        self.core([*start, *files, ["addFile", self.data(rows)], ["commit"]])
         self.same_main()
 
     # -- icefold -----------------------------------------------------------------------------------

@@ -170,7 +170,7 @@ class EngineHistory(TableHistory):
         self.read_columns()
         assert {each.name: each.field_id for each in self.columns} == columns
         self.on_main(rows)
-        self.wap = {}
+        self.wap, self.was_replaced = {}, True
 
     # -- procedures --------------------------------------------------------------------------------
 

@@ -107,6 +107,7 @@ class TableHistory:
         self.main_before = self.staging_before = State()  # before the step
         self.is_believed = False  # the key is no identifier field: it may be null
         self.lost = False  # another tool has expired staged changes
+        self.was_replaced = False
         self.create()
         self.table = shared.load()
         self.read_columns()
@@ -379,7 +380,8 @@ class TableHistory:
             return
         if "--staged-after" in text and self.lost:
             raise ToldAsLost
-        if "was replaced (REPLACE TABLE)" in text:
+        is_expired = self.was_replaced and isinstance(error, LostCursorError)
+        if "was replaced (REPLACE TABLE)" in text or is_expired:  # of the old history, in part
             told = int(error.context["stopped_at"])
             if self.head("staging") == told:
                 self.spark("ALTER TABLE T DROP BRANCH staging")
