@@ -273,7 +273,7 @@ class TableHistory:
             ("write.metadata.previous-versions-max", self.rng.choice(["1", "100"])),
             ("write.parquet.compression-codec", self.rng.choice(["zstd", "gzip", "snappy"])),
             ("write.parquet.page-version", self.rng.choice(["v1", "v2"])),
-            ("icefold.dv-placement", self.rng.choice(["per-file", "per-cycle"])),
+            ("icefold.dv-placement", self.rng.choice(["per-file", "packed"])),
         ]
         if self.version == 3:
             choices += [("icefold.publish", self.rng.choice(["link", "rewrite"]))] * 3
