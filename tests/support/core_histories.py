@@ -450,7 +450,9 @@ class CoreHistory(TableHistory):
         self.core([["updateSpec"], *calls, ["commit"]], may_say="Cannot add")
 
     def change_order(self) -> None:
-        self.core([["replaceSortOrder"], ["desc", "amount"], ["asc", "id"], ["commit"]])
+        down = ["desc", {"term": ["ref", "amount"]}, {"nulls": "NULLS_LAST"}]
+        up = ["asc", {"term": ["ref", "id"]}, {"nulls": "NULLS_FIRST"}]
+        self.core([["replaceSortOrder"], down, up, ["commit"]])
 
     def change_properties(self) -> None:
         name, value = self.other_property()

@@ -186,6 +186,9 @@ class CoreApi:
         name, *arguments = given
         return getattr(self.iceberg.expressions.Expressions, name)(*arguments)
 
+    def _nulls(self, name):
+        return getattr(self.iceberg.NullOrder, name)
+
     def _names(self, values):
         return self._list(values)
 
