@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from pyiceberg.table.snapshots import Snapshot
 
+from resolver.target import live_entries
 from tableformat.catalog.base import TableState
 from tableformat.codec.avro.manifest_store import load_manifest_list
 from tableformat.commit.branch_history import (
@@ -16,8 +17,9 @@ from tableformat.commit.branch_history import (
 )
 from tableformat.environment import Environment
 from tableformat.errors import UnsupportedError
-from tableformat.scan.delete_index import referenced_path
+from tableformat.scan.delete_index import DeleteIndex, referenced_path
 from tableformat.spec.data_file import FileContent, ManifestEntry
+from tableformat.spec.manifest_file import ManifestContent, ManifestFile
 from tableformat.spec.missing_columns import has_missing_columns
 
 
@@ -119,10 +121,10 @@ def _load_one(
 ) -> StagedSnapshot:
     manifests = load_manifest_list(environment.store, snapshot)
     changes = load_changes(environment.store, snapshot)
-    _check_removed(state, changes)
+    _check_removed(environment, state, changes, manifests)
     replaced: defaultdict[str | None, list[ManifestEntry]] = defaultdict(list)
     for entry in changes.removed:
-        if entry.data_file.content != FileContent.DATA:
+        if entry.data_file.content == FileContent.POSITION_DELETES:
             replaced[referenced_path(entry.data_file)].append(entry)
     staged = StagedSnapshot.of(
         order,
@@ -144,20 +146,25 @@ def _load_one(
     )
 
 
-def _check_removed(state: TableState, changes: SnapshotChanges) -> None:
+def _check_removed(
+    environment: Environment,
+    state: TableState,
+    changes: SnapshotChanges,
+    manifests: Iterable[ManifestFile],
+) -> None:
     """Refuse what is no copy-on-write: the rest of the cycle could not tell which rows are meant.
 
     Raises:
-        UnsupportedError: Equality deletes were removed, so they were applied by a rewrite of other
-            snapshots' files; a file under an older sequence number is reached by deletes that were
-            staged before it; of rows that leave columns out only icefold knows that they do.
+        UnsupportedError: Equality deletes were removed that reach files which live on; a file under
+            an older sequence number is reached by deletes that were staged before it; of rows that
+            leave columns out only icefold knows that they do.
     """
     removed = changes.removed_data
     number = changes.snapshot.sequence_number
     refused = {
-        "removes equality deletes": [
-            e for e in changes.removed if e.data_file.content == FileContent.EQUALITY_DELETES
-        ],
+        "removes equality deletes that reach rows": _reaching(
+            environment, state, changes.removed, manifests
+        ),
         "rewrites data files under the sequence number of older ones": [
             e for e in changes.added_data if removed and e.sequence_number != number
         ],
@@ -175,3 +182,29 @@ def _check_removed(state: TableState, changes: SnapshotChanges) -> None:
                 files=len(entries),
                 action="run compaction on the target branch instead, and restage these changes",
             )
+
+
+def _reaching(
+    environment: Environment,
+    state: TableState,
+    removed: Iterable[ManifestEntry],
+    manifests: Iterable[ManifestFile],
+) -> list[ManifestEntry]:
+    """Removed equality deletes that would reach a file which lives on.
+
+    Java takes along those that are older than all files: they mean nothing to the branch, and what
+    they meant to the target was staged before.
+    """
+    deletes = [e for e in removed if e.data_file.content == FileContent.EQUALITY_DELETES]
+    newest = max((e.sequence_number or 0 for e in deletes), default=0)
+    index = DeleteIndex(deletes, specs=state.metadata.specs(), key_fields={})
+    older = (
+        each
+        for each in manifests
+        if each.content == ManifestContent.DATA and (each.min_sequence_number or 0) < newest
+    )
+    return [
+        delete
+        for entry in live_entries(environment.store, older)
+        for delete in index.for_data_file(entry).equality_deletes
+    ]

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.engine_histories import run
+from tests.support.engine_histories import EngineHistory
+from tests.support.table_histories import run
 
 pytestmark = [pytest.mark.interop, pytest.mark.spark, pytest.mark.slow]
 
 
 @pytest.mark.parametrize("seed", range(2))
 def test_history_with_spark_equals_the_model(shared, seed) -> None:
-    run(shared, seed, steps=15)
+    run(EngineHistory, shared, seed, steps=15)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(1000, 1060))
 def test_long_history_with_spark_equals_the_model(shared, seed) -> None:
-    run(shared, seed, steps=30)
+    run(EngineHistory, shared, seed, steps=30)

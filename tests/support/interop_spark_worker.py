@@ -9,6 +9,8 @@ import json
 import os
 import sys
 
+from interop_core_api import CoreApi
+
 
 class Worker:
     """Each public method is an operation."""
@@ -66,68 +68,24 @@ class Worker:
         exec(code, names)
         return names["rows"]
 
-    def row_delta(self, table, rows, deleted, equality_ids, branch):
-        """Commit rows and equality deletes at once, as a streaming writer does.
+    def core(self, table, commits, in_transaction):
+        """Commit by the core API, as `CoreApi` says."""
+        return CoreApi(self._jvm, self._load(table)).commit(commits, in_transaction)
 
-        Rows and deleted keys are objects by field id, in Iceberg's single-value JSON.
-        """
-        iceberg = self._jvm.org.apache.iceberg
-        loaded = self._load(table)
-        change = loaded.newRowDelta()
-        for partition, records in self._by_partition(loaded, loaded.schema(), rows):
-            writer = self._writer(loaded, loaded.schema(), partition, None)
-            change.addRows(self._written(writer, records).toDataFile())
-        ids = self._jvm.java.util.ArrayList()
-        for field_id in equality_ids:
-            ids.add(field_id)
-        # Keys carry what places them: the columns of the key and of the partition spec.
-        wanted = self._jvm.java.util.HashSet(ids)
-        for field in loaded.spec().fields():
-            wanted.add(field.sourceId())
-        key = iceberg.types.TypeUtil.select(loaded.schema(), wanted)
-        for partition, records in self._by_partition(loaded, key, deleted):
-            writer = self._writer(loaded, key, partition, ids)
-            change.addDeletes(self._written(writer, records).toDeleteFile())
-        if branch:
-            change = change.toBranch(branch)
-        change.commit()
+    def core_rows(self, table, snapshot_id):
+        """The rows of a snapshot as the generic reader has them."""
+        return CoreApi(self._jvm, self._load(table)).rows(snapshot_id)
+
+    def core_replace(self, catalog, name, **how):
+        """Replace a table through its catalog, as `CoreApi.replace` says."""
+        spark3 = self._jvm.org.apache.iceberg.spark.Spark3Util
+        loaded = spark3.loadIcebergCatalog(self._spark._jsparkSession, catalog)
+        api = CoreApi(self._jvm, self._load(f"{catalog}.{name}"))
+        api.replace(loaded, name, **how)
 
     def _load(self, table):
         spark3 = self._jvm.org.apache.iceberg.spark.Spark3Util
         return spark3.loadIcebergTable(self._spark._jsparkSession, table)
-
-    def _by_partition(self, table, schema, values):
-        iceberg = self._jvm.org.apache.iceberg
-        groups = {}
-        for value in values:
-            record = iceberg.SingleValueParser.fromJson(schema.asStruct(), json.dumps(value))
-            wrapped = iceberg.data.InternalRecordWrapper(schema.asStruct()).wrap(record)
-            partition = iceberg.PartitionKey(table.spec(), schema)
-            partition.partition(wrapped)
-            path = table.spec().partitionToPath(partition)
-            groups.setdefault(path, (partition, []))[1].append(record)
-        return groups.values()
-
-    def _writer(self, table, schema, partition, equality_ids):
-        iceberg = self._jvm.org.apache.iceberg
-        parquet = iceberg.FileFormat.fromString("parquet")
-        files = iceberg.io.OutputFileFactory.builderFor(table, 1, 1).format(parquet).build()
-        file = files.newOutputFile(table.spec(), partition)
-        record = self._jvm.java.lang.Class.forName("org.apache.iceberg.data.Record")
-        registry = iceberg.formats.FormatModelRegistry
-        if equality_ids is None:
-            builder = registry.dataWriteBuilder(parquet, record, file)
-        else:
-            builder = registry.equalityDeleteWriteBuilder(parquet, record, file)
-            builder = builder.equalityFieldIds(equality_ids)
-        return builder.schema(schema).spec(table.spec()).partition(partition).build()
-
-    @staticmethod
-    def _written(writer, records):
-        for record in records:
-            writer.write(record)
-        writer.close()
-        return writer
 
     @staticmethod
     def _write(frame, into):

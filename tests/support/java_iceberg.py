@@ -125,14 +125,15 @@ class JavaIceberg:
             equality_ids: The key.
             branch: Where to; None: main.
         """
-        self.request(
-            "row_delta",
-            table=table,
-            rows=[dict(row) for row in rows],
-            deleted=[dict(key) for key in deleted],
-            equality_ids=list(equality_ids),
-            branch=branch,
-        )
+        calls: list[list[Any]] = [["newRowDelta"]]
+        if rows:
+            calls.append(["addRows", {"data": {"rows": [*rows], "format": "parquet"}}])
+        if deleted:
+            keys = {"rows": [*deleted], "format": "parquet", "ids": [*equality_ids]}
+            calls.append(["addDeletes", {"equality": keys}])
+        if branch:
+            calls.append(["toBranch", branch])
+        self.request("core", table=table, commits=[[*calls, ["commit"]]], in_transaction=False)
 
     def stream(self, table: str, *, branch: str, source: Path, checkpoint: Path) -> None:
         """Append the JSON files of `source` that the query of `checkpoint` has not seen.

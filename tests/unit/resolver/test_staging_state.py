@@ -12,6 +12,7 @@ from maintenance.tasks.options import CompactOptions
 from resolver import resolve
 from tableformat.errors import InvalidInputError, UnsupportedError
 from tableformat.spec.names import COMMITTED_TO, STAGING_BASE
+from tests.support.another_tool import another_tool
 from tests.support.staged_tables import StagedTable, keys
 
 
@@ -196,6 +197,23 @@ def test_staging_branch_that_was_dropped_unpublished_is_named(staged):
     assert staged.published()[(1, "eu", "a")] == 1
     staged.table.refs.drop("staging")
     assert resolve(staged.table).staged_snapshots == 0
+
+
+@pytest.mark.parametrize("published", [0, 1])
+def test_dropped_staging_branch_is_named_where_another_tool_staged_last(staged, published):
+    """Its commits do not say their branch."""
+    staged.table.stage(upserts=staged.rows((1, "eu", "a")))
+    with another_tool(staged.environment):
+        staged.table.stage(upserts=staged.rows((2, "eu", "b")))
+    if published:
+        resolve(staged.table, limit=published)
+    dropped = head_id(staged, "staging")
+    staged.table.refs.drop("staging")
+    with pytest.raises(LookupError, match=f"{2 - published} unpublished snapshot.*{dropped}"):
+        resolve(staged.table)
+    staged.table.refs.create_branch("staging", snapshot_id=dropped)
+    resolve(staged.table)
+    assert staged.published() == Counter([(1, "eu", "a"), (2, "eu", "b"), (3, "eu", "old")])
 
 
 def strip_own_properties(staged):
