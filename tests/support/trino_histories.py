@@ -9,14 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import tableformat as tf
-from tests.support.engine_histories import (
-    EngineHistory,
-    Skipped,
-    ToldAsLost,
-    by_key,
-    local_path,
-)
+from tests.support.engine_histories import EngineHistory
 from tests.support.interop_java_tables import SharedTable
+from tests.support.table_histories import Skipped, ToldAsLost, by_key, local_path
 from tests.support.trino import CATALOG, Trino, TrinoError
 
 SCHEMA = pa.schema([("id", pa.int64()), ("region", pa.string()), ("amount", pa.int64())])
