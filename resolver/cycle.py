@@ -48,7 +48,7 @@ from resolver.report import ResolveReport
 from resolver.resolution import index_changes
 from resolver.rewrite_batch import BatchWriter, RewrittenBatch, check_rewritable
 from resolver.spread_match import SpreadMatch
-from resolver.staged_snapshots import StagedSnapshot, load_staged, names_of
+from resolver.staged_snapshots import StagedSnapshot, before_unseen_deletes, load_staged, names_of
 from resolver.staging_state import load_staging_state
 from resolver.target import LiveFiles, live_files
 from resolver.target_deletes import folded_deletes, known_deletes
@@ -65,6 +65,7 @@ from tableformat.errors import (
     InvalidInputError,
     StoreUnavailableError,
     TableError,
+    UnsupportedError,
 )
 from tableformat.memory import share_heaps
 from tableformat.spec.data_file import DataFile
@@ -204,7 +205,23 @@ class Cycle:
         if not covered:
             return None
         repeated = repeated_batches(state, covered, target=self._options.target)
-        return load_staged(self._environment, state, covered, repeated)
+        staged = load_staged(self._environment, state, covered, repeated)
+        taken = before_unseen_deletes(staged, state.metadata.schema().identifier_field_ids)
+        if len(taken) < len(staged):
+            self._check_may_end(state, live, snapshots[len(taken) :])
+        return taken
+
+    def _check_may_end(self, state: TableState, live: LiveFiles, left: Sequence[Snapshot]) -> None:
+        """Refuse to end before snapshots that a cut has, or that others have brought."""
+        if self._options.until is not None or self._matcher.brought(state, live, left):
+            raise UnsupportedError(
+                "deletes on other columns than the key were staged after rows that leave columns "
+                "out, and cannot be published together with them",
+                table=state.name,
+                snapshot_id=left[0].snapshot_id,
+                action="resolve this table by itself; take from the target what others have "
+                "brought of these changes",
+            )
 
     def _covered(
         self, state: TableState, live: LiveFiles, waiting: Sequence[Snapshot]

@@ -111,6 +111,22 @@ def load_staged(
     ]
 
 
+def before_unseen_deletes(
+    staged: list[StagedSnapshot], key_ids: Iterable[int]
+) -> list[StagedSnapshot]:
+    """As many of the oldest as one cycle can take. Pure.
+
+    A column that a staged row leaves out has its value once the cycle has filled it. Deletes by
+    other columns than the key that were staged after the row look for it: they are for the next.
+    """
+    key, lacks = set(key_ids), False
+    for count, each in enumerate(staged):
+        if lacks and any(set(e.data_file.equality_ids or ()) != key for e in each.equality_deletes):
+            return staged[:count]
+        lacks |= any(has_missing_columns(e.data_file) for e in each.data_files)
+    return staged
+
+
 def _repeated(order: int, snapshot: Snapshot) -> StagedSnapshot:
     empty = StagedSnapshot.of(order, snapshot, (), frozenset(), {})
     return replace(empty, is_repeated=True)

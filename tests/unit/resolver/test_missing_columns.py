@@ -108,6 +108,16 @@ def test_row_that_a_delete_of_other_columns_took_is_not_what_a_later_one_replace
     assert not set(ids(plain).values()) & set(before.values())
 
 
+@pytest.mark.parametrize("limit", [None, 1])
+def test_later_delete_of_other_columns_finds_the_value_that_a_row_left_out(plain, limit):
+    partial(plain, id=[2], n=[20])
+    delete_by(plain, region=["eu"])
+    plain.stage(rows((7, "us", "seven", None, 7)))
+    while resolve(plain, limit=limit).staged_snapshots:
+        pass
+    assert published(plain) == {7: ("us", "seven", None, 7)}
+
+
 def test_column_of_a_void_partition_field_can_be_left_out(mode, tmp_path):
     table = make(tmp_path, mode, partition_by=["void(region)"])
     partial(table, id=[1], n=[10])
