@@ -57,7 +57,7 @@ _EVENT = JsonLayout(
     alternatives={(TRANSACTION, _ORDER): (pa.string(),)},
 )
 # Debezium's for MariaDB tells a BEGIN of a TRUNCATE all the same, and never an END.
-_TRUNCATE_ALONE = pa.array(["mysql", "mariadb"])
+_TRUNCATE_ALONE = ("mysql", "mariadb")
 # PostgreSQL's is TXID:LSN, and the LSN is that of each event, not of the transaction.
 _POSTGRESQL = re.compile(r"(\d+):\d+")
 _UNFIT_FOR_TOPIC = re.compile(r"[^a-zA-Z0-9._-]")
@@ -429,7 +429,7 @@ def _loose_truncates(events: pa.Table) -> pa.BooleanArray:
     """Which events are truncates outside of transactions."""
     connectors = pc.struct_field(events.column(_SOURCE).combine_chunks(), _CONNECTOR)
     is_truncate = pc.fill_null(pc.equal(events.column(_OP).combine_chunks(), "t"), False)
-    return pc.and_(is_truncate, pc.is_in(connectors, _TRUNCATE_ALONE))
+    return pc.and_(is_truncate, pc.is_in(connectors, pa.array(_TRUNCATE_ALONE)))
 
 
 def _payload(value: bytes | None) -> Mapping[str, Any]:
