@@ -42,7 +42,7 @@ from sqlalchemy import (
     true,
 )
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError, IntegrityError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
 from lock.errors import InvalidLockError, LockUnavailableError
@@ -67,6 +67,7 @@ _UPDATE = (
 )
 _SQLITE_BUSY_S = 2.0
 _ANSWER_TIMEOUT_S = 5.0
+_CREATE_ATTEMPTS = 5
 _POSTGRESQL_ARGS: dict[str, Any] = {
     # A server that is gone must be noticed within a few heartbeats, not after the kernel's hours.
     "connect_timeout": 5,
@@ -150,14 +151,18 @@ class SqlRecordStore:
         if not self._is_postgresql:
             with suppress(SQLAlchemyError), self._engine().connect() as connection:
                 connection.exec_driver_sql("PRAGMA journal_mode=WAL")
-        try:
-            _TABLE.metadata.create_all(self._engine())
-        except SQLAlchemyError as error:
-            # Two processes may create it at once, and one of them is told so in many ways.
+        for attempt in range(_CREATE_ATTEMPTS):
             try:
-                self.load("-")
-            except LockUnavailableError:
-                raise self._unavailable(error) from self._cause(error)
+                _TABLE.metadata.create_all(self._engine())
+                return
+            except SQLAlchemyError as error:
+                # Two processes may create it at once, and one of them is told so in many ways.
+                with suppress(LockUnavailableError):
+                    self.load("-")
+                    return
+                lost = isinstance(error, DBAPIError) and error.connection_invalidated
+                if not lost or attempt == _CREATE_ATTEMPTS - 1:  # a lost connection is no answer
+                    raise self._unavailable(error) from self._cause(error)
 
     def _is_there(self) -> bool:
         """Whether there is a table to look into; a connection would create a SQLite file."""

@@ -122,6 +122,7 @@ class LocalEngine:
     _looks: list[FirstLook] = field(default_factory=list)
     _held: Polled | None = None
     _ask_again_ms: float = 0.0
+    _more_waits: bool = False
     _last_batch_ms: float = float("-inf")
     _refreshed_ms: float = 0.0
     _catching_up: dict[str, Offsets] = field(default_factory=dict)
@@ -375,6 +376,8 @@ class LocalEngine:
                 raise InvalidInputError(_gone(place, reason), action="use --cut batch")
         if polled.read:
             self._moved_ms = self._now_ms()
+        brought = sum(map(len, polled.messages.values()))
+        self._more_waits = brought >= POLL_MESSAGES // 2  # full, but for the ends of partitions
         cut = self._transactions
         for place, messages in polled.messages.items():
             if place not in self._read:
@@ -408,7 +411,11 @@ class LocalEngine:
             self._buffers.events >= pace.batch_events
             or self._buffers.size_bytes >= pace.batch_bytes
         )
-        return is_full or (follow and self._now_ms() - self._last_batch_ms >= pace.interval_ms)
+        # What waits already goes into this batch: a stream that is late, and cut one as often as one
+        # that is not, would pay for commits of all its tables with a few events and never catch up.
+        if is_full or self._more_waits or not follow:
+            return is_full
+        return self._now_ms() - self._last_batch_ms >= pace.interval_ms
 
     def _stage(self) -> None:
         """Cut a batch of what waits, and stage it."""

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from sqlalchemy import Engine, MetaData
 from sqlalchemy.exc import OperationalError
 
 from lock import InvalidLockError, LockError, LockUnavailableError, open_lock
@@ -97,6 +98,26 @@ def test_table_may_be_created_by_several_at_once(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     assert failures == []
+
+
+def test_connection_that_is_lost_while_the_table_is_created_is_no_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost = OperationalError("CREATE TABLE", {}, Exception("gone"), connection_invalidated=True)
+    create, losses = MetaData.create_all, [lost, lost]
+
+    def create_all(metadata: MetaData, engine: Engine) -> None:
+        if losses:
+            raise losses.pop()
+        create(metadata, engine)
+
+    monkeypatch.setattr(MetaData, "create_all", create_all)
+    store = SqlRecordStore(f"sqlite:///{tmp_path}/locks.db")
+    store.prepare()
+    assert store.swap("k", None, b"whole record") is SwapOutcome.DONE
+    losses = [lost] * 100
+    with pytest.raises(LockUnavailableError, match="gone"):
+        SqlRecordStore(f"sqlite:///{tmp_path}/other.db").prepare()
 
 
 def test_folder_that_is_missing_is_reported(tmp_path: Path) -> None:

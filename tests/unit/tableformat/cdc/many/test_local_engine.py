@@ -194,6 +194,24 @@ def test_topic_that_comes_later_joins_and_one_that_is_resumed_elsewhere_too(cata
     assert SET_ASIDE not in catalog.load_table("shop.lines").properties
 
 
+def test_late_stream_takes_what_waits_into_one_batch(catalog, cluster, monkeypatch):
+    """Cut as often as one that is not late, its batches would be small, and it stay late."""
+    monkeypatch.setattr("tableformat.cdc.many.local_engine.POLL_MESSAGES", 10)
+    put(cluster, "orders", *(row(number) for number in range(25)))
+    turns = iter(range(100))
+    engine = engine_of(catalog, cluster, interval_ms=0)
+    engine.run(follow=True, stop=lambda: next(turns) == 20)
+    assert engine.listener.batches == [(0, ["shop.orders"])]
+    assert len(notes(catalog, "shop.orders")) == 25
+
+    put(cluster, "orders", *(row(number) for number in range(25, 125)))
+    turns = iter(range(100))
+    bounded = engine_of(catalog, cluster, interval_ms=0, batch_events=40)
+    bounded.run(follow=True, stop=lambda: next(turns) == 40)
+    assert len(bounded.listener.batches) == 3
+    assert len(notes(catalog, "shop.orders")) == 125
+
+
 def _schema(catalog):
     import pyarrow as pa
 
