@@ -30,6 +30,7 @@ from pyiceberg.table.snapshots import Operation, Snapshot, SnapshotLogEntry
 
 from resolver.cycle_figures import STAGED_COMMITS
 from resolver.number_text import plural
+from tableformat.cached import cached_property
 from tableformat.catalog.base import TableState
 from tableformat.commit.branch_history import (
     ancestors,
@@ -102,7 +103,7 @@ def plan_backlog(
         InvalidInputError: `from_snapshot` is not in the branch's history.
     """
     head_id = _require_head(state, staging)
-    history = _TargetHistory.of(state, target, staging)
+    history = _TargetHistory(state, target, staging)
     if from_snapshot is not None:
         above, _ = _split_at(state, head_id, history, from_snapshot)
         return above[::-1]
@@ -133,7 +134,7 @@ def staged_above(
     state: TableState, *, staging: str, target: str, snapshot_id: int
 ) -> list[Snapshot]:
     """The staged snapshots after one of them, oldest first; none if staging was replaced. Pure."""
-    history = _TargetHistory.of(state, target, staging)
+    history = _TargetHistory(state, target, staging)
     above: list[Snapshot] = []
     for snapshot, is_staged in _walk_staging(state.metadata, state.head_id(staging), history):
         if snapshot.snapshot_id == snapshot_id:
@@ -176,7 +177,7 @@ def skipped_snapshots(
         NotFoundError, InvalidInputError: As `plan_backlog`.
     """
     head_id = _require_head(state, staging)
-    history = _TargetHistory.of(state, target, staging)
+    history = _TargetHistory(state, target, staging)
     _, below = _split_at(state, head_id, history, from_snapshot)
     skipped: list[Snapshot] = []
     for snapshot, is_staged in below:
@@ -226,51 +227,71 @@ def _added(snapshot: Snapshot, name: str) -> int:
     return parse_decimal(summary.get(name, "0")) or 0
 
 
-@dataclass(frozen=True, slots=True)
-class _TargetHistory:
-    """The target's own history, and what once was in it.
+class _NewestFirst:
+    """Which snapshots a history has, and which its markers name, read from its head on.
 
-    Attributes:
-        target: The branch.
-        staging: The branch whose backlog is looked for.
-        chain: The head and its ancestors, newest first.
-        ids: Their ids.
-        former: Snapshots that were committed to it by the table's log (main only): a rolled-back
-            target leaves them in the history of a trimmed staging branch. Only an entry with the
-            snapshot's own time is its commit; one with a later time moved the branch there.
-        published: Staged snapshots that some marker of the chain names.
+    It is read as far down as it is asked about: below a snapshot's own sequence number everything
+    is older than it. A cycle asks about the newest ones; of a thousand others it reads nothing.
     """
 
-    target: str
-    staging: str
-    chain: tuple[Snapshot, ...]
-    ids: frozenset[int]
-    former: frozenset[int]
-    published: frozenset[int | None]
+    def __init__(self, history: Iterator[Snapshot]) -> None:
+        self._history = history
+        self._below = next(history, None)
+        self._ids: set[int] = set()
+        self._named: set[int | None] = set()
 
-    @staticmethod
-    def of(state: TableState, target: str, staging: str) -> _TargetHistory:
-        chain = tuple(branch_history(state, target))
-        log = state.metadata.snapshot_log if target == MAIN_BRANCH else ()
-        return _TargetHistory(
-            target=target,
-            staging=staging,
-            chain=chain,
-            ids=frozenset(snapshot.snapshot_id for snapshot in chain),
-            former=_committed(state.metadata, log),
-            published=frozenset(marker_of(snapshot) for snapshot in chain) - {None},
-        )
+    def has(self, snapshot: Snapshot) -> bool:
+        """Whether it is in the history."""
+        self._read_to(snapshot.sequence_number or 0)
+        return snapshot.snapshot_id in self._ids
 
-    @property
+    def names(self, snapshot: Snapshot) -> bool:
+        """Whether some marker of the history names it."""
+        self._read_to(snapshot.sequence_number or 0)
+        return snapshot.snapshot_id in self._named
+
+    def _read_to(self, number: int) -> None:
+        while self._below is not None and (self._below.sequence_number or 0) >= number:
+            self._ids.add(self._below.snapshot_id)
+            self._named.add(marker_of(self._below))
+            self._below = next(self._history, None)
+
+
+class _TargetHistory:
+    """The target's own history, and what once was in it. What is not asked for is not read."""
+
+    def __init__(self, state: TableState, target: str, staging: str) -> None:
+        """Of `target`, for the backlog of `staging`."""
+        self.state = state
+        self.target = target
+        self.staging = staging
+        self.newest = _NewestFirst(branch_history(state, target))
+
+    @cached_property
+    def chain(self) -> tuple[Snapshot, ...]:
+        """The head and its ancestors, newest first."""
+        return tuple(branch_history(self.state, self.target))
+
+    @cached_property
     def cursor(self) -> int | None:
         """The last staged snapshot that was published."""
-        return newest_marker(self.chain)
+        return newest_marker(branch_history(self.state, self.target))
+
+    @cached_property
+    def _former(self) -> frozenset[int]:
+        """Snapshots that were committed to it by the table's log (main only).
+
+        A rolled-back target leaves them in the history of a trimmed staging branch. Only an entry
+        with the snapshot's own time is its commit; one with a later time moved the branch there.
+        """
+        metadata = self.state.metadata
+        return _committed(metadata, metadata.snapshot_log if self.target == MAIN_BRANCH else ())
 
     def ends_walk(self, snapshot: Snapshot) -> bool:
         """Whether nothing above `snapshot` can be older than what was published."""
         return (
-            snapshot.snapshot_id in self.ids
-            or snapshot.snapshot_id in self.published
+            self.newest.has(snapshot)
+            or self.newest.names(snapshot)
             # Nothing was published since.
             or (
                 self.cursor is not None
@@ -292,9 +313,9 @@ class _TargetHistory:
         """Whether a snapshot that is not in the chain was committed to the target, not staged."""
         branch = committed_to(snapshot)
         return branch != self.staging and (
-            snapshot.snapshot_id in self.former
-            or branch == self.target
+            branch == self.target
             or marker_of(snapshot) is not None
+            or snapshot.snapshot_id in self._former
         )
 
     def marker_of(self, snapshot: Snapshot) -> int | None:
@@ -310,7 +331,7 @@ class _TargetHistory:
         """Whether a walk that ended at `last` without meeting the cursor has missed nothing."""
         if self.cursor is not None and self.marker_of(last) == self.cursor:
             return True
-        if last.snapshot_id not in self.ids:
+        if not self.newest.has(last):
             # The root of a branch that was never published from. Where the target's history has
             # expired, the root may as well be a snapshot of the target.
             return self.cursor is None and is_first(last) and self.is_whole
@@ -370,7 +391,7 @@ def _walk_staging(
         marker, parent_id = history.marker_of(snapshot), snapshot.parent_snapshot_id
         below = map(history.marker_of, walk_back(by_id, parent_id))
         covers = marker is not None and marker != next((m for m in below if m is not None), None)
-        current = marker if covers and current not in history.ids else parent_id
+        current = marker if covers and not history.newest.has(snapshot) else parent_id
 
 
 def base_of(state: TableState, staged: Snapshot, *, staging: str, target: str) -> Snapshot | None:
@@ -382,11 +403,11 @@ def down_to_base(
     state: TableState, staged: Snapshot, *, staging: str, target: str
 ) -> tuple[list[Snapshot], Snapshot | None]:
     """A staged snapshot and those below it, newest first; and the `base_of` them."""
-    history = _TargetHistory.of(state, target, staging)
+    history = _TargetHistory(state, target, staging)
     above: list[Snapshot] = []
     for snapshot in ancestors(state.metadata, staged.snapshot_id):
         is_elsewhere = committed_to(snapshot) not in (None, staging)
-        if snapshot.snapshot_id in history.ids or is_elsewhere or history.was_target(snapshot):
+        if history.newest.has(snapshot) or is_elsewhere or history.was_target(snapshot):
             return above, snapshot
         above.append(snapshot)
     return above, None
@@ -438,7 +459,7 @@ def _left_behind(
                     break
                 below[each.snapshot_id] = each
         bases.add(parse_decimal(summary_of(snapshot).get(STAGING_BASE, "")))
-    return newest, () if history.ids & below.keys() else below.values()
+    return newest, () if any(map(history.newest.has, below.values())) else below.values()
 
 
 def _replaced_target(

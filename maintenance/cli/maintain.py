@@ -36,7 +36,7 @@ from maintenance.settings import (
 from resolver.number_text import plural
 from tableformat import TableCatalog
 from tableformat.errors import NotFoundError
-from tableformat.memory import share_heaps
+from tableformat.memory import collect_seldom, share_heaps
 from tableformat.spec.names import MAIN_BRANCH, STAGING_BRANCH
 
 EXIT_FAILED, EXIT_UNFINISHED = 1, 3
@@ -149,6 +149,7 @@ def open_scheduler(
 ) -> tuple[Scheduler, SchedulerMetrics]:
     """A scheduler that logs and counts what it does; its threads share the process's heaps."""
     share_heaps()
+    collect_seldom()
     watcher = SchedulerMetrics(catalog.environment.runtime.clock, registry)
     scheduler = Scheduler(catalog, names, options, observers=(log_run, watcher, release_after))
     watcher.watch(scheduler)

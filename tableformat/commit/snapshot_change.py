@@ -311,9 +311,8 @@ def _check_no_load(changeset: Changeset, state: TableState) -> None:
 
 
 def _check_staged(changeset: Changeset, state: TableState) -> None:
-    if not changeset.staged:
-        return
-    expired = changeset.staged - {each.snapshot_id for each in state.metadata.snapshots}
+    by_id = snapshots_by_id(state.metadata)
+    expired = {each for each in changeset.staged if each not in by_id}
     if expired:
         raise CommitConflictError(
             "staged snapshots have expired since they were read",

@@ -19,16 +19,15 @@ _HEADER = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"  # deflate, no name, no ti
 _END = b"\x03\x00"  # an empty last block
 
 
-def gzip_parts(parts: Sequence[bytes]) -> bytes:
+def gzip_parts(parts: Sequence[bytes], checksum: int) -> bytes:
     """The parts, joined and compressed.
 
-    Cost: those of `CHUNK_BYTES_MIN` or more that were given lately, as the same objects, are
-    copied; a checksum of all.
+    Args:
+        parts: Those of `CHUNK_BYTES_MIN` or more that were given lately, as the same objects, are
+            copied as they were compressed then.
+        checksum: CRC-32 of all of them.
     """
-    checksum = size_bytes = 0
-    for part in parts:
-        checksum = zlib.crc32(part, checksum)
-        size_bytes += len(part)
+    size_bytes = sum(map(len, parts))
     tail = checksum.to_bytes(4, "little") + (size_bytes & 0xFFFFFFFF).to_bytes(4, "little")
     return b"".join((_HEADER, *_deflated(parts), _END, tail))
 

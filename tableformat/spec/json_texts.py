@@ -11,17 +11,16 @@ PyIceberg drops, as long as the object itself is passed along.
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Sequence
 from operator import is_
-from typing import Any
 
 from pyiceberg.typedef import IcebergBaseModel
 
 from tableformat.errors import InvalidInputError
+from tableformat.object_memory import ObjectMemory
 from tableformat.sized_cache import SizedCache
 
-_texts: dict[int, tuple[weakref.ref[Any], bytes]] = {}
+_texts: ObjectMemory[IcebergBaseModel, bytes] = ObjectMemory()
 
 _LISTS_BYTES_MAX = 64 << 20  # together; a stream into many tables says 2 kB in each snapshot
 CHUNK_BYTES_MIN = 64 << 10
@@ -32,22 +31,14 @@ _lists: SizedCache[tuple[Sequence[IcebergBaseModel], list[bytes]]] = SizedCache(
 
 def remember_text(part: IcebergBaseModel, text: bytes) -> None:
     """Use `text` as the JSON of `part` from here on."""
-    key = id(part)
-
-    def forget(reference: weakref.ref[Any]) -> None:
-        # A new object may already live at the same address: remove only one's own entry.
-        entry = _texts.get(key)
-        if entry is not None and entry[0] is reference:
-            _texts.pop(key, None)
-
-    _texts[key] = (weakref.ref(part, forget), text)
+    _texts.put(part, text)
 
 
 def text_of(part: IcebergBaseModel) -> bytes:
     """The JSON of an immutable part, UTF-8."""
-    entry = _texts.get(id(part))
-    if entry is not None and entry[0]() is part:
-        return entry[1]
+    known = _texts.get(part)
+    if known is not None:
+        return known
     # TableMetadataV3 and its like override `model_dump_json`; parts do not, and None is omitted.
     text = model_json(part)
     remember_text(part, text)

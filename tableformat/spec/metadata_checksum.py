@@ -17,16 +17,20 @@ CHECKSUM_KEY = "icefold.crc32"
 _MEMBER_BYTES = len(f',"{CHECKSUM_KEY}":"00000000"}}')
 
 
-def with_checksum(parts: Sequence[bytes]) -> list[bytes]:
-    """A JSON object of at least one member, with its checksum; to be joined.
+def with_checksum(parts: Sequence[bytes]) -> tuple[list[bytes], int]:
+    """A JSON object of at least one member, with its checksum.
 
     Args:
         parts: Its text, without the last brace.
+
+    Returns:
+        The text, to be joined; and the CRC-32 of all of it, which took no second look.
     """
     checksum = 0
     for part in parts:
         checksum = zlib.crc32(part, checksum)
-    return [*parts, _member(checksum)]
+    member = _member(checksum)
+    return [*parts, member], zlib.crc32(member, checksum)
 
 
 def check_checksum(data: bytes) -> None:

@@ -146,8 +146,8 @@ def metadata_suffix(metadata: TableMetadata) -> str:
 
 def encode_metadata_file(metadata: TableMetadata, *, location: str) -> bytes:
     """The bytes of a metadata file, with a checksum: gzip if its name says so."""
-    parts = with_checksum(_members(metadata))
-    return gzip_parts(parts) if location.endswith(GZIP_SUFFIX) else b"".join(parts)
+    parts, checksum = with_checksum(_members(metadata))
+    return gzip_parts(parts, checksum) if location.endswith(GZIP_SUFFIX) else b"".join(parts)
 
 
 def decode_metadata(data: bytes, *, location: str) -> TableMetadata:

@@ -411,8 +411,8 @@ class LocalEngine:
             self._buffers.events >= pace.batch_events
             or self._buffers.size_bytes >= pace.batch_bytes
         )
-        # What waits already goes into this batch: a stream that is late, and cut one as often as one
-        # that is not, would pay for commits of all its tables with a few events and never catch up.
+        # What waits already goes into this batch: a late stream that cut one as often as others
+        # would pay for commits of all its tables with a few events, and never catch up.
         if is_full or self._more_waits or not follow:
             return is_full
         return self._now_ms() - self._last_batch_ms >= pace.interval_ms

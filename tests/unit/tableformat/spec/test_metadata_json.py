@@ -328,12 +328,12 @@ def test_text_memory_goes_with_its_objects() -> None:
     encode_metadata(metadata_of(50))
     json_texts._lists.forget()
     gc.collect()
-    before = len(json_texts._texts)
+    before = len(json_texts._texts._entries)
     for _ in range(3):
         encode_metadata(metadata_of(50))
     json_texts._lists.forget()
     gc.collect()
-    assert len(json_texts._texts) <= before
+    assert len(json_texts._texts._entries) <= before
 
 
 def test_texts_of_former_versions_go() -> None:
