@@ -147,7 +147,7 @@ def open_scheduler(
     options: SchedulerOptions,
     registry: CollectorRegistry | None = None,
 ) -> tuple[Scheduler, SchedulerMetrics]:
-    """A scheduler that logs and counts what it does; its threads share the process's heaps."""
+    """A scheduler that logs and counts what it does, in a process that is tuned to last."""
     share_heaps()
     collect_seldom()
     watcher = SchedulerMetrics(catalog.environment.runtime.clock, registry)

@@ -6,9 +6,10 @@ import pytest
 from pyiceberg.table.update import RemoveSnapshotsUpdate
 
 from maintenance import expire
-from resolver import resolve
+from resolver import cursor, resolve
 from resolver.cursor import cursor_of, plan_backlog
 from resolver.index_check import verify
+from tableformat.commit.branch_history import branch_history
 from tableformat.commit.refs import fast_forward, replace_branch, rollback
 from tableformat.errors import InvalidInputError, NotFoundError
 from tests.support.another_tool import another_tool
@@ -268,6 +269,25 @@ def test_target_that_does_not_exist_is_refused_and_not_created(staged):
         resolve(staged.table, target="mian")
     assert set(staged.table.refresh().state.metadata.refs) == {"main", "staging"}
     assert head_of(staged, "staging") == staging
+
+
+def test_target_is_read_only_down_to_what_waits(staged, monkeypatch):
+    """A stream's table has a thousand snapshots, and is planned several times a second."""
+    for number in range(12):
+        stage(staged, str(number))
+        resolve(staged.table)
+    last = stage(staged, "waits")
+    state, read = staged.table.refresh().state, []
+
+    def history(*given):
+        for snapshot in branch_history(*given):
+            read.append(snapshot)
+            yield snapshot
+
+    monkeypatch.setattr(cursor, "branch_history", history)
+    found = plan_backlog(state, staging="staging", target="main")
+    assert [each.snapshot_id for each in found] == [last]
+    assert len(read) <= 4
 
 
 def test_limit_of_zero_is_refused(staged):
