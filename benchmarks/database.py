@@ -39,7 +39,7 @@ from benchmarks.support.duckdb_reader import open_duckdb
 from benchmarks.support.process_tree import cpu_seconds, memory_bytes
 from tableformat.cdc.many.positions import decode_offsets
 from tableformat.spec.names import SOURCE_OFFSETS
-from tests.support.kafka import Kafka, kafka, spark_environment
+from tests.support.kafka import CONNECTOR_JARS, Kafka, kafka, spark_environment
 
 TICK_S = 0.1
 POLL_S = 0.05
@@ -158,6 +158,7 @@ class Watch:
 
     warehouse: str
     topics: list[Topic]
+    has_ended: Callable[[], bool] = lambda: False  # nothing more will come
     seen: dict[str, list[tuple[float, int]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -186,7 +187,7 @@ class Watch:
         deadline = time.monotonic() + END_S
         for topic in topics:
             while self.look(topic) < topic.sent:
-                if time.monotonic() > deadline:
+                if time.monotonic() > deadline or self.has_ended():
                     raise SystemExit(f"{topic.name}: not all on main within {END_S:g} s")
                 time.sleep(POLL_S / 5)
 
@@ -208,17 +209,18 @@ def running(
     icefold = str(Path(sys.executable).with_name("icefold"))
     command = [icefold, "--warehouse", warehouse, "run", "--kafka", broker.servers,
                "--topics", "shop.public.*", "--into", "shop", "--engine", engine,
-               "--interval-s", f"{interval_s:g}"]  # fmt: skip
+               "--interval-s", f"{interval_s:g}",
+               "--connector-jar", str(CONNECTOR_JARS)]  # fmt: skip
     with log.open("wb") as file:
         process = subprocess.Popen(command, stdout=file, stderr=file, env=spark_environment())
     try:
         yield process
-        if process.poll() is not None:
-            raise SystemExit(f"icefold run has ended with {process.returncode}: {log.read_text()}")
         process.send_signal(signal.SIGTERM)
         if process.wait(END_S) != 0:
-            raise SystemExit(f"icefold run ended with {process.returncode}: {log.read_text()}")
+            raise SystemExit(f"icefold run ended with {process.returncode}")
     finally:
+        if process.poll():
+            print(log.read_text()[-2_000:])
         process.kill()
 
 
@@ -342,6 +344,7 @@ def main() -> int:
             database.broker, warehouse, log, interval_s=given.interval_s, engine=given.engine
         ) as process:
             started = time.monotonic()
+            watch.has_ended = lambda: process.poll() is not None
             watch.wait(database.topics)
             print(f"all tables made and published after {time.monotonic() - started:.1f} s")
             if given.rate:
