@@ -116,12 +116,18 @@ def write_frame_files(
     return BatchAnswer(WrittenFiles.together(parts), bad_records, counts, schema_changes)
 
 
+_labels: dict[int, list[int]] = {}  # by their count
+
+
 def shard_labels(spark: SparkSession, count: int) -> list[int]:
     """One integer per shard that Spark's hash partitioning sends to a partition of its own.
 
     `repartition(n, column)` puts a value into partition pmod(hash(value), n), so plain shard
-    numbers would leave some partitions empty and others with several shards.
+    numbers would leave some partitions empty and others with several shards. Which ones they are
+    follows from the count; Spark is asked once.
     """
+    if count in _labels:
+        return _labels[count]
     tried = spark.range(64 * count).select(
         sf.col("id").cast("int").alias(LABEL),
         sf.pmod(sf.hash(sf.col("id").cast("int")), sf.lit(count)).alias("partition"),
@@ -131,7 +137,8 @@ def shard_labels(spark: SparkSession, count: int) -> list[int]:
         found.setdefault(partition, label)
     if len(found) != count:
         raise InternalError("no label hashes to some partition", shards=count)
-    return [found[partition] for partition in range(count)]
+    _labels[count] = [found[partition] for partition in range(count)]
+    return _labels[count]
 
 
 def _parser(writer: ChangeWriter, labels: tuple[int, ...]) -> ArrowMap:

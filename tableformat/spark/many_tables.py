@@ -187,7 +187,8 @@ class SparkEngine:
         if not names:
             return
         if len(names) > 1:
-            events = events.persist()
+            # Every table looks into every part: of one topic each, they would be tables squared.
+            events = events.coalesce(self.spark.sparkContext.defaultParallelism).persist()
         frames = {}
         for name in names:
             topics = tables.tables[name].topics
