@@ -36,7 +36,7 @@ from rich.table import Table as Grid
 
 import tableformat as tf
 from benchmarks.support.duckdb_reader import open_duckdb
-from benchmarks.support.process_tree import cpu_seconds, memory_bytes
+from benchmarks.support.process_tree import CpuMeter, memory_bytes
 from tableformat.cdc.many.positions import decode_offsets
 from tableformat.spec.names import SOURCE_OFFSETS
 from tests.support.kafka import CONNECTOR_JARS, Kafka, kafka, spark_environment
@@ -225,7 +225,7 @@ def running(
 
 
 @contextmanager
-def beside(work: Callable[[], None], every_s: float) -> Iterator[None]:
+def beside(work: Callable[[], object], every_s: float) -> Iterator[None]:
     """Do something again and again in a thread."""
     ended = threading.Event()
 
@@ -245,7 +245,7 @@ def beside(work: Callable[[], None], every_s: float) -> Iterator[None]:
 def steady(database: Database, watch: Watch, process: int, rate: int, minutes: float) -> None:
     """A constant rate; prints freshness, memory and CPU by the minute."""
     samples: list[tuple[float, float, float]] = []
-    begin = time.monotonic()
+    begin, cpu = time.monotonic(), CpuMeter(process)
 
     def look() -> None:
         for topic in database.topics:
@@ -253,7 +253,7 @@ def steady(database: Database, watch: Watch, process: int, rate: int, minutes: f
 
     def sample() -> None:
         at = (time.monotonic() - begin) / 60
-        samples.append((at, memory_bytes(process) / 1e6, cpu_seconds(process)))
+        samples.append((at, memory_bytes(process) / 1e6, cpu.read()))
 
     with beside(look, POLL_S), beside(sample, SAMPLE_S):
         for number in range(int(minutes * 60 / TICK_S)):
@@ -275,10 +275,10 @@ def steady(database: Database, watch: Watch, process: int, rate: int, minutes: f
             held[(held[:, 0] >= low) & (held[:, 0] < high)],
         )
         if len(mine) and len(those) > 1:
-            cpu = (those[-1, 2] - those[0, 2]) / (those[-1, 0] - those[0, 0]) / 60
+            share = (those[-1, 2] - those[0, 2]) / (those[-1, 0] - those[0, 0]) / 60
             figures = (*np.percentile(mine, [50, 99]), mine.max())
             grid.add_row(f"{low:.0f}-{high:.0f}", *(f"{each:.2f}" for each in figures),
-                         f"{those[:, 1].mean():,.0f}", f"{cpu:.0%}")  # fmt: skip
+                         f"{those[:, 1].mean():,.0f}", f"{share:.0%}")  # fmt: skip
     out = Console()
     out.print(grid)
     sent = sum(topic.sent for topic in database.topics)
@@ -298,10 +298,11 @@ def quiet(
     database: Database, watch: Watch, process: int, *, minutes: float, memory_max: int
 ) -> None:
     """What it costs to wait, and how long single changes take."""
-    before = cpu_seconds(process)
-    started = time.monotonic()
-    time.sleep(minutes * 60)
-    idle = (cpu_seconds(process) - before) / (time.monotonic() - started)
+    cpu = CpuMeter(process)
+    before, started = cpu.read(), time.monotonic()
+    with beside(cpu.read, SAMPLE_S / 10):
+        time.sleep(minutes * 60)
+    idle = (cpu.read() - before) / (time.monotonic() - started)
     held = memory_bytes(process) / 1e6
     taken = []
     for number in range(SINGLE_CHANGES):
