@@ -276,7 +276,7 @@ def stream_runner(
         listener=listener,
         resume_tables=words.resume_tables,
     )
-    engine.open()
+    engine.open(follow=words.follow)
     if words.dry_run:
         return engine.plan_tables()
     if request.engine is Engine.AUTO:

@@ -155,7 +155,9 @@ class LocalEngine:
         Effects: see the module's text.
         """
         if self._opened is None:
-            self.open()
+            self.open(follow=follow)
+        if self._lacks_transactions and not self._wait_for_transactions(stop):
+            return
         if self._transactions is not None and not self._read:
             self._remember(self._transactions)
         self._finish()
@@ -177,8 +179,12 @@ class LocalEngine:
                 return
             self._look_around(follow=follow)
 
-    def open(self) -> StreamTables:
-        """The tables of the stream, without reading a message."""
+    def open(self, *, follow: bool = False) -> StreamTables:
+        """The tables of the stream, without reading a message.
+
+        Args:
+            follow: `run` may wait for a transaction topic that is not there yet.
+        """
         self._topics = dict(self.source.topics())
         self._opened = open_tables(
             self.environment,
@@ -188,7 +194,7 @@ class LocalEngine:
             resume_tables=self.resume_tables,
         )
         if self.cut is Cut.TRANSACTION:
-            self._transactions = self._transaction_cut()
+            self._transactions = self._transaction_cut(may_wait=follow)
         return self._tables
 
     def lag(self) -> int:
@@ -490,17 +496,23 @@ class LocalEngine:
                 )  # fmt: skip
             self._moved_ms = now_ms
 
-    def _refresh(self) -> None:
-        """Let topics and partitions join that have come since."""
+    def _joined(self) -> set[str]:
+        """Tables that are new, or have topics or partitions that have come since."""
         try:
             topics = dict(self.source.topics())
         except StoreUnavailableError as error:
             logger.warning("%s", error)
-            return
+            return set()
         grown = {t for t, count in topics.items() if count > self._topics.get(t, count)}
         self._topics = topics
         names = set(self._tables.join(topics))
-        names |= {name for topic, name in self._tables.table_of.items() if topic in grown}
+        return names | {name for topic, name in self._tables.table_of.items() if topic in grown}
+
+    def _refresh(self) -> None:
+        """Let topics and partitions join that have come since."""
+        names = self._joined()
+        if not names:
+            return
         before = set(self._read)
         self._begin([self._tables.tables[name] for name in sorted(names)])
         if self._goal is not None:
@@ -541,31 +553,68 @@ class LocalEngine:
         self._leave(self._tables.set_aside(table.name, reason))
         return True
 
-    def _transaction_cut(self) -> TransactionCut:
-        tables = self._tables.tables
+    @property
+    def _lacks_transactions(self) -> bool:
+        return self.cut is Cut.TRANSACTION and self._transactions is None
+
+    def _wait_for_transactions(self, stop: Callable[[], bool]) -> bool:
+        """Wait for the transaction topic; whether it is there, and no stop came first.
+
+        Debezium makes it with the first transaction after the snapshot. Nothing is read before:
+        where a batch may end is not known.
+        """
+        logger.warning(
+            "the stream waits for the topic PREFIX.transaction, which comes with the first "
+            "transaction after the snapshot; Debezium's connector needs "
+            "provide.transaction.metadata=true for it"
+        )
+        looked_ms = self._now_ms()
+        while not stop():
+            if self._now_ms() - looked_ms >= self.pace.refresh_ms:
+                looked_ms = self._now_ms()
+                self._joined()
+                self._transactions = self._transaction_cut(may_wait=True)
+                if self._transactions is not None:
+                    logger.info("the source tells its transactions now")
+                    return True
+            self.environment.runtime.clock.sleep_ms(POLL_S * 1e3)
+        return False
+
+    def _transaction_prefix(self, *, may_wait: bool) -> str | None:
+        """What the transaction topic's name begins with; None: it may still come."""
         topics = list(self._tables.table_of)
         ends = [name for name in self._topics if name.endswith(TRANSACTIONS)]
         prefixes = [name.removesuffix(TRANSACTIONS) for name in ends]
         fit = [p for p in prefixes if all(topic.startswith(f"{p}.") for topic in topics)]
-        if not fit:
-            raise InvalidInputError(
-                "the source does not tell its transactions: there is no one topic "
-                "PREFIX.transaction beside all topics",
-                action="set provide.transaction.metadata=true in Debezium's connector (the topic "
-                "comes with the first transaction after the snapshot), or use --cut batch",
-            )
-        prefix = max(fit, key=len)
-        if self._topics[prefix + TRANSACTIONS] != 1:
-            raise InvalidInputError(
-                "the transaction topic must have one partition", topic=prefix + TRANSACTIONS
-            )
-        for name, table in tables.items():
+        if fit:
+            return max(fit, key=len)
+        # One topic beside all of them is possible only if all names begin alike.
+        begins = {topic.rpartition(".")[0].partition(".")[0] for topic in topics}
+        if may_wait and len(begins) <= 1 and "" not in begins:
+            return None
+        raise InvalidInputError(
+            "the source does not tell its transactions: there is no one topic "
+            "PREFIX.transaction beside all topics",
+            action="set provide.transaction.metadata=true in Debezium's connector (the topic "
+            "comes with the first transaction after the snapshot), or use --cut batch",
+        )
+
+    def _transaction_cut(self, *, may_wait: bool) -> TransactionCut | None:
+        """How the stream is cut; None: the transaction topic may still come."""
+        for name, table in self._tables.tables.items():
             if getattr(table.options.choice.values, "layout", None) == FLATTENED:
                 raise InvalidInputError(
                     "flattened events do not say which transaction they are of",
                     action="use Debezium's envelope, or --cut batch",
                     table=name,
                 )
+        prefix = self._transaction_prefix(may_wait=may_wait)
+        if prefix is None:
+            return None
+        if self._topics[prefix + TRANSACTIONS] != 1:
+            raise InvalidInputError(
+                "the transaction topic must have one partition", topic=prefix + TRANSACTIONS
+            )
         routing = self.settings.routing
         return TransactionCut(
             prefix=prefix,

@@ -438,3 +438,75 @@ def test_source_that_does_not_tell_its_transactions_is_refused(world):
     del cluster.logs["pg.transaction", 0]
     with pytest.raises(InvalidInputError, match="set provide"):
         engine_of(catalog, cluster, cut=Cut.TRANSACTION).run(follow=False)
+
+
+def follow(catalog, cluster, happens, turns=20, **more):
+    """Follow for some turns, before some of which things happen; the engine."""
+    count = itertools.count()
+
+    def stop():
+        turn = next(count)
+        happens.get(turn, lambda: None)()
+        return turn >= turns
+
+    pace = {"interval_ms": 0, "refresh_ms": 0, "settle_ms": 0}
+    engine = engine_of(catalog, cluster, cut=Cut.TRANSACTION, **pace | more)
+    engine.run(follow=True, stop=stop)
+    return engine
+
+
+def test_stream_that_follows_waits_for_the_transaction_topic_and_stages_nothing_before(
+    world, caplog
+):
+    """Debezium makes it with the first transaction after the snapshot."""
+    catalog, cluster = world
+    del cluster.logs["pg.transaction", 0]
+    cluster.send(A, message("r", {"id": 1, "note": "snapshot"}))
+    tables = []
+
+    def first():
+        tables.append(catalog.list_tables())
+        cluster.send("pg.transaction", begin("1"))
+        cluster.send(A, change(2, "one", "1", 1))
+
+    def last():
+        tables.append(notes(catalog, "shop.a"))
+        cluster.send(B, change(2, "one", "1", 1))
+        cluster.send("pg.transaction", end("1", a=1, b=1))
+
+    engine = follow(catalog, cluster, {4: first, 12: last})
+    assert tables == [[], {1: "snapshot"}]
+    assert engine.listener.batches == [(0, ["shop.a"]), (1, ["shop.a", "shop.b"])]
+    assert notes(catalog, "shop.a") == {1: "snapshot", 2: "one"}
+    waits = [text for text in caplog.messages if "provide.transaction.metadata=true" in text]
+    assert len(waits) == 1
+
+
+def test_tables_that_come_while_the_stream_waits_for_the_transaction_topic_are_in_it(world):
+    catalog, cluster = world
+    for topic in (B, "pg.transaction"):
+        del cluster.logs[topic, 0]
+
+    def first():
+        transfer(cluster, "1", 1, "one")
+        cluster.send("pg.transaction", end("1", a=1, b=1))
+
+    engine = follow(catalog, cluster, {3: lambda: cluster.create(B), 5: first})
+    assert engine.listener.batches == [(0, ["shop.a", "shop.b"])]
+
+
+def test_stop_ends_the_wait_for_the_transaction_topic(world):
+    catalog, cluster = world
+    del cluster.logs["pg.transaction", 0]
+    cluster.send(A, change(1, "x", "1", 1))
+    engine = follow(catalog, cluster, {}, turns=1, refresh_ms=60_000)
+    assert engine.listener.batches == []
+
+
+@pytest.mark.parametrize("topic", ["other.public.c", "c"])
+def test_no_transaction_topic_is_waited_for_that_could_not_be_of_all_topics(world, topic):
+    catalog, cluster = world
+    del cluster.logs["pg.transaction", 0]
+    cluster.create(topic)
+    with pytest.raises(InvalidInputError, match="no one topic"):
+        follow(catalog, cluster, {}, include=("pg.public.*", topic))
