@@ -583,7 +583,8 @@ class LocalEngine:
     def _transaction_prefix(self, *, may_wait: bool) -> str | None:
         """What the transaction topic's name begins with; None: it may still come."""
         topics = list(self._tables.table_of)
-        ends = [name for name in self._topics if name.endswith(TRANSACTIONS)]
+        rows = self.settings.routing.route(self._topics).table_of  # a table may be called so, too
+        ends = [name for name in self._topics if name.endswith(TRANSACTIONS) and name not in rows]
         prefixes = [name.removesuffix(TRANSACTIONS) for name in ends]
         fit = [p for p in prefixes if all(topic.startswith(f"{p}.") for topic in topics)]
         if fit:

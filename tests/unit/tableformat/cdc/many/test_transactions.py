@@ -510,3 +510,12 @@ def test_no_transaction_topic_is_waited_for_that_could_not_be_of_all_topics(worl
     cluster.create(topic)
     with pytest.raises(InvalidInputError, match="no one topic"):
         follow(catalog, cluster, {}, include=("pg.public.*", topic))
+
+
+def test_table_that_is_called_transaction_is_not_taken_for_the_transaction_topic(world):
+    catalog, cluster = world
+    cluster.send("pg.transaction", begin("1"))
+    cluster.send("pg.public.transaction", change(1, "one", "1", 1))
+    cluster.send("pg.transaction", end("1", transaction=1))
+    engine_of(catalog, cluster, cut=Cut.TRANSACTION, settle_ms=0).run(follow=False)
+    assert notes(catalog, "shop.transaction") == {1: "one"}
