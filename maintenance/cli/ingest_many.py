@@ -131,8 +131,8 @@ def many_request(words: IngestWords, decoder: RegistryDecoder | None) -> ManyReq
     file = StreamFile() if path is None else read_stream_file(path, given)
     routing = Routing(
         namespace=namespace,
-        include=_patterns(words.topics),
-        exclude=(*_patterns(words.exclude_topics), *file.exclude),
+        include=TopicPattern.listed(words.topics),
+        exclude=(*TopicPattern.listed(words.exclude_topics or ""), *file.exclude),
         routes=file.routes,
     )
     defaults = given | dict(file.defaults)
@@ -173,10 +173,6 @@ def _checked(words: IngestWords) -> tuple[str, str]:
     if words.dry_run and (words.follow or words.resume_tables):
         raise click.UsageError("--dry-run reads and stops: no --follow, no --resume")
     return words.kafka, words.into
-
-
-def _patterns(text: str | None) -> tuple[TopicPattern, ...]:
-    return tuple(TopicPattern.of(each.strip()) for each in (text or "").split(",") if each.strip())
 
 
 @dataclass(slots=True)

@@ -18,6 +18,8 @@ from tableformat.table_definition import parse_table_name
 INTERNAL = "__"  # Kafka's own topics, Debezium's heartbeats
 TRANSACTIONS = ".transaction"  # `<topic.prefix>.transaction`: Debezium's BEGIN and END events
 PLACEHOLDER = re.compile(r"\{(\w+)\}")
+# A part of `a,b,...`: no topic's name has a comma, so one in brackets is the pattern's: \d{1,3}.
+_LISTED = re.compile(r"(?:\\.|\[(?:\\.|[^\]\\])*\]|\{[^{}]*\}|\([^()]*\)|[^,])+", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,16 @@ class TopicPattern:
             raise InvalidInputError(
                 f"not a regular expression: {error}", pattern=repr(text)
             ) from error
+
+    @classmethod
+    def listed(cls, text: str) -> tuple[TopicPattern, ...]:
+        """Read patterns with commas between them; empty ones are left out.
+
+        Raises:
+            InvalidInputError: See `of`.
+        """
+        parts = (part.strip() for part in _LISTED.findall(text))
+        return tuple(cls.of(part) for part in parts if part)
 
     def match(self, topic: str) -> re.Match[str] | None:
         """The match of a whole name."""

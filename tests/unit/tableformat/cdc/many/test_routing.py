@@ -87,3 +87,18 @@ def test_later_options_of_a_table_win_and_empty_parts_are_none():
     assert options.given_for("shop.lines")["shards"] == "3"
     assert options.given_for("other.lines")["shards"] == "2"
     assert parse_stream_file("", "t.yaml").tables == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("pg.public.*", ["pg.public.*"]),
+        (" pg.a.*, pg.b.* ,", ["pg.a.*", "pg.b.*"]),
+        (r"^pg\.t_\d{1,3}$,pg.b", [r"^pg\.t_\d{1,3}$", "pg.b"]),
+        (r"^pg\.(a{1,2}|b),^x[,(]y\(,z", [r"^pg\.(a{1,2}|b)", r"^x[,(]y\(", "z"]),
+        (r"pg.[ab],pg.[!c]", ["pg.[ab]", "pg.[!c]"]),
+        ("", []),
+    ],
+)
+def test_comma_inside_of_a_pattern_does_not_end_it(text, parts):
+    assert [each.text for each in TopicPattern.listed(text)] == parts
