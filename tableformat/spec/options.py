@@ -7,6 +7,7 @@ given in one set; what is left over belongs to nobody and is an error.
 from __future__ import annotations
 
 import difflib
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 from types import NoneType
@@ -22,15 +23,29 @@ from tableformat.spec.unicode import is_unicode
 GivenOptions = Mapping[str, str | int | bool]
 
 
+def _json_of(text: str, begin: str) -> Any:
+    """What a text says in JSON; None: it is none, or begins with something else."""
+    try:
+        return json.loads(text) if text.startswith(begin) else None
+    except (ValueError, RecursionError):
+        return None
+
+
 def _items(text: str) -> tuple[str, ...]:
-    items = tuple(item.strip() for item in text.split(","))
+    given = _json_of(text, "[")
+    listed = text.split(",") if given is None else map(str, given)
+    items = tuple(item.strip() for item in listed)
     if not all(items) or len(set(items)) < len(items):
         raise ValueError("empty, or given twice")
     return items
 
 
 def _pairs(text: str) -> dict[str, str]:
-    cut = [item.partition("=") for item in text.split(",")]
+    given = _json_of(text, "{")
+    if given is None:
+        cut = [item.partition("=") for item in text.split(",")]
+    else:
+        cut = [(name, "=", str(value)) for name, value in given.items()]
     pairs = {name.strip(): value.strip() for name, _, value in cut}
     if len(pairs) < len(cut) or not all(pairs) or not all(pairs.values()):
         raise ValueError("not name=value, or a name given twice")
@@ -38,9 +53,9 @@ def _pairs(text: str) -> dict[str, str]:
 
 
 Names = Annotated[tuple[str, ...], BeforeValidator(_items)]
-"""`a,b,c`."""
+"""`a,b,c`, or a JSON list: its items may hold commas."""
 PAIRS = BeforeValidator(_pairs)
-"""Makes a `dict` of `a=x,b=y`."""
+"""Makes a `dict` of `a=x,b=y`, or of a JSON object: its names may hold commas."""
 
 
 class OptionError(InvalidInputError):

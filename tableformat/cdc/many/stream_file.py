@@ -32,6 +32,7 @@ from tableformat.spec.options import OptionError
 
 EXCLUDE, ROUTES, DEFAULTS, TABLES = "exclude", "routes", "defaults", "tables"
 PARTS = (EXCLUDE, ROUTES, DEFAULTS, TABLES)
+_TRANSFORMS = str(MakingOptions.model_fields["partition_by"].alias)  # commas in them are their own
 _JSON_OPTIONS = tuple(
     str(each.alias) for each in MakingOptions.model_fields.values() if each.default == {}
 )
@@ -158,10 +159,12 @@ class _Reader:
         """A scalar as it is, a list joined by commas, a mapping as the option wants it."""
         match node:
             case yaml.SequenceNode():
-                return ",".join(self.scalar(item) for item in node.value)
+                items = [self.scalar(item) for item in node.value]
+                holds_commas = option != _TRANSFORMS and "," in "".join(items)
+                return json.dumps(items) if holds_commas else ",".join(items)
             case yaml.MappingNode():
-                pairs = {word: self.scalar(item) for _, word, item in self.pairs(node, "it")}
-                if option in _JSON_OPTIONS:
+                pairs = {word: self.single(word, item) for _, word, item in self.pairs(node, "it")}
+                if option in _JSON_OPTIONS or "," in "".join(pairs):
                     return json.dumps(pairs)
                 return ",".join(f"{word}={text}" for word, text in pairs.items())
         return self.scalar(node)
@@ -188,6 +191,12 @@ class _Reader:
             self.fail(node, f"{what} is not a list")
         items: list[yaml.Node] = node.value
         return items
+
+    def single(self, word: str, node: yaml.Node) -> str:
+        if _is_null(node) and word.endswith(")") and "(" not in word:
+            action = "put it in quotes: {price: 'decimal(10,2)'}"
+            self.fail(node, "a comma within {...} ends a value", action)
+        return self.scalar(node)
 
     def scalar(self, node: yaml.Node) -> str:
         if not isinstance(node, yaml.ScalarNode) or _is_null(node):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from tableformat.cdc.encodings import Encoding
 from tableformat.cdc.many.routing import Route, Routing, TopicPattern
 from tableformat.cdc.many.stream_file import parse_stream_file
-from tableformat.cdc.many.table_options import StreamOptions
+from tableformat.cdc.many.table_options import StreamOptions, TableOptions
 from tableformat.errors import InvalidInputError
 
 
@@ -102,3 +103,27 @@ def test_later_options_of_a_table_win_and_empty_parts_are_none():
 )
 def test_comma_inside_of_a_pattern_does_not_end_it(text, parts):
     assert [each.text for each in TopicPattern.listed(text)] == parts
+
+
+def test_comma_inside_of_an_entry_of_the_file_does_not_end_it():
+    file = parse_stream_file(
+        "tables:\n"
+        "  a:\n"
+        '    key: ["a,b", c]\n'
+        '    partition-by: ["bucket(16, id)", month(at)]\n'
+        '    columns: {price: "decimal(10,2)"}\n'
+        '    encodings: {"a,b": us, c: ms}\n',
+        "f.yaml",
+    )
+    ((_, given),) = file.tables
+    making, values = TableOptions.of(given).making, TableOptions.of(given).choice.values
+    assert making.key == ("a,b", "c")
+    assert making.partition_by == ("bucket(16, id)", "month(at)")
+    assert making.columns == {"price": "decimal(10,2)"}
+    assert values.encodings == {"a,b": Encoding.MICROS, "c": Encoding.MILLIS}
+
+
+def test_type_with_a_comma_and_no_quotes_is_told_with_its_line():
+    text = "tables:\n  a:\n    columns: {price: decimal(10,2)}\n"
+    with pytest.raises(InvalidInputError, match=r"f\.yaml:3: a comma within .* in quotes"):
+        parse_stream_file(text, "f.yaml")
