@@ -7,6 +7,7 @@ that would lose something is an `InvalidInputError` that names the column.
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Sequence
 
 import numpy as np
@@ -17,6 +18,7 @@ from pyiceberg.schema import Schema
 
 from tableformat.errors import InvalidInputError
 from tableformat.spec.arrow_arrays import constant_array, rebased_offsets
+from tableformat.spec.missing_columns import MISSING
 from tableformat.spec.types import arrow_type, is_list, is_string, is_varying_binary
 from tableformat.spec.uuid_text import UUID_BYTES, parse_uuids
 
@@ -34,7 +36,7 @@ def arrow_rows(given: object) -> pa.Table | pa.RecordBatchReader:
     raise InvalidInputError(
         "rows are an Arrow table, or a frame with Arrow's stream interface (polars, pandas)",
         given=type(given).__name__,
-        action="pa.Table.from_pylist(...) makes a table of dicts",
+        action="pa.table(...) makes one of a dict of columns, pa.Table.from_pylist(...) of dicts",
     )
 
 
@@ -93,10 +95,16 @@ def _check_struct(
             raise InvalidInputError("column is given twice", column=_join(path, field.name))
         by_name[field.name] = field
     known = {field.name: field for field in wanted}
-    for name in by_name.keys() - known.keys():
-        raise InvalidInputError(
-            "unknown column", column=_join(path, name), known=",".join(sorted(known))
-        )
+    for name in by_name:
+        if name not in known:
+            names = sorted(known.keys() - {MISSING})  # which is icefold's own
+            near = difflib.get_close_matches(name, names, n=1)
+            raise InvalidInputError(
+                "unknown column",
+                column=_join(path, name),
+                known=",".join(names),
+                action=f"did you mean '{near[0]}'?" if near else None,
+            )
     for name, field in known.items():
         found = by_name.get(name)
         if found is not None:

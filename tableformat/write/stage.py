@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from typing import Literal, get_args
 
 import pyarrow as pa
@@ -174,10 +175,18 @@ def _check_sequence(state: TableState, upserts: pa.Table | None) -> None:
 
 def check_choice(columns: str) -> None:
     """Refuse another word than `whole` or `partial`, with `InvalidInputError`."""
-    if columns not in get_args(ColumnChoice):
-        raise InvalidInputError(
-            "columns are whole or partial", columns=repr(columns), action="choose one"
-        )
+    words = get_args(ColumnChoice)
+    text = columns.lower() if isinstance(columns, str) else ""
+    if text and columns in words:
+        return
+    near = difflib.get_close_matches(text, words, n=1)
+    raise InvalidInputError(
+        "columns are whole or partial; which ones there are, the rows say",
+        columns=repr(columns),
+        action=f"did you mean '{near[0]}'?"
+        if near
+        else "say 'partial', and columns that the rows leave out keep their values",
+    )
 
 
 def _check_carried(state: TableState, spec: PartitionSpec, upserts: pa.Table) -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import uuid
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from pyiceberg.transforms import IdentityTransform
@@ -171,3 +172,38 @@ def test_dots_in_names_are_no_paths() -> None:
     ]
     with pytest.raises(InvalidInputError, match=r"key column is missing.*column=row\.id"):
         table.stage(deletes=pa.table({"id": [2]}))
+
+
+@pytest.mark.parametrize(
+    ("columns", "hint"),
+    [
+        ("partal", "did you mean 'partial'"),
+        ("Whole", "did you mean 'whole'"),
+        ("", "say 'partial'"),
+        (["id", "note"], "say 'partial'"),
+        (ORDERS, "say 'partial'"),
+        (np.array(["id"]), "say 'partial'"),
+        (None, "say 'partial'"),
+    ],
+    ids=str,
+)
+def test_wrong_choice_of_columns_is_one_line_that_says_what_to_give(columns, hint) -> None:
+    table = create_orders(memory_catalog())
+    with pytest.raises(InvalidInputError, match=f"whole or partial.*{hint}") as caught:
+        table.stage(rows(order(1)), columns=columns)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("columns", ["whole", "partial"])
+def test_unknown_column_names_the_nearest_of_the_table(columns) -> None:
+    table = create_orders(memory_catalog())
+    with pytest.raises(InvalidInputError, match=r"column=notes.*did you mean 'note'") as caught:
+        table.stage(pa.table({"id": [1], "notes": ["x"]}), columns=columns)
+    assert "_icefold" not in str(caught.value)
+
+
+@pytest.mark.parametrize("given", [[{"id": 1}], {"id": [1]}, "id"], ids=str)
+def test_rows_that_are_no_table_say_how_to_make_one(given) -> None:
+    table = create_orders(memory_catalog())
+    with pytest.raises(InvalidInputError, match=r"pa.table\(.*of a dict of columns.*from_pylist"):
+        table.stage(given)
