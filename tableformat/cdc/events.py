@@ -128,14 +128,16 @@ class DecodedMessages:
 class EventBatch:
     """Events, one per row; see the module's table.
 
-    With `decoded`, formats see that; bad records keep what came.
+    With `decoded`, formats see that; bad records keep what came. `in_order`: the source made them
+    in this order, as it did messages of one partition.
     """
 
     rows: pa.RecordBatch
     decoded: DecodedMessages | None = None
+    in_order: bool = False
 
     @classmethod
-    def split(cls, rows: pa.Table, most: int) -> list[EventBatch]:
+    def split(cls, rows: pa.Table, most: int, *, in_order: bool = False) -> list[EventBatch]:
         """The events of a table in order, in batches of at most `most`; at least one batch.
 
         Chunks of the table are no borders: a stream that is asked often brings small ones.
@@ -143,7 +145,7 @@ class EventBatch:
         pieces = (rows.slice(start, most) for start in range(0, rows.num_rows, most))
         batches = [batch for piece in pieces for batch in piece.combine_chunks().to_batches()]
         empty = pa.RecordBatch.from_pylist([], schema=rows.schema)
-        return [cls(batch) for batch in batches or [empty]]
+        return [cls(batch, in_order=in_order) for batch in batches or [empty]]
 
     def __len__(self) -> int:
         return int(self.rows.num_rows)
@@ -273,6 +275,7 @@ class ChangeCollector:
     source_ms: int | None = None
 
     def __post_init__(self) -> None:
+        self.schema_changes.in_order = self.batch.in_order
         if self.batch.decoded is not None:
             self.bad.update(self.batch.decoded.bad)
 

@@ -146,12 +146,14 @@ class PreparedBatch:
         )
 
 
-def prepare_batch(plan: SinkPlan, events: pa.Table) -> PreparedBatch:
+def prepare_batch(plan: SinkPlan, events: pa.Table, *, in_order: bool = False) -> PreparedBatch:
     """Parse a batch and write its files, for `commit_written`; see `write_changes`.
+
+    `in_order`: the source made the events in this order; see `EventBatch`.
 
     Effects: may add and widen columns of the table; writes files that nothing names.
     """
-    plan, change_format, parsed = _parse(plan, events)
+    plan, change_format, parsed = _parse(plan, events, in_order=in_order)
     skipped: Counter[str] = Counter()
     for part in parsed:
         skipped.update(part.skipped)
@@ -173,9 +175,11 @@ def prepare_batch(plan: SinkPlan, events: pa.Table) -> PreparedBatch:
     )
 
 
-def _parse(plan: SinkPlan, events: pa.Table) -> tuple[SinkPlan, ChangeFormat, list[ParsedEvents]]:
+def _parse(
+    plan: SinkPlan, events: pa.Table, *, in_order: bool
+) -> tuple[SinkPlan, ChangeFormat, list[ParsedEvents]]:
     """Parse a batch; where it wants other columns and may have them, change the table first."""
-    slices = EventBatch.split(with_ordinals(events), PARSE_ROWS)
+    slices = EventBatch.split(with_ordinals(events), PARSE_ROWS, in_order=in_order)
     while True:
         change_format, writer = plan.writer.build_format(), plan.writer
         parse = partial(writer.try_parse, change_format)
@@ -184,7 +188,7 @@ def _parse(plan: SinkPlan, events: pa.Table) -> tuple[SinkPlan, ChangeFormat, li
         else:
             with ThreadPoolExecutor(max_workers=pa.cpu_count()) as threads:
                 parsed = list(threads.map(parse, slices))
-        schema_changes = SchemaChanges()
+        schema_changes = SchemaChanges(in_order=in_order)
         for part in parsed:
             schema_changes.merge(part.schema_changes)
         if not schema_changes:

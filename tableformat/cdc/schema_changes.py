@@ -80,12 +80,14 @@ CONNECT_STRUCTS = (
 class SchemaChanges:
     """Columns to add and columns to widen, with their types.
 
-    `declared`: what the Connect schema says about columns to add, defaults included.
+    `declared`: what the Connect schema says about columns to add, defaults included. `in_order`:
+    what is merged comes in the order in which the source made it.
     """
 
     added: dict[str, iceberg.IcebergType] = field(default_factory=dict)
     widened: dict[str, iceberg.IcebergType] = field(default_factory=dict)
     declared: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    in_order: bool = False
 
     def __bool__(self) -> bool:
         return bool(self.added or self.widened)
@@ -104,12 +106,15 @@ class SchemaChanges:
     def merge(self, other: SchemaChanges) -> None:
         """Take over those of another task.
 
+        In order, the first default of a new column counts: a later one changes no row from before.
+
         Raises:
-            InvalidInputError: They disagree about the type or the default of a new column.
+            InvalidInputError: They disagree about the type of a new column, or, in no known order,
+                about its default.
         """
         for name in self.added.keys() & other.added.keys():
             mine_, theirs_ = (each.declared.get(name, {}).get("default") for each in (self, other))
-            if mine_ != theirs_:
+            if mine_ != theirs_ and not self.in_order:
                 raise InvalidInputError(
                     "the events disagree about the default of a new column",
                     column=name,
@@ -117,7 +122,8 @@ class SchemaChanges:
                     action="add the column to the table yourself, with the default that the "
                     "rows before it have",
                 )
-        self.declared.update(other.declared)
+        new = {name: each for name, each in other.declared.items() if name not in self.added}
+        self.declared |= new
         for mine, theirs in ((self.added, other.added), (self.widened, other.widened)):
             for name, kind in theirs.items():
                 mine[name] = common_type(mine.get(name), kind, column=name)

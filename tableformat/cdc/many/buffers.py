@@ -68,6 +68,15 @@ def by_table(
     return {name: pa.concat_tables(tables) for name, tables in parts.items()}
 
 
+def is_one_partition(messages: pa.Table) -> bool:
+    """Whether messages of `by_table`, which has those of a partition together, are of one."""
+    if not messages.num_rows:
+        return True
+    shown = messages.column(POSITION)
+    first, last = (str(shown[at]).rpartition("@")[0] for at in (0, len(shown) - 1))
+    return first == last
+
+
 def next_offset(messages: pa.Table) -> int:
     """The offset after the last message."""
     return int(messages.column(ORDINAL)[-1].as_py()) + 1

@@ -23,6 +23,7 @@ from tableformat.catalog.base import Identifier, TableState
 from tableformat.cdc.batch_commit import BatchId
 from tableformat.cdc.events import Decoder
 from tableformat.cdc.ingest import IngestResult, PreparedBatch, commit_written, prepare_batch
+from tableformat.cdc.many.buffers import is_one_partition
 from tableformat.cdc.many.positions import (
     Offsets,
     Place,
@@ -213,7 +214,8 @@ def prepare_messages(
     """
     table = planned(environment, table, lambda: messages, branch=branch, decoder=decoder)
     assert table.plan is not None
-    return table, prepare_batch(table.plan.refreshed(), messages)
+    in_order = is_one_partition(messages)
+    return table, prepare_batch(table.plan.refreshed(), messages, in_order=in_order)
 
 
 def planned(

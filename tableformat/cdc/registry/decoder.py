@@ -118,7 +118,7 @@ class RegistryDecoder:
                     if reason != NO_MAGIC:
                         bad.setdefault(row, f"message key: {reason}")
                 texts[name] = _or_as_it_was(texts[name], column, of_column)
-        return EventBatch(events.rows, DecodedMessages(texts=texts, schemas=schemas, bad=bad))
+        return replace(events, decoded=DecodedMessages(texts=texts, schemas=schemas, bad=bad))
 
     def _column(
         self, values: pa.BinaryArray, bad: dict[int, str]
@@ -134,7 +134,8 @@ class RegistryDecoder:
         unframed[rows] = False
         unframed &= values.is_valid().to_numpy(zero_copy_only=False)
         bad.update(dict.fromkeys(np.flatnonzero(unframed).tolist(), NO_MAGIC))
-        for number in np.unique(ids).tolist():
+        found, first = np.unique(ids, return_index=True)
+        for number in found[np.argsort(first)].tolist():  # as they come: a change is seen as one
             of_schema = rows[ids == number]
             schema = self._schema(number)
             if isinstance(schema, str):

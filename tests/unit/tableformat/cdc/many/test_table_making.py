@@ -12,8 +12,9 @@ from tableformat.cdc.many.table_making import make_table, plan_table
 from tableformat.cdc.many.table_options import TableOptions
 from tableformat.errors import InvalidInputError
 from tableformat.spec.metadata_json import COMPRESSION_CODEC
+from tests.support.fake_kafka import FakeCluster
 from tests.support.memory_tables import memory_catalog
-from tests.support.stream_worlds import ROW, message
+from tests.support.stream_worlds import ROW, engine_of, message
 
 WIDE = [
     {"field": "id", "type": "int32", "optional": False, "doc": "the key"},
@@ -144,3 +145,43 @@ def test_a_key_that_the_user_names_may_be_smaller_than_the_message_key() -> None
     assert said.choice.values.on_wider_key == "fail"
     assert TableOptions.of({}).choice.values.on_wider_key == "fail"
     assert TableOptions.of({"key": "id", "format": "changelog-json"}).making.key == ("id",)
+
+
+def with_default(*defaults):
+    """A row before the column x, and one for each default that x is declared with; None: none."""
+    key = {"field": "id", "type": "int64", "optional": False}
+    found = [message("c", {"id": 0}, fields=[key])]
+    for number, default in enumerate(defaults, 1):
+        more = {} if default is None else {"default": default}
+        column = {"field": "x", "type": "int32", "optional": True, **more}
+        found.append(message("c", {"id": number, "x": number}, fields=[key, column]))
+    return found
+
+
+def streamed(parts, **pace):
+    """The rows of a table that a stream makes of messages by partition, or why it stands aside."""
+    catalog, cluster = memory_catalog(), FakeCluster()
+    for number, messages in enumerate(parts):
+        cluster.send("pg.public.t", *messages, partition=number)
+    engine = engine_of(catalog, cluster, defaults={"schema-evolution": "add-columns"}, **pace)
+    engine.run(follow=False)
+    if engine.aside:
+        return engine.aside["shop.t"]
+    rows = catalog.load_table("shop.t").scan(branch="staging").to_arrow().to_pylist()
+    return {row["id"]: row["x"] for row in rows}
+
+
+@pytest.mark.parametrize(
+    ("defaults", "before"), [((5, 6), 5), ((None, 6), None), ((5, None), 5), ((6, 5), 6)]
+)
+def test_default_that_changes_in_the_first_batch_counts_as_in_many_batches(defaults, before):
+    """`ADD COLUMN ... DEFAULT` fills older rows; a default that is set later changes none."""
+    messages = with_default(*defaults)
+    expected = {0: before, 1: 1, 2: 2}
+    assert streamed([messages]) == expected
+    assert streamed([messages], chunk=1, batch_events=1) == expected
+
+
+def test_defaults_of_several_partitions_are_in_no_order():
+    first, *rest = with_default(5, 6)
+    assert "disagree about the default of a new column" in streamed([[first, rest[0]], rest[1:]])

@@ -125,6 +125,20 @@ def test_messages_of_several_schemas_keep_their_order(registry):
     assert [None if text is None else json.loads(text) for text in decoded] == wanted[5:25]
 
 
+def test_schemas_are_numbered_as_they_come_not_as_they_were_registered(registry):
+    """Which default of a new column was the first one is told by that."""
+    wide = {**NUMBERS, "fields": [*NUMBERS["fields"], {"name": "n", "type": "int", "default": 0}]}
+    old, new = registry.register(NUMBERS), registry.register(wide)
+    row = {"id": 1, "d": 0.5}
+    messages = [
+        framed(new, avro_bytes(wide, row | {"n": 1})),
+        framed(old, avro_bytes(NUMBERS, row)),
+    ]
+    decoded = decoder_of(registry).decode(EventBatch(batch_of(messages).rows, in_order=True))
+    assert decoded.schemas("value").numbers.tolist() == [0, 1]
+    assert decoded.in_order
+
+
 def test_numbers_that_json_lacks_are_texts_as_connect_writes_them(registry):
     number = registry.register(NUMBERS)
     values = [math.nan, math.inf, -math.inf, 0.1]
