@@ -94,6 +94,7 @@ def _settings(folder: Path, cores: int, memory: str) -> dict[str, str]:
         "spark.driver.host": LOOPBACK,
         "spark.driver.memory": memory,
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={logs.as_uri()}",
+        "spark.python.daemon.module": "tableformat.spark.daemon",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.session.timeZone": "UTC",
