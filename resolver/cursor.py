@@ -231,7 +231,9 @@ class _NewestFirst:
     """Which snapshots a history has, and which its markers name, read from its head on.
 
     It is read as far down as it is asked about: below a snapshot's own sequence number everything
-    is older than it. A cycle asks about the newest ones; of a thousand others it reads nothing.
+    is older than it, and a marker is committed after what it names. Format version 1 has no numbers
+    (0 in later ones): there all is read. Metadata whose numbers go back along a history is refused
+    (`check_metadata`). A cycle asks about the newest ones; of a thousand others it reads nothing.
     """
 
     def __init__(self, history: Iterator[Snapshot]) -> None:

@@ -1,14 +1,20 @@
 """Counts since a task's run, from metadata alone."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from maintenance import CompactOptions, compact, table_figures
-from maintenance.run_history import Ledger
+from maintenance.run_history import Ledger, TaskRecord
 from maintenance.settings import TaskName
 from maintenance.table_figures import Since, figures_of
 from resolver import resolve
+from tableformat.commit.branch_history import branch_history
+from tableformat.errors import CorruptDataError
+from tests.support.branch_graphs import graph_of
 from tests.support.staged_tables import StagedTable, keys
 
 
@@ -43,3 +49,42 @@ def test_snapshot_is_counted_once_however_often_a_table_is_looked_at(staged, mon
     second = figures(staged)
     assert len(asked) <= 1  # the new one, unless the table was read from its file again
     assert second.since[TaskName.EXPIRE].commits == first.since[TaskName.EXPIRE].commits + 1
+
+
+@settings(max_examples=100, deadline=None)
+@given(seed=st.integers(0, 2**32), runs=st.lists(st.integers(1, 20), max_size=len(TaskName)))
+def test_counts_are_those_of_a_walk_for_each_task_by_itself(seed, runs):
+    graph = graph_of(2, seed, 20)
+    for each in graph.snapshots.values():
+        for name in ("added-files-size", "added-dvs", "deleted-data-files"):
+            each["summary"][name] = str(graph.rng.randint(0, 2))
+    try:
+        state = graph.state
+    except CorruptDataError:  # numbers that went back
+        return
+    records = {
+        task: TaskRecord(snapshot_id=each) for task, each in zip(TaskName, runs, strict=False)
+    }
+    found = figures_of(state, Ledger(records=records), staging="staging", target="main").since
+    assert found == {
+        task: since_of(state, task, records.get(task, TaskRecord()).snapshot_id)
+        for task in TaskName
+    }
+
+
+def since_of(state, task, end):
+    counted = Since()
+    for each in branch_history(state, "main"):
+        count = partial(table_figures.counter, each)
+        is_rewrite = each.summary.operation.value == "replace"
+        is_compaction = is_rewrite and count("deleted-data-files") > 0
+        if each.snapshot_id == end or (task == TaskName.COMPACT and is_compaction):
+            return counted
+        if not is_rewrite:
+            counted = Since(
+                commits=counted.commits + 1,
+                files=counted.files + count("added-data-files"),
+                size_bytes=counted.size_bytes + count("added-files-size"),
+                dvs=counted.dvs + count("added-dvs"),
+            )
+    return counted
