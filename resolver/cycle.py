@@ -48,7 +48,13 @@ from resolver.report import ResolveReport
 from resolver.resolution import index_changes
 from resolver.rewrite_batch import BatchWriter, RewrittenBatch, check_rewritable
 from resolver.spread_match import SpreadMatch
-from resolver.staged_snapshots import StagedSnapshot, before_unseen_deletes, load_staged, names_of
+from resolver.staged_snapshots import (
+    StagedSnapshot,
+    before_unseen_deletes,
+    load_staged,
+    names_of,
+    sequence_numbers_of,
+)
 from resolver.staging_state import load_staging_state
 from resolver.target import LiveFiles, live_files
 from resolver.target_deletes import folded_deletes, known_deletes
@@ -214,10 +220,8 @@ class Cycle:
     def _check_may_end(self, state: TableState, live: LiveFiles, left: Sequence[Snapshot]) -> None:
         """Refuse to end before snapshots that a cut has, or that others have brought."""
         if self._options.until is not None or self._matcher.brought(state, live, left):
-            raise UnsupportedError(
-                "deletes on other columns than the key were staged after rows that leave columns "
-                "out, and cannot be published together with them",
-                table=state.name,
+            raise _unseen_deletes(
+                state,
                 snapshot_id=left[0].snapshot_id,
                 action="resolve this table by itself; take from the target what others have "
                 "brought of these changes",
@@ -275,6 +279,14 @@ class Cycle:
             target=options.target,
             staged_after=options.staged_after,
         )
+        taken = before_unseen_deletes(staged, state.metadata.schema().identifier_field_ids)
+        if len(taken) < len(staged):  # a marker names a snapshot: none is left to end before
+            raise _unseen_deletes(
+                state,
+                sequence_number=min(sequence_numbers_of(staged[len(taken)])),
+                action="stage what waits again, on a new staging branch: the rows, then the "
+                "deletes; or the rows whole",
+            )
         return staged or None
 
     def _read(self, state: TableState, live: LiveFiles, work: Work) -> Work:
@@ -565,3 +577,14 @@ class Cycle:
 def _delete_count(work: Work) -> int:
     deletes = (work.batch.deletes, *work.batch.other_deletes)
     return sum(file.record_count for each in deletes for file in each.files)
+
+
+def _unseen_deletes(state: TableState, *, action: str, **where: int) -> UnsupportedError:
+    """Why a cycle would have to end before deletes, and cannot (`before_unseen_deletes`)."""
+    return UnsupportedError(
+        "deletes on other columns than the key were staged after rows that leave columns out, and "
+        "cannot be published together with them",
+        table=state.name,
+        action=action,
+        **where,
+    )

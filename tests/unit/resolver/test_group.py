@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import pyarrow as pa
 import pytest
 
 import resolver.cycle
@@ -31,6 +32,7 @@ from tests.support.lock_seams import ManualClock, SeededIds
 from tests.support.lying_lock import GrantAllLock
 from tests.support.memory_catalog import MemoryCatalog
 from tests.support.memory_tables import memory_catalog
+from tests.support.other_deletes import delete_by
 
 A, B, C = NAMES = ("bank.a", "bank.b", "bank.c")
 
@@ -231,6 +233,22 @@ def test_table_that_cannot_be_resolved_stops_the_group_and_is_named(world, monke
     with pytest.raises(UnsupportedError, match=f"table={B}, cut={QUERY}/0"):
         world.resolve()
     assert world.heads() == before
+
+
+def test_cut_that_would_have_to_end_between_a_row_and_a_delete_that_looks_for_it_is_refused(world):
+    """The row's column has no value before it is published; the delete is on that column."""
+    world.batch(A, B)
+    world.tables[A].stage(pa.table({"id": [3]}), columns="partial")
+    delete_by(world.tables[A], balance=[-1])
+    world.batch(A, B)
+    before = world.heads()
+    with pytest.raises(UnsupportedError, match=rf"leave columns out.*table={A}.*by itself"):
+        world.resolve()
+    assert world.heads() == before
+    while resolve(world.tables[A].refresh()).staged_snapshots:
+        pass
+    world.resolve()
+    assert world.shows(1)
 
 
 def test_conflict_on_one_table_matches_that_one_again_only(world, monkeypatch):

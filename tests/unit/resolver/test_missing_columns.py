@@ -7,19 +7,17 @@ import json
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyiceberg.table.update import RemoveSnapshotsUpdate
 from pyiceberg.types import LongType
 
 from maintenance.tasks.compact import compact
 from maintenance.tasks.options import CompactOptions
 from resolver import resolve
 from tableformat import TableCatalog
-from tableformat.commit.changeset import Changeset, CommitKind
-from tableformat.commit.engine import commit
 from tableformat.errors import CommitUnknownError, InvalidInputError, UnsupportedError
-from tableformat.paths import equality_delete_locations
-from tableformat.write.equality_deletes import write_equality_deletes
 from tests.support.change_events import envelope, events_table
 from tests.support.memory_tables import memory_catalog
+from tests.support.other_deletes import delete_by
 
 SCHEMA = pa.schema(
     [
@@ -78,23 +76,6 @@ def ids(table):
     return {row["id"]: row["_row_id"] for row in found}
 
 
-def delete_by(table, **columns):
-    """An equality delete of another writer, on any columns."""
-    metadata, environment = table.refresh().state.metadata, table.environment
-    files = write_equality_deletes(
-        environment.store,
-        pa.table(columns),
-        schema=metadata.schema(),
-        equality_ids=[metadata.schema().find_field(name).field_id for name in columns],
-        spec=metadata.spec(),
-        properties={},
-        location_for=equality_delete_locations(metadata, environment.runtime.ids),
-    )
-    kind = CommitKind.ROW_DELTA
-    change = Changeset(kind=kind, branch="staging", added_delete_files=tuple(files))
-    commit(environment, table.identifier, change)
-
-
 @pytest.mark.parametrize("limit", [None, 1])
 def test_row_that_a_delete_of_other_columns_took_is_not_what_a_later_one_replaces(plain, limit):
     plain.set_properties({"icefold.on-missing-row": "null"})
@@ -116,6 +97,37 @@ def test_later_delete_of_other_columns_finds_the_value_that_a_row_left_out(plain
     while resolve(plain, limit=limit).staged_snapshots:
         pass
     assert published(plain) == {7: ("us", "seven", None, 7)}
+
+
+def test_state_of_staging_is_refused_where_a_cycle_would_have_to_end_inside_it(plain):
+    """Its log has expired, so no marker can say that the rows are published and the deletes not."""
+    partial(plain, id=[2], n=[20])
+    delete_by(plain, region=["eu"])
+    staged = plain.refresh().state.head("staging")
+    plain.stage(rows((7, "us", "seven", None, 7)))
+    forget_log(plain)
+    before = published(plain)
+    refused = rf"staged after rows that leave columns out.*sequence_number={staged.sequence_number}"
+    with pytest.raises(UnsupportedError, match=refused):
+        resolve(plain, from_staging_state=True)
+    assert published(plain) == before
+
+
+def test_state_of_staging_with_deletes_before_rows_that_leave_columns_out_is_published(plain):
+    delete_by(plain, region=["us"])
+    partial(plain, id=[2], n=[20])
+    partial(plain, id=[2], region=["us"])
+    forget_log(plain)
+    resolve(plain, from_staging_state=True)
+    assert published(plain)[2] == ("us", "name 2", ["tag 2"], 20)
+
+
+def forget_log(table):
+    """Expire all snapshots but the heads, as another tool does."""
+    state = table.refresh().state
+    heads = {ref.snapshot_id for ref in state.metadata.refs.values()}
+    gone = [s.snapshot_id for s in state.metadata.snapshots if s.snapshot_id not in heads]
+    table.environment.catalog.commit(state, [RemoveSnapshotsUpdate(snapshot_ids=gone)])
 
 
 def test_column_of_a_void_partition_field_can_be_left_out(mode, tmp_path):
