@@ -121,7 +121,7 @@ def plan_backlog(
     if not history.ends_walk(last):
         backlog = [snapshot for snapshot, is_staged in walked if is_staged][::-1]
         left, below = _left_behind(state.metadata, walked, history)
-        if left is not None and any(map(is_first, below)):
+        if left is not None and (any(map(is_first, below)) or history.begins_after(left)):
             raise _replaced_target(state, staging, target, left)
         if below:
             raise _lost_cursor(state, staging, target, history.cursor, last)
@@ -328,6 +328,19 @@ class _TargetHistory:
     def is_whole(self) -> bool:
         """Whether nothing of the chain has expired."""
         return not self.chain or is_first(self.chain[-1])
+
+    def begins_after(self, snapshot: Snapshot) -> bool:
+        """Whether the chain's first commit is newer than `snapshot`, so no ancestor of it.
+
+        Sequence numbers tell also where what lies below `snapshot` has expired; those of format
+        version 1, and of a REPLACE TABLE that another commit has overtaken, may not.
+        """
+        first = self.chain[-1] if self.chain else None
+        return (
+            first is not None
+            and is_first(first)
+            and (first.sequence_number or 0) > (snapshot.sequence_number or 0)
+        )
 
     def proves_position(self, last: Snapshot) -> bool:
         """Whether a walk that ended at `last` without meeting the cursor has missed nothing."""

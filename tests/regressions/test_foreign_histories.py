@@ -858,3 +858,48 @@ def test_history_that_pyiceberg_cut_is_not_told_as_whole(tmp_path, change):
     assert theirs.table.refresh().snapshots()[0].parent_snapshot_id is None
     with pytest.raises(NotFoundError, match=f"before {head.snapshot_id} has expired"):
         theirs.table.changes(None).to_arrow()
+
+
+@pytest.mark.parametrize("base", ["ours", "theirs"])
+@pytest.mark.parametrize("waits", [True, False])
+def test_table_that_was_replaced_is_told_as_such_where_its_old_history_has_expired(
+    world, base, waits
+):
+    """Its new history is whole, and begins after the snapshot that staging stands on."""
+    world.stage(new(5), deletes=[1])
+    world.resolve()
+    if base == "theirs":
+        world.foreign.append([new(6)])
+        world.table.refresh()
+    world.stage(new(7), deletes=[8])
+    if not waits:
+        world.resolve()
+    everything = ExpiryPolicy(max_snapshot_age_ms=0, min_snapshots_to_keep=1)
+    expire(world.table.refresh(), ExpireOptions(policy=everything))
+    rows = [new(8), new(9)]
+    world.foreign.replace_table(rows)
+    with pytest.raises(LostCursorError, match=r"was replaced.*--from-snapshot") as refused:
+        world.resolve()
+    told = int(refused.value.context["stopped_at"])
+    resolve(world.table, from_snapshot=told, skip_unpublished=True, lock=world.lock)
+    world.check(*([new(7), new(9)] if waits else rows))
+
+
+def test_target_rolled_back_behind_what_has_expired_is_not_taken_for_replaced(world):
+    """Its history is whole and has nothing of what staging stands on, and is older than that."""
+    first = world.head()
+    world.stage(new(5))
+    world.resolve()
+    world.stage(new(6))
+    world.resolve()
+    world.stage(new(7))
+    state = world.table.refresh().state
+    kept = {first, *(ref.snapshot_id for ref in state.metadata.refs.values()), world.head()}
+    gone = [s.snapshot_id for s in state.metadata.snapshots if s.snapshot_id not in kept]
+    state = world.table.environment.catalog.commit(
+        state, [RemoveSnapshotsUpdate(snapshot_ids=gone)]
+    )
+    world.foreign.set_branch("main", first)
+    with pytest.raises(LostCursorError, match=r"expired\?"):
+        world.resolve()
+    world.check(*BASE)

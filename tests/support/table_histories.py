@@ -380,8 +380,10 @@ class TableHistory:
             return
         if "--staged-after" in text and self.lost:
             raise ToldAsLost
-        is_expired = self.was_replaced and isinstance(error, LostCursorError)
-        if "was replaced (REPLACE TABLE)" in text or is_expired:  # of the old history, in part
+        is_lost = self.was_replaced and isinstance(error, LostCursorError)
+        is_replaced = is_lost and "was replaced (REPLACE TABLE)" in text
+        # Where nothing of the old main is known any more, nothing tells that there was one.
+        if is_replaced or (is_lost and "(expired?)" in text):
             told = int(error.context["stopped_at"])
             if self.head("staging") == told:
                 self.spark("ALTER TABLE T DROP BRANCH staging")
