@@ -133,9 +133,8 @@ class Figures:
 def figures_of(state: TableState, ledger: Ledger, *, staging: str, target: str) -> Figures:
     """Count. Cost: a microsecond for each snapshot since the runs that are counted from."""
     head, staged = state.head(target), state.head(staging)
-    ends = (
-        state.metadata.snapshots[:1] + state.metadata.snapshots[-1:]
-    )  # whichever way it is sorted
+    known = state.metadata.snapshots
+    ends = known[:1] + known[-1:]  # sorted one way or the other
     return Figures(
         table=state.name,
         table_uuid=str(state.metadata.table_uuid),
