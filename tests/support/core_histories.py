@@ -75,6 +75,7 @@ class CoreHistory(TableHistory):
     def create(self) -> None:
         self.is_bucketed = self.rng.random() < 0.25
         self.untold: set[int] = set()  # staged, and to be refused
+        self.replaces: dict[int, list[list[Any]]] = {}  # partitions, by the snapshot that did
         by = self.rng.choice(["", "", "region", "bucket(2, id)", "truncate(10, amount)"])
         placed = "PARTITIONED BY (bucket(2, id)) " if self.is_bucketed else ""
         self.spark(
@@ -150,11 +151,21 @@ class CoreHistory(TableHistory):
         to = [["toBranch", branch]] if branch == "staging" else []
         refusal = "some, but not all, rows match"
         places = self.core([*made.calls, *to, ["commit"]], may_say=refusal)
-        gone = _replaced(read, places) if made.gone is None else made.gone
+        gone = self.gone(made, read, places, self.head(branch))
         self.note(branch, [(made.new, gone)])
         numbered = any(each[0] == "dataSequenceNumber" for each in made.calls)
         if branch == "staging" and numbered:
             self.untold.add(self.head("staging"))
+
+    def gone(
+        self, made: Change, read: dict[str, Any], places: list[list[Any]], snapshot: int | None
+    ) -> set[int]:
+        """The keys of rows that a snapshot took away."""
+        if made.gone is not None:
+            return made.gone
+        assert snapshot is not None
+        self.replaces[snapshot] = places
+        return _replaced(read, places)
 
     def note(self, branch: str, changes: Sequence[tuple[Rows, set[int]]]) -> None:
         """The newest snapshots of a branch made these changes, one each."""
@@ -296,7 +307,7 @@ class CoreHistory(TableHistory):
         known = {s["snapshot-id"] for s in self.metadata()["snapshots"]}
         places = self.core([*made.calls, ["set", "wap.id", name], ["stageOnly"], ["commit"]])
         [new] = {s["snapshot-id"] for s in self.metadata()["snapshots"]} - known
-        gone = _replaced(read, places) if made.gone is None else made.gone
+        gone = self.gone(made, read, places, new)
         self.wap[name] = Staged(new, frozenset(gone), tuple(made.new.values()))
         left = {k: r for k, r in self.main.rows.items() if k not in gone}
         self.states[new] = replace(self.main, rows={**left, **made.new})
@@ -314,9 +325,12 @@ class CoreHistory(TableHistory):
         self.pick(item, picked=self.main.picked | {item.snapshot_id})
 
     def pick(self, item: Staged, picked: frozenset[int]) -> None:
+        # Of partitions that were replaced Java removes files: a key that has moved since stays.
+        places = self.replaces.get(item.snapshot_id)
+        gone = item.deletes if places is None else _replaced(self.read("main"), places)
         self.manage(["cherrypick", item.snapshot_id], may_say="cherry[- ]?pick|Missing")
         if self.head("main") not in self.states:  # else it was fast-forwarded
-            left = {k: r for k, r in self.main_before.rows.items() if k not in item.deletes}
+            left = {k: r for k, r in self.main_before.rows.items() if k not in gone}
             self.on_main({**left, **by_key(item.rows)}, picked=picked)
 
     def rollback(self) -> None:
