@@ -97,19 +97,13 @@ def forgotten_backlog(monkeypatch: pytest.MonkeyPatch) -> None:
     """A staged snapshot that main was fast-forwarded to counts as a commit of main for ever."""
 
     def was_target(history: _TargetHistory, snapshot: Any) -> bool:
+        logged = {each.snapshot_id for each in history.state.metadata.snapshot_log}
         return (
-            snapshot.snapshot_id in history.former
+            snapshot.snapshot_id in logged
             or committed_to(snapshot) == history.target
             or history.marker_of(snapshot) is not None
         )
 
-    real = _TargetHistory.of
-
-    def of(state: Any, target: str, staging: str) -> _TargetHistory:
-        logged = frozenset(each.snapshot_id for each in state.metadata.snapshot_log)
-        return replace(real(state, target, staging), former=logged)
-
-    monkeypatch.setattr(_TargetHistory, "of", staticmethod(of))
     monkeypatch.setattr(_TargetHistory, "was_target", was_target)
 
 
