@@ -29,7 +29,7 @@ from rich.table import Table as Report
 from tableformat import open_catalog
 from tableformat.cdc.ingest import IngestResult
 from tableformat.cdc.many.kafka_consumer import KafkaConsumer
-from tableformat.cdc.many.local_engine import LocalEngine, Pace
+from tableformat.cdc.many.local_engine import BATCH_EVENTS, LocalEngine, Pace
 from tableformat.cdc.many.routing import Routing, TopicPattern
 from tableformat.cdc.many.stream_tables import StreamListener, StreamSettings
 from tableformat.cdc.many.table_options import StreamOptions
@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--events", type=int, default=400_000)
     parser.add_argument("--tables", type=int, nargs="+", default=[1, 10])
     parser.add_argument("--quiet-tables", type=int, default=0, help="more tables, of one row each")
-    parser.add_argument("--batch-events", type=int, default=50_000)
+    parser.add_argument("--batch-events", type=int, default=BATCH_EVENTS)
     parser.add_argument("--schemas", action="store_true", help="events carry their schema")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)

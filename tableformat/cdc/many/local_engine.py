@@ -45,8 +45,8 @@ from tableformat.errors import InvalidInputError, StoreUnavailableError, TableEr
 from tableformat.memory import release_unused
 
 # Bounds of a batch: about a second of work of one core, and of memory a small multiple.
-BATCH_EVENTS = 50_000
-BATCH_BYTES = 16 << 20
+BATCH_EVENTS = 100_000
+BATCH_BYTES = 32 << 20
 POLL_MESSAGES = 5_000
 RELEASE_EVENTS = 10_000  # after larger batches memory is given back: 40 of 300 MB, in milliseconds
 POLL_S = 0.05  # what a change waits for at most before it is looked at
