@@ -1,7 +1,7 @@
 """Spark's daemon of Python workers with our modules loaded: the workers, its forks, share them.
 
-Each would load them for itself otherwise: a second before the first task after a quiet minute, and
-100 MB. Sessions that icefold makes name it as `spark.python.daemon.module`.
+Each would load them for itself otherwise: a second before the first task after a quiet minute.
+Sessions that icefold makes name it as `spark.python.daemon.module`.
 """
 
 from __future__ import annotations
