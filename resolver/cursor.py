@@ -418,14 +418,25 @@ def down_to_base(
     state: TableState, staged: Snapshot, *, staging: str, target: str
 ) -> tuple[list[Snapshot], Snapshot | None]:
     """A staged snapshot and those below it, newest first; and the `base_of` them."""
-    history = _TargetHistory(state, target, staging)
-    above: list[Snapshot] = []
-    for snapshot in ancestors(state.metadata, staged.snapshot_id):
-        is_elsewhere = committed_to(snapshot) not in (None, staging)
-        if history.newest.has(snapshot) or is_elsewhere or history.was_target(snapshot):
-            return above, snapshot
-        above.append(snapshot)
-    return above, None
+    [found] = down_to_bases(state, [staged.snapshot_id], staging=staging, target=target)
+    return found
+
+
+def down_to_bases(
+    state: TableState, staged_ids: Iterable[int | None], *, staging: str, target: str
+) -> Iterator[tuple[list[Snapshot], Snapshot | None]]:
+    """`down_to_base` of each; one that has expired has nothing below it."""
+    history, by_id = _TargetHistory(state, target, staging), snapshots_by_id(state.metadata)
+    for staged_id in staged_ids:
+        above: list[Snapshot] = []
+        base = None
+        for snapshot in walk_back(by_id, staged_id):
+            is_elsewhere = committed_to(snapshot) not in (None, staging)
+            if history.newest.has(snapshot) or is_elsewhere or history.was_target(snapshot):
+                base = snapshot
+                break
+            above.append(snapshot)
+        yield above, base
 
 
 def repeats_cursor(snapshot: Snapshot) -> bool:

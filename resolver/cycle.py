@@ -25,7 +25,13 @@ from dataclasses import dataclass, replace
 from pyiceberg.table.snapshots import Snapshot
 
 from resolver.batch_parts import is_divided
-from resolver.cursor import oldest_of, skipped_snapshots, up_to
+from resolver.cursor import (
+    LostCursorError,
+    oldest_of,
+    plan_backlog,
+    skipped_snapshots,
+    up_to,
+)
 from resolver.cycle_figures import cycle_figures, file_hashes, freshness_ms
 from resolver.cycle_input import OrderedFile, plan_cycle_input, staged_files
 from resolver.cycle_match import (
@@ -287,7 +293,20 @@ class Cycle:
                 action="stage what waits again, on a new staging branch: the rows, then the "
                 "deletes; or the rows whole",
             )
-        return staged or None
+        if staged or self._is_proven(state):
+            return staged or None
+        # Only a marker on the target tells the next cycle that nothing of this head is staged.
+        head = state.head(options.staging)
+        assert head is not None, "its state was read"
+        return [StagedSnapshot.of(1, head, (), frozenset(), {})]
+
+    def _is_proven(self, state: TableState) -> bool:
+        """Whether the log tells what is staged, also without a word of the operator."""
+        try:
+            plan_backlog(state, staging=self._options.staging, target=self._options.target)
+        except LostCursorError:
+            return False
+        return True
 
     def _read(self, state: TableState, live: LiveFiles, work: Work) -> Work:
         """The work with its keys, unless tasks are to read them."""

@@ -16,21 +16,14 @@ from dataclasses import dataclass
 import numpy as np
 from pyiceberg.table.snapshots import Snapshot
 
-from resolver.cursor import marker_of
+from resolver.cursor import down_to_bases, marker_of
 from resolver.cycle_figures import is_rewriting_publish
 from resolver.keys import EncodedKeys, KeySchema, encode_batch, factorize
 from resolver.match import Bools, Int64s
 from resolver.row_identity import NO_ROW_ID
 from resolver.row_values import ColumnReader
 from resolver.target_view import TargetView
-from tableformat.commit.branch_history import (
-    branch_history,
-    branch_ids,
-    committed_to,
-    load_changes,
-    snapshots_by_id,
-    walk_back,
-)
+from tableformat.commit.branch_history import branch_history, load_changes
 from tableformat.scan.key_fields import key_schema
 from tableformat.spec.data_file import ManifestEntry
 from tableformat.spec.missing_columns import has_missing_columns
@@ -59,16 +52,13 @@ def rewriting_publishes(view: TargetView) -> Iterator[tuple[Snapshot, tuple[Snap
     Yields:
         The publish, and what is known of the staged snapshots up to its marker, newest first.
     """
-    by_id, on_target = snapshots_by_id(view.metadata), branch_ids(view.state, view.target)
-    for snapshot in branch_history(view.state, view.target):
-        if not is_rewriting_publish(snapshot):
-            continue
-        covered: list[Snapshot] = []
-        for each in walk_back(by_id, marker_of(snapshot)):
-            if each.snapshot_id in on_target or committed_to(each) not in (None, view.staging):
-                break
-            covered.append(each)
-        yield snapshot, tuple(covered)
+    history = branch_history(view.state, view.target)
+    publishes = [each for each in history if is_rewriting_publish(each)]
+    covered = down_to_bases(
+        view.state, map(marker_of, publishes), staging=view.staging, target=view.target
+    )
+    for publish, (above, _) in zip(publishes, covered, strict=True):
+        yield publish, tuple(above)
 
 
 def rewritten_files(

@@ -119,7 +119,7 @@ class RowChecks(History):
         is right.
         """
         mark = snapshot["summary"].get(MARKER)
-        carried = 0 if mark is None else self.staged.index(int(mark)) + 1
+        carried = self.marked_by(mark)
         published = max(parent.published, carried)
         batch = [
             (at + 1, self.stages[self.staged[at]]) for at in range(parent.published, published)

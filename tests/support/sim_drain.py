@@ -78,6 +78,7 @@ class Drain(Resolvers):
                 continue
             if report is None or report.staged_snapshots == 0:
                 break
+            from_state, staged_after = False, None  # later cycles need no word
             left -= 1
         else:
             assert not oracle.waiting, f"{oracle.waiting} still wait after {cycles} cycles"

@@ -96,6 +96,17 @@ class History:
         self.stranded: set[int] = set()  # staged snapshots that another tool's expiry took
         self.reads_state = False  # publishes take staged changes from the branch's state
 
+    def marked_by(self, mark: str | None) -> int:
+        """How many staged snapshots a marker covers.
+
+        Where nothing waits by the state of staging, its head is named: that may be one of main's.
+        """
+        if mark is None:
+            return 0
+        if int(mark) in self.main and int(mark) not in self.staged:
+            return self.main[int(mark)].published
+        return self.staged.index(int(mark)) + 1
+
     @property
     def waiting(self) -> int:
         """Staged snapshots that main does not have."""

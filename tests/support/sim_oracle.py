@@ -186,7 +186,7 @@ class Oracle(RowChecks, RowIdChecks, MarkerChecks, StagedChecks, ExpiryChecks, I
         mark = self.landed[snapshot_id]["summary"].get(MARKER)
         self.main[snapshot_id] = replace(
             state,
-            marked=parent.marked if mark is None else self.staged.index(int(mark)) + 1,
+            marked=parent.marked if mark is None else self.marked_by(mark),
             has_deletes=view.has_deletes,
             orders=orders,
             ever=ever,

@@ -226,6 +226,23 @@ def test_staged_position_finds_the_row_that_a_publish_wrote_anew(staged):
     assert ids(staged)[3] == ("later", before[3][1])
 
 
+def test_publish_has_not_written_what_was_on_main_before_a_rollback(tmp_path):
+    """A file of another tool's compaction below staging, which main was rolled back behind."""
+    staged = StagedTable(tmp_path, properties=REWRITE)
+    staged.table.append(staged.rows(*((key, "eu", "base") for key in range(6))))
+    before = staged.table.refresh().state.head("main").snapshot_id
+    with another_tool(staged.environment):
+        staged.rewrite()
+        compacted = staged.only_file()
+        upsert(staged, (1, "new"))
+        upsert(staged, (2, "later"))
+    staged.table.refs.rollback(snapshot_id=before)
+    resolve(staged.table, limit=1)
+    staged.stage_vector(compacted, notes_of(staged, compacted).index("base"))
+    resolve(staged.table)
+    assert ids(staged).keys() == {1, 2, 3, 4, 5}
+
+
 def test_staged_position_is_refused_where_the_publish_that_wrote_its_row_has_expired(staged):
     """The row has the id of the one that it replaced: older than what staging stands on."""
     upsert(staged, (1, "new"))

@@ -65,6 +65,27 @@ def test_later_cycles_go_on_from_the_branchs_log(staged):
     assert staged.published() == STAGED_THREE - Counter([(3, "eu", "old")])
 
 
+def test_nothing_staged_by_the_branchs_state_is_remembered(staged):
+    staged.table.stage(deletes=keys(3))
+    resolve(staged.table)
+    with another_tool(staged.environment):
+        staged.table.append(staged.rows((5, "eu", "by another tool")))
+        staged.table.append(staged.rows((6, "eu", "by another tool")))
+    forget(staged)
+    before = staged.published()
+    with pytest.raises(InvalidInputError, match="--from-staging-state"):
+        resolve(staged.table)
+    with pytest.raises(InvalidInputError, match="--staged-after N"):
+        resolve(staged.table, from_staging_state=True)
+    head = staged.table.refresh().state.head("staging")
+    resolve(staged.table, from_staging_state=True, staged_after=head.sequence_number)
+    assert resolve(staged.table).staged_snapshots == 0
+    assert staged.published() == before
+    staged.table.stage(deletes=keys(5))
+    resolve(staged.table)
+    assert staged.published() == before - Counter([(5, "eu", "by another tool")])
+
+
 def test_the_option_changes_nothing_where_the_log_is_whole(staged):
     stage_three(staged)
     report = resolve(staged.table, from_staging_state=True)
