@@ -122,7 +122,7 @@ def plan_backlog(
         backlog = [snapshot for snapshot, is_staged in walked if is_staged][::-1]
         left, below = _left_behind(state.metadata, walked, history)
         if left is not None and (any(map(is_first, below)) or history.begins_after(left)):
-            raise _replaced_target(state, staging, target, left)
+            raise replaced_target(state, staging, target, left)
         if below:
             raise _lost_cursor(state, staging, target, history.cursor, last)
     if history.proves_position(last):
@@ -488,9 +488,10 @@ def _left_behind(
     return newest, () if any(map(history.newest.has, below.values())) else below.values()
 
 
-def _replaced_target(
+def replaced_target(
     state: TableState, staging: str, target: str, left: Snapshot
 ) -> LostCursorError:
+    """What to say of a target that was replaced; `left`: the newest one below staging."""
     return LostCursorError(
         "cannot tell which staged snapshots were published: the target has a history of its own "
         "since it was replaced (REPLACE TABLE), and staging stands on the one before",

@@ -45,6 +45,7 @@ from resolver.cycle_match import (
 from resolver.cycle_options import CycleOptions, IndexKeeper, Phases
 from resolver.engine import Engine
 from resolver.filled_columns import check_target_is_whole, lacks_columns
+from resolver.former_main import check_was_not_main
 from resolver.index.base import Prepared, PrimaryKeyIndex
 from resolver.index.shared import SharedIndex
 from resolver.merge_deletes import Conversion, convert
@@ -216,6 +217,14 @@ class Cycle:
         covered = self._covered(state, live, snapshots)
         if not covered:
             return None
+        if options.from_snapshot is None:
+            check_was_not_main(
+                self._environment,
+                state,
+                snapshots,
+                staging=options.staging,
+                target=options.target,
+            )
         repeated = repeated_batches(state, covered, target=self._options.target)
         staged = load_staged(self._environment, state, covered, repeated)
         taken = before_unseen_deletes(staged, state.metadata.schema().identifier_field_ids)

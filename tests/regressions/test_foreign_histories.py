@@ -885,6 +885,25 @@ def test_table_that_was_replaced_is_told_as_such_where_its_old_history_has_expir
     world.check(*([new(7), new(9)] if waits else rows))
 
 
+@pytest.mark.parametrize("main_goes_on", [True, False])
+def test_table_of_others_that_was_replaced_is_told_by_its_older_metadata(world, main_goes_on):
+    """Nobody but another tool has written: no snapshot says of which branch it is."""
+    foreign = world.foreign
+    foreign.replace_table([new(1), new(2)])
+    foreign.set_branch("staging", foreign.head("main"))
+    foreign.commit("staging", "append", add=foreign.data_files([new(3)]))
+    if main_goes_on:
+        foreign.append([new(4)])
+    foreign.replace_table([new(8)])
+    world.table.refresh()
+    with pytest.raises(LostCursorError, match=r"was replaced.*--from-snapshot") as refused:
+        world.resolve()
+    world.check(new(8))
+    told = int(refused.value.context["stopped_at"])
+    resolve(world.table, from_snapshot=told, skip_unpublished=True, lock=world.lock)
+    world.check(new(3), new(8))
+
+
 def test_target_rolled_back_behind_what_has_expired_is_not_taken_for_replaced(world):
     """Its history is whole and has nothing of what staging stands on, and is older than that."""
     first = world.head()

@@ -228,6 +228,16 @@ def test_staging_that_never_stood_on_the_target_is_published_whole(tmp_path):
     assert staged.published() == Counter([(1, "eu", "staged first"), (2, "eu", "two")])
 
 
+def test_branch_of_others_that_never_stood_on_the_target_is_published_whole(tmp_path):
+    """As the one above; what tells that nothing was replaced are older versions of the metadata."""
+    staged = StagedTable(tmp_path)
+    with another_tool(staged.environment):
+        stage(staged, "staged first")
+        staged.table.append(staged.rows((2, "eu", "two")))
+    resolve(staged.table)
+    assert staged.published() == Counter([(1, "eu", "staged first"), (2, "eu", "two")])
+
+
 def test_second_staging_branch_of_a_target_is_refused_by_its_name(staged):
     staged.table.stage(upserts=staged.rows((1, "eu", "b")), branch="changes")
     stage(staged, "a")

@@ -1,0 +1,62 @@
+"""Whether a staged snapshot was main's before the table was replaced.
+
+REPLACE TABLE begins main's history and its log anew. Where other tools alone have written the table
+nothing else of its newest version says that the root of staging was main's: it looks like that of a
+branch that was begun on an empty table. Older versions of the metadata do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyiceberg.table.snapshots import Snapshot
+
+from resolver.cursor import cursor_of, replaced_target
+from tableformat.catalog.base import TableState
+from tableformat.commit.branch_history import ancestors, committed_to, is_first
+from tableformat.environment import Environment
+from tableformat.errors import NotFoundError
+from tableformat.spec.metadata_json import decode_metadata
+from tableformat.spec.names import MAIN_BRANCH
+
+
+def check_was_not_main(
+    environment: Environment,
+    state: TableState,
+    waiting: Sequence[Snapshot],
+    *,
+    staging: str,
+    target: str,
+) -> None:
+    """Refuse to publish what once was main to the table that has replaced it.
+
+    Args:
+        environment: Where older metadata files are read, newest first, those since `waiting` began;
+            none where icefold has staged the oldest, or has published. One that is gone ends it.
+        state: The table version.
+        waiting: The staged snapshots that wait, oldest first.
+        staging: Their branch.
+        target: Where they would be published.
+
+    Raises:
+        LostCursorError: Some of them were main's.
+    """
+    root = next(iter(waiting), None)
+    is_begun = target == MAIN_BRANCH and state.head(target) is not None
+    if root is None or not is_begun or not is_first(root) or committed_to(root) is not None:
+        return
+    if cursor_of(state, target) is not None:
+        return
+    ids = {each.snapshot_id for each in waiting}
+    for entry in reversed(state.metadata.metadata_log):
+        if entry.timestamp_ms < root.timestamp_ms:
+            return
+        try:
+            text = environment.store.get(entry.metadata_file)
+        except NotFoundError:
+            return
+        before = decode_metadata(text, location=entry.metadata_file)
+        main = before.refs.get(MAIN_BRANCH)
+        for snapshot in ancestors(before, None if main is None else main.snapshot_id):
+            if snapshot.snapshot_id in ids:
+                raise replaced_target(state, staging, target, snapshot)
