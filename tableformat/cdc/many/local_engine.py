@@ -19,11 +19,9 @@ from enum import StrEnum
 
 import pyarrow as pa
 
-from tableformat.cdc.debezium_options import FLATTENED
 from tableformat.cdc.events import ORDINAL, VALUE, EventBatch
 from tableformat.cdc.many.buffers import PLACED_SCHEMA, MessageBuffers, by_table, next_offset
 from tableformat.cdc.many.positions import Offsets, Place
-from tableformat.cdc.many.routing import TRANSACTIONS
 from tableformat.cdc.many.source import EARLIEST, MessageSource, Polled
 from tableformat.cdc.many.staging import StreamBatch, StreamTable
 from tableformat.cdc.many.stream_tables import (
@@ -33,6 +31,11 @@ from tableformat.cdc.many.stream_tables import (
     open_tables,
 )
 from tableformat.cdc.many.table_making import NewTable, plan_table
+from tableformat.cdc.many.transaction_topic import (
+    boundaries_place,
+    boundaries_staged,
+    transaction_prefix,
+)
 from tableformat.cdc.many.transactions import (
     KNOWN_MAX,
     Backlog,
@@ -194,7 +197,7 @@ class LocalEngine:
             resume_tables=self.resume_tables,
         )
         if self.cut is Cut.TRANSACTION:
-            self._transactions = self._transaction_cut(may_wait=follow)
+            self._transactions = self._plan_cut(may_wait=follow)
         return self._tables
 
     def lag(self) -> int:
@@ -389,7 +392,7 @@ class LocalEngine:
             if place not in self._read:
                 continue  # left a moment ago
             offsets = messages.column(ORDINAL).to_numpy()
-            if cut is not None and place == _boundaries(cut):
+            if cut is not None and place == boundaries_place(cut):
                 values = self._values(messages).to_pylist()
                 cut.add_boundaries(boundaries_of(values, offsets), next_offset(messages))
                 continue
@@ -404,7 +407,7 @@ class LocalEngine:
         for place, at in polled.read.items():
             if place in self._read:
                 self._read[place] = at
-                if cut is not None and place == _boundaries(cut):
+                if cut is not None and place == boundaries_place(cut):
                     cut.add_boundaries((), at)
                 elif cut is not None:
                     cut.read_to(place, at)
@@ -432,7 +435,7 @@ class LocalEngine:
         else:
             counts, last = self._transactions.take()
             if last is not None:
-                ends[_boundaries(self._transactions)] = last.offset + 1
+                ends[boundaries_place(self._transactions)] = last.offset + 1
                 transaction = last.text
         if not counts:
             return
@@ -573,50 +576,19 @@ class LocalEngine:
             if self._now_ms() - looked_ms >= self.pace.refresh_ms:
                 looked_ms = self._now_ms()
                 self._joined()
-                self._transactions = self._transaction_cut(may_wait=True)
+                self._transactions = self._plan_cut(may_wait=True)
                 if self._transactions is not None:
                     logger.info("the source tells its transactions now")
                     return True
             self.environment.runtime.clock.sleep_ms(POLL_S * 1e3)
         return False
 
-    def _transaction_prefix(self, *, may_wait: bool) -> str | None:
-        """What the transaction topic's name begins with; None: it may still come."""
-        topics = list(self._tables.table_of)
-        rows = self.settings.routing.route(self._topics).table_of  # a table may be called so, too
-        ends = [name for name in self._topics if name.endswith(TRANSACTIONS) and name not in rows]
-        prefixes = [name.removesuffix(TRANSACTIONS) for name in ends]
-        fit = [p for p in prefixes if all(topic.startswith(f"{p}.") for topic in topics)]
-        if fit:
-            return max(fit, key=len)
-        # One topic beside all of them is possible only if all names begin alike.
-        begins = {topic.rpartition(".")[0].partition(".")[0] for topic in topics}
-        if may_wait and len(begins) <= 1 and "" not in begins:
-            return None
-        raise InvalidInputError(
-            "the source does not tell its transactions: there is no one topic "
-            "PREFIX.transaction beside all topics",
-            action="set provide.transaction.metadata=true in Debezium's connector (the topic "
-            "comes with the first transaction after the snapshot), or use --cut batch",
-        )
-
-    def _transaction_cut(self, *, may_wait: bool) -> TransactionCut | None:
+    def _plan_cut(self, *, may_wait: bool) -> TransactionCut | None:
         """How the stream is cut; None: the transaction topic may still come."""
-        for name, table in self._tables.tables.items():
-            if getattr(table.options.choice.values, "layout", None) == FLATTENED:
-                raise InvalidInputError(
-                    "flattened events do not say which transaction they are of",
-                    action="use Debezium's envelope, or --cut batch",
-                    table=name,
-                )
-        prefix = self._transaction_prefix(may_wait=may_wait)
+        routing = self.settings.routing
+        prefix = transaction_prefix(self._tables, self._topics, routing, may_wait=may_wait)
         if prefix is None:
             return None
-        if self._topics[prefix + TRANSACTIONS] != 1:
-            raise InvalidInputError(
-                "the transaction topic must have one partition", topic=prefix + TRANSACTIONS
-            )
-        routing = self.settings.routing
         return TransactionCut(
             prefix=prefix,
             expects=lambda topic: (
@@ -629,8 +601,8 @@ class LocalEngine:
         self, cut: TransactionCut, begin: dict[Place, int], tables: Collection[StreamTable]
     ) -> None:
         """Add topics to the cut; the first time, the transaction topic to what is read."""
-        place = _boundaries(cut)
-        newest = self._boundaries_staged(place)
+        place = boundaries_place(cut)
+        newest = boundaries_staged(self._tables, place)
         for table in tables:
             for topic in table.topics:
                 cut.partitions[topic] = self._topics.get(topic, 0)
@@ -656,7 +628,7 @@ class LocalEngine:
 
     def _look_again(self, cut: TransactionCut) -> None:
         """The second look at what has had the time to arrive."""
-        now_ms, place = self._now_ms(), _boundaries(cut)
+        now_ms, place = self._now_ms(), boundaries_place(cut)
         due = [each for each in self._looks if now_ms - each.at_ms >= self.pace.settle_ms]
         for first in due:
             self._looks.remove(first)
@@ -667,15 +639,10 @@ class LocalEngine:
                 for each, end in self.source.ends(places).items()
             }
 
-    def _boundaries_staged(self, place: Place) -> int:
-        """Where batches have ended in the transaction topic; -1: none has."""
-        known = [each.offsets.get(place, -1) for each in self._tables.recorded.values()]
-        return max(known, default=-1)
-
     def _remember(self, cut: TransactionCut) -> None:
         """Read again which transactions the last batches hold."""
-        place = _boundaries(cut)
-        end = self._boundaries_staged(place)
+        place = boundaries_place(cut)
+        end = boundaries_staged(self._tables, place)
         begin = max(self.source.begins([place])[place], end - REMEMBERED_MAX)
         if begin < end:
             for messages in self._between({place: begin}, {place: end}).values():
@@ -684,7 +651,7 @@ class LocalEngine:
 
     def _balance(self, cut: TransactionCut, wanted: str | None) -> None:
         """Where too much waits, bring only what the oldest open transaction waits for."""
-        boundaries = _boundaries(cut)
+        boundaries = boundaries_place(cut)
         is_full = self._buffers.size_bytes >= 2 * self.pace.batch_bytes
         full = {place for place in self._read if is_full and place[0] != wanted}
         full.discard(boundaries)
@@ -693,11 +660,6 @@ class LocalEngine:
         self.source.pause(sorted(full - self._paused))
         self.source.unpause(sorted(self._paused - full))
         self._paused = full
-
-
-def _boundaries(cut: TransactionCut) -> Place:
-    """The partition of the transaction topic."""
-    return cut.prefix + TRANSACTIONS, 0
 
 
 def _gone(place: Place, reason: str) -> str:
