@@ -26,7 +26,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.snapshots import Operation, Snapshot, SnapshotLogEntry
+from pyiceberg.table.snapshots import Operation, Snapshot
 
 from resolver.cycle_figures import STAGED_COMMITS
 from resolver.number_text import plural
@@ -281,13 +281,7 @@ class _TargetHistory:
 
     @cached_property
     def _former(self) -> frozenset[int]:
-        """Snapshots that were committed to it by the table's log (main only).
-
-        A rolled-back target leaves them in the history of a trimmed staging branch. Only an entry
-        with the snapshot's own time is its commit; one with a later time moved the branch there.
-        """
-        metadata = self.state.metadata
-        return _committed(metadata, metadata.snapshot_log if self.target == MAIN_BRANCH else ())
+        return committed_by_log(self.state, self.target)
 
     def ends_walk(self, snapshot: Snapshot) -> bool:
         """Whether nothing above `snapshot` can be older than what was published."""
@@ -362,11 +356,16 @@ class _TargetHistory:
         )
 
 
-def _committed(metadata: TableMetadata, log: Sequence[SnapshotLogEntry]) -> frozenset[int]:
-    """Snapshots that were committed to main, by its log; those of one transaction at once.
+def committed_by_log(state: TableState, target: str) -> frozenset[int]:
+    """Snapshots that were committed to the target, by the table's log (main only). Pure.
 
-    A snapshot that was written on no branch, and audited, gets there when it is published.
+    A rolled-back target leaves them in the history of a trimmed staging branch. Only an entry with
+    the snapshot's own time is its commit; one with a later time moved the branch there. Those of
+    one transaction come at once, and one that was written on no branch, and audited, gets there
+    when it is published.
     """
+    metadata = state.metadata
+    log = metadata.snapshot_log if target == MAIN_BRANCH else ()
     by_id, found, before = snapshots_by_id(metadata), set[int](), None
     for entry in log:
         own = by_id.get(entry.snapshot_id)

@@ -18,12 +18,12 @@ from itertools import chain
 
 from pyiceberg.table.snapshots import Snapshot
 
+from resolver.cursor import committed_by_log, down_to_base
 from resolver.staged_snapshots import StagedSnapshot
 from resolver.target import live_entries
 from tableformat.catalog.base import TableState
 from tableformat.codec.avro.manifest_store import load_manifest_list
 from tableformat.commit.branch_history import (
-    ancestors,
     branch_history,
     committed_to,
     is_first,
@@ -173,31 +173,36 @@ def _base_in_log(state: TableState, head: Snapshot, staging: str, target: str) -
     forwarded_to = max(
         (each.sequence_number or 0 for each in chain if committed_to(each) == staging), default=0
     )
-    for snapshot in ancestors(state.metadata, head.snapshot_id):
-        number = snapshot.sequence_number or 0
-        if snapshot.snapshot_id in on_target:
-            return _Base(number=max(number, forwarded_to))
-        if committed_to(snapshot) not in (None, staging):
-            published = published_number(by_id, snapshot.snapshot_id)
-            return _Base(number=max(number, forwarded_to), published=published)
+    above, base = down_to_base(state, head, staging=staging, target=target)
+    for snapshot in above:
         summary = summary_of(snapshot)
-        base = parse_decimal(summary.get(STAGING_BASE, ""))
-        if base is not None:
+        number = parse_decimal(summary.get(STAGING_BASE, ""))
+        if number is not None:
             published = parse_decimal(summary.get(STAGING_BASE_PUBLISHED, ""))
-            return _Base(number=max(base, forwarded_to), published=published)
-    return None
+            return _Base(number=max(number, forwarded_to), published=published)
+    if base is None:
+        return None
+    number = max(base.sequence_number or 0, forwarded_to)
+    if base.snapshot_id in on_target:
+        return _Base(number=number)
+    return _Base(number=number, published=published_number(by_id, base.snapshot_id))
 
 
 def _base_in_state(
     environment: Environment, state: TableState, head: Snapshot, target: str
 ) -> int | None:
-    """The newest file that the two heads share; None if the target may have removed newer ones."""
+    """The newest file that the two heads share, or that the target had before a rollback.
+
+    None if the target may have removed newer ones.
+    """
     target_head = state.head(target)
     if target_head is None:
         return 0
-    shared = _identities(environment, target_head)
+    shared, former = _identities(environment, target_head), committed_by_log(state, target)
     numbers = [
-        _number(entry) for entry in _entries(environment, head) if _identity(entry) in shared
+        _number(entry)
+        for entry in _entries(environment, head)
+        if _identity(entry) in shared or entry.snapshot_id in former
     ]
     base = max(numbers, default=0)
     for snapshot in branch_history(state, target):

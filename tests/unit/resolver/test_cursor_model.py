@@ -52,8 +52,7 @@ class EagerHistory(cursor._TargetHistory):
         super().__init__(state, target, staging)
         self.newest = WholeHistory(branch_history(state, target))
         self.cursor = cursor.newest_marker(self.chain)
-        log = state.metadata.snapshot_log if target == "main" else ()
-        self.former = cursor._committed(state.metadata, log)
+        self.former = cursor.committed_by_log(state, target)
 
     def was_target(self, snapshot):
         is_former = snapshot.snapshot_id in self.former

@@ -86,6 +86,22 @@ def test_nothing_staged_by_the_branchs_state_is_remembered(staged):
     assert staged.published() == before - Counter([(5, "eu", "by another tool")])
 
 
+def test_what_main_had_before_a_rollback_is_not_staged(staged):
+    """Another tool's commit on main, which staging stands on; the first staged ones are gone."""
+    before = head_id(staged, "main")
+    with another_tool(staged.environment):
+        staged.table.append(staged.rows((5, "eu", "rolled back")))
+        after = head_id(staged, "main")
+        stage_three(staged)
+    staged.table.refs.rollback(snapshot_id=before)
+    staged.table.append(staged.rows((6, "eu", "later")))
+    forget(staged, before, after)
+    with pytest.raises(InvalidInputError, match="--from-staging-state"):
+        resolve(staged.table)
+    resolve(staged.table, from_staging_state=True)
+    assert staged.published() == STAGED_THREE + Counter([(6, "eu", "later")])
+
+
 def test_the_option_changes_nothing_where_the_log_is_whole(staged):
     stage_three(staged)
     report = resolve(staged.table, from_staging_state=True)
