@@ -18,7 +18,7 @@ from itertools import chain
 
 from pyiceberg.table.snapshots import Snapshot
 
-from resolver.cursor import committed_by_log, down_to_base
+from resolver.cursor import committed_by_log, covers_staged, down_to_base
 from resolver.staged_snapshots import StagedSnapshot
 from resolver.target import live_entries
 from tableformat.catalog.base import TableState
@@ -74,8 +74,11 @@ def load_staging_state(
     listed = load_manifest_list(environment.store, head)
     newer = [each for each in listed if (each.sequence_number or 0) > staged_after]
     by_number: dict[int, list[ManifestEntry]] = defaultdict(list)
+    # Before a rollback, too. A publish is left to the numbers: it stands for what it covers.
+    by_id = snapshots_by_id(state.metadata)
+    was_target = {i for i in committed_by_log(state, target) if not covers_staged(by_id[i])}
     for entry in live_entries(environment.store, newer):
-        if _number(entry) > staged_after:
+        if _number(entry) > staged_after and entry.snapshot_id not in was_target:
             by_number[_number(entry)].append(entry)
     return [
         StagedSnapshot.of(number, head, entries, _spec_ids(listed, number), replaced=None)
@@ -191,18 +194,13 @@ def _base_in_log(state: TableState, head: Snapshot, staging: str, target: str) -
 def _base_in_state(
     environment: Environment, state: TableState, head: Snapshot, target: str
 ) -> int | None:
-    """The newest file that the two heads share, or that the target had before a rollback.
-
-    None if the target may have removed newer ones.
-    """
+    """The newest file that the two heads share; None if the target may have removed newer ones."""
     target_head = state.head(target)
     if target_head is None:
         return 0
-    shared, former = _identities(environment, target_head), committed_by_log(state, target)
+    shared = _identities(environment, target_head)
     numbers = [
-        _number(entry)
-        for entry in _entries(environment, head)
-        if _identity(entry) in shared or entry.snapshot_id in former
+        _number(entry) for entry in _entries(environment, head) if _identity(entry) in shared
     ]
     base = max(numbers, default=0)
     for snapshot in branch_history(state, target):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import nullcontext
 
 import pytest
 from pyiceberg.table.update import RemoveSnapshotsUpdate
@@ -86,14 +87,17 @@ def test_nothing_staged_by_the_branchs_state_is_remembered(staged):
     assert staged.published() == before - Counter([(5, "eu", "by another tool")])
 
 
-def test_what_main_had_before_a_rollback_is_not_staged(staged):
+@pytest.mark.parametrize("stager", ["icefold", "another tool"])
+def test_what_main_had_before_a_rollback_is_not_staged(staged, stager):
     """Another tool's commit on main, which staging stands on; the first staged ones are gone."""
     before = head_id(staged, "main")
     with another_tool(staged.environment):
         staged.table.append(staged.rows((5, "eu", "rolled back")))
         after = head_id(staged, "main")
-        stage_three(staged)
+        staged.table.refs.create_branch("staging", snapshot_id=after)
     staged.table.refs.rollback(snapshot_id=before)
+    with another_tool(staged.environment) if stager == "another tool" else nullcontext():
+        stage_three(staged)
     staged.table.append(staged.rows((6, "eu", "later")))
     forget(staged, before, after)
     with pytest.raises(InvalidInputError, match="--from-staging-state"):
