@@ -218,8 +218,8 @@ def _rolled_back(
 ) -> InvalidInputError:
     return InvalidInputError(
         "the target was rolled back behind publishes that the staging branch stands on, and the "
-        f"history of what they published (sequence numbers {published + 1} to {base.published}) "
-        "is gone: the branch does not list those changes any more",
+        f"history of what they brought (sequence numbers {published + 1} to {base.published}) "
+        "is gone: the branch need not list those changes any more",
         table=state.name,
         staging=staging,
         target=target,

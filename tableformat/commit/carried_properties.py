@@ -63,8 +63,9 @@ _REPEATED = (*_OF_WRITERS, CUT)  # and the tables of the cut, whose key begins t
 class Carried:
     """What a branch's history holds; `writers` as in `writer_properties`.
 
-    `is_whole`: nothing that the history once said is missing here; it would be if an expired
-    snapshot cut the walk.
+    `marker_sequence_number`: also that of a staged snapshot which the branch was fast-forwarded to;
+    then without a marker. `is_whole`: nothing that the history once said is missing here; it would
+    be if an expired snapshot cut the walk.
     """
 
     marker: str | None = None
@@ -77,7 +78,7 @@ class Carried:
 def load_carried(by_id: Mapping[int, Snapshot], head_id: int | None) -> Carried:
     """Read the summaries from `head_id` back to the newest own commit."""
     marker: str | None = None
-    number: int | None = None
+    numbers: list[int] = []
     tokens: dict[str, int] = {}
     passed: list[Mapping[str, str]] = []
     is_whole = head_id is None
@@ -85,8 +86,12 @@ def load_carried(by_id: Mapping[int, Snapshot], head_id: int | None) -> Carried:
         is_whole = is_first(snapshot)
         summary = summary_of(snapshot)
         passed.append(summary)
-        if marker is None and (marker := summary.get(STAGING_MARKER)) is not None:
-            number = parse_decimal(summary.get(MARKER_SEQUENCE_NUMBER, ""))
+        if marker is None:
+            marker = summary.get(STAGING_MARKER)
+            is_staged = STAGING_BASE in summary
+            forwarded_to = snapshot.sequence_number if is_staged else None
+            told = parse_decimal(summary.get(MARKER_SEQUENCE_NUMBER, ""))
+            numbers += [each for each in (forwarded_to, told) if each is not None]
         for name, token in _tokens(summary).items():
             tokens[name] = max(token, tokens.get(name, token))
         if CARRIED in summary:
@@ -95,7 +100,7 @@ def load_carried(by_id: Mapping[int, Snapshot], head_id: int | None) -> Carried:
     return Carried(
         is_whole=is_whole,
         marker=marker,
-        marker_sequence_number=number,
+        marker_sequence_number=max(numbers, default=None),
         tokens=tokens,
         writers=writer_properties(reversed(passed)),
     )
@@ -129,10 +134,11 @@ def published_number(by_id: Mapping[int, Snapshot], head_id: int | None) -> int 
     0: it says that none was. None: it does not say.
     """
     carried = load_carried(by_id, head_id)
-    if carried.marker is None:
+    number = carried.marker_sequence_number
+    if carried.marker is None and number is None:
         return 0 if carried.is_whole else None
-    marked = by_id.get(parse_decimal(carried.marker) or 0)
-    return carried.marker_sequence_number if marked is None else marked.sequence_number
+    marked = by_id.get(parse_decimal(carried.marker or "") or 0)
+    return number if marked is None else max(marked.sequence_number or 0, number or 0)
 
 
 def _is_in_history(by_id: Mapping[int, Snapshot], head_id: int | None, snapshot: Snapshot) -> bool:
@@ -213,8 +219,8 @@ def carried_properties(carried: Carried, changeset: Changeset) -> dict[str, str]
         properties.update(writer_properties([carried.writers, changeset.summary]))
         if carried.marker is not None:
             properties[STAGING_MARKER] = carried.marker
-            if carried.marker_sequence_number is not None:
-                properties[MARKER_SEQUENCE_NUMBER] = str(carried.marker_sequence_number)
+        if carried.marker_sequence_number is not None:
+            properties[MARKER_SEQUENCE_NUMBER] = str(carried.marker_sequence_number)
     return properties
 
 

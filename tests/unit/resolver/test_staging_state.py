@@ -106,6 +106,28 @@ def test_what_main_had_before_a_rollback_is_not_staged(staged, stager):
     assert staged.published() == STAGED_THREE + Counter([(6, "eu", "later")])
 
 
+@pytest.mark.parametrize("is_rolled_back", [True, False])
+def test_what_main_was_forwarded_to_is_told_once_the_logs_have_expired(staged, is_rolled_back):
+    before = head_id(staged, "main")
+    staged.table.stage(upserts=staged.rows((4, "eu", "forwarded to")))
+    staged.table.refs.fast_forward("main", to="staging")
+    staged.table.stage(upserts=staged.rows((5, "eu", "waits")))
+    if is_rolled_back:
+        staged.table.refs.rollback(snapshot_id=before)
+    staged.table.append(staged.rows((6, "eu", "later")))
+    forget(staged)
+    kept = staged.published()
+    with pytest.raises(InvalidInputError, match="--from-staging-state"):
+        resolve(staged.table)
+    if is_rolled_back:
+        with pytest.raises(InvalidInputError, match="rolled back behind .* 1 to 2"):
+            resolve(staged.table, from_staging_state=True)
+        assert staged.published() == kept
+        return
+    resolve(staged.table, from_staging_state=True)
+    assert staged.published() == kept + Counter([(5, "eu", "waits")])
+
+
 def test_the_option_changes_nothing_where_the_log_is_whole(staged):
     stage_three(staged)
     report = resolve(staged.table, from_staging_state=True)
