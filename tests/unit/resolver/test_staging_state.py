@@ -120,7 +120,7 @@ def test_what_main_was_forwarded_to_is_told_once_the_logs_have_expired(staged, i
     with pytest.raises(InvalidInputError, match="--from-staging-state"):
         resolve(staged.table)
     if is_rolled_back:
-        with pytest.raises(InvalidInputError, match="rolled back behind .* 1 to 2"):
+        with pytest.raises(InvalidInputError, match=r"rolled back behind .* 1 to 2"):
             resolve(staged.table, from_staging_state=True)
         assert staged.published() == kept
         return
