@@ -104,7 +104,9 @@ def _staged_after(
     base: _Base | None,
 ) -> int:
     """The highest sequence number that is not staged."""
-    published = published_sequence_number(state, target)
+    published = published_number(
+        snapshots_by_id(state.metadata), state.head_id(target), staging=staging
+    )
     if published is not None and base is not None:
         if (base.published or 0) > published:
             raise _rolled_back(state, staging, target, base, published)
@@ -148,11 +150,6 @@ def _check_nothing_was_removed(
         )
 
 
-def published_sequence_number(state: TableState, target: str) -> int | None:
-    """The sequence number of the last published staged snapshot; 0: none was; None: not known."""
-    return published_number(snapshots_by_id(state.metadata), state.head_id(target))
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Base:
     """The target's snapshot that staging stands on.
@@ -188,7 +185,9 @@ def _base_in_log(state: TableState, head: Snapshot, staging: str, target: str) -
     number = max(base.sequence_number or 0, forwarded_to)
     if base.snapshot_id in on_target:
         return _Base(number=number)
-    return _Base(number=number, published=published_number(by_id, base.snapshot_id))
+    return _Base(
+        number=number, published=published_number(by_id, base.snapshot_id, staging=staging)
+    )
 
 
 def _base_in_state(

@@ -35,6 +35,7 @@ from tableformat.spec.names import (
     CUT,
     FENCE_NAME,
     FENCE_TOKEN,
+    FORWARDED_TO,
     MARKER_SEQUENCE_NUMBER,
     OTHER_QUERY_BATCH,
     OTHER_QUERY_SOURCE,
@@ -63,13 +64,14 @@ _REPEATED = (*_OF_WRITERS, CUT)  # and the tables of the cut, whose key begins t
 class Carried:
     """What a branch's history holds; `writers` as in `writer_properties`.
 
-    `marker_sequence_number`: also that of a staged snapshot which the branch was fast-forwarded to;
-    then without a marker. `is_whole`: nothing that the history once said is missing here; it would
-    be if an expired snapshot cut the walk.
+    `forwarded_to`: the sequence number of the last staged snapshot that the branch was
+    fast-forwarded to, and its staging branch. `is_whole`: nothing that the history once said is
+    missing here; it would be if an expired snapshot cut the walk.
     """
 
     marker: str | None = None
     marker_sequence_number: int | None = None
+    forwarded_to: tuple[int, str] | None = None
     tokens: Mapping[str, int] = field(default_factory=dict)
     writers: Mapping[str, str] = field(default_factory=dict)
     is_whole: bool = True
@@ -78,7 +80,8 @@ class Carried:
 def load_carried(by_id: Mapping[int, Snapshot], head_id: int | None) -> Carried:
     """Read the summaries from `head_id` back to the newest own commit."""
     marker: str | None = None
-    numbers: list[int] = []
+    number: int | None = None
+    forwarded_to: tuple[int, str] | None = None
     tokens: dict[str, int] = {}
     passed: list[Mapping[str, str]] = []
     is_whole = head_id is None
@@ -86,12 +89,9 @@ def load_carried(by_id: Mapping[int, Snapshot], head_id: int | None) -> Carried:
         is_whole = is_first(snapshot)
         summary = summary_of(snapshot)
         passed.append(summary)
-        if marker is None:
-            marker = summary.get(STAGING_MARKER)
-            is_staged = STAGING_BASE in summary
-            forwarded_to = snapshot.sequence_number if is_staged else None
-            told = parse_decimal(summary.get(MARKER_SEQUENCE_NUMBER, ""))
-            numbers += [each for each in (forwarded_to, told) if each is not None]
+        if marker is None and (marker := summary.get(STAGING_MARKER)) is not None:
+            number = parse_decimal(summary.get(MARKER_SEQUENCE_NUMBER, ""))
+        forwarded_to = forwarded_to or _forwarded_to(snapshot)
         for name, token in _tokens(summary).items():
             tokens[name] = max(token, tokens.get(name, token))
         if CARRIED in summary:
@@ -100,10 +100,21 @@ def load_carried(by_id: Mapping[int, Snapshot], head_id: int | None) -> Carried:
     return Carried(
         is_whole=is_whole,
         marker=marker,
-        marker_sequence_number=max(numbers, default=None),
+        marker_sequence_number=number,
+        forwarded_to=forwarded_to,
         tokens=tokens,
         writers=writer_properties(reversed(passed)),
     )
+
+
+def _forwarded_to(snapshot: Snapshot) -> tuple[int, str] | None:
+    """What a commit repeats of it; a staged one is what its branch was forwarded to."""
+    summary = summary_of(snapshot)
+    if STAGING_BASE in summary and COMMITTED_TO in summary:
+        return snapshot.sequence_number or 0, summary[COMMITTED_TO]
+    number, _, branch = summary.get(FORWARDED_TO, "").partition(" ")
+    known = parse_decimal(number)
+    return None if known is None else (known, branch)
 
 
 def staging_base(
@@ -120,7 +131,7 @@ def staging_base(
         elsewhere = summary.get(COMMITTED_TO, branch) != branch
         if elsewhere or _is_in_history(by_id, main_id, snapshot):
             base = {STAGING_BASE: str(snapshot.sequence_number or 0)}
-            published = published_number(by_id, snapshot.snapshot_id)
+            published = published_number(by_id, snapshot.snapshot_id, staging=branch)
             return base if published is None else base | {STAGING_BASE_PUBLISHED: str(published)}
         if STAGING_BASE in summary:
             known = (STAGING_BASE, STAGING_BASE_PUBLISHED)
@@ -128,17 +139,22 @@ def staging_base(
     return {STAGING_BASE: "0", STAGING_BASE_PUBLISHED: "0"} if parent_id is None else {}
 
 
-def published_number(by_id: Mapping[int, Snapshot], head_id: int | None) -> int | None:
+def published_number(
+    by_id: Mapping[int, Snapshot], head_id: int | None, *, staging: str
+) -> int | None:
     """Sequence number of the last staged snapshot that a target's history says was published.
 
-    0: it says that none was. None: it does not say.
+    One of `staging` that it was fast-forwarded to counts. 0: it says that none was. None: it does
+    not say.
     """
     carried = load_carried(by_id, head_id)
-    number = carried.marker_sequence_number
-    if carried.marker is None and number is None:
-        return 0 if carried.is_whole else None
-    marked = by_id.get(parse_decimal(carried.marker or "") or 0)
-    return number if marked is None else max(marked.sequence_number or 0, number or 0)
+    number, branch = carried.forwarded_to or (None, None)
+    forwarded = number if branch == staging else None
+    if carried.marker is None:
+        return 0 if forwarded is None and carried.is_whole else forwarded
+    marked = by_id.get(parse_decimal(carried.marker) or 0)
+    number = carried.marker_sequence_number if marked is None else marked.sequence_number
+    return None if number is None else max(number, forwarded or 0)
 
 
 def _is_in_history(by_id: Mapping[int, Snapshot], head_id: int | None, snapshot: Snapshot) -> bool:
@@ -219,8 +235,10 @@ def carried_properties(carried: Carried, changeset: Changeset) -> dict[str, str]
         properties.update(writer_properties([carried.writers, changeset.summary]))
         if carried.marker is not None:
             properties[STAGING_MARKER] = carried.marker
-        if carried.marker_sequence_number is not None:
-            properties[MARKER_SEQUENCE_NUMBER] = str(carried.marker_sequence_number)
+            if carried.marker_sequence_number is not None:
+                properties[MARKER_SEQUENCE_NUMBER] = str(carried.marker_sequence_number)
+        if carried.forwarded_to is not None:
+            properties[FORWARDED_TO] = "{} {}".format(*carried.forwarded_to)
     return properties
 
 

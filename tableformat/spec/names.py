@@ -27,6 +27,8 @@ MISSING_COLUMNS_FIELD_ID = 2147483400
 STAGING_MARKER = "equality-convert-staging-snapshot"
 # Beside it: that snapshot's sequence number, as the snapshot may expire.
 MARKER_SEQUENCE_NUMBER = "icefold.staging-sequence-number"
+# On a branch that was fast-forwarded to a staged snapshot: its sequence number, and its branch.
+FORWARDED_TO = "icefold.forwarded-to"
 # In a publish of several tables together: their dotted names, as a JSON array.
 CUT_TABLES = "icefold.cut-tables"
 # In staged commits: the sequence number of the target's snapshot that the branch stands on.
