@@ -237,7 +237,7 @@ def _unknown(
     named = ", ".join(f"{number} ({files[number]})" for number in sorted(files)[-NAMED_MAX:])
     return InvalidInputError(
         "cannot tell which files of the staging branch are staged: the history of both branches "
-        f"is gone; sequence numbers (files) that the target lacks: {named}",
+        f"is gone; sequence numbers (files) that the target lacks: {named or 'none'}",
         table=state.name,
         staging=staging,
         target=target,
