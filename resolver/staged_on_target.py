@@ -45,6 +45,7 @@ from resolver.target_row_ids import row_ids_of
 from resolver.target_view import TargetView
 from tableformat.catalog.base import TableState
 from tableformat.commit.branch_history import (
+    SnapshotChanges,
     branch_history,
     committed_to,
     is_first,
@@ -54,7 +55,8 @@ from tableformat.commit.branch_history import (
 )
 from tableformat.errors import UnsupportedError
 from tableformat.integer_order import distinct, stable_order
-from tableformat.spec.data_file import DataFile
+from tableformat.scan.delete_index import referenced_path
+from tableformat.spec.data_file import DataFile, FileContent
 from tableformat.spec.names import ROW_ID_FIELD_ID, SOURCE_SNAPSHOT_ID
 
 NO_ROW = -1
@@ -331,7 +333,7 @@ def judge_moved_rows(
     unsure = dead & ~is_staged & (found_id >= row_id[has_left].min(initial=NEWEST))
     unsure &= np.isin(number, matched.numbered.row_number[row[unseen]])
     if unsure.any():
-        unsure &= ~_is_new(view.state, view.target, found_id)
+        unsure[unsure] = ~_is_new(view, found_id[unsure])
     if unsure.any():
         raise UnsupportedError(
             "staged rows are on the target already, in a file that was rewritten without their "
@@ -344,19 +346,36 @@ def judge_moved_rows(
     return DeadRows(matches=dead, staged=judged.staged, outdated=judged.outdated)
 
 
-def _is_new(state: TableState, target: str, row_id: Int64s) -> Bools:
+def _is_new(view: TargetView, row_id: Int64s) -> Bools:
     """Which rows got their ids from a commit that brings new rows and keeps the ids of others.
 
-    Those are appends, and icefold's own; but a `replace`, whoever made it, brings no rows.
+    Those are appends, icefold's own, and upserts by equality deletes; but a `replace`, whoever made
+    it, brings no rows. Reads the manifests of others' commits that gave such an id.
     """
     new = np.zeros(len(row_id), dtype=np.bool_)
-    for each in branch_history(state, target):
+    for each in branch_history(view.state, view.target):
         operation = None if each.summary is None else each.summary.operation
-        is_own = committed_to(each) == target
-        if operation == Operation.APPEND or (is_own and operation != Operation.REPLACE):
-            first = each.first_row_id or 0
-            new |= (row_id >= first) & (row_id < first + (each.added_rows or 0))
+        first = each.first_row_id or 0
+        given = (row_id >= first) & (row_id < first + (each.added_rows or 0))
+        if operation == Operation.REPLACE or not given.any():
+            continue
+        if (
+            operation == Operation.APPEND
+            or committed_to(each) == view.target
+            or _moves_no_row(load_changes(view.environment.store, each))
+        ):
+            new |= given
     return new
+
+
+def _moves_no_row(changes: SnapshotChanges) -> bool:
+    """Whether a commit takes no row by its position from a file that was there before."""
+    own = {entry.data_file.file_path for entry in changes.added_data}
+    return not changes.removed_data and all(
+        entry.data_file.content == FileContent.EQUALITY_DELETES
+        or referenced_path(entry.data_file) in own
+        for entry in changes.added_deletes
+    )
 
 
 def _staged_rows(

@@ -280,6 +280,37 @@ def test_row_that_came_after_a_picked_one_was_deleted_is_not_taken_for_it(staged
     assert not rows_of(staged, 4)
 
 
+@pytest.mark.parametrize("also_by_position", [False, True])
+def test_upsert_of_a_picked_row_that_a_rewrite_left_out_is_not_taken_for_it(
+    staged, also_by_position
+):
+    """As Flink writes it: a key twice in a commit, the first one dead by its position."""
+    staged.table.stage(upserts=staged.rows((4, "eu", "picked")))
+    staged.pick()
+    staged.table.delete("id = 4")
+    staged.rewrite()
+    with another_tool(staged.environment):
+        data = staged.data_files((4, "eu", "first"), (4, "eu", "between"))
+        vectors = staged.vectors({data[0].file_path: [0]}, data) if also_by_position else []
+        deletes = [*staged.equality_deletes(keys(4)), *vectors]
+        staged.commit(branch="main", data=data, deletes=deletes)
+    resolve(staged.table)
+    assert not rows_of(staged, 4)
+
+
+def test_update_by_position_of_a_picked_row_that_lost_its_id_stops_the_cycle(staged):
+    staged.table.stage(deletes=keys(4))
+    staged.commit(data=staged.data_files((4, "eu", "d")))
+    staged.pick()
+    [picked] = [task.entry.data_file for task in staged.tasks() if task.entry.sequence_number == 5]
+    with another_tool(staged.environment):
+        vectors = staged.vectors({picked.file_path: [0]}, [picked])
+        staged.commit(branch="main", data=staged.data_files((4, "eu", "D")), deletes=vectors)
+    staged.rewrite()
+    with pytest.raises(UnsupportedError, match="which rows they are cannot be told"):
+        resolve(staged.table)
+
+
 def test_expiry_keeps_what_tells_that_a_staged_file_was_on_the_target(staged):
     staged.table.stage(upserts=staged.rows((1, "eu", "A")))
     resolve(staged.table)
