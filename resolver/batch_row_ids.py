@@ -11,8 +11,8 @@ from pyroaring import BitMap64
 from resolver.cycle_input import CycleInput, KeyedDeletes
 from resolver.index.base import Matches
 from resolver.keys import encode_batch, factorize
+from resolver.located_positions import PositionKills
 from resolver.match import TARGET_ORDER, Bools, Int64s
-from resolver.moved_rows import PositionKills
 from resolver.resolution import MatchedBatch, match_scopes
 from resolver.row_identity import (
     NEVER,

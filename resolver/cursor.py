@@ -42,6 +42,7 @@ from tableformat.commit.branch_history import (
     summary_of,
     walk_back,
 )
+from tableformat.commit.carried_properties import load_carried
 from tableformat.errors import CorruptDataError, InvalidInputError, NotFoundError
 from tableformat.spec.decimal_text import parse_decimal
 from tableformat.spec.names import CARRIED, MAIN_BRANCH, STAGING_BASE, STAGING_MARKER, WAP_ID
@@ -267,7 +268,24 @@ class _TargetHistory:
         self.state = state
         self.target = target
         self.staging = staging
-        self.newest = _NewestFirst(branch_history(state, target))
+        self.newest = _NewestFirst(self._known())
+
+    def _known(self) -> Iterator[Snapshot]:
+        """The chain; where expiry has cut it, on from the staged snapshot it was forwarded to."""
+        oldest = None
+        for oldest in branch_history(self.state, self.target):
+            yield oldest
+        if oldest is None or is_first(oldest):
+            return
+        metadata = self.state.metadata
+        by_id = snapshots_by_id(metadata)
+        carried = load_carried(by_id, self.state.head_id(self.target))
+        number, branch = carried.forwarded_to or (0, None)
+        if branch != self.staging or number >= (oldest.sequence_number or 0):
+            return
+        for each in metadata.snapshots:
+            if each.sequence_number == number and committed_to(each) == branch:
+                yield from walk_back(by_id, each.snapshot_id)
 
     @cached_property
     def chain(self) -> tuple[Snapshot, ...]:
@@ -344,11 +362,12 @@ class _TargetHistory:
             # The root of a branch that was never published from. Where the target's history has
             # expired, the root may as well be a snapshot of the target.
             return self.cursor is None and is_first(last) and self.is_whole
-        at = [each.snapshot_id for each in self.chain].index(last.snapshot_id)
-        if newest_marker(self.chain[at:]) == self.cursor:
+        known = tuple(self._known())
+        at = [each.snapshot_id for each in known].index(last.snapshot_id)
+        if newest_marker(known[at:]) == self.cursor:
             return True
         # Below it expiry has cut the chain; the first commit above that repeats a cursor tells.
-        repeating = next((each for each in reversed(self.chain[:at]) if repeats_cursor(each)), None)
+        repeating = next((each for each in reversed(known[:at]) if repeats_cursor(each)), None)
         return (
             repeating is not None
             and marker_of(repeating) == self.cursor
@@ -409,8 +428,17 @@ def _walk_staging(
 
 
 def base_of(state: TableState, staged: Snapshot, *, staging: str, target: str) -> Snapshot | None:
-    """The target's snapshot that a staged one stands on; None: there is none, or it has expired."""
-    return down_to_base(state, staged, staging=staging, target=target)[1]
+    """The target's snapshot that a staged one stands on; None: there is none, or it has expired.
+
+    Where the log of staging does not reach down to it, staged snapshots still say its number.
+    """
+    above, base = down_to_base(state, staged, staging=staging, target=target)
+    if base is not None:
+        return base
+    said = (parse_decimal(summary_of(each).get(STAGING_BASE, "")) for each in above)
+    number = next((each for each in said if each is not None), None)
+    history = branch_history(state, target) if number else ()
+    return next((each for each in history if each.sequence_number == number), None)
 
 
 def down_to_base(

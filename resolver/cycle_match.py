@@ -30,9 +30,10 @@ from resolver.index.base import IndexDamagedError, Matches, PrimaryKeyIndex
 from resolver.index.shared import SharedIndex
 from resolver.index_keeper import snapshot_difference
 from resolver.keys import EncodedKeys
+from resolver.located_positions import PositionKills
 from resolver.match import TARGET_ORDER, Int64s, group_by_file
 from resolver.merge_deletes import DeadPositions
-from resolver.moved_rows import PositionKills, add_target_positions
+from resolver.moved_rows import add_target_positions
 from resolver.position_files import read_position_file
 from resolver.resolution import (
     DeadRows,

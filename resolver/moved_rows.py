@@ -23,15 +23,14 @@ A row of a data file that is staged in the same batch, and that others brought t
 found there by its row id or has gone; no other row dies for it.
 
 A vector repeats what the one that it replaced deletes, and position delete files of its data file;
-only what it adds is looked for. So with a position delete file that replaces others.
+only what it adds is looked for (`located_positions`). So with a position delete file that replaces
+others. Where a row that it may have added would still have to die, the cycle is refused.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Never
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from pyiceberg.table.snapshots import Snapshot
@@ -42,9 +41,9 @@ from resolver.cycle_figures import is_rewriting_publish
 from resolver.cycle_input import CycleInput, StagedPositions
 from resolver.index.base import Matches
 from resolver.keys import EncodedKeys, KeySchema, encode_batch, factorize
+from resolver.located_positions import PositionKills, locate_positions
 from resolver.match import TARGET_ORDER, Bools, Int64s, group_by_file
 from resolver.merge_deletes import DeadPositions
-from resolver.position_files import read_position_file
 from resolver.repeated_batches import left_out
 from resolver.rewritten_rows import (
     RewrittenFile,
@@ -54,14 +53,10 @@ from resolver.rewritten_rows import (
 )
 from resolver.row_identity import NO_ROW_ID
 from resolver.row_values import ColumnReader, live_matches
-from resolver.staged_snapshots import StagedSnapshot
-from resolver.staged_view import without_dead_before
 from resolver.target import LiveFiles, live_files
-from resolver.target_deletes import deleted_positions
 from resolver.target_row_ids import row_ids_of
 from resolver.target_view import TargetView
 from tableformat.codec.puffin.deletion_vector import build_positions, position_array
-from tableformat.codec.puffin.dv_file import read_deletion_vectors
 from tableformat.commit.branch_history import (
     branch_history,
     branch_ids,
@@ -77,31 +72,16 @@ from tableformat.spec.names import ROW_ID_FIELD_ID
 from tableformat.spec.properties import publishing
 
 NOT_KILLED = TARGET_ORDER
+REWRITTEN = (
+    "a staged delete names rows of a staged data file that was published and rewritten: its row "
+    "ids on the target are no longer known, that history has expired"
+)
+UNKNOWN_VECTOR = (
+    "a staged vector names rows that died on the target, whose keys have newer rows there: whether "
+    "it deletes them anew is not known, the deletes that it replaced have expired"
+)
 NO_NEWER_ROWS = np.iinfo(np.int64).max
 LookUp = Callable[[EncodedKeys], Matches]
-
-
-@dataclass(slots=True)
-class PositionKills:
-    """What the staged snapshots of a batch delete by position, but for rows of the batch.
-
-    Attributes:
-        dead: Positions by file of the target.
-        killed: The same piece by piece: file, positions, and the place in the order of the staged
-            snapshot that deletes them.
-        row_id, order: Shape `(rows,)`: the rows that were looked for, as staging knew them, and the
-            places of the snapshots that delete them.
-    """
-
-    dead: DeadPositions
-    killed: list[tuple[str, BitMap64, int]] = field(default_factory=list)
-    row_id: Int64s = field(default_factory=lambda: np.empty(0, dtype=np.int64))
-    order: Int64s = field(default_factory=lambda: np.empty(0, dtype=np.int64))
-
-    def add(self, path: str, positions: BitMap64, order: int) -> None:
-        """Kill rows of the target."""
-        self.dead.add(path, positions)
-        self.killed.append((path, positions, order))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,9 +133,21 @@ def add_target_positions(
         NotFoundError: An old file is gone, so its rows cannot be found again.
         UnsupportedError: What row ids a file had on the target is no longer known.
     """
-    lost = list(_split(view, batch, moved, kills))
-    if not lost:
-        return
+    located = locate_positions(view, batch, moved, kills)
+    if located.lost:
+        _add_lost_rows(view, batch, moved, located.lost, look_up, kills)
+    _add_repeated_rows(view, batch, moved, located.repeated, look_up, kills)
+    _check_doubtful_rows(view, located.doubtful, look_up, kills.dead)
+
+
+def _add_lost_rows(
+    view: TargetView,
+    batch: CycleInput,
+    moved: Mapping[str, DataFile],
+    lost: Sequence[StagedPositions],
+    look_up: LookUp,
+    kills: PositionKills,
+) -> None:
     ignored = left_out(view.state, batch.staged, target=view.target)
     files, untold, rewritten = _files_of(view, lost, batch.paths, ignored)
     untold = {path: file for path, file in untold.items() if path not in moved}
@@ -181,14 +173,13 @@ def add_target_positions(
         is_told = (row_id != NO_ROW_ID) | (rows.row_id == NO_ROW_ID)
         rows, gone = replace(rows, row_id=row_id).take(is_told), rows.take(~is_told)
     if len(rows.keys):
-        kills.row_id, kills.order = rows.row_id, rows.order
         _add_same_rows(view, batch, moved, rows, look_up, kills)
     unsure = [(rows_in(untold), min(untold))] if untold else []
     if gone is not None and len(gone.keys):  # the publish did not bring them
         unsure.append((gone, min(rewritten)))
     for unsure_rows, location in unsure:
         since = _staged_since_base(view, lost)
-        _check_gone(view, since, unsure_rows, look_up, kills.dead, location)
+        _check_gone(view, since, unsure_rows, look_up, kills.dead, REWRITTEN, location)
 
 
 def _add_same_rows(
@@ -198,9 +189,15 @@ def _add_same_rows(
     rows: _LostRows,
     look_up: LookUp,
     kills: PositionKills,
+    *,
+    spares_staged: bool = False,
 ) -> None:
+    kills.row_id = np.concatenate([kills.row_id, rows.row_id])
+    kills.order = np.concatenate([kills.order, rows.order])
     number, matches, row_id, alive = _of_their_keys(view, rows, look_up)
     order = _orders_of(view, batch, moved, row_id)
+    if spares_staged:
+        alive &= order == TARGET_ORDER
     killed_at = _same_rows(number, rows, matches, row_id, order, alive)
     for at in np.unique(killed_at[killed_at != NOT_KILLED]).tolist():
         found = killed_at == at
@@ -228,9 +225,10 @@ def _check_gone(
     rows: _LostRows,
     look_up: LookUp,
     dead: DeadPositions,
+    why: str,
     location: str,
 ) -> None:
-    """Refuse rows of rewritten files whose row ids nothing tells, unless they must be gone.
+    """Refuse rows of which it is not known whether or where they live, unless they must be gone.
 
     The rows of their keys that live, and do not die in this cycle, would have to be older than what
     staging stands on, or be in the file that they were staged in: those were never rewritten. Where
@@ -253,9 +251,7 @@ def _check_gone(
         dying = dead.by_path.get(path, BitMap64())
         if path not in staged and build_positions(group.positions) - dying:
             raise UnsupportedError(
-                "a staged delete names rows of a staged data file that was published and "
-                "rewritten: its row ids on the target are no longer known, that history has "
-                "expired",
+                why,
                 table=view.state.name,
                 location=location,
                 action="delete these rows by their keys: stage(deletes=...), and take the "
@@ -294,82 +290,31 @@ def _orders_of(
     return np.where((ids[slot] == row_id) & (row_id != NO_ROW_ID), newest[slot], order)
 
 
-def _split(
-    view: TargetView, batch: CycleInput, moved: Mapping[str, DataFile], kills: PositionKills
-) -> Iterator[StagedPositions]:
-    """Add what dies where it is; give what has to be looked for."""
-    live, position_files = view.live, PositionFiles(view)
-    named, untold = list[StagedPositions](), set[tuple[int, str]]()
-    for each in batch.target_positions:
-        before = deleted_before(position_files, each.staged, each.path)
-        if before is None:
-            untold.add((each.staged.order, each.path))
-        new = each.positions - (before or BitMap64())
-        if new:
-            named.append(replace(each, positions=new))
-    for each in without_dead_before(view.environment, view.state, named):
-        lost, is_untold = each.positions, (each.staged.order, each.path) in untold
-        if each.path in live.data:
-            kills.add(each.path, lost, each.staged.order)
-            lost = lost & _deleted(view, each.path)
-        elif is_untold:
-            _refuse(each)
-        if lost and not is_untold:
-            yield replace(each, positions=lost)
-    seen: dict[str, BitMap64] = defaultdict(BitMap64)
-    for each in sorted(batch.own_positions, key=lambda own: own.staged.order):
-        if each.path in moved:
-            lost = each.positions - seen[each.path]  # a vector repeats what older ones delete
-            seen[each.path] |= each.positions
-            if each.path in live.data:
-                lost = lost & _deleted(view, each.path)
-            if lost:
-                yield StagedPositions(path=each.path, positions=lost, staged=each.staged)
+def _add_repeated_rows(
+    view: TargetView,
+    batch: CycleInput,
+    moved: Mapping[str, DataFile],
+    repeated: Sequence[StagedPositions],
+    look_up: LookUp,
+    kills: PositionKills,
+) -> None:
+    """Rows that others brought with a row id of these were staged after the row had died."""
+    if there := [each for each in repeated if each.positions]:
+        rows = _rows_where_they_are(view, there)
+        _add_same_rows(view, batch, moved, rows, look_up, kills, spares_staged=True)
 
 
-class PositionFiles:
-    """Positions by data file of deletes that staged commits removed, each file read once."""
-
-    def __init__(self, view: TargetView) -> None:
-        """Over the files of `view`'s table; nothing is read yet."""
-        self._store, self._metadata = view.environment.store, view.metadata
-        self._read: dict[str, dict[str, BitMap64]] = {}
-
-    def of(self, entry: ManifestEntry, path: str) -> BitMap64:
-        """What a vector or a position delete file deletes in one data file."""
-        file = entry.data_file
-        if file.is_dv:
-            [positions] = read_deletion_vectors(self._store, [(file, None)])
-            return positions
-        if file.file_path not in self._read:
-            self._read[file.file_path] = read_position_file(self._store, self._metadata, file)
-        return self._read[file.file_path].get(path, BitMap64())
+def _check_doubtful_rows(
+    view: TargetView, doubtful: Sequence[StagedPositions], look_up: LookUp, dead: DeadPositions
+) -> None:
+    if there := [each for each in doubtful if each.positions]:
+        rows, location = _rows_where_they_are(view, there), min(each.path for each in there)
+        _check_gone(view, (), rows, look_up, dead, UNKNOWN_VECTOR, location)
 
 
-def deleted_before(files: PositionFiles, staged: StagedSnapshot, path: str) -> BitMap64 | None:
-    """What the deletes that a commit removed delete in a data file; None: not known any more."""
-    if (replaced := staged.replaced) is None:
-        return None
-    entries = (*replaced.get(path, ()), *replaced.get(None, ()))
-    try:
-        return BitMap64().union(*(files.of(entry, path) for entry in entries))
-    except NotFoundError:
-        return None
-
-
-def _refuse(each: StagedPositions) -> Never:
-    raise UnsupportedError(
-        "a vector on the staging branch names rows of a data file that has left the target, "
-        "and what it deletes anew is not known without the deletes that it replaced",
-        location=each.path,
-        action="roll the target back to before that file was rewritten, resolve, and rewrite again",
-    )
-
-
-def _deleted(view: TargetView, path: str) -> BitMap64:
-    """What of a live file is deleted by position on the target."""
-    found = deleted_positions(view.environment.store, view.metadata, view.live, [path])
-    return found.get(path, BitMap64())
+def _rows_where_they_are(view: TargetView, there: Sequence[StagedPositions]) -> _LostRows:
+    free = [_free_row_id(view, each.staged.snapshot) for each in there]
+    return _read_rows(view, there, {e.path: view.live.data[e.path].data_file for e in there}, free)
 
 
 def _files_of(

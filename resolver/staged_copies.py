@@ -25,7 +25,7 @@ from pyroaring import BitMap64
 from resolver.cursor import base_of
 from resolver.cycle_figures import is_publish, is_rewriting_publish
 from resolver.cycle_input import CycleInput
-from resolver.moved_rows import PositionFiles, deleted_before
+from resolver.located_positions import PositionFiles, deleted_before
 from resolver.repeated_batches import left_out
 from resolver.rewritten_rows import rewritten_files
 from resolver.staged_on_target import StagedOnTarget

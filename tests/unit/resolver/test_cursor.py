@@ -13,7 +13,7 @@ from tableformat.commit.branch_history import branch_history
 from tableformat.commit.refs import fast_forward, replace_branch, rollback
 from tableformat.errors import InvalidInputError, NotFoundError
 from tests.support.another_tool import another_tool
-from tests.support.staged_tables import EVERYTHING, StagedTable
+from tests.support.staged_tables import EVERYTHING, StagedTable, keys
 
 
 @pytest.fixture
@@ -201,6 +201,22 @@ def test_staged_changes_below_a_conversion_in_place_come_again_after_a_rollback(
     assert backlog(staged) == waiting
     resolve(staged.table)
     assert staged.published() == Counter([(1, "eu", "c")])
+
+
+def test_what_main_was_forwarded_to_stays_published_where_its_log_is_cut(staged):
+    base = head_of(staged, "main")
+    staged.table.stage(deletes=keys(7))
+    fast_forward(staged.environment, staged.table.identifier, "main", to="staging")
+    waiting = stage(staged, "waits")
+    staged.table.append(staged.rows((7, "eu", "later")))
+    cut = head_of(staged, "main")
+    staged.table.append(staged.rows((8, "eu", "later")))
+    removed = RemoveSnapshotsUpdate(snapshot_ids=[base, cut])
+    staged.environment.catalog.commit(staged.table.refresh().state, [removed])
+    assert backlog(staged) == [waiting]
+    resolve(staged.table)
+    expected = [(1, "eu", "waits"), (7, "eu", "later"), (8, "eu", "later")]
+    assert staged.published() == Counter(expected)
 
 
 def test_expiry_keeps_the_target_down_to_where_staging_meets_it(staged):

@@ -11,6 +11,7 @@ from pyiceberg.table.update import RemoveSnapshotsUpdate
 from maintenance.tasks.compact import compact
 from maintenance.tasks.options import CompactOptions
 from resolver import resolve
+from tableformat.commit.branch_history import branch_history
 from tableformat.errors import InvalidInputError, UnsupportedError
 from tableformat.spec.names import COMMITTED_TO, STAGING_BASE
 from tests.support.another_tool import another_tool
@@ -34,6 +35,10 @@ def forget(staged, *kept):
     heads = {ref.snapshot_id for ref in state.metadata.refs.values()} | set(kept)
     gone = [s.snapshot_id for s in state.metadata.snapshots if s.snapshot_id not in heads]
     staged.environment.catalog.commit(state, [RemoveSnapshotsUpdate(snapshot_ids=gone)])
+
+
+def log_of(staged, branch):
+    return [each.snapshot_id for each in branch_history(staged.table.refresh().state, branch)]
 
 
 def stage_three(staged):
@@ -202,6 +207,51 @@ def test_vector_of_a_file_that_left_cannot_be_told_from_what_it_repeats(staged, 
     with pytest.raises(UnsupportedError, match="roll the target back"):
         resolve(staged.table, from_staging_state=True)
     assert staged.published() == before
+
+
+@pytest.mark.parametrize("base_is_known", [False, True])
+def test_vector_that_replaced_another_takes_the_newer_row_of_its_key(staged, base_is_known):
+    """As with the log; where it is not known since when the row is dead, the cycle stops."""
+    file = staged.only_file()
+    staged.stage_vector(file, 1)
+    [vector] = [task.dv for task in staged.tasks("staging") if task.dv]
+    staged.stage_vector(file, 0, 1, removed=[vector])
+    staged.table.stage(upserts=staged.rows((6, "eu", "a")))
+    staged.table.delete("id = 1")
+    staged.table.append(staged.rows((1, "eu", "newer")))
+    forget(staged, *(log_of(staged, "main") if base_is_known else []))
+    if not base_is_known:
+        with pytest.raises(UnsupportedError, match="whether it deletes them anew is not known"):
+            resolve(staged.table, from_staging_state=True, staged_after=1)
+        return
+    resolve(staged.table, from_staging_state=True)
+    assert staged.published() == Counter([(3, "eu", "old"), (6, "eu", "a")])
+
+
+def test_vector_repeats_what_the_target_had_deleted_when_staging_left_it(staged):
+    staged.table.delete("id = 1")
+    staged.table.append(staged.rows((1, "eu", "again")))
+    [old] = [task for task in staged.tasks() if task.dv]
+    staged.stage_vector(old.entry.data_file, 0, 1, removed=[old.dv])
+    staged.table.stage(upserts=staged.rows((6, "eu", "a")))
+    staged.table.append(staged.rows((7, "eu", "main")))
+    forget(staged, *log_of(staged, "main"))
+    resolve(staged.table, from_staging_state=True)
+    expected = [(1, "eu", "again"), (3, "eu", "old"), (6, "eu", "a"), (7, "eu", "main")]
+    assert staged.published() == Counter(expected)
+
+
+def test_vector_repeats_what_was_published_before(staged):
+    file = staged.only_file()
+    staged.stage_vector(file, 0)
+    resolve(staged.table)
+    staged.table.append(staged.rows((1, "eu", "again")))
+    [vector] = [task.dv for task in staged.tasks("staging") if task.dv]
+    staged.stage_vector(file, 0, 1, removed=[vector])
+    staged.table.stage(upserts=staged.rows((6, "eu", "a")))
+    forget(staged, *log_of(staged, "main"))
+    resolve(staged.table, from_staging_state=True)
+    assert staged.published() == Counter([(1, "eu", "again"), (3, "eu", "old"), (6, "eu", "a")])
 
 
 @pytest.mark.parametrize("base_is_known", [False, True])
