@@ -113,7 +113,7 @@ def _staged_after(
         return max(base.number, published)
     shared = None if published is None else _base_in_state(environment, state, head, target)
     if published is None or shared is None:
-        raise _unknown(environment, state, head, staging, target)
+        raise _unknown(environment, state, head, staging, target, base)
     return max(shared, published)
 
 
@@ -228,13 +228,23 @@ def _rolled_back(
 
 
 def _unknown(
-    environment: Environment, state: TableState, head: Snapshot, staging: str, target: str
+    environment: Environment,
+    state: TableState,
+    head: Snapshot,
+    staging: str,
+    target: str,
+    base: _Base | None,
 ) -> InvalidInputError:
     target_head = state.head(target)
     shared = set() if target_head is None else _identities(environment, target_head)
     own = [e for e in _entries(environment, head) if _identity(e) not in shared]
     files = Counter(_number(entry) for entry in own)
     named = ", ".join(f"{number} ({files[number]})" for number in sorted(files)[-NAMED_MAX:])
+    stands_on = (
+        ""
+        if base is None
+        else f"; where nothing was published since the branch left {target}, N is {base.number}"
+    )
     return InvalidInputError(
         "cannot tell which files of the staging branch are staged: the history of both branches "
         f"is gone; sequence numbers (files) that the target lacks: {named or 'none'}",
@@ -242,7 +252,7 @@ def _unknown(
         staging=staging,
         target=target,
         action="name the highest sequence number that is not staged, or that was published, with "
-        "--staged-after N",
+        f"--staged-after N{stands_on}",
     )
 
 

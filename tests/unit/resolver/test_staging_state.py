@@ -193,6 +193,24 @@ def test_other_writers_commits_above_a_compacted_target_are_asked_for(staged):
     assert staged.published() == STAGED_THREE
 
 
+def test_refusal_names_the_number_that_icefolds_staged_commits_stand_on(staged):
+    """As iceberg-go's expiry leaves it: the branch keeps its log, main only another tool's head."""
+    base = staged.table.refresh().state.head("main").sequence_number
+    stage_three(staged)
+    by_id = {s.snapshot_id: s for s in staged.table.refresh().state.metadata.snapshots}
+    with another_tool(staged.environment):
+        staged.table.append(staged.rows((8, "eu", "by another tool")))
+        staged.table.append(staged.rows((9, "eu", "by another tool")))
+    forget(staged, *(i for i, each in by_id.items() if each.sequence_number > base))
+    with pytest.raises(InvalidInputError, match="--from-staging-state"):
+        resolve(staged.table)
+    with pytest.raises(InvalidInputError, match=rf"published since .* main, N is {base}$"):
+        resolve(staged.table, from_staging_state=True)
+    resolve(staged.table, from_staging_state=True, staged_after=base)
+    later = Counter([(8, "eu", "by another tool"), (9, "eu", "by another tool")])
+    assert staged.published() == STAGED_THREE + later
+
+
 @pytest.mark.parametrize("publish", ["link", "rewrite"])
 def test_vector_of_a_file_that_left_cannot_be_told_from_what_it_repeats(staged, publish):
     """A later upsert of the key does not tell either: its row would take a dead row's id."""
