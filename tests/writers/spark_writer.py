@@ -65,6 +65,7 @@ def main(kind, jar, uri, table, branch, events, keys, per_second, commit_s, fold
     while query.isActive and reached(query) < count:
         time.sleep(0.5)
     if query.exception() is not None:
+        print("again: in the next life", flush=True)  # `run.py` counts these
         raise query.exception()
     print("all events are committed", flush=True)
 
@@ -81,8 +82,15 @@ def run(spark, folder, pause_s):
             print(f"again: {str(error)[:300]}", flush=True)
             continue
         done += 1
-        at.write_text(str(done))
+        note(at, done)
         time.sleep(max(0.0, pause_s - (time.monotonic() - start)))
+
+
+def note(at, done):
+    """So many statements ran. Killed here, a writer leaves this number or the one before."""
+    fresh = at.with_name(f"{at.name}.fresh")
+    fresh.write_text(str(done))
+    fresh.replace(at)
 
 
 def reached(query):

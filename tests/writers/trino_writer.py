@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 from tests.support.trino import TrinoError, start_trino
+from tests.writers.spark_writer import note
 
 
 def main(uri: str, statements: Path, pause_s: float, at: Path) -> None:
@@ -24,7 +25,7 @@ def main(uri: str, statements: Path, pause_s: float, at: Path) -> None:
             print(f"again: {error}", flush=True)
             continue
         done += 1
-        at.write_text(str(done))
+        note(at, done)
         time.sleep(max(0.0, pause_s - (time.monotonic() - start)))
 
 
