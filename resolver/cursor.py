@@ -284,7 +284,7 @@ class _TargetHistory:
         if branch != self.staging or number >= (oldest.sequence_number or 0):
             return
         for each in metadata.snapshots:
-            if each.sequence_number == number and committed_to(each) == branch:
+            if each.sequence_number == number and committed_to(each) in (None, branch):
                 yield from walk_back(by_id, each.snapshot_id)
 
     @cached_property

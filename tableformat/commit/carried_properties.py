@@ -20,6 +20,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import takewhile
+from types import MappingProxyType
 
 from pyiceberg.table.snapshots import Snapshot
 
@@ -77,13 +78,22 @@ class Carried:
     is_whole: bool = True
 
 
-def load_carried(by_id: Mapping[int, Snapshot], head_id: int | None) -> Carried:
-    """Read the summaries from `head_id` back to the newest own commit."""
+def load_carried(
+    by_id: Mapping[int, Snapshot],
+    head_id: int | None,
+    heads: Mapping[str, int] = MappingProxyType({}),
+) -> Carried:
+    """Read the summaries from `head_id` back to the newest own commit.
+
+    `heads`: of branches. With them, other tools' staged commits count as what a branch was
+    fast-forwarded to where they are on top of an own one.
+    """
     marker: str | None = None
     number: int | None = None
     forwarded_to: tuple[int, str] | None = None
     tokens: dict[str, int] = {}
     passed: list[Mapping[str, str]] = []
+    others: list[Snapshot] = []
     is_whole = head_id is None
     for snapshot in walk_back(by_id, head_id):
         is_whole = is_first(snapshot)
@@ -91,7 +101,12 @@ def load_carried(by_id: Mapping[int, Snapshot], head_id: int | None) -> Carried:
         passed.append(summary)
         if marker is None and (marker := summary.get(STAGING_MARKER)) is not None:
             number = parse_decimal(summary.get(MARKER_SEQUENCE_NUMBER, ""))
-        forwarded_to = forwarded_to or _forwarded_to(snapshot)
+        if forwarded_to is None and (forwarded_to := _forwarded_to(snapshot)) is not None:
+            number_to, branch = forwarded_to
+            staged = {e.snapshot_id for e in walk_back(by_id, heads.get(branch)) if others}
+            above = (e.sequence_number or 0 for e in others if e.snapshot_id in staged)
+            forwarded_to = next(above, number_to), branch
+        others = [*others, snapshot] if COMMITTED_TO not in summary else []
         for name, token in _tokens(summary).items():
             tokens[name] = max(token, tokens.get(name, token))
         if CARRIED in summary:

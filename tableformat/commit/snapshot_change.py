@@ -92,7 +92,8 @@ class SnapshotChange:
         if changeset.strict_head:
             _check_head(changeset, state, parent_id)
         _check_staged(changeset, state)
-        carried = load_carried(snapshots_by_id(metadata), parent_id)
+        heads = {name: each.snapshot_id for name, each in metadata.refs.items()}
+        carried = load_carried(snapshots_by_id(metadata), parent_id, heads)
         check_fence(changeset.fence, carried, branch=changeset.branch)
         _check_no_load(changeset, state)
         check_conflicts(metadata, changeset, head_id=parent_id, history=self._history)

@@ -203,9 +203,15 @@ def test_staged_changes_below_a_conversion_in_place_come_again_after_a_rollback(
     assert staged.published() == Counter([(1, "eu", "c")])
 
 
-def test_what_main_was_forwarded_to_stays_published_where_its_log_is_cut(staged):
+@pytest.mark.parametrize("last_by_another_tool", [False, True])
+def test_what_main_was_forwarded_to_stays_published_where_its_log_is_cut(
+    staged, last_by_another_tool
+):
     base = head_of(staged, "main")
     staged.table.stage(deletes=keys(7))
+    if last_by_another_tool:
+        with another_tool(staged.environment):
+            staged.commit(deletes=staged.equality_deletes(keys(8)))
     fast_forward(staged.environment, staged.table.identifier, "main", to="staging")
     waiting = stage(staged, "waits")
     staged.table.append(staged.rows((7, "eu", "later")))
