@@ -72,13 +72,17 @@ from tableformat.spec.names import ROW_ID_FIELD_ID
 from tableformat.spec.properties import publishing
 
 NOT_KILLED = TARGET_ORDER
+# What to say of rows that may have to die, and what to do.
 REWRITTEN = (
     "a staged delete names rows of a staged data file that was published and rewritten: its row "
-    "ids on the target are no longer known, that history has expired"
+    "ids on the target are no longer known, that history has expired",
+    "delete these rows by their keys: stage(deletes=...), and take the position delete off the "
+    "staging branch",
 )
 UNKNOWN_VECTOR = (
     "a staged vector names rows that died on the target, whose keys have newer rows there: whether "
-    "it deletes them anew is not known, the deletes that it replaced have expired"
+    "it deletes them anew is not known, the deletes that it replaced have expired",
+    "delete the newer rows of these keys on the target, resolve, and insert again what is to stay",
 )
 NO_NEWER_ROWS = np.iinfo(np.int64).max
 LookUp = Callable[[EncodedKeys], Matches]
@@ -225,7 +229,7 @@ def _check_gone(
     rows: _LostRows,
     look_up: LookUp,
     dead: DeadPositions,
-    why: str,
+    refusal: tuple[str, str],
     location: str,
 ) -> None:
     """Refuse rows of which it is not known whether or where they live, unless they must be gone.
@@ -251,11 +255,10 @@ def _check_gone(
         dying = dead.by_path.get(path, BitMap64())
         if path not in staged and build_positions(group.positions) - dying:
             raise UnsupportedError(
-                why,
+                refusal[0],
                 table=view.state.name,
                 location=location,
-                action="delete these rows by their keys: stage(deletes=...), and take the "
-                "position delete off the staging branch",
+                action=refusal[1],
             )
 
 
