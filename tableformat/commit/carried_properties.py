@@ -17,7 +17,7 @@ changes can be told from the branch's state alone once its log has expired.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 from types import MappingProxyType
@@ -102,11 +102,12 @@ def load_carried(
         if marker is None and (marker := summary.get(STAGING_MARKER)) is not None:
             number = parse_decimal(summary.get(MARKER_SEQUENCE_NUMBER, ""))
         if forwarded_to is None and (forwarded_to := _forwarded_to(snapshot)) is not None:
-            number_to, branch = forwarded_to
-            staged = {e.snapshot_id for e in walk_back(by_id, heads.get(branch)) if others}
-            above = (e.sequence_number or 0 for e in others if e.snapshot_id in staged)
-            forwarded_to = next(above, number_to), branch
-        others = [*others, snapshot] if COMMITTED_TO not in summary else []
+            last = _last_of_others(by_id, others, heads.get(forwarded_to[1]))
+            forwarded_to = last or forwarded_to[0], forwarded_to[1]
+        if COMMITTED_TO in summary:
+            others.clear()
+        else:
+            others.append(snapshot)
         for name, token in _tokens(summary).items():
             tokens[name] = max(token, tokens.get(name, token))
         if CARRIED in summary:
@@ -120,6 +121,16 @@ def load_carried(
         tokens=tokens,
         writers=writer_properties(reversed(passed)),
     )
+
+
+def _last_of_others(
+    by_id: Mapping[int, Snapshot], others: Sequence[Snapshot], head_id: int | None
+) -> int | None:
+    """The number of the newest of some commits, newest first, that a branch's history has."""
+    if not others:
+        return None
+    staged = {each.snapshot_id for each in walk_back(by_id, head_id)}
+    return next((each.sequence_number for each in others if each.snapshot_id in staged), None)
 
 
 def _forwarded_to(snapshot: Snapshot) -> tuple[int, str] | None:
