@@ -5,7 +5,7 @@ and deletion vectors for older files that replace the vectors these have. Files 
 without bytes: the commit engine never opens them.
 
     scripts/bench commit [--commits N] [--vectors N] [--turns N] [--expire-every N] [--writers N]
-                         [--codec none]
+                         [--codec none] [--put-ms N]
 
 The machine's own speed changes within seconds, so both marks are measured in turns, at the end:
 commits 10 to 30 of a new table, as many after commit 2,000 of the old one, and again. Prints the
@@ -13,6 +13,7 @@ median over all of them, wall clock and processor time, and the ratio of each tu
 `--expire-every N` expires snapshots every N commits, keeping 100, as maintenance would; without it
 the metadata file holds them all, in gzip as tables of streams have it. `--writers N` takes turns
 between N writers that share nothing but the table, so each has to read what the others wrote.
+`--put-ms N` makes every put wait, as an object store's does.
 """
 
 from __future__ import annotations
@@ -51,8 +52,9 @@ RATIO_MAX = 1.3
 class CountingStore:
     """Counts requests and bytes of the store behind it."""
 
-    def __init__(self, inner: Any) -> None:
+    def __init__(self, inner: Any, put_ms: float) -> None:
         self.inner = inner
+        self.put_ms = put_ms
         self.counts: Counter[str] = Counter()
 
     def __getattr__(self, name: str) -> Any:
@@ -65,6 +67,7 @@ class CountingStore:
 
     def put(self, location: str, data: bytes) -> None:
         self.counts.update({"put": 1, "bytes written": len(data)})
+        time.sleep(self.put_ms / 1e3)
         self.inner.put(location, data)
 
     def delete(self, locations: list[str]) -> None:
@@ -166,6 +169,7 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=9)
     parser.add_argument("--expire-every", type=int, default=0)
     parser.add_argument("--writers", type=int, default=1)
+    parser.add_argument("--put-ms", type=float, default=0)
     parser.add_argument("--codec", choices=["gzip", "none"], default="gzip")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
@@ -185,7 +189,7 @@ class Run:
     """One table in a folder, changed by some writers in turns."""
 
     def __init__(self, folder: Path, options: argparse.Namespace) -> None:
-        self.writers = [open_counted(str(folder)) for _ in range(options.writers)]
+        self.writers = [open_counted(str(folder), options.put_ms) for _ in range(options.writers)]
         self.workload = Workload(self.writers[0], vectors=options.vectors, codec=options.codec)
         self.expire_every = options.expire_every
         self.number = 0
@@ -241,10 +245,10 @@ def report(name: str, measured: Measured) -> None:
         print(f"    {kind} per commit: mean {statistics.fmean(values):.1f}, max {max(values)}")
 
 
-def open_counted(folder: str) -> Environment:
+def open_counted(folder: str, put_ms: float) -> Environment:
     """A writer with its own caches; reads and writes of its catalog are counted too."""
     opened = open_backend("local", {"warehouse": folder})
-    store = CountingStore(opened.store)
+    store = CountingStore(opened.store, put_ms)
     real_catalog(opened.catalog)._store = store
     return Environment(opened.catalog, store, opened.runtime)
 

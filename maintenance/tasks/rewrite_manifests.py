@@ -98,7 +98,6 @@ class _Clustering(SnapshotChange):
         chosen = self._choose(metadata, before)
         gone = {each.manifest_path for kind in chosen for each in kind}
         self.clustered = [new for kind in chosen for new in self._cluster(metadata, kind, writer)]
-        writer.store(self.clustered)
         kept = [each for each in before if each.has_live_files and each.manifest_path not in gone]
         return [*self.clustered, *kept]
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from pyiceberg.table.metadata import TableMetadata
 
@@ -146,16 +147,25 @@ class ManifestWriter:
             result.setdefault(final.manifest_path, final)
         return list(result.values())
 
-    def store(self, manifests: Iterable[ManifestFile]) -> None:
-        """Put those of `manifests` that are drafts; each is put once."""
-        for manifest in manifests:
-            draft = self._drafts.get(manifest.manifest_path)
-            if draft is not None and not draft.is_stored:
-                self.put("commit.before_manifest_put", manifest.manifest_path, draft.data)
-                draft.is_stored = True
-                draft.data = b""
+    def store(
+        self, manifests: Iterable[ManifestFile], list_location: str, list_data: bytes
+    ) -> None:
+        """Put the list, and those of `manifests` that are drafts; a draft is put once.
 
-    def put(self, fail_point: str, location: str, data: bytes) -> None:
+        Side by side, as an object store takes its time for each: nobody reads any of them before
+        the table names the list.
+        """
+        drafts = filter(None, (self._drafts.get(each.manifest_path) for each in manifests))
+        steps = [partial(self._store_draft, draft) for draft in drafts if not draft.is_stored]
+        put_list = partial(self._put, "commit.before_list_put", list_location, list_data)
+        self.environment.runtime.each(lambda step: step(), [*steps, put_list])
+
+    def _store_draft(self, draft: _Draft) -> None:
+        self._put("commit.before_manifest_put", draft.manifest.manifest_path, draft.data)
+        draft.is_stored = True
+        draft.data = b""
+
+    def _put(self, fail_point: str, location: str, data: bytes) -> None:
         """Store an object of this commit, noted first: a put that fails may have landed."""
         self.environment.runtime.fail_point(fail_point)
         self.written.append(location)

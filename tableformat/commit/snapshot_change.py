@@ -131,7 +131,7 @@ class SnapshotChange:
         removal = self._plan_removal(metadata, before)
         manifests = self._manifests(metadata, before, removal, writer)
         parent_id = None if parent is None else parent.snapshot_id
-        encoded, list_location = self._store_list(metadata, manifests, parent_id, writer)
+        encoded, list_location = self._store(metadata, manifests, parent_id, writer)
         clock = self.environment.runtime.clock
         return Snapshot(
             snapshot_id=writer.snapshot_id,
@@ -262,15 +262,13 @@ class SnapshotChange:
         removal: Removal,
         writer: ManifestWriter,
     ) -> list[ManifestFile]:
-        """The next snapshot's manifests, newest first, all stored."""
+        """The next snapshot's manifests, newest first; the new ones are not stored yet."""
         policy = merge_policy(metadata.properties)
         live = [manifest for manifest in before if manifest.has_live_files]
         kept = writer.without(metadata, live, removal.by_manifest, policy)
-        manifests = writer.merge(metadata, [*self._added, *kept], policy)
-        writer.store(manifests)
-        return manifests
+        return writer.merge(metadata, [*self._added, *kept], policy)
 
-    def _store_list(
+    def _store(
         self,
         metadata: TableMetadata,
         manifests: Sequence[ManifestFile],
@@ -289,7 +287,7 @@ class SnapshotChange:
         unique = self.environment.runtime.ids.uuid()
         location = f"{metadata_directory(metadata)}/{name}-{unique}.avro"
         self._lists[location] = frozenset(manifest.manifest_path for manifest in manifests)
-        writer.put("commit.before_list_put", location, encoded.data)
+        writer.store(manifests, location, encoded.data)
         self._listed = (location, encoded.manifests)
         return encoded, location
 

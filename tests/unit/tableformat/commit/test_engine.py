@@ -1,3 +1,6 @@
+import threading
+from dataclasses import replace
+
 import pytest
 from pyiceberg.table.snapshots import Operation, Summary
 from pyiceberg.table.update import AddSnapshotUpdate, SetSnapshotRefUpdate
@@ -409,6 +412,19 @@ def test_store_failure_before_the_swap_is_definite_and_cleaned_up(table):
             table.append(table.data("y"))
         assert caught.value.files_safe_to_delete
         assert table.objects() == before
+
+
+def test_manifests_and_their_list_are_put_side_by_side(table):
+    table.environment = replace(
+        table.environment, runtime=replace(table.runtime, side_by_side=True)
+    )
+    x = table.data("x")
+    start = table.append(x).snapshot.snapshot_id
+    began = threading.Barrier(3)  # data manifest, delete manifest, list
+    for point in ("commit.before_manifest_put", "commit.before_list_put"):
+        table.runtime.fail_points.armed[point] = lambda _: began.wait(10)
+    table.row_delta(data=[table.data("y")], deletes=[table.vector(x, "p")], start=start)
+    check(table)
 
 
 def test_snapshot_id_in_use_is_drawn_again(table):
