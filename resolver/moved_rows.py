@@ -36,7 +36,7 @@ import numpy as np
 from pyiceberg.table.snapshots import Snapshot
 from pyroaring import BitMap64
 
-from resolver.cursor import base_of, down_to_base
+from resolver.cursor import base_of, down_to_base, known_ids
 from resolver.cycle_figures import is_rewriting_publish
 from resolver.cycle_input import CycleInput, StagedPositions
 from resolver.index.base import Matches
@@ -59,7 +59,6 @@ from resolver.target_view import TargetView
 from tableformat.codec.puffin.deletion_vector import build_positions, position_array
 from tableformat.commit.branch_history import (
     branch_history,
-    branch_ids,
     committed_to,
     is_first,
     load_changes,
@@ -354,7 +353,7 @@ def _files_of(
         added_by = by_id.get(entry.snapshot_id or 0)
         return None if added_by is None else committed_to(added_by)
 
-    on_target = branch_ids(state, view.target)
+    on_target = known_ids(state, view.target, staging=view.staging)
     moved = {path for path, entry in known.items() if entry.snapshot_id not in on_target}
     files = {path: entry.data_file for path, entry in known.items()}
     removed, never_there = _as_removed(view, {path: known[path] for path in moved})

@@ -11,6 +11,7 @@ from maintenance.tasks.expire import expire
 from resolver import resolve
 from tableformat.commit import request
 from tableformat.commit.branch_history import ancestors
+from tableformat.commit.refs import fast_forward
 from tableformat.errors import NotFoundError, UnsupportedError
 from tests.support.staged_tables import EVERYTHING, StagedTable, keys
 
@@ -51,6 +52,22 @@ def test_other_row_of_the_same_key_outlives_a_staged_vector(staged):
     resolve(staged.table)
     rows = [(1, "eu", "a"), (2, "eu", "duplicate"), (3, "eu", "c")]
     assert staged.published() == Counter(rows)
+
+
+def test_row_that_main_was_forwarded_to_keeps_its_id_where_the_log_is_cut(staged):
+    """It was staged, but never published: nothing has given it another id."""
+    staged.table.stage(upserts=staged.rows((4, "eu", "old"), (5, "eu", "kept")))
+    [file] = staged_files(staged)
+    fast_forward(staged.environment, staged.table.identifier, "main", to="staging")
+    staged.stage_vector(file, 0, data=staged.data_files((4, "eu", "new")))
+    staged.rewrite()
+    compaction = staged.table.refresh().state.head("main").snapshot_id
+    staged.table.append(staged.rows((6, "eu", "later")))
+    removed = RemoveSnapshotsUpdate(snapshot_ids=[compaction])
+    staged.environment.catalog.commit(staged.table.refresh().state, [removed])
+    resolve(staged.table)
+    rows = [(1, "eu", "a"), (2, "eu", "b"), (3, "eu", "c"), (4, "eu", "new"), (5, "eu", "kept")]
+    assert staged.published() == Counter([*rows, (6, "eu", "later")])
 
 
 @pytest.mark.parametrize("publish", ["link", "rewrite"])
