@@ -268,9 +268,9 @@ class _TargetHistory:
         self.state = state
         self.target = target
         self.staging = staging
-        self.newest = _NewestFirst(self.known())
+        self.newest = _NewestFirst(self._known())
 
-    def known(self) -> Iterator[Snapshot]:
+    def _known(self) -> Iterator[Snapshot]:
         """The chain; where expiry has cut it, on from the staged snapshot it was forwarded to."""
         oldest = None
         for oldest in branch_history(self.state, self.target):
@@ -362,7 +362,7 @@ class _TargetHistory:
             # The root of a branch that was never published from. Where the target's history has
             # expired, the root may as well be a snapshot of the target.
             return self.cursor is None and is_first(last) and self.is_whole
-        known = tuple(self.known())
+        known = tuple(self._known())
         at = [each.snapshot_id for each in known].index(last.snapshot_id)
         if newest_marker(known[at:]) == self.cursor:
             return True
@@ -373,11 +373,6 @@ class _TargetHistory:
             and marker_of(repeating) == self.cursor
             and not covers_staged(repeating)
         )
-
-
-def known_ids(state: TableState, target: str, *, staging: str) -> frozenset[int]:
-    """The target's history, also of what lies below the cut where it was forwarded to `staging`."""
-    return frozenset(each.snapshot_id for each in _TargetHistory(state, target, staging).known())
 
 
 def committed_by_log(state: TableState, target: str) -> frozenset[int]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lock import HeldLease, LockManager
-from resolver.cursor import cursor_of, known_ids
+from resolver.cursor import cursor_of
 from resolver.cycle import Cycle
 from resolver.cycle_options import CycleOptions
 from resolver.engine import Engine, EngineName, check_engine
@@ -35,7 +35,7 @@ from resolver.shared_keeper import (
 from resolver.target import live_files
 from tableformat import InvalidInputError, NotFoundError, Table, UnsupportedError
 from tableformat.catalog.base import TableState
-from tableformat.commit.branch_history import committed_to, snapshots_by_id
+from tableformat.commit.branch_history import branch_ids, committed_to, snapshots_by_id
 from tableformat.commit.carried_properties import published_number
 from tableformat.commit.request import check_writable
 from tableformat.spec.names import LOAD, MAIN_BRANCH, STAGING_BRANCH
@@ -322,7 +322,7 @@ def _unpublished(state: TableState, staging: str, target: str) -> list[int]:
     """
     by_id = snapshots_by_id(state.metadata)
     done = published_number(by_id, state.head_id(target), staging=staging) or 0
-    on_target = known_ids(state, target, staging=staging)
+    on_target = branch_ids(state, target)
     was_main = {each.snapshot_id for each in state.metadata.snapshot_log}
     staged = {cursor_of(state, target)} - {None}
     found: list[int] = []

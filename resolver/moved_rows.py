@@ -10,7 +10,7 @@ a row by an UPDATE. Such a delete is never dropped:
 | live, the row dead there; or the file is gone | what the target has of the row, see below |
 | the same, and the row was dead in the staging view | nothing, see `staged_view` |
 | gone, and it cannot be read any more | nothing: the cycle is refused |
-| gone in a history that has expired | the cycle is refused if the row may still live |
+| gone in a history that has expired | the row of its key and staged id, else see `_check_gone` |
 
 The row's key and `_row_id` are read from its old file, and the index says which rows of the target
 have the key. Of those the one with the same `_row_id` dies: a rewrite keeps it (spec: Row Lineage);
@@ -36,7 +36,7 @@ import numpy as np
 from pyiceberg.table.snapshots import Snapshot
 from pyroaring import BitMap64
 
-from resolver.cursor import base_of, down_to_base, known_ids
+from resolver.cursor import base_of, down_to_base
 from resolver.cycle_figures import is_rewriting_publish
 from resolver.cycle_input import CycleInput, StagedPositions
 from resolver.index.base import Matches
@@ -59,6 +59,7 @@ from resolver.target_view import TargetView
 from tableformat.codec.puffin.deletion_vector import build_positions, position_array
 from tableformat.commit.branch_history import (
     branch_history,
+    branch_ids,
     committed_to,
     is_first,
     load_changes,
@@ -181,8 +182,11 @@ def _add_lost_rows(
     if gone is not None and len(gone.keys):  # the publish did not bring them
         unsure.append((gone, min(rewritten)))
     for unsure_rows, location in unsure:
-        since = _staged_since_base(view, lost)
-        _check_gone(view, since, unsure_rows, look_up, kills.dead, REWRITTEN, location)
+        is_here = _live_under_their_ids(view, unsure_rows, look_up)
+        if is_here.any():
+            _add_same_rows(view, batch, moved, unsure_rows.take(is_here), look_up, kills)
+        since, rest = _staged_since_base(view, lost), unsure_rows.take(~is_here)
+        _check_gone(view, since, rest, look_up, kills.dead, REWRITTEN, location)
 
 
 def _add_same_rows(
@@ -208,6 +212,17 @@ def _add_same_rows(
         for group in group_by_file(files, matches.position[found]):
             path = matches.files[group.file].file_path
             kills.add(path, build_positions(group.positions), at)
+
+
+def _live_under_their_ids(view: TargetView, rows: _LostRows, look_up: LookUp) -> Bools:
+    """Which rows the target has under their key and the id that staging shows.
+
+    Those are they, whatever has expired: no other row is ever given that id.
+    """
+    number, matches, row_id, alive = _of_their_keys(view, rows, look_up)
+    ours, theirs = _same_numbers(number, rows, matches, row_id)
+    is_here: Bools = np.isin(ours, theirs[alive]) & (rows.row_id != NO_ROW_ID)
+    return is_here
 
 
 def _of_their_keys(
@@ -353,7 +368,7 @@ def _files_of(
         added_by = by_id.get(entry.snapshot_id or 0)
         return None if added_by is None else committed_to(added_by)
 
-    on_target = known_ids(state, view.target, staging=view.staging)
+    on_target = branch_ids(state, view.target)
     moved = {path for path, entry in known.items() if entry.snapshot_id not in on_target}
     files = {path: entry.data_file for path, entry in known.items()}
     removed, never_there = _as_removed(view, {path: known[path] for path in moved})
@@ -456,11 +471,9 @@ def _same_rows(
 
     `number`: of the key of each lost row in the lookup.
     """
-    count = len(number)
-    pairs = np.stack([np.r_[number, matches.key_ordinal], np.r_[rows.row_id, row_id]], axis=1)
-    _, pair = np.unique(pairs, axis=0, return_inverse=True)
-    ours, theirs = pair.reshape(-1)[:count], pair.reshape(-1)[count:]
-    deleted_at = np.full(int(pair.max(initial=-1)) + 1, TARGET_ORDER, dtype=np.int64)
+    ours, theirs = _same_numbers(number, rows, matches, row_id)
+    rows_named = int(max(ours.max(initial=-1), theirs.max(initial=-1))) + 1
+    deleted_at = np.full(rows_named, TARGET_ORDER, dtype=np.int64)
     np.maximum.at(deleted_at, ours, rows.order)
     missing = ~np.isin(ours, theirs[alive])
     keys = int(number.max(initial=-1)) + 1
@@ -471,3 +484,13 @@ def _same_rows(
     is_newer = row_id >= given_out_later[matches.key_ordinal]
     killed_at = np.maximum(deleted_at[theirs], np.where(is_newer, lost_at[matches.key_ordinal], 0))
     return np.where(alive & (order < killed_at), killed_at, NOT_KILLED)
+
+
+def _same_numbers(
+    number: Int64s, rows: _LostRows, matches: Matches, row_id: Int64s
+) -> tuple[Int64s, Int64s]:
+    """Numbers of lost rows and of matches; two have one if they have key and id in common."""
+    pairs = np.stack([np.r_[number, matches.key_ordinal], np.r_[rows.row_id, row_id]], axis=1)
+    _, pair = np.unique(pairs, axis=0, return_inverse=True)
+    pair = pair.reshape(-1)
+    return pair[: len(number)], pair[len(number) :]
