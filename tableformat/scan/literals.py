@@ -11,13 +11,19 @@ Here such comparisons are rewritten first:
 | x < 1.5, x <= 1.5    | x <= 1        |   | x > big, x >= big, x = big             | FALSE       |
 | x = 1.5              | FALSE         |   | (below every value: the other way)     |             |
 | x != 1.5             | x IS NOT NULL |   |                                        |             |
+
+A float column is compared with the float nearest to the literal, as in Iceberg's library. PyIceberg
+rounds it for some comparisons only, so that bounds said "no row is 0.1" of a file whose rows are,
+and takes what is beyond every float for TRUE, FALSE or the largest float.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from decimal import ROUND_FLOOR, Decimal, InvalidOperation, localcontext
 
+import numpy as np
 from pyiceberg.expressions import (
     AlwaysFalse,
     AlwaysTrue,
@@ -39,9 +45,10 @@ from pyiceberg.expressions import (
     SetPredicate,
     UnboundPredicate,
 )
+from pyiceberg.expressions.literals import FloatLiteral
 from pyiceberg.expressions.visitors import BooleanExpressionVisitor, visit
 from pyiceberg.schema import Schema
-from pyiceberg.types import DecimalType, IcebergType, IntegerType, LongType
+from pyiceberg.types import DecimalType, FloatType, IcebergType, IntegerType, LongType
 
 # Digits that hold any double exactly enough: 17 significant ones, exponents to 308.
 PRECISION = 700
@@ -89,21 +96,26 @@ class _FitLiterals(BooleanExpressionVisitor[BooleanExpression]):
             return predicate
         name = str(predicate.term.name) if isinstance(predicate.term, Reference) else ""
         if isinstance(predicate, LiteralPredicate):
+            if isinstance(kind, FloatType):
+                return _fit_float(predicate, name)
             value = _as_decimal(predicate.literal.value)
             return predicate if value is None else _fit(predicate, name, value, kind)
         if isinstance(predicate, SetPredicate):
+            if isinstance(kind, FloatType):
+                return _fit_float_set(predicate, name)
             return _fit_set(predicate, name, kind)
         return predicate
 
     def _type_of(self, predicate: UnboundPredicate) -> IcebergType | None:
-        """The column's type if its values are exact numbers."""
+        """The column's type if literals for it are fitted."""
         if not isinstance(predicate.term, Reference):
             return None
         try:
             kind = self._schema.find_field(predicate.term.name).field_type
         except ValueError:
             return None
-        return kind if isinstance(kind, IntegerType | LongType | DecimalType) else None
+        fitted = IntegerType | LongType | DecimalType | FloatType
+        return kind if isinstance(kind, fitted) else None
 
 
 def _fit(
@@ -144,6 +156,32 @@ def _fit_set(predicate: SetPredicate, name: str, kind: IcebergType) -> BooleanEx
     return _new(In, name, kept) if kept else AlwaysFalse()
 
 
+def _fit_float(predicate: LiteralPredicate, name: str) -> BooleanExpression:
+    value = _as_double(predicate.literal.value)
+    if value is None:
+        return predicate
+    nearest = _nearest_float(value)
+    if nearest is not None:
+        return _new(type(predicate), name, FloatLiteral(nearest))
+    beyond = FloatLiteral(math.copysign(math.inf, value))  # and of floats, only this is as far out
+    if isinstance(predicate, LessThan | LessThanOrEqual):
+        return _new(LessThan if value > 0 else LessThanOrEqual, name, beyond)
+    if isinstance(predicate, GreaterThan | GreaterThanOrEqual):
+        return _new(GreaterThanOrEqual if value > 0 else GreaterThan, name, beyond)
+    return AlwaysFalse() if isinstance(predicate, EqualTo) else _new(NotNull, name)
+
+
+def _fit_float_set(predicate: SetPredicate, name: str) -> BooleanExpression:
+    values = [_as_double(literal.value) for literal in predicate.literals]
+    if None in values:
+        return predicate
+    nearest = map(_nearest_float, (value for value in values if value is not None))
+    kept = {FloatLiteral(value) for value in nearest if value is not None}
+    if isinstance(predicate, NotIn):
+        return _new(NotIn, name, kept) if kept else _new(NotNull, name)
+    return _new(In, name, kept) if kept else AlwaysFalse()
+
+
 def _new(kind: Callable[..., BooleanExpression], *arguments: object) -> BooleanExpression:
     """Build a predicate; its classes take positions, which their pydantic types do not show."""
     return kind(*arguments)
@@ -158,6 +196,19 @@ def _as_decimal(value: object) -> Decimal | None:
     except InvalidOperation:
         return None
     return number if number.is_finite() else None
+
+
+def _as_double(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
+        return None
+    return float(value)
+
+
+def _nearest_float(value: float) -> float | None:
+    """The nearest number that a float column can hold; None: the value is beyond all of them."""
+    with np.errstate(over="ignore"):
+        nearest = float(np.float32(value))
+    return None if math.isinf(nearest) and not math.isinf(value) else nearest
 
 
 def _as_literal(value: Decimal, kind: IcebergType) -> object:

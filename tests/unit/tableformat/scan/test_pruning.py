@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 from uuid import UUID
 
+import pyarrow as pa
 import pytest
 from pyiceberg.conversions import to_bytes
 from pyiceberg.expressions import AlwaysFalse, AlwaysTrue
@@ -43,7 +44,12 @@ from pyiceberg.types import (
 )
 
 from tableformat.scan.pruning import Pruner, StatisticsFilter
-from tableformat.scan.row_filter import normalize_filter, parse_filter
+from tableformat.scan.row_filter import (
+    arrow_filter,
+    bind_filter,
+    normalize_filter,
+    parse_filter,
+)
 from tableformat.spec.data_file import DataFile, FileContent
 from tableformat.spec.manifest_file import ManifestContent, ManifestFile, PartitionFieldSummary
 
@@ -249,6 +255,23 @@ def test_pruning_keeps_every_file_with_a_matching_row(kind, transform, values, l
             assert pruner.manifest_may_match(manifest) or not matching, (row_filter, partition)
         everything = manifest_of([group[0] for group in groups.values()], partition_kind)
         assert pruner.manifest_may_match(everything) or not manifest_wanted, row_filter
+
+
+@pytest.mark.parametrize("literal", ["0.1", "0.3", "16777217.0", "-0.1"])
+def test_float_files_are_kept_where_the_row_filter_keeps_a_row(literal: str) -> None:
+    schema = Schema(NestedField(1, "x", FloatType(), required=False))
+    spec = PartitionSpec(PartitionField(1, 1000, IDENTITY, "p"), spec_id=1)
+    for row_filter in filters_on(FloatType(), [literal, "7.5"]):
+        pruner = Pruner(parse_filter(row_filter), schema, {1: spec})
+        expression = arrow_filter(bind_filter(parse_filter(row_filter), schema), schema)
+        for value in pa.array([0.1, 0.3, 16777216, -0.1, 7.5], pa.float32()):
+            rows = pa.record_batch({"x": pa.array([value.as_py()], pa.float32())})
+            residual = pruner.residual(
+                file_of(value.as_py(), [value.as_py()], FloatType(), bounds=True)
+            )
+            kept = rows.filter(expression).num_rows
+            assert (residual != AlwaysFalse()) >= bool(kept), (row_filter, value)
+            assert (residual == AlwaysTrue()) <= bool(kept), (row_filter, value)
 
 
 def test_pruning_does_prune() -> None:

@@ -3,9 +3,18 @@ from __future__ import annotations
 import math
 from decimal import Decimal
 
+import numpy as np
 import pyarrow as pa
 import pytest
-from pyiceberg.expressions import EqualTo, In, NotEqualTo, NotIn
+from pyiceberg.expressions import (
+    EqualTo,
+    GreaterThan,
+    In,
+    LessThan,
+    LessThanOrEqual,
+    NotEqualTo,
+    NotIn,
+)
 from pyiceberg.schema import Schema
 from pyiceberg.types import (
     DecimalType,
@@ -92,6 +101,11 @@ def kept(row_filter) -> list[int]:
         ("f = 0.1", [0]),
         ("f = 0", [3, 4]),
         ("f < 0", []),
+        (f"f < 1{'0' * 39}", [0, 3, 4]),
+        (f"f > -1{'0' * 39}", [0, 1, 3, 4]),
+        (f"f != 1{'0' * 39}", [0, 1, 3, 4]),
+        (f"f >= 1{'0' * 39}", [1]),
+        (In("f", [1e39, 0.1]), [0]),
         ("s = ''", [3]),
         ("s like 'a%'", [0, 1]),
         ("s not like 'a%'", [3, 4]),
@@ -214,3 +228,29 @@ def test_both_zeros_are_in_a_list_with_one_of_them_as_they_equal_it(name, litera
     for row_filter, rows in ((In(name, literals), 2), (NotIn(name, literals), 1)):
         expression = arrow_filter(bind_filter(row_filter, schema), schema)
         assert batch.filter(expression).num_rows == rows
+
+
+@pytest.mark.parametrize(
+    ("row_filter", "rows"),
+    [
+        (EqualTo("f", math.inf), [1]),
+        (EqualTo("f", 1e39), []),
+        (NotEqualTo("f", -math.inf), [0, 1]),
+        (In("f", [1e39, 1.0]), []),
+        (NotIn("f", [1e39]), [0, 1, 2]),
+        (LessThan("f", 1e39), [0, 2]),
+        (LessThanOrEqual("f", 1e39), [0, 2]),
+        (LessThanOrEqual("f", -1e39), [2]),
+        (GreaterThan("f", -1e39), [0, 1]),
+    ],
+    ids=str,
+)
+def test_number_beyond_every_float_is_neither_the_largest_one_nor_infinity(
+    row_filter, rows
+) -> None:
+    schema = Schema(NestedField(1, "f", FloatType()))
+    largest = float(np.finfo(np.float32).max)
+    batch = pa.record_batch({"f": pa.array([largest, math.inf, -math.inf, None], pa.float32())})
+    expression = arrow_filter(bind_filter(row_filter, schema), schema)
+    kept = batch.append_column("n", pa.array(range(4))).filter(expression)
+    assert kept.column("n").to_pylist() == rows
