@@ -64,7 +64,7 @@ def inspect(
         view, branch=branch, tag=tag, snapshot_id=snapshot_id
     )
     if limit is not None:
-        found = found.slice(0, limit)
+        found = found.slice(0, min(limit, found.num_rows))
     if output == "json":
         print_json([_plain(row) for row in found.to_pylist()])
         return

@@ -307,7 +307,7 @@ def read_events(path: Path, batch_events: int) -> Iterator[pa.Table]:
     read = _parquet_rows if path.suffix == PARQUET_SUFFIX else _json_lines
     first = 0
     try:
-        for events in read(path, batch_events):
+        for events in read(path, min(batch_events, sys.maxsize)):
             yield _placed(events, path, first)
             first += events.num_rows
     except (OSError, EOFError, zlib.error, pa.ArrowInvalid) as error:

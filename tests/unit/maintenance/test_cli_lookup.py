@@ -83,6 +83,11 @@ def test_nothing_in_the_data_reaches_the_terminal_as_control_or_markup(run):
         assert r"two\nlines" in shown
 
 
+def test_inspect_with_a_limit_beyond_every_count_prints_all(run):
+    rows = run("inspect", "shop.rows", "files", "--csv").stdout
+    assert run("inspect", "shop.rows", "files", "--csv", "--limit", str(10**20)).stdout == rows
+
+
 def test_inspect_prints_views_in_three_forms(run):
     assert "ADDED" not in run("inspect", "shop.rows", "files").stdout
     [file] = json.loads(run("inspect", "shop.rows", "files", "--json").stdout)

@@ -28,7 +28,13 @@ from tableformat import (
     UnsupportedError,
 )
 from tableformat.cdc.batch_commit import BatchId
-from tableformat.cdc.ingest import IngestResult, ingest_files, write_batch, write_changes
+from tableformat.cdc.ingest import (
+    IngestResult,
+    ingest_files,
+    read_events,
+    write_batch,
+    write_changes,
+)
 from tableformat.cdc.sink import plan_sink
 from tableformat.codec.avro.manifest_store import load_manifest, load_manifest_list
 from tableformat.runtime import Runtime
@@ -567,3 +573,14 @@ def test_first_flights_of_the_year_fold_like_plain_dicts(
             .cast(expected.schema)
             .equals(expected.sort_by(order_by))
         )
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
+def test_batch_larger_than_every_count_is_the_whole_file(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"events{suffix}"
+    if suffix == ".jsonl":
+        path.write_text("{}\n{}\n")
+    else:
+        pq.write_table(pa.table({"value": ["{}", "{}"]}), path)
+    [events] = read_events(path, 10**20)
+    assert events.num_rows == 2
