@@ -18,6 +18,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 import click
+from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -310,6 +311,25 @@ def _give_up_output() -> None:
 def _fail(text: str, *, code: int = 1) -> NoReturn:
     click.echo(f"icefold: {text}", err=True)
     sys.exit(code)
+
+
+def check_in_place(staging: str, target: str) -> None:
+    """Refuse a `--target` that is the staging branch only because nobody named another one.
+
+    A conversion in place there makes its waiting changes unpublishable on `main`.
+
+    Raises:
+        InvalidInputError: `--staging` was not given, and its default is the target.
+    """
+    source = click.get_current_context().get_parameter_source("staging")
+    if staging == target and source is ParameterSource.DEFAULT:
+        raise InvalidInputError(
+            "the branch that changes wait on is no target: converted in place, they could not be "
+            "published any more",
+            target=target,
+            action=f"leave --target out to publish on main; or give --staging {target}, too, if "
+            "that branch is read itself and never published",
+        )
 
 
 def parse_columns(text: str | None) -> list[str] | None:

@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry
 
 from maintenance.cli.context import (
     CliContext,
+    check_in_place,
     json_option,
     parse_properties,
     pass_context,
@@ -127,6 +128,7 @@ def maintain(
     With --once the exit code is 0: all that was due is done; 1: something failed; 3: something was
     left to do, as another process holds a table's lock or a signal came.
     """
+    check_in_place(given["staging"], given["target"])
     if once and given["every_ms"] is not None:
         raise click.UsageError("--once and --every exclude each other")
     options = SchedulerOptions(

@@ -11,6 +11,7 @@ import click
 from maintenance.cli.context import (
     CliContext,
     TableName,
+    check_in_place,
     json_option,
     parse_columns,
     pass_context,
@@ -99,6 +100,7 @@ def resolve_command(
     **options: Any,
 ) -> None:
     """Turn TABLE's staged equality deletes into deletion vectors and publish them."""
+    check_in_place(staging, target)
     if as_cut:
         _refuse_with_cut(from_snapshot is not None or yes, options)
         kept = {key: options[key] for key in ("limit", "engine")}

@@ -222,6 +222,18 @@ BAD = {
         ["ingest", "shop.orders", "EVENTS", "--branch", "main"],
         "published branch",
     ),
+    "resolve into the default staging": (
+        ["resolve", "shop.orders", "--target", "staging"],
+        "is no target",
+    ),
+    "cut into the default staging": (
+        ["resolve", "shop.*", "--cut", "--target", "staging"],
+        "is no target",
+    ),
+    "maintain into the default staging": (
+        ["maintain", "shop.orders", "--once", "--target", "staging"],
+        "is no target",
+    ),
     "malformed event": (["ingest", "shop.orders", "BROKEN"], "bad record"),
     "missing file": (["ingest", "shop.orders", "nope.jsonl"], "cannot read"),
     "unknown option": (
