@@ -4,8 +4,11 @@ import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.TimeUnit;
 import java.util.stream.Stream;
 import org.apache.flink.api.common.eventtime.WatermarkStrategy;
+import org.apache.flink.api.connector.source.util.ratelimit.RateLimiter;
 import org.apache.flink.api.connector.source.util.ratelimit.RateLimiterStrategy;
 import org.apache.flink.api.common.typeinfo.TypeInformation;
 import org.apache.flink.api.java.typeutils.RowTypeInfo;
@@ -50,7 +53,12 @@ public final class FlinkWriter {
               Types.NestedField.optional(3, "v", Types.StringType.get())),
           Set.of(1));
 
-  /** What half of the keys bring to the dynamic sink from the middle of the events on. */
+  /**
+   * What half of the keys bring to the dynamic sink from the middle of the events on.
+   *
+   * <p>It writes the rows of each schema by a writer of its own, and commits all of one checkpoint as one: a
+   * key with events of both stays twice. So the source pauses there until checkpoints have gone through.
+   */
   private static final Schema WIDER =
       new Schema(
           List.of(
@@ -59,6 +67,8 @@ public final class FlinkWriter {
               SCHEMA.findField(3),
               Types.NestedField.optional(4, "late", Types.LongType.get())),
           Set.of(1));
+
+  private static volatile long lastEvent;
 
   /** Arguments: sink, uri, namespace, table(s with commas), branch, events, keys, events a second, checkpoint folder, ms. */
   public static void main(String[] arguments) throws Exception {
@@ -76,10 +86,13 @@ public final class FlinkWriter {
     environment.enableCheckpointing(Long.parseLong(arguments[9]));
     InternalTypeInfo<RowData> rows = InternalTypeInfo.of(FlinkSchemaUtil.convert(SCHEMA));
     GeneratorFunction<Long, RowData> event = n -> event(n, keys);
+    long pauseMs = sink.equals("flink-dynamic") ? 3 * Long.parseLong(arguments[9]) : 0;
+    RateLimiterStrategy pace =
+        readers -> paused(RateLimiterStrategy.perSecond(perSecond).createRateLimiter(readers), events / 2, pauseMs);
     DataStream<RowData> stream =
         environment
             .fromSource(
-                new DataGeneratorSource<>(event, events, RateLimiterStrategy.perSecond(perSecond), rows),
+                new DataGeneratorSource<>(event, events, pace, rows),
                 WatermarkStrategy.noWatermarks(),
                 "events")
             .uid("events")
@@ -218,6 +231,19 @@ public final class FlinkWriter {
     }
   }
 
+  /** As `limiter`, but for a pause after one event. */
+  private static RateLimiter paused(RateLimiter limiter, long after, long pauseMs) {
+    boolean[] isDone = {false};
+    return () -> {
+      if (isDone[0] || lastEvent != after) {
+        return limiter.acquire();
+      }
+      isDone[0] = true;
+      return CompletableFuture.runAsync(
+          () -> {}, CompletableFuture.delayedExecutor(pauseMs, TimeUnit.MILLISECONDS));
+    };
+  }
+
   private static RowData wider(RowData row, long n) {
     GenericRowData wider = new GenericRowData(4);
     wider.setField(0, row.getLong(0));
@@ -229,6 +255,7 @@ public final class FlinkWriter {
   }
 
   private static RowData event(long n, long keys) {
+    lastEvent = n;
     long hash = (n * 6364136223846793005L + 1442695040888963407L) >>> 33;
     long key = hash % keys;
     GenericRowData row = new GenericRowData(3);
