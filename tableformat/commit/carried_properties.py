@@ -24,7 +24,7 @@ from types import MappingProxyType
 
 from pyiceberg.table.snapshots import Snapshot
 
-from tableformat.commit.branch_history import is_first, summary_of, walk_back
+from tableformat.commit.branch_history import committed_to, is_first, summary_of, walk_back
 from tableformat.commit.changeset import Changeset, Fence
 from tableformat.errors import FencedError
 from tableformat.spec.decimal_text import parse_decimal
@@ -85,8 +85,8 @@ def load_carried(
 ) -> Carried:
     """Read the summaries from `head_id` back to the newest own commit.
 
-    `heads`: of branches. With them, other tools' staged commits count as what a branch was
-    fast-forwarded to where they are on top of an own one.
+    `heads`: of branches. With them, other tools' commits that the staging branch has as well count
+    as what the branch was fast-forwarded to.
     """
     marker: str | None = None
     number: int | None = None
@@ -101,18 +101,20 @@ def load_carried(
         passed.append(summary)
         if marker is None and (marker := summary.get(STAGING_MARKER)) is not None:
             number = parse_decimal(summary.get(MARKER_SEQUENCE_NUMBER, ""))
-        if forwarded_to is None and (forwarded_to := _forwarded_to(snapshot)) is not None:
-            last = _last_of_others(by_id, others, heads.get(forwarded_to[1]))
-            forwarded_to = last or forwarded_to[0], forwarded_to[1]
-        if COMMITTED_TO in summary:
-            others.clear()
-        else:
+        if COMMITTED_TO not in summary:
             others.append(snapshot)
+        elif forwarded_to is None:
+            said = _forwarded_to(snapshot)
+            staging = _staging_of(by_id, marker) if said is None else said[1]
+            forwarded_to = _last_of_both(by_id, others, heads, staging) or said
+            others.clear()
         for name, token in _tokens(summary).items():
             tokens[name] = max(token, tokens.get(name, token))
         if CARRIED in summary:
             is_whole = True
             break
+    if forwarded_to is None:
+        forwarded_to = _last_of_both(by_id, others, heads, _staging_of(by_id, marker))
     return Carried(
         is_whole=is_whole,
         marker=marker,
@@ -123,14 +125,27 @@ def load_carried(
     )
 
 
-def _last_of_others(
-    by_id: Mapping[int, Snapshot], others: Sequence[Snapshot], head_id: int | None
-) -> int | None:
-    """The number of the newest of some commits, newest first, that a branch's history has."""
-    if not others:
+def _last_of_both(
+    by_id: Mapping[int, Snapshot],
+    others: Sequence[Snapshot],
+    heads: Mapping[str, int],
+    branch: str,
+) -> tuple[int, str] | None:
+    """The number of the newest of some commits, newest first, that the history of `branch` has."""
+    if not others or branch not in heads:
         return None
-    staged = {each.snapshot_id for each in walk_back(by_id, head_id)}
-    return next((each.sequence_number for each in others if each.snapshot_id in staged), None)
+    oldest = others[-1].sequence_number or 0
+    history = walk_back(by_id, heads[branch])
+    newer = takewhile(lambda each: (each.sequence_number or 0) >= oldest, history)
+    ids = {each.snapshot_id for each in newer}
+    number = next((each.sequence_number for each in others if each.snapshot_id in ids), None)
+    return None if number is None else (number, branch)
+
+
+def _staging_of(by_id: Mapping[int, Snapshot], marker: str | None) -> str:
+    """The staging branch, by its last published snapshot."""
+    marked = by_id.get(parse_decimal(marker or "") or 0)
+    return (None if marked is None else committed_to(marked)) or STAGING_BRANCH
 
 
 def _forwarded_to(snapshot: Snapshot) -> tuple[int, str] | None:

@@ -9,6 +9,7 @@ from typing import Any
 from resolver.cycle import CycleOptions
 from resolver.index.local import LocalIndex
 from resolver.index_keeper import TargetHead
+from resolver.moved_rows import UNKNOWN_VECTOR
 from resolver.target import live_files
 from tableformat import TableCatalog
 from tableformat.commit.refs import create_branch
@@ -64,7 +65,8 @@ class Drain(Resolvers):
                     staged_after = oracle.staged_after()
                     world.outcomes["drained with the operator's word"] += 1
                     continue
-                is_unknown = oracle.has_moved_positions or oracle.hidden_rows
+                repeats = from_state and UNKNOWN_VECTOR[0] in str(error)
+                is_unknown = oracle.has_moved_positions or oracle.hidden_rows or repeats
                 is_unknown &= isinstance(error, UnsupportedError)
                 if why is None or (from_state and not is_unknown):
                     raise

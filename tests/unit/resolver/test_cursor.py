@@ -203,13 +203,15 @@ def test_staged_changes_below_a_conversion_in_place_come_again_after_a_rollback(
     assert staged.published() == Counter([(1, "eu", "c")])
 
 
-@pytest.mark.parametrize("last_by_another_tool", [False, True])
-def test_what_main_was_forwarded_to_stays_published_where_its_log_is_cut(
-    staged, last_by_another_tool
-):
+@pytest.mark.parametrize("by_another_tool", ["none", "last", "all"])
+def test_what_main_was_forwarded_to_stays_published_where_its_log_is_cut(staged, by_another_tool):
+    if by_another_tool == "all":
+        stage(staged, "published")
+        assert resolve(staged.table).trimmed
     base = head_of(staged, "main")
-    staged.table.stage(deletes=keys(7))
-    if last_by_another_tool:
+    if by_another_tool != "all":
+        staged.table.stage(deletes=keys(7))
+    if by_another_tool != "none":
         with another_tool(staged.environment):
             staged.commit(deletes=staged.equality_deletes(keys(8)))
     fast_forward(staged.environment, staged.table.identifier, "main", to="staging")
