@@ -271,11 +271,27 @@ class GuardedGroup(ListedGroup):
         except KeyboardInterrupt:
             _fail("interrupted", code=EXIT_INTERRUPTED)
         except OSError as error:
-            if error.filename is not None:
-                raise
-            _give_up_output()
-            _fail(f"the output cannot be written: {error.strerror}")
+            _fail_output(error)
         return result
+
+
+@contextmanager
+def telling_lost_output() -> Iterator[None]:
+    """Around the whole command line: `--help` and `--version` print before a command is run.
+
+    Raises:
+        SystemExit: What was printed cannot be written; or the reader of a pipe has left.
+    """
+    try:
+        try:
+            yield
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        _give_up_output()
+        sys.exit(0)
+    except OSError as error:
+        _fail_output(error)
 
 
 class _Terminated(KeyboardInterrupt):
@@ -306,6 +322,14 @@ def _give_up_output() -> None:
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, sys.stdout.fileno())
         os.close(null)
+
+
+def _fail_output(error: OSError) -> NoReturn:
+    """End as what cannot print does; an error about a file that has a name is another one."""
+    if error.filename is not None:
+        raise error
+    _give_up_output()
+    _fail(f"the output cannot be written: {error.strerror}")
 
 
 def _fail(text: str, *, code: int = 1) -> NoReturn:

@@ -8,7 +8,12 @@ from maintenance.cli.adopt import adopt
 from maintenance.cli.changes import changes
 from maintenance.cli.computed import computed
 from maintenance.cli.constraint import immutable
-from maintenance.cli.context import CliContext, GuardedGroup, parse_properties
+from maintenance.cli.context import (
+    CliContext,
+    GuardedGroup,
+    parse_properties,
+    telling_lost_output,
+)
 from maintenance.cli.cuts import cuts
 from maintenance.cli.index import index
 from maintenance.cli.ingest import ingest
@@ -25,6 +30,7 @@ from maintenance.cli.run import run
 from maintenance.cli.scan import scan
 from maintenance.cli.sequence import sequence
 from maintenance.cli.sql import sql
+from maintenance.cli.standard_files import open_closed
 from maintenance.cli.status import status
 from maintenance.cli.table import table
 from maintenance.cli.table_evolution import EVOLUTION_COMMANDS
@@ -98,4 +104,6 @@ for table_command in (computed, immutable, sequence, *EVOLUTION_COMMANDS):
 
 def main() -> None:
     """Entry point of the `icefold` script."""
-    cli()
+    open_closed()
+    with telling_lost_output():
+        cli()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -47,6 +48,8 @@ def command(warehouse, *words: str) -> list[str]:
         ("table", "list"),
         ("table", "describe", "a.b"),
         ("status", "--json"),
+        ("--help",),
+        ("--version",),
     ],
     ids=" ".join,
 )
@@ -58,6 +61,38 @@ def test_full_disk_is_one_line_and_a_failure(warehouse, words) -> None:
         )  # fmt: skip
     assert done.returncode == 1
     assert done.stderr == "icefold: the output cannot be written: No space left on device\n"
+
+
+@pytest.mark.parametrize("words", [("scan", "a.b"), ("status",), ("--help",)], ids=" ".join)
+def test_closed_output_is_one_line_and_a_failure(warehouse, words) -> None:
+    closed = shlex.join(command(warehouse, *words)) + " >&-"
+    done = subprocess.run(
+        closed, shell=True, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT, check=False
+    )
+    assert done.returncode == 1
+    assert done.stderr == "icefold: the output cannot be written: Bad file descriptor\n"
+
+
+def test_no_file_of_a_table_is_opened_as_a_closed_standard_file(warehouse, tmp_path) -> None:
+    events = tmp_path / "events.jsonl"
+    events.write_text("".join(map(event, range(3))))
+    for words in (ingest(warehouse, str(events)), command(warehouse, "resolve", "a.b")):
+        closed = shlex.join(words) + " <&- >&- 2>&-"
+        done = subprocess.run(closed, shell=True, env=ENVIRONMENT, check=False)
+        assert done.returncode == 1, "done, but not told"
+    table = tf.open_catalog("local", warehouse=str(warehouse)).load_table("a.b")
+    assert table.scan("v = 'new'").to_arrow().num_rows == 3
+
+
+def test_closed_input_is_one_line_and_stages_nothing(warehouse) -> None:
+    closed = shlex.join(ingest(warehouse, "-")) + " <&-"
+    done = subprocess.run(
+        closed, shell=True, capture_output=True, text=True, env=ENVIRONMENT, check=False
+    )
+    assert done.returncode == 1
+    assert done.stderr == (
+        "icefold: invalid-input: cannot read events: Bad file descriptor; file=-\n"
+    )
 
 
 def test_reader_that_leaves_is_no_error(warehouse) -> None:
