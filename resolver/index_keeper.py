@@ -52,7 +52,7 @@ from tableformat.environment import Environment
 from tableformat.errors import CorruptDataError, NotFoundError
 from tableformat.spec.data_file import DataFile, ManifestEntry
 from tableformat.store.base import ObjectStore
-from tableformat.store.locations import local_path
+from tableformat.store.locations import home_path, local_path
 from tableformat.write.row_deletes import has_vectors
 
 logger = logging.getLogger("icefold.resolver")
@@ -91,8 +91,12 @@ def index_folder(
 
 
 def user_cache() -> Path:
-    """The folder for copies and indexes that have no place of their own."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / "icefold"
+    """The folder for copies and indexes that have no place of their own.
+
+    Raises:
+        InvalidInputError: There is no home folder.
+    """
+    return Path(os.environ.get("XDG_CACHE_HOME") or home_path("~/.cache")) / "icefold"
 
 
 def note_seen(environment: Environment, folder: Path, live: LiveFiles | None) -> None:

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from pyiceberg.utils.config import Config
@@ -32,7 +31,7 @@ from tableformat.environment import Environment
 from tableformat.errors import InvalidInputError, UnsupportedError
 from tableformat.runtime import Runtime
 from tableformat.store.arrow_store import ArrowObjectStore
-from tableformat.store.locations import AllowedLocations, canonical_location
+from tableformat.store.locations import AllowedLocations, canonical_location, home_path
 from tableformat.store.vended import CredentialVault
 
 LOCAL_CATALOG = "local"
@@ -121,7 +120,8 @@ def _open_sql(name: str, given: Mapping[str, Any], runtime: Runtime) -> Environm
         raise InvalidInputError("a sql catalog needs a warehouse", catalog=name, key="warehouse")
     warehouse = absolute_location(place or LOCAL_WAREHOUSE)
     uri = properties.get("uri") or _local_uri(warehouse)
-    allowed = AllowedLocations([warehouse, *_extra_prefixes(properties)])
+    named = spellings(place or LOCAL_WAREHOUSE)
+    allowed = AllowedLocations([warehouse, *named, *_extra_prefixes(properties)])
     store = ArrowObjectStore(properties, allowed)
     catalog = SqlCatalog(
         name,
@@ -164,7 +164,19 @@ def absolute_location(location: str) -> str:
     """A warehouse as the operator typed it, relative folders included, as a canonical location."""
     if "://" in location or location.lower().startswith("file:"):
         return canonical_location(location)
-    return canonical_location(str(Path(location).expanduser().resolve()))
+    return canonical_location(str(home_path(location).resolve()))
+
+
+def spellings(location: str) -> list[str]:
+    """A folder as `absolute_location` has it and, of a local one, as the operator typed it.
+
+    A warehouse that was moved, with a link left at its old place, has tables that say the old one.
+    """
+    resolved, typed = absolute_location(location), home_path(location)
+    is_path = "://" not in location and not location.lower().startswith("file:")
+    if not is_path or ".." in typed.parts:  # behind a link, the parent of what it points to
+        return [resolved]
+    return [resolved, canonical_location(str(typed.absolute()))]
 
 
 def _local_uri(warehouse: str) -> str:
@@ -185,4 +197,4 @@ def _local_uri(warehouse: str) -> str:
 
 def _extra_prefixes(properties: Mapping[str, str]) -> list[str]:
     given = properties.get(ALLOWED_LOCATIONS, "").split(",")
-    return [absolute_location(one.strip()) for one in given if one.strip()]
+    return [prefix for one in given if one.strip() for prefix in spellings(one.strip())]

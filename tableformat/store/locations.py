@@ -21,6 +21,7 @@ import os
 import re
 import stat
 from collections.abc import Iterable
+from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import unquote
 
@@ -52,6 +53,21 @@ class ParsedLocation(NamedTuple):
         if self.scheme == "file":
             return f"file://{self.path}"
         return f"{self.scheme}://{self.authority}/{self.path}"
+
+
+def home_path(path: str) -> Path:
+    """A local path with `~` and `~user` replaced.
+
+    Raises:
+        InvalidInputError: There is no such user; or HOME is not set, and the process runs under a
+            number that no user has, as in many containers.
+    """
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise InvalidInputError(
+            "there is no such home folder", path=path, action="write the whole path, or set HOME"
+        ) from None
 
 
 def parse_location(location: str) -> ParsedLocation:

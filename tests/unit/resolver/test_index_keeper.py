@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -86,3 +87,13 @@ def test_index_of_a_local_warehouse_is_in_it_however_the_warehouse_is_written(
     )
     folder = index_keeper.index_folder(environment, table.state, "main")
     assert folder.is_relative_to(tmp_path / ".icefold")
+
+
+def test_cache_of_a_user_without_a_home_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr(os, "getuid", lambda: 2**31 - 7)  # a container that names only a number
+    with pytest.raises(tf.InvalidInputError, match="no such home folder"):
+        index_keeper.user_cache()
+    monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
+    assert index_keeper.user_cache() == Path("/somewhere/icefold")

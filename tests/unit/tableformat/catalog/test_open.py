@@ -149,3 +149,32 @@ def test_root_is_no_warehouse() -> None:
 def test_warehouse_above_the_working_folder_is_resolved(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     assert absolute_location("a/../b") == f"file://{tmp_path}/b"
+
+
+def test_moved_warehouse_is_used_through_a_link_at_its_old_place(tmp_path: Path) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    create(open_backend("local", {"warehouse": str(old)}).catalog, ("shop", "orders"))
+    old.rename(new)
+    old.symlink_to(new)
+    for given in (
+        {"warehouse": str(old)},
+        {"warehouse": "old"},
+        {"warehouse": str(new), "allowed-locations": str(old)},
+    ):
+        base = open_backend("local", given).catalog.load_table(("shop", "orders"))
+        assert base.metadata.location == f"file://{old}/shop/orders"
+    with pytest.raises(InvalidInputError, match="allowed-locations"):
+        open_backend("local", {"warehouse": str(new)}).catalog.load_table(("shop", "orders"))
+
+
+def test_parent_of_a_link_is_the_one_that_is_opened(tmp_path: Path) -> None:
+    (tmp_path / "far/inside").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "far/inside")
+    allowed = open_backend("local", {"warehouse": f"{tmp_path}/link/../wh"}).store.allowed
+    assert allowed.covers(f"{tmp_path}/far/wh/t")
+    assert not allowed.covers(f"{tmp_path}/wh/t")
+
+
+def test_home_of_nobody_is_one_line() -> None:
+    with pytest.raises(InvalidInputError, match=r"no such home folder; path=~no-such-user/wh"):
+        open_backend("local", {"warehouse": "~no-such-user/wh"})
