@@ -35,6 +35,7 @@ from tableformat.catalog.base import TableState
 from tableformat.commit.branch_history import (
     ancestors,
     branch_history,
+    committed_by_log,
     committed_to,
     is_first,
     operation_of,
@@ -45,7 +46,7 @@ from tableformat.commit.branch_history import (
 from tableformat.commit.carried_properties import load_carried
 from tableformat.errors import CorruptDataError, InvalidInputError, NotFoundError
 from tableformat.spec.decimal_text import parse_decimal
-from tableformat.spec.names import CARRIED, MAIN_BRANCH, STAGING_BASE, STAGING_MARKER, WAP_ID
+from tableformat.spec.names import CARRIED, STAGING_BASE, STAGING_MARKER
 
 
 class LostCursorError(InvalidInputError):
@@ -299,7 +300,7 @@ class _TargetHistory:
 
     @cached_property
     def _former(self) -> frozenset[int]:
-        return committed_by_log(self.state, self.target)
+        return committed_by_log(self.state.metadata, self.target)
 
     def ends_walk(self, snapshot: Snapshot) -> bool:
         """Whether nothing above `snapshot` can be older than what was published."""
@@ -373,31 +374,6 @@ class _TargetHistory:
             and marker_of(repeating) == self.cursor
             and not covers_staged(repeating)
         )
-
-
-def committed_by_log(state: TableState, target: str) -> frozenset[int]:
-    """Snapshots that were committed to the target, by the table's log (main only). Pure.
-
-    A rolled-back target leaves them in the history of a trimmed staging branch. Only an entry with
-    the snapshot's own time is its commit; one with a later time moved the branch there. Those of
-    one transaction come at once, and one that was written on no branch, and audited, gets there
-    when it is published.
-    """
-    metadata = state.metadata
-    log = metadata.snapshot_log if target == MAIN_BRANCH else ()
-    by_id, found, before = snapshots_by_id(metadata), set[int](), None
-    for entry in log:
-        own = by_id.get(entry.snapshot_id)
-        is_next = own is not None and own.parent_snapshot_id == before
-        if own is not None and (
-            own.timestamp_ms == entry.timestamp_ms or (is_next and WAP_ID in summary_of(own))
-        ):
-            found.add(entry.snapshot_id)
-            if not is_next:
-                down = [each.snapshot_id for each in walk_back(by_id, own.parent_snapshot_id)]
-                found.update(down[: down.index(before)] if before in down else ())
-        before = entry.snapshot_id
-    return frozenset(found)
 
 
 def _walk_staging(

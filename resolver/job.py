@@ -35,7 +35,7 @@ from resolver.shared_keeper import (
 from resolver.target import live_files
 from tableformat import InvalidInputError, NotFoundError, Table, UnsupportedError
 from tableformat.catalog.base import TableState
-from tableformat.commit.branch_history import branch_ids, committed_to, snapshots_by_id
+from tableformat.commit.branch_history import branch_ids, committed_to
 from tableformat.commit.carried_properties import published_number
 from tableformat.commit.request import check_writable
 from tableformat.spec.names import LOAD, MAIN_BRANCH, STAGING_BRANCH
@@ -320,8 +320,7 @@ def _unpublished(state: TableState, staging: str, target: str) -> list[int]:
     Commits of other tools do not say their branch: they count where they stand on one that was
     staged. Of a branch that only others have written, and that was never published, nothing tells.
     """
-    by_id = snapshots_by_id(state.metadata)
-    done = published_number(by_id, state.head_id(target), staging=staging) or 0
+    done = published_number(state.metadata, state.head_id(target), staging=staging) or 0
     on_target = branch_ids(state, target)
     was_main = {each.snapshot_id for each in state.metadata.snapshot_log}
     staged = {cursor_of(state, target)} - {None}

@@ -18,13 +18,14 @@ from itertools import chain
 
 from pyiceberg.table.snapshots import Snapshot
 
-from resolver.cursor import committed_by_log, covers_staged, down_to_base
+from resolver.cursor import covers_staged, down_to_base
 from resolver.staged_snapshots import StagedSnapshot
 from resolver.target import live_entries
 from tableformat.catalog.base import TableState
 from tableformat.codec.avro.manifest_store import load_manifest_list
 from tableformat.commit.branch_history import (
     branch_history,
+    committed_by_log,
     committed_to,
     is_first,
     load_changes,
@@ -76,7 +77,9 @@ def load_staging_state(
     by_number: dict[int, list[ManifestEntry]] = defaultdict(list)
     # Before a rollback, too. A publish is left to the numbers: it stands for what it covers.
     by_id = snapshots_by_id(state.metadata)
-    was_target = {i for i in committed_by_log(state, target) if not covers_staged(by_id[i])}
+    was_target = {
+        i for i in committed_by_log(state.metadata, target) if not covers_staged(by_id[i])
+    }
     for entry in live_entries(environment.store, newer):
         if _number(entry) > staged_after and entry.snapshot_id not in was_target:
             by_number[_number(entry)].append(entry)
@@ -104,9 +107,7 @@ def _staged_after(
     base: _Base | None,
 ) -> int:
     """The highest sequence number that is not staged."""
-    published = published_number(
-        snapshots_by_id(state.metadata), state.head_id(target), staging=staging
-    )
+    published = published_number(state.metadata, state.head_id(target), staging=staging)
     if published is not None and base is not None:
         if (base.published or 0) > published:
             raise _rolled_back(state, staging, target, base, published)
@@ -167,7 +168,6 @@ class _Base:
 
 def _base_in_log(state: TableState, head: Snapshot, staging: str, target: str) -> _Base | None:
     """What the log that is left says of the target's snapshot that staging stands on."""
-    by_id = snapshots_by_id(state.metadata)
     chain = list(branch_history(state, target))
     on_target = {each.snapshot_id for each in chain}
     forwarded_to = max(
@@ -185,9 +185,8 @@ def _base_in_log(state: TableState, head: Snapshot, staging: str, target: str) -
     number = max(base.sequence_number or 0, forwarded_to)
     if base.snapshot_id in on_target:
         return _Base(number=number)
-    return _Base(
-        number=number, published=published_number(by_id, base.snapshot_id, staging=staging)
-    )
+    published = published_number(state.metadata, base.snapshot_id, staging=staging)
+    return _Base(number=number, published=published)
 
 
 def _base_in_state(

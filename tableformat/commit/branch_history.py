@@ -15,7 +15,7 @@ from tableformat.errors import CommitConflictError, UnsupportedError
 from tableformat.spec.data_file import EntryStatus, FileContent, ManifestEntry
 from tableformat.spec.decimal_text import parse_decimal
 from tableformat.spec.metadata_models import properties_of, snapshot_index
-from tableformat.spec.names import COMMITTED_TO, MAIN_BRANCH, MISSING_COLUMNS
+from tableformat.spec.names import COMMITTED_TO, MAIN_BRANCH, MISSING_COLUMNS, WAP_ID
 from tableformat.store.base import ObjectStore
 
 _COUNTED = (
@@ -87,6 +87,30 @@ def branch_history(state: TableState, branch: str) -> Iterator[Snapshot]:
 def branch_ids(state: TableState, branch: str) -> frozenset[int]:
     """The ids of `branch_history`."""
     return frozenset(snapshot.snapshot_id for snapshot in branch_history(state, branch))
+
+
+def committed_by_log(metadata: TableMetadata, branch: str = MAIN_BRANCH) -> frozenset[int]:
+    """Snapshots that were committed to a branch, by the table's log (main only). Pure.
+
+    A rolled-back branch leaves them in the history of a trimmed staging branch. Only an entry with
+    the snapshot's own time is its commit; one with a later time moved the branch there. Those of
+    one transaction come at once, and one that was written on no branch, and audited, gets there
+    when it is published.
+    """
+    log = metadata.snapshot_log if branch == MAIN_BRANCH else ()
+    by_id, found, before = snapshots_by_id(metadata), set[int](), None
+    for entry in log:
+        own = by_id.get(entry.snapshot_id)
+        is_next = own is not None and own.parent_snapshot_id == before
+        if own is not None and (
+            own.timestamp_ms == entry.timestamp_ms or (is_next and WAP_ID in summary_of(own))
+        ):
+            found.add(entry.snapshot_id)
+            if not is_next:
+                down = [each.snapshot_id for each in walk_back(by_id, own.parent_snapshot_id)]
+                found.update(down[: down.index(before)] if before in down else ())
+        before = entry.snapshot_id
+    return frozenset(found)
 
 
 def head_of(state: TableState, branch: str) -> Snapshot | None:

@@ -20,11 +20,18 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
-from types import MappingProxyType
 
+from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 
-from tableformat.commit.branch_history import committed_to, is_first, summary_of, walk_back
+from tableformat.commit.branch_history import (
+    committed_by_log,
+    committed_to,
+    is_first,
+    snapshots_by_id,
+    summary_of,
+    walk_back,
+)
 from tableformat.commit.changeset import Changeset, Fence
 from tableformat.errors import FencedError
 from tableformat.spec.decimal_text import parse_decimal
@@ -81,12 +88,14 @@ class Carried:
 def load_carried(
     by_id: Mapping[int, Snapshot],
     head_id: int | None,
-    heads: Mapping[str, int] = MappingProxyType({}),
+    metadata: TableMetadata | None = None,
+    staging: str | None = None,
 ) -> Carried:
     """Read the summaries from `head_id` back to the newest own commit.
 
-    `heads`: of branches. With them, other tools' commits that the staging branch has as well count
-    as what the branch was fast-forwarded to.
+    With `metadata`, what other tools staged counts as what the branch was fast-forwarded to: that
+    are their commits which the staging branch has as well, and which were not made to `main`.
+    `staging`: that branch, where no commit tells it.
     """
     marker: str | None = None
     number: int | None = None
@@ -105,8 +114,8 @@ def load_carried(
             others.append(snapshot)
         elif forwarded_to is None:
             said = _forwarded_to(snapshot)
-            staging = _staging_of(by_id, marker) if said is None else said[1]
-            forwarded_to = _last_of_both(by_id, others, heads, staging) or said
+            branch = staging or _staging_of(by_id, marker) if said is None else said[1]
+            forwarded_to = _last_staged(metadata, others, branch) or said
             others.clear()
         for name, token in _tokens(summary).items():
             tokens[name] = max(token, tokens.get(name, token))
@@ -114,7 +123,8 @@ def load_carried(
             is_whole = True
             break
     if forwarded_to is None:
-        forwarded_to = _last_of_both(by_id, others, heads, _staging_of(by_id, marker))
+        branch = staging or _staging_of(by_id, marker)
+        forwarded_to = _last_staged(metadata, others, branch)
     return Carried(
         is_whole=is_whole,
         marker=marker,
@@ -125,20 +135,21 @@ def load_carried(
     )
 
 
-def _last_of_both(
-    by_id: Mapping[int, Snapshot],
-    others: Sequence[Snapshot],
-    heads: Mapping[str, int],
-    branch: str,
+def _last_staged(
+    metadata: TableMetadata | None, others: Sequence[Snapshot], branch: str
 ) -> tuple[int, str] | None:
-    """The number of the newest of some commits, newest first, that the history of `branch` has."""
-    if not others or branch not in heads:
+    """The number of the newest of some commits, newest first, that were staged to `branch`."""
+    ref = None if metadata is None else metadata.refs.get(branch)
+    if metadata is None or ref is None or not others:
         return None
     oldest = others[-1].sequence_number or 0
-    history = walk_back(by_id, heads[branch])
+    history = walk_back(snapshots_by_id(metadata), ref.snapshot_id)
     newer = takewhile(lambda each: (each.sequence_number or 0) >= oldest, history)
     ids = {each.snapshot_id for each in newer}
-    number = next((each.sequence_number for each in others if each.snapshot_id in ids), None)
+    shared = [each for each in others if each.snapshot_id in ids]
+    elsewhere = committed_by_log(metadata) if shared else ()
+    staged = (e.sequence_number for e in shared if e.snapshot_id not in elsewhere)
+    number = next(staged, None)
     return None if number is None else (number, branch)
 
 
@@ -159,7 +170,7 @@ def _forwarded_to(snapshot: Snapshot) -> tuple[int, str] | None:
 
 
 def staging_base(
-    by_id: Mapping[int, Snapshot], parent_id: int | None, *, branch: str, main_id: int | None
+    metadata: TableMetadata, parent_id: int | None, *, branch: str, main_id: int | None
 ) -> dict[str, str]:
     """What a staged commit on top of `parent_id` says of the target's snapshot below the branch.
 
@@ -167,12 +178,13 @@ def staging_base(
     another tool's commit, or a staged one that main was fast-forwarded to. Beside its number stands
     what it knew to be published, unless nothing tells any more.
     """
+    by_id = snapshots_by_id(metadata)
     for snapshot in walk_back(by_id, parent_id):
         summary = summary_of(snapshot)
         elsewhere = summary.get(COMMITTED_TO, branch) != branch
         if elsewhere or _is_in_history(by_id, main_id, snapshot):
             base = {STAGING_BASE: str(snapshot.sequence_number or 0)}
-            published = published_number(by_id, snapshot.snapshot_id, staging=branch)
+            published = published_number(metadata, snapshot.snapshot_id, staging=branch)
             return base if published is None else base | {STAGING_BASE_PUBLISHED: str(published)}
         if STAGING_BASE in summary:
             known = (STAGING_BASE, STAGING_BASE_PUBLISHED)
@@ -180,15 +192,14 @@ def staging_base(
     return {STAGING_BASE: "0", STAGING_BASE_PUBLISHED: "0"} if parent_id is None else {}
 
 
-def published_number(
-    by_id: Mapping[int, Snapshot], head_id: int | None, *, staging: str
-) -> int | None:
+def published_number(metadata: TableMetadata, head_id: int | None, *, staging: str) -> int | None:
     """Sequence number of the last staged snapshot that a target's history says was published.
 
     One of `staging` that it was fast-forwarded to counts. 0: it says that none was. None: it does
     not say.
     """
-    carried = load_carried(by_id, head_id)
+    by_id = snapshots_by_id(metadata)
+    carried = load_carried(by_id, head_id, metadata, staging)
     number, branch = carried.forwarded_to or (None, None)
     forwarded = number if branch == staging else None
     if carried.marker is None:

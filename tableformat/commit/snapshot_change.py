@@ -92,8 +92,7 @@ class SnapshotChange:
         if changeset.strict_head:
             _check_head(changeset, state, parent_id)
         _check_staged(changeset, state)
-        heads = {name: each.snapshot_id for name, each in metadata.refs.items()}
-        carried = load_carried(snapshots_by_id(metadata), parent_id, heads)
+        carried = load_carried(snapshots_by_id(metadata), parent_id, metadata)
         check_fence(changeset.fence, carried, branch=changeset.branch)
         _check_no_load(changeset, state)
         check_conflicts(metadata, changeset, head_id=parent_id, history=self._history)
@@ -116,7 +115,7 @@ class SnapshotChange:
     def _staging_base(self, state: TableState, parent_id: int | None) -> dict[str, str]:
         main = state.ref(MAIN_BRANCH)
         return staging_base(
-            snapshots_by_id(state.metadata),
+            state.metadata,
             parent_id,
             branch=self.changeset.branch,
             main_id=None if main is None else main.snapshot_id,

@@ -17,7 +17,7 @@ from resolver.cursor import (
     skipped_snapshots,
     staged_above,
 )
-from tableformat.commit.branch_history import branch_history
+from tableformat.commit.branch_history import branch_history, committed_by_log
 from tableformat.errors import CorruptDataError, TableError
 from tests.support.branch_graphs import graph_of, ids_of
 
@@ -52,7 +52,7 @@ class EagerHistory(cursor._TargetHistory):
         super().__init__(state, target, staging)
         self.newest = WholeHistory(branch_history(state, target))
         self.cursor = cursor.newest_marker(self.chain)
-        self.former = cursor.committed_by_log(state, target)
+        self.former = committed_by_log(state.metadata, target)
 
     def was_target(self, snapshot):
         is_former = snapshot.snapshot_id in self.former

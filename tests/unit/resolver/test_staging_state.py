@@ -111,10 +111,30 @@ def test_what_main_had_before_a_rollback_is_not_staged(staged, stager):
     assert staged.published() == STAGED_THREE + Counter([(6, "eu", "later")])
 
 
-@pytest.mark.parametrize("is_rolled_back", [True, False])
-def test_what_main_was_forwarded_to_is_told_once_the_logs_have_expired(staged, is_rolled_back):
+def test_another_tools_commit_to_main_below_staging_was_not_staged(staged):
     before = head_id(staged, "main")
-    staged.table.stage(upserts=staged.rows((4, "eu", "forwarded to")))
+    with another_tool(staged.environment):
+        staged.table.append(staged.rows((5, "eu", "rolled back")))
+    after = head_id(staged, "main")
+    staged.table.refs.create_branch("staging", snapshot_id=after)
+    staged.table.stage(upserts=staged.rows((4, "eu", "waits")))
+    staged.table.stage(upserts=staged.rows((4, "eu", "waits, too")))
+    staged.table.refs.rollback(snapshot_id=before)
+    staged.table.append(staged.rows((6, "eu", "later")))
+    forget(staged, before, after)
+    kept = staged.published()
+    resolve(staged.table, from_staging_state=True)
+    assert staged.published() == kept + Counter([(4, "eu", "waits, too")])
+
+
+@pytest.mark.parametrize("stager", ["icefold", "another tool"])
+@pytest.mark.parametrize("is_rolled_back", [True, False])
+def test_what_main_was_forwarded_to_is_told_once_the_logs_have_expired(
+    staged, is_rolled_back, stager
+):
+    before = head_id(staged, "main")
+    with another_tool(staged.environment) if stager == "another tool" else nullcontext():
+        staged.table.stage(upserts=staged.rows((4, "eu", "forwarded to")))
     staged.table.refs.fast_forward("main", to="staging")
     staged.table.stage(upserts=staged.rows((5, "eu", "waits")))
     if is_rolled_back:
