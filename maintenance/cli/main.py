@@ -23,6 +23,7 @@ from maintenance.cli.load import load
 from maintenance.cli.lock import lock
 from maintenance.cli.lookup import lookup
 from maintenance.cli.maintain import maintain
+from maintenance.cli.process_end import ending_with_its_status
 from maintenance.cli.ref import ref
 from maintenance.cli.report import report
 from maintenance.cli.resolve import resolve_command
@@ -105,5 +106,5 @@ for table_command in (computed, immutable, sequence, *EVOLUTION_COMMANDS):
 def main() -> None:
     """Entry point of the `icefold` script."""
     open_closed()
-    with telling_lost_output():
+    with ending_with_its_status(), telling_lost_output():
         cli()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import signal
 import sys
 from collections.abc import Iterator, Sequence
@@ -23,6 +22,7 @@ from maintenance.cli.context import (
     print_json,
 )
 from maintenance.cli.option_types import duration
+from maintenance.cli.process_end import leave_at_once
 from maintenance.logs import LogFormat, log_run, logging_to_stderr
 from maintenance.memory_release import release_after
 from maintenance.metrics import SchedulerMetrics
@@ -209,9 +209,7 @@ def _signals(scheduler: Scheduler) -> Iterator[None]:
 def leave(end: SchedulerEnd, code: int) -> NoReturn:
     """End the process, with 3 if something was left behind, or with a code."""
     if end.abandoned:  # Python would wait for the threads that were left behind
-        logging.shutdown()
-        sys.stdout.flush()
-        os._exit(code or EXIT_UNFINISHED)
+        leave_at_once(code or EXIT_UNFINISHED)
     sys.exit(code)
 
 

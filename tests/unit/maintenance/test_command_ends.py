@@ -184,3 +184,45 @@ def test_interrupted_ingest_says_what_is_staged(warehouse, more, number, code, w
 def snapshots(warehouse) -> list:
     table = tf.open_catalog("local", warehouse=str(warehouse)).load_table("a.b")
     return table.state.metadata.snapshots
+
+
+ARROW_HOLDS_A_PYTHON_FILE = """
+import io, sys, threading, time
+import pyarrow as pa, pyarrow.parquet as pq
+from maintenance.cli.main import main
+
+started = threading.Event()
+
+class Stuck(io.BytesIO):
+    def read(self, size=-1):
+        if threading.current_thread() is not threading.main_thread():
+            started.set()
+            while True:  # until it wants the interpreter and there is none
+                time.sleep(0.01)
+        return super().read(size)
+
+class LongEnd:
+    def __del__(self):
+        time.sleep(1)
+
+written = pa.BufferOutputStream()
+pq.write_table(pa.table({"n": range(1000)}), written)
+stored = Stuck(written.getvalue().to_pybytes())
+reader = pq.ParquetFile(stored, pre_buffer=True)
+threading.Thread(target=reader.read, daemon=True).start()
+assert started.wait(10)
+long_end = LongEnd()
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "status"), [(("table", "list"), 0), (("scan", "a.none"), 1), (("nothing",), 2)]
+)
+def test_thread_of_arrow_does_not_change_how_a_command_ends(warehouse, words, status) -> None:
+    """CI, November 2026: a `scan` printed all rows and aborted."""
+    program = [sys.executable, "-c", ARROW_HOLDS_A_PYTHON_FILE, "--warehouse", str(warehouse)]
+    done = subprocess.run(
+        [*program, *words], capture_output=True, text=True, env=ENVIRONMENT, check=False
+    )
+    assert done.returncode == status, done.stderr

@@ -1,0 +1,41 @@
+"""How the process of a command ends: with its status, whatever libraries' threads still do."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import NoReturn
+
+
+@contextmanager
+def ending_with_its_status() -> Iterator[None]:
+    """Around the whole command line: the process is gone once its work and its exit calls are done.
+
+    Otherwise the interpreter is taken apart next. A thread of Arrow that comes to let go of a
+    Python file meanwhile aborts the process (before Python 3.14): status 134 for a command that has
+    done everything, which a scheduler takes for a failure.
+
+    Effects: what is registered with `atexit` from here on is called first, and threads are waited
+    for, as ever.
+    """
+    status = 1  # of an error that nobody has caught: its traceback is printed before the exit calls
+    atexit.register(lambda: leave_at_once(status))
+    try:
+        yield
+        status = 0
+    except SystemExit as left:
+        status = left.code if isinstance(left.code, int) else int(left.code is not None)
+        raise
+
+
+def leave_at_once(status: int) -> NoReturn:
+    """End the process without waiting for threads or calling what is registered with `atexit`."""
+    logging.shutdown()
+    for file in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):  # told where it was printed
+            file.flush()
+    os._exit(status)
