@@ -29,7 +29,7 @@ class TappedSource(RangeInput):
 
     def __init__(self, source: pa.NativeFile, tap: Callable[[bytes, int], None]) -> None:
         super().__init__(source.size())
-        self._source = source
+        self.source = source
         self._tap = tap
         self._error: Exception | None = None
 
@@ -67,7 +67,7 @@ class TappedSource(RangeInput):
         size = rest if size < 0 else size
         if self._position < 0 or size > rest:
             raise CorruptDataError("what is to be read leads out of the file")
-        data = read_range(self._source, self._position, size)
+        data = read_range(self.source, self._position, size)
         self._tap(data, self._position)
         self._position += len(data)
         return data

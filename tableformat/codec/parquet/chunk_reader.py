@@ -110,10 +110,16 @@ def parquet_file(
     check_pages: bool = True,
     coded: Sequence[str] = (),
 ) -> pq.ParquetFile:
-    """A reader, for one thread at a time; with a footer that is known, nothing is read here."""
+    """A reader, for one thread at a time; with a footer that is known, nothing is read here.
+
+    Only objects of a bucket are read ahead, on Arrow's threads, for fewer requests. Where such a
+    thread lets go of a Python file last, as the interpreter ends, it aborts the process.
+    """
+    file = source.source if isinstance(source, TappedSource) else source
     return pq.ParquetFile(
         source,
         metadata=footer,
+        pre_buffer=isinstance(file, pa.PythonFile),
         read_dictionary=list(coded),
         page_checksum_verification=check_pages,
         coerce_int96_timestamp_unit="us",
