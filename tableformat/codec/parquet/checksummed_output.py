@@ -12,7 +12,6 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from tableformat.codec.crc32_parts import crc32_of_rest
 from tableformat.codec.parquet.chunk_checksums import CHUNK_CHECKSUMS_KEY, DIGITS, chunk_ranges
 from tableformat.codec.parquet.footer_checksum import (
     FOOTER_CHECKSUM_KEY,
@@ -21,6 +20,7 @@ from tableformat.codec.parquet.footer_checksum import (
     footer_checksum,
     place_of_value,
 )
+from tableformat.crc32_parts import crc32_of_rest
 from tableformat.errors import InternalError
 
 

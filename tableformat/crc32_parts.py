@@ -1,4 +1,4 @@
-"""CRC-32 of the end of some bytes, from the checksums of the beginning and of the whole.
+"""CRC-32 of bytes that are joined or cut, from the checksums of their parts.
 
 A CRC is the remainder of a polynomial over GF(2): `crc(ab) = crc(a) * x^(8 * len(b)) + crc(b)`, all
 modulo the polynomial of CRC-32, and addition is XOR. Polynomials have their highest power in the
@@ -22,7 +22,17 @@ def crc32_of_rest(begin: int, whole: int, rest_bytes: int) -> int:
         whole: `zlib.crc32` of all bytes.
         rest_bytes: 0 or more.
     """
-    return whole ^ _multiply(_power_of_x(rest_bytes, _BITS_PER_BYTE_LOG2), begin)
+    return whole ^ _multiply(crc32_shift(rest_bytes), begin)
+
+
+def crc32_of_joined(begin: int, rest: int, shift: int) -> int:
+    """The checksum of some bytes and the rest; `shift`: `crc32_shift` of the rest's size."""
+    return rest ^ _multiply(shift, begin)
+
+
+def crc32_shift(size_bytes: int) -> int:
+    """What a checksum is multiplied by when so many bytes follow."""
+    return _power_of_x(size_bytes, _BITS_PER_BYTE_LOG2)
 
 
 def _power_of_x(count: int, log2: int) -> int:
