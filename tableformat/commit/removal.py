@@ -269,7 +269,7 @@ class _Reach:
         partitions = self._partitions.get(manifest.partition_spec_id)
         if partitions is None:
             return False
-        if manifest.partitions is None or len(partitions) > PARTITIONS_COMPARED_MAX:
+        if not manifest.partitions or len(partitions) > PARTITIONS_COMPARED_MAX:
             return True
         types = self._types_of(manifest.partition_spec_id)
         return any(_within(values, manifest.partitions, types) for values in partitions)

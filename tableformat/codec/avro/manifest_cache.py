@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Sequence
 from pathlib import Path
 
 from tableformat.codec.avro.loaded_manifest import LoadedManifest
@@ -44,7 +44,8 @@ class ManifestCache:
     def __init__(self) -> None:
         self._tables: OrderedDict[str, OrderedDict[str, tuple[ManifestFile, ...]]] = OrderedDict()
         self._records = 0
-        self._named: Counter[Hashable] = Counter()
+        self._listed: Counter[int] = Counter()  # lists by the `id` of a record in them
+        self._named: Counter[Hashable] = Counter()  # such records by key
         self._manifests: SizedCache[LoadedManifest] = SizedCache(
             CACHED_MANIFEST_ENTRIES_MAX, lambda each: each.entry_count + 1
         )
@@ -69,19 +70,15 @@ class ManifestCache:
         table = _table_of(location)
         with self._lock:
             lists = self._tables.setdefault(table, OrderedDict())
-            added: tuple[ManifestFile, ...] = ()
             if location not in lists:
                 lists[location] = added = tuple(manifests)
                 self._records += len(added) + 1
+                self._count(added)
             self._touch(table, location)
-            is_full = len(lists) > CACHED_MANIFEST_LISTS_PER_TABLE_MAX
-            dropped = self._drop_oldest(table) if is_full else ()
-            # Most records are in both: what a commit costs must not grow with their number.
-            in_both = set(map(id, added)).intersection(map(id, dropped))
-            self._named.update(_key(each) for each in added if id(each) not in in_both)
-            self._forget(each for each in dropped if id(each) not in in_both)
+            if len(lists) > CACHED_MANIFEST_LISTS_PER_TABLE_MAX:
+                self._drop_oldest(table)
             while self._records > CACHED_LISTED_MANIFESTS_MAX:
-                self._forget(self._drop_oldest(next(iter(self._tables))))
+                self._drop_oldest(next(iter(self._tables)))
 
     def manifest(self, manifest: ManifestFile) -> LoadedManifest | None:
         """The manifest as that record lists it, if it is here."""
@@ -153,23 +150,38 @@ class ManifestCache:
         self._tables.move_to_end(table)
         self._tables[table].move_to_end(location)
 
-    def _drop_oldest(self, table: str) -> tuple[ManifestFile, ...]:
-        """Drop a list, and give its records, which are still counted as named."""
+    def _count(self, manifests: Sequence[ManifestFile]) -> None:
+        """One list more has them.
+
+        Most records are those of the list before: a key, which costs, is made of the others only.
+        """
+        listed = self._listed
+        for manifest in manifests:
+            listed[id(manifest)] += 1
+            if listed[id(manifest)] == 1:
+                self._named[_key(manifest)] += 1
+
+    def _drop_oldest(self, table: str) -> None:
+        """Drop a list, and the manifests that no other names."""
         lists = self._tables[table]
         _, manifests = lists.popitem(last=False)
         if not lists:
             del self._tables[table]
         self._records -= len(manifests) + 1
-        return manifests
+        listed = self._listed
+        for manifest in manifests:
+            listed[id(manifest)] -= 1
+            if not listed[id(manifest)]:
+                del listed[id(manifest)]
+                self._forget(_key(manifest))
 
-    def _forget(self, manifests: Iterable[ManifestFile]) -> None:
-        """One list less names them."""
-        for key in map(_key, manifests):
-            self._named[key] -= 1
-            if not self._named[key]:
-                del self._named[key]
-                self._manifests.drop(key)
-                self._encoded.drop(key)
+    def _forget(self, key: Hashable) -> None:
+        """One record less names a manifest."""
+        self._named[key] -= 1
+        if not self._named[key]:
+            del self._named[key]
+            self._manifests.drop(key)
+            self._encoded.drop(key)
 
 
 def _table_of(location: str) -> str:

@@ -83,9 +83,10 @@ def open_manifest(store: ObjectStore, manifest: ManifestFile) -> LoadedManifest:
     cache = _caches.of(store)
     if cache is None:
         return LoadedManifest(_read(store, manifest))
-    loaded, note = cache.manifest(manifest), cache.note(manifest)
+    loaded = cache.manifest(manifest)
     if loaded is not None:
         return loaded
+    note = cache.note(manifest)
     if note is None:
         return cache.put_encoded(manifest, _read(store, manifest))
 
