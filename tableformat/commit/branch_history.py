@@ -15,7 +15,13 @@ from tableformat.errors import CommitConflictError, UnsupportedError
 from tableformat.spec.data_file import EntryStatus, FileContent, ManifestEntry
 from tableformat.spec.decimal_text import parse_decimal
 from tableformat.spec.metadata_models import properties_of, snapshot_index
-from tableformat.spec.names import COMMITTED_TO, MAIN_BRANCH, MISSING_COLUMNS, WAP_ID
+from tableformat.spec.names import (
+    COMMITTED_TO,
+    FORWARDED_TO,
+    MAIN_BRANCH,
+    MISSING_COLUMNS,
+    WAP_ID,
+)
 from tableformat.store.base import ObjectStore
 
 _COUNTED = (
@@ -45,12 +51,17 @@ def walk_back(by_id: Mapping[int, Snapshot], head_id: int | None) -> Iterator[Sn
 def is_first(snapshot: Snapshot) -> bool:
     """Whether its branch began with it: it has no parent, and its totals are what it added.
 
-    A parent that has expired is named, and missing; but PyIceberg's expiry takes its id away.
+    A parent that has expired is named, and missing; but PyIceberg's expiry takes its id away. The
+    totals do not show it where the branch had become empty; what a commit of icefold repeats does.
     """
     summary = summary_of(snapshot)
-    return snapshot.parent_snapshot_id is None and all(
-        _count(summary, total) + _count(summary, removed) <= _count(summary, added)
-        for total, added, removed in _COUNTED
+    return (
+        snapshot.parent_snapshot_id is None
+        and FORWARDED_TO not in summary
+        and all(
+            _count(summary, total) + _count(summary, removed) <= _count(summary, added)
+            for total, added, removed in _COUNTED
+        )
     )
 
 

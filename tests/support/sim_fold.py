@@ -328,7 +328,7 @@ def read_staged(
 
 
 def as_in_state(batch: Sequence[tuple[int, Staged]]) -> list[tuple[int, Staged]]:
-    """Staged snapshots as the state of their branch shows them: of the vectors of a staged data
+    """Staged snapshots as the state of their branch shows them: of the vectors of a data
     file the last one is there, and says nothing of when each row died."""
     new = {file.path for _, each in batch for file in each.files}
     last = {
@@ -337,9 +337,7 @@ def as_in_state(batch: Sequence[tuple[int, Staged]]) -> list[tuple[int, Staged]]
     places: dict[int, list[DeadPlace]] = {order: [] for order, _ in batch}
     for order, each in batch:
         for dead in each.places:
-            is_new = dead.place[0] in new
-            at = last[dead.place[0]] if is_new else order
-            places[at].append(replace(dead, is_own=is_new))
+            places[last[dead.place[0]]].append(replace(dead, is_own=dead.place[0] in new))
     return [(order, replace(each, places=tuple(places[order]))) for order, each in batch]
 
 
