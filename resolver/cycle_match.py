@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import chain
 from typing import TypeVar
 
@@ -262,7 +261,11 @@ class Matcher:
         dead.drop(known.not_added)
         kills = PositionKills(dead)
         check_copies(view, batch, known)
-        add_target_positions(view, batch, known.moved, partial(self._look_up, view), kills)
+
+        def look_up(keys: EncodedKeys) -> Matches:
+            return self._look_up(view, keys)[0]
+
+        add_target_positions(view, batch, known.moved, look_up, kills)
         return kills
 
     def may_spread(self, state: TableState, live: LiveFiles, work: Work) -> bool:
@@ -295,7 +298,13 @@ class Matcher:
 
         def match(index: PrimaryKeyIndex) -> SpreadMatch:
             assert isinstance(index, SharedIndex)
-            return match_by_tasks(environment.store, state.metadata, index, runner, unread)
+            found = match_by_tasks(environment.store, state.metadata, index, runner, unread)
+            try:
+                _check_files_are_live(view, set(found.paths.values()))
+            except IndexDamagedError:
+                found.remove_left(environment.store)
+                raise
+            return found
 
         spread, how = self._ask(view, match, IndexDamagedError)
         environment.runtime.fail_point("resolve.after_match")
@@ -329,7 +338,7 @@ class Matcher:
         batch, in_place = part.batch, self.options.is_in_place
         with self.phases.timed("match"):
             numbered = number_keys(batch, look_up_rows=is_enforced(view.metadata))
-        found, how = self._ask(view, lambda index: index.lookup(numbered.lookup))
+        found, how = self._look_up(view, numbered.lookup)
         with self.phases.timed("match"):
             matches = without_staged_rows(found, batch)
             matched = MatchedBatch(batch=batch, numbered=numbered, matches=matches)
@@ -390,9 +399,15 @@ class Matcher:
             matched, order_of_path=_sequence_numbers(view.live) if in_place else None
         )
 
-    def _look_up(self, view: TargetView, keys: EncodedKeys) -> Matches:
-        """The rows that have the keys."""
-        return self._ask(view, lambda index: index.lookup(keys))[0]
+    def _look_up(self, view: TargetView, keys: EncodedKeys) -> tuple[Matches, str]:
+        """The rows that have the keys, and how the index got there."""
+
+        def look_up(index: PrimaryKeyIndex) -> Matches:
+            matches = index.lookup(keys)
+            _check_files_are_live(view, {each.file_path for each in matches.files.values()})
+            return matches
+
+        return self._ask(view, look_up)
 
     def _ask(
         self,
@@ -518,6 +533,27 @@ class Matcher:
                 yield OrderedFile(
                     entry.data_file, sequence_number_of(entry) if in_place else TARGET_ORDER
                 )
+
+
+def _check_files_are_live(view: TargetView, paths: Collection[str]) -> None:
+    """Refuse an index at the head that names files which the head does not have.
+
+    What an index is bound to does not tell: a copy of a table whose paths were rewritten keeps its
+    uuid and its snapshot ids, and an index that was copied along keeps the paths.
+
+    Raises:
+        IndexDamagedError: It is not this table's. A delete of what it names would be lost.
+
+    Cost: per file. Of those that rows die in, the entries are asked for later anyway.
+    """
+    foreign = set(paths) - view.live.find(paths).keys()
+    if foreign:
+        raise IndexDamagedError(
+            "the index names a data file that the target does not have",
+            data_file=min(foreign),
+            files=len(foreign),
+            action="rebuild the index",
+        )
 
 
 def _is_continued(state: TableState, planned: Snapshot | None, target: str) -> bool:

@@ -18,6 +18,7 @@ from tableformat.commit.engine import commit
 from tableformat.errors import CorruptDataError, FencedError
 from tableformat.paths import equality_delete_locations
 from tableformat.write.equality_deletes import write_equality_deletes
+from tests.support.copied_index import paths_before_the_copy
 from tests.support.task_runner import on_tasks
 
 SCHEMA = pa.schema([("id", pa.int64()), ("region", pa.string()), ("note", pa.string())])
@@ -192,6 +193,25 @@ def test_append_of_others_meanwhile_is_matched_again(twins, runner):
     assert len(puffins(twins)) == report.dvs > 0
     assert not left_in(twins.index)
     assert verify(twins.tables[0], index_location=twins.index).report.is_sound
+
+
+def test_index_that_was_copied_before_paths_were_rewritten_is_built_anew(
+    twins, runner, monkeypatch
+):
+    twins.resolve()
+    twins.stage(rows([1000], "found by no key"))
+    tasks, here = twins.tables
+    with paths_before_the_copy(monkeypatch):
+        resolve(tasks, engine="spark", index_location=twins.index, rebuild_index=True)
+        resolve(here, engine="local", index_location=twins.index, rebuild_index=True)
+    check = verify(tasks, index_location=twins.index)
+    assert not check.report.is_sound
+    twins.stage(rows(range(12, 22), "newer"), deletes=[3])
+    runner.tasks.clear()
+    assert twins.resolve().index == "built"
+    assert "write_group" in runner.tasks, "it was matched by tasks"
+    assert not left_in(twins.index)
+    assert verify(tasks, index_location=twins.index).report.is_sound
 
 
 def test_lost_publish_leaves_nothing(twins):
