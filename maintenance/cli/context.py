@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import codecs
 import csv
 import difflib
 import json
@@ -14,8 +15,9 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from io import TextIOWrapper
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO
 
 import click
 from click.core import ParameterSource
@@ -180,10 +182,23 @@ def _print_csv(value: object) -> None:
 
 
 def write_csv(names: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
-    """A line of names, if there are any, and one for each row, on standard output."""
+    """A line of names, if there are any, and one for each row, on standard output.
+
+    Raises:
+        InvalidInputError: Its encoding has no such character; CSV has no other form for one.
+    """
     writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerows([names] if names else ())
-    writer.writerows([csv_cell(row.get(name)) for name in names] for row in rows)
+    try:
+        with encoding_errors(sys.stdout, "strict"):
+            writer.writerows([names] if names else ())
+            writer.writerows([csv_cell(row.get(name)) for name in names] for row in rows)
+    except UnicodeEncodeError as error:
+        raise InvalidInputError(
+            "the output cannot be written: its encoding has no such character",
+            character=ascii(error.object[error.start]),
+            encoding=error.encoding,
+            action="set PYTHONIOENCODING=utf-8, or print JSON, which escapes it",
+        ) from error
 
 
 class TableName(click.ParamType[str]):
@@ -258,7 +273,7 @@ class GuardedGroup(ListedGroup):
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command that was named."""
         try:
-            with _sigterm_interrupts():
+            with _sigterm_interrupts(), encoding_errors(sys.stdout, "backslashreplace"):
                 result = super().invoke(ctx)
             sys.stdout.flush()  # what cannot be written is told here, not by the interpreter's end
         except (TableError, LockError) as error:
@@ -296,6 +311,24 @@ def telling_lost_output() -> Iterator[None]:
 
 class _Terminated(KeyboardInterrupt):
     """SIGTERM: ends a command as Ctrl-C does, so that locks are given up and files closed."""
+
+
+@contextmanager
+def encoding_errors(file: TextIO, errors: str) -> Iterator[None]:
+    r"""What becomes of characters that the file's encoding lacks: Latin-1, or ASCII by LC_ALL=C.
+
+    For people they are written as `\u2192`, as Python does on standard error. UTF-8 has them all.
+    """
+    if not isinstance(file, TextIOWrapper) or codecs.lookup(file.encoding).name == "utf-8":
+        yield
+        return
+    before = file.errors
+    file.reconfigure(errors=errors)
+    try:
+        yield
+    finally:
+        with suppress(OSError, ValueError):  # it flushes: who flushes next is told
+            file.reconfigure(errors=before)
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from resolver.number_text import bytes_text, count_text, plural, span_text
 from tableformat.errors import NotFoundError
 from tableformat.spec.names import MAIN_BRANCH, STAGING_BRANCH
 
+BAR = "█"
 BAR_WIDTH = 24
 
 
@@ -79,6 +80,8 @@ def _print(context: CliContext, one: TableStatus) -> None:
     grid.add_column(no_wrap=True)
     grid.add_column(overflow="fold")
     for label, value in _lines(one):
+        if context.out.options.ascii_only:
+            value = value.replace(BAR, "#")
         grid.add_row(f"[bold]{label}", escape(value))
     context.out.print(grid, soft_wrap=True)
     if one.cycles:
@@ -168,7 +171,7 @@ def _sizes(sizes: Sequence[SizeBin]) -> list[tuple[str, str]]:
     lines = []
     for each in bins:
         limit = "largest" if each.below_bytes is None else f"< {each.below_bytes >> 20} MiB"
-        bar = "█" * max(round(BAR_WIDTH * each.files / most), 1)
+        bar = BAR * max(round(BAR_WIDTH * each.files / most), 1)
         lines.append((f"  {limit}", f"{bar} {count_text(each.files)}"))
     return lines
 

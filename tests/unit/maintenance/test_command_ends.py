@@ -226,3 +226,39 @@ def test_thread_of_arrow_does_not_change_how_a_command_ends(warehouse, words, st
         [*program, *words], capture_output=True, text=True, env=ENVIRONMENT, check=False
     )
     assert done.returncode == status, done.stderr
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_characters_that_the_output_lacks_are_escaped_for_people(warehouse, encoding) -> None:
+    table = tf.open_catalog("local", warehouse=str(warehouse)).load_table("a.b")
+    table.append(pa.table({"id": [-1], "v": ["żółć"]}, schema=SCHEMA))
+    for words in (("scan", "a.b", "--filter", "id < 0"), ("lookup", "a.b", "id=-1"), ("status",)):
+        done = encoded(warehouse, encoding, *words)
+        assert done.returncode == 0, done.stderr
+        assert b"Traceback" not in done.stderr
+        assert rb"\u017c" in done.stdout or words == ("status",)
+    done = encoded(warehouse, encoding, "status", "a.b")
+    assert b" ####" in done.stdout, "the bars of the sizes"
+    done = encoded(warehouse, encoding, "scan", "a.b", "--filter", "id < 0", "--json")
+    assert json.loads(done.stdout) == {"id": -1, "v": "żółć"}
+
+
+def test_csv_that_the_output_cannot_hold_is_one_line_and_a_failure(warehouse) -> None:
+    table = tf.open_catalog("local", warehouse=str(warehouse)).load_table("a.b")
+    table.append(pa.table({"id": [-1, -2], "v": ["é", "ż"]}, schema=SCHEMA))
+    words = ("scan", "a.b", "--format", "csv", "--filter")
+    assert encoded(warehouse, "latin-1", *words, "id = -1").stdout == b"id,v\n-1,\xe9\n"
+    done = encoded(warehouse, "latin-1", *words, "id = -2")
+    assert done.returncode == 1
+    assert done.stderr.decode() == (
+        "icefold: invalid-input: the output cannot be written: its encoding has no such character; "
+        "character='\\u017c', encoding=latin-1; set PYTHONIOENCODING=utf-8, or print JSON, which "
+        "escapes it\n"
+    )
+
+
+def encoded(warehouse, encoding: str, *words: str) -> subprocess.CompletedProcess[bytes]:
+    environment = {**ENVIRONMENT, "PYTHONIOENCODING": encoding}
+    return subprocess.run(
+        command(warehouse, *words), capture_output=True, env=environment, check=False
+    )
