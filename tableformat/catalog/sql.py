@@ -57,6 +57,12 @@ from tableformat.store.locations import AllowedLocations
 
 BUSY_TIMEOUT_MS = 60_000  # a writer holds SQLite's lock for one fsync; hundreds may queue
 _SETTLE_TIMEOUT_MS = 30_000
+_DAMAGED = "the file is damaged: restore it from a backup; the tables' own files were not touched"
+_SQLITE_WAYS_OUT = {  # by what names of its errors begin with
+    "SQLITE_BUSY": "another process holds it: wait for that to end, and run this again",
+    "SQLITE_CORRUPT": _DAMAGED,
+    "SQLITE_NOTADB": _DAMAGED,
+}
 _TABLE_TYPE = "TABLE"
 _TABLES: Table = IcebergTables.__table__  # type: ignore[assignment]
 _NAMESPACES: Table = IcebergNamespaceProperties.__table__  # type: ignore[assignment]
@@ -458,7 +464,14 @@ def _translate(error: SQLAlchemyError, url: URL) -> StoreUnavailableError:
     return StoreUnavailableError(
         f"catalog database did not answer: {_reason(error, url)}",
         database=url.render_as_string(hide_password=True).split("?")[0],
+        action=_way_out(error),
     )
+
+
+def _way_out(error: SQLAlchemyError) -> str | None:
+    """What to do where SQLite says more than that it failed."""
+    name = getattr(getattr(error, "orig", None), "sqlite_errorname", "")
+    return next((way for prefix, way in _SQLITE_WAYS_OUT.items() if name.startswith(prefix)), None)
 
 
 def _reason(error: SQLAlchemyError, url: URL) -> str:

@@ -4,6 +4,8 @@ import multiprocessing
 import os
 import sqlite3
 import threading
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pyarrow as pa
@@ -246,6 +248,33 @@ def test_full_disk_is_suspected_where_sqlite_says_that_input_or_output_failed() 
     failure.sqlite_errorname = "SQLITE_IOERR_SHMSIZE"  # as on a full tmpfs, before any write
     error = OperationalError("COMMIT", {}, failure)
     assert "disk I/O error (is it full?)" in str(_translate(error, make_url("sqlite:///c.db")))
+
+
+@pytest.mark.parametrize("damage", [lambda data: data[:100], lambda data: b"XXXX" + data[4:]])
+def test_damaged_database_says_what_to_do(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
+    given = {"uri": f"sqlite:///{tmp_path}/c.db", "warehouse": str(tmp_path)}
+    create(open_backend("c", given).catalog, TABLE)
+    path = tmp_path / "c.db"
+    path.write_bytes(damage(path.read_bytes()))
+    for each in ("-wal", "-shm"):
+        (tmp_path / f"c.db{each}").unlink(missing_ok=True)
+    with pytest.raises(
+        StoreUnavailableError, match="the file is damaged: restore it from a backup"
+    ):
+        open_backend("c", given).catalog.load_table(TABLE)
+
+
+def test_database_that_another_process_holds_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tableformat.catalog.sql.BUSY_TIMEOUT_MS", 10)
+    given = {"uri": f"sqlite:///{tmp_path}/c.db", "warehouse": str(tmp_path)}
+    catalog = open_backend("c", given).catalog
+    base = create(catalog, TABLE)
+    with closing(sqlite3.connect(tmp_path / "c.db", isolation_level=None)) as holder:
+        holder.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(StoreUnavailableError, match=r"locked.*another process holds it"):
+            open_backend("c", given).catalog.commit(base, append_updates(base.metadata))
 
 
 def test_commit_that_another_followed_is_looked_up_in_the_log(tmp_path: Path) -> None:
