@@ -26,6 +26,7 @@ PRIORITIES: Mapping[TaskName, int] = {
 }
 AGING_MS = 60_000  # each minute that a due task waits is worth one priority: nothing starves
 FOREVER_MS = float("inf")
+CLOCK_AHEAD_MS = 60_000  # of writers whose changes still wait as long as the setting says
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +110,10 @@ def _if_any_to_forget(view: _View) -> float | None:
 
 
 def _backlog_age(view: _View) -> float | None:
+    """Staged so far in the future that waiting for it would stop publishing: a clock went back."""
     backlog = view.figures.backlog
+    if backlog.oldest_ms is not None and backlog.oldest_ms > view.now_ms + CLOCK_AHEAD_MS:
+        return FOREVER_MS if backlog.commits else None
     return backlog.lag_ms(view.now_ms) if backlog.commits else None
 
 

@@ -63,6 +63,8 @@ def test_quiet_table_has_nothing_due_and_wakes_for_orphans_only():
         (Backlog(commits=1, size_bytes=256 << 20, oldest_ms=NOW), True),
         (Backlog(commits=1, oldest_ms=NOW - 1000), True),
         (Backlog(commits=1, oldest_ms=NOW - 999), False),
+        (Backlog(commits=1, oldest_ms=NOW + 30_000), False),  # a writer whose clock is ahead
+        (Backlog(commits=1, oldest_ms=NOW + 24 * HOUR), True),  # a clock that went back
     ],
 )
 def test_resolve_is_due_at_commits_deletes_bytes_or_age(backlog, is_due):
