@@ -12,11 +12,10 @@ from collections.abc import Sequence
 from pyiceberg.table.snapshots import Snapshot
 
 from resolver.cursor import cursor_of, replaced_target
+from resolver.former_versions import former_versions
 from tableformat.catalog.base import TableState
 from tableformat.commit.branch_history import ancestors, committed_to, is_first
 from tableformat.environment import Environment
-from tableformat.errors import NotFoundError
-from tableformat.spec.metadata_json import decode_metadata
 from tableformat.spec.names import MAIN_BRANCH
 
 
@@ -48,14 +47,7 @@ def check_was_not_main(
     if cursor_of(state, target) is not None:
         return
     ids = {each.snapshot_id for each in waiting}
-    for entry in reversed(state.metadata.metadata_log):
-        if entry.timestamp_ms < root.timestamp_ms:
-            return
-        try:
-            text = environment.store.get(entry.metadata_file)
-        except NotFoundError:
-            return
-        before = decode_metadata(text, location=entry.metadata_file)
+    for before in former_versions(environment, state, since_ms=root.timestamp_ms):
         main = before.refs.get(MAIN_BRANCH)
         for snapshot in ancestors(before, None if main is None else main.snapshot_id):
             if snapshot.snapshot_id in ids:

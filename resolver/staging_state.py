@@ -5,8 +5,9 @@ else: the head still lists every data file and delete with its data sequence num
 numbers order the commits of one branch. So each sequence number stands for one staged commit.
 
 What is staged is newer than the target's snapshot that staging stands on, and than the last staged
-snapshot that was published. Both are numbers that icefold's commits repeat in their summaries; for
-other writers' commits the first is told by what the target has, where its own log is whole.
+snapshot that was published. Both are numbers that icefold's commits repeat in their summaries, and
+older metadata files tell them as long as they are there; else the first is told by what the target
+has, where its own log is whole.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from itertools import chain
 from pyiceberg.table.snapshots import Snapshot
 
 from resolver.cursor import covers_staged, down_to_base
+from resolver.former_versions import with_expired_snapshots
 from resolver.staged_snapshots import StagedSnapshot
 from resolver.target import live_entries
 from tableformat.catalog.base import TableState
@@ -54,8 +56,8 @@ def load_staging_state(
     """The staged commits of the staging head's state, oldest first; their `snapshot` is the head.
 
     Args:
-        environment: Where manifests are read: those of the head that are newer than the answer, and
-            of the target.
+        environment: Where older metadata files are read, and manifests: those of the head that are
+            newer than the answer, and of the target.
         state: The table version.
         staging: The branch whose changes are resolved.
         target: The branch they are published to.
@@ -67,18 +69,20 @@ def load_staging_state(
     """
     head = state.head(staging)
     assert head is not None, "the caller has looked for it"
-    base = _base_in_log(state, head, staging, target)
+    known = with_expired_snapshots(environment, state)
+    base = _base_in_log(known, head, staging, target)
     if staged_after is None:
-        staged_after = _staged_after(environment, state, head, staging, target, base)
+        published = published_number(known.metadata, known.head_id(target), staging=staging)
+        staged_after = _staged_after(environment, state, head, staging, target, base, published)
     if base is not None:
         _check_nothing_was_removed(environment, state, head, target, base.number)
     listed = load_manifest_list(environment.store, head)
     newer = [each for each in listed if (each.sequence_number or 0) > staged_after]
     by_number: dict[int, list[ManifestEntry]] = defaultdict(list)
     # Before a rollback, too. A publish is left to the numbers: it stands for what it covers.
-    by_id = snapshots_by_id(state.metadata)
+    by_id = snapshots_by_id(known.metadata)
     was_target = {
-        i for i in committed_by_log(state.metadata, target) if not covers_staged(by_id[i])
+        i for i in committed_by_log(known.metadata, target) if not covers_staged(by_id[i])
     }
     for entry in live_entries(environment.store, newer):
         if _number(entry) > staged_after and entry.snapshot_id not in was_target:
@@ -105,9 +109,9 @@ def _staged_after(
     staging: str,
     target: str,
     base: _Base | None,
+    published: int | None,
 ) -> int:
     """The highest sequence number that is not staged."""
-    published = published_number(state.metadata, state.head_id(target), staging=staging)
     if published is not None and base is not None:
         if (base.published or 0) > published:
             raise _rolled_back(state, staging, target, base, published)

@@ -25,6 +25,7 @@ from tableformat.errors import NotFoundError, TableError
 from tests.support.adopted_tables import Theirs
 from tests.support.foreign_table import Entry
 from tests.support.foreign_tool import ForeignTool, LiveRow, now_ms
+from tests.support.former_metadata import delete_former_metadata
 from tests.support.interruptions import interrupt
 from tests.support.lying_lock import GrantAllLock
 from tests.support.staged_tables import SCHEMA, keys, rows_of
@@ -788,7 +789,8 @@ def test_data_file_of_two_staged_snapshots_keeps_the_first_place_when_it_is_pick
     world.resolve_all(*BASE, new(5), new(12))
 
 
-def test_state_of_staging_is_not_taken_twice_where_the_publish_that_tells_has_expired(world):
+@pytest.mark.parametrize("tells", ["older metadata", "nothing"])
+def test_state_of_staging_is_not_taken_twice_where_the_publish_has_expired(world, tells):
     """Another tool's commit is all that is left of main, and names no staged snapshot."""
     world.stage(new(9), deletes=[2])
     world.stage(new(10))
@@ -799,8 +801,13 @@ def test_state_of_staging_is_not_taken_twice_where_the_publish_that_tells_has_ex
     rows = [*without(2), new(9), (2, "eu", "again")]
     with pytest.raises(TableError, match="--from-staging-state"):
         world.resolve()
-    with pytest.raises(TableError, match="--staged-after"):
+    if tells == "nothing":
+        delete_former_metadata(world.table.environment, world.table.state)
+        with pytest.raises(TableError, match="--staged-after"):
+            resolve(world.table, lock=world.lock, from_staging_state=True)
+    else:
         resolve(world.table, lock=world.lock, from_staging_state=True)
+        rows.append(new(10))
     world.check(*rows)
 
 

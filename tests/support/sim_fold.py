@@ -335,7 +335,7 @@ def as_in_state(batch: Sequence[tuple[int, Staged]]) -> list[tuple[int, Staged]]
         dead.place[0]: order for order, each in batch for dead in (*each.places, *each.repeated)
     }
     places: dict[int, list[DeadPlace]] = {order: [] for order, _ in batch}
-    for order, each in batch:
+    for _, each in batch:
         for dead in each.places:
             places[last[dead.place[0]]].append(replace(dead, is_own=dead.place[0] in new))
     return [(order, replace(each, places=tuple(places[order]))) for order, each in batch]

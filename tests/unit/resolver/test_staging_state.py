@@ -15,6 +15,7 @@ from tableformat.commit.branch_history import branch_history
 from tableformat.errors import InvalidInputError, UnsupportedError
 from tableformat.spec.names import COMMITTED_TO, STAGING_BASE
 from tests.support.another_tool import another_tool
+from tests.support.former_metadata import delete_former_metadata
 from tests.support.staged_tables import StagedTable, keys
 
 
@@ -35,6 +36,12 @@ def forget(staged, *kept):
     heads = {ref.snapshot_id for ref in state.metadata.refs.values()} | set(kept)
     gone = [s.snapshot_id for s in state.metadata.snapshots if s.snapshot_id not in heads]
     staged.environment.catalog.commit(state, [RemoveSnapshotsUpdate(snapshot_ids=gone)])
+
+
+def forget_for_good(staged, *kept):
+    """As `forget`; and older metadata files are gone, too."""
+    forget(staged, *kept)
+    delete_former_metadata(staged.environment, staged.table.refresh().state)
 
 
 def log_of(staged, branch):
@@ -77,7 +84,7 @@ def test_nothing_staged_by_the_branchs_state_is_remembered(staged):
     with another_tool(staged.environment):
         staged.table.append(staged.rows((5, "eu", "by another tool")))
         staged.table.append(staged.rows((6, "eu", "by another tool")))
-    forget(staged)
+    forget_for_good(staged)
     before = staged.published()
     with pytest.raises(InvalidInputError, match="--from-staging-state"):
         resolve(staged.table)
@@ -153,6 +160,20 @@ def test_what_main_was_forwarded_to_is_told_once_the_logs_have_expired(
     assert staged.published() == kept + Counter([(5, "eu", "waits")])
 
 
+def test_main_that_was_empty_is_not_taken_to_begin_after_what_it_was_forwarded_to(tmp_path):
+    """Seed 7602653: what main was forwarded to was published again, over a newer row."""
+    staged = StagedTable(tmp_path)
+    staged.table.stage(deletes=keys(7))
+    staged.table.refs.create_branch("main", snapshot_id=head_id(staged, "staging"))
+    resolve(staged.table, staging="main", target="main")
+    staged.table.append(staged.rows((7, "eu", "later")))
+    vars(staged.table.refresh().state.head("main"))["parent_snapshot_id"] = None  # as by PyIceberg
+    forget(staged)
+    staged.table.stage(upserts=staged.rows((8, "eu", "waits")))
+    resolve(staged.table)
+    assert staged.published() == Counter([(7, "eu", "later"), (8, "eu", "waits")])
+
+
 def test_the_option_changes_nothing_where_the_log_is_whole(staged):
     stage_three(staged)
     report = resolve(staged.table, from_staging_state=True)
@@ -205,12 +226,39 @@ def test_other_writers_commits_above_a_compacted_target_are_asked_for(staged):
     stage_three(staged)
     assert compact(staged.table.refresh(), CompactOptions(rewrite_all=True)).commits
     strip_own_properties(staged)
-    forget(staged)
+    forget_for_good(staged)
     with pytest.raises(InvalidInputError, match=r"--staged-after N") as refused:
         resolve(staged.table, from_staging_state=True)
     assert "2 (2), 3 (2), 4 (2)" in str(refused.value)
     resolve(staged.table, from_staging_state=True, staged_after=base)
     assert staged.published() == STAGED_THREE
+
+
+def test_older_metadata_tells_what_neither_branch_does_any_more(staged):
+    """Else another tool's commits to main hide how far it has got, and after a compaction from
+    where staging left it."""
+    stage_three(staged)
+    resolve(staged.table, limit=1)
+    with another_tool(staged.environment):
+        staged.table.append(staged.rows((4, "eu", "by another tool")))
+        assert compact(staged.table.refresh(), CompactOptions(rewrite_all=True)).commits
+    forget(staged)
+    resolve(staged.table, from_staging_state=True)
+    assert staged.published() == STAGED_THREE
+
+
+def test_older_metadata_tells_that_main_was_rolled_back_behind_what_staging_stands_on(staged):
+    """Seed 7602034: what main had lost came back as staged."""
+    before = head_id(staged, "main")
+    staged.table.append(staged.rows((4, "eu", "lost")))
+    staged.table.stage(upserts=staged.rows((5, "eu", "a")))
+    staged.table.refs.rollback(snapshot_id=before)
+    with another_tool(staged.environment):
+        staged.table.stage(upserts=staged.rows((6, "eu", "a")))
+    rows = staged.published()
+    forget(staged)
+    resolve(staged.table, from_staging_state=True)
+    assert staged.published() == rows + Counter([(5, "eu", "a"), (6, "eu", "a")])
 
 
 def test_refusal_names_the_number_that_icefolds_staged_commits_stand_on(staged):
@@ -221,7 +269,7 @@ def test_refusal_names_the_number_that_icefolds_staged_commits_stand_on(staged):
     with another_tool(staged.environment):
         staged.table.append(staged.rows((8, "eu", "by another tool")))
         staged.table.append(staged.rows((9, "eu", "by another tool")))
-    forget(staged, *(i for i, each in by_id.items() if each.sequence_number > base))
+    forget_for_good(staged, *(i for i, each in by_id.items() if each.sequence_number > base))
     with pytest.raises(InvalidInputError, match="--from-staging-state"):
         resolve(staged.table)
     with pytest.raises(InvalidInputError, match=rf"published since .* main, N is {base}$"):
