@@ -102,7 +102,7 @@ def load_carried(
     forwarded_to: tuple[int, str] | None = None
     tokens: dict[str, int] = {}
     passed: list[Mapping[str, str]] = []
-    others: list[Snapshot] = []
+    others: list[Snapshot] = []  # commits above the one that says what it was forwarded to
     is_whole = head_id is None
     for snapshot in walk_back(by_id, head_id):
         is_whole = is_first(snapshot)
@@ -110,26 +110,20 @@ def load_carried(
         passed.append(summary)
         if marker is None and (marker := summary.get(STAGING_MARKER)) is not None:
             number = parse_decimal(summary.get(MARKER_SEQUENCE_NUMBER, ""))
-        if COMMITTED_TO not in summary:
-            others.append(snapshot)
-        elif forwarded_to is None:
-            said = _forwarded_to(snapshot)
-            branch = staging or _staging_of(by_id, marker) if said is None else said[1]
-            forwarded_to = _last_staged(metadata, others, branch) or said
-            others.clear()
+        if forwarded_to is None:
+            forwarded_to = _forwarded_to(snapshot)
+            others += [snapshot] if COMMITTED_TO not in summary else []
         for name, token in _tokens(summary).items():
             tokens[name] = max(token, tokens.get(name, token))
         if CARRIED in summary:
             is_whole = True
             break
-    if forwarded_to is None:
-        branch = staging or _staging_of(by_id, marker)
-        forwarded_to = _last_staged(metadata, others, branch)
+    branch = forwarded_to[1] if forwarded_to else staging or _staging_of(by_id, marker)
     return Carried(
         is_whole=is_whole,
         marker=marker,
         marker_sequence_number=number,
-        forwarded_to=forwarded_to,
+        forwarded_to=_last_staged(metadata, others, branch) or forwarded_to,
         tokens=tokens,
         writers=writer_properties(reversed(passed)),
     )
