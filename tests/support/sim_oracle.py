@@ -147,7 +147,8 @@ class Oracle(RowChecks, RowIdChecks, MarkerChecks, StagedChecks, ExpiryChecks, I
         """Equality and position deletes of the parent; of a publish those that came after its
         start, which knew nothing of them."""
         given = self.deletes.get(parent_id or -1, frozenset())
-        if operation.kind != "publish":
+        had_main = any(at <= operation.since for at, _ in self.heads)
+        if operation.kind != "publish" or not had_main:
             return given
         heads = [self.deletes[each] for each in self._met(operation) if each in self.deletes]
         return given - frozenset.intersection(*heads) if heads else given
