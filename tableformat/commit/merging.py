@@ -28,6 +28,9 @@ from math import isqrt
 from tableformat.spec.manifest_file import ManifestContent, ManifestFile
 from tableformat.spec.properties import property_bool, property_int
 
+# Iceberg has 100, where each merge writes all entries again. By size a merge is cheap, and each
+# manifest in the list costs every commit and every reader.
+MIN_COUNT_TO_MERGE = 20
 GROWTH_MAX = 2
 DELETE_ENTRIES_MIN = 32  # below, a manifest costs more by being there than by being rewritten
 UNLIMITED = 1 << 62
@@ -38,7 +41,7 @@ class MergePolicy:
     """Iceberg's `commit.manifest*` properties."""
 
     enabled: bool = True
-    min_count_to_merge: int = 100
+    min_count_to_merge: int = MIN_COUNT_TO_MERGE
     target_size_bytes: int = 8 * 1024 * 1024
 
 
@@ -62,7 +65,7 @@ def merge_policy(properties: Mapping[str, str]) -> MergePolicy:
     return MergePolicy(
         enabled=property_bool(properties, "commit.manifest-merge.enabled", default=True),
         min_count_to_merge=max(
-            property_int(properties, "commit.manifest.min-count-to-merge", 100), 2
+            property_int(properties, "commit.manifest.min-count-to-merge", MIN_COUNT_TO_MERGE), 2
         ),
         target_size_bytes=max(
             property_int(properties, "commit.manifest.target-size-bytes", 8 * 1024 * 1024), 1

@@ -23,7 +23,7 @@ KEYS = 1_000_000
 CYCLES = 200
 BATCH = 50
 WARM = 40  # cycles until caches and pools are filled
-MANIFESTS_MAX = 120  # more than commit.manifest.min-count-to-merge
+MANIFESTS_MAX = 60  # of each content a few more than commit.manifest.min-count-to-merge
 GROWTH_MAX_BYTES = 96 << 20
 
 

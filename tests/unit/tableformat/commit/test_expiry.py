@@ -589,7 +589,7 @@ def test_history_of_the_target_goes_where_it_proves_nothing_for_a_copy(table):
 
 
 def test_expiry_decodes_the_manifests_that_name_what_goes_and_no_others(table, monkeypatch):
-    for number in range(20):
+    for number in range(15):
         table.add(f"f{number}")
     table.remove("f3")
     table.remove("f7")
@@ -607,4 +607,4 @@ def test_expiry_decodes_the_manifests_that_name_what_goes_and_no_others(table, m
         report = apply_expiry(table.environment, IDENTIFIER, EVERYTHING, fence=None)
     assert report.data_files == 2
     assert "f3.parquet" not in table.files()
-    assert len(set(decoded)) <= 4  # of twenty: those that only expired snapshots had, and the last
+    assert len(set(decoded)) <= 4  # of fifteen: those that only expired snapshots had, and the last
