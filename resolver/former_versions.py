@@ -39,12 +39,13 @@ def with_expired_snapshots(environment: Environment, state: TableState) -> Table
     """
     metadata = state.metadata
     snapshots: dict[int, Snapshot] = {each.snapshot_id: each for each in metadata.snapshots}
-    log = {(each.timestamp_ms, each.snapshot_id): each for each in metadata.snapshot_log}
+    log = list(metadata.snapshot_log)
     for before in former_versions(environment, state):
         snapshots.update((each.snapshot_id, each) for each in before.snapshots)
-        log.update(((e.timestamp_ms, e.snapshot_id), e) for e in before.snapshot_log)
+        known = {(each.timestamp_ms, each.snapshot_id) for each in log}
+        log[:0] = (e for e in before.snapshot_log if (e.timestamp_ms, e.snapshot_id) not in known)
     told = {
         "snapshots": sorted(snapshots.values(), key=lambda each: each.sequence_number or 0),
-        "snapshot_log": [log[at] for at in sorted(log)],
+        "snapshot_log": log,
     }
     return replace(state, metadata=metadata.model_copy(update=told))
