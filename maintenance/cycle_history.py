@@ -15,10 +15,10 @@ from resolver.cycle_figures import (
     OLDEST_SOURCE_MS,
     OLDEST_STAGED_MS,
     PHASE_MS,
-    STAGED_COMMITS,
     is_publish,
 )
 from tableformat.commit.branch_history import ancestors, operation_of
+from tableformat.spec.names import STAGED_COMMITS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

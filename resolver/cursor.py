@@ -28,7 +28,6 @@ from dataclasses import dataclass
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Snapshot
 
-from resolver.cycle_figures import STAGED_COMMITS
 from resolver.number_text import plural
 from tableformat.cached import cached_property
 from tableformat.catalog.base import TableState
@@ -46,7 +45,7 @@ from tableformat.commit.branch_history import (
 from tableformat.commit.carried_properties import load_carried
 from tableformat.errors import CorruptDataError, InvalidInputError, NotFoundError
 from tableformat.spec.decimal_text import parse_decimal
-from tableformat.spec.names import CARRIED, STAGING_BASE, STAGING_MARKER
+from tableformat.spec.names import CARRIED, STAGED_COMMITS, STAGING_BASE, STAGING_MARKER
 
 
 class LostCursorError(InvalidInputError):

@@ -15,14 +15,13 @@ from pyiceberg.table.snapshots import Snapshot
 
 from tableformat.commit.branch_history import summary_of
 from tableformat.spec.decimal_text import parse_decimal
-from tableformat.spec.names import SOURCE_MS, SOURCE_SNAPSHOT_ID
+from tableformat.spec.names import SOURCE_MS, SOURCE_SNAPSHOT_ID, STAGED_COMMITS
 
 PREFIX = "icefold.cycle-"
 # The comment above each key is its line in the documentation's reference.
 
-# Staged commits that the cycle published.
-STAGED_COMMITS = f"{PREFIX}staged-commits"
-# When the oldest of them was made, by the wall clock; with the snapshot's time: the freshness.
+# When the oldest commit that the cycle published was staged, by the wall clock; with the snapshot's
+# time: the freshness.
 OLDEST_STAGED_MS = f"{PREFIX}oldest-staged-ms"
 # The same by the source's clock, where a writer says it.
 OLDEST_SOURCE_MS = f"{PREFIX}oldest-source-ms"

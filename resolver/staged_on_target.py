@@ -26,7 +26,6 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 
 from resolver.cursor import base_of, down_to_base
 from resolver.cycle_figures import (
-    STAGED_COMMITS,
     file_hash,
     hashes_of,
     is_publish,
@@ -57,7 +56,7 @@ from tableformat.errors import UnsupportedError
 from tableformat.integer_order import distinct, stable_order
 from tableformat.scan.delete_index import referenced_path
 from tableformat.spec.data_file import DataFile, FileContent
-from tableformat.spec.names import ROW_ID_FIELD_ID, SOURCE_SNAPSHOT_ID
+from tableformat.spec.names import ROW_ID_FIELD_ID, SOURCE_SNAPSHOT_ID, STAGED_COMMITS
 
 NO_ROW = -1
 NEWEST = np.iinfo(np.int64).max

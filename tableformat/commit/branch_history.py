@@ -20,6 +20,8 @@ from tableformat.spec.names import (
     FORWARDED_TO,
     MAIN_BRANCH,
     MISSING_COLUMNS,
+    STAGED_COMMITS,
+    STAGING_MARKER,
     WAP_ID,
 )
 from tableformat.store.base import ObjectStore
@@ -57,12 +59,18 @@ def is_first(snapshot: Snapshot) -> bool:
     summary = summary_of(snapshot)
     return (
         snapshot.parent_snapshot_id is None
-        and FORWARDED_TO not in summary
+        and not _repeats(summary)
         and all(
             _count(summary, total) + _count(summary, removed) <= _count(summary, added)
             for total, added, removed in _COUNTED
         )
     )
+
+
+def _repeats(summary: Mapping[str, str]) -> bool:
+    """Whether a commit of icefold says what an earlier one on its branch was the first to say."""
+    has_cursor = COMMITTED_TO in summary and STAGING_MARKER in summary
+    return FORWARDED_TO in summary or (has_cursor and not _count(summary, STAGED_COMMITS))
 
 
 def _count(summary: Mapping[str, str], name: str) -> int:

@@ -25,7 +25,9 @@ MISSING_COLUMNS_FIELD_ID = 2147483400
 
 # On the target: the last staged snapshot that was published. Flink's converter has the same name.
 STAGING_MARKER = "equality-convert-staging-snapshot"
-# Beside it: that snapshot's sequence number, as the snapshot may expire.
+# Staged commits that a publish covered.
+STAGED_COMMITS = "icefold.cycle-staged-commits"
+# Beside the cursor: that snapshot's sequence number, as the snapshot may expire.
 MARKER_SEQUENCE_NUMBER = "icefold.staging-sequence-number"
 # On a branch that was fast-forwarded to a staged snapshot: its sequence number, and its branch.
 FORWARDED_TO = "icefold.forwarded-to"

@@ -11,11 +11,11 @@ import random
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from resolver.cycle_figures import STAGED_COMMITS
 from tableformat.catalog.base import TableState
 from tableformat.spec.names import (
     CARRIED,
     COMMITTED_TO,
+    STAGED_COMMITS,
     STAGING_BASE,
     STAGING_MARKER,
     WAP_ID,

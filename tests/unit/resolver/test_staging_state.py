@@ -174,6 +174,22 @@ def test_main_that_was_empty_is_not_taken_to_begin_after_what_it_was_forwarded_t
     assert staged.published() == Counter([(7, "eu", "later"), (8, "eu", "waits")])
 
 
+def test_main_that_was_emptied_is_not_taken_to_begin_after_its_cursor(tmp_path):
+    """Seed 7800595: of a file that a publish had rewritten, staged positions were ignored."""
+    staged = StagedTable(tmp_path)
+    staged.table.set_properties({"icefold.publish": "rewrite"})
+    staged.table.stage(upserts=staged.rows((1, "eu", "a"), (2, "eu", "a")))
+    [task] = staged.tasks("staging")
+    staged.stage_vector(task.entry.data_file, 0)
+    resolve(staged.table, limit=1)
+    staged.table.delete("id > 0")
+    staged.table.append(staged.rows((1, "eu", "newer"), (2, "eu", "newer")))
+    vars(staged.table.refresh().state.head("main"))["parent_snapshot_id"] = None  # as by PyIceberg
+    forget(staged, *log_of(staged, "staging"))
+    with pytest.raises(UnsupportedError, match="delete these rows by their keys"):
+        resolve(staged.table)
+
+
 def test_the_option_changes_nothing_where_the_log_is_whole(staged):
     stage_three(staged)
     report = resolve(staged.table, from_staging_state=True)
