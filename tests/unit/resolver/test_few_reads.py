@@ -136,6 +136,7 @@ def test_equality_deletes_are_found_whatever_the_totals_say(staged, total):
 def warm_cycle(folder, manifests):
     """What a cycle of two rows reads and decodes in a process that has resolved before."""
     staged = StagedTable(folder)
+    staged.table.set_properties({"commit.manifest.min-count-to-merge": "1000"})
     for key in range(manifests):
         staged.commit(branch="main", data=staged.data_files((key, "eu", "old")))
     for key in range(0, manifests, 5):
