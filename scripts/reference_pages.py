@@ -43,7 +43,7 @@ ICEBERG_PROPERTIES: tuple[tuple[str, object, str], ...] = (
     ("commit.status-check.max-wait-ms", 60_000, "The longest wait."),
     ("commit.status-check.total-timeout-ms", 1_800_000, "After that the outcome is unknown."),
     ("commit.manifest-merge.enabled", "true", "Whether commits merge manifests."),
-    ("commit.manifest.min-count-to-merge", 100, "Manifests that start a merge."),
+    ("commit.manifest.min-count-to-merge", 20, "Manifests that start a merge."),
     ("commit.manifest.target-size-bytes", 8 * MIB, "When a manifest is full."),
     ("write.delete.mode", "merge-on-read", "DELETE: deletion vectors, or `copy-on-write`."),
     ("write.update.mode", "merge-on-read", "The same for UPDATE."),

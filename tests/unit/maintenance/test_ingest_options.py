@@ -118,11 +118,13 @@ def test_folder_is_streamed_and_goes_on_where_it_stopped(spark, shell, tmp_path)
 
     words = ("ingest", "a.b", str(events), "--checkpoint", str(tmp_path / "c"), "--json")
     put("1", 1)
-    first = json.loads(shell(*words).stdout)
+    first = shell(*words)
     put("2", 2)
     put("3", 3)
-    second = json.loads(shell(*words).stdout)
-    assert [(each["events"], each["commits"]) for each in (first, second)] == [(1, 1), (2, 2)]
+    second = shell(*words)
+    assert (first.stderr, second.stderr, second.exit_code) == ("", "", 0)
+    told = [json.loads(each.stdout) for each in (first, second)]
+    assert [(each["events"], each["commits"]) for each in told] == [(1, 1), (2, 2)]
     status = json.loads(shell("status", "--json").stdout)[0]
     assert status["backlog_rows"] == 3
 

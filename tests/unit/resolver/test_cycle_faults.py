@@ -154,6 +154,21 @@ def test_failed_cycle_that_had_matched_keys_loses_nothing(staged, point):
     assert staged.published() == EXPECTED
 
 
+def test_failed_cycle_that_had_matched_deletes_loses_none(staged):
+    """R01, where no staged row is left that would show that the index has been there already."""
+
+    def fail():
+        raise StoreUnavailableError("the store is away")
+
+    resolve(staged.table)
+    staged.table.stage(deletes=staged.rows((30, None, "")).select(["id"]))
+    arm(staged, "commit.before_swap", fail)
+    with pytest.raises(StoreUnavailableError):
+        resolve(staged.table)
+    assert resolve(staged.table).deleted_rows == 1
+    assert staged.published() == EXPECTED - Counter([(30, "eu", "new")])
+
+
 def test_index_trouble_after_the_publish_costs_no_rows(staged):
     def fail():
         raise StoreUnavailableError("the disk is full")
