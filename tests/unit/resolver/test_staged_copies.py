@@ -86,6 +86,7 @@ def test_file_of_main_leaves_and_its_copy_arrives(world, limit):
     assert world.amounts() == {1: 10, 3: 30, 9: 9}
     assert not before & world.data_files()
     assert world.ids()[1] == ids[1]
+    world.check_index()
     world.stage((1, "eu", 100), (3, "eu", 300))  # through the index
     world.resolve()
     assert world.amounts() == {1: 100, 3: 300, 9: 9}
