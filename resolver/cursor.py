@@ -114,7 +114,7 @@ def plan_backlog(
         if snapshot.snapshot_id == history.cursor or history.ends_walk(snapshot):
             break
     if not walked:
-        raise _lost_cursor(state, staging, target, history.cursor, None)
+        raise lost_cursor(state, staging, target, history.cursor, None)
     last = walked[-1][0]
     backlog = [snapshot for snapshot, is_staged in walked[:-1] if is_staged][::-1]
     if last.snapshot_id == history.cursor:
@@ -125,10 +125,10 @@ def plan_backlog(
         if left is not None and (any(map(is_first, below)) or history.begins_after(left)):
             raise replaced_target(state, staging, target, left)
         if below:
-            raise _lost_cursor(state, staging, target, history.cursor, last)
+            raise lost_cursor(state, staging, target, history.cursor, last)
     if history.proves_position(last):
         return backlog
-    raise _lost_cursor(state, staging, target, history.cursor, last)
+    raise lost_cursor(state, staging, target, history.cursor, last)
 
 
 def staged_above(
@@ -506,9 +506,10 @@ def replaced_target(
     )
 
 
-def _lost_cursor(
+def lost_cursor(
     state: TableState, staging: str, target: str, cursor: int | None, stop: Snapshot | None
 ) -> LostCursorError:
+    """What to say where the walk has ended at `stop` and nothing proves the position."""
     known = {snapshot.snapshot_id: snapshot for snapshot in state.metadata.snapshots}
     feeds = committed_to(known[cursor]) if cursor in known else None
     if feeds not in (None, staging, target):

@@ -27,6 +27,7 @@ from pyiceberg.table.snapshots import Snapshot
 from resolver.batch_parts import is_divided
 from resolver.cursor import (
     LostCursorError,
+    lost_cursor,
     oldest_of,
     plan_backlog,
     skipped_snapshots,
@@ -45,7 +46,7 @@ from resolver.cycle_match import (
 from resolver.cycle_options import CycleOptions, IndexKeeper, Phases
 from resolver.engine import Engine
 from resolver.filled_columns import check_target_is_whole, lacks_columns
-from resolver.former_main import check_was_not_main
+from resolver.former_main import check_was_not_main, lost_its_parent
 from resolver.index.base import Prepared, PrimaryKeyIndex
 from resolver.index.shared import SharedIndex
 from resolver.merge_deletes import Conversion, convert
@@ -211,26 +212,30 @@ class Cycle:
             return [] if live.equality_deletes else None
         self._check_skipped(state)
         snapshots = plan_waiting(state, options)
+        if snapshots and options.from_snapshot is None:
+            snapshots = self._checked(state, snapshots)
         if snapshots is None:
             return self._plan_from_state(state)
         self._environment.runtime.fail_point("resolve.after_plan")
         covered = self._covered(state, live, snapshots)
         if not covered:
             return None
-        if options.from_snapshot is None:
-            check_was_not_main(
-                self._environment,
-                state,
-                snapshots,
-                staging=options.staging,
-                target=options.target,
-            )
         repeated = repeated_batches(state, covered, target=self._options.target)
         staged = load_staged(self._environment, state, covered, repeated)
         taken = before_unseen_deletes(staged, state.metadata.schema().identifier_field_ids)
         if len(taken) < len(staged):
             self._check_may_end(state, live, snapshots[len(taken) :])
         return taken
+
+    def _checked(self, state: TableState, waiting: list[Snapshot]) -> list[Snapshot] | None:
+        """What waits, where older metadata says nothing else; None: as `plan_waiting`."""
+        staging, target = self._options.staging, self._options.target
+        if lost_its_parent(self._environment, state, target):
+            if not self._options.from_staging_state:
+                raise lost_cursor(state, staging, target, None, waiting[0])
+            return None
+        check_was_not_main(self._environment, state, waiting, staging=staging, target=target)
+        return waiting
 
     def _check_may_end(self, state: TableState, live: LiveFiles, left: Sequence[Snapshot]) -> None:
         """Refuse to end before snapshots that a cut has, or that others have brought."""

@@ -11,6 +11,7 @@ from pyiceberg.table.update import RemoveSnapshotsUpdate
 from maintenance.tasks.compact import compact
 from maintenance.tasks.options import CompactOptions
 from resolver import resolve
+from resolver.cursor import LostCursorError
 from tableformat.commit.branch_history import branch_history
 from tableformat.errors import InvalidInputError, UnsupportedError
 from tableformat.spec.names import COMMITTED_TO, STAGING_BASE
@@ -188,6 +189,36 @@ def test_main_that_was_emptied_is_not_taken_to_begin_after_its_cursor(tmp_path):
     forget(staged, *log_of(staged, "staging"))
     with pytest.raises(UnsupportedError, match="delete these rows by their keys"):
         resolve(staged.table)
+
+
+def test_main_that_was_emptied_is_not_taken_to_begin_with_another_tools_rows(tmp_path):
+    """What was published before is not published again, over what others have written since."""
+    staged = StagedTable(tmp_path)
+    staged.table.stage(upserts=staged.rows((1, "eu", "a"), (2, "eu", "a")))
+    staged.table.stage(upserts=staged.rows((3, "eu", "waits")))
+    resolve(staged.table, limit=1)
+    with another_tool(staged.environment):
+        staged.table.delete("id > 0")
+        staged.table.append(staged.rows((1, "eu", "newer")))
+    vars(staged.table.refresh().state.head("main"))["parent_snapshot_id"] = None  # as by PyIceberg
+    forget(staged, *log_of(staged, "staging"))
+    with pytest.raises(LostCursorError, match="--from-staging-state"):
+        resolve(staged.table)
+    resolve(staged.table, from_staging_state=True)
+    assert staged.published() == Counter([(1, "eu", "newer"), (3, "eu", "waits")])
+
+
+def test_main_that_another_tool_began_late_is_whole_whatever_has_expired(tmp_path):
+    staged = StagedTable(tmp_path)
+    staged.table.stage(upserts=staged.rows((1, "eu", "a")))
+    staged.table.refs.create_branch("audit", snapshot_id=head_id(staged, "staging"))
+    staged.table.append(staged.rows((5, "eu", "a")), branch="audit")
+    staged.table.refs.drop("audit")
+    with another_tool(staged.environment):
+        staged.table.append(staged.rows((2, "eu", "a")))
+    forget(staged)
+    resolve(staged.table)
+    assert staged.published() == Counter([(1, "eu", "a"), (2, "eu", "a")])
 
 
 def test_the_option_changes_nothing_where_the_log_is_whole(staged):
