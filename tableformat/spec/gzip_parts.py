@@ -7,48 +7,33 @@ so what they became can be put into the next file as it is. Any reader sees one 
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from functools import lru_cache
 
-from tableformat.spec.json_texts import CHUNK_BYTES_MIN
+from tableformat.spec.kept_text import KeptText, deflate
 
-_KEPT_MAX = 512  # parts, with what they became: 32 MiB and a ninth of that, or a little more
-_LEVEL = 3  # of 2.8 MB of snapshots 0.31 in 12 ms; the best, 9, needs 78 ms for 0.23
 _HEADER = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"  # deflate, no name, no time, no system
 _END = b"\x03\x00"  # an empty last block
 
 
-def gzip_parts(parts: Sequence[bytes], checksum: int) -> bytes:
+def gzip_parts(parts: Sequence[bytes | KeptText], checksum: int) -> bytes:
     """The parts, joined and compressed.
 
     Args:
-        parts: Those of `CHUNK_BYTES_MIN` or more that were given lately, as the same objects, are
-            copied as they were compressed then.
+        parts: What is kept compressed is copied.
         checksum: CRC-32 of all of them.
     """
-    size_bytes = sum(map(len, parts))
+    size_bytes = sum(p.size_bytes if isinstance(p, KeptText) else len(p) for p in parts)
     tail = checksum.to_bytes(4, "little") + (size_bytes & 0xFFFFFFFF).to_bytes(4, "little")
     return b"".join((_HEADER, *_deflated(parts), _END, tail))
 
 
-def _deflated(parts: Iterable[bytes]) -> Iterator[bytes]:
+def _deflated(parts: Iterable[bytes | KeptText]) -> Iterator[bytes]:
     small: list[bytes] = []
     for part in parts:
-        if len(part) < CHUNK_BYTES_MIN:
+        if not isinstance(part, KeptText):
             small.append(part)
             continue
-        yield _deflate(b"".join(small))
+        yield deflate(b"".join(small))
         small = []
-        yield _kept(part)
-    yield _deflate(b"".join(small))
-
-
-def _deflate(data: bytes) -> bytes:
-    if not data:
-        return b""
-    compressor = zlib.compressobj(_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS)
-    return compressor.compress(data) + compressor.flush(zlib.Z_FULL_FLUSH)
-
-
-_kept = lru_cache(maxsize=_KEPT_MAX)(_deflate)  # by value: an object keeps its hash
+        yield part.deflated
+    yield deflate(b"".join(small))

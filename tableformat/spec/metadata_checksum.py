@@ -10,43 +10,32 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
-from functools import lru_cache
 
-from tableformat.crc32_parts import crc32_of_joined, crc32_shift
+from tableformat.crc32_parts import crc32_of_joined
 from tableformat.errors import CorruptDataError
-from tableformat.spec.json_texts import CHUNK_BYTES_MIN
+from tableformat.spec.kept_text import KeptText
 
 CHECKSUM_KEY = "icefold.crc32"
-_KEPT_MAX = 512  # parts: those that `gzip_parts` keeps
 _MEMBER_BYTES = len(f',"{CHECKSUM_KEY}":"00000000"}}')
 
 
-def with_checksum(parts: Sequence[bytes]) -> tuple[list[bytes], int]:
+def with_checksum(parts: Sequence[bytes | KeptText]) -> tuple[list[bytes | KeptText], int]:
     """A JSON object of at least one member, with its checksum.
 
     Args:
-        parts: Its text, without the last brace. The checksum of those of `CHUNK_BYTES_MIN` or
-            more that were given lately, as the same objects, is known.
+        parts: Its text, without the last brace. Only what is not kept is looked at.
 
     Returns:
         The text, to be joined; and the CRC-32 of all of it, which took no second look.
     """
     checksum = 0
     for part in parts:
-        checksum = _continued(checksum, part)
+        if isinstance(part, KeptText):
+            checksum = crc32_of_joined(checksum, part.checksum, part.shift)
+        else:
+            checksum = zlib.crc32(part, checksum)
     member = _member(checksum)
     return [*parts, member], zlib.crc32(member, checksum)
-
-
-def _continued(checksum: int, part: bytes) -> int:
-    if len(part) < CHUNK_BYTES_MIN:
-        return zlib.crc32(part, checksum)
-    return crc32_of_joined(checksum, *_kept(part))
-
-
-@lru_cache(maxsize=_KEPT_MAX)  # by value: an object keeps its hash
-def _kept(part: bytes) -> tuple[int, int]:
-    return zlib.crc32(part), crc32_shift(len(part))
 
 
 def check_checksum(data: bytes) -> None:

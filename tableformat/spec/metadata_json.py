@@ -38,13 +38,17 @@ from pyiceberg.typedef import IcebergBaseModel
 
 from tableformat.errors import CorruptDataError, InvalidInputError, TableError, UnsupportedError
 from tableformat.spec.gzip_parts import gzip_parts
-from tableformat.spec.json_texts import remember_text, text_of, texts_of
+from tableformat.spec.json_texts import remember_text, text_of
+from tableformat.spec.kept_text import KeptText, plain
+from tableformat.spec.list_texts import ListTexts, texts_of
 from tableformat.spec.metadata_checksum import CHECKSUM_KEY, check_checksum, with_checksum
 from tableformat.spec.metadata_models import (
     METADATA_MODELS,
     AnyStatisticsFile,
     last_sequence_number,
+    lists_of,
     next_row_id,
+    remember_lists,
 )
 from tableformat.spec.metadata_rules import (
     check_metadata,
@@ -75,13 +79,13 @@ def encode_metadata(metadata: TableMetadata) -> bytes:
     Raises:
         InvalidInputError: A text holds half a character.
     """
-    return b"".join((*_members(metadata), b"}"))
+    return b"".join((*map(plain, _members(metadata)), b"}"))
 
 
-def _members(metadata: TableMetadata) -> list[bytes]:
+def _members(metadata: TableMetadata) -> list[bytes | KeptText]:
     """The JSON up to the last brace, to be joined.
 
-    Snapshots, schemas and the like are taken as immutable: their text is made once per object.
+    Snapshots, schemas and the like are taken as immutable: their text is made once.
 
     Raises:
         InvalidInputError: A text holds half a character.
@@ -89,13 +93,13 @@ def _members(metadata: TableMetadata) -> list[bytes]:
     Cost: O(bytes), a memory copy for all parts seen before.
     """
     version = metadata.format_version
-    parts: list[bytes] = []
+    parts: list[bytes | KeptText] = []
 
-    def put(key: str, *texts: bytes) -> None:
+    def put(key: str, *texts: bytes | KeptText) -> None:
         # Long texts are copied once, by the join at the end.
         parts.extend((b"," if parts else b"{", _dump(key), b":", *texts))
 
-    def put_list(key: str, *texts: bytes) -> None:
+    def put_list(key: str, *texts: bytes | KeptText) -> None:
         put(key, b"[", *texts, b"]")
 
     put("format-version", b"%d" % version)
@@ -122,10 +126,11 @@ def _members(metadata: TableMetadata) -> list[bytes]:
         put("next-row-id", b"%d" % next_row_id(metadata))
     refs = (b"%s:%s" % (_dump(name), text_of(ref)) for name, ref in metadata.refs.items())
     put("refs", b"{", b",".join(refs), b"}")
-    put_list("snapshots", *_snapshot_texts(metadata))
+    lists = _long_lists(metadata)
+    put_list("snapshots", *lists["snapshots"].joined())
     put_list("statistics", b",".join(map(text_of, metadata.statistics)))
     put_list("partition-statistics", b",".join(map(text_of, metadata.partition_statistics)))
-    put_list("snapshot-log", *texts_of(metadata.snapshot_log))
+    put_list("snapshot-log", *lists["snapshot_log"].joined())
     put_list("metadata-log", b",".join(map(text_of, metadata.metadata_log)))
     for key, value in (metadata.model_extra or {}).items():
         put(key, _dump(value))
@@ -147,7 +152,9 @@ def metadata_suffix(metadata: TableMetadata) -> str:
 def encode_metadata_file(metadata: TableMetadata, *, location: str) -> bytes:
     """The bytes of a metadata file, with a checksum: gzip if its name says so."""
     parts, checksum = with_checksum(_members(metadata))
-    return gzip_parts(parts, checksum) if location.endswith(GZIP_SUFFIX) else b"".join(parts)
+    if location.endswith(GZIP_SUFFIX):
+        return gzip_parts(parts, checksum)
+    return b"".join(map(plain, parts))
 
 
 def decode_metadata(data: bytes, *, location: str) -> TableMetadata:
@@ -333,12 +340,19 @@ def _last_partition_id(metadata: TableMetadata) -> int:
     return max(used, default=PARTITION_FIELD_ID_START - 1)
 
 
-def _snapshot_texts(metadata: TableMetadata) -> list[bytes]:
-    if metadata.format_version > 1:
-        return texts_of(metadata.snapshots)
-    # Version 1 has no sequence numbers; PyIceberg's model fills them in.
-    plain = (one.model_copy(update={"sequence_number": None}) for one in metadata.snapshots)
-    return [b",".join(map(text_of, plain))]
+def _long_lists(metadata: TableMetadata) -> Mapping[str, ListTexts]:
+    is_zipped = metadata.properties.get(COMPRESSION_CODEC, "").lower() == "gzip"
+    snapshots: Sequence[Snapshot] = metadata.snapshots
+    if metadata.format_version == 1:
+        # It has no sequence numbers; PyIceberg's model fills them in.
+        snapshots = [one.model_copy(update={"sequence_number": None}) for one in snapshots]
+    known, nothing = lists_of(metadata), ListTexts()
+    lists = {
+        name: texts_of(parts, known.get(name, nothing), is_zipped=is_zipped)
+        for name, parts in (("snapshots", snapshots), ("snapshot_log", metadata.snapshot_log))
+    }
+    remember_lists(metadata, lists)
+    return lists
 
 
 _encoder: Callable[[Any], str] = json.JSONEncoder(

@@ -21,7 +21,11 @@ from pyiceberg.table.snapshots import Snapshot, Summary
 from pyiceberg.table.statistics import BlobMetadata, StatisticsFile
 from pyiceberg.typedef import IcebergBaseModel
 
+from tableformat.spec.list_texts import ListTexts
+
 _INDEX = "_by_id"
+_TEXTS = "_list_texts"
+_BESIDE = frozenset((_INDEX, _TEXTS))  # what is kept beside the fields
 _KEEP_UNKNOWN = ConfigDict(extra="allow", populate_by_name=True, frozen=True)
 
 
@@ -62,7 +66,7 @@ class _Indexed(IcebergBaseModel):
 
     def __getstate__(self) -> dict[Any, Any]:
         state = super().__getstate__()
-        fields = {name: value for name, value in state["__dict__"].items() if name != _INDEX}
+        fields = {name: value for name, value in state["__dict__"].items() if name not in _BESIDE}
         return {**state, "__dict__": fields}
 
 
@@ -116,6 +120,17 @@ def carry_index(base: TableMetadata, result: TableMetadata, added: Mapping[int, 
     index = base.__dict__.get(_INDEX)
     if index is not None and index[0] is base.snapshots:
         result.__dict__[_INDEX] = (result.snapshots, {**index[1], **added})
+
+
+def lists_of(metadata: TableMetadata) -> Mapping[str, ListTexts]:
+    """The text of long lists, by field, as this version or the one that it was made of had them."""
+    found: Mapping[str, ListTexts] = metadata.__dict__.get(_TEXTS, {})
+    return found
+
+
+def remember_lists(metadata: TableMetadata, texts: Mapping[str, ListTexts]) -> None:
+    """Keep the text of this version's long lists for the next one; `model_copy` takes it along."""
+    metadata.__dict__[_TEXTS] = texts
 
 
 def last_sequence_number(metadata: TableMetadata) -> int:

@@ -1,7 +1,7 @@
 """Apply a commit's updates to table metadata: pure, old metadata in, new metadata out.
 
 Cost: the parts that change, plus one shallow copy of each list that grows. Snapshots are shared
-with the base by identity, so their JSON text is made once (`json_texts`), and a commit to a table
+with the base by identity, so their JSON text is made once (`list_texts`), and a commit to a table
 with thousands of snapshots costs what it costs on a young one.
 
 | rule                                                                | source          |

@@ -7,7 +7,7 @@ import pytest
 from pyiceberg.table.metadata import TableMetadataUtil
 
 from tableformat.errors import CorruptDataError
-from tableformat.spec.json_texts import CHUNK_BYTES_MIN
+from tableformat.spec.kept_text import KEPT_BYTES_MIN
 from tableformat.spec.metadata_checksum import CHECKSUM_KEY
 from tableformat.spec.metadata_json import (
     decode_metadata,
@@ -58,7 +58,7 @@ def test_every_flipped_bit_is_an_error_or_spoils_the_name_of_the_checksum():
 def test_long_table_has_the_checksum_of_all_its_bytes_each_time():
     metadata = metadata_of(600)
     data = encode_metadata_file(metadata, location=LOCATION)
-    assert len(data) > 2 * CHUNK_BYTES_MIN
+    assert len(data) > 2 * KEPT_BYTES_MIN
     assert encode_metadata_file(metadata, location=LOCATION) == data
     assert decode(data) == metadata
     moved = metadata.model_copy(update={"location": "memory://elsewhere"})

@@ -15,7 +15,7 @@ from pyiceberg.table.metadata import TableMetadataUtil, TableMetadataV3
 from pyiceberg.typedef import IcebergBaseModel
 
 from tableformat.errors import CorruptDataError, UnsupportedError
-from tableformat.spec import json_texts, metadata_json, snapshot_json
+from tableformat.spec import json_texts, list_texts, metadata_json, snapshot_json
 from tableformat.spec.metadata_json import decode_metadata, encode_metadata, metadata_from_json
 from tableformat.spec.metadata_models import next_row_id
 from tests.support.table_metadata import metadata_of, raw_metadata, raw_snapshot
@@ -326,30 +326,33 @@ def test_growing_and_shrinking_lists_are_written_right() -> None:
 
 def test_text_memory_goes_with_its_objects() -> None:
     encode_metadata(metadata_of(50))
-    json_texts._lists.forget()
     gc.collect()
     before = len(json_texts._texts._entries)
     for _ in range(3):
         encode_metadata(metadata_of(50))
-    json_texts._lists.forget()
     gc.collect()
     assert len(json_texts._texts._entries) <= before
 
 
-def test_texts_of_former_versions_go() -> None:
-    json_texts._lists.forget()
-    newest = metadata_of(40)
-    size_bytes = sum(map(len, json_texts.texts_of(newest.snapshots)))
-    used_bytes = json_texts._lists.used
-    for count in range(41, 50):
-        more = [*newest.snapshots, metadata_of(count).snapshots[-1]]
-        newest = newest.model_copy(update={"snapshots": more})
-        json_texts.texts_of(newest.snapshots)
-    assert size_bytes == used_bytes < json_texts._lists.used < 2 * size_bytes
+def own_metadata_of(count: int) -> Any:
+    """With snapshots that were met in no file."""
+    metadata = metadata_of(count)
+    own = [each.model_copy() for each in metadata.snapshots]
+    return metadata.model_copy(update={"snapshots": own})
 
 
-def test_second_encoding_serializes_no_snapshot_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    metadata = metadata_of(20)
+def test_text_of_snapshots_is_not_kept_one_by_one() -> None:
+    metadata = own_metadata_of(50)
+    encode_metadata(metadata)
+    assert all(json_texts._texts.get(each) is None for each in metadata.snapshots)
+
+
+@pytest.mark.parametrize("changed", [slice(0, 19), slice(3, None), slice(0, None)])
+def test_long_list_serializes_no_snapshot_of_a_whole_chunk_again(
+    monkeypatch: pytest.MonkeyPatch, changed: slice
+) -> None:
+    monkeypatch.setattr(list_texts, "KEPT_BYTES_MIN", 1_000)  # three or four snapshots
+    metadata = own_metadata_of(20)
     encode_metadata(metadata)
     calls: list[object] = []
     original = IcebergBaseModel.model_dump_json
@@ -358,7 +361,12 @@ def test_second_encoding_serializes_no_snapshot_again(monkeypatch: pytest.Monkey
         "model_dump_json",
         lambda self, *a, **k: calls.append(self) or original(self, *a, **k),
     )
-    encode_metadata(metadata.model_copy(update={"snapshots": metadata.snapshots[:10]}))
+    after = metadata.model_copy(update={"snapshots": metadata.snapshots[changed]})
+    written = json.loads(encode_metadata(after))["snapshots"]
+    assert [one["snapshot-id"] for one in written] == list(range(1, 21))[changed]
+    assert len(calls) <= 8  # of the first and the last chunk
+    calls.clear()
+    encode_metadata(after)
     assert calls == []
 
 
