@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 Part = TypeVar("Part")
 Value = TypeVar("Value")
@@ -13,21 +13,31 @@ class ObjectMemory(Generic[Part, Value]):
     """One value per object, by identity. Weak: it holds no object alive."""
 
     def __init__(self) -> None:
-        self._entries: dict[int, tuple[weakref.ref[Part], Value]] = {}
+        self._entries: dict[int, _Entry] = {}
+        self._forget_dead = self._drop  # one object, whatever is remembered
 
     def get(self, part: Part) -> Value | None:
         """What was put for this object; a copy is another one."""
         entry = self._entries.get(id(part))
-        return entry[1] if entry is not None and entry[0]() is part else None
+        return entry.value if entry is not None and entry() is part else None
 
     def put(self, part: Part, value: Value) -> None:
         """Remember a value."""
-        key = id(part)
+        entry = _Entry(part, self._forget_dead)
+        entry.key, entry.value = id(part), value
+        self._entries[entry.key] = entry
 
-        def forget(reference: weakref.ref[Part]) -> None:
-            # A new object may already live at the same address: remove only one's own entry.
-            entry = self._entries.get(key)
-            if entry is not None and entry[0] is reference:
-                self._entries.pop(key, None)
+    def _drop(self, dead: weakref.ref[Any]) -> None:
+        # A new object may already live at the same address: remove only one's own entry.
+        assert isinstance(dead, _Entry)
+        if self._entries.get(dead.key) is dead:
+            self._entries.pop(dead.key, None)
 
-        self._entries[key] = (weakref.ref(part, forget), value)
+
+class _Entry(weakref.ref[Any]):
+    """A weak reference that holds what is remembered: there are thousands."""
+
+    __slots__ = ("key", "value")
+
+    key: int
+    value: Any

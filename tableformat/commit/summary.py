@@ -76,8 +76,9 @@ def _counts(file: DataFile, *, verb: str) -> dict[str, int]:
 def _totals(counts: Mapping[str, int], parent: Snapshot | None) -> dict[str, str]:
     """Totals after the commit; one that the parent does not know stays unknown, as in Java."""
     totals: dict[str, str] = {}
+    known = summary_of(parent)
     for total, (plus, minus) in TOTALS.items():
-        before = 0 if parent is None else parse_decimal(summary_of(parent).get(total, ""))
+        before = 0 if parent is None else parse_decimal(known.get(total, ""))
         if before is None:
             continue
         after = before + counts.get(plus, 0) - counts.get(minus, 0)

@@ -22,6 +22,7 @@ from pyiceberg.table.statistics import BlobMetadata, StatisticsFile
 from pyiceberg.typedef import IcebergBaseModel
 
 from tableformat.spec.list_texts import ListTexts
+from tableformat.spec.packed_summary import PackedSummary
 
 _INDEX = "_by_id"
 _TEXTS = "_list_texts"
@@ -109,6 +110,8 @@ def properties_of(summary: Summary) -> Mapping[str, str]:
 
     Walks along a history ask every snapshot, and pydantic's look-up of a private attribute is slow.
     """
+    if isinstance(summary, PackedSummary):
+        return summary.properties
     found: dict[str, str] | None = (summary.__pydantic_private__ or {}).get(
         "_additional_properties"
     )

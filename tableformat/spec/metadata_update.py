@@ -30,6 +30,7 @@ from pyiceberg.table.update import TableUpdate
 
 from tableformat.errors import InvalidInputError
 from tableformat.spec.metadata_changes import MetadataChanges
+from tableformat.spec.packed_summary import share_fields_set
 from tableformat.spec.snapshot_updates import SNAPSHOT_UPDATES
 from tableformat.spec.structure_updates import STRUCTURE_UPDATES
 
@@ -85,6 +86,7 @@ def apply_updates(
     changes.set("last_updated_ms", last_updated_ms)
     if moved_to is not None:
         entry = SnapshotLogEntry(snapshot_id=moved_to, timestamp_ms=last_updated_ms)
+        share_fields_set(entry)
         changes.set("snapshot_log", [*changes.get("snapshot_log"), entry])
     result = changes.build()
     if changes.structure:

@@ -22,6 +22,7 @@ from pyiceberg.table.update import (
 
 from tableformat.errors import AlreadyExistsError, CommitConflictError, InvalidInputError
 from tableformat.spec.metadata_changes import MetadataChanges
+from tableformat.spec.packed_summary import compact
 from tableformat.spec.snapshot_json import note_in_use
 
 _FORMAT_VERSION = "format-version"
@@ -29,7 +30,7 @@ _FORMAT_VERSION = "format-version"
 
 def add_snapshot(changes: MetadataChanges, update: AddSnapshotUpdate) -> None:
     """Append a snapshot; it is on no branch yet."""
-    snapshot = update.snapshot
+    snapshot = compact(update.snapshot)
     if changes.find_snapshot(snapshot.snapshot_id) is not None:
         # Not a conflict: it may be this very commit, landed before, and its files are live.
         raise AlreadyExistsError("snapshot id is in use", snapshot_id=snapshot.snapshot_id)
