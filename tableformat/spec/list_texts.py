@@ -30,7 +30,7 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class ListTexts:
-    """A list and its chunks, in order. Only the last one grows; others may be short, too."""
+    """A list and its chunks, in order. Only the last one is no `KeptText`, and grows."""
 
     parts: Sequence[IcebergBaseModel] = ()
     chunks: tuple[Chunk, ...] = ()
@@ -72,12 +72,12 @@ def texts_of(parts: Sequence[IcebergBaseModel], before: ListTexts, *, is_zipped:
             growing.end()
             chunks.append(chunk[1])
             begin += chunk[1].count
-    growing.end()
+    growing.end(is_last=True)
     return ListTexts(parts, tuple(chunks), is_zipped)
 
 
 class _Growing:
-    """The last chunk, which grows until it is large enough. Begins with one that is not."""
+    """The last chunk, which grows until it is large enough. Begins with one that did not."""
 
     def __init__(self, chunks: list[Chunk], is_zipped: bool) -> None:
         self._chunks = chunks
@@ -97,19 +97,18 @@ class _Growing:
         if self._size_bytes >= KEPT_BYTES_MIN:
             self.end()
 
-    def end(self) -> None:
-        """Parts that come now are of the next one."""
+    def end(self, *, is_last: bool = False) -> None:
+        """Parts that come now are of the next one; `is_last`: in a later version, of this one."""
         if not self._texts:
             return
         text = b",".join(self._texts)
-        is_large = self._size_bytes >= KEPT_BYTES_MIN
-        kept = KeptText(text, is_zipped=self._is_zipped) if is_large else text
+        kept = text if is_last else KeptText(text, is_zipped=self._is_zipped)
         self._chunks.append(Chunk(self._count, kept))
         self._texts, self._count, self._size_bytes = [], 0, 0
 
 
 def _kept_by_first_part(before: ListTexts) -> dict[int, tuple[int, Chunk]]:
-    """Where the chunks that are worth it begin, and they, by the `id` of their first part."""
+    """Where the chunks that do not grow begin, and they, by the `id` of their first part."""
     begins = accumulate((chunk.count for chunk in before.chunks), initial=0)
     return {
         id(before.parts[begin]): (begin, chunk)
