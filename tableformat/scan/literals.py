@@ -45,7 +45,7 @@ from pyiceberg.expressions import (
     SetPredicate,
     UnboundPredicate,
 )
-from pyiceberg.expressions.literals import FloatLiteral
+from pyiceberg.expressions.literals import FloatLiteral, LongLiteral
 from pyiceberg.expressions.visitors import BooleanExpressionVisitor, visit
 from pyiceberg.schema import Schema
 from pyiceberg.types import DecimalType, FloatType, IcebergType, IntegerType, LongType
@@ -142,6 +142,11 @@ def _fit(
 
 def _fit_set(predicate: SetPredicate, name: str, kind: IcebergType) -> BooleanExpression:
     lowest, highest, step = _range(kind)
+    if isinstance(kind, IntegerType | LongType) and all(
+        isinstance(literal, LongLiteral) and kind.min <= literal.value <= kind.max
+        for literal in predicate.literals
+    ):
+        return predicate  # lists are long, and fitted once more by each part of a scan
     kept: set[object] = set()
     for literal in predicate.literals:
         value = _as_decimal(literal.value)

@@ -36,11 +36,13 @@ from pyiceberg.types import DoubleType, FloatType
 from pyparsing import ParseException
 
 from tableformat.errors import InvalidInputError, refusing_deep_nesting
+from tableformat.scan.filter_text import read_filter_text, with_lists
 from tableformat.scan.literals import fit_literals
 from tableformat.spec.types import arrow_type
 from tableformat.spec.unicode import check_unicode
 
 FILTER_DEPTH_MAX = 100
+FILTER_SHOWN_MAX = 200  # characters of a filter in a message
 # Texts and names may hold any bracket; what is left of a name that does not end is its quote. To
 # the parser it does not end on another line.
 _BRACKETS = re.compile(r"""'(?:[^'\\]|\\.)*'|"[^"\r\n]*"|[()"]""", re.DOTALL)
@@ -62,15 +64,21 @@ def parse_filter(row_filter: str | BooleanExpression | None) -> BooleanExpressio
         return AlwaysTrue()
     check_unicode(row_filter, what="filter")
     _check_brackets(row_filter)
+    read = read_filter_text(row_filter)
     try:
-        return parse(row_filter)
+        return with_lists(parse(read.text), read.lists)
     except ParseException as error:
         raise InvalidInputError(
-            f"cannot read the filter {row_filter!r}, at character {error.col}",
+            f"cannot read the filter {_shown(row_filter)}, at character "
+            f"{read.position(error.loc) + 1}",
             action="write it like: amount > 10 and region = 'EU'",
         ) from error
     except (ValueError, TypeError) as error:
-        raise InvalidInputError(f"cannot read the filter {row_filter!r}: {error}") from error
+        raise InvalidInputError(f"cannot read the filter {_shown(row_filter)}: {error}") from error
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= FILTER_SHOWN_MAX else f"{text[:FILTER_SHOWN_MAX]}…")
 
 
 def _check_brackets(row_filter: str) -> None:
