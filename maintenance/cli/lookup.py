@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from datetime import UTC, date, datetime, time
 from decimal import Decimal, InvalidOperation
@@ -27,6 +28,9 @@ from tableformat.lookup.result import LookupSource
 from tableformat.spec.types import arrow_type
 
 SHOWN_ROWS = 100
+# Python's own take 1_000, blanks around, other scripts' digits and NaN.
+_WHOLE_NUMBER = re.compile(r"[+-]?[0-9]+")
+_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _HOW = {
     LookupSource.INDEX: "the index",
     LookupSource.FOLLOWED: "the index and what was committed since",
@@ -39,15 +43,27 @@ def _instant(text: str) -> datetime:
     return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
 
 
+def _whole_number(text: str) -> int:
+    if _WHOLE_NUMBER.fullmatch(text) is None:
+        raise ValueError("not a whole number")
+    return int(text)
+
+
+def _number(text: str) -> Decimal:
+    if _NUMBER.fullmatch(text) is None:
+        raise ValueError("not a number")
+    return Decimal(text)
+
+
 def _flag(text: str) -> bool:
     return {"true": True, "false": False}[text.lower()]
 
 
 _PARSERS: dict[type[iceberg.IcebergType], Callable[[str], Any]] = {
     iceberg.BooleanType: _flag,
-    iceberg.IntegerType: int,
-    iceberg.LongType: int,
-    iceberg.DecimalType: Decimal,
+    iceberg.IntegerType: _whole_number,
+    iceberg.LongType: _whole_number,
+    iceberg.DecimalType: _number,
     iceberg.DateType: date.fromisoformat,
     iceberg.TimeType: time.fromisoformat,
     iceberg.TimestampType: datetime.fromisoformat,

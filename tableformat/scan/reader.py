@@ -19,7 +19,7 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
-from pyiceberg.expressions import AlwaysTrue
+from pyiceberg.expressions import AlwaysTrue, BooleanExpression
 
 from tableformat.codec.puffin.deletion_vector import Positions, position_array
 from tableformat.environment import Environment
@@ -29,7 +29,7 @@ from tableformat.scan.metadata_columns import DELETED
 from tableformat.scan.ordered_stream import stream_ordered
 from tableformat.scan.plan import FileScanTask, ScanPlan
 from tableformat.scan.position_deletes import PositionDeletes
-from tableformat.scan.projection import Projection, project, project_file
+from tableformat.scan.projection import FileProjection, Projection, project, project_file
 from tableformat.spec.data_file import DataFile
 from tableformat.store.base import ObjectStore
 
@@ -169,6 +169,8 @@ class TaskReader:
         self._position_deletes = PositionDeletes(source, tasks)
         self._equality_deletes = EqualityDeletes(source, plan, tasks)
         self._of_whole_files = project_file(plan, projection, AlwaysTrue())
+        # By identity (files share residuals), and with the residual, whose id would be used again.
+        self._of_residuals: dict[int, tuple[BooleanExpression, FileProjection]] = {}
 
     def read(self, task: FileScanTask) -> Iterator[pa.RecordBatch]:
         """The task's live rows that pass the filter; no empty batches."""
@@ -179,12 +181,20 @@ class TaskReader:
         """The rows at these positions that pass the filter, deleted or not; no empty batches."""
         return self._read(task, None, position_array(positions))
 
+    def _of_residual(self, residual: BooleanExpression) -> FileProjection:
+        """Binding a filter with a list of thousands takes as long as reading a small file."""
+        found = self._of_residuals.get(id(residual))
+        if found is None:
+            found = residual, project_file(self._plan, self._projection, residual)
+            self._of_residuals[id(residual)] = found
+        return found[1]
+
     def _read(
         self, task: FileScanTask, mask: _Mask | None, wanted: NDArray[np.int64] | None
     ) -> Iterator[pa.RecordBatch]:
         file_projection = self._of_whole_files
         if not isinstance(task.residual, AlwaysTrue):
-            file_projection = project_file(self._plan, self._projection, task.residual)
+            file_projection = self._of_residual(task.residual)
         # Without any column a batch would not know how many rows it has.
         keeps_positions = self._projection.needs_positions or not file_projection.read_schema.fields
         batches = self._source.read(

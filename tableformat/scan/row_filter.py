@@ -45,7 +45,7 @@ FILTER_DEPTH_MAX = 100
 FILTER_SHOWN_MAX = 200  # characters of a filter in a message
 # Texts and names may hold any bracket; what is left of a name that does not end is its quote. To
 # the parser it does not end on another line.
-_BRACKETS = re.compile(r"""'(?:[^'\\]|\\.)*'|"[^"\r\n]*"|[()"]""", re.DOTALL)
+_BRACKETS = re.compile(r"""'(?:[^'\\]|\\.)*+'?|"[^"\r\n]*"|[()"]""", re.DOTALL)
 _UNKNOWN_FIELD = re.compile(r"Could not find field with name (.+), case_sensitive")  # PyIceberg's
 
 

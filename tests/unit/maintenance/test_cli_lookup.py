@@ -62,6 +62,8 @@ def test_secondary_indexes_from_declaration_to_drop(run):
         (["id"], "not COLUMN=VALUE"),
         ([], "no key was given"),
         (["id=three"], "does not fit its column"),
+        (["id=1_0"], "does not fit its column"),
+        (["id= 1"], "does not fit its column"),
         (["nope=1"], "no column 'nope'"),
         (["note=x"], "is no column of the key"),
         (["id=1", "--index", "nope"], "no index 'nope'"),

@@ -106,6 +106,15 @@ def kept(row_filter) -> list[int]:
         (f"f != 1{'0' * 39}", [0, 1, 3, 4]),
         (f"f >= 1{'0' * 39}", [1]),
         (In("f", [1e39, 0.1]), [0]),
+        ("l > 1E3", [1, 4]),
+        ("l = 1099511627776e0", [1]),
+        ("-25e-1 >= i", [3]),
+        ("d in (12e-1, 125.0e-2, 7)", [0, 1]),
+        ("x in (1.5, 1, 1e-1)", [0, 4]),
+        ("x > 1e300", [1]),
+        ("s = '1e3' or s in ('a, (1)', 'it''s', 'ab')", [1]),
+        ("not (i in ( 1,2 ,-3)) and not l not in (1)", []),
+        ("i in (1)", [0]),
         ("s = ''", [3]),
         ("s like 'a%'", [0, 1]),
         ("s not like 'a%'", [3, 4]),
@@ -140,6 +149,39 @@ def test_filter_that_cannot_be_is_refused_in_one_line(row_filter: str) -> None:
         bind_filter(parse_filter(row_filter), SCHEMA)
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize(
+    ("row_filter", "at"),
+    [("i = NULL", 5), ("i in (1, null)", 10), ("s not in ('NULL', Null)", 19), ("null = i", 1)],
+)
+def test_comparison_with_null_is_refused_and_says_where(row_filter: str, at: int) -> None:
+    with pytest.raises(InvalidInputError, match=rf"NULL at character {at} .* COLUMN IS NULL"):
+        parse_filter(row_filter)
+
+
+@pytest.mark.parametrize("text", ["'\\" * 50_000, "i in (" + "1" * 200_000, "'" * 50_001])
+def test_text_that_matches_nothing_is_refused_at_once(text: str) -> None:
+    with pytest.raises(InvalidInputError, match="cannot read the filter"):
+        parse_filter(text)
+
+
+def test_filter_that_cannot_be_read_says_where_in_the_text_as_given() -> None:
+    with pytest.raises(InvalidInputError, match="at character 26;"):
+        parse_filter("i = 1e3 or i in (1,2) or l > !")
+    with pytest.raises(InvalidInputError, match="at character 6;"):
+        parse_filter("l = 1_000")
+
+
+def test_list_of_many_values_is_one_predicate_and_a_wrong_one_a_short_line() -> None:
+    numbers = ", ".join(map(str, range(3, 50_000)))
+    found = parse_filter(f"i in (2, {numbers}) and s in ('a', 'ab')")
+    assert kept(found) == [1]
+    assert len(found.left.literals) == 49_998
+    for wrong in ("x)", "'1')", "1_0)", ""):
+        with pytest.raises(InvalidInputError, match="list at character 3 goes wrong") as caught:
+            parse_filter(f"i in ({numbers}, {wrong}")
+        assert len(str(caught.value)) < 400
 
 
 def test_columns_in_structs_are_found_by_their_way_not_their_spelling() -> None:
@@ -192,7 +234,7 @@ def test_quoted_name_that_does_not_end_is_refused_at_once(text: str) -> None:
         parse_filter(text)
 
 
-@pytest.mark.parametrize("number", ["9" * 5000, "1e999999999"])
+@pytest.mark.parametrize("number", ["9" * 5000, "1e999999999", "1e-999999999", "1e" + "9" * 99])
 def test_number_that_no_decimal_holds_is_refused(number: str) -> None:
     schema = Schema(NestedField(1, "p", DecimalType(9, 2), required=False))
     with pytest.raises(InvalidInputError, match=r"does not fit the table|cannot read"):
