@@ -19,6 +19,7 @@ from tableformat.spec.names import (
     IMMUTABLE_NAME,
     SNAPSHOTS_MAX,
 )
+from tableformat.spec.types import check_new_column_names
 from tableformat.table_definition import define_partition_spec, define_schema, parse_table_name
 
 # A commit a second is 86,400 snapshots a day. Each commit writes the list of those that are kept
@@ -58,6 +59,7 @@ def create_table(
             action="name its columns with immutable_columns=[...]",
         )
     definition = define_schema(schema, primary_key)
+    check_new_column_names(field.name for field in definition.fields)
     spec = define_partition_spec(definition, partition_by)
     all_properties = KEPT_HISTORY | dict(properties or {})
     by_hand = all_properties.get(IMMUTABLE_COLUMNS, "").split(",")

@@ -44,6 +44,7 @@ from tableformat.spec.constraints import (
     properties_after,
 )
 from tableformat.spec.promotion import is_wider
+from tableformat.spec.types import check_new_column_names
 
 _EDIT_ERRORS = (ValueError, TypeError, KeyError, ValidationError)
 
@@ -329,7 +330,8 @@ def _keyed(schema: Schema, state: TableState) -> Schema:
 
 
 def _check_names(schema: Schema, before: Schema) -> None:
-    """Names that differ in case only are refused as in a new table; those that others made stay."""
+    """What a new table's names may not be is refused in new names; those that others made stay."""
+    check_new_column_names({f.name for f in schema.fields} - {f.name for f in before.fields})
     known = Counter(each.name.lower() for each in before.fields)
     found = Counter(each.name.lower() for each in schema.fields)
     for each in schema.fields:

@@ -8,7 +8,7 @@ for the zoned ones, `pa.uuid()` for uuid. What goes in may be wider: see `write.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import pyarrow as pa
 from pyiceberg import types as iceberg
@@ -35,6 +35,7 @@ LAST_UPDATED_FIELD = iceberg.NestedField(
 )
 POS_FIELD = iceberg.NestedField(POS_FIELD_ID, "_pos", iceberg.LongType(), required=True)
 LINEAGE_FIELDS = (ROW_ID_FIELD, LAST_UPDATED_FIELD)
+_LINEAGE_NAMES = frozenset(field.name for field in LINEAGE_FIELDS)
 
 _ARROW_OF: dict[type[iceberg.IcebergType], pa.DataType] = {
     iceberg.BooleanType: pa.bool_(),
@@ -278,3 +279,21 @@ _ICEBERG_OF: tuple[
     (pa.types.is_fixed_size_binary, lambda kind: iceberg.FixedType(kind.byte_width)),
     (is_varying_binary, lambda _: iceberg.BinaryType()),
 )
+
+
+def check_new_column_names(names: Iterable[str]) -> None:
+    """Refuse top-level columns that would hide row lineage, of new tables and of new columns.
+
+    Raises:
+        InvalidInputError: Rows of such a table can neither be compacted nor published with their
+            ids. Tables that others made with one are read and staged to.
+
+    Source: spec: Reserved Field IDs.
+    """
+    for name in names:
+        if name.lower() in _LINEAGE_NAMES:
+            raise InvalidInputError(
+                "cannot make a column of this name: Iceberg stores row lineage under it",
+                column=name,
+                action="give the column another name",
+            )

@@ -28,6 +28,7 @@ from tableformat.commit.creation import KEPT_HISTORY, create_table
 from tableformat.environment import Environment
 from tableformat.errors import AlreadyExistsError, InvalidInputError
 from tableformat.spec.metadata_json import COMPRESSION_CODEC
+from tableformat.spec.types import check_new_column_names
 from tableformat.table_definition import define_partition_spec, define_schema, parse_table_name
 
 COMMENT = "comment"  # the table property that engines show
@@ -142,6 +143,7 @@ def new_table(name: str, declared: DeclaredRow | None, options: MakingOptions) -
             table=name,
         )
     _check_columns(name, declared, options)
+    check_new_column_names(declared.fields)
     key = options.key or declared.key
     if not key:
         raise InvalidInputError(

@@ -28,6 +28,7 @@ WIDE = [
 ]  # fmt: skip
 EXACT = {"field": "exact", "type": "struct", "optional": True,
          "name": "io.debezium.data.VariableScaleDecimal", "fields": []}  # fmt: skip
+LINEAGE = [WIDE[0], {"field": "_row_id", "type": "int64", "optional": True}]
 ROW_OF_WIDE = {"id": 1, "note": None, "price": None, "at": 0, "tags": None}
 
 
@@ -84,6 +85,7 @@ def test_options_give_key_types_and_properties():
         ([message("c", ROW_OF_WIDE, fields=[*WIDE, EXACT])], {}, "column 'exact' has a type that"),
         ([message("c", {"id": 1}, fields=ROW)], {"columns": '{"x": "long"}'}, "do not have: 'x'"),
         ([message("c", {"id": 1}, fields=ROW)], {"columns": '{"note": "lon"}'}, "not an Iceberg"),
+        ([message("c", {"id": 1}, fields=LINEAGE)], {}, "row lineage"),
         ([message("c", {"id": 1}, fields=ROW)], {"partition-by": "day(x)"}, "unknown column"),
     ],
 )
