@@ -10,8 +10,13 @@ from pyiceberg.table.snapshots import Snapshot
 
 from tableformat.catalog.base import TableState
 from tableformat.environment import Environment
-from tableformat.errors import NotFoundError
+from tableformat.errors import CorruptDataError, NotFoundError
 from tableformat.spec.metadata_json import decode_metadata
+
+_CORRUPT = (
+    "it is an older metadata file, which tells what has expired: restore it, or move it away to go "
+    "on as if it and older ones had been deleted"
+)
 
 
 def former_versions(
@@ -20,6 +25,10 @@ def former_versions(
     """The versions that the table's metadata log lists, newest first, down to one that is gone.
 
     `since_ms`: no older ones, in milliseconds since the epoch.
+
+    Raises:
+        CorruptDataError: One cannot be read. It may be restored; to go on without it is for its
+            owner to say, as what it alone tells is then as if it had been deleted.
     """
     for entry in reversed(state.metadata.metadata_log):
         if entry.timestamp_ms < since_ms:
@@ -28,7 +37,12 @@ def former_versions(
             text = environment.store.get(entry.metadata_file)
         except NotFoundError:
             return
-        yield decode_metadata(text, location=entry.metadata_file)
+        try:
+            version = decode_metadata(text, location=entry.metadata_file)
+        except CorruptDataError as error:
+            error.action = _CORRUPT
+            raise
+        yield version
 
 
 def with_expired_snapshots(environment: Environment, state: TableState) -> TableState:

@@ -27,6 +27,7 @@ from tableformat.cdc.events import (
     POSITION,
     SEQUENCE_PREFIX,
     TIMESTAMP_MS,
+    VALUE,
     ChangeCollector,
     EventBatch,
     ParsedEvents,
@@ -159,6 +160,7 @@ class TypedRowsFormat:
             InvalidInputError: A column is unknown, missing or of a type that does not fit the
                 table's. The message names the column.
         """
+        self._check_typed(events.rows.schema)
         collector = ChangeCollector(batch=events, schema=self.change_schema)
         collector.schema_changes = self._schema_changes(events)
         if collector.schema_changes:
@@ -182,6 +184,18 @@ class TypedRowsFormat:
             check_sequenced(sequence, rows, collector.bad)
             collector.add(columns | sequence, kinds.filter(pa.array(mask)), rows)
         return collector.finish()
+
+    def _check_typed(self, given: pa.Schema) -> None:
+        """Lines of a text file, and messages of Kafka, are one column of bytes."""
+        if VALUE in given.names and VALUE not in self.schema.column_names:
+            kind = given.field(VALUE).type
+            if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+                raise InvalidInputError(
+                    "the events are lines or messages, and the formats 'upsert' and 'append' take "
+                    "typed columns",
+                    action="write them as Parquet (FILE.parquet), or read JSON with the format "
+                    "changelog-json, or with debezium-json and layout=flattened",
+                )
 
     def _schema_changes(self, events: EventBatch) -> SchemaChanges:
         if self.evolution is SchemaEvolution.STRICT:

@@ -13,7 +13,7 @@ from maintenance.tasks.options import CompactOptions
 from resolver import resolve
 from resolver.cursor import LostCursorError
 from tableformat.commit.branch_history import branch_history
-from tableformat.errors import InvalidInputError, UnsupportedError
+from tableformat.errors import CorruptDataError, InvalidInputError, UnsupportedError
 from tableformat.spec.names import COMMITTED_TO, STAGING_BASE
 from tests.support.another_tool import another_tool
 from tests.support.former_metadata import delete_former_metadata
@@ -290,6 +290,23 @@ def test_older_metadata_tells_what_neither_branch_does_any_more(staged):
         staged.table.append(staged.rows((4, "eu", "by another tool")))
         assert compact(staged.table.refresh(), CompactOptions(rewrite_all=True)).commits
     forget(staged)
+    resolve(staged.table, from_staging_state=True)
+    assert staged.published() == STAGED_THREE
+
+
+def test_corrupt_older_metadata_stops_and_says_that_it_may_be_moved_away(staged):
+    stage_three(staged)
+    forget(staged)
+    store, log = staged.environment.store, staged.table.refresh().state.metadata.metadata_log
+    older = log[-1].metadata_file
+    store.delete([older])
+    store.put(older, b"{")
+    before = staged.published()
+    with pytest.raises(CorruptDataError, match="restore it, or move it away") as caught:
+        resolve(staged.table, from_staging_state=True)
+    assert older in str(caught.value)
+    assert staged.published() == before
+    store.delete([older])
     resolve(staged.table, from_staging_state=True)
     assert staged.published() == STAGED_THREE
 

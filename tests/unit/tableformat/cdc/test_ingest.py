@@ -449,6 +449,18 @@ def test_parquet_files_are_read_as_typed_rows(catalog: TableCatalog, tmp_path: P
         list(ingest_files(plan, [tmp_path / "missing.parquet"]))
 
 
+@pytest.mark.parametrize("format_name", ["upsert", "append"])
+def test_lines_read_as_typed_rows_are_told_what_to_do(catalog, tmp_path, format_name) -> None:
+    table = create_orders(catalog)
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"id": 1}\n')
+    plan = plan_sink(
+        table.environment, table.identifier, format_name=format_name, options={}, branch="staging"
+    )
+    with pytest.raises(InvalidInputError, match="typed columns; write them as Parquet"):
+        list(ingest_files(plan, [path]))
+
+
 def test_bad_row_of_a_parquet_file_is_found_by_its_number_in_the_file(
     catalog: TableCatalog, tmp_path: Path
 ) -> None:
