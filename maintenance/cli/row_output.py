@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import chain, islice
@@ -106,9 +107,14 @@ def moment_text(at_ms: int) -> str:
 
 
 def printable(value: Any) -> Text:
-    """A value as the terminal shows it: data may hold control sequences and markup."""
+    """A value as the terminal shows it: data may hold control sequences and markup.
+
+    What the output's encoding lacks is escaped here: later, its column would be too narrow.
+    """
     text = "NULL" if value is None else str(value)
-    return Text("".join(each if each.isprintable() else ascii(each)[1:-1] for each in text))
+    shown = "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
+    encoding = sys.stdout.encoding or "utf-8"
+    return Text(shown.encode(encoding, "backslashreplace").decode(encoding))
 
 
 def _print_preview(
@@ -138,7 +144,7 @@ def _is_readable_grid(columns: list[Text], shown: list[list[Text]], width: int) 
     """Whether a grid fits the terminal, or leaves every column some characters."""
     between = 3
     natural = sum(
-        between + max(len(column), *(len(cells[at]) for cells in shown), 0)
+        between + max(column.cell_len, *(cells[at].cell_len for cells in shown), 0)
         for at, column in enumerate(columns)
     )
     return natural <= width or width // max(len(columns), 1) >= COLUMN_WIDTH_MIN

@@ -7,6 +7,7 @@ import json
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
+from rich.cells import cell_len
 
 import tableformat as tf
 from maintenance.cli.main import cli
@@ -83,6 +84,19 @@ def test_nothing_in_the_data_reaches_the_terminal_as_control_or_markup(run):
         assert "\x07" not in shown
         assert "[bold]markup[/]" in shown
         assert r"two\nlines" in shown
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_grid_is_straight_in_every_encoding(tmp_path, encoding):
+    warehouse = str(tmp_path / "w")
+    table = tf.open_catalog("local", warehouse=warehouse).create_table(
+        "shop.rows", SCHEMA, primary_key=["id"]
+    )
+    notes = ["plain", "zo\u00eb \u0142", "\u4e2d\u6587", "e\u0301\x07"]
+    table.append(pa.table([range(4), [0] * 4, notes], schema=SCHEMA))
+    words = ["--warehouse", warehouse, "scan", "shop.rows", "--columns", "id,note"]
+    shown = CliRunner(charset=encoding).invoke(cli, words).stdout.splitlines()
+    assert len({cell_len(line) for line in shown}) == 1, shown
 
 
 def test_inspect_with_a_limit_beyond_every_count_prints_all(run):
