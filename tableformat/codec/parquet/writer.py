@@ -29,8 +29,8 @@ from tableformat.store.base import ObjectStore
 
 # Of so many values so few repeat that there are 300,000 different ones or more. A dictionary of
 # these makes files larger, by a twentieth to a third, and takes up to five times as long to write.
-NUMBERS_SAMPLED = 1 << 16
-NUMBERS_DISTINCT = 0.9
+NUMBERS_SAMPLED = 1 << 14
+NUMBERS_DISTINCT = 0.975
 TEXTS_SAMPLED = 1 << 13  # these have to be hashed
 TEXTS_DISTINCT = 0.985
 LEAST_ROWS = 1 << 10  # of fewer it does not matter
@@ -102,9 +102,12 @@ class ParquetFileWriter:
         if any(leaf.repeated for leaf in self._leaves):
             return {}  # the names of columns in lists are the Parquet library's
         names = [".".join(leaf.path) for leaf in self._leaves]
+        has_row_ids = any(leaf.field_id == ROW_ID_FIELD.field_id for leaf in self._leaves)
+        if rows is not None and has_row_ids:
+            rows = rows.drop_columns(ROW_ID_FIELD.name)
         plain = set() if rows is None else distinct_columns(rows)
         found: dict[str, Any] = {}
-        if any(leaf.field_id == ROW_ID_FIELD.field_id for leaf in self._leaves):
+        if has_row_ids:
             plain.add(ROW_ID_FIELD.name)
             found["column_encoding"] = {ROW_ID_FIELD.name: "DELTA_BINARY_PACKED"}
         if plain:
