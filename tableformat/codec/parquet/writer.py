@@ -29,8 +29,8 @@ from tableformat.store.base import ObjectStore
 
 # Of so many values so few repeat that there are 300,000 different ones or more. A dictionary of
 # these makes files larger, by a twentieth to a third, and takes up to five times as long to write.
-NUMBERS_SAMPLED = 1 << 14
-NUMBERS_DISTINCT = 0.975
+NUMBERS_SAMPLED = 1 << 16
+NUMBERS_DISTINCT = 0.9
 TEXTS_SAMPLED = 1 << 13  # these have to be hashed
 TEXTS_DISTINCT = 0.985
 LEAST_ROWS = 1 << 10  # of fewer it does not matter
