@@ -231,13 +231,18 @@ def test_holder_behind_silent_connection_stops_in_time_and_hangs_nowhere(tmp_pat
     assert successor.inspect(setting.name).owner_id == other.owner_id
 
 
-@pytest.mark.parametrize("cloud", CLOUDS)
+@pytest.mark.parametrize(
+    ("cloud", "rounds"),
+    [
+        *((each, 36 if each == "s3" else 12) for each in CLOUDS),
+        *(pytest.param(each, 42, marks=pytest.mark.long) for each in CLOUDS),
+    ],
+)
 @pytest.mark.parametrize("fault", ["error_before", "error_after", "conflict", "resent"])
 def test_faults_of_object_stores_never_make_two_holders(
-    cloud: str, fault: str, tmp_path: Path
+    cloud: str, rounds: int, fault: str, tmp_path: Path
 ) -> None:
     """R71, R72, R74: 503, a reply lost after the effect, 409, and 412 to one's own resent write."""
-    rounds = 36 if cloud == "s3" else 12
     setting = Setting(cloud, tmp_path)
     setting.manager().close()
     faults = lock_server(cloud).faults
