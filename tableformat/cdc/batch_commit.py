@@ -23,7 +23,7 @@ from pyiceberg.table.snapshots import Snapshot
 from tableformat.catalog.base import Identifier, TableState
 from tableformat.cdc.truncation import Truncation, VectorsAtHead, vectors_of_all_rows
 from tableformat.commit.branch_history import ancestors, head_of, snapshots_by_id, summary_of
-from tableformat.commit.carried_properties import OF_SOURCE, load_carried, writer_properties
+from tableformat.commit.carried_properties import OF_SOURCE, load_carried
 from tableformat.commit.changeset import Changeset, CommitKind
 from tableformat.commit.engine import CommitResult, commit
 from tableformat.commit.retry import RetryPolicy
@@ -207,7 +207,7 @@ def commit_batch(
             removed_entries=vectors.removed,
             expected_head=None if head is None else head.snapshot_id,
             strict_head=True,
-            summary=_summary(state, head, batch) | dict(summary or {}),
+            summary=(batch.summary if batch is not None else {}) | dict(summary or {}),
             carry_marker=branch == MAIN_BRANCH,
         )
         try:
@@ -240,18 +240,6 @@ def _published_batch(
     return max(known, key=lambda each: each.number, default=None)
 
 
-def _summary(state: TableState, head: Snapshot | None, batch: BatchId | None) -> dict[str, str]:
-    """The batch, and what a history knows of other queries: it may expire on any branch."""
-    if batch is None:
-        return {}
-    head_id = None if head is None else head.snapshot_id
-    carried = load_carried(snapshots_by_id(state.metadata), head_id)
-    known = writer_properties([carried.writers, batch.summary])
-    aside = (OTHER_QUERY_BATCH, OTHER_QUERY_SOURCE)
-    others = {key: text for key, text in known.items() if key.startswith(aside)}
-    return others | batch.summary
-
-
 def batch_in(
     properties: Mapping[str, str], query_id: str, snapshot_id: int
 ) -> CommittedBatch | None:
@@ -260,20 +248,28 @@ def batch_in(
     Raises:
         CorruptDataError: The batch id is no number.
     """
-    text = properties.get(OTHER_QUERY_BATCH + query_id)
-    source: Mapping[str, str] = {}
+    said: list[tuple[str | None, Mapping[str, str]]] = []
     if properties.get(QUERY_ID) == query_id:
-        text, source = properties.get(BATCH_ID, text), properties
-    elif text is not None:
-        source = _source_aside(properties.get(OTHER_QUERY_SOURCE + query_id))
-    if text is None:
-        return None
-    batch_id = parse_decimal(text)
-    if batch_id is None:
+        said.append((properties.get(BATCH_ID), properties))
+    source = _source_aside(properties.get(OTHER_QUERY_SOURCE + query_id))
+    said.append((properties.get(OTHER_QUERY_BATCH + query_id), source))
+    known = [
+        CommittedBatch(
+            _number(text, snapshot_id), {key: each[key] for key in OF_SOURCE if key in each}
+        )
+        for text, each in said
+        if text is not None
+    ]
+    return max(known, key=lambda each: each.number, default=None)
+
+
+def _number(text: str, snapshot_id: int) -> int:
+    found = parse_decimal(text)
+    if found is None:
         raise CorruptDataError(
             "a batch id is not a number", snapshot_id=snapshot_id, value=repr(text[:80])
         )
-    return CommittedBatch(batch_id, {key: source[key] for key in OF_SOURCE if key in source})
+    return found
 
 
 def _source_aside(text: str | None) -> Mapping[str, str]:

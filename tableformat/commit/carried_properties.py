@@ -8,10 +8,10 @@ Every own commit repeats them, so the newest own snapshot knows all of them and 
 one (docs/design/0003). Other writers do not repeat anything; so the walk back passes
 their snapshots, and ends at the first own one.
 
-A staging commit repeats fence tokens only: both the Flink converter and the resolver skip a staged
-snapshot that carries a marker, and a staged snapshot says nothing about other writers than its own.
-It therefore does not end the walk either. It says what the branch stands on, so that the staged
-changes can be told from the branch's state alone once its log has expired.
+A staging commit repeats fence tokens and the last batch of each query. It repeats no marker: both
+the Flink converter and the resolver skip a staged snapshot that carries one. It therefore does not
+end the walk either. It says what the branch stands on, so that the staged changes can be told from
+the branch's state alone once its log has expired.
 """
 
 from __future__ import annotations
@@ -225,7 +225,9 @@ def writer_properties(summaries: Iterable[Mapping[str, str]]) -> dict[str, str]:
         latest = _latest(kept.get(SOURCE_MS), summary.get(SOURCE_MS))
         for key in (each for each in summary if each.startswith(STAGED_EPOCH)):
             kept.pop(key, None)  # to the end of the order
-        kept.update({key: text for key, text in summary.items() if key.startswith(_REPEATED)})
+        stale = _stale(kept, summary)
+        said = (each for each in summary.items() if each[0] not in stale)
+        kept.update({key: text for key, text in said if key.startswith(_REPEATED)})
         kept.update(latest)
     others = [key for key in kept if key.startswith(OTHER_QUERY_BATCH)]  # in order of displacement
     for key in others[:-OTHER_QUERIES_MAX]:
@@ -251,6 +253,17 @@ def _give_place(kept: dict[str, str], query_id: str | None) -> None:
         kept[OTHER_QUERY_BATCH + old] = kept[BATCH_ID]
         if BATCH_TABLES in source:
             kept[OTHER_QUERY_SOURCE + old] = json.dumps(source)
+
+
+def _stale(kept: Mapping[str, str], summary: Mapping[str, str]) -> set[str]:
+    """What a commit repeats of queries that had gone on elsewhere."""
+    found: set[str] = set()
+    for key in (each for each in summary if each.startswith(OTHER_QUERY_BATCH)):
+        query = key.removeprefix(OTHER_QUERY_BATCH)
+        known = kept.get(BATCH_ID if kept.get(QUERY_ID) == query else key)
+        if known is not None and (parse_decimal(known) or 0) >= (parse_decimal(summary[key]) or 0):
+            found |= {key, OTHER_QUERY_SOURCE + query}
+    return found
 
 
 def _latest(*times: str | None) -> dict[str, str]:
@@ -285,7 +298,18 @@ def carried_properties(carried: Carried, changeset: Changeset) -> dict[str, str]
                 properties[MARKER_SEQUENCE_NUMBER] = str(carried.marker_sequence_number)
         if carried.forwarded_to is not None:
             properties[FORWARDED_TO] = "{} {}".format(*carried.forwarded_to)
+    else:
+        properties.update(_batches_aside(carried.writers, changeset.summary))
     return properties
+
+
+def _batches_aside(writers: Mapping[str, str], summary: Mapping[str, str]) -> dict[str, str]:
+    """The last batches of other queries than the commit's own, if it has one."""
+    known = writer_properties([writers, summary])
+    if QUERY_ID not in summary:
+        _give_place(known, "")
+    aside = (OTHER_QUERY_BATCH, OTHER_QUERY_SOURCE)
+    return {key: text for key, text in known.items() if key.startswith(aside)}
 
 
 def check_fence(fence: Fence | None, carried: Carried, *, branch: str) -> None:

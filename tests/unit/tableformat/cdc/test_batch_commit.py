@@ -6,8 +6,8 @@ import pytest
 from pyiceberg.table.update import RemoveSnapshotsUpdate, TableUpdate
 
 from tableformat.catalog.base import TableState
-from tableformat.cdc.batch_commit import BatchId, commit_batch, committed_batch
-from tableformat.commit.carried_properties import OTHER_QUERIES_MAX
+from tableformat.cdc.batch_commit import BatchId, batch_in, commit_batch, committed_batch
+from tableformat.commit.carried_properties import OTHER_QUERIES_MAX, writer_properties
 from tableformat.commit.changeset import CommitKind
 from tableformat.commit.engine import CommitResult
 from tableformat.commit.refs import replace_branch
@@ -93,6 +93,28 @@ def test_batch_is_found_after_its_snapshot_has_expired(branch: str) -> None:
     assert write(table, 3, query="a", name="again", branch=branch) is None
     assert write(table, 4, query="a", branch=branch) is not None
     assert committed_batch(table.state, branch, "b") == 1
+
+
+def test_batch_is_found_where_a_staged_commit_of_no_query_is_all_that_is_left() -> None:
+    """Seed 8600306: a sink is killed before the answer comes; its batch expires."""
+    table = CommitTable()
+    batch = write(table, 3, query="a")
+    assert batch is not None
+    table.append(table.data("by hand"), branch="staging")
+    gone = RemoveSnapshotsUpdate(snapshot_ids=[batch.snapshot.snapshot_id])
+    table.environment.catalog.commit(table.state, [gone])
+    assert write(table, 3, query="a", name="again") is None
+    assert write(table, 4, query="a") is not None
+
+
+@pytest.mark.parametrize("now", [{QUERY_ID: "a", BATCH_ID: "7"}, {OTHER_QUERY_BATCH + "a": "7"}])
+def test_what_an_older_staged_commit_says_of_a_query_takes_nothing_back(now) -> None:
+    known = writer_properties([now, {OTHER_QUERY_BATCH + "a": "3"}])
+    assert known == now
+    later = writer_properties([now, {OTHER_QUERY_BATCH + "a": "9"}])
+    found = batch_in(later, "a", 1)
+    assert found is not None
+    assert found.number == 9
 
 
 def test_queries_of_long_ago_are_forgotten_in_the_order_in_which_they_last_wrote() -> None:
