@@ -514,8 +514,8 @@ class Cycle:
             phases_ms=self._phases.spent_ms,
             rewrites=work.rewrites,
         )
-        if work.rewrites and not self._options.from_staging_state:
-            figures |= file_hashes(names_of(work.batch.staged))
+        if work.batch.staged and not self._options.from_staging_state:
+            figures |= file_hashes(names_of(work.batch.staged), rewrites=work.rewrites)
         repeated = {e.snapshot.snapshot_id for e in work.batch.staged if e.is_repeated}
         return figures | publish_summary(work.covered, repeated) | dict(self._options.summary)
 

@@ -31,13 +31,16 @@ EQUALITY_DELETES = f"{PREFIX}equality-deletes"
 DELETED_ROWS = f"{PREFIX}deleted-rows"
 # `rewrite`: its data files are not the staged ones.
 PUBLISHED_BY = f"{PREFIX}publish"
-# Of a publish by `rewrite`: hashes of the staged files that it covered.
+# Hashes of the staged files that it covered, unless they are many: by them a file is known that a
+# writer commits once more.
 FILE_HASHES = f"{PREFIX}file-hashes"
 # + phase: milliseconds, up to the commit.
 PHASE_MS = f"{PREFIX}ms."
 
 HASH_BYTES = 8
-HASHED_FILES_MAX = 2_000  # 21 kB of the summary
+HASHED_FILES_MAX = 500  # 5 kB of the summary
+# Of a publish by `rewrite`, which does not list them: 21 kB.
+HASHED_REWRITTEN_FILES_MAX = 2_000
 
 
 def cycle_figures(
@@ -70,12 +73,12 @@ def file_hash(path: str) -> bytes:
     return blake2b(path.encode(), digest_size=HASH_BYTES).digest()
 
 
-def file_hashes(paths: Collection[str]) -> dict[str, str]:
+def file_hashes(paths: Collection[str], *, rewrites: bool) -> dict[str, str]:
     """The summary property by which a publish is asked whether it covered a file.
 
     None of many files: those are looked up in the log of the staging branch.
     """
-    if len(paths) > HASHED_FILES_MAX:
+    if len(paths) > (HASHED_REWRITTEN_FILES_MAX if rewrites else HASHED_FILES_MAX):
         return {}
     hashes = b"".join(sorted(map(file_hash, paths)))
     return {FILE_HASHES: base64.b64encode(hashes).decode()}

@@ -17,7 +17,7 @@ more after it was published: the file would be listed, and its rows counted, twi
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 
@@ -29,6 +29,7 @@ from resolver.cycle_figures import (
     file_hash,
     hashes_of,
     is_publish,
+    is_rewriting_publish,
     staged_commits,
 )
 from resolver.cycle_input import CycleInput
@@ -119,15 +120,16 @@ class StagedOnTarget:
 def _named_before(view: TargetView, batch: CycleInput) -> tuple[frozenset[str], frozenset[str]]:
     """Files that older staged snapshots name, as far as the log goes down to the target.
 
-    icefold's own commits name none again, so for a batch of them nothing is read. Publishes that
-    wrote rows anew say by hashes what they covered: what these snapshots named is not read again.
+    icefold's own commits name none again, so for a batch of them nothing is read. Publishes say by
+    hashes what they covered, as long as they are in the target's history: what the snapshots named
+    whose rows they wrote anew is not read again.
 
     Returns:
         All of them, at least those that the batch names, too; and those that publishes covered by
         writing their rows anew, since the target does not list these.
     """
     state, staging, target, store = view.state, view.staging, view.target, view.environment.store
-    if all(committed_to(each.snapshot) == staging for each in batch.staged):
+    if _is_own(batch, staging):
         return frozenset(), frozenset()
     oldest = batch.staged[0]
     numbers = (number for each in batch.staged for number in sequence_numbers_of(each))
@@ -144,6 +146,8 @@ def _named_before(view: TargetView, batch: CycleInput) -> tuple[frozenset[str], 
             names |= {hashes[each] for each in hashes.keys() & known}
             told |= {each.snapshot_id for each in covered[: staged_commits(publish)]}
     written_anew = set(names)
+    for publish in filter(is_publish, branch_history(state, target)):
+        names |= {hashes[each] for each in hashes.keys() & (hashes_of(publish) or frozenset())}
     for snapshot in ({each.snapshot_id: each for each in below} | rewritten).values():
         if snapshot.snapshot_id in told or (snapshot.sequence_number or 0) >= since:
             continue  # or of the batch, where that is read from the head's state
@@ -234,7 +238,7 @@ def staged_on_target(view: TargetView, batch: CycleInput) -> StagedOnTarget:
     Cost: the manifests written by publishes since the oldest staged snapshot, and by others since
     staging left the target; commits of icefold that cannot have brought staged files are not read.
     """
-    state, target, live = view.state, view.target, view.live
+    state, live = view.state, view.live
     by_id = snapshots_by_id(state.metadata)
     staged_at = {each.file.file_path: each.sequence_number for each in batch.files}
     published, brought = set[str](), set[str]()
@@ -247,15 +251,7 @@ def staged_on_target(view: TargetView, batch: CycleInput) -> StagedOnTarget:
     left: dict[str, DataFile] = {}
     wanted = staged_at.keys() - here.keys()
     oldest = min((staged_at[path] for path in wanted), default=0)
-    left_at = _left_at(view, batch.staged[0].snapshot) if wanted else 0
-    for snapshot in branch_history(state, target) if wanted else ():
-        number = snapshot.sequence_number or 0
-        if number <= left_at:
-            break
-        if not _may_bring_staged_files(snapshot, target) or (
-            number <= oldest and is_publish(snapshot)
-        ):
-            continue
+    for snapshot in _may_have_brought(view, batch, wanted, oldest):
         for entry in load_changes(view.environment.store, snapshot).added_data:
             path = entry.data_file.file_path
             if path in wanted and path not in left:
@@ -275,6 +271,38 @@ def staged_on_target(view: TargetView, batch: CycleInput) -> StagedOnTarget:
         repeated=repeated - live.find(repeated).keys() - left.keys(),
         written_anew=written_anew & repeated & staged_at.keys(),
     )
+
+
+def _may_have_brought(
+    view: TargetView, batch: CycleInput, wanted: Collection[str], oldest: int
+) -> Iterator[Snapshot]:
+    """Snapshots of the target's history that may have added one of some data files, newest first.
+
+    Since staging left the target, and published since `oldest` was staged; where others staged the
+    batch, who may name a file again, any publish that says that it covered one.
+    """
+    if not wanted:
+        return
+    left_at = _left_at(view, batch.staged[0].snapshot)
+    is_own, hashes = _is_own(batch, view.staging), frozenset(map(file_hash, wanted))
+    for snapshot in branch_history(view.state, view.target):
+        number = snapshot.sequence_number or 0
+        if is_own and number <= left_at:
+            break
+        is_since = number > left_at
+        if not is_publish(snapshot):
+            may_have = is_since and _may_bring_staged_files(snapshot, view.target)
+        elif (known := hashes_of(snapshot)) is None:
+            may_have = is_since and number > oldest
+        else:
+            may_have = not known.isdisjoint(hashes) and not is_rewriting_publish(snapshot)
+        if may_have:
+            yield snapshot
+
+
+def _is_own(batch: CycleInput, staging: str) -> bool:
+    """Whether icefold has staged it: its commits name no file that another one names."""
+    return all(committed_to(each.snapshot) == staging for each in batch.staged)
 
 
 def _may_bring_staged_files(snapshot: Snapshot, target: str) -> bool:

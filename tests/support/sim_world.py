@@ -222,9 +222,9 @@ def _draw_meddlers(rng: random.Random, *, moves: bool) -> tuple[str, ...]:
         drawn = [each for each in drawn if each != "retrier"]
     if "retrier" in drawn:
         # A branch where a file stands twice is moved to main, or changed by position, by nobody.
-        # And nobody else brings the file to main or rewrites it there without row ids: once the
-        # history that tells has expired, a repeat of it looks like a new file (docs/resolving.md).
-        drawn = [each for each in drawn if each in {"retrier", "ager", "cdc"}]
+        # And nobody else brings the file to main: once the history that tells has expired, a repeat
+        # of it looks like a new file (docs/resolving.md).
+        drawn = [each for each in drawn if each in {"retrier", "ager", "cdc", "foreign-compactor"}]
     if "foreign-expirer" in drawn:
         # What says that they brought a change is what that one takes (docs/resolving.md).
         drawn = [each for each in drawn if each not in {"adder", "forwarder", "picker"}]

@@ -120,6 +120,52 @@ def test_newer_upsert_survives_a_staged_commit_that_is_repeated_later(staged):
     assert staged.published()[(4, "eu", "d")] == 0
 
 
+@pytest.mark.parametrize("publish", ["link", "rewrite"])
+@pytest.mark.parametrize("brings", ["rows", "the same deletes", "other deletes"])
+@pytest.mark.parametrize("deleted", [False, True])
+def test_published_commit_comes_again_after_the_target_was_rewritten(
+    staged, publish, brings, deleted
+):
+    """Its log is gone from staging: the publish says what it covered."""
+    staged.table.set_properties({"icefold.publish": publish})
+    data = staged.data_files((4, "eu", "d"), (5, "eu", "e"))
+    deletes = () if brings == "rows" else staged.equality_deletes(keys(4, 5))
+    with another_tool(staged.environment):
+        staged.commit(data=data, deletes=deletes)
+    resolve(staged.table)
+    staged.table.stage(upserts=staged.rows((5, "eu", "newer")))
+    resolve(staged.table)
+    if deleted:
+        staged.table.delete("id = 4")
+    staged.rewrite()
+    staged.table.stage(upserts=staged.rows((6, "eu", "f")))
+    resolve(staged.table)
+    with another_tool(staged.environment):
+        others = brings == "other deletes"
+        staged.commit(data=data, deletes=staged.equality_deletes(keys(4, 5)) if others else deletes)
+    if others and publish == "rewrite":
+        with pytest.raises(UnsupportedError, match="cannot be told"):
+            resolve(staged.table)
+        return
+    resolve(staged.table)
+    assert staged.published()[(4, "eu", "d")] == (not deleted)
+    assert staged.published()[(5, "eu", "e")] == 0
+    assert staged.published()[(5, "eu", "newer")] == (not others)
+
+
+def test_published_deletes_that_come_again_reach_no_newer_rows(staged):
+    deletes = staged.equality_deletes(keys(1))
+    with another_tool(staged.environment):
+        staged.commit(deletes=deletes)
+    resolve(staged.table)
+    staged.table.stage(upserts=staged.rows((1, "eu", "newer")))
+    resolve(staged.table)
+    with another_tool(staged.environment):
+        staged.commit(deletes=deletes)
+    resolve(staged.table)
+    assert rows_of(staged, 1) == [(1, "eu", "newer")]
+
+
 def test_delete_beside_a_repeated_commit_reaches_rows_of_published_files(staged):
     first = staged.data_files((4, "eu", "d"))
     staged.commit(data=first)
