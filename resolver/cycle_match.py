@@ -172,6 +172,13 @@ class Matcher:
         """Dead rows, from the index at the head of `state`."""
         view = self._view(state, live)
         known = staged_on_target(view, work.batch)
+        if known.repeated:
+            logger.warning(
+                "%s: %d staged files were published before and bring nothing again, such as %s",
+                state.name,
+                len(known.repeated),
+                min(known.repeated),
+            )
         batch = known.placed(work.batch)
         own = tuple(without_dead_before(self.environment, state, batch.own_positions))
         batch = replace(batch, own_positions=own, positions=dead_positions(own))

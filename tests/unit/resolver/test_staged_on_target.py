@@ -153,7 +153,7 @@ def test_published_commit_comes_again_after_the_target_was_rewritten(
     assert staged.published()[(5, "eu", "newer")] == (not others)
 
 
-def test_published_deletes_that_come_again_reach_no_newer_rows(staged):
+def test_published_deletes_that_come_again_reach_no_newer_rows(staged, caplog):
     deletes = staged.equality_deletes(keys(1))
     with another_tool(staged.environment):
         staged.commit(deletes=deletes)
@@ -164,6 +164,7 @@ def test_published_deletes_that_come_again_reach_no_newer_rows(staged):
         staged.commit(deletes=deletes)
     resolve(staged.table)
     assert rows_of(staged, 1) == [(1, "eu", "newer")]
+    assert f"bring nothing again, such as {deletes[0].file_path}" in caplog.text
 
 
 def test_delete_beside_a_repeated_commit_reaches_rows_of_published_files(staged):
