@@ -1,0 +1,77 @@
+"""Where the `icefold` script begins: the command line is imported here, and not before.
+
+That takes a second or more, in which Ctrl-C would print a traceback, and PyIceberg reads its
+configuration in it: a file that cannot be read would be told by a traceback, too.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from types import FrameType
+
+_WORDS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
+_READ_BY_IMPORT = "manifest-cache-size"  # PyIceberg's setting
+
+
+def main() -> None:
+    """Entry point of the `icefold` script."""
+    with _signals_end_it():
+        _check_folder()
+        _check_configuration()
+        from maintenance.cli.main import main as command_line
+    command_line()
+
+
+@contextmanager
+def _signals_end_it() -> Iterator[None]:
+    """Nothing is open yet; an exception in the middle of an import could become any other one."""
+    standard = (signal.SIG_DFL, signal.default_int_handler)
+    before = {number: signal.getsignal(number) for number in _WORDS}
+    theirs = {number: each for number, each in before.items() if each in standard}
+    for number in theirs:
+        signal.signal(number, _end)
+    try:
+        yield
+    finally:
+        for number, handler in theirs.items():
+            signal.signal(number, handler)
+
+
+def _end(number: int, _frame: FrameType | None) -> None:
+    _say(_WORDS[signal.Signals(number)])
+    os._exit(128 + number)
+
+
+def _check_folder() -> None:
+    """PyIceberg looks for its configuration in the current folder, too."""
+    try:
+        os.getcwd()  # noqa: PTH109
+    except OSError as error:
+        _say(f"the current folder cannot be read: {error.strerror}; go to another one")
+        sys.exit(1)
+
+
+def _check_configuration() -> None:
+    """What the import of PyIceberg reads, in a line if it cannot be read."""
+    from pyiceberg.utils.config import Config
+
+    try:
+        Config().get_int(_READ_BY_IMPORT)
+    except Exception as error:  # noqa: BLE001 - the YAML reader's own classes
+        # Its text is left out: it may quote a secret from the file.
+        _say(
+            f"invalid-input: PyIceberg's configuration cannot be read: {type(error).__name__}; see "
+            f".pyiceberg.yaml (in PYICEBERG_HOME, the home folder or here; {_READ_BY_IMPORT} is a "
+            "number) and variables PYICEBERG_..."
+        )
+        sys.exit(1)
+
+
+def _say(text: str) -> None:
+    with suppress(OSError, AttributeError):  # it is full, or closed
+        sys.stderr.write(f"icefold: {text}\n")
+        sys.stderr.flush()
