@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Literal
 
 from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
@@ -19,6 +20,7 @@ REQUEST_TIMEOUT_S = 5.0  # a hanging request must not eat a lease: heartbeats ar
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 _NO_ANSWER = re.compile(r"\bkind: (\w+)")
+_PANIC = "pyo3_runtime"  # the module of what Rust's panics are in Python
 _NO_OBJECT = {"NoSuchKey", "BlobNotFound"}
 _TAKEN = {"BlobAlreadyExists"}  # Azure: 409, and this
 
@@ -52,7 +54,8 @@ class BucketConditionalStore:
     def get(self, key: str) -> tuple[bytes, str] | None:
         """See `ConditionalStore`."""
         try:
-            reply = self._client.get(self._prefix + key)
+            with _surviving_panics():
+                reply = self._client.get(self._prefix + key)
             if reply.meta["size"] > RECORD_SIZE_MAX_BYTES:
                 raise CorruptLockError("lock record refused: too big", location=self.describe(key))
             data = bytes(reply.bytes())
@@ -75,7 +78,8 @@ class BucketConditionalStore:
     def delete(self, key: str) -> None:
         """See `ConditionalStore`."""
         try:
-            self._client.delete(self._prefix + key)
+            with _surviving_panics():
+                self._client.delete(self._prefix + key)
         except FileNotFoundError:
             return
         except (BaseError, OSError) as error:
@@ -90,7 +94,8 @@ class BucketConditionalStore:
 
     def _put(self, key: str, data: bytes, mode: Any) -> SwapOutcome:
         try:
-            self._client.put(self._prefix + key, data, mode=mode)
+            with _surviving_panics():
+                self._client.put(self._prefix + key, data, mode=mode)
             return SwapOutcome.DONE
         except PreconditionError:  # also If-Match on an object that is gone
             return SwapOutcome.LOST
@@ -110,6 +115,21 @@ class BucketConditionalStore:
             store=self.describe(),
             action="check the store and the credentials; a lease that was held runs out by itself",
         )
+
+
+class _PanicError(OSError):
+    """The library has given up on its settings: an address, a key."""
+
+
+@contextmanager
+def _surviving_panics() -> Iterator[None]:
+    """The library's panics are no `Exception` in Python: a thread that waits for one would end."""
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__module__ != _PANIC:
+            raise
+        raise _PanicError from error
 
 
 def _answer(error: Exception) -> tuple[int, str]:

@@ -49,7 +49,7 @@ from tableformat.codec.puffin.deletion_vector import position_array
 from tableformat.codec.puffin.dv_file import read_deletion_vector
 from tableformat.commit.branch_history import is_ancestor
 from tableformat.environment import Environment
-from tableformat.errors import CorruptDataError, NotFoundError
+from tableformat.errors import CorruptDataError, InvalidInputError, NotFoundError
 from tableformat.spec.data_file import DataFile, ManifestEntry
 from tableformat.store.base import ObjectStore
 from tableformat.store.locations import home_path, local_path
@@ -77,9 +77,21 @@ def index_folder(
 
     The catalog property `index-directory`, else `.icefold/index` in a local warehouse, else the
     user's cache folder. By table uuid, so a table of the same name made later has its own.
+
+    Raises:
+        InvalidInputError: The property is the address of a bucket.
     """
     properties = environment.catalog.properties
     root = properties.get(INDEX_DIRECTORY)
+    if root is not None and root.startswith("file:"):
+        root = local_path(root)
+    elif root is not None and "://" in root:
+        raise InvalidInputError(
+            "a local index is in a folder of this machine",
+            action="index-location is for indexes in a bucket",
+            key=INDEX_DIRECTORY,
+            value=root,
+        )
     warehouse = properties.get("warehouse", "")
     if root is None and warehouse.startswith(("file:", "/")):
         root = str(Path(local_path(warehouse)) / WAREHOUSE_FOLDER)

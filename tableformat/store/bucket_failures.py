@@ -29,6 +29,7 @@ _CODE = re.compile(r"<Code>(\w+)</Code>")
 _NO_ANSWER = re.compile(r"\bkind: (\w+)")
 _IDENTITY = ("169.254.", "metadata.google.internal", "/latest/api/token", "token request")
 _MISSING_BUCKET = {"NoSuchBucket", "ContainerNotFound", "AccountNotFound"}
+_PANIC = "pyo3_runtime"  # the module of what Rust's panics are in Python
 MISSING_OBJECT = "object does not exist"
 _TAKEN = {"BlobAlreadyExists"}  # Azure: 409, and this
 
@@ -52,8 +53,14 @@ class RangeError(Exception):
     """The range starts behind the end: 416, or an answer that is not about the range."""
 
 
-def explain(error: Exception, at: ParsedLocation, *, is_signed: bool = False) -> Exception:
+def explain(error: BaseException, at: ParsedLocation, *, is_signed: bool = False) -> BaseException:
     """A failure of obstore as one of ours; `is_signed`: a catalog offers to sign requests on it."""
+    if type(error).__module__ == _PANIC:  # no Exception: whoever waits for one would not see it
+        return InvalidInputError(
+            "the object store's library has given up on its settings",
+            action="check bucket, addresses, region and keys: properties and variables",
+            location=str(at),
+        )
     if not isinstance(error, BaseError | FileNotFoundError):
         return error
     text = str(error)

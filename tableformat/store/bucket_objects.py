@@ -188,7 +188,7 @@ class BucketObjects:
         def attempt() -> _T:
             try:
                 return request(client)
-            except Exception as error:
+            except BaseException as error:
                 found = explain(error, at, is_signed=self._buckets.is_signed(at))
                 if found is error:
                     raise

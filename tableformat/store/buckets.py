@@ -13,6 +13,7 @@ success is somebody else's object (R61, R71). Whoever calls repeats, and reads b
 from __future__ import annotations
 
 import os
+import re
 import threading
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -40,6 +41,17 @@ _UNSUPPORTED = {
 }
 _READ_TIMEOUT = "1h"  # of a whole answer; one that stalls is given up much earlier
 _UPLOAD_BITS = 26  # the time for an answer doubles with each doubling above 64 MiB
+
+_PREFIXES = {
+    "s3": ("s3.", "client."),
+    "gs": ("gcs.",),
+    "abfss": ("adls.",),
+}
+_AWS_ENDPOINTS = ("AWS_ENDPOINT", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3")
+_AWS_PLACES = ("AWS_REGION", "AWS_DEFAULT_REGION")
+_AWS_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
+_WRONG = re.compile(r"[^!-~]")  # in an address or a header: what is not printable ASCII
+_HOST = re.compile(r"[\w.-]+|[0-9a-fA-F:.]+")
 
 _process_id: int | None = None
 
@@ -148,6 +160,7 @@ def _create(
         ours: properties[key] for key, ours in names.items() if properties.get(key)
     }
     complete(at, properties, given)
+    _check_texts(at.scheme, properties)
     if provider is not None:
         given.pop("sas_key", None)
         given["credential_provider"] = provider
@@ -170,7 +183,10 @@ def _create(
 
 def _complete_s3(at: ParsedLocation, properties: Mapping[str, str], given: dict[str, Any]) -> None:
     endpoint = _address("s3.endpoint", given.get("endpoint"))
-    if endpoint:
+    if not endpoint:
+        for name in _AWS_ENDPOINTS:  # the library reads them
+            _address(name, os.environ.get(name))
+    else:
         regions = (os.environ.get(name) for name in ("AWS_REGION", "AWS_DEFAULT_REGION"))
         given.setdefault("region", next(filter(None, regions), "us-east-1"))
         if given.get("virtual_hosted_style_request", "").lower() == "true":
@@ -261,10 +277,36 @@ def _address(key: str, value: str | None) -> str | None:
     """An endpoint, checked here: the library gives up the whole process on a wrong one."""
     if not value:
         return None
-    parts = urlsplit(value)
-    if parts.scheme not in {"http", "https"} or not parts.hostname or " " in value:
+    try:
+        parts = urlsplit(value)
+        _ = parts.port
+    except ValueError:  # in brackets that are not an IPv6 address; a port that is none
+        parts = urlsplit("")
+    is_host = _HOST.fullmatch(parts.hostname or "") is not None
+    if parts.scheme not in {"http", "https"} or not is_host or _WRONG.search(value):
         raise InvalidInputError("not an http(s) address", key=key)
     return value.rstrip("/")
+
+
+def _check_texts(scheme: str, properties: Mapping[str, str]) -> None:
+    """The library gives up on a key that was read from a file with its line break, too.
+
+    Raises:
+        InvalidInputError: A text cannot be in a header or an address. Its value is not shown.
+    """
+    prefixes = _PREFIXES[scheme]
+    given = {key: text for key, text in properties.items() if key.startswith(prefixes)}
+    if scheme == "s3":
+        has_keys = not given.keys().isdisjoint(("s3.access-key-id", "client.access-key-id"))
+        read = _AWS_PLACES if has_keys else (*_AWS_PLACES, *_AWS_KEYS)
+        given |= {name: os.environ[name] for name in read if name in os.environ}
+    for key, text in given.items():
+        if _WRONG.search(text):
+            raise InvalidInputError(
+                "a setting of the object store holds a blank, a line break or another character "
+                "that it cannot have",
+                key=key,
+            )
 
 
 def _always(**credential: Any) -> Callable[[], dict[str, Any]]:

@@ -25,7 +25,7 @@ class Answers:
 
     def put(self, *arguments: Any, **options: Any) -> Any:
         self.asked.append((*arguments, options.get("mode")))
-        if isinstance(self.answer, Exception):
+        if isinstance(self.answer, BaseException):
             raise self.answer
         return self.answer
 
@@ -131,3 +131,21 @@ def test_unreachable_endpoint_is_unavailable_and_shows_no_secret() -> None:
     with pytest.raises(LockUnavailableError, match="Connect") as caught:
         BucketConditionalStore("s3://bucket", "", client=client).get("k")
     assert "hunter2" not in f"{caught.value}{caught.value.__cause__}"
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda store: store.get("k"),
+        lambda store: store.put_if_absent("k", b"x"),
+        lambda store: store.put_if_match("k", b"x", '"tag"'),
+        lambda store: store.delete("k"),
+    ],
+)
+def test_panic_of_the_library_is_a_lock_store_that_failed(call: Any) -> None:
+    """A heartbeat's thread that waits for an `Exception` ended with it, in silence."""
+    panic = type("PanicException", (BaseException,), {"__module__": "pyo3_runtime"})
+    with pytest.raises(LockUnavailableError, match="lock store failed"):
+        call(store_with(panic()))
+    with pytest.raises(KeyboardInterrupt):
+        call(store_with(KeyboardInterrupt()))

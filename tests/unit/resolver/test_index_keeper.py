@@ -13,7 +13,9 @@ import pytest
 import tableformat as tf
 from maintenance import compact
 from resolver import index_keeper, resolve
+from resolver.index_keeper import index_folder
 from tableformat.codec.avro import manifest_notes, manifest_store
+from tableformat.errors import InvalidInputError
 
 
 def rows(start: int, stop: int, value: str) -> pa.Table:
@@ -97,3 +99,18 @@ def test_cache_of_a_user_without_a_home_is_one_line(monkeypatch: pytest.MonkeyPa
         index_keeper.user_cache()
     monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
     assert index_keeper.user_cache() == Path("/somewhere/icefold")
+
+
+def test_address_of_a_bucket_is_no_folder_of_a_local_index(tmp_path: Path) -> None:
+    """`s3://bucket/index` made a folder called `s3:` where the command was called."""
+    catalog = tf.open_catalog(
+        "local", warehouse=str(tmp_path / "w"), **{"index-directory": "s3://bucket/index"}
+    )
+    schema = pa.schema([("id", pa.int64())])
+    table = catalog.create_table("a.b", schema, primary_key=["id"])
+    with pytest.raises(InvalidInputError, match="a folder of this machine; key=index-directory"):
+        index_folder(table.environment, table.state, "main")
+    elsewhere = {"index-directory": (tmp_path / "index").as_uri()}
+    catalog = tf.open_catalog("local", warehouse=str(tmp_path / "w"), **elsewhere)
+    folder = index_folder(catalog.environment, table.state, "main")
+    assert folder.is_relative_to(tmp_path / "index")

@@ -113,6 +113,18 @@ def test_keys_never_get_a_session_token_from_the_environment(
         ("gs://b/x", {"gcs__service__host": "hunter2"}, "not an http"),
         ("abfss://box/x", {}, "which Azure account"),
         (f"{AZURE}/x", {"adls__account_key": "hunter2"}, "settings refused"),
+        ("s3://b/x", {"s3__endpoint": "http://hunter2:port"}, "not an http"),
+        ("s3://b/x", {"s3__endpoint": "http://hunter2:99999"}, "not an http"),
+        ("s3://b/x", {"s3__endpoint": "http://[hunter2"}, "not an http"),
+        ("s3://b/x", {"s3__endpoint": "http://hunter2%zz"}, "not an http"),
+        ("s3://b/x", {"s3__endpoint": "http://hunter2\t"}, "not an http"),
+        ("s3://b/x", {"s3__region": "hunter2 east"}, "key=s3.region"),
+        (
+            "s3://b/x",
+            {"s3__access_key_id": "k", "s3__secret_access_key": "hunter2\n"},
+            "key=s3.secret-access-key",
+        ),
+        ("gs://b/x", {"gcs__oauth2__token": "hunter2\n"}, "key=gcs.oauth2.token"),
     ],
 )
 def test_wrong_property_is_one_line_without_its_value(
@@ -122,6 +134,26 @@ def test_wrong_property_is_one_line_without_its_value(
         client(location, **properties)
     assert "hunter2" not in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "name", ["AWS_ENDPOINT_URL", "AWS_ENDPOINT", "AWS_REGION", "AWS_SECRET_ACCESS_KEY"]
+)
+def test_wrong_variable_is_one_line_without_its_value(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, "hunter2\n")
+    with pytest.raises(InvalidInputError, match=f"key={name}") as caught:
+        client("s3://b/x")
+    assert "hunter2" not in str(caught.value)
+
+
+def test_panic_of_the_library_is_one_line_and_an_exception() -> None:
+    """Rust's panics are no `Exception`: a task's thread ended with one, and nobody was told."""
+    properties = s3_properties() | {"s3.endpoint": "http://1.2.3.999"}
+    store = ArrowObjectStore(properties, AllowedLocations(["s3://b"]))
+    with pytest.raises(InvalidInputError, match="has given up on its settings"):
+        store.get("s3://b/x")
 
 
 @pytest.mark.parametrize(
