@@ -310,6 +310,8 @@ def read_events(path: Path, batch_events: int) -> Iterator[pa.Table]:
         for events in read(path, min(batch_events, sys.maxsize)):
             yield _placed(events, path, first)
             first += events.num_rows
+    except UnicodeEncodeError as error:
+        raise InvalidInputError("cannot read events: the name is not UTF-8", file=path) from error
     except (OSError, EOFError, zlib.error, pa.ArrowInvalid) as error:
         why = getattr(error, "strerror", None) or error
         raise InvalidInputError(f"cannot read events: {why}", file=path) from error
@@ -348,13 +350,14 @@ def _placed(events: pa.Table, path: Path, first: int) -> pa.Table:
     """The events with their order in the file, and their place for people, counted from 1."""
     numbers = np.arange(first, first + events.num_rows, dtype=np.int64)
     texts = pa.array(numbers + 1).cast(pa.string())
+    name = path.name.encode(errors="backslashreplace").decode()  # it may be no UTF-8
     columns = {
         ORDINAL: pa.array(numbers),
-        POSITION: pc.binary_join_element_wise(path.name, texts, ":"),
+        POSITION: pc.binary_join_element_wise(name, texts, ":"),
     }
-    for name, column in columns.items():
-        if name not in events.column_names:
-            events = events.append_column(name, column)
+    for added, column in columns.items():
+        if added not in events.column_names:
+            events = events.append_column(added, column)
     return events
 
 

@@ -23,6 +23,7 @@ from pyiceberg.schema import Schema
 
 from tableformat.errors import InvalidInputError, NotFoundError, UnsupportedError
 from tableformat.spec.types import arrow_schema
+from tableformat.spec.unicode import check_unicode
 
 PIECE_BYTES = 256 << 20  # of row groups before compression, of CSV as it lies there
 PARQUET, CSV = "parquet", "csv"
@@ -156,14 +157,21 @@ def open_source(text: str) -> LoadSource:
         InvalidInputError: The files are of several kinds, of none that is read, or their folders
             hold values.
     """
+    check_unicode(text, what="name of the files")
     filesystem, path = _located(text)
     try:
         found = _listed(filesystem, path)
+        files = {each.path: int(each.size or 0) for each in found if _is_data(each.path)}
+    except UnicodeDecodeError:  # of the first such name: which one, nobody says
+        raise InvalidInputError(
+            "cannot list the files: the name of one is not UTF-8",
+            action="rename it, or name the others",
+            path=_shown(text),
+        ) from None
     except OSError as error:
         raise InvalidInputError(
             f"cannot list the files: {_line(error)}", path=_shown(text)
         ) from None
-    files = {each.path: int(each.size or 0) for each in found if _is_data(each.path)}
     if not files:
         raise NotFoundError("there is no file to load", path=_shown(text))
     kinds = {_kind(each) for each in files}
