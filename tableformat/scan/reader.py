@@ -13,6 +13,7 @@ Several files are read ahead on threads; batches come out in plan order, rows in
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import partial
 
@@ -120,7 +121,7 @@ def _read(
         partial(reader.read, task) for task in tasks
     ]
     readers = threads or min(os.cpu_count() or 1, READERS_MAX)
-    left = limit
+    left = None if limit is None else min(limit, sys.maxsize)  # Arrow counts in 64 bits
     with stream_ordered(producers, threads=readers) as batches:
         for batch in batches:
             if left is None:

@@ -46,6 +46,12 @@ FILTER_SHOWN_MAX = 200  # characters of a filter in a message
 # Texts and names may hold any bracket; what is left of a name that does not end is its quote. To
 # the parser it does not end on another line.
 _BRACKETS = re.compile(r"""'(?:[^'\\]|\\.)*+'?|"[^"\r\n]*"|[()"]""", re.DOTALL)
+_QUOTES = re.compile(
+    r"""(?P<text>'(?:[^'\\]|\\.)*+'?)"""
+    r"""|(?:[=<>]|\b(?i:like|in|and|between))[\s(]*(?P<name>"[^"\r\n]*")(?!\s*(?:[=<>!.]|\b(?i:is|in|like|not|between)\b))"""
+    r"""|"[^"\r\n]*\"""",
+    re.DOTALL,
+)
 _UNKNOWN_FIELD = re.compile(r"Could not find field with name (.+), case_sensitive")  # PyIceberg's
 
 
@@ -68,13 +74,26 @@ def parse_filter(row_filter: str | BooleanExpression | None) -> BooleanExpressio
     try:
         return with_lists(parse(read.text), read.lists)
     except ParseException as error:
+        at, why = _cause(row_filter) or (read.position(error.loc), "")
         raise InvalidInputError(
-            f"cannot read the filter {_shown(row_filter)}, at character "
-            f"{read.position(error.loc) + 1}",
+            f"cannot read the filter {_shown(row_filter)}, at character {at + 1}{why}",
             action="write it like: amount > 10 and region = 'EU'",
         ) from error
     except (ValueError, TypeError) as error:
         raise InvalidInputError(f"cannot read the filter {_shown(row_filter)}: {error}") from error
+
+
+def _cause(row_filter: str) -> tuple[int, str] | None:
+    """Where a mistake is that the parser tells as one of the whole comparison, and what it is."""
+    for found in _QUOTES.finditer(row_filter):
+        text = found["text"]
+        if found["name"]:
+            return found.start("name"), ": texts are in single quotes, names in double ones"
+        if text and (len(text) == 1 or text[-1] != "'"):
+            return found.start("text"), ": a text does not end"
+        if text and ("\n" in text or "\r" in text):
+            return found.start("text"), ": a text holds a line break"
+    return None
 
 
 def _shown(text: str) -> str:

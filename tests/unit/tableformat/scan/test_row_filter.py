@@ -173,6 +173,24 @@ def test_filter_that_cannot_be_read_says_where_in_the_text_as_given() -> None:
         parse_filter("l = 1_000")
 
 
+@pytest.mark.parametrize(
+    ("row_filter", "said"),
+    [
+        ('s = "a"', "at character 5: texts are in single quotes"),
+        ('i = 1 and "s" = "a"', "at character 17: texts are in single quotes"),
+        ('s like "a%"', "at character 8: texts are in single quotes"),
+        ('s in ("a", "b")', "at character 7: texts are in single quotes"),
+        ("i = 1 or s = 'a", "at character 14: a text does not end"),
+        ("s = 'a\nb'", "at character 5: a text holds a line break"),
+        ('"s" = \'"\' and i = !', "at character"),
+    ],
+)
+def test_mistake_in_quotes_is_told_where_it_is(row_filter: str, said: str) -> None:
+    with pytest.raises(InvalidInputError, match=said) as caught:
+        parse_filter(row_filter)
+    assert ("quotes" in str(caught.value)) == ("quotes" in said)
+
+
 def test_list_of_many_values_is_one_predicate_and_a_wrong_one_a_short_line() -> None:
     numbers = ", ".join(map(str, range(3, 50_000)))
     found = parse_filter(f"i in (2, {numbers}) and s in ('a', 'ab')")
