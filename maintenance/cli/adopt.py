@@ -11,6 +11,7 @@ from maintenance.cli.context import (
     parse_columns,
     pass_context,
     print_json,
+    say,
     table_argument,
 )
 from resolver.key_choice import key_columns
@@ -49,6 +50,6 @@ def adopt(
     if as_json:
         print_json(report.to_dict())
         return
-    click.echo(report.table)
+    say(report.table)
     for name, text in report.lines():
-        click.echo(f"  {name}: {text}")
+        say(f"  {name}: {text}")

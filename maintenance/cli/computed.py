@@ -10,6 +10,7 @@ from maintenance.cli.context import (
     json_option,
     pass_context,
     print_json,
+    say,
 )
 from tableformat.errors import InvalidInputError
 from tableformat.table import Table
@@ -71,7 +72,7 @@ def computed(
     if not declared:
         click.echo(f"{table.name} has no computed columns", err=True)
     for each in declared.values():
-        click.echo(each)
+        say(str(each))
 
 
 def _check(table: Table, *, as_json: bool) -> None:
@@ -80,7 +81,7 @@ def _check(table: Table, *, as_json: bool) -> None:
         print_json(wrong)
     else:
         for column, rows in wrong.items():
-            click.echo(f"{column}: {rows} rows hold another value than the expression's")
+            say(f"{column}: {rows} rows hold another value than the expression's")
     if any(wrong.values()):
         raise InvalidInputError(
             "rows hold other values of computed columns than their expressions'",

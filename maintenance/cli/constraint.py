@@ -6,7 +6,14 @@ from dataclasses import asdict
 
 import click
 
-from maintenance.cli.context import CliContext, json_option, parse_columns, pass_context, print_json
+from maintenance.cli.context import (
+    CliContext,
+    json_option,
+    parse_columns,
+    pass_context,
+    print_json,
+    say,
+)
 from tableformat.errors import InvalidInputError
 from tableformat.spec.constraints import Enforcement
 
@@ -62,7 +69,7 @@ def immutable(
     if as_json:
         print_json(None if constraint is None else asdict(constraint))
     elif constraint is None:
-        click.echo(f"{table.name} has no IMMUTABLE constraint")
+        say(f"{table.name} has no IMMUTABLE constraint")
     else:
         columns = ", ".join(constraint.columns)
-        click.echo(f"{constraint.name}: {columns} ({constraint.enforcement})")
+        say(f"{constraint.name}: {columns} ({constraint.enforcement})")

@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from io import TextIOWrapper
@@ -31,7 +31,9 @@ from tableformat import Table, TableCatalog, open_catalog
 from tableformat.errors import InvalidInputError, NotFoundError, TableError
 
 EXIT_INTERRUPTED = 128 + signal.SIGINT  # as shells have it
-EXIT_TERMINATED = 128 + signal.SIGTERM
+# What ends a command, SIGHUP when its terminal is closed; ignored below `nohup`, and so here.
+ENDINGS = {signal.SIGTERM: "terminated", signal.SIGHUP: "hung up"}
+WIDTH, WIDTH_MIN = 80, 20  # characters, of a terminal that says none; of one that can be read
 
 
 @dataclass(slots=True)
@@ -41,8 +43,8 @@ class CliContext:
     catalog_name: str
     properties: Mapping[str, str]
     opened: TableCatalog | None = None
-    out: Console = field(default_factory=Console)
-    err: Console = field(default_factory=lambda: Console(stderr=True))
+    out: Console = field(default_factory=lambda: _console())
+    err: Console = field(default_factory=lambda: _console(stderr=True))
 
     @property
     def catalog(self) -> TableCatalog:
@@ -88,6 +90,14 @@ class CliContext:
             raise NotFoundError("there is no such namespace", namespace=name, action=action)
 
 
+def _console(*, stderr: bool = False) -> Console:
+    """A console that shows something: Rich prints nothing where `COLUMNS=0`, as of no terminal."""
+    made = Console(stderr=stderr)
+    if made.width < WIDTH_MIN:  # else it follows the terminal
+        made.width = WIDTH_MIN if made.width > 0 else WIDTH
+    return made
+
+
 def _check_there(sqlite_uri: str) -> None:
     from sqlalchemy.engine import make_url  # a catalog of another kind does without
 
@@ -130,6 +140,15 @@ def json_option(command: Any) -> Any:
         help="Short for --format json.",
     )  # fmt: skip
     return formats(short(command))
+
+
+def say(text: str) -> None:
+    """A line for people, on standard output; what a terminal would obey is escaped.
+
+    Names and values in it are what anybody who writes to the table likes.
+    """
+    shown = (each if each.isprintable() else ascii(each)[1:-1] for each in text)
+    click.echo("".join(shown))
 
 
 json_flag = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
@@ -273,7 +292,7 @@ class GuardedGroup(ListedGroup):
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command that was named."""
         try:
-            with _sigterm_interrupts(), encoding_errors(sys.stdout, "backslashreplace"):
+            with _endings_interrupt(), encoding_errors(sys.stdout, "backslashreplace"):
                 result = super().invoke(ctx)
             sys.stdout.flush()  # what cannot be written is told here, not by the interpreter's end
         except (TableError, LockError) as error:
@@ -281,8 +300,8 @@ class GuardedGroup(ListedGroup):
         except BrokenPipeError:  # the reader of a pipe has seen enough
             _give_up_output()
             ctx.exit(0)
-        except _Terminated:
-            _fail("terminated", code=EXIT_TERMINATED)
+        except _Ended as ended:
+            _fail(ended.word, code=128 + ended.number)
         except KeyboardInterrupt:
             _fail("interrupted", code=EXIT_INTERRUPTED)
         except OSError as error:
@@ -309,8 +328,12 @@ def telling_lost_output() -> Iterator[None]:
         _fail_output(error)
 
 
-class _Terminated(KeyboardInterrupt):
-    """SIGTERM: ends a command as Ctrl-C does, so that locks are given up and files closed."""
+class _Ended(KeyboardInterrupt):
+    """SIGTERM, SIGHUP: end a command as Ctrl-C does: locks are given up and files closed."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number, self.word = number, ENDINGS[signal.Signals(number)]
 
 
 @contextmanager
@@ -332,21 +355,44 @@ def encoding_errors(file: TextIO, errors: str) -> Iterator[None]:
 
 
 @contextmanager
-def _sigterm_interrupts() -> Iterator[None]:
-    """Unless the process does something else with SIGTERM, or this is not its main thread."""
+def _endings_interrupt() -> Iterator[None]:
+    """Unless the process does something else with the signal, or this is not its main thread."""
     is_main = threading.current_thread() is threading.main_thread()
-    if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
-        yield
-        return
+    taken = [
+        number for number in ENDINGS
+        if is_main and signal.getsignal(number) is signal.SIG_DFL
+    ]  # fmt: skip
 
-    def terminate(_signal: int, _frame: FrameType | None) -> None:
-        raise _Terminated
+    def end(number: int, _frame: FrameType | None) -> None:
+        raise _Ended(number)
 
-    signal.signal(signal.SIGTERM, terminate)
+    for number in taken:
+        signal.signal(number, end)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        for number in taken:
+            signal.signal(number, signal.SIG_DFL)
+
+
+@contextmanager
+def handling_stops(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """`handler` is called by Ctrl-C and by what else ends a command, while the block runs.
+
+    A SIGHUP that the caller ignores (`nohup`) stays ignored.
+    """
+    before = {
+        number: signal.getsignal(number)
+        for number in (signal.SIGINT, *ENDINGS)
+        if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN
+    }
+    for number in before:
+        signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        for number, handled in before.items():
+            signal.signal(number, handled)
 
 
 def _give_up_output() -> None:
@@ -366,7 +412,8 @@ def _fail_output(error: OSError) -> NoReturn:
 
 
 def _fail(text: str, *, code: int = 1) -> NoReturn:
-    click.echo(f"icefold: {text}", err=True)
+    with suppress(OSError):  # standard error is full, or its terminal is gone
+        click.echo(f"icefold: {text}", err=True)
     sys.exit(code)
 
 

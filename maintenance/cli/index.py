@@ -14,6 +14,7 @@ from maintenance.cli.context import (
     parse_columns,
     pass_context,
     print_json,
+    say,
     table_argument,
 )
 from resolver import build_index
@@ -35,7 +36,7 @@ def index() -> None:
 def add(context: CliContext, table_name: str, name: str, columns: str) -> None:
     """Declare the secondary index NAME of TABLE on columns."""
     context.table(table_name).add_index(name, parse_columns(columns) or [])
-    click.echo(f"declared {name}; resolve keeps it, 'icefold index build' builds it now")
+    say(f"declared {name}; resolve keeps it, 'icefold index build' builds it now")
 
 
 @index.command("drop")
@@ -45,7 +46,7 @@ def add(context: CliContext, table_name: str, name: str, columns: str) -> None:
 def drop(context: CliContext, table_name: str, name: str) -> None:
     """Drop the secondary index NAME of TABLE."""
     context.table(table_name).drop_index(name)
-    click.echo(f"dropped {name}")
+    say(f"dropped {name}")
 
 
 @index.command("list")
@@ -61,7 +62,7 @@ def list_indexes(context: CliContext, table_name: str, as_json: bool) -> None:
     if not declared:
         click.echo("no secondary indexes", err=True)
     for name, columns in declared.items():
-        click.echo(f"{name}: {', '.join(columns)}")
+        say(f"{name}: {', '.join(columns)}")
 
 
 @index.command("build")
@@ -85,7 +86,7 @@ def build(
         print_json(asdict(done))
         return
     what = name or "the primary key's index"
-    click.echo(f"{what}: {done.how}, at snapshot {done.snapshot_id}, {done.duration_ms:,.0f} ms")
+    say(f"{what}: {done.how}, at snapshot {done.snapshot_id}, {done.duration_ms:,.0f} ms")
 
 
 @index.command("verify")
@@ -103,13 +104,13 @@ def verify_command(
     if as_json:
         print_json(asdict(check))
     elif report.is_sound:
-        click.echo(
+        say(
             f"sound: {plural(report.index_rows, 'entry', 'entries')} for "
             f"{plural(report.live_rows, 'live row')} of snapshot {check.snapshot_id}, and "
             f"{report.deleted_rows:,} for deleted ones"
         )
     else:
-        click.echo(
+        say(
             f"DAMAGED: {plural(report.missing, 'row')} missing, "
             f"{plural(report.extra, 'entry', 'entries')} too many, in "
             f"{plural(report.differing_files, 'file')}; run resolve --rebuild-index"

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from maintenance.cli.context import handling_stops
 from maintenance.cli.ingest_words import KAFKA_BATCH_EVENTS, IngestWords
 from maintenance.ingest_watch import Backlog, kafka_backlog
 from tableformat import InvalidInputError, Table, UnsupportedError
@@ -20,6 +21,7 @@ from tableformat.cdc.ingest import IngestResult
 from tableformat.cdc.registry.decoder import RegistryDecoder
 from tableformat.cdc.sink import SinkOptions, plan_sink
 from tableformat.spark.checkpoint import CheckpointedStream, check_checkpoint
+from tableformat.spec.unicode import check_unicode
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -104,6 +106,8 @@ def ingest_stream(
             "streaming needs Spark", action="pip install 'icefold[spark]'"
         ) from error
     assert words.checkpoint is not None
+    for path in (words.checkpoint, *words.files, *words.connector_jars):
+        check_unicode(str(path.absolute()), what="path")  # Java has no other ones
     folder = None if words.kafka is not None else str(words.files[0].absolute())
     stream = CheckpointedStream(
         table=table.name,
@@ -181,7 +185,7 @@ class Interrupt(threading.Event):
 
 @contextmanager
 def interrupt_event(again: Callable[[], None] = lambda: None) -> Iterator[Interrupt]:
-    """Is set by Ctrl-C and SIGTERM; an exception instead would break a call to Java.
+    """Is set by Ctrl-C, SIGTERM and SIGHUP; an exception instead would break a call to Java.
 
     `again` is called when one comes that is not the first.
     """
@@ -193,10 +197,5 @@ def interrupt_event(again: Callable[[], None] = lambda: None) -> Iterator[Interr
         interrupted.number = number
         interrupted.set()
 
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    before = [signal.signal(number, interrupt) for number in numbers]
-    try:
+    with handling_stops(interrupt):
         yield interrupted
-    finally:
-        for number, handler in zip(numbers, before, strict=True):
-            signal.signal(number, handler)

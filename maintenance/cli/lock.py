@@ -14,6 +14,7 @@ from maintenance.cli.context import (
     json_option,
     pass_context,
     print_json,
+    say,
     table_argument,
 )
 from maintenance.settings import TaskName
@@ -41,11 +42,11 @@ def show(context: CliContext, table_name: str, as_json: bool) -> None:
     if as_json:
         print_json({**asdict(state), "compaction": asdict(compaction)})
         return
-    click.echo(_describe(state))
+    say(_describe(state))
     for waiter in state.waiters:
-        click.echo(f"  waiting: {waiter.holder}")
+        say(f"  waiting: {waiter.holder}")
     if compaction.is_held:
-        click.echo(f"compaction: {_describe(compaction)}")
+        say(f"compaction: {_describe(compaction)}")
 
 
 @lock.command("break")
@@ -72,7 +73,7 @@ def break_command(
     )
     with closing(maintenance_lock(table.environment)) as manager:
         before = manager.break_(name, token=token)
-    click.echo(f"ended: {_describe(before)}" if before.is_held else "nobody held it")
+    say(f"ended: {_describe(before)}" if before.is_held else "nobody held it")
 
 
 def _describe(state: LockState) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -16,6 +15,7 @@ from prometheus_client import CollectorRegistry
 from maintenance.cli.context import (
     CliContext,
     check_in_place,
+    handling_stops,
     json_option,
     parse_properties,
     pass_context,
@@ -193,17 +193,13 @@ def _log_start(names: tuple[str, ...], count: int, metrics: str | None) -> None:
 
 @contextmanager
 def _signals(scheduler: Scheduler) -> Iterator[None]:
-    """SIGTERM and SIGINT stop the scheduler while the block runs."""
+    """SIGTERM, SIGINT and SIGHUP stop the scheduler while the block runs."""
 
     def stop(_number: int, _frame: FrameType | None) -> None:
         scheduler.stop()
 
-    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
+    with handling_stops(stop):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def leave(end: SchedulerEnd, code: int) -> NoReturn:

@@ -14,6 +14,7 @@ from maintenance.cli.context import (
     json_option,
     pass_context,
     print_json,
+    say,
     table_argument,
 )
 from maintenance.cli.row_output import print_records
@@ -74,7 +75,7 @@ def create_tag(context: CliContext, table_name: str, name: str, snapshot_id: int
 def drop(context: CliContext, table_name: str, name: str) -> None:
     """Drop the branch or tag NAME of TABLE; its snapshots stay until they expire."""
     context.table(table_name).refs.drop(name)
-    click.echo(f"dropped {name}")
+    say(f"dropped {name}")
 
 
 @_command("rollback-to-snapshot", *MOVED)
@@ -106,4 +107,4 @@ def cherry_pick(context: CliContext, table_name: str, snapshot_id: int, branch: 
 
 
 def _tell(table: Table, name: str, what: str) -> None:
-    click.echo(f"{what} {name}: snapshot {table.state.metadata.refs[name].snapshot_id}")
+    say(f"{what} {name}: snapshot {table.state.metadata.refs[name].snapshot_id}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from maintenance.cli.context import CliContext, json_option, pass_context, print_json
+from maintenance.cli.context import CliContext, json_option, pass_context, print_json, say
 from tableformat.errors import InvalidInputError
 from tableformat.spec.constraints import sequence_field_id
 
@@ -29,4 +29,4 @@ def sequence(context: CliContext, name: str, column: str | None, drop: bool, as_
     if as_json:
         print_json({"sequence-column": declared})
     else:
-        click.echo(declared or f"{table.name} has no sequence column")
+        say(declared or f"{table.name} has no sequence column")

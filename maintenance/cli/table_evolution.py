@@ -15,6 +15,7 @@ from maintenance.cli.context import (
     parse_columns,
     parse_properties,
     pass_context,
+    say,
 )
 from maintenance.cli.table_properties import check_properties
 from tableformat import Table
@@ -31,9 +32,9 @@ def upgrade(context: CliContext, name: str) -> None:
     table = context.table(name)
     before = table.state.metadata.format_version
     if before == table.upgrade().state.metadata.format_version:
-        click.echo(f"{table.name} is v{before} already")
+        say(f"{table.name} is v{before} already")
     else:
-        click.echo(f"upgraded {table.name} from v{before} to v3; its rows are unchanged")
+        say(f"upgraded {table.name} from v{before} to v3; its rows are unchanged")
 
 
 @click.command("set-key")
@@ -49,7 +50,7 @@ def set_key(context: CliContext, name: str, columns: str, no_check: bool) -> Non
     """
     table = context.table(name)
     table.set_primary_key(parse_columns(columns) or [], check=not no_check)
-    click.echo(f"the primary key of {table.name} is {', '.join(table.primary_key)}")
+    say(f"the primary key of {table.name} is {', '.join(table.primary_key)}")
 
 
 @click.command("add-column")
@@ -140,7 +141,7 @@ def set_properties(
     if not known:
         click.echo(f"{table.name} has no properties", err=True)
     for key, value in sorted(known.items()):
-        click.echo(f"{key}={value}")
+        say(f"{key}={value}")
 
 
 def _path(column: str) -> tuple[str, ...]:
@@ -149,9 +150,7 @@ def _path(column: str) -> tuple[str, ...]:
 
 def _evolve(table: Table, edit: Callable[[UpdateSchema], Any], done: str) -> None:
     table.update_schema(edit)
-    click.echo(
-        f"{done}; {table.name} has {', '.join(field.name for field in table.schema().fields)}"
-    )
+    say(f"{done}; {table.name} has {', '.join(field.name for field in table.schema().fields)}")
 
 
 EVOLUTION_COMMANDS = (

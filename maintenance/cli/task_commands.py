@@ -17,6 +17,7 @@ from maintenance.cli.context import (
     parse_columns,
     pass_context,
     print_json,
+    say,
     table_argument,
 )
 from maintenance.cli.option_types import duration, size
@@ -223,7 +224,7 @@ def _listed(report: RemoveOrphansReport, as_json: bool) -> None:
     if as_json or not report.dry_run:
         return
     for location in report.locations:
-        click.echo(f"  {location}")
+        say(f"  {location}")
     if report.orphan_files:
         click.echo("nothing was deleted; run again with --delete")
 

@@ -13,12 +13,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @contextmanager
 def interrupts_deferred() -> Iterator[None]:
-    """SIGINT and SIGTERM that arrive inside come at the exit, to whoever handles them then.
+    """SIGINT, SIGTERM and SIGHUP that arrive inside come at the exit, to whoever handles them then.
 
     Other threads than the main one, and a process that ignores a signal or handles it outside
     Python, are left as they are.

@@ -373,3 +373,31 @@ def test_empty_name_is_refused_and_not_taken_for_the_default(orders, words):
     assert (result.exit_code, result.stdout) == (1, "")
     assert len(result.stderr.splitlines()) == 1
     assert orders.ok("inspect", "shop.orders", "snapshots", "--json") == before
+
+
+@pytest.mark.parametrize("columns", ["0", "1"])
+def test_terminal_without_room_is_shown_something(orders, monkeypatch, columns):
+    """Rich takes COLUMNS=0 at its word; what a container or a cron job is started with says so."""
+    monkeypatch.setenv("COLUMNS", columns)
+    assert "orders" in orders.ok("status", "shop.orders")
+
+
+def test_limit_beyond_what_arrow_counts_is_no_limit(orders):
+    ingest(orders)
+    orders.ok("resolve", "shop.orders")
+    many = str(1 << 80)
+    assert orders.ok("scan", "shop.orders", "--limit", many, "--format", "count") == "1\n"
+    assert len(json.loads(orders.ok("inspect", "shop.orders", "files", "--limit", many, "--json")))
+
+
+def test_names_of_others_give_a_terminal_no_orders(orders):
+    ingest(orders)
+    orders.ok("resolve", "shop.orders")
+    name, shown = "a\x1b[2J\r\nb", r"a\x1b[2J\r\nb"
+    assert f"created tag {shown}: " in orders.ok("ref", "create-tag", "shop.orders", name)
+    assert orders.ok("ref", "drop", "shop.orders", name) == f"dropped {shown}\n"
+    said = orders.ok("table", "add-column", "shop.orders", f"{name}:string")
+    assert said.count("\n") == 1
+    assert shown in said
+    said = orders.ok("table", "set-properties", "shop.orders", f"{name}={name}")
+    assert f"{shown}={shown}\n" in said

@@ -73,6 +73,19 @@ def test_closed_output_is_one_line_and_a_failure(warehouse, words) -> None:
     assert done.stderr == "icefold: the output cannot be written: Bad file descriptor\n"
 
 
+def test_failure_that_cannot_be_told_keeps_its_status(warehouse) -> None:
+    """A traceback, and with it another status, was all that was tried on a full standard error."""
+    with open("/dev/full", "w") as full:  # noqa: PTH123
+        process = subprocess.Popen(
+            ingest(warehouse, "-"), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=full,
+            env=ENVIRONMENT,
+        )  # fmt: skip
+    with process:
+        wait_until_idle(process.pid)
+        process.terminate()
+        assert process.wait(60) == 143
+
+
 def test_no_file_of_a_table_is_opened_as_a_closed_standard_file(warehouse, tmp_path) -> None:
     events = tmp_path / "events.jsonl"
     events.write_text("".join(map(event, range(3))))
@@ -155,7 +168,11 @@ def interruptible():
 @pytest.mark.parametrize("more", [(), ("--json",)], ids=["text", "json"])
 @pytest.mark.parametrize(
     ("number", "code", "word"),
-    [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")],
+    [
+        (signal.SIGINT, 130, "interrupted"),
+        (signal.SIGTERM, 143, "terminated"),
+        (signal.SIGHUP, 129, "hung up"),
+    ],
 )
 @pytest.mark.usefixtures("interruptible")
 def test_interrupted_ingest_says_what_is_staged(warehouse, more, number, code, word) -> None:
