@@ -7,7 +7,6 @@ the other is read back.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -19,6 +18,7 @@ import pyarrow as pa
 from tableformat.cdc.sharding import shards_of
 from tableformat.changelog.pairing import KeyPath, key_columns
 from tableformat.integer_order import stable_order
+from tableformat.temporary_disk import temporary_disk_errors, temporary_folder
 
 BUFFER_BYTES = 256 << 20
 BUCKETS = 64  # buckets of 32 MiB for 2 GiB of changes; one file of each side per bucket
@@ -28,6 +28,8 @@ REMOVED, ADDED = 0, 1
 
 class ChangeBuckets:
     """A context manager: temporary files end with it.
+
+    Its methods raise `StoreUnavailableError` where there is no room for them.
 
     Args:
         schema: Of every batch.
@@ -66,18 +68,19 @@ class ChangeBuckets:
             yield self._table(self._batches[REMOVED]), self._table(self._batches[ADDED])
             return
         self._spill()
-        for writer in self._writers.values():
-            writer.close()
+        with temporary_disk_errors():
+            for writer in self._writers.values():
+                writer.close()
         for bucket in range(BUCKETS):
             yield self._read(REMOVED, bucket), self._read(ADDED, bucket)
 
     def _spill(self) -> None:
         if self._folder is None:
-            made = tempfile.TemporaryDirectory(prefix="icefold-changes-")
-            self._folder = Path(self._files.enter_context(made))
+            self._folder = Path(self._files.enter_context(temporary_folder("icefold-changes-")))
         for side in (REMOVED, ADDED):
             for batch in self._batches[side]:
-                self._write(side, batch)
+                with temporary_disk_errors():
+                    self._write(side, batch)
             self._batches[side].clear()
         self._bytes = 0
 

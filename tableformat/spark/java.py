@@ -19,6 +19,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from tableformat.errors import UnsupportedError
+from tableformat.temporary_disk import temporary_path
 
 JAVA_VERSION_MIN = 17
 # From Java 24 on, Arrow does not start in Spark 4.1 and older.
@@ -104,7 +105,7 @@ def wrap_java(java: Path) -> Path:
             return home
         fresh = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=parent))
     except OSError:
-        home = fresh = Path(tempfile.mkdtemp(prefix="icefold-java-"))
+        home = fresh = temporary_path("icefold-java-")
     _write_wrapper(fresh, script)
     if fresh != home:
         try:

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import json
 import re
-import tempfile
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -42,6 +41,7 @@ from tableformat.spark.change_frame import shard_labels
 from tableformat.spark.kafka_source import PREFIX, KafkaSource, topic_partitions
 from tableformat.spark.stream_errors import await_query, own_error
 from tableformat.spark.stream_writer import OFFSETS, prepare_frame, with_order
+from tableformat.temporary_disk import temporary_folder
 
 LATEST = -1  # as an offset to begin at: of topics that are dropped
 
@@ -90,7 +90,7 @@ class SparkEngine:
             resume_tables=self.resume_tables,
         )
         self._finish(tables)
-        with tempfile.TemporaryDirectory(prefix="icefold-") as checkpoint:
+        with temporary_folder("icefold-") as checkpoint:
             begin = self._begin(tables, topics)
             self._read = {place: at for place, at in begin.items() if at >= 0}
             trigger: dict[str, Any] = {"availableNow": True}

@@ -7,7 +7,6 @@ import os
 import shutil
 import sys
 import sysconfig
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from pyspark.sql import SparkSession
 
 from tableformat.spark.interrupts import interrupts_deferred
 from tableformat.spark.java import ensure_java
+from tableformat.temporary_disk import temporary_path
 
 LOOPBACK = "127.0.0.1"
 LOG_SETTINGS = """\
@@ -68,7 +68,7 @@ def local_session(
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = LOOPBACK
-    folder = Path(tempfile.mkdtemp(prefix="icefold-spark-"))
+    folder = temporary_path("icefold-spark-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     threads = "*" if cores is None else str(cores)
     settings = _settings(folder, cores or os.cpu_count() or 1, memory) | dict(conf or {})

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import IO, Any, cast
 
 from tableformat.store.base import RangeInput, WholeOutput
+from tableformat.temporary_disk import temporary_disk_errors
 
 _SPOOL_BYTES = 32 << 20  # above this it goes to local disk
 
@@ -60,7 +61,8 @@ class BucketOutput(WholeOutput):
         """Append all of `data`."""
         if self._spool is None:
             raise ValueError("write to a closed object")
-        return self._spool.write(data)
+        with temporary_disk_errors():
+            return self._spool.write(data)
 
     def abort(self) -> None:
         """Forget the bytes; nothing appears."""
@@ -81,7 +83,8 @@ class BucketOutput(WholeOutput):
                 spool.seek(0)
                 self._put(spool.read(), size)
                 return
-            spool.flush()
+            with temporary_disk_errors():
+                spool.flush()
             # A view of the file: not copied into memory, and sent again from its start.
             with mmap.mmap(spool.fileno(), size, access=mmap.ACCESS_READ) as body:
                 self._put(body, size)

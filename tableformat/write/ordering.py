@@ -11,7 +11,6 @@ there. The Z-curve interleaves the bits of the ranks of all columns, and is its 
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -30,6 +29,7 @@ from tableformat.errors import UnsupportedError
 from tableformat.integer_order import distinct, stable_order
 from tableformat.memory import release_unused
 from tableformat.spec.field_paths import field_path
+from tableformat.temporary_disk import temporary_disk_errors, temporary_folder
 from tableformat.write.order_bits import order_bits
 
 MEMORY_BYTES_MAX = 256 << 20
@@ -112,6 +112,9 @@ def ordered(
         rows: At least as many as there are.
         memory_bytes: Arrow bytes of one bucket, and of what is sorted without buckets.
 
+    Raises:
+        StoreUnavailableError: There is no room for temporary files.
+
     Effects: temporary files on local disk, about as large as the rows, removed at the end.
     """
     held: list[pa.RecordBatch] = []
@@ -144,9 +147,9 @@ def _by_buckets(
     ordering: Ordering, batches: Iterable[pa.RecordBatch], ranks: _Ranks, buckets: int
 ) -> Iterator[pa.RecordBatch]:
     bounds = ranks.bounds(buckets)
-    with tempfile.TemporaryDirectory(prefix="icefold-sort-") as folder:
+    with temporary_folder("icefold-sort-") as folder:
         paths = [Path(folder) / f"{number}.arrow" for number in range(len(bounds) + 1)]
-        with ExitStack() as stack:
+        with temporary_disk_errors(), ExitStack() as stack:
             writers: dict[int, pa.RecordBatchFileWriter] = {}
             for batch in batches:
                 table = pa.Table.from_batches([batch])
