@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -20,17 +20,21 @@ from maintenance.cycle_history import Cycle, read_cycles
 from maintenance.pause import announced_ms
 from maintenance.run_history import Ledger, ledger_path, load_ledger
 from maintenance.settings import MaintainConfig, TaskName, parse_config
-from maintenance.table_figures import Figures, figures_of
+from maintenance.table_figures import Backlog, Figures, figures_of
 from maintenance.triggers import plan_table
+from resolver.cursor import plan_backlog
+from resolver.former_main import check_was_not_main
 from resolver.index.position import read_position, read_shared_position
 from resolver.index_keeper import FILE_NOTES, index_folder
 from resolver.maintenance_lock import maintenance_lock, maintenance_lock_name
 from resolver.shared_keeper import configured_root, index_depot, notes_folder
 from tableformat import InvalidInputError, Table
+from tableformat.catalog.base import TableState
 from tableformat.cdc.dead_letter import count_dead_letters
 from tableformat.cdc.many.set_aside import read_set_aside
 from tableformat.codec.avro.manifest_store import load_manifest_list
 from tableformat.commit.branch_history import ancestors
+from tableformat.environment import Environment
 from tableformat.errors import TableError
 from tableformat.scan.live_files import read_live_columns
 from tableformat.spec.manifest_file import ManifestContent, ManifestFile
@@ -175,7 +179,8 @@ def read_status(
     figures = figures_of(state, ledger, staging=staging, target=target)
     head = state.head(target)
     manifests = [] if head is None else load_manifest_list(environment.store, head)
-    backlog = figures.backlog
+    backlog = _as_resolved(environment, state, figures.backlog, staging=staging, target=target)
+    figures = replace(figures, backlog=backlog)
     config, settings_problem = _config(state.metadata.properties)
     return TableStatus(
         table=state.name,
@@ -210,6 +215,20 @@ def read_status(
         settings_problem=settings_problem,
         runs=ledger.runs[-RUNS_MAX:],
     )  # fmt: skip
+
+
+def _as_resolved(
+    environment: Environment, state: TableState, backlog: Backlog, *, staging: str, target: str
+) -> Backlog:
+    """The backlog, unless older metadata files say that it was the target's (REPLACE TABLE)."""
+    if not backlog.commits or staging == target:
+        return backlog
+    waiting = plan_backlog(state, staging=staging, target=target)
+    try:
+        check_was_not_main(environment, state, waiting, staging=staging, target=target)
+    except TableError as error:
+        return Backlog(commits=None, problem=str(error))
+    return backlog
 
 
 def _dead_letters(table: Table) -> int | None:

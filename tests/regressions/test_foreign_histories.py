@@ -16,6 +16,7 @@ from pyiceberg.table.update import RemoveSnapshotsUpdate
 
 import tableformat as tf
 from maintenance import expire
+from maintenance.status import read_status
 from maintenance.tasks.compact import compact
 from maintenance.tasks.options import CompactOptions, ExpireOptions
 from resolver import resolve
@@ -905,6 +906,9 @@ def test_table_of_others_that_was_replaced_is_told_by_its_older_metadata(world, 
     world.table.refresh()
     with pytest.raises(LostCursorError, match=r"was replaced.*--from-snapshot") as refused:
         world.resolve()
+    status = read_status(world.table)
+    assert status.backlog_snapshots is None, "what once was main does not wait"
+    assert "was replaced" in str(status.problem)
     world.check(new(8))
     told = int(refused.value.context["stopped_at"])
     resolve(world.table, from_snapshot=told, skip_unpublished=True, lock=world.lock)
