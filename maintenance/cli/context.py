@@ -404,8 +404,12 @@ def _give_up_output() -> None:
 
 
 def _fail_output(error: OSError) -> NoReturn:
-    """End as what cannot print does; an error about a file that has a name is another one."""
-    if error.filename is not None:
+    """End as what cannot print does; an error of a file that has a name, or of a server, is other.
+
+    Those, and what Arrow says of its files, nobody has foreseen: a traceback tells where they are.
+    """
+    is_system = error.strerror == os.strerror(error.errno or 0)
+    if error.filename is not None or isinstance(error, ConnectionError) or not is_system:
         raise error
     _give_up_output()
     _fail(f"the output cannot be written: {error.strerror}")

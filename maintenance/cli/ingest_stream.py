@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -99,7 +100,7 @@ def ingest_stream(
     environment, identifier = table.environment, table.identifier
     plan_sink(environment, identifier, format_name=name, options=options, branch=branch)
     try:
-        from tableformat.spark.stream_errors import await_query
+        from tableformat.spark.stream_errors import await_query, telling_java_is_gone
         from tableformat.spark.stream_writer import file_events, write_stream
     except ImportError as error:
         raise UnsupportedError(
@@ -133,7 +134,8 @@ def ingest_stream(
         decoder=None if decoder is None else decoder.waiting(follow=words.follow),
     )
     with interrupt_event() as interrupted:
-        await_query(query, interrupted.is_set, lambda told: on_backlog(kafka_backlog(told)))
+        with telling_java_is_gone(interrupted.is_set):
+            await_query(query, interrupted.is_set, lambda told: on_backlog(kafka_backlog(told)))
         interrupted.check()
 
 
@@ -142,17 +144,22 @@ def stream_session(name: str, *, connector_jars: Sequence[Path] | None) -> Spark
 
     Raises:
         UnsupportedError, NotFoundError, InvalidInputError: See `connector_class_path`.
+        StoreUnavailableError: Its Java process has ended.
     """
     from tableformat.spark.kafka_source import connector_class_path
     from tableformat.spark.session import local_session
+    from tableformat.spark.stream_errors import telling_java_is_gone
 
     # A batch is one fixed plan: nothing to adapt, and asking costs a tenth of a second each time.
     settings = {"spark.sql.adaptive.enabled": "false"}
     path = None if connector_jars is None else connector_class_path(connector_jars)
     if path:
         settings["spark.driver.extraClassPath"] = path
-    session = local_session(f"icefold ingest {name}", conf=settings)
-    session.sparkContext.setLogLevel("FATAL")  # what goes wrong is told by `await_query`, once
+    # What goes wrong is told here and by `await_query`, once.
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    with telling_java_is_gone(lambda: False):
+        session = local_session(f"icefold ingest {name}", conf=settings)
+        session.sparkContext.setLogLevel("FATAL")
     return session
 
 

@@ -39,7 +39,7 @@ from tableformat.cdc.many.table_making import EVENTS_LOOKED_AT_MAX
 from tableformat.environment import Environment
 from tableformat.spark.change_frame import shard_labels
 from tableformat.spark.kafka_source import PREFIX, KafkaSource, topic_partitions
-from tableformat.spark.stream_errors import await_query, own_error
+from tableformat.spark.stream_errors import await_query, own_error, telling_java_is_gone
 from tableformat.spark.stream_writer import OFFSETS, prepare_frame, with_order
 from tableformat.temporary_disk import temporary_folder
 
@@ -77,10 +77,15 @@ class SparkEngine:
         """Stage what there is, or go on until `stop` says so.
 
         Raises:
-            TableError: See `open_tables`, `topic_partitions` and `stream_error`.
+            TableError: See `open_tables`, `topic_partitions`, `stream_error` and
+                `telling_java_is_gone`.
 
         Effects: as `LocalEngine.run`; a checkpoint in a temporary folder of this machine.
         """
+        with telling_java_is_gone(stop):
+            self._run(follow, stop)
+
+    def _run(self, follow: bool, stop: Callable[[], bool]) -> None:
         topics = topic_partitions(self.spark, self.source)
         tables = open_tables(
             self.environment,

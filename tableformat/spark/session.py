@@ -17,6 +17,9 @@ from tableformat.spark.java import ensure_java
 from tableformat.temporary_disk import temporary_path
 
 LOOPBACK = "127.0.0.1"
+# Of each thread, taken as it is needed. Spark matches the error of a batch, also of one that is
+# stopped, with a pattern that recurses for each character: a thousand lines of StackOverflowError.
+_STACK = "-Xss32m"
 LOG_SETTINGS = """\
 rootLogger.level = error
 rootLogger.appenderRef.stderr.ref = console
@@ -93,7 +96,7 @@ def _settings(folder: Path, cores: int, memory: str) -> dict[str, str]:
         "spark.driver.bindAddress": LOOPBACK,
         "spark.driver.host": LOOPBACK,
         "spark.driver.memory": memory,
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={logs.as_uri()}",
+        "spark.driver.extraJavaOptions": f"{_STACK} -Dlog4j2.configurationFile={logs.as_uri()}",
         "spark.python.daemon.module": "tableformat.spark.daemon",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",

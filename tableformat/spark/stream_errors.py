@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -52,6 +54,24 @@ def await_query(
         return True
     except StreamingQueryException as error:
         raise stream_error(error) from error
+
+
+@contextmanager
+def telling_java_is_gone(stop: Callable[[], bool]) -> Iterator[None]:
+    """Around a stream: ends it quietly if it shall stop, as a closed terminal ends Java, too.
+
+    Raises:
+        StoreUnavailableError: The Java process has ended. Batches are whole or not there.
+    """
+    try:
+        yield
+    except Py4JJavaError:
+        raise
+    except (ConnectionError, Py4JError) as error:
+        if not stop():
+            raise StoreUnavailableError(
+                "Spark has ended: its Java process does not answer", action="start the stream again"
+            ) from error
 
 
 def stream_error(error: StreamingQueryException) -> TableError:

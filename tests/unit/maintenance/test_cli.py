@@ -401,3 +401,23 @@ def test_names_of_others_give_a_terminal_no_orders(orders):
     assert shown in said
     said = orders.ok("table", "set-properties", "shop.orders", f"{name}={name}")
     assert f"{shown}={shown}\n" in said
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ConnectionRefusedError(111, "Connection refused"),
+        OSError(28, "Error writing bytes to file. Detail: [errno 28] No space left on device"),
+        FileNotFoundError(2, "No such file or directory", "/tmp/x"),
+    ],
+)
+def test_failure_of_something_else_is_not_told_as_an_output_that_cannot_be_written(
+    orders, monkeypatch, error
+):
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr(tf.TableCatalog, "list_tables", fail)
+    result = orders.run("table", "list")
+    assert result.exception is error
+    assert "output" not in result.stderr

@@ -26,6 +26,8 @@ assert local_session("again", conf={"spark.sql.shuffle.partitions": "5"}) is spa
 print(spark.conf.get("spark.sql.shuffle.partitions"))
 print(spark.conf.get("spark.sql.session.timeZone"))
 print(spark.range(1).mapInArrow(look, "python string").collect()[0].python)
+pattern = spark._jvm.java.util.regex.Pattern.compile("a((.|\\n)*)(b|c)")
+assert pattern.matcher("a" + "x" * 20_000 + "b").find()  # what Spark does with an error's text
 spark.range(5).write.mode("overwrite").parquet("out")
 print(spark.read.parquet("out").groupBy("id").count().count())
 spark.stop()

@@ -1,8 +1,9 @@
 import pytest
+from py4j.protocol import Py4JNetworkError
 from pyspark.errors import StreamingQueryException
 
 from tableformat import errors
-from tableformat.spark.stream_errors import stream_error
+from tableformat.spark.stream_errors import stream_error, telling_java_is_gone
 
 PYTHON = """[STREAM_FAILED] Query [id = 1] terminated with exception: An exception was raised
 Traceback (most recent call last):
@@ -54,3 +55,13 @@ def test_what_ended_a_stream_is_one_line_of_the_right_class(text, kind, line):
     assert type(error) is kind
     assert str(error).startswith(line)
     assert "\n" not in str(error)
+
+
+@pytest.mark.parametrize("error", [ConnectionRefusedError(111, "refused"), Py4JNetworkError("x")])
+def test_java_that_is_gone_is_one_line_or_the_end_of_a_stream_that_is_stopped(error):
+    """It was told as an output that cannot be written."""
+    told = pytest.raises(errors.StoreUnavailableError, match="Spark has ended")
+    with told, telling_java_is_gone(lambda: False):
+        raise error
+    with telling_java_is_gone(lambda: True):
+        raise error
