@@ -26,12 +26,12 @@ from tableformat.catalog.base import TableState
 from tableformat.codec.parquet.reader import read_data_file
 from tableformat.environment import Environment
 from tableformat.limits import ROW_IDS_BYTES_MAX
+from tableformat.object_memory import MadeOnce
 from tableformat.sized_cache import SizedCache
 from tableformat.spec.data_file import DataFile
 from tableformat.spec.names import ROW_ID_FIELD_ID
 from tableformat.spec.types import ROW_ID_FIELD
 from tableformat.store.base import ObjectStore
-from tableformat.store.per_store import PerStore
 
 ROW_BYTES = 4
 # So many rows of a file for each one that is asked for: more are not worth decoding all.
@@ -45,7 +45,7 @@ def _new_cache() -> SizedCache[_Ids]:
     return SizedCache(ROW_IDS_BYTES_MAX, lambda ids: ids.nbytes)
 
 
-_remembered: PerStore[SizedCache[_Ids]] = PerStore(_new_cache)
+_remembered: MadeOnce[ObjectStore, SizedCache[_Ids]] = MadeOnce(_new_cache)
 
 
 def row_ids_of(

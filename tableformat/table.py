@@ -20,7 +20,6 @@ from tableformat.changelog.changes import new_changes
 from tableformat.commit import declarations, evolution
 from tableformat.commit.changeset import Changeset, CommitKind
 from tableformat.commit.engine import CommitResult
-from tableformat.commit.index_declarations import add_index, drop_index
 from tableformat.commit.operations import (
     overwrite_changeset,
     replace_partitions_changeset,
@@ -534,12 +533,12 @@ class Table:
             AlreadyExistsError: There is one of that name on other columns.
             InvalidInputError: A column that is unknown or cannot be compared (float, nested).
         """
-        self._move_on(add_index(self.environment, self.identifier, name, columns))
+        self._move_on(declarations.add_index(self.environment, self.identifier, name, columns))
         return self
 
     def drop_index(self, name: str) -> Table:
         """Drop a secondary index; `NotFoundError` if there is none of that name."""
-        self._move_on(drop_index(self.environment, self.identifier, name))
+        self._move_on(declarations.drop_index(self.environment, self.identifier, name))
         return self
 
     def delete(

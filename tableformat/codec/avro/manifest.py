@@ -29,8 +29,8 @@ from tableformat.codec.avro.partition_values import (
 )
 from tableformat.codec.avro.schema import avro_schema_json
 from tableformat.codec.avro.values import write_long
-from tableformat.codec.encoded_cache import RememberedBytes
 from tableformat.errors import InternalError
+from tableformat.object_memory import ObjectMemory
 from tableformat.spec.data_file import DataFile, EntryStatus, FileContent, ManifestEntry
 from tableformat.spec.json_texts import text_of
 from tableformat.spec.manifest_file import MANIFEST_CONTENT_NAMES, ManifestContent, ManifestFile
@@ -162,8 +162,8 @@ def _layout(partition: StructType, format_version: int) -> _Layout:
 
 # EXISTING entries are what is written over and over: by every rewrite of their manifest. A file
 # itself is the same in an ADDED, an EXISTING and a DELETED entry, but for a data file's row id.
-_existing_records: RememberedBytes[ManifestEntry] = RememberedBytes()
-_file_records: RememberedBytes[DataFile] = RememberedBytes()
+_existing_records: ObjectMemory[ManifestEntry, bytes] = ObjectMemory()
+_file_records: ObjectMemory[DataFile, bytes] = ObjectMemory()
 
 
 def _record(entry: ManifestEntry, layout: _Layout) -> bytes:
@@ -173,7 +173,7 @@ def _record(entry: ManifestEntry, layout: _Layout) -> bytes:
     record = _existing_records.get(entry, layout)
     if record is None:
         record = _encode_record(entry, layout)
-        _existing_records.put(entry, layout, record)
+        _existing_records.put(entry, record, layout)
         _file_records.forget(entry.data_file)  # they are in the entry's, which serves from now on
     return record
 
@@ -201,7 +201,7 @@ def _file_record(entry: ManifestEntry, layout: _Layout) -> bytes:
         layout.data_file_writer.write(BinaryEncoder(buffer), row)
         record = buffer.getvalue()
         if not changes:
-            _file_records.put(file, layout, record)
+            _file_records.put(file, record, layout)
     return record
 
 

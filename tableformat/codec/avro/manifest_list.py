@@ -21,8 +21,8 @@ from tableformat.codec.avro.container import decode_container, encode_container
 from tableformat.codec.avro.records import ROOT, Projection, WantedField, compile_record
 from tableformat.codec.avro.schema import avro_schema_json
 from tableformat.codec.avro.values import MalformedAvroError, describe_malformed
-from tableformat.codec.encoded_cache import RememberedBytes
 from tableformat.errors import CorruptDataError, InternalError, UnsupportedError
+from tableformat.object_memory import ObjectMemory
 from tableformat.spec.manifest_file import (
     UNKNOWN_COUNT,
     ManifestContent,
@@ -212,7 +212,7 @@ def _layout(format_version: int) -> _Layout:
 
 
 # Most manifests of a list stood in the one before.
-_records: RememberedBytes[ManifestFile] = RememberedBytes()
+_records: ObjectMemory[ManifestFile, bytes] = ObjectMemory()
 
 
 def _record(manifest: ManifestFile, layout: _Layout) -> bytes:
@@ -222,7 +222,7 @@ def _record(manifest: ManifestFile, layout: _Layout) -> bytes:
         buffer = io.BytesIO()
         layout.writer.write(BinaryEncoder(buffer), _row(manifest)[: layout.fields])
         record = buffer.getvalue()
-        _records.put(manifest, layout, record)
+        _records.put(manifest, record, layout)
     return record
 
 

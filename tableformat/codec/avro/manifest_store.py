@@ -18,10 +18,10 @@ from tableformat.codec.avro.manifest_entries import EncodedManifest, inherited_e
 from tableformat.codec.avro.manifest_list import decode_manifest_list
 from tableformat.codec.avro.manifest_notes import NotedManifest, count_entries
 from tableformat.errors import CorruptDataError, UnsupportedError
+from tableformat.object_memory import MadeOnce
 from tableformat.spec.data_file import EntryStatus, ManifestEntry
 from tableformat.spec.manifest_file import UNKNOWN_COUNT, ManifestContent, ManifestFile
 from tableformat.store.base import ObjectStore
-from tableformat.store.per_store import PerStore
 
 
 def load_manifest_list(store: ObjectStore, snapshot: Snapshot) -> list[ManifestFile]:
@@ -163,7 +163,7 @@ def clear_manifest_cache(store: ObjectStore) -> None:
     _caches.forget(store)
 
 
-_caches: PerStore[ManifestCache] = PerStore(ManifestCache)
+_caches: MadeOnce[ObjectStore, ManifestCache] = MadeOnce(ManifestCache)
 
 
 def _check_not_emptied(snapshot: Snapshot, manifests: Sequence[ManifestFile]) -> None:

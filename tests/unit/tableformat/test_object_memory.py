@@ -5,7 +5,7 @@ from pyiceberg.types import DecimalType, LongType, NestedField, StructType
 
 from tableformat.codec.avro import manifest
 from tableformat.codec.avro.manifest import encode_manifest
-from tableformat.codec.encoded_cache import RememberedBytes
+from tableformat.object_memory import ObjectMemory
 from tableformat.spec.manifest_file import ManifestContent
 from tests.support.manifests import SCHEMA, SPEC, data_file, existing
 
@@ -15,8 +15,8 @@ class Part:
 
 
 def test_bytes_are_kept_as_long_as_the_value_lives():
-    memory, part, layout = RememberedBytes(), Part(), object()
-    memory.put(part, layout, b"x")
+    memory, part, layout = ObjectMemory(), Part(), object()
+    memory.put(part, b"x", layout)
     assert memory.get(part, layout) == b"x"
     del part
     gc.collect()
@@ -24,16 +24,16 @@ def test_bytes_are_kept_as_long_as_the_value_lives():
 
 
 def test_another_layout_is_not_answered():
-    memory, part = RememberedBytes(), Part()
-    memory.put(part, "old", b"x")
+    memory, part = ObjectMemory(), Part()
+    memory.put(part, b"x", "old")
     assert memory.get(part, "new") is None
-    memory.put(part, "new", b"y")
+    memory.put(part, b"y", "new")
     assert memory.get(part, "new") == b"y"
 
 
 def test_equal_but_other_value_is_not_answered():
-    memory, entry = RememberedBytes(), existing(data_file())
-    memory.put(entry, None, b"x")
+    memory, entry = ObjectMemory(), existing(data_file())
+    memory.put(entry, b"x")
     assert memory.get(replace(entry), None) is None
 
 
