@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.xdist_group("wheel")  # built once, not by every worker
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("tableformat", "resolver", "maintenance", "lock")
 EVENT = '{"before":null,"after":{"id":1},"op":"c","source":{"lsn":1},"ts_ms":1}'

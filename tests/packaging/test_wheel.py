@@ -3,8 +3,11 @@
 import subprocess
 import zipfile
 
+import pytest
+
 from tests.support.wheel import PACKAGES, ROOT, install_wheel, wheel
 
+pytestmark = pytest.mark.xdist_group("wheel")
 IMPORT_ALL = """
 import importlib, pathlib, sys
 for name in sys.stdin.read().split():

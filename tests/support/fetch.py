@@ -14,6 +14,7 @@ from tests.support.debezium import missing_debezium
 from tests.support.java_iceberg import missing_java_iceberg
 from tests.support.kafka import connector_path, missing_kafka
 from tests.support.nessie import missing_nessie
+from tests.support.rest_catalog import missing_rest_server
 from tests.support.spark_archive import make_archive
 from tests.support.trino import missing_trino
 
@@ -25,6 +26,7 @@ FETCHES = (
     missing_debezium,
     missing_nessie,
     missing_apicurio,
+    missing_rest_server,
 )
 
 

@@ -1,7 +1,7 @@
 """Apache Iceberg's own REST catalog server (its test fixture) for tests, on loopback.
 
-Maven fetches it once into the local repository; where mvn or java is missing, the tests say so and
-are skipped. One server per test run, emptied for each test that asks for it.
+Its jars are in `.cache`, from Maven Central; where mvn or java is missing, the tests say so and are
+skipped. One server per test process, emptied for each test that asks for it.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import pytest
 from pyiceberg.catalog.rest import RestCatalog
 
 from tests.support.guard import let_run, stop_with_this_process
+from tests.support.maven import CACHE, fetch_jars
 from tests.support.ports import free_port
 
 ICEBERG = "1.11.0"  # the newest release whose test jars are published
@@ -37,6 +38,7 @@ _JARS = (
     "org.xerial:sqlite-jdbc:3.50.3.0",
     "org.slf4j:slf4j-simple:2.0.17",
 )
+_JAR_FOLDER = CACHE / f"rest-catalog-{ICEBERG}-jetty-{_JETTY}"
 _START_TIMEOUT_S = 60.0
 
 
@@ -46,6 +48,13 @@ class RestServer:
 
     uri: str
     warehouse: str
+
+
+def missing_rest_server() -> str | None:
+    """Why there is none, or None; fetches it."""
+    if shutil.which("java") is None:
+        return "java is not installed: no REST catalog server"
+    return fetch_jars(_JAR_FOLDER, _JARS, transitive=True)
 
 
 def rest_server() -> RestServer:
@@ -67,10 +76,9 @@ def rest_server() -> RestServer:
 
 @functools.cache
 def _running_server() -> RestServer:
-    java = shutil.which("java")
-    if java is None:
-        pytest.skip("java is not installed: no REST catalog server")
-    class_path = _class_path()
+    missing = missing_rest_server()
+    if missing is not None:
+        pytest.skip(missing)
     folder = Path(tempfile.mkdtemp(prefix="icefold-rest-"))
     port = free_port()
     server = RestServer(f"http://127.0.0.1:{port}", f"file://{folder}/wh")
@@ -85,7 +93,8 @@ def _running_server() -> RestServer:
         "CATALOG_JDBC_STRICT__MODE": "true",  # no table in a missing namespace
     }
     options = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto"]
-    command = [java, *options, "-cp", class_path, "org.apache.iceberg.rest.RESTCatalogServer"]
+    class_path = f"{_JAR_FOLDER}/*"
+    command = ["java", *options, "-cp", class_path, "org.apache.iceberg.rest.RESTCatalogServer"]
     log = folder / "rest.log"
     with log.open("wb") as output:
         process = subprocess.Popen(
@@ -107,34 +116,3 @@ def _wait_until_up(server: RestServer, process: subprocess.Popen[bytes], log: Pa
             time.sleep(0.1)
     process.kill()
     raise RuntimeError(f"the REST server did not start: {log.read_text()[-2000:]}")
-
-
-@functools.cache
-def _class_path() -> str:
-    maven = shutil.which("mvn")
-    if maven is None:
-        pytest.skip("mvn is not installed: Apache Iceberg's REST server cannot be fetched")
-    with tempfile.TemporaryDirectory() as folder:
-        Path(folder, "pom.xml").write_text(_pom())
-        goal = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:build-classpath"
-        command = [maven, "-q", "-B", goal, "-Dmdep.outputFile=classpath.txt"]
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-        if done.returncode:
-            pytest.skip(f"mvn could not fetch Apache Iceberg's REST server: {done.stdout[-500:]}")
-        return Path(folder, "classpath.txt").read_text().strip()
-
-
-def _pom() -> str:
-    dependencies = []
-    for jar in _JARS:
-        group, artifact, version, *classifier = jar.split(":")
-        fields = {"groupId": group, "artifactId": artifact, "version": version}
-        if classifier:
-            fields["classifier"] = classifier[0]
-        inner = "".join(f"<{key}>{value}</{key}>" for key, value in fields.items())
-        dependencies.append(f"<dependency>{inner}</dependency>")
-    return (
-        '<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>'
-        "<groupId>icefold.tests</groupId><artifactId>rest-server</artifactId><version>1</version>"
-        f"<dependencies>{''.join(dependencies)}</dependencies></project>"
-    )

@@ -24,6 +24,7 @@ ROOT = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT / "scripts"))
 from reference_pages import ICEBERG_PROPERTIES, reference_pages  # noqa: E402
 
+pytestmark = pytest.mark.xdist_group("site")  # built once, not by every worker
 LOADED = re.compile(r"<(?:script|link|img|iframe|source)\b[^>]*?(?:src|href)=\"?(https?:[^\s\">]+)")
 
 

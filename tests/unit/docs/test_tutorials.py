@@ -64,6 +64,7 @@ def paste(page: str, folder: Path, programs: Path, **environment: str) -> int:
 
 
 @pytest.mark.slow
+@pytest.mark.xdist_group("wheel")
 @pytest.mark.timeout(1800)
 def test_incident_is_found_and_rolled_back(tmp_path, programs):
     assert paste("incident.md", tmp_path, programs) == 4
@@ -78,6 +79,7 @@ def test_table_of_flink_is_taken_over(tmp_path, programs):
 
 @pytest.mark.slow
 @pytest.mark.services
+@pytest.mark.xdist_group("wheel")
 @pytest.mark.timeout(1800)
 def test_changes_of_postgresql_arrive(tmp_path, programs):
     from tests.support.postgres import PASSWORD, USER, postgres_server

@@ -182,6 +182,7 @@ def warehouse(tmp_path_factory):
 
 
 @pytest.mark.slow
+@pytest.mark.xdist_group("warehouse of exports")
 @pytest.mark.parametrize("how", READS)
 def test_reading_a_table_larger_than_the_bound_holds_little_of_it(warehouse, how):
     if how in ("duckdb", "polars"):
@@ -196,6 +197,7 @@ def test_reading_a_table_larger_than_the_bound_holds_little_of_it(warehouse, how
 
 
 @pytest.mark.slow
+@pytest.mark.xdist_group("warehouse of exports")
 def test_damage_found_while_streaming_is_an_error_in_the_library(warehouse):
     pytest.importorskip("duckdb")
     table = tf.open_catalog("local", warehouse=warehouse).load_table("t.big")
