@@ -29,7 +29,12 @@ KILLED = -signal.SIGKILL
 REFUSED = 7
 
 _CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["tests.support.crash_child", "resolver", "tableformat"])
+# What a task loads when it first needs it, too: most of a second of CPU in each child.
+_LOADED_LATE = (
+    "fastavro", "hypothesis", "lock.sql", "maintenance", "pandas", "pyarrow.dataset", "pytest",
+    "sqlalchemy.dialects.sqlite", "sqlite3", "tableformat.catalog.sql",
+)  # fmt: skip
+_CONTEXT.set_forkserver_preload([__name__, "resolver", "tableformat", *_LOADED_LATE])
 
 
 def open_table(warehouse: str, name: str) -> Table:
