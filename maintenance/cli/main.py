@@ -6,8 +6,6 @@ import click
 
 from maintenance.cli.adopt import adopt
 from maintenance.cli.changes import changes
-from maintenance.cli.computed import computed
-from maintenance.cli.constraint import immutable
 from maintenance.cli.context import (
     CliContext,
     GuardedGroup,
@@ -15,6 +13,7 @@ from maintenance.cli.context import (
     telling_lost_output,
 )
 from maintenance.cli.cuts import cuts
+from maintenance.cli.declarations import computed, immutable, sequence
 from maintenance.cli.index import index
 from maintenance.cli.ingest import ingest
 from maintenance.cli.inspect import inspect
@@ -23,15 +22,13 @@ from maintenance.cli.load import load
 from maintenance.cli.lock import lock
 from maintenance.cli.lookup import lookup
 from maintenance.cli.maintain import maintain
-from maintenance.cli.process_end import ending_with_its_status
+from maintenance.cli.process_end import ending_with_its_status, open_closed
 from maintenance.cli.ref import ref
 from maintenance.cli.report import report
 from maintenance.cli.resolve import resolve_command
 from maintenance.cli.run import run
 from maintenance.cli.scan import scan
-from maintenance.cli.sequence import sequence
 from maintenance.cli.sql import sql
-from maintenance.cli.standard_files import open_closed
 from maintenance.cli.status import status
 from maintenance.cli.table import table
 from maintenance.cli.table_evolution import EVOLUTION_COMMANDS

@@ -1,6 +1,8 @@
-"""`icefold table computed`: columns that whoever reads or writes rows computes."""
+"""`icefold table computed`, `immutable` and `sequence`: what a table declares about its columns."""
 
 from __future__ import annotations
+
+from dataclasses import asdict
 
 import click
 
@@ -8,11 +10,13 @@ from maintenance.cli.context import (
     CliContext,
     TableName,
     json_option,
+    parse_columns,
     pass_context,
     print_json,
     say,
 )
 from tableformat.errors import InvalidInputError
+from tableformat.spec.constraints import Enforcement, sequence_field_id
 from tableformat.table import Table
 
 
@@ -89,3 +93,83 @@ def _check(table: Table, *, as_json: bool) -> None:
             columns=", ".join(column for column, rows in wrong.items() if rows),
             action="UPDATE TABLE SET COLUMN = DEFAULT computes them again",
         )
+
+
+@click.command("immutable")
+@click.argument("name")
+@click.option("--columns", metavar="A,B", help="Declare that these never change for one key.")
+@click.option("--constraint-name", metavar="TEXT", help="[default: IMMUTABLE_COLUMNS_a_b]")
+@click.option(
+    "--enforced",
+    flag_value=True,
+    type=click.UNPROCESSED,
+    help="Refuse changes that break it, and deletes of rows.",
+)
+@click.option(
+    "--enforced-except-delete",
+    "enforced",
+    flag_value="except-delete",
+    type=click.UNPROCESSED,
+    help="Refuse changes that break it; a key that is deleted may come back with other values.",
+)
+@click.option(
+    "--not-enforced",
+    "enforced",
+    flag_value=False,
+    type=click.UNPROCESSED,
+    default=False,
+    help="Refuse nothing.  [default]",
+)
+@click.option("--drop", is_flag=True, help="Drop the constraint.")
+@json_option
+@pass_context
+def immutable(
+    context: CliContext,
+    name: str,
+    columns: str | None,
+    constraint_name: str | None,
+    enforced: Enforcement,
+    drop: bool,
+    as_json: bool,
+) -> None:
+    """Show the IMMUTABLE constraint of the table NAME; declare or drop it."""
+    if drop and columns is not None:
+        raise InvalidInputError("--drop and --columns exclude each other", table=name)
+    table = context.table(name)
+    if drop:
+        table.drop_immutable_columns()
+    elif columns is not None:
+        table.set_immutable_columns(
+            parse_columns(columns) or [], name=constraint_name, enforced=enforced
+        )
+    constraint = table.immutable_columns
+    if as_json:
+        print_json(None if constraint is None else asdict(constraint))
+    elif constraint is None:
+        say(f"{table.name} has no IMMUTABLE constraint")
+    else:
+        columns = ", ".join(constraint.columns)
+        say(f"{constraint.name}: {columns} ({constraint.enforcement})")
+
+
+@click.command("sequence")
+@click.argument("name")
+@click.option("--column", metavar="A", help="Declare that a greater value is a newer version.")
+@click.option("--drop", is_flag=True, help="Drop the declaration; the column stays.")
+@json_option
+@pass_context
+def sequence(context: CliContext, name: str, column: str | None, drop: bool, as_json: bool) -> None:
+    """Show the sequence column of the table NAME; declare or drop it."""
+    if drop and column is not None:
+        raise InvalidInputError("--drop and --column exclude each other", table=name)
+    table = context.table(name)
+    if drop:
+        table.drop_sequence_column()
+    elif column is not None:
+        table.set_sequence_column(column)
+    field_id = sequence_field_id(table.state.metadata)
+    declared = None if field_id is None else table.schema().find_column_name(field_id)
+    if as_json:
+        print_json({"sequence-column": declared})
+    else:
+        say(declared or f"{table.name} has no sequence column")
