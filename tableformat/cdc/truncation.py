@@ -27,6 +27,7 @@ from tableformat.codec.puffin.deletion_vector import Positions, build_positions
 from tableformat.codec.puffin.dv_file import DeletionVector, write_deletion_vectors
 from tableformat.commit.request import check_v3
 from tableformat.environment import Environment
+from tableformat.errors import InvalidInputError
 from tableformat.paths import puffin_locations
 from tableformat.scan.bounds import key_range
 from tableformat.scan.file_source import FileSource
@@ -69,6 +70,25 @@ class VectorsAtHead:
 
     added: tuple[DataFile, ...] = ()
     removed: tuple[ManifestEntry, ...] = ()
+
+
+def check_one_partition(partitions: int) -> None:
+    """Debezium's truncate has no key: it is in any partition, and nothing orders the others.
+
+    Args:
+        partitions: All that the table is fed by, of all its topics.
+
+    Raises:
+        InvalidInputError: There are several.
+    """
+    if partitions > 1:
+        raise InvalidInputError(
+            "on-truncate=apply needs a topic of one partition: of several, nothing says which "
+            "changes a truncate comes after",
+            partitions=partitions,
+            action="set on-truncate=ignore or fail, or topic.creation.default.partitions=1 for a "
+            "new topic",
+        )
 
 
 def vectors_of_all_rows(

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -184,7 +185,7 @@ class SparkEngine:
         """One micro-batch."""
         ends = _ends(checkpoint, number)
         moved = {place: end for place, end in ends.items() if end > self._read.get(place, 0)}
-        self._join(tables, {topic for topic, _ in moved})
+        self._join(tables, {topic for topic, _ in moved}, Counter(topic for topic, _ in ends))
         table_of = tables.table_of
         ours = {place: end for place, end in moved.items() if place[0] in table_of}
         self._read |= ends
@@ -207,12 +208,19 @@ class SparkEngine:
                 events.unpersist()
         self._dropped |= {topic for t in tables.standing.values() for topic in t.topics}
 
-    def _join(self, tables: StreamTables, topics: Collection[str]) -> None:
-        """Take up topics that have come since, but none whose events were dropped."""
+    def _join(
+        self, tables: StreamTables, topics: Collection[str], partitions: Mapping[str, int]
+    ) -> None:
+        """Take up topics that have come since, but none whose events were dropped.
+
+        `partitions`: how many each topic has, by what Spark reads.
+        """
+        tables.partitions |= partitions
         new = set(topics) - set(tables.table_of) - self._dropped
         if not new:
             return
-        tables.join([*tables.table_of, *new], with_resumed=False)
+        known = {*tables.table_of, *new}
+        tables.join({topic: partitions.get(topic, 1) for topic in known}, with_resumed=False)
         self._dropped |= new - set(tables.table_of)
 
     def _prepare(self, table: StreamTable, events: DataFrame) -> tuple[StreamTable, PreparedBatch]:

@@ -27,8 +27,9 @@ from tableformat.cdc.batch_commit import BatchId, is_committed
 from tableformat.cdc.events import EVENT_COLUMNS, FILE, ORDINAL, POSITION, TIMESTAMP_MS, Decoder
 from tableformat.cdc.ingest import IngestResult, PreparedBatch, commit_written
 from tableformat.cdc.sink import SinkPlan, plan_sink
+from tableformat.cdc.truncation import check_one_partition
 from tableformat.environment import Environment
-from tableformat.errors import InternalError, InvalidInputError
+from tableformat.errors import InternalError
 from tableformat.spark.change_frame import CHANGES, EVENTS, shard_labels, write_frame_files
 from tableformat.spark.checkpoint import local_folder
 from tableformat.spark.stream_claim import claim_for, release_when_over
@@ -143,7 +144,7 @@ def write_frame(
         if is_committed(state, branch, batch):
             return IngestResult(repeated=True)
     if plan.writer.choice.truncates and set(events.columns).issuperset(KAFKA_COLUMNS):
-        _check_one_partition(events.select(*KAFKA_COLUMNS[:2]).distinct().count())
+        check_one_partition(events.select(*KAFKA_COLUMNS[:2]).distinct().count())
     return _write(plan, with_order(events), _labels(plan, events.sparkSession), batch, {})
 
 
@@ -228,7 +229,7 @@ class _BatchSink:
             self.plan = self.plan.refreshed()
             summary = source_offsets(self.checkpoint, batch_id)
             if self.plan.writer.choice.truncates:
-                _check_one_partition(kafka_partitions(self.checkpoint, batch_id, spark))
+                check_one_partition(kafka_partitions(self.checkpoint, batch_id, spark))
             result = _write(self.plan, events, self.labels, batch, summary)
         if self.on_batch is not None:
             self.on_batch(batch_id, result)
@@ -269,18 +270,6 @@ def _offsets(checkpoint: str, batch_id: int) -> list[dict[str, Any]]:
         return [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()[2:]]
     except (OSError, ValueError):
         return []
-
-
-def _check_one_partition(partitions: int) -> None:
-    """Debezium's truncate has no key: it is in any partition, and nothing orders the others."""
-    if partitions > 1:
-        raise InvalidInputError(
-            "on-truncate=apply needs a topic of one partition: of several, nothing says which "
-            "changes a truncate comes after",
-            partitions=partitions,
-            action="set on-truncate=ignore or fail, or topic.creation.default.partitions=1 for a "
-            "new topic",
-        )
 
 
 def _write(

@@ -7,7 +7,7 @@ a process that starts reads it there.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 from tableformat.catalog.base import Identifier, TableState
 from tableformat.cdc.batch_commit import BatchId
 from tableformat.cdc.events import Decoder
-from tableformat.cdc.ingest import IngestResult
+from tableformat.cdc.ingest import IngestResult, PreparedBatch
 from tableformat.cdc.many.positions import (
     TablePosition,
     UnfinishedBatch,
@@ -39,6 +39,7 @@ from tableformat.cdc.many.staging import (
     stage_batch,
 )
 from tableformat.cdc.many.table_options import StreamOptions
+from tableformat.cdc.truncation import check_one_partition
 from tableformat.environment import Environment
 from tableformat.errors import CorruptDataError, InvalidInputError, NotFoundError
 from tableformat.spec.names import STAGING_BRANCH
@@ -93,6 +94,7 @@ class StreamTables:
         standing: Tables that stand aside.
         resumed: Why tables did that have been taken up again, and have not caught up yet.
         recorded: Positions of all tables of the namespace that the query has written.
+        partitions: How many each topic has.
     """
 
     environment: Environment
@@ -104,22 +106,24 @@ class StreamTables:
     recorded: dict[str, TablePosition] = field(default_factory=dict)
     standing: dict[str, StreamTable] = field(default_factory=dict)
     resumed: dict[str, SetAside] = field(default_factory=dict)
+    partitions: dict[str, int] = field(default_factory=dict)
 
     @property
     def table_of(self) -> dict[str, str]:
         """The table of each topic that is read."""
         return {topic: name for name, table in self.tables.items() for topic in table.topics}
 
-    def join(self, topics: Iterable[str], *, with_resumed: bool = True) -> list[str]:
+    def join(self, topics: Mapping[str, int], *, with_resumed: bool = True) -> list[str]:
         """Take up topics that have come since, and tables that need no longer stand aside.
 
         Args:
-            topics: All topics.
+            topics: All topics, with their number of partitions.
             with_resumed: Whether tables may come back that stood aside.
 
         Returns:
             The tables that are new, or have new topics.
         """
+        self.partitions |= topics
         routed = self.settings.routing.route(topics)
         for topic, reason in routed.refused.items():
             self._note(topic, reason)
@@ -168,7 +172,7 @@ class StreamTables:
             self.environment,
             self.tables,
             batch,
-            prepare=prepare or self._prepare_messages,
+            prepare=partial(self._prepared, prepare or self._prepare_messages),
         )
         self.tables |= staged.tables
         self.recorded |= {name: table.position for name, table in staged.tables.items()}
@@ -192,6 +196,15 @@ class StreamTables:
             tables=found.tables,
         )
         self.stage(batch, prepare)
+
+    def _prepared(
+        self, prepare: Prepare, table: StreamTable, events: Any
+    ) -> tuple[StreamTable, PreparedBatch]:
+        """`prepare`, and a truncate refused where nothing says what comes before it."""
+        table, batch = prepare(table, events)
+        if batch.written.truncation is not None:
+            check_one_partition(sum(self.partitions.get(topic, 1) for topic in table.topics))
+        return table, batch
 
     @property
     def _prepare_messages(self) -> Prepare:
@@ -306,7 +319,7 @@ class StreamTables:
 def open_tables(
     environment: Environment,
     settings: StreamSettings,
-    topics: Collection[str],
+    topics: Mapping[str, int],
     listener: StreamListener,
     *,
     resume_tables: Collection[str] = (),
@@ -316,7 +329,7 @@ def open_tables(
     Args:
         environment: Catalog, store, clock.
         settings: The stream.
-        topics: All topics that there are.
+        topics: All topics that there are, with their number of partitions.
         listener: Is told what happens.
         resume_tables: Tables that need no longer stand aside.
 
@@ -348,7 +361,7 @@ def open_tables(
         state = states.get(parse_table_name(name))
         if state is not None:
             states[state.identifier] = resume(environment, state)
-    stream = StreamTables(environment, settings, listener)
+    stream = StreamTables(environment, settings, listener, partitions=dict(topics))
     for identifier, state in states.items():
         position = _position_of_query(state, settings)
         if position is not None:

@@ -16,7 +16,7 @@ def test_tables_of_a_batch_do_not_look_into_a_part_for_each_topic(spark, tmp_pat
     """Else 200 topics cost each of 200 tables 200 tasks, with a Python worker each."""
     names = ["orders", "lines", "items"]
     topics = {f"pg.{name}": f"shop.{name}" for name in names}
-    ends = json.dumps({topic: {"0": 10} for topic in topics})
+    ends = json.dumps({topic: {"0": 10, "1": 0} for topic in topics})
     (tmp_path / OFFSETS).mkdir()
     (tmp_path / OFFSETS / "0").write_text(f"v1\n{{}}\n{ends}")
     staged = {}
@@ -24,6 +24,7 @@ def test_tables_of_a_batch_do_not_look_into_a_part_for_each_topic(spark, tmp_pat
         table_of=topics,
         tables={name: SimpleNamespace(topics=(topic,)) for topic, name in topics.items()},
         standing={},
+        partitions={},
         batch_id=lambda: None,
         stage=lambda batch, _: staged.update(
             {n: (each.rdd.getNumPartitions(), each.count()) for n, each in batch.events.items()}
@@ -45,3 +46,4 @@ def test_tables_of_a_batch_do_not_look_into_a_part_for_each_topic(spark, tmp_pat
         topics.values(), 10
     )
     assert max(parts for parts, _ in staged.values()) <= most < 24
+    assert tables.partitions == dict.fromkeys(topics, 2)  # those that bring nothing, too

@@ -340,3 +340,33 @@ def test_dry_run_plans_tables_and_writes_nothing(catalog, cluster):
     assert "carry no schema" in found["shop.bare"]
     assert "empty" in found["shop.empty"]
     assert catalog.list_tables() == []
+
+
+@pytest.mark.parametrize(
+    "feeds", ["one partition", "two partitions", "two topics", "a later topic"]
+)
+def test_truncate_is_applied_only_where_one_partition_feeds_its_table(catalog, cluster, feeds):
+    """Of the shards of a table one is truncated; its rows are not told from the others'."""
+    routes = [(r"^pg\.public\.orders.*", "orders")]
+    given = {"routes": routes, "defaults": {"on-truncate": "apply"}}
+    put(cluster, "orders", row(1), row(2))
+    match feeds:
+        case "two partitions":
+            cluster.send("pg.public.orders", message("c", row(3)), partition=1)
+        case "two topics":
+            put(cluster, "orders_2", row(3))
+    engine_of(catalog, cluster, **given).run(follow=False)
+    if feeds == "a later topic":
+        put(cluster, "orders_2", row(3))
+    cluster.send("pg.public.orders", (None, message("t", row(0))[1]))
+    put(cluster, "orders", row(4))
+    engine = engine_of(catalog, cluster, **given)
+    engine.run(follow=False)
+    if feeds == "one partition":
+        assert notes(catalog, "shop.orders").keys() == {4}
+        return
+    assert "on-truncate=apply needs a topic of one partition" in engine.aside["shop.orders"]
+    assert {1, 2} <= notes(catalog, "shop.orders").keys()
+    given["defaults"] = {"on-truncate": "ignore"}
+    engine_of(catalog, cluster, resume=["shop.orders"], **given).run(follow=False)
+    assert notes(catalog, "shop.orders").keys() == {1, 2, 3, 4}
