@@ -50,6 +50,7 @@ from tableformat.cdc.json_objects import (
     parse_json_objects,
     utf8_rows,
 )
+from tableformat.cdc.mangled_names import check_names
 from tableformat.cdc.message_keys import MessageKeys
 from tableformat.cdc.placeholders import Placeholder
 from tableformat.cdc.row_codec import RowCodec, user_hints
@@ -128,6 +129,7 @@ class DebeziumFormat:
                 wrong_format.check_foreign(group.payloads[0].as_py(), self.codec.decoders)
             codec = self._codec_for(group.schema, *self._row_path)
             parsed = parse_json_objects(group.payloads, self._layout(codec, bool(unknown)))
+            self._check_names(group, parsed)
             if unknown:
                 self._check_key(unknown & {path[-1] for path in parsed.undeclared})
             else:
@@ -254,6 +256,13 @@ class DebeziumFormat:
     @property
     def _row_path(self) -> Path:
         return () if self.values.layout == FLATTENED else ("after",)
+
+    def _check_names(self, group: PayloadGroup, parsed: JsonObjects) -> None:
+        """Refuse names of which Debezium tells two: see `mangled_names`."""
+        names = {path[-1] for path in parsed.undeclared}
+        names |= row_fields(group.schema, *self._row_path).keys()
+        is_ignored = self.values.unknown_columns == "ignore" or not self._evolves
+        check_names(names, self.codec.decoders if is_ignored else None)
 
     def _note_columns(
         self, group: PayloadGroup, parsed: JsonObjects, collector: ChangeCollector

@@ -14,6 +14,7 @@ from tableformat.array_types import Bools, Int64s
 from tableformat.cdc.debezium_options import FLATTENED, DebeziumOptions
 from tableformat.cdc.events import ChangeCollector
 from tableformat.cdc.format_options import KEY_ONLY, KEY_ONLY_REASON
+from tableformat.cdc.java_texts import report_java_texts
 from tableformat.cdc.message_keys import MessageKeys
 from tableformat.cdc.placeholders import Placeholder, fill_placeholders
 from tableformat.cdc.row_codec import RowCodec, struct_columns
@@ -158,6 +159,7 @@ class DebeziumRows:
         inserts = _is_one_of(ops, INSERT_OPS)[mask]
         keeps = check_key & ~inserts if self.values.keeps_unavailable else None
         after, kept = self._filled(after, before, have_all, rows, keeps)
+        report_java_texts(after, rows, bad)
         required = self.codec.required - self.absent.keys()
         decoded = self.codec.decode(after, rows=rows, bad=bad, check_required=required, lacks=kept)
         if kept:

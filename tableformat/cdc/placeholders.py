@@ -19,6 +19,10 @@ Source: Debezium's `UnchangedToastedPlaceholder`, `UnchangedToastedReplicationMe
 `PostgresValueConverter`. For the arrays of other types (smallint[], numeric[], timestamp[], ...)
 and for numeric as `precise` Debezium has no form: it writes null.
 
+`before` has the value with the identity FULL only. With another one it has the columns of the
+identity, and in NOT NULL columns what Debezium puts there for the rest: '', {}, []. No large value
+is that short, so it is none.
+
 A placeholder that could be a value as well is neither stored nor replaced, but a bad record: one
 that is short, and one in an insert or a snapshot read, which have all values.
 """
@@ -44,6 +48,7 @@ OPTION = "unavailable-value"
 HEX_PREFIX = "hex:"
 DISTINCT_BYTES_MIN = 12  # shorter texts ("N/A", "unavailable") occur as values
 NOT_A_BYTE = -129.0
+_EMPTY_TEXTS = ("", "{}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +167,7 @@ def fill_placeholders(
         if stands is None or not pc.any(stands, min_count=0).as_py():
             continue
         old = before[name]
-        usable = old.is_valid()
+        usable = pc.and_(old.is_valid(), pc.invert(_is_empty(old)))
         old_stands = placeholder.found(old)
         if old_stands is not None:
             usable = pc.and_(usable, pc.invert(old_stands))
@@ -183,6 +188,13 @@ def fill_placeholders(
             for place in np.flatnonzero(lost & ~keeps).tolist():
                 bad.setdefault(int(rows[place]), _lost(name))
     return filled, kept
+
+
+def _is_empty(values: pa.Array) -> pa.BooleanArray:
+    """Where an old row has what stands for a value that it lacks. Never null."""
+    if pa.types.is_string(values.type):
+        return pc.is_in(values, pa.array(_EMPTY_TEXTS, pa.string()))
+    return pc.fill_null(pc.equal(pc.list_value_length(values), 0), False)
 
 
 def _lost(column: str) -> str:

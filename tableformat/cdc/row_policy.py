@@ -302,12 +302,21 @@ def _is_number(kind: pa.DataType) -> bool:
 
 
 def _is_zero(column: pa.ChunkedArray) -> npt.NDArray[np.bool_]:
-    """What Debezium puts into a NOT NULL column of which it has the key only: '', 0, 1970."""
+    """What Debezium puts into a NOT NULL column of which it has the key only: '', 0, 1970, [].
+
+    A struct (a point at 0, 0) says nothing.
+    """
     kind = column.type
     if pa.types.is_temporal(kind):
         column = column.cast(pa.int32() if kind.bit_width == INT_BITS else pa.int64())
     if pa.types.is_string(kind) or pa.types.is_binary(kind):
         zero = pc.equal(pc.binary_length(column), 0)
+        if pa.types.is_string(kind):
+            zero = pc.or_(zero, pc.equal(column, "{}"))  # an hstore
+    elif pa.types.is_list(kind):
+        zero = pc.equal(pc.list_value_length(column), 0)
+    elif pa.types.is_struct(kind):
+        return np.ones(len(column), np.bool_)
     elif pa.types.is_boolean(kind):
         zero = pc.invert(column)
     elif pa.types.is_temporal(kind) or pa.types.is_decimal(kind) or _is_number(kind):

@@ -17,8 +17,10 @@ DAY_US = 86_400_000_000
 # PostgreSQL's dates: 4714-11-24 BC to 5874897-12-31, proleptic Gregorian, in days since 1970.
 DAYS_MIN, DAYS_MAX = -2_440_589, 2_145_042_905
 SECONDS_MIN = DAYS_MIN * 86_400
-# PGStatement.DATE_POSITIVE_INFINITY, taken for microseconds by Debezium; nanoseconds have Long.MAX.
+# PGStatement.DATE_POSITIVE_INFINITY, taken for microseconds by Debezium; its nanoseconds overflow,
+# of both infinities into the minutes around 1970.
 POSITIVE_INFINITY_US = 9_223_372_036_825_200_000
+INFINITIES_NS = (-29_575_808_000, 22_375_808_000)
 YEARS_OF_CYCLE, DAYS_OF_CYCLE = 400, 146_097
 UNITS_PER_S = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 NANOS_MIN, NANOS_MAX = -(2**63), 2**63 - 1
@@ -67,6 +69,10 @@ def timestamps_decoder(target: pa.TimestampType, unit: str | None, *, ends_with_
             return found
         assert unit is not None
         _check_finite(values, unit)
+        if unit == "ns":
+            overflown = pc.is_in(values, pa.array(INFINITIES_NS, values.type))
+            if pc.any(overflown, min_count=0).as_py():
+                _infinite()
         return values.cast(pa.timestamp(unit, target.tz)).cast(target)
 
     return decode

@@ -21,6 +21,7 @@ from tableformat.cdc.connect_schema import declared_schema, row_fields
 from tableformat.cdc.debezium_options import FLATTENED
 from tableformat.cdc.events import KEY, VALUE, Decoder, EventBatch
 from tableformat.cdc.formats import FormatChoice
+from tableformat.cdc.mangled_names import check_names
 from tableformat.cdc.many.table_options import MakingOptions, TableOptions
 from tableformat.cdc.schema_changes import connect_type
 from tableformat.cdc.schema_evolution import log_replaced_nulls
@@ -144,6 +145,7 @@ def new_table(name: str, declared: DeclaredRow | None, options: MakingOptions) -
         )
     _check_columns(name, declared, options)
     check_new_column_names(declared.fields)
+    check_names(declared.fields)
     key = options.key or declared.key
     if not key:
         raise InvalidInputError(

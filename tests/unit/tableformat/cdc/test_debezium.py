@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from tableformat.errors import InvalidInputError
+from tableformat.spec.missing_columns import MISSING
 from tableformat.table_definition import define_schema
 from tests.support.change_events import (
     ORDERS,
@@ -507,6 +508,76 @@ def test_unavailable_value_that_is_nowhere_is_bad_or_null_if_wanted(before: Any)
     assert "ALTER TABLE ... REPLICA IDENTITY FULL" in reason
     kept = parse(FORMAT, SCHEMA, events, on_unavailable_value="null")
     assert kinds_and(kept, "note") == [("+U", None)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "stands", "empty"),
+    [
+        (pa.string(), PLACEHOLDER, ""),
+        (pa.string(), json.dumps({PLACEHOLDER: PLACEHOLDER}, separators=(",", ":")), "{}"),
+        (pa.binary(), base64.b64encode(PLACEHOLDER.encode()).decode(), ""),
+        (pa.list_(pa.int32()), list(PLACEHOLDER.encode()), []),
+        (pa.list_(pa.string()), [PLACEHOLDER], []),
+    ],
+)
+def test_what_stands_in_a_required_column_of_an_old_row_is_no_unavailable_value(
+    kind: pa.DataType, stands: Any, empty: Any
+) -> None:
+    """With REPLICA IDENTITY USING INDEX an old row has the index's columns, and zeros beside."""
+    row = [pa.field("id", pa.int64(), nullable=False), pa.field("u", pa.int64())]
+    schema = define_schema(pa.schema([*row, pa.field("v", kind, nullable=False)]), ["id"])
+    before, after = {"id": 1, "u": 1, "v": empty}, {"id": 1, "u": 100, "v": stands}
+    events = batch_of([envelope("u", before=before, after=after)])
+    (reason,) = reasons(parse(FORMAT, schema, events, binaries="base64"))
+    assert reason.startswith("column 'v' is unavailable")
+    kept = parse(FORMAT, schema, events, binaries="base64", on_unavailable_value="keep")
+    assert reasons(kept) == []
+    assert kept.changes[MISSING].to_pylist() == ["-3"]
+
+
+def test_array_of_several_dimensions_is_a_bad_record_and_no_text_of_java() -> None:
+    texts = pa.list_(pa.string())
+    row = [pa.field("id", pa.int64(), nullable=False), pa.field("tags", texts)]
+    schema = define_schema(pa.schema(row), ["id"])
+    java = ["[Ljava.lang.String;@285a80ea", "[Ljava.lang.String;@3b4a000f"]
+    good = [None, [], [None], ["[a]"], ["[B@"], ["see [Ljava.lang.String;@285a80ea"]]
+    rows = [*good, java, [None, "[[I@1f"]]
+    events = [envelope("c", after={"id": n, "tags": tags}) for n, tags in enumerate(rows)]
+    parsed = parse(FORMAT, schema, batch_of(events))
+    assert parsed.changes["tags"].to_pylist() == good
+    assert [reason.partition(",")[0] for reason in reasons(parsed)] == 2 * [
+        "column 'tags' has an array of several dimensions"
+    ]
+
+
+def mangled(name: str) -> str:
+    """As Debezium's decoder of `pgoutput` reads it: each byte for a character, with its sign."""
+    return "".join(chr(each if each < 0x80 else 0xFF00 | each) for each in name.encode())
+
+
+@pytest.mark.parametrize("name", ["é", "größe in m²", "名前", "😀", "ﾃｽﾄ"])
+@pytest.mark.parametrize(
+    "options", [{}, {"schema_evolution": "full"}, {"unknown_columns": "ignore"}]
+)
+@pytest.mark.parametrize("layout", ["envelope", "flattened"])
+def test_column_that_debezium_tells_by_a_mangled_name_is_refused_by_its_own(
+    name: str, options: dict[str, str], layout: str
+) -> None:
+    row = [pa.field("id", pa.int64(), nullable=False), pa.field(name, pa.string())]
+    schema = define_schema(pa.schema(row), ["id"])
+
+    def event(name: str) -> str:
+        fields = [{"field": "id", "type": "int64"}, {"field": name, "type": "string"}]
+        payload: dict[str, Any] = {"id": 1, name: "x"}
+        if layout == "envelope":
+            fields = [{"field": "after", "type": "struct", "fields": fields}]
+            payload = {"op": "c", "after": payload}
+        return json.dumps({"schema": {"type": "struct", "fields": fields}, "payload": payload})
+
+    parsed = parse(FORMAT, schema, batch_of([event(name)]), layout=layout, **options)
+    assert parsed.changes[name].to_pylist() == ["x"]
+    with pytest.raises(InvalidInputError, match=f"Debezium tells column '{name}' by another name"):
+        parse(FORMAT, schema, batch_of([event(mangled(name))]), layout=layout, **options)
 
 
 def test_unavailable_decimal_carries_the_placeholder_as_base64() -> None:

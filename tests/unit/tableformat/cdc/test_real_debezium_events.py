@@ -166,7 +166,7 @@ def test_unchanged_value_is_recognised_in_the_form_of_its_type(
 
 
 def test_unchanged_values_are_taken_from_before() -> None:
-    old = {"ia": [5], "la": [6], "ta": ["t"], "j": "{}", "b": "AAE=", "ua": ["u"]}
+    old = {"ia": [5], "la": [6], "ta": ["t"], "j": "[]", "b": "AAE=", "ua": ["u"]}
 
     def with_before(change: dict[str, Any]) -> None:
         change["before"] = {**change["after"], **old}
@@ -354,6 +354,10 @@ def test_hexadecimal_text_is_not_taken_for_base64(topic_schema: bool) -> None:
         (pa.timestamp("us"), "ms", -9223372036832400),
         (pa.timestamp("ns"), "ns", 2**63 - 1),
         (pa.timestamp("ns"), "ns", -(2**63)),
+        # PostgreSQL's with time.precision.mode=nanoseconds: they overflow into 1969 and 1970
+        (pa.timestamp("us"), "ns", -29575808000),
+        (pa.timestamp("ns"), "ns", 22375808000),
+        (pa.list_(pa.timestamp("ns")), "ns", [22375808001, -29575808000]),
         (pa.timestamp("us", tz="UTC"), "us", "infinity"),
         (pa.timestamp("us", tz="UTC"), "us", "-infinity"),
         (pa.date32(), "us", -2147472693),
@@ -523,3 +527,52 @@ def test_delete_of_the_full_replica_identity_is_whole() -> None:
     deletes = pa.Table.from_batches([batch("db.public.account_full", "d").rows])
     options = {"deletes": "row"}
     assert write_changes(table.environment, table.identifier, deletes, options=options).changes == 1
+
+
+@pytest.mark.parametrize("value", [-29575808001, -29575808000 + 1000, 0, 22375807999])
+def test_moment_beside_an_overflown_infinity_is_a_value(value: int) -> None:
+    table = pa.schema(
+        [pa.field("id", pa.int64(), nullable=False), pa.field("x", pa.timestamp("ns"))]
+    )
+    events = batch_of([envelope("u", after={"id": 1, "x": value})])
+    parsed = parse(FORMAT, define_schema(table, ["id"]), events, timestamp_unit="ns")
+    assert parsed.changes["x"].cast(pa.int64()).to_pylist() == [value]
+
+
+def test_delete_of_zeros_of_every_type_is_no_whole_row() -> None:
+    """What Debezium wrote for a row of which it had the key."""
+    point = pa.struct([("x", pa.float64()), ("y", pa.float64()), ("wkb", pa.binary())])
+    kinds: dict[str, pa.DataType] = {
+        "t": pa.string(),
+        "ia": pa.list_(pa.int32()),
+        "jb": pa.string(),
+        "p": point,
+        "h": pa.string(),
+        "ts": pa.timestamp("us", tz="UTC"),
+        "b": pa.binary(),
+    }
+    zeros = {
+        "t": "",
+        "ia": [],
+        "jb": "",
+        "p": {"x": 0.0, "y": 0.0, "wkb": "AQEAAAAAAAAAAAAAAAAAAAAAAAAA"},
+        "h": "{}",
+        "ts": "1970-01-01T00:00:00Z",
+        "b": "",
+    }
+    fields = [pa.field(name, kind, nullable=False) for name, kind in kinds.items()]
+    key = pa.field("id", pa.int32(), nullable=False)
+    table = memory_catalog().create_table(
+        "t.nn", pa.schema([key, *fields, pa.field("o", pa.int32())]), primary_key=["id"]
+    )
+    options = {"deletes": "row", "binaries": "base64"}
+
+    def write(**values: Any) -> int:
+        before = {"id": 3, **zeros, "o": None, **values}
+        deletes = pa.table({"value": [envelope("d", before=before)]})
+        return write_changes(table.environment, table.identifier, deletes, options=options).changes
+
+    with pytest.raises(InvalidInputError, match="the delete holds its key only"):
+        write()
+    assert write(ia=[0]) == 1
+    assert write(h='{"a":"1"}') == 1

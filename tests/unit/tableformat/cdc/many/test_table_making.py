@@ -29,6 +29,7 @@ WIDE = [
 EXACT = {"field": "exact", "type": "struct", "optional": True,
          "name": "io.debezium.data.VariableScaleDecimal", "fields": []}  # fmt: skip
 LINEAGE = [WIDE[0], {"field": "_row_id", "type": "int64", "optional": True}]
+MANGLED = [WIDE[0], {"field": "\uffc3\uffa9", "type": "int64", "optional": True}]
 ROW_OF_WIDE = {"id": 1, "note": None, "price": None, "at": 0, "tags": None}
 
 
@@ -86,6 +87,7 @@ def test_options_give_key_types_and_properties():
         ([message("c", {"id": 1}, fields=ROW)], {"columns": '{"x": "long"}'}, "do not have: 'x'"),
         ([message("c", {"id": 1}, fields=ROW)], {"columns": '{"note": "lon"}'}, "not an Iceberg"),
         ([message("c", {"id": 1}, fields=LINEAGE)], {}, "row lineage"),
+        ([message("c", {"id": 1}, fields=MANGLED)], {}, "tells column 'é' by another name"),
         ([message("c", {"id": 1}, fields=ROW)], {"partition-by": "day(x)"}, "unknown column"),
     ],
 )
