@@ -148,8 +148,9 @@ class RowPolicy:
                 break
             column = parsed.changes.column(name)
             absent = column.is_null().to_numpy()
-            lacks |= absent
-            bare &= absent | _is_zero(column)
+            zero = _is_zero(column)
+            lacks |= absent | (zero if _is_moment(column.type) else False)
+            bare &= absent | zero
             if required:
                 reason = f"the delete has no value of required column '{name}' (deletes=row)"
                 reasons |= dict.fromkeys(parsed.rows[removed & absent].tolist(), reason)
@@ -299,6 +300,11 @@ def _sort_columns(names: tuple[str, ...], schema: Schema) -> tuple[str, ...]:
 
 def _is_number(kind: pa.DataType) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
+
+
+def _is_moment(kind: pa.DataType) -> bool:
+    """Types of which nobody's value is zero: a counter may be 0, hardly a date 1970-01-01."""
+    return bool(pa.types.is_date(kind) or pa.types.is_timestamp(kind))
 
 
 def _is_zero(column: pa.ChunkedArray) -> npt.NDArray[np.bool_]:

@@ -574,5 +574,8 @@ def test_delete_of_zeros_of_every_type_is_no_whole_row() -> None:
 
     with pytest.raises(InvalidInputError, match="the delete holds its key only"):
         write()
+    with pytest.raises(InvalidInputError, match="the delete holds its key only"):
+        write(o=0)  # of no null, but nothing is of 1970
+    assert write(o=0, ts="1970-01-01T00:00:01Z") == 1
     assert write(ia=[0]) == 1
     assert write(h='{"a":"1"}') == 1
