@@ -1,3 +1,4 @@
+import tempfile
 from collections import Counter
 
 import pyarrow as pa
@@ -131,7 +132,7 @@ def test_keys_that_occur_twice_are_paired_as_often_as_they_can_be(table):
 def test_many_changes_go_through_temporary_files(table, tmp_path, monkeypatch):
     expected = upsert(table, *((key, "new", key) for key in range(0, 300, 3)), deletes=[1, 2])
     plain = table.changes(table.start, expected).to_arrow()
-    monkeypatch.setattr(buckets.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     spilled = table.changes(table.start, expected)
     monkeypatch.setattr(buckets.ChangeBuckets.__init__, "__kwdefaults__", {"buffer_bytes": 100})
     batches = spilled.to_batches()
