@@ -173,7 +173,7 @@ def _maintain(
     with _signals(scheduler), nullcontext() if port is None else watcher.serving(port, host=host):
         if once:
             end = scheduler.run_once()
-            if not end.runs:
+            if not (end.runs or end.failed or end.was_stopped):
                 logger.info("nothing was due")
             return end
         _log_start(names, len(scheduler.tables()), None if port is None else f"{host}:{port}")

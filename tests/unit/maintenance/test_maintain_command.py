@@ -81,6 +81,14 @@ def test_once_does_what_is_due_and_says_it_in_json_lines(tmp_path, orders):
     assert orders.scan().to_arrow().num_rows == 101
 
 
+def test_once_with_a_table_that_cannot_be_read_does_not_say_that_nothing_was_due(tmp_path, orders):
+    Path(orders.metadata_location.removeprefix("file://")).unlink()
+    result = run(tmp_path, "maintain", "shop.*", "--once")
+    assert result.exit_code == 1
+    assert "shop.orders" in result.stderr
+    assert "nothing was due" not in result.stderr
+
+
 def test_publish_says_in_its_summary_what_the_cycle_did(tmp_path, orders):
     ok(tmp_path, "maintain", "shop.orders", "--once")
     summary = orders.refresh().state.head("main").summary.additional_properties
