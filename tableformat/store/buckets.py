@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import re
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
@@ -42,10 +42,12 @@ _UNSUPPORTED = {
 _READ_TIMEOUT = "1h"  # of a whole answer; one that stalls is given up much earlier
 _UPLOAD_BITS = 26  # the time for an answer doubles with each doubling above 64 MiB
 
-_PREFIXES = {
-    "s3": ("s3.", "client."),
-    "gs": ("gcs.",),
-    "abfss": ("adls.",),
+_S3_KEYS = ("access-key-id", "secret-access-key", "session-token")
+# What goes into a header beside the properties that the library is given by name.
+_TEXTS = {
+    "s3": ("s3.proxy-uri", *(f"{at}.{key}" for at in ("s3", "client") for key in _S3_KEYS)),
+    "gs": ("gcs.oauth2.token",),
+    "abfss": ("adls.token",),
 }
 _AWS_ENDPOINTS = ("AWS_ENDPOINT", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3")
 _AWS_PLACES = ("AWS_REGION", "AWS_DEFAULT_REGION")
@@ -160,7 +162,7 @@ def _create(
         ours: properties[key] for key, ours in names.items() if properties.get(key)
     }
     complete(at, properties, given)
-    _check_texts(at.scheme, properties)
+    _check_texts(at.scheme, names, properties)
     if provider is not None:
         given.pop("sas_key", None)
         given["credential_provider"] = provider
@@ -195,8 +197,7 @@ def _complete_s3(at: ParsedLocation, properties: Mapping[str, str], given: dict[
     # Over TLS a second digest of the body is time for nothing.
     given["unsigned_payload"] = not (endpoint or "").startswith("http://")
     key, secret, token = (
-        properties.get(f"s3.{name}") or properties.get(f"client.{name}")
-        for name in ("access-key-id", "secret-access-key", "session-token")
+        properties.get(f"s3.{name}") or properties.get(f"client.{name}") for name in _S3_KEYS
     )
     if (key is None) != (secret is None):
         raise InvalidInputError(
@@ -288,14 +289,13 @@ def _address(key: str, value: str | None) -> str | None:
     return value.rstrip("/")
 
 
-def _check_texts(scheme: str, properties: Mapping[str, str]) -> None:
+def _check_texts(scheme: str, names: Iterable[str], properties: Mapping[str, str]) -> None:
     """The library gives up on a key that was read from a file with its line break, too.
 
     Raises:
         InvalidInputError: A text cannot be in a header or an address. Its value is not shown.
     """
-    prefixes = _PREFIXES[scheme]
-    given = {key: text for key, text in properties.items() if key.startswith(prefixes)}
+    given = {key: properties[key] for key in (*names, *_TEXTS[scheme]) if properties.get(key)}
     if scheme == "s3":
         has_keys = not given.keys().isdisjoint(("s3.access-key-id", "client.access-key-id"))
         read = _AWS_PLACES if has_keys else (*_AWS_PLACES, *_AWS_KEYS)

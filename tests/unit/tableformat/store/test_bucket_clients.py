@@ -136,6 +136,11 @@ def test_wrong_property_is_one_line_without_its_value(
     assert "\n" not in str(caught.value)
 
 
+def test_text_that_the_library_is_not_given_may_have_blanks() -> None:
+    """Catalogs hand out such properties, of other tools."""
+    assert client("s3://b/x", **{"s3.write.tags.team": "data platform"}) is not None
+
+
 @pytest.mark.parametrize(
     "name", ["AWS_ENDPOINT_URL", "AWS_ENDPOINT", "AWS_REGION", "AWS_SECRET_ACCESS_KEY"]
 )
