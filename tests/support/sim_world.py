@@ -222,9 +222,10 @@ def _draw_meddlers(rng: random.Random, *, moves: bool) -> tuple[str, ...]:
         drawn = [each for each in drawn if each != "retrier"]
     if "retrier" in drawn:
         # A branch where a file stands twice is moved to main, or changed by position, by nobody.
-        # And nobody else brings the file to main: once the history that tells has expired, a repeat
-        # of it looks like a new file (docs/resolving.md).
-        drawn = [each for each in drawn if each in {"retrier", "ager", "cdc", "foreign-compactor"}]
+        # What came to main with a snapshot of staging itself, and was rewritten there, is told by
+        # no publish.
+        beside = {"retrier", "adder", "ager", "cdc", "foreign-compactor"}
+        drawn = [each for each in drawn if each in beside]
     if "foreign-expirer" in drawn:
         # What says that they brought a change is what that one takes (docs/resolving.md).
         drawn = [each for each in drawn if each not in {"adder", "forwarder", "picker"}]
