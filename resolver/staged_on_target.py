@@ -279,7 +279,8 @@ def _may_have_brought(
     """Snapshots of the target's history that may have added one of some data files, newest first.
 
     Since staging left the target, and published since `oldest` was staged; where others staged the
-    batch, who may name a file again, any publish that says that it covered one.
+    batch, who may name a file again, any publish that says that it covered one, and what staging
+    stands on: the target may have been moved to a staged snapshot that its writer commits again.
     """
     if not wanted:
         return
@@ -289,7 +290,7 @@ def _may_have_brought(
         number = snapshot.sequence_number or 0
         if is_own and number <= left_at:
             break
-        is_since = number > left_at
+        is_since = number >= left_at
         if not is_publish(snapshot):
             may_have = is_since and _may_bring_staged_files(snapshot, view.target)
         elif (known := hashes_of(snapshot)) is None:

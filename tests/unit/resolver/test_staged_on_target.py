@@ -153,6 +153,22 @@ def test_published_commit_comes_again_after_the_target_was_rewritten(
     assert staged.published()[(5, "eu", "newer")] == (not others)
 
 
+@pytest.mark.parametrize("rewritten", [False, True])
+@pytest.mark.parametrize("is_upsert", [False, True])
+def test_commit_that_main_was_moved_to_comes_again(staged, is_upsert, rewritten):
+    data = staged.data_files((4, "eu", "d"))
+    deletes = staged.equality_deletes(keys(4)) if is_upsert else ()
+    with another_tool(staged.environment):
+        staged.commit(data=data, deletes=deletes)
+    fast_forward(staged.environment, staged.table.identifier, "main", to="staging")
+    if rewritten:
+        staged.rewrite()
+    with another_tool(staged.environment):
+        staged.commit(data=data, deletes=deletes)
+    resolve(staged.table)
+    assert staged.published()[(4, "eu", "d")] == 1
+
+
 def test_published_deletes_that_come_again_reach_no_newer_rows(staged, caplog):
     deletes = staged.equality_deletes(keys(1))
     with another_tool(staged.environment):
