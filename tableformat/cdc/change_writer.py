@@ -23,6 +23,7 @@ from tableformat.cdc.formats import ChangeFormat, FormatChoice
 from tableformat.cdc.reduce import ReducedChanges, reduce_changes
 from tableformat.cdc.row_codec import key_columns
 from tableformat.cdc.row_policy import RowPolicy
+from tableformat.cdc.schema_evolution import log_not_sent
 from tableformat.cdc.sharding import shards_by_partition, shards_of
 from tableformat.cdc.source_time import latest_ms, latest_of
 from tableformat.cdc.truncation import Truncation
@@ -129,6 +130,7 @@ class ChangeWriter:
         if parsed.schema_changes:
             return parsed
         self.choice.check_kinds(parsed.changes.column(KIND))
+        log_not_sent(self.table, self._not_sent(parsed))
         parsed = self.policy.complete(parsed, events)
         if stored_columns(self.metadata.properties, self.schema):
             from tableformat.cdc.computed_values import without_computed  # loads sqlglot
@@ -144,6 +146,13 @@ class ChangeWriter:
         if parsed.bad.num_rows and self.dead_letter is None:
             raise bad_record_error(parsed.bad)
         return parsed
+
+    def _not_sent(self, parsed: ParsedEvents) -> frozenset[str]:
+        """Columns that get null because no event has them, and that nothing else fills."""
+        if not parsed.not_sent:
+            return frozenset()
+        filled = {self.policy.soft_delete, self.policy.sequence}
+        return parsed.not_sent - filled - {*stored_columns(self.metadata.properties, self.schema)}
 
     def reduce(self, changes: pa.Table, change_format: ChangeFormat) -> ReducedChanges:
         """One row per key; see `reduce_changes`."""

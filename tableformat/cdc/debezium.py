@@ -50,7 +50,7 @@ from tableformat.cdc.json_objects import (
     parse_json_objects,
     utf8_rows,
 )
-from tableformat.cdc.mangled_names import check_names
+from tableformat.cdc.mangled_names import check_names, names_in
 from tableformat.cdc.message_keys import MessageKeys
 from tableformat.cdc.placeholders import Placeholder
 from tableformat.cdc.row_codec import RowCodec, user_hints
@@ -128,6 +128,7 @@ class DebeziumFormat:
             if self._is_flattened and self.values.unknown_columns == "ignore" and len(group.rows):
                 wrong_format.check_foreign(group.payloads[0].as_py(), self.codec.decoders)
             codec = self._codec_for(group.schema, *self._row_path)
+            collector.not_sent |= self._not_sent(group)
             parsed = parse_json_objects(group.payloads, self._layout(codec, bool(unknown)))
             self._check_names(group, parsed)
             if unknown:
@@ -217,6 +218,18 @@ class DebeziumFormat:
             if declared and column.initial_default is not None and column.name not in declared
         }
 
+    def _not_sent(self, group: PayloadGroup) -> set[str]:
+        """Columns that may be null, and get it because the events' schema does not have them."""
+        declared = row_fields(group.schema, *self._row_path)
+        return {
+            column.name
+            for column in self.schema.fields
+            if declared
+            and column.name not in declared
+            and column.initial_default is None
+            and column.name not in self.codec.required
+        }
+
     def _layout(self, codec: RowCodec, names_rows: bool = False) -> JsonLayout:
         closed: tuple[Path, ...] = ()
         if names_rows:
@@ -262,6 +275,8 @@ class DebeziumFormat:
         names = {path[-1] for path in parsed.undeclared}
         names |= row_fields(group.schema, *self._row_path).keys()
         is_ignored = self.values.unknown_columns == "ignore" or not self._evolves
+        if self.values.unknown_columns == "ignore" and group.schema is None:
+            names |= names_in(group.payloads, self.codec.decoders)
         check_names(names, self.codec.decoders if is_ignored else None)
 
     def _note_columns(

@@ -235,7 +235,8 @@ class ParsedEvents:
     `rows`: the event of the batch that each change came from, shape `(changes,)`.
     `schema_changes`: how the table has to change before the events can be parsed; while there are
     any, the rest means nothing. `source_ms`: the highest time at which a source made one of the
-    changes, if they say.
+    changes, if they say. `not_sent`: columns of the table that the events' schema does not have, so
+    that their rows get null there.
     """
 
     changes: pa.Table
@@ -244,6 +245,7 @@ class ParsedEvents:
     skipped: Counter[str] = field(default_factory=Counter)
     schema_changes: SchemaChanges = field(default_factory=SchemaChanges)
     source_ms: int | None = None
+    not_sent: frozenset[str] = frozenset()
 
     def without(self, reasons: Mapping[int, str], events: EventBatch) -> ParsedEvents:
         """The same with some more events bad, by row; none of their changes is left."""
@@ -273,6 +275,7 @@ class ChangeCollector:
     skipped: list[tuple[str, Int64s]] = field(default_factory=list)
     schema_changes: SchemaChanges = field(default_factory=SchemaChanges)
     source_ms: int | None = None
+    not_sent: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.schema_changes.in_order = self.batch.in_order
@@ -324,4 +327,5 @@ class ChangeCollector:
             skipped=+skipped,
             schema_changes=self.schema_changes,
             source_ms=self.source_ms,
+            not_sent=frozenset(self.not_sent),
         )

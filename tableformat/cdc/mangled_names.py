@@ -7,7 +7,11 @@ column has two names, and changes would leave null in the one that is right.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from tableformat.errors import InvalidInputError
 
@@ -34,6 +38,31 @@ def check_names(names: Iterable[str], known: Collection[str] | None = None) -> N
                 action="give it a name of ASCII letters in PostgreSQL, or leave it out "
                 "(column.exclude.list)",
             )
+
+
+def names_in(texts: pa.StringArray, known: Collection[str]) -> set[str]:
+    """Mangled names of the table's columns that fields of JSON objects have.
+
+    For objects of which only the table's columns are read. Nothing is read where all names are
+    ASCII.
+    """
+    mangled = {_mangled(name) for name in known if not name.isascii()} - set(known)
+    return {name for name in mangled if _is_field(name, texts)}
+
+
+def _is_field(name: str, texts: pa.StringArray) -> bool:
+    letters = (
+        re.escape(each) if each.isascii() else rf"(?:{each}|\\u(?i:{ord(each):04x}))"
+        for each in name
+    )
+    pattern = rf'"{"".join(letters)}"\s*:'  # no text has it: its quotes are escaped
+    return bool(pc.any(pc.match_substring_regex(texts, pattern), min_count=0).as_py())
+
+
+def _mangled(name: str) -> str:
+    """As Debezium makes it of the name's bytes."""
+    beyond = _NEGATIVE_BEGIN - _ASCII_END
+    return "".join(chr(each if each < _ASCII_END else each + beyond) for each in name.encode())
 
 
 def _meant(name: str) -> str | None:

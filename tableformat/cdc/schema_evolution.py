@@ -12,7 +12,7 @@ gives them the default of `ADD COLUMN`, which is not the one that was set later.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from pyiceberg.schema import Schema
@@ -33,6 +33,7 @@ _REPLACED_NULLS = (
     "has replace.null.with.default=false (JSON) or ignore.default.for.nullables=true (Confluent's)"
 )
 logger = logging.getLogger("icefold.ingest")
+_NOT_SENT_TOLD: set[tuple[str, str]] = set()  # once per table and column in a process
 
 
 def evolve_table(
@@ -82,6 +83,24 @@ def log_replaced_nulls(table: str, fields: Mapping[str, Mapping[str, Any]]) -> N
     if columns:
         names = ", ".join(f"'{name}'" for name in columns)
         logger.warning("table %s: %s may be null, with a default%s", table, names, _REPLACED_NULLS)
+
+
+def log_not_sent(table: str, columns: Collection[str]) -> None:
+    """Say once which columns get null because the events' schema does not have them.
+
+    A source that drops a column looks like one that no longer sends it (`column.exclude.list`, a
+    publication without generated columns), and like one that never had it.
+    """
+    for name in sorted(columns):
+        if (table, name) not in _NOT_SENT_TOLD:
+            _NOT_SENT_TOLD.add((table, name))
+            logger.warning(
+                "table %s: the events' schema does not have column '%s', so their rows get null "
+                "there, also where the row had a value; if the source still has the column, see "
+                "what leaves it out (column.exclude.list, a publication, a generated column)",
+                table,
+                name,
+            )
 
 
 def _log_defaults(state: TableState, added: SchemaChanges) -> None:

@@ -580,6 +580,28 @@ def test_column_that_debezium_tells_by_a_mangled_name_is_refused_by_its_own(
         parse(FORMAT, schema, batch_of([event(mangled(name))]), layout=layout, **options)
 
 
+@pytest.mark.parametrize("name", ["é", "größe in m²", "😀"])
+@pytest.mark.parametrize("layout", ["envelope", "flattened"])
+@pytest.mark.parametrize("in_ascii", [False, True])
+def test_mangled_name_of_a_column_is_refused_in_bare_events_whose_other_names_are_ignored(
+    name: str, layout: str, in_ascii: bool
+) -> None:
+    row = [pa.field("id", pa.int64(), nullable=False), pa.field(name, pa.string())]
+    schema = define_schema(pa.schema(row), ["id"])
+
+    def parsed(row: dict[str, Any]) -> Any:
+        event = row if layout == "flattened" else {"op": "c", "after": row}
+        text = json.dumps(event, ensure_ascii=in_ascii)
+        events = batch_of([text])
+        return parse(FORMAT, schema, events, layout=layout, unknown_columns="ignore")
+
+    said = f'"{mangled(name)}": "x"'
+    found = parsed({"id": 1, name: said, "other": said})
+    assert found.changes[name].to_pylist() == [said]
+    with pytest.raises(InvalidInputError, match=f"Debezium tells column '{name}' by another name"):
+        parsed({"id": 1, mangled(name): "x"})
+
+
 def test_unavailable_decimal_carries_the_placeholder_as_base64() -> None:
     encoded = base64.b64encode(PLACEHOLDER.encode()).decode()
     event = envelope("u", before=order(1, amount="AJY="), after=order(1, amount=encoded))
