@@ -39,7 +39,7 @@ from pyiceberg.schema import Schema
 from tableformat.array_types import Int64s
 from tableformat.cdc.schema_changes import SchemaChanges
 from tableformat.errors import InternalError, InvalidInputError, UnsupportedError, one_line
-from tableformat.spec.arrow_arrays import python_rows
+from tableformat.spec.arrow_arrays import python_rows, without_views
 from tableformat.spec.missing_columns import MISSING
 from tableformat.spec.types import arrow_schema
 
@@ -143,7 +143,8 @@ class EventBatch:
         Chunks of the table are no borders: a stream that is asked often brings small ones.
         """
         pieces = (rows.slice(start, most) for start in range(0, rows.num_rows, most))
-        batches = [batch for piece in pieces for batch in piece.combine_chunks().to_batches()]
+        pieces = (without_views(piece).combine_chunks() for piece in pieces)
+        batches = [batch for piece in pieces for batch in piece.to_batches()]
         empty = pa.RecordBatch.from_pylist([], schema=rows.schema)
         return [cls(batch, in_order=in_order) for batch in batches or [empty]]
 

@@ -78,3 +78,42 @@ def rebased_offsets(values: pa.Array) -> tuple[pa.Array, int, int]:
     offsets = values.offsets
     first, last = offsets[0].as_py(), offsets[-1].as_py()
     return pc.subtract(offsets, offsets[0]).cast(pa.int32()), first, last - first
+
+
+def without_views(rows: pa.Table) -> pa.Table:
+    """The same rows with plain texts and bytes in place of Arrow's views, nested ones too.
+
+    Arrow takes and filters no views; polars and DuckDB give them. No copy where there are none.
+    """
+    plain = [field.with_type(_without_views(field.type)) for field in rows.schema]
+    wanted = pa.schema(plain, rows.schema.metadata)
+    if wanted == rows.schema:
+        return rows
+    columns = [
+        column if column.type == field.type else column.cast(field.type)
+        for column, field in zip(rows.columns, wanted, strict=True)
+    ]
+    return pa.Table.from_arrays(columns, schema=wanted)
+
+
+def _without_views(kind: pa.DataType) -> pa.DataType:
+    types = pa.types
+    if types.is_string_view(kind):
+        return pa.string()
+    if types.is_binary_view(kind):
+        return pa.binary()
+    if types.is_struct(kind):
+        return pa.struct([each.with_type(_without_views(each.type)) for each in kind])
+    if types.is_map(kind):
+        fields = (kind.key_field, kind.item_field)
+        key, item = (each.with_type(_without_views(each.type)) for each in fields)
+        return pa.map_(key, item, kind.keys_sorted)
+    for is_kind, make in (
+        (types.is_list, pa.list_),
+        (types.is_large_list, pa.large_list),
+        (types.is_fixed_size_list, lambda each: pa.list_(each, kind.list_size)),
+    ):
+        if is_kind(kind):
+            inner = kind.value_field
+            return make(inner.with_type(_without_views(inner.type)))
+    return kind

@@ -22,6 +22,8 @@ from tableformat.spec.missing_columns import MISSING
 from tableformat.spec.types import arrow_type, is_list, is_string, is_varying_binary
 from tableformat.spec.uuid_text import UUID_BYTES, parse_uuids
 
+DAY_US = 86_400_000_000
+
 
 def arrow_rows(given: object) -> pa.Table | pa.RecordBatchReader:
     """What a caller gives as rows: Arrow, or anything with Arrow's stream interface.
@@ -229,9 +231,11 @@ def _primitive(values: pa.Array, kind: iceberg.IcebergType, path: str) -> pa.Arr
             raise InvalidInputError("a column of type unknown holds values", column=path)
         return pa.nulls(len(values))
     target = arrow_type(kind, path=path)
-    if values.type == target:
-        return values
     try:
+        if isinstance(kind, iceberg.TimeType):
+            return _times(values, target)
+        if values.type == target:
+            return values
         if isinstance(kind, iceberg.UUIDType):
             return _uuids(values)
         if isinstance(kind, iceberg.FixedType | iceberg.BinaryType) or is_string(values.type):
@@ -242,6 +246,15 @@ def _primitive(values: pa.Array, kind: iceberg.IcebergType, path: str) -> pa.Arr
             f"a value of Arrow type {values.type} does not fit the column's type {kind}: {error}",
             column=path,
         ) from error
+
+
+def _times(values: pa.Array, target: pa.DataType) -> pa.Array:
+    """Arrow takes any number for a time; readers make different ones of what is none of a day."""
+    times = values.cast(target, safe=True)
+    bounds = pc.min_max(times.cast(pa.int64())).as_py()
+    if bounds["min"] is not None and not 0 <= bounds["min"] <= bounds["max"] < DAY_US:
+        raise pa.ArrowInvalid("not a time of day")
+    return times
 
 
 def _uuids(values: pa.Array) -> pa.Array:

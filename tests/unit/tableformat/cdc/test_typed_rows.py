@@ -134,3 +134,44 @@ def test_append_produces_inserts_for_tables_with_and_without_a_key() -> None:
     assert kinds_and(parse("append", keyless, rows(order(1))), "id") == [("+I", 1)]
     with pytest.raises(InvalidInputError, match="needs a table with a primary key"):
         parse("upsert", keyless, rows(order(1)))
+
+
+def test_views_of_arrow_are_read_as_plain_texts_and_bytes() -> None:
+    """As polars and DuckDB give them; Arrow itself filters none."""
+    plain = {
+        "id": pa.array([1, 2, 3], pa.int64()),
+        "text": pa.array(["a", None, ""]),
+        "raw": pa.array([b"\x00", b"", None]),
+        "texts": pa.array([["x", None], None, []], pa.list_(pa.string())),
+        "part": pa.array([{"x": "y"}, None, {"x": None}], pa.struct([("x", pa.string())])),
+        "map": pa.array([[("k", "v")], None, []], pa.map_(pa.string(), pa.string())),
+    }
+    views = {
+        "text": pa.string_view(),
+        "raw": pa.binary_view(),
+        "texts": pa.large_list(pa.string_view()),
+        "part": pa.struct([("x", pa.string_view())]),
+        "map": pa.map_(pa.string(), pa.string_view()),
+    }
+    schema = define_schema(pa.schema([(name, each.type) for name, each in plain.items()]), ["id"])
+    given = {name: each.cast(views.get(name, each.type)) for name, each in plain.items()}
+    ops = pa.array(["+I", "+I", "-D"])
+    found = parse(
+        "upsert", schema, events_of(pa.table({**given, "op": ops.cast(pa.string_view())})),
+        kind_column="op",
+    )  # fmt: skip
+    wanted = parse("upsert", schema, events_of(pa.table({**plain, "op": ops})), kind_column="op")
+    assert reasons(found) == []
+    assert found.changes.to_pylist() == wanted.changes.to_pylist()
+
+
+@pytest.mark.parametrize("kind", [pa.time32("ms"), pa.time64("us"), pa.time64("ns")])
+def test_time_that_is_none_of_a_day_is_a_bad_record(kind: pa.DataType) -> None:
+    """Arrow takes any number; readers make different times of it."""
+    in_day = {"ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}[kind.unit]
+    schema = define_schema(pa.schema([("id", pa.int64()), ("at", pa.time64("us"))]), ["id"])
+    numbers = [in_day, -in_day // 86_400, 0, None]
+    values = pa.array(numbers, pa.int64() if kind.bit_width == 64 else pa.int32()).cast(kind)
+    found = parse("upsert", schema, events_of(pa.table({"id": [1, 2, 3, 4], "at": values})))
+    assert [each[1] for each in kinds_and(found, "id")] == [3, 4]
+    assert all("not a time of day" in reason for reason in reasons(found))
