@@ -8,17 +8,19 @@ with the number of events per table. Debezium writes transactions in the order o
 * a transaction is complete when its END is there, and of each table that END counts the events are:
   in a topic of one partition when the last number is seen, else when all numbers are;
 * a batch takes the longest run of complete transactions, in the order of the ENDs, and in every
-  partition the prefix that belongs to them. Events without a transaction (of the first snapshot,
-  tombstones) go with what stands before them.
+  partition the prefix that belongs to them. Events without a transaction (of snapshots, tombstones)
+  go with what stands before them.
 
 Debezium sends events again when it restarts: of some transaction and then of those after it. What
 comes again would show an older state until all of it has come, so it is left out: events of a
 transaction that was taken, and numbers that were seen. Transactions that were taken stay known for
-a while; a process that begins reads them in the transaction topic. An END of a known transaction
-that is later than the one that is known is of another: the ids of the source have begun again, and
-which events are repeats cannot be told (`InvalidInputError`). A partition that joins late holds
-events of transactions taken before that its table has not seen: those are taken at once.
-A batch that is staged again holds what comes again, too, but all of it: it ends with what is new.
+a while; a process that begins reads them in the transaction topic. A tombstone that comes again is
+left out with what stands before it; snapshots' rows, an incremental one's too, are always new. An
+END of a known transaction that is later than the one that is known is of another: the ids of the
+source have begun again, and which events are repeats cannot be told (`InvalidInputError`). A
+partition that joins late holds events of transactions taken before that its table has not seen:
+those are taken at once. A batch that is staged again holds what comes again, too, but all of it: it
+ends with what is new.
 
 TRUNCATE is in no transaction of MySQL's and MariaDB's, so nothing says whether it is sent again; it
 goes with what stands before it, and whoever applies truncates has to refuse it (`Run.truncates`).
@@ -61,6 +63,7 @@ _TRUNCATE_ALONE = ("mysql", "mariadb")
 # PostgreSQL's is TXID:LSN, and the LSN is that of each event, not of the transaction.
 _POSTGRESQL = re.compile(r"(\d+):\d+")
 _UNFIT_FOR_TOPIC = re.compile(r"[^a-zA-Z0-9._-]")
+_NO_TRANSACTION, _BEFORE = "", "\0"  # of events of none: alone, and with what stands before them
 KNOWN_MAX = 100_000  # transactions that were taken and are still known
 
 
@@ -80,6 +83,7 @@ class Run:
         end: The offset after the last one.
         count: How many; those without a transaction among them too.
         truncates: Whether a truncate is among them that is in no transaction.
+        goes_along: They are of none, and come again if what stands before them does.
     """
 
     transaction: str | None
@@ -87,6 +91,7 @@ class Run:
     end: int
     count: int
     truncates: bool = False
+    goes_along: bool = False
 
     def without_repeats(
         self, seen: dict[tuple[str, str], int], topic: str, taken: Mapping[str, Taken], since: int
@@ -149,8 +154,9 @@ def runs_of(values: pa.Array, offsets: Sequence[int]) -> list[Run]:
         offsets: Theirs.
     """
     ids, orders, truncates = _transactions(values)
-    # An event without a transaction goes with the one before it.
-    filled = pc.fill_null(pc.fill_null_forward(ids), "")
+    goes_along = pc.or_(values.is_null(), pa.array(truncates))
+    named = pc.if_else(pc.or_(ids.is_valid(), goes_along), ids, _NO_TRANSACTION)
+    filled = pc.fill_null(pc.fill_null_forward(named), _BEFORE)
     codes = filled.dictionary_encode()
     numbers = codes.indices.to_numpy(zero_copy_only=False)
     starts = np.flatnonzero(np.r_[True, numbers[1:] != numbers[:-1]])
@@ -158,14 +164,19 @@ def runs_of(values: pa.Array, offsets: Sequence[int]) -> list[Run]:
     names = codes.dictionary.to_pylist()
     return [
         Run(
-            transaction=names[numbers[start]] or None,
+            transaction=_transaction_of(names[numbers[start]]),
             orders=tuple(orders[start:stop].tolist()),
             end=int(offsets[stop - 1]) + 1,
             count=int(stop - start),
             truncates=bool(truncates[start:stop].any()),
+            goes_along=names[numbers[start]] == _BEFORE,
         )
         for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)
     ]
+
+
+def _transaction_of(name: str) -> str | None:
+    return None if name in (_NO_TRANSACTION, _BEFORE) else name
 
 
 def boundaries_of(values: Iterable[bytes | None], offsets: Sequence[int]) -> list[Boundary]:
@@ -235,6 +246,7 @@ class TransactionCut:
     _taken: OrderedDict[str, Taken] = field(default_factory=OrderedDict)
     _seen: dict[tuple[str, str], int] = field(default_factory=dict)
     _boundaries_read: int = 0
+    _ends_with_repeat: dict[Place, bool] = field(default_factory=dict)
 
     def remember(self, boundaries: Iterable[Boundary]) -> None:
         """What earlier batches hold: transactions that have ended before the last one."""
@@ -261,8 +273,12 @@ class TransactionCut:
         since = self._joined.get(place, 0)
         kept = []
         for each in runs:
+            if each.goes_along and self._ends_with_repeat.get(place):
+                kept.append(np.zeros(each.count, np.bool_))
+                continue
             is_new, run = each.without_repeats(self._seen, place[0], self._taken, since)
             kept.append(is_new)
+            self._ends_with_repeat[place] = not is_new[-1]
             if run is None:
                 continue
             if run.transaction is None and queue:
@@ -309,6 +325,7 @@ class TransactionCut:
         """Topics that are no longer read: no transaction waits for them."""
         for place in [place for place in self._runs if place[0] in topics]:
             del self._runs[place]
+            self._ends_with_repeat.pop(place, None)
         for mine in [mine for mine in self._seen if mine[1] in topics]:
             del self._seen[mine]
         for topic in topics:

@@ -62,6 +62,36 @@ def test_runs_are_neighbours_of_one_transaction_and_tombstones_go_with_them():
     assert found[1].orders == (1, 2, 0)
 
 
+def test_rows_of_a_snapshot_behind_what_comes_again_are_new():
+    """An incremental snapshot goes on behind what the connector sends again; it is in none."""
+    cut = cut_of(A)
+    once = [change(1, "x", "1", 1)]
+    cut.add_events((A, 0), runs(*once))
+    cut.add_boundaries([ended("1", 1, a=1)], 2)
+    assert cut.take()[0] == {(A, 0): 1}
+    read = message("r", {"id": 7, "note": "snapshot"})
+    again = [*once, read, (None, "{no json"), change(2, "x", "2", 1), read, (None, None)]
+    found = cut.add_events((A, 0), runs(*again, first=1))
+    assert found.tolist() == [False, True, True, True, True, True]
+    cut.add_boundaries([ended("2", 2, a=1)], 3)
+    assert cut.take()[0] == {(A, 0): 5}
+
+
+def test_tombstone_that_comes_again_is_left_out_wherever_a_poll_ends():
+    cut = cut_of(A)
+    once = [change(1, "x", "1", 1, "d"), (None, None)]
+    for first in range(2):
+        assert cut.add_events((A, 0), runs(once[first], first=first)).tolist() == [True]
+    cut.add_boundaries([ended("1", 1, a=1)], 2)
+    assert cut.take()[0] == {(A, 0): 2}
+    for first in range(2):
+        assert cut.add_events((A, 0), runs(once[first], first=first + 2)).tolist() == [False]
+    assert cut.add_events((A, 0), runs((None, None), first=4)).tolist() == [False]
+    read = message("r", {"id": 7, "note": "snapshot"})
+    assert cut.add_events((A, 0), runs(read, (None, None), first=5)).tolist() == [True, True]
+    assert cut.add_events((A, 0), runs((None, None), first=7)).tolist() == [True]
+
+
 def test_id_of_postgresql_is_without_the_position_and_others_stay():
     assert transaction_id("571:53195829") == "571"
     gtid = "0e4d5dcd-a33b-11ed-80c6-02420a05e6f2:10"
