@@ -6,7 +6,7 @@
 | `u` | +U; if `before` has another key, -D of that key first |
 | `r` (snapshot read) | +I; +U if `source.snapshot` does not say, or says `incremental`: overlaps |
 | `d` | -D of the key in `before`, or in the message key where `before` is null |
-| null value (tombstone) | skipped: its `d` came before; with `layout=flattened` it is the delete |
+| null value (tombstone) | skipped behind its `d`; alone, or with `layout=flattened`, a delete |
 | `t` (truncate) | bad record; skipped with `on-truncate=ignore`; with `apply` all rows go |
 | `m` (logical message), heartbeat, transaction marker | skipped and counted |
 | another `op` | bad record, or skipped with `on-unknown-op=ignore` |
@@ -63,6 +63,7 @@ from tableformat.cdc.schema_changes import (
 )
 from tableformat.cdc.sequence import SequenceFields, check_binlog_order
 from tableformat.cdc.source_time import declare_source_time, latest_of, latest_source_ms
+from tableformat.cdc.tombstones import lone_tombstones
 from tableformat.errors import InvalidInputError
 
 
@@ -119,11 +120,11 @@ class DebeziumFormat:
         self._check_key(keys.others & self.codec.decoders.keys())
         unknown = self._unknown_key_parts(keys)
         texts = utf8_rows(values, collector.bad)
-        self._tombstones(np.flatnonzero(as_mask(values.is_null())), keys, collector)
+        tombstones = [np.flatnonzero(as_mask(values.is_null()))]
         for group in split_payloads(texts, collector.bad, events.schemas(VALUE)):
             absent = as_mask(pc.equal(group.payloads, "null"))
             if absent.any():
-                self._tombstones(group.rows[absent], keys, collector)
+                tombstones.append(group.rows[absent])
                 group = group.filter(~absent)
             if self._is_flattened and self.values.unknown_columns == "ignore" and len(group.rows):
                 wrong_format.check_foreign(group.payloads[0].as_py(), self.codec.decoders)
@@ -156,6 +157,7 @@ class DebeziumFormat:
                 else:
                     piece.envelope()
             self._note_long_integers(group, collector)
+        self._tombstones(np.sort(np.concatenate(tombstones)), keys, collector)
         parsed_events = collector.finish()
         if not (parsed_events.changes.num_rows or parsed_events.schema_changes):
             self._check_format(values, collector)
@@ -193,11 +195,16 @@ class DebeziumFormat:
     def _tombstones(self, rows: Int64s, keys: MessageKeys, collector: ChangeCollector) -> None:
         if not len(rows):
             return
+        whole = self.values.deletes == WHOLE_ROW
         if self.values.layout == FLATTENED:
-            whole = self.values.deletes == WHOLE_ROW
             delete_by_key(rows, keys, self.sequence, {}, collector, keys_suffice=not whole)
             return
-        collector.skip("tombstone", rows)
+        # What has a null value does not say which row it was, nor when.
+        can_delete = not whole and not self.sequence.order
+        lone = lone_tombstones(rows, keys, collector) & can_delete
+        collector.skip("tombstone", rows[~lone])
+        if lone.any():
+            delete_by_key(rows[lone], keys, self.sequence, {}, collector, keys_suffice=True)
 
     def _codec_for(self, connect_schema: Mapping[str, object] | None, *path: str) -> RowCodec:
         """The columns as a Connect schema, which has the row at `path`, encodes them."""

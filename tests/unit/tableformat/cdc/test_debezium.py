@@ -602,6 +602,46 @@ def test_mangled_name_of_a_column_is_refused_in_bare_events_whose_other_names_ar
         parsed({"id": 1, mangled(name): "x"})
 
 
+KEYS = [json.dumps({"id": each}) for each in (1, 2, 3)]
+
+
+def deleted(id_: int) -> str:
+    return envelope("d", before=order(id_), lsn=id_)
+
+
+def test_tombstone_whose_delete_log_compaction_has_removed_is_the_delete() -> None:
+    events = batch_of(
+        [None, envelope("c", after=order(2)), "null", deleted(3), None, deleted(1), None, "null"],
+        [KEYS[0], KEYS[1], KEYS[0], KEYS[2], KEYS[2], KEYS[0], KEYS[1], KEYS[2]],
+    )
+    parsed = parse(FORMAT, SCHEMA, events)
+    assert kinds_and(parsed, "id", "_ordinal") == [
+        ("-D", 1, 0), ("+I", 2, 1), ("-D", 1, 2), ("-D", 3, 3), ("-D", 1, 5), ("-D", 2, 6),
+        ("-D", 3, 7),
+    ]  # fmt: skip
+    assert parsed.skipped == {"tombstone": 1}
+
+
+@pytest.mark.parametrize("key", [None, "1", "{}", json.dumps({"other": 1})])
+def test_tombstone_that_names_no_row_is_skipped(key: str | None) -> None:
+    parsed = parse(FORMAT, SCHEMA, batch_of([None], [key]), unknown_columns="ignore")
+    assert (parsed.changes.num_rows, parsed.skipped) == (0, {"tombstone": 1})
+
+
+@pytest.mark.parametrize("options", [{"deletes": "row"}, {"sequence": "source.lsn"}])
+def test_tombstone_is_no_delete_where_deletes_must_say_more(options: dict[str, str]) -> None:
+    parsed = parse(FORMAT, SCHEMA, batch_of([None], KEYS[:1]), **options)
+    assert (parsed.changes.num_rows, parsed.skipped) == (0, {"tombstone": 1})
+
+
+def test_tombstone_behind_a_bad_delete_or_a_changed_key_is_that_of_its_own_row() -> None:
+    update = envelope("u", before=order(1), after=order(2))
+    events = batch_of([deleted(1), None, update, None], [KEYS[1], KEYS[1], KEYS[1], KEYS[1]])
+    parsed = parse(FORMAT, SCHEMA, events)
+    assert kinds_and(parsed, "id") == [("-D", 1), ("+U", 2), ("-D", 2)]
+    assert (parsed.bad.num_rows, parsed.skipped) == (1, {"tombstone": 1})
+
+
 def test_unavailable_decimal_carries_the_placeholder_as_base64() -> None:
     encoded = base64.b64encode(PLACEHOLDER.encode()).decode()
     event = envelope("u", before=order(1, amount="AJY="), after=order(1, amount=encoded))

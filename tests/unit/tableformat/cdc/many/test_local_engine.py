@@ -84,6 +84,17 @@ def test_stream_goes_on_where_each_table_stands(catalog, cluster):
     }
 
 
+def test_delete_of_a_compacted_topic_of_which_only_the_tombstone_is_left_is_applied(
+    catalog, cluster
+):
+    put(cluster, "orders", row(1), row(2))
+    engine_of(catalog, cluster).run(follow=False)
+    key, _ = message("d", row(1))
+    cluster.send("pg.public.orders", (key, None))
+    engine_of(catalog, cluster).run(follow=False)
+    assert notes(catalog, "shop.orders") == {2: "new"}
+
+
 def test_batch_without_a_change_is_on_its_table_nevertheless(catalog, cluster):
     put(cluster, "orders", row(1))
     engine_of(catalog, cluster).run(follow=False)
