@@ -23,7 +23,7 @@ from pyiceberg.table.snapshots import Snapshot
 from tableformat.catalog.base import Identifier, TableState
 from tableformat.cdc.truncation import Truncation, VectorsAtHead, vectors_of_all_rows
 from tableformat.commit.branch_history import ancestors, head_of, snapshots_by_id, summary_of
-from tableformat.commit.carried_properties import OF_SOURCE, load_carried
+from tableformat.commit.carried_properties import OF_SOURCE, OTHER_QUERIES_MAX, load_carried
 from tableformat.commit.changeset import Changeset, CommitKind
 from tableformat.commit.engine import CommitResult, commit
 from tableformat.commit.retry import RetryPolicy
@@ -142,6 +142,44 @@ def is_committed(
             committed=done,
         )
     return True
+
+
+def check_not_lost(
+    state: TableState, branch: str, committed_before: BatchId | None, *, action: str
+) -> None:
+    """Refuse to go on where a branch lacks a batch that its query knows to be committed.
+
+    The catalog was restored from a backup, or the branch was moved back. Batches on top of that
+    would hide for ever that those in between are missing. `action` says what brings them again.
+
+    Raises:
+        FencedError: Neither that batch nor a later one is in the branch, or was published from it.
+        CorruptDataError: See `committed_batch`.
+    """
+    if committed_before is None:
+        return
+    done = committed_batch(state, branch, committed_before.query_id)
+    if done is not None and done >= committed_before.number:
+        return
+    if done is None and _forgets_queries(state, branch):
+        return
+    raise FencedError(
+        f"branch {branch!r} no longer has batch {committed_before.number} of this query, which had "
+        "been committed: the catalog was restored from a backup, or the branch was moved back",
+        action=action,
+        table=state.name,
+        query_id=committed_before.query_id,
+        committed=done,
+    )
+
+
+def _forgets_queries(state: TableState, branch: str) -> bool:
+    """Whether a query may have written the branch unseen: others have overtaken it, or expiry."""
+    head = head_of(state, branch)
+    head_id = None if head is None else head.snapshot_id
+    carried = load_carried(snapshots_by_id(state.metadata), head_id)
+    repeated = sum(key.startswith(OTHER_QUERY_BATCH) for key in carried.writers)
+    return not carried.is_whole or repeated >= OTHER_QUERIES_MAX
 
 
 def commit_batch(

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tableformat.catalog.base import Identifier, TableState
-from tableformat.cdc.batch_commit import BatchId, commit_batch, is_committed
+from tableformat.cdc.batch_commit import BatchId, check_not_lost, commit_batch, is_committed
 from tableformat.cdc.change_writer import WrittenFiles
 from tableformat.cdc.dead_letter import commit_dead_letters
 from tableformat.cdc.events import ORDINAL, POSITION, VALUE, EventBatch, ParsedEvents
@@ -108,15 +108,31 @@ def write_changes(
     return write_batch(plan, events, batch)
 
 
-def write_batch(plan: SinkPlan, events: pa.Table, batch: BatchId | None) -> IngestResult:
-    """One batch of a sink that is planned already; see `write_changes`."""
+def write_batch(
+    plan: SinkPlan,
+    events: pa.Table,
+    batch: BatchId | None,
+    *,
+    committed_before: BatchId | None = None,
+) -> IngestResult:
+    """One batch of a sink that is planned already; see `write_changes`.
+
+    Raises:
+        FencedError: The branch lacks `committed_before`; see `check_not_lost`.
+    """
     environment = plan.environment
+
+    def check(state: TableState) -> None:
+        again = "run it again: it goes on from what the table has"
+        check_not_lost(state, plan.branch, committed_before, action=again)
+
     if batch is not None:
         state = environment.catalog.load_table(plan.identifier)
+        check(state)
         if is_committed(state, plan.branch, batch):
             return IngestResult(events=events.num_rows, repeated=True)
     prepared = prepare_batch(plan, events)
-    return prepared.result(commit_written(prepared.plan, prepared.written, batch))
+    return prepared.result(commit_written(prepared.plan, prepared.written, batch, check=check))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -288,12 +304,18 @@ def ingest_files(
 
     Raises:
         InvalidInputError: A file cannot be read, or see `write_changes`.
+        FencedError: Batches that were committed are gone (`check_not_lost`). Running it again
+            goes on from what the table has.
     """
     numbers = count()
+    done: BatchId | None = None
     for path in paths:
         for events in read_events(path, batch_events):
             batch = None if query_id is None else BatchId(query_id, next(numbers))
-            yield write_batch(plan.refreshed(), events, batch)
+            result = write_batch(plan.refreshed(), events, batch, committed_before=done)
+            if result.commit is not None or result.repeated:
+                done = batch
+            yield result
 
 
 def read_events(path: Path, batch_events: int) -> Iterator[pa.Table]:

@@ -7,9 +7,11 @@ that a new table never saw would be passed over in silence. In the folder, besid
 |-----------------|--------------------------------------------------------------------|
 | `icefold.json`  | table, branch and source, written before the stream first starts   |
 | `icefold.lock`  | empty; locked by the process that runs the stream, while it runs    |
+| `icefold.batch` | query id and number of the last batch, written after its commit    |
 
 A folder without `icefold.json` is one of an older version, or of another program: then Spark's own
-log of offsets says what was read.
+log of offsets says what was read. One without `icefold.batch`, or with one that cannot be read,
+says nothing about what its table must have.
 """
 
 from __future__ import annotations
@@ -22,9 +24,10 @@ from pathlib import Path
 from typing import IO, Any
 from urllib.parse import unquote, urlsplit
 
+from tableformat.cdc.batch_commit import BatchId
 from tableformat.errors import InvalidInputError, StoreUnavailableError
 
-IDENTITY_FILE, LOCK_FILE = "icefold.json", "icefold.lock"
+IDENTITY_FILE, LOCK_FILE, BATCH_FILE = "icefold.json", "icefold.lock", "icefold.batch"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +103,40 @@ def claim_checkpoint(folder: Path, stream: CheckpointedStream) -> IO[bytes]:
         raise StoreUnavailableError(
             f"the checkpoint cannot be used: {error.strerror}", checkpoint=folder
         ) from error
+
+
+def note_batch(checkpoint: str, batch: BatchId) -> None:
+    """Keep in a checkpoint that a batch is committed; nothing if it is not on local disk.
+
+    Raises:
+        StoreUnavailableError: The folder cannot be written. The batch is committed all the same.
+
+    Effects: one small file, replaced as a whole. After a power cut it may be an older one, or none.
+    """
+    folder = local_folder(checkpoint)
+    if folder is None:
+        return
+    try:
+        aside = folder / f"{BATCH_FILE}.new"
+        aside.write_text(json.dumps(asdict(batch)), encoding="utf-8")
+        aside.replace(folder / BATCH_FILE)
+    except OSError as error:
+        raise StoreUnavailableError(
+            f"the checkpoint cannot be used: {error.strerror}", checkpoint=folder
+        ) from error
+
+
+def noted_batch(checkpoint: str, query_id: str) -> BatchId | None:
+    """The last batch of a query that a checkpoint knows to be committed; None: it does not say."""
+    folder = local_folder(checkpoint)
+    if folder is None:
+        return None
+    try:
+        known = json.loads((folder / BATCH_FILE).read_text(encoding="utf-8"))
+        batch = BatchId(str(known["query_id"]), int(known["number"]))
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+    return batch if batch.query_id == query_id else None
 
 
 def local_folder(checkpoint: str) -> Path | None:

@@ -4,7 +4,9 @@ Each micro-batch is one commit of data files and equality deletes:
 
 1. the batch's id is looked up in the branch: a batch that is there already is skipped;
 2. tasks parse the events, bring each key to one task, reduce, and write files (`change_frame`);
-3. the driver commits what they wrote, with query id, batch id and source offsets in the summary.
+3. the driver commits what they wrote, with query id, batch id and source offsets in the summary,
+   and notes in the checkpoint that it has: a table that lacks a batch which the checkpoint has
+   noted was restored from a backup, and gets no later ones.
 
 Durable: after 2, files that nothing names (orphan removal collects them if the driver dies); after
 3, the batch. Spark runs a batch again that it has not noted as done; 1 and 3 make that harmless.
@@ -22,8 +24,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tableformat.catalog.base import Identifier
-from tableformat.cdc.batch_commit import BatchId, is_committed
+from tableformat.catalog.base import Identifier, TableState
+from tableformat.cdc.batch_commit import BatchId, check_not_lost, is_committed
 from tableformat.cdc.events import EVENT_COLUMNS, FILE, ORDINAL, POSITION, TIMESTAMP_MS, Decoder
 from tableformat.cdc.ingest import IngestResult, PreparedBatch, commit_written
 from tableformat.cdc.sink import SinkPlan, plan_sink
@@ -31,7 +33,7 @@ from tableformat.cdc.truncation import check_one_partition
 from tableformat.environment import Environment
 from tableformat.errors import InternalError
 from tableformat.spark.change_frame import CHANGES, EVENTS, shard_labels, write_frame_files
-from tableformat.spark.checkpoint import local_folder
+from tableformat.spark.checkpoint import local_folder, note_batch, noted_batch
 from tableformat.spark.stream_claim import claim_for, release_when_over
 from tableformat.spec.names import SOURCE_OFFSETS, STAGING_BRANCH
 from tableformat.spec.options import GivenOptions
@@ -88,7 +90,7 @@ def write_stream(
             `checkpoint`; only if it is on local disk). Nothing was started.
 
     Effects: see the module's text. A bad record without a dead-letter table, an unknown column, or
-    a checkpoint older than the table ends the query with a `StreamingQueryException`.
+    a checkpoint older or newer than the table ends the query with a `StreamingQueryException`.
     """
     plan = plan_sink(
         environment,
@@ -212,6 +214,7 @@ class _BatchSink:
     query_id: str | None
     started: threading.Event = field(default_factory=threading.Event)
     labels: list[int] = field(default_factory=list)
+    done: BatchId | None = None
 
     def write(self, events: DataFrame, batch_id: int) -> None:
         """One micro-batch."""
@@ -220,6 +223,8 @@ class _BatchSink:
         batch = BatchId(self.query_id, batch_id)
         catalog = self.plan.environment.catalog
         state = catalog.load_table(self.plan.identifier)
+        self.done = self.done or noted_batch(self.checkpoint, self.query_id)
+        self._check(state)
         if is_committed(state, self.plan.branch, batch, by_this_driver=True):
             result = IngestResult(repeated=True)
         else:
@@ -230,9 +235,18 @@ class _BatchSink:
             summary = source_offsets(self.checkpoint, batch_id)
             if self.plan.writer.choice.truncates:
                 check_one_partition(kafka_partitions(self.checkpoint, batch_id, spark))
-            result = _write(self.plan, events, self.labels, batch, summary)
+            result = _write(self.plan, events, self.labels, batch, summary, check=self._check)
+        if result.commit is not None or result.repeated:
+            note_batch(self.checkpoint, batch)
+            self.done = batch
         if self.on_batch is not None:
             self.on_batch(batch_id, result)
+
+    def _check(self, state: TableState) -> None:
+        anew = (
+            "start a new checkpoint, from before what is missing; applied again it changes no row"
+        )
+        check_not_lost(state, self.plan.branch, self.done, action=anew)
 
 
 def source_offsets(checkpoint: str, batch_id: int) -> dict[str, str]:
@@ -278,9 +292,12 @@ def _write(
     labels: list[int],
     batch: BatchId | None,
     summary: Mapping[str, str],
+    *,
+    check: Callable[[TableState], None] | None = None,
 ) -> IngestResult:
     prepared = prepare_frame(plan, events, labels)
-    return prepared.result(commit_written(prepared.plan, prepared.written, batch, summary))
+    commit = commit_written(prepared.plan, prepared.written, batch, summary, check=check)
+    return prepared.result(commit)
 
 
 def prepare_frame(plan: SinkPlan, events: DataFrame, labels: Sequence[int]) -> PreparedBatch:

@@ -285,6 +285,16 @@ def _position_after(
 
 
 def _overtaken(table: StreamTable, batch: BatchId, found: TablePosition) -> FencedError:
+    if found.batch < table.position.batch:
+        return FencedError(
+            "the table no longer has what this stream has staged on it: the catalog was restored "
+            "from a backup, or the staging branch was moved back",
+            action="run it again: it goes on from what the table has",
+            table=table.name,
+            query_id=batch.query_id,
+            batch_id=table.position.batch,
+            committed=found.batch,
+        )
     return FencedError(
         "another process of this stream has staged on the table meanwhile",
         action="stop the other one, or give each its own --query-id",

@@ -6,7 +6,13 @@ import pytest
 from pyiceberg.table.update import RemoveSnapshotsUpdate, TableUpdate
 
 from tableformat.catalog.base import TableState
-from tableformat.cdc.batch_commit import BatchId, batch_in, commit_batch, committed_batch
+from tableformat.cdc.batch_commit import (
+    BatchId,
+    batch_in,
+    check_not_lost,
+    commit_batch,
+    committed_batch,
+)
 from tableformat.commit.carried_properties import OTHER_QUERIES_MAX, writer_properties
 from tableformat.commit.changeset import CommitKind
 from tableformat.commit.engine import CommitResult
@@ -15,6 +21,7 @@ from tableformat.errors import (
     CommitConflictError,
     CommitUnknownError,
     CorruptDataError,
+    FencedError,
     InvalidInputError,
 )
 from tableformat.spec.names import BATCH_ID, OTHER_QUERY_BATCH, QUERY_ID
@@ -241,3 +248,24 @@ def test_batch_id_that_is_no_number_is_corrupt() -> None:
     table.append(table.data("x"), branch="staging", summary={QUERY_ID: "q", BATCH_ID: "seven"})
     with pytest.raises(CorruptDataError, match="batch id is not a number"):
         write(table, 1)
+
+
+def test_batch_that_a_branch_has_lost_is_noticed_and_one_that_is_only_forgotten_is_not() -> None:
+    table = CommitTable()
+
+    def check(number: int) -> None:
+        before = BatchId("q", number)
+        check_not_lost(table.state, "staging", before, action="run it again")
+
+    check_not_lost(table.state, "staging", None, action="")
+    for number in (0, 1):
+        write(table, number)
+        check(number)
+    with pytest.raises(FencedError, match=r"no longer has batch 2 of this query.*run it again"):
+        check(2)
+    other = BatchId("never seen", 0)
+    with pytest.raises(FencedError, match="committed=None"):
+        check_not_lost(table.state, "staging", other, action="")
+    names = {f"{OTHER_QUERY_BATCH}{n}": "0" for n in range(OTHER_QUERIES_MAX)}
+    table.append(table.data("full"), branch="staging", summary=names)
+    check_not_lost(table.state, "staging", other, action="")

@@ -21,6 +21,7 @@ from benchmarks.flights import (
 )
 from tableformat import (
     CommitConflictError,
+    FencedError,
     InvalidInputError,
     NotFoundError,
     Table,
@@ -434,6 +435,34 @@ def test_files_are_read_in_order_resumed_and_positions_name_file_and_line(
     again = ingest_files(plan, paths, query_id="files", batch_events=10)
     assert [result.repeated for result in again] == [True] * 12 + [False]
     assert 0 not in state_of(table)
+
+
+def test_files_stop_where_the_table_has_gone_back_and_the_next_run_brings_what_is_missing(
+    catalog: TableCatalog, tmp_path: Path
+) -> None:
+    table = create_orders(catalog)
+    paths = [tmp_path / f"{number}.jsonl" for number in range(5)]
+    for number, path in enumerate(paths):
+        path.write_text(envelope("c", after=order(number)) + "\n")
+    plan = plan_sink(
+        table.environment,
+        table.identifier,
+        format_name="debezium-json",
+        options={},
+        branch="staging",
+    )
+    results = ingest_files(plan, paths, query_id="files")
+    heads = []
+    for _ in range(3):
+        next(results)
+        heads.append(table.refresh().state.ref("staging").snapshot_id)
+    table.refs.replace("staging", to=heads[0], expected_head=heads[-1])  # a backup is restored
+    with pytest.raises(FencedError, match=r"no longer has batch 2 .* run it again"):
+        next(results)
+    assert state_of(table.refresh()).keys() == {0}
+    again = [result.repeated for result in ingest_files(plan, paths, query_id="files")]
+    assert again == [True] + [False] * 4
+    assert state_of(table.refresh()).keys() == set(range(5))
 
 
 def test_parquet_files_are_read_as_typed_rows(catalog: TableCatalog, tmp_path: Path) -> None:

@@ -9,8 +9,15 @@ from dataclasses import replace
 
 import pytest
 
+from tableformat.cdc.batch_commit import BatchId
 from tableformat.errors import InvalidInputError, StoreUnavailableError
-from tableformat.spark.checkpoint import CheckpointedStream, check_checkpoint, claim_checkpoint
+from tableformat.spark.checkpoint import (
+    CheckpointedStream,
+    check_checkpoint,
+    claim_checkpoint,
+    note_batch,
+    noted_batch,
+)
 
 MINE = CheckpointedStream(table="a.b", table_uuid="u1", branch="staging", topic="orders")
 
@@ -126,3 +133,19 @@ def test_folder_that_cannot_be_made_is_told(tmp_path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreUnavailableError, match="checkpoint cannot be used"):
         claim_checkpoint(tmp_path / "file" / "c", MINE)
+
+
+def test_last_batch_of_its_query_is_kept_and_a_torn_note_says_nothing(tmp_path) -> None:
+    checkpoint = tmp_path.as_uri()
+    assert noted_batch(checkpoint, "q") is None
+    for number in (3, 4):
+        note_batch(checkpoint, BatchId("q", number))
+    assert noted_batch(str(tmp_path), "q") == BatchId("q", 4)
+    assert noted_batch(checkpoint, "other") is None
+    for text in ("", "[]", '{"query_id": "q"}', '{"query_id": "q", "number": -1}'):
+        (tmp_path / "icefold.batch").write_text(text)
+        assert noted_batch(checkpoint, "q") is None
+    note_batch("s3a://bucket/checkpoint", BatchId("q", 5))
+    assert noted_batch("s3a://bucket/checkpoint", "q") is None
+    with pytest.raises(StoreUnavailableError, match="cannot be used"):
+        note_batch(str(tmp_path / "missing"), BatchId("q", 5))

@@ -205,6 +205,25 @@ def test_checkpoint_older_than_the_table_stops_the_query(stream: Stream) -> None
     assert stream.state() == {1: None, 2: None}
 
 
+def test_checkpoint_newer_than_the_table_stops_the_query(stream: Stream) -> None:
+    """A later batch on a table that was restored would hide that those in between are missing."""
+    heads = []
+    for number in range(3):
+        stream.put(str(number), envelope("c", after=order(number)))
+        stream.run()
+        heads.append(stream.table.refresh().state.ref("staging").snapshot_id)
+    stream.table.refs.replace("staging", to=heads[0], expected_head=heads[-1])
+    stream.put("3", envelope("c", after=order(3)))
+    with pytest.raises(StreamingQueryException, match="no longer has batch 2"):
+        stream.run()
+    stream.table.refresh()
+    assert stream.state().keys() == {0}
+    stream.checkpoint = str(stream.folder / "new checkpoint")
+    stream.run()
+    stream.table.refresh()
+    assert stream.state().keys() == set(range(4))
+
+
 def test_checkpoint_of_another_stream_is_refused_before_a_query_starts(stream: Stream) -> None:
     stream.put("0", envelope("c", after=order(1)))
     stream.run()

@@ -302,6 +302,32 @@ def test_process_that_is_behind_in_its_numbers_is_noticed_by_the_offsets(catalog
     assert numbers == [0, 1]
 
 
+def test_table_that_has_gone_back_stops_the_stream_which_then_goes_on_from_there(catalog, cluster):
+    put(cluster, "orders", row(1))
+    put(cluster, "lines", row(1))
+    engine_of(catalog, cluster).run(follow=False)
+    backup = catalog.load_table("shop.orders").state.ref("staging").snapshot_id
+    turns = iter(range(100))
+
+    def stop():
+        turn = next(turns)
+        if turn in (2, 8):
+            put(cluster, "orders", row(turn))
+            put(cluster, "lines", row(turn))
+        if turn == 6:  # between two batches an operator restores one of the tables
+            table = catalog.load_table("shop.orders")
+            head = table.state.ref("staging").snapshot_id
+            table.refs.replace("staging", to=backup, expected_head=head)
+        return False
+
+    with pytest.raises(FencedError, match="no longer has what this stream has staged"):
+        engine_of(catalog, cluster, interval_ms=0).run(follow=True, stop=stop)
+    assert notes(catalog, "shop.orders").keys() == {1}
+    engine_of(catalog, cluster).run(follow=False)
+    assert notes(catalog, "shop.orders").keys() == {1, 2, 8}
+    assert notes(catalog, "shop.lines").keys() == {1, 2, 8}
+
+
 def test_other_query_on_the_table_hides_no_offset(catalog, cluster):
     put(cluster, "orders", row(1))
     engine_of(catalog, cluster).run(follow=False)
